@@ -1,16 +1,13 @@
-/** Minimum time without any answer, in milliseconds, before a server counts as hanging. */
+/** Minimum time in ms for which a server must send nothing before it counts as hanging. */
 const SILENCE_MS_MIN = 10_000
 const SLOW_RISE_MS = 10_000
 const PAUSE_MS_MAX = 60_000
 
-/** Number of calls that may queue inside the server, so that it is never idle: `part` of the limit, but at least `least`. */
+/** Number of calls that may queue inside the server, so that the server is never idle: `part` of the limit, but at least `least`. */
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
-/** If a queue inside the server lowers the limit, then the limit stays at least this fraction of the calls in flight. */
+/** Minimum fraction of the calls in flight to which one decrease because of a server queue may lower the limit. */
 const STEP_MIN = 0.5
-/**
- * Time after a decrease because of a queue inside the server. In this time, the limit rises slowly once it reaches 90 % of its value after
- * that decrease.
- */
+/** Time in ms after a decrease because of a server queue. In this time, the limit rises slowly above 90 % of its value after the decrease. */
 const QUEUE_SLOW_RISE_MS = 60_000
 
 export interface LimitPartition {
@@ -23,27 +20,28 @@ const UNDIVIDED: LimitPartition = { workers: 1, partOf: (limit) => limit }
 export interface Permit {
   readonly startedAtMs: number
   /**
-   * False if the answer arrives as a whole. The first byte then arrives with the last, so it does not measure the server's speed.
+   * Whether the time to the first byte measures the server's speed. False for an answer that is not streamed, because its first byte arrives with its
+   * last.
    */
   readonly isTimed: boolean
-  /** Whether at least half of the limit was in use when the call began. Only then does the answer raise the limit. */
+  /**
+   * Whether at least half of the limit was in use when the call began. Otherwise the answer does not raise the limit.
+   */
   readonly canRaiseLimit: boolean
 }
 
 /**
- * Adaptive concurrency limit of one server, between 1 and a maximum. The limit covers all workers, each of which has a part.
+ * Adaptive concurrency limit of one server, between 1 and a maximum. The limit applies to all workers together, and each worker gets a part.
  *
- * Workers exchange their results. The limit with more decreases wins. If two have equally many, then the higher one
- * wins, because it was raised later.
+ * Workers exchange their limits. The limit with the most decreases is adopted. If two limits have equally many, then the higher limit is adopted,
+ * because it was raised later.
  *
- * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease, it takes as many answers as the
- *    limit to raise it by one. Additive increase and multiplicative decrease give all callers of a server equal parts (Chiu and Jain
- *    1989).
- * 2. An overload answer halves the calls in flight. A time without any answer reduces the limit to one call, which probes the server. Such
- *    a time is either a call's timeout, or silence longer than twice the timeout of RFC 6298.
- * 3. If first bytes are late because calls queue inside the server, then the limit drops by the queue length minus a tolerance
- *    ({@link Queueing}).
- * 4. Calls that began before a decrease cause no further one: they report the same overload.
+ * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease, it takes as many answers as the limit to raise it by
+ *    one. Additive increase and multiplicative decrease give all callers of a server equal parts (Chiu and Jain 1989).
+ * 2. An overload answer halves the calls in flight. A time without any answer reduces the limit to one call, which probes the server. Such a time is
+ *    either a call's timeout, or silence longer than twice the timeout of RFC 6298.
+ * 3. If first bytes are late because calls queue inside the server, then the limit drops by the queue length minus a tolerance ({@link Queueing}).
+ * 4. Calls that began before a decrease cause no further decrease, because they report the same overload.
  */
 export class AdaptiveLimit {
   readonly #max: number
@@ -55,8 +53,8 @@ export class AdaptiveLimit {
   #limit: number
   #generation = 0
   /**
-   * Limit after the last decrease because of a queue inside the server, with the time of the decrease. `#limitBeforeQueue` is the limit
-   * before the first of consecutive decreases.
+   * Limit after the last decrease because of a server queue, with the time of the decrease. `#limitBeforeQueue` is the limit before the first of
+   * several consecutive decreases.
    */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   #limitBeforeQueue: number | undefined
@@ -66,7 +64,6 @@ export class AdaptiveLimit {
   /** Smoothed time to the first byte, and its variation (RFC 6298, 2.3). */
   #firstByte: { ms: number; variesMs: number } | undefined
 
-  /** @param max Maximum concurrent calls of all workers, at least 1. @param nowMs A monotonic clock */
   constructor(max: number, nowMs: () => number = () => performance.now(), share: LimitPartition = UNDIVIDED) {
     this.#max = max
     this.#partition = share
@@ -74,7 +71,7 @@ export class AdaptiveLimit {
     this.#nowMs = nowMs
   }
 
-  /** Current maximum of concurrent calls of this worker; 0 if the limit is below the number of workers. */
+  /** Current maximum of concurrent calls of this worker. 0 if the limit is below the number of workers. */
   get permits(): number {
     this.#detectSilence()
     return this.#partition.partOf(Math.floor(this.#limit))
@@ -106,7 +103,7 @@ export class AdaptiveLimit {
     return Math.max(0, this.#pausedUntilMs - this.#nowMs())
   }
 
-  /** Begins a call. The caller must {@link end} it once. */
+  /** Begins a call. The caller must call {@link end} once. */
   begin(isTimed: boolean): Permit {
     const canRaiseLimit = 2 * (this.#open.size + 1) > this.permits
     const permit = { startedAtMs: this.#nowMs(), isTimed, canRaiseLimit }
@@ -123,7 +120,7 @@ export class AdaptiveLimit {
     if (!permit.canRaiseLimit || this.#isQueueing) return
     const { workers } = this.#partition
     const isCareful = nowMs - this.#loweredAtMs < SLOW_RISE_MS || this.#isNearQueue(nowMs)
-    // Each worker sees only its part of the answers, so it raises the limit by the number of workers.
+    // Each worker receives only a part of the answers, so each answer raises the limit by the number of workers.
     this.#limit = Math.min(this.#max, this.#limit + (isCareful ? workers / this.#limit : workers))
   }
 
@@ -149,7 +146,7 @@ export class AdaptiveLimit {
     this.#unanswered.delete(permit)
   }
 
-  /** Estimated calls in flight of all workers, assuming that the others have as many as this one. */
+  /** Estimated calls in flight of all workers. The estimate assumes that each worker has as many as this worker. */
   get #used(): number {
     return Math.min(this.#limit, this.#open.size * this.#partition.workers)
   }
@@ -187,7 +184,7 @@ export class AdaptiveLimit {
     else if (news) this.#lowerByQueue()
   }
 
-  /** Lowers the limit while calls queue inside the server. Calls that wait in the worker instead can go to another server. */
+  /** Lowers the limit while calls queue inside the server. Calls that wait in the worker instead can still be sent to another server. */
   #lowerByQueue(): void {
     const used = this.#used
     const waiting = this.#queueing.part * used
@@ -204,14 +201,14 @@ export class AdaptiveLimit {
     this.#queueing.lowered(this.#nowMs())
   }
 
-  /** Called when first bytes stayed late although fewer calls were sent. The cause was no queue, so the limit is restored. */
+  /** Restores the limit, because first bytes stayed late although fewer calls were sent. The cause was therefore not a queue inside the server. */
   #restoreLimit(): void {
     this.#limit = Math.max(this.#limit, this.#limitBeforeQueue ?? 1)
     this.#limitBeforeQueue = undefined
     this.#queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   }
 
-  /** Detects a server that answered before and is now silent to all calls, long before the calls time out. */
+  /** Detects a server that has answered before and now answers no call, long before the calls time out. */
   #detectSilence(): void {
     const [oldest] = this.#unanswered
     if (!oldest || !this.#firstByte || oldest.startedAtMs <= this.#loweredAtMs) return
@@ -223,18 +220,18 @@ export class AdaptiveLimit {
 
 /** Number of first bytes per measurement: half of the calls in flight, within these bounds. */
 const WINDOW_STREAMS = { least: 8, most: 64 }
-/** Length of a span. For each of the last ten spans, the shortest wait is stored. */
+/** Length in ms of one span. The shortest wait of each of the last ten spans is stored. */
 const SPAN_MS = 60_000
 const SPANS = 10
 /**
- * A decrease of the limit helped if the new wait is at most this fraction of the old wait. After `FUTILE_DECREASES_MAX` decreases
- * that did not help, the cause is not a queue.
+ * Maximum ratio of the new wait to the old wait at which a decrease counts as helpful. After `FUTILE_DECREASES_MAX` decreases that did not help, the
+ * cause of long waits is not a queue.
  */
 const IMPROVEMENT_RATIO = 0.9
 const FUTILE_DECREASES_MAX = 2
 /**
- * A first byte counts as late only after this delay beyond the usual wait: `times` the usual wait, but at least `ms`. Servers that
- * batch calls delay first bytes under load although their throughput rises.
+ * Delay beyond the usual wait after which a first byte counts as late: `times` the usual wait, but at least `ms`. Servers that batch calls delay
+ * first bytes under load although their throughput rises.
  */
 const TOLERATED_DELAY = { times: 2, ms: 250 }
 
@@ -244,14 +241,13 @@ export interface FirstByte {
 }
 
 /**
- * Estimates the share of a server's calls that wait in a queue inside it.
+ * Estimates the fraction of a server's calls that wait in a queue inside the server.
  *
- * By Little's law, the number of calls in the queue is the arrival rate times the delay of a first byte. TCP Vegas uses the same
- * estimate (Brakmo and Peterson, IEEE JSAC 13:8, 1995). The share of queued calls is therefore the delay divided by the duration of
- * a whole call.
+ * By Little's law, the number of calls in the queue is the arrival rate times the delay of a first byte. TCP Vegas uses the same estimate (Brakmo and
+ * Peterson, IEEE JSAC 13:8, 1995). The fraction of queued calls is therefore the delay divided by the duration of a whole call.
  *
- * The shortest wait of a measurement is compared with the shortest wait of the last ten minutes. A queue makes even the shortest
- * wait longer; a single long prompt does not.
+ * The shortest wait of a measurement is compared with the shortest wait of the last ten minutes. A queue makes even the shortest wait longer, but a
+ * single long prompt does not.
  *
  * If waits stay long after two decreases of the limit, then they have another cause. Long waits then become the usual wait.
  */
@@ -260,7 +256,7 @@ export class Queueing {
   #window: number[] = []
   #windowFromMs = Number.NEGATIVE_INFINITY
   #wholeMs: number | undefined
-  /** Shortest wait in the upstream before the limit was last decreased. Undefined after the waits since then were compared with it. */
+  /** Shortest wait before the last decrease of the limit. Undefined once the waits after the decrease were compared with it. */
   #loweredFrom: number | undefined
   #futileDecreases = 0
   #shortestNow: number | undefined
@@ -270,7 +266,7 @@ export class Queueing {
     this.#wholeMs = this.#wholeMs === undefined ? ms : this.#wholeMs + (ms - this.#wholeMs) / 8
   }
 
-  /** Called when this estimate has lowered the limit. The next measurement shows whether the decrease helped. */
+  /** Records that the limit was lowered. The next measurement shows whether the decrease helped. */
   lowered(nowMs: number): void {
     this.#loweredFrom = this.#shortestNow
     this.restart(nowMs)
@@ -282,10 +278,11 @@ export class Queueing {
   }
 
   /**
-   * Adds a first byte.
+   * Adds a measured first byte.
    *
    * @param inFlight Number of the server's calls in flight
-   * @returns `part` if {@link part} was updated; `usual` if the late first bytes were not caused by too many calls
+   * @returns `part` if {@link part} was updated. `usual` if the long waits turned out to be usual, so that too many
+   * calls were not their cause
    */
   add({ startedAtMs, waitedMs }: FirstByte, inFlight: number, nowMs: number): 'part' | 'usual' | undefined {
     if (startedAtMs < this.#windowFromMs) return undefined

@@ -4,7 +4,8 @@ import { type Work, workKey } from './fair-queue.ts'
 
 const TIMES_MAX = 32
 /**
- * With fewer durations than this, the shortest one replaces the mean, because the first jobs may include a model load.
+ * Minimum number of durations for a mean. With fewer, the shortest duration is used instead, because the first jobs may
+ * include a model load.
  */
 const TIMES_MIN = 5
 const RUNNING_MAX = 1_000
@@ -12,18 +13,19 @@ const RUNNING_MAX = 1_000
 const POSITIONS_MAX = 200
 /** If a job has waited longer than this, then all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
-/** If jobs have waited for this time and for two job durations, then this ingress is assumed to use all slots that it can get. */
+/** Time in ms after which this ingress is assumed to use all available slots, if jobs have waited for it and for two job durations. */
 const SETTLED_MS = 5_000
-/** Length of an interval. The peak number of running jobs is taken over the current interval and the one before it. */
+/** Length of an interval in ms. The peak number of running jobs is taken over the current and the previous interval. */
 const PEAK_MS = 30_000
 
 /**
  * Estimates the wait of a new job from the jobs that compete for the same slots (docs/internals/design.md, Fairness).
  *
- * While jobs wait, the estimate is (jobs ahead) × (interval between completions). Before 20 completions, the interval is (job
- * duration) / (slots). A running job that exceeds the usual duration counts with the time for which it has run.
+ * While jobs wait, the estimate is (jobs ahead) × (interval between completions). Before 20 completions, the interval is (job duration) / (slots). A
+ * running job that exceeds the usual duration counts with the time for which it has run.
  *
- * If there are several ingresses, then each counts only its own jobs and completions, so the ratio stays correct.
+ * With several ingresses, each ingress counts only its own jobs and completions. Both numbers shrink by the same factor, so the estimate stays
+ * correct.
  *
  * Example: 30 jobs ahead and 2 completions per second give 15 s.
  */
@@ -44,7 +46,7 @@ export class WaitEstimate<Job = unknown> {
     this.#waiting.set(job, now)
   }
 
-  /** Removes a job without counting its duration, because it was handed back or its worker died. */
+  /** Removes a job without counting its duration, because the job was handed back or its worker died. */
   forget(job: Job): void {
     this.#waiting.delete(job)
     this.#running.delete(job)
@@ -71,21 +73,21 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Estimated wait of a new job in ms; 0 if no job is ahead or if there are no measurements.
+   * Returns the estimated wait of a new job in ms. 0 if no job is ahead or if there are no measurements.
    *
    * @param queued Jobs of this ingress that would run before the new job
-   * @param places Slots that run such jobs; 0 if unknown
+   * @param places Slots that run such jobs. 0 if unknown
    */
   estimateMs(queued: number, now: number, places = 0): number {
     return queued === 0 ? 0 : queued * (this.everyMs(now, places) ?? 0)
   }
 
-  /** Interval in ms between two starts while jobs wait; undefined without measurements. */
+  /** Returns the interval in ms between two job starts while jobs wait. Undefined without measurements. */
   everyMs(now: number, places: number): number | undefined {
     const busySinceMs = this.#busySince(now)
     const busyMs = busySinceMs === undefined ? undefined : this.#completions.everyMs(now, busySinceMs)
     if (busyMs !== undefined) return busyMs
-    // This interval is an upper bound, because workers may have been idle for part of the time.
+    // This interval is an upper bound, because workers may have been idle for a part of the time.
     const leastMs = this.#completions.everyMs(now)
     const takesMs = this.#takesMs(now)
     if (takesMs === undefined || places === 0) return leastMs
@@ -125,7 +127,10 @@ export class WaitEstimate<Job = unknown> {
     return sum / count
   }
 
-  /** Slots that this ingress can use while other ingresses use the rest. Until enough jobs were observed: all slots. */
+  /**
+   * Returns the slots that this ingress can use while other ingresses use the rest. Until enough jobs were observed,
+   * this is all slots.
+   */
   #usable(places: number, takesMs: number, now: number): number {
     const [oldest] = this.#waiting.values()
     if (oldest === undefined || now - oldest < Math.max(SETTLED_MS, 2 * takesMs)) return places
@@ -153,7 +158,7 @@ function sumOf(numbers: readonly number[]): number {
 
 const WINDOW_MS = 30_000
 
-/** Completions are counted per second, so the window of 30 s takes 30 numbers instead of one entry per job. */
+/** Completions are counted per second, so that the window of 30 s needs 30 numbers instead of one entry per job. */
 const BUCKET_MS = 1_000
 
 const SAMPLES_MIN = 20
@@ -193,28 +198,30 @@ class Completions {
 }
 
 /**
- * A rejected caller is asked to retry when the estimated wait has fallen to this fraction of `startTimeoutMs`. The rest absorbs estimation
- * errors.
+ * Retry-After of a rejected caller ends when the estimated wait has fallen to this fraction of `startTimeoutMs`. The rest absorbs estimation errors.
  */
 const RETRY_TARGET_RATIO = 0.8
-/** Makes Retry-After 3 % longer, so that workers that are slower than estimated have time to catch up. */
+/** Factor on Retry-After, so that workers that are slower than estimated have time to catch up. */
 const RETRY_AFTER_MARGIN = 1.03
 const RETRY_AFTER_MS_MIN = 1_000
-/** Maximum Retry-After for clients whose SDK is unknown. Every known SDK honours at least 60 s. */
+/** Maximum Retry-After in ms for clients whose SDK is unknown. Every known SDK honours at least 60 s. */
 const RETRY_AFTER_MS_MAX = 60_000
-/** A Retry-After above the maximum becomes a random time between this fraction of the maximum and the maximum. */
+/**
+ * Lower bound of a spread Retry-After. A value above the maximum becomes a random time between this fraction of the
+ * maximum and the maximum.
+ */
 const CAP_SPREAD_RATIO = 0.5
-/** Maximum number of tenants per queue whose next retry time is stored. At the maximum, all are dropped. */
+/** Maximum number of tenants per queue whose next retry time is stored. At the maximum, all entries are dropped. */
 const PACED_TENANTS_MAX = 10_000
 
 export interface AdmissionRequest extends Work {
   readonly pool: PoolName
   readonly tenant: string
-  /** Longest `Retry-After` that this caller's SDK honours, in ms; default: one minute. */
+  /** Longest `Retry-After` that this caller's SDK honours, in ms. Default: one minute. */
   readonly retryMsMax?: number | undefined
 }
 
-/** The refusal contains this advice, because SDKs show its text to their users after the last retry. */
+/** Advice in the text of a refusal, because SDKs show this text to their users after the last retry. */
 const AS_JOB = 'submit it as a durable job, which waits in its queue (Prefer: respond-async)'
 
 function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError {
@@ -228,7 +235,10 @@ function retryAfterOf(ms: number, mostMs = RETRY_AFTER_MS_MAX): number {
   return Math.min(mostMs, Math.max(RETRY_AFTER_MS_MIN, ms))
 }
 
-/** A waiting job is rejected only if its estimate exceeds twice the maximum wait, because estimates err. */
+/**
+ * A waiting job is rejected only if its estimated total wait exceeds this multiple of the maximum wait, because
+ * estimates are imprecise.
+ */
 const LATE_RATIO = 2
 const CAPACITY_TTL_MS = 100
 
@@ -242,7 +252,7 @@ interface WaitQueue<Job extends QueuedJob = QueuedJob> {
   /** True if all jobs of the queue are for one model whose concurrency limit is below the number of slots. */
   readonly isBounded: boolean
   servedSentAtMs: number
-  /** Time at which each tenant's last rejected caller was asked to retry. */
+  /** Retry time that each tenant's last rejected caller received. */
   readonly retriesAtMs: Map<string, number>
   capacity: { readonly atMs: number; readonly count: number } | undefined
 }
@@ -269,31 +279,29 @@ interface QueuesPresence {
 /**
  * Admission control for attached jobs (docs/internals/design.md, Fairness).
  *
- * The problem: if a queue grows without bound, then every caller waits until its timeout and all work is wasted. If many rejected
- * callers return at the same moment, then most are rejected again, and the rejections themselves use the CPU.
+ * The problem: if a queue grows without bound, then every caller waits until its timeout and all work is wasted. If many rejected callers return at
+ * the same moment, then most are rejected again, and the rejections themselves use the CPU.
  *
- * The invariants: an admitted job is expected to start within `startTimeoutMs`. The retries of a tenant arrive no faster than jobs
- * complete.
+ * The invariants: an admitted job is expected to start within `startTimeoutMs`. The retries of a tenant arrive no faster than jobs complete.
  *
  * How it works, with one estimate for each pool, and one for each model that has its own concurrency limit:
  * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts.
  * 2. If the estimate fits `startTimeoutMs`, then admit the job.
- * 3. Otherwise reject the job. The Retry-After ends when the remaining wait is 80 % of `startTimeoutMs`, and at least one interval after
- *    the retry of the tenant's previously rejected job. Above the maximum, Retry-After is a random time between half of the maximum
- *    and the maximum.
+ * 3. Otherwise reject the job. The Retry-After ends when the remaining wait is 80 % of `startTimeoutMs`. The retry is at least one interval after
+ *    that of the tenant's previously rejected job. Above the maximum, Retry-After is a random time between half of the maximum and the maximum.
  *
- * Example: `startTimeoutMs` is 60 s, the estimate is 100 s, and 2 jobs complete per second. The first Retry-After is
- * (100 − 48) × 1.03 = 53.6 s, the next one is half a second later.
+ * Example: `startTimeoutMs` is 60 s, the estimate is 100 s, and 2 jobs complete per second. The first Retry-After is (100 − 48) × 1.03 = 53.6 s, and
+ * the next one is half a second later.
  *
- * Rejected alternative: reservations, which recognise a returning caller by a hash of its request and admit it before newer
- * callers. Goodput was the same; the state and its rules took 350 lines.
+ * Rejected alternative: reservations, which recognise a returning caller by a hash of its request and admit it before newer callers. Goodput did not
+ * improve, and the state and its rules took 350 lines.
  */
 export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   readonly #presence: QueuesPresence
   readonly #startTimeoutMs: number
   /** Queues by pool. A model with its own limit has its own queue, because its jobs may take longer than those of other models. */
   readonly #queues = new Map<string, WaitQueue<Job>>()
-  /** The queue that counts each job. A model's limit may become known while jobs wait; those jobs stay in their queue. */
+  /** The queue in which each job is counted. If a model's limit becomes known while jobs wait, then these jobs stay in their first queue. */
   readonly #queueOf = new WeakMap<Job, WaitQueue<Job>>()
 
   constructor(presence: QueuesPresence, startTimeoutMs: number) {
@@ -301,7 +309,10 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     this.#startTimeoutMs = startTimeoutMs
   }
 
-  /** @param ahead Number of jobs that would run before this one @throws ServiceError `overloaded` */
+  /**
+   * Admits a job or rejects it. @param ahead Number of jobs that would run before this job @throws ServiceError
+   * `overloaded`
+   */
   admit(asked: AdmissionRequest, ahead: number): void {
     if (ahead === 0) return
     const waitMs = this.estimateMs(asked, ahead)
@@ -365,8 +376,8 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   }
 
   /**
-   * Whether the broker may have lost a job that was sent long ago and has not started. A job of a model with its own limit may instead wait
-   * at a worker for a permit. Such a job does not count as lost while workers run jobs and no job that was sent later has started.
+   * Whether the broker may have lost a job that was sent long ago and has not started. A job of a model with its own limit may instead wait for a
+   * permit at a worker. Such a job does not count as lost while workers run jobs, unless a job that was sent later has started.
    */
   mayBeLost(job: Job): boolean {
     const queue = this.#queueOf.get(job)
@@ -374,7 +385,7 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     return this.#presence.workers(job.envelope.pool).every(({ running }) => running === 0)
   }
 
-  /** Jobs that would wait more than twice the maximum in total, each with its remaining wait and its error. */
+  /** Returns the jobs whose total wait would exceed twice the maximum, each with its remaining wait and its error. */
   *late(): Generator<LateJob<Job>> {
     const now = Date.now()
     const mostMs = LATE_RATIO * this.#startTimeoutMs
@@ -391,9 +402,7 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     }
   }
 
-  /**
-   * Delay until the retry: at least `afterMs`, and at least one interval after the retry of the tenant's previous rejected call.
-   */
+  /** Returns the Retry-After: at least `afterMs`, and at least one interval after the retry of the tenant's previously rejected call. */
   #paced(asked: AdmissionRequest, afterMs: number): number {
     const { tenant, retryMsMax = RETRY_AFTER_MS_MAX } = asked
     const now = Date.now()
@@ -418,7 +427,7 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     return queue.capacity.count
   }
 
-  /** Concurrent jobs that the pool can run. While durable jobs wait for the same slots, only half of the slots count. */
+  /** Returns the number of concurrent jobs that the pool can run. While durable jobs wait for the same slots, only half of the slots count. */
   #readCapacity(work: Work & { readonly pool: PoolName }): number {
     const { pool, kind, model } = work
     const bound = this.#presence.capacityOf(pool, work)
@@ -436,7 +445,7 @@ function waitedMs(waitEstimate: WaitEstimate<never> | WaitEstimate<QueuedJob>, n
   return now - oldest
 }
 
-/** Jobs with the number of jobs before each. The order is round robin: one job of each tenant per round, oldest first. */
+/** Returns the jobs with the number of jobs before each. The order is round robin: one job of each tenant per round, oldest first. */
 function inFairOrder<Job extends QueuedJob>(jobs: readonly Job[]): [Job, number][] {
   const counts = new Map<string, number>()
   const rounds: Job[][] = []

@@ -8,27 +8,29 @@ import { type Fleet, Running } from './fleet-counts.ts'
 import { refusal } from './rate-limits.ts'
 
 const NANOS_PER_USD = 1_000_000_000
-/** While calls arrive, the spending of a budget is read from the ledger at this interval. */
+/** Interval in ms at which the spending of a budget is read from the ledger while calls arrive. */
 const CACHE_TTL_MS = 1_000
 /**
- * Maximum age of the amounts from the ledger. Beyond this age, a call waits for a new read, because other calls may have spent the
- * budget since the last read.
+ * Maximum age in ms of the spending that was read from the ledger. Beyond this age, a call waits for a new read, because other calls may have spent
+ * the budget in between.
  */
 const STALE_MS = 2_000
 const LEDGER_TIMEOUT_MS = 250
-/** Maximum number of cached budgets; more than a deployment has active keys and projects. At the maximum, the cache is emptied. */
+/** Maximum number of cached budgets, which exceeds the active keys and projects of a deployment. At the maximum, the cache is emptied. */
 const CACHED_MAX = 20_000
-/** All ingresses together may reserve this part of the remaining budget without synchronizing; see `rate-limits.ts`. */
+/**
+ * Fraction of a remaining budget that all ingresses together may reserve without synchronizing (see `rate-limits.ts`).
+ */
 const UNASKED_SHARE = 1 / 4
-/** Retry-After if other calls have reserved the rest of the budget. By then, some of those calls have probably ended. */
+/** Retry-After in ms if other calls have reserved the rest of the budget. Within this time, some of those calls probably end. */
 const RESERVED_RETRY_AFTER_MS = 2_000
 
 export interface BudgetOptions {
-  /** Undefined if costs are not recorded; then no budget applies. */
+  /** The usage ledger. Undefined if costs are not recorded, and no budget applies then. */
   readonly ledger: UsageLedger | undefined
   readonly log: Log
   limitsOf(project: string): Limits
-  /** Undefined if this ingress is the only one. */
+  /** Synchronization with other ingresses. Undefined if this ingress is the only one. */
   readonly fleet?: Fleet | undefined
   ingresses?(): number
   now?(): number
@@ -54,36 +56,36 @@ interface ReservedPart {
 }
 
 /**
- * Reservation in the budgets of a key and its project. Exactly one of `settle`, `handOver` and `release` must be
- * called, once.
+ * Reservation in the budgets of a key and its project. The owner calls exactly one of `settle`, `handOver` and
+ * `release`, once.
  */
 export interface BudgetReservation {
   readonly nanos: number
   /**
-   * Replaces the reservation by the cost of the ended call.
+   * Replaces the reservation with the cost of the ended call.
    *
    * @param entered Resolves when the cost is in the ledger
    */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /** Releases the reservation here, because the stored durable job now contains {@link nanos}. */
+  /** Ends this reservation, because the stored durable job now reserves {@link nanos}. */
   handOver(): void
   release(): void
 }
 
 /**
- * Monthly (UTC) budgets of projects and keys, counted over the whole fleet by the ledger (docs/operate/usage.md,
- * Budgets).
+ * Monthly (UTC) budgets of projects and keys. The usage ledger counts the spending of the whole fleet
+ * (docs/operate/usage.md, Budgets).
  *
- * A call reserves its estimated cost before it runs. The call is admitted if the estimate fits into the budget minus
- * all other reservations. A call is also admitted if no other call of that budget is in flight. At most one call can
- * therefore exceed a budget.
+ * A call reserves its estimated cost before it runs. The call is admitted if the estimate fits into the unreserved rest
+ * of the budget. A call is also admitted if no other call of that budget is in flight. At most one call can therefore
+ * exceed a budget.
  *
  * Reservations of attached calls are kept in memory and published to the other ingresses. Reservations of durable jobs
  * are stored with the jobs and read together with the ledger.
  *
- * The first call of a month, and the first after a quiet period, wait up to {@link LEDGER_TIMEOUT_MS} for the ledger.
- * Otherwise the ledger is read in the background once a second. While the ledger is unreachable, the last read values
- * apply.
+ * The first call of a month, and the first call after a quiet period, wait up to {@link LEDGER_TIMEOUT_MS} for the
+ * ledger. Otherwise the ledger is read in the background once a second. While the ledger is unreachable, the last read
+ * values apply.
  */
 export class Budgets {
   readonly #options: BudgetOptions
@@ -110,7 +112,7 @@ export class Budgets {
   /**
    * Reserves the estimated cost in each budget of a key and its project.
    *
-   * @throws ServiceError `insufficient_quota` if a budget is spent; `rate_limit_exceeded` if calls in flight may spend
+   * @throws ServiceError `insufficient_quota` if a budget is spent. `rate_limit_exceeded` if calls in flight may spend
    * the rest
    */
   async reserve(key: KeyOf, nanos: number): Promise<BudgetReservation> {
@@ -118,7 +120,8 @@ export class Budgets {
     await this.#require(budgets)
     const month = monthOf(this.#now())
     const held = budgets.map((budget) => ({ budget, of: this.#known(budget, month), nanos: 0 }))
-    // No await between check and reservation: otherwise concurrent calls could all reserve the same remaining dollars.
+    // Check and reservation happen without an await in between. Otherwise concurrent calls could all reserve the same
+    // remaining money.
     for (const { budget, of } of held) this.#refuse(budget, of, month, nanos)
     for (const one of held) {
       one.nanos = Math.max(0, Math.min(nanos, this.#leftOf(one.budget, one.of)))
@@ -226,8 +229,8 @@ export class Budgets {
   }
 
   /**
-   * Schedules a read of the ledger, after which this ingress no longer publishes amounts that the ledger contains. Without a further
-   * call, no other code would start this read.
+   * Schedules a read of the ledger, so that this ingress stops publishing amounts that the ledger already contains. Without a further call, no other
+   * code would start this read.
    */
   #readLater(held: readonly ReservedPart[]): void {
     if (!this.#options.fleet) return
@@ -265,7 +268,7 @@ export class Budgets {
       if (this.#isFailing) log.info({}, 'budgets readable again')
       this.#isFailing = false
     } catch (error) {
-      // Logged once, because an outage may last for hours.
+      // Only the first failure is logged, because an outage may last for hours.
       if (!this.#isFailing) log.warn({ err: error }, 'budgets could not be read; the last known values apply')
       this.#isFailing = true
     }
@@ -298,8 +301,8 @@ function heldAll({ owner, usd }: Budget, { name }: Month): ServiceError {
 }
 
 /**
- * Time for which an amount is still published after this ingress has read it from the ledger. The other ingresses read
- * the ledger once a second, so after this time they have the amount, too.
+ * Time in ms for which an amount is still published after this ingress has read it from the ledger. All ingresses read
+ * the ledger once a second, so after this time each of them has the amount.
  */
 const PUBLISHED_MS = 3_000
 
@@ -309,8 +312,8 @@ interface LedgerAnswer {
 }
 
 /**
- * Amounts of one budget in one month that this ingress counts itself, in billionths of a US dollar. Included are reservations of running
- * calls, and amounts in the store that the last read of the ledger did not contain. The next read contains these amounts, too.
+ * Amounts of one budget in one month that this ingress counts itself, in billionths of a US dollar. These are reservations of running calls, and
+ * stored amounts that the last read of the ledger did not contain. The next read contains the stored amounts.
  *
  *     attached: reserved ──call ends──▶ cost ──entry written──▶ cost, unread ──next read──▶ spent
  *     durable:  reserved ──job created──▶ hold, unread ──next read──▶ ofJobs
@@ -320,9 +323,12 @@ export class HeldBudget {
   requestedAtMs = Number.NEGATIVE_INFINITY
   readAtMs = Number.NEGATIVE_INFINITY
   reading: Promise<void> | undefined
-  /** Amounts that this ingress publishes, and the sum that the other ingresses published. */
+  /** Amounts that this ingress publishes, and the sum of the amounts that other ingresses published. */
   readonly running: Running
-  /** Last read of the ledger: `#spent` are costs, `#ofJobs` reservations of unfinished durable jobs. */
+  /**
+   * Result of the last read of the ledger. `#spent` are costs, and `#ofJobs` are reservations of unfinished durable
+   * jobs.
+   */
   #spent = 0
   #ofJobs = 0
   #reserved = 0
@@ -373,9 +379,9 @@ export class HeldBudget {
   }
 
   /**
-   * Reads the ledger. Amounts that were in the store before the read are then no longer counted separately.
+   * Reads the ledger. Amounts that were stored before the read are no longer counted separately afterwards.
    *
-   * @param onLess Called when the published amount shrinks, once the other ingresses have had time to read the ledger
+   * @param onLess Called when the published amount shrinks, after the other ingresses have had time to read the ledger
    */
   async read(ask: () => Promise<LedgerAnswer>, onLess: () => void): Promise<void> {
     const { costs, holds } = this.#unread

@@ -4,14 +4,14 @@ import { type Work, workKey } from './fair-queue.ts'
 import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 
 const BUSY_MS = 1_000
-/** An announcement of waiting jobs expires at this age if this worker does not have their model. */
+/** Age in ms at which an announcement of waiting jobs expires if this worker does not have their model. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
- * If no job for an unknown model arrives for this time, then its times of arrival are dropped. A later job starts a new measurement
- * of {@link ModelBulkheads.unknownForMs}.
+ * Time in ms without a job for an unknown model after which the model's arrival times are dropped. A later job then starts a new measurement of
+ * {@link ModelBulkheads.unknownForMs}.
  */
 const UNKNOWN_MODEL_TTL_MS = 900_000
-/** At this number of bulkheads, those without jobs are dropped. */
+/** Maximum number of bulkheads. At the maximum, bulkheads without jobs are dropped. */
 const BULKHEADS_MAX = 1_000
 
 export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type' | 'boot'>
@@ -19,7 +19,7 @@ export type Capacity = Omit<Extract<ControlRecord, { type: 'capacity' }>, 'type'
 /** Maximum concurrent jobs of one kind and model, if below the number of slots. */
 export interface ConcurrencyLimit extends Work {
   readonly capacity: number
-  /** Current limit if the engine adapts it at run time; undefined if `capacity` is constant. */
+  /** Returns the current limit if the engine adapts it at run time. Undefined if `capacity` is constant. */
   readonly currentLimit?: () => number | undefined
 }
 
@@ -27,24 +27,23 @@ const NO_SLOTS_HELD: SlotHolder = { held: 0, countOlder: () => 0 }
 
 export interface BulkheadsOptions {
   readonly slots?: number
-  /** Ids and aliases of the worker's models; undefined: any requested model. */
+  /** Ids and aliases of the worker's models. If undefined, then the worker accepts any model. */
   readonly models?: Iterable<string> | undefined
   readonly concurrencyLimits?: readonly ConcurrencyLimit[] | undefined
   readonly modelCount?: number | undefined
 }
 
 /**
- * Bulkhead: the limit on concurrent jobs of one model on one worker. The class also records whether durable jobs of the model
- * wait in the store.
+ * Bulkhead: the limit on concurrent jobs of one model on one worker. The class also records whether durable jobs of the model wait in the store.
  *
  * The problem: without a limit per model, calls of one slow model occupy all slots of the worker, and no other model can run.
  *
- * How it works: a model has permits, at most its engine's concurrency. Attached calls and durable jobs share them, and each of
- * the two can always get half of the permits. A quarter more durable jobs than permits may be claimed, so that the
- * engine never waits for the store between two jobs.
+ * How it works: a model has as many permits as its engine supports concurrent calls. Attached calls and durable jobs share the permits, and each
+ * group can always get half of them. Durable jobs may be claimed up to a quarter beyond the permits, so that the engine never waits for the store
+ * between two jobs.
  *
- * Example: capacity 8. Durable jobs alone may claim 10. With 8 attached calls running, durable jobs may still claim 4, which then
- * wait briefly in the engine's queue.
+ * Example: capacity 8. Durable jobs alone may claim 10. With 8 attached calls running, 4 durable jobs may still be claimed, which then wait briefly
+ * in the engine's queue.
  */
 export class ModelBulkhead implements Work, SlotHolder {
   readonly kind: string
@@ -71,7 +70,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#attached + this.#running.normal + this.#running.low
   }
 
-  /** Current number of permits; 0 if a shared upstream limit gives all permits to other workers. */
+  /** Current number of permits. 0 if a shared upstream limit gives all permits to other workers. */
   get permitsMax(): number {
     return this.#capacity ?? Number.POSITIVE_INFINITY
   }
@@ -112,8 +111,8 @@ export class ModelBulkhead implements Work, SlotHolder {
   /**
    * Takes a permit for one job that starts now.
    *
-   * @param lane Lane of a durable job; undefined for an attached call
-   * @returns function that releases the permit
+   * @param lane Lane of a durable job. Undefined for an attached call
+   * @returns A function that releases the permit
    */
   begin(lane: Priority | undefined): () => void {
     const start = { atMs: performance.now() }
@@ -134,7 +133,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return count
   }
 
-  /** Records that jobs of a lane wait in the store and that no record in the queue announces them. @returns True if this is new */
+  /** Records that jobs of a lane wait in the store without a queue record that announces them. @returns True if this is new */
   wait(lane: Priority): boolean {
     const isNew = !this.#waiting.has(lane)
     this.#waiting.set(lane, Date.now())
@@ -149,7 +148,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#waiting
   }
 
-  /** Lanes with jobs that wait, and lanes with a claim in progress, after which jobs may still wait. */
+  /** Lanes with waiting jobs, and lanes with a claim in progress, after which jobs may still wait. */
   get unsettled(): ReadonlySet<Priority> {
     return new Set([...this.#waiting.keys(), ...this.#pulling])
   }
@@ -162,7 +161,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#pulling.has(lane)
   }
 
-  /** Records that the only permitted claim of a lane is in progress. Jobs that are announced during the claim count as waiting again. */
+  /** Records that a claim of a lane is in progress. Each lane has at most one. Jobs that are announced during the claim count as waiting again. */
   beginPull(lane: Priority): void {
     this.#pulling.add(lane)
     this.#waiting.delete(lane)
@@ -209,7 +208,10 @@ export class ModelBulkheads {
     return !models || this.#models?.isSubsetOf(models) === true
   }
 
-  /** Slots that jobs of a model may take (`slots.ts`). @param free Free slots; negative while extra slots are in use */
+  /**
+   * Returns the number of slots that jobs of a model may take (`slots.ts`). @param free Free slots. Negative while
+   * extra slots are in use
+   */
   slotsFor(bulkhead: ModelBulkhead, free: number): number {
     return free > 0 || !this.isShared
       ? Math.max(0, free)
@@ -274,9 +276,8 @@ export class ModelBulkheads {
   }
 
   /**
-   * True if the published capacity is outdated, which has two causes. The permits of a model changed by more than a quarter, or the
-   * published waiting jobs no longer wait. While a kind and model are published as waiting, other processes send no records for its
-   * new jobs.
+   * True if the capacity that this worker published is outdated. Either the permits of a model changed by more than a quarter, or published waiting
+   * jobs no longer wait. While jobs of a model are published as waiting, other processes send no records for new ones.
    */
   get isOutdated(): boolean {
     if (this.#publishedWaiting.some(({ bulkhead, lane }) => !bulkhead.unsettled.has(lane))) return true
@@ -286,8 +287,8 @@ export class ModelBulkheads {
   }
 
   /**
-   * Publishes only limits below the number of slots. If several models share the slots, then all limits are published, because each
-   * model has its own queue.
+   * Returns the concurrency limits to publish: those below the number of slots. If several models share the slots, then all limits are published,
+   * because each model has its own queue.
    */
   #limitsToPublish(): Capacity['concurrency_limits'] {
     for (const one of this.#bounded) one.published = this.#permitsOf(one.bulkhead)

@@ -1,21 +1,18 @@
 /*
  * Budgets of bytes: memory of request bodies (gate 3 of `capacity.ts`), and free disk space and stored bytes of a project (gate c).
  *
- * 1. `ByteBudget`: a body counts until it is in a blob or its call has ended. Calls never wait for the budget: a request beyond it is
- *    refused.
+ * 1. `ByteBudget`: a body counts until it is in a blob or its call has ended. Calls never wait for the budget: a request beyond it is refused.
  * 2. `DiskFloor`: new data is refused when a disk is nearly full. The remaining space is for results of accepted jobs, logs and the database.
  * 3. `StoredQuota`: one quota per project, over files, bodies and results of jobs, and conversations.
  *
- * How the quota works: the store counts committed rows (`shared/store/records.ts`). Bytes are reserved before they are written. A stream
- * reserves in steps as its data arrives; all other data reserves its whole size. An ingress reserves 1 MiB more than it needs. Small jobs
- * therefore cause one request to the store per mebibyte instead of one per job. When a row commits, the row counts instead of its
- * reservation.
+ * How the quota works: the store counts committed rows (`shared/store/records.ts`). Bytes are reserved before they are written. A stream reserves
+ * bytes in steps as its data arrives. All other data reserves its whole size. An ingress reserves 1 MiB more than it needs, so that small jobs cause
+ * one request to the store per mebibyte instead of one per job. When a row commits, the row counts instead of its reservation.
  *
- * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once. Two are admitted, and ten are refused at
- * their first bytes.
+ * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once. Two are admitted, and ten are refused at their
+ * first bytes.
  *
- * Results and events of jobs count but are never refused, because the caller has paid for them. If a process dies, then its reservations
- * expire.
+ * Results and events of jobs count but are never refused, because the caller has paid for them. If a process dies, then its reservations expire.
  */
 
 import { statfs } from 'node:fs/promises'
@@ -24,11 +21,11 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { StoredBytes } from '#shared/store/records.ts'
 
 /**
- * Measured memory per byte of a request body. The parts are the received bytes, the parsed strings (up to two bytes per
- * character) and garbage that is not collected yet.
+ * Measured memory per byte of a request body. Parsed strings need up to two bytes per character, and garbage is not
+ * collected at once.
  */
 export const HELD_PER_BYTE = 3
-/** Additional memory per JSON value, in bytes. An empty object, for example, has only two bytes of text but needs more memory. */
+/** Additional memory per JSON value, in bytes. For example, an empty object has only two bytes of text but needs more memory. */
 export const HELD_PER_VALUE = 64
 
 const MEMORY_RETRY_AFTER_MS = 2_000
@@ -81,9 +78,10 @@ export class ByteBudget {
   }
 
   /**
-   * Changes the bytes of one body. A single body is always admitted, because otherwise the largest one would be refused forever.
+   * Changes the counted bytes of one body. A body is always admitted if it is the only one. Otherwise a body larger than the budget would be refused
+   * forever.
    *
-   * @throws ServiceError `overloaded` if the budget is exceeded; nothing is changed then
+   * @throws ServiceError `overloaded` if the budget is exceeded. Nothing is changed then
    */
   #move(keyId: string, before: number, after: number): void {
     const { bytesMax, keyBytesMax } = this.#options
@@ -102,11 +100,14 @@ function refusal(whose: string): ServiceError {
   return new ServiceError('overloaded', message, { retryAfterMs: MEMORY_RETRY_AFTER_MS })
 }
 
-/** Cache lifetime of the measured free space. Even a fast disk takes longer to fill the free space that must remain. */
+/**
+ * Cache lifetime of the measured free space, in ms. Even a fast disk needs longer to fill the space that must remain
+ * free.
+ */
 const CACHE_TTL_MS = 250
 const FREE_SHARE = 1 / 20
 const FREE_BYTES_MAX = 1024 ** 3
-/** Retry-After for a full disk, in ms. By then, the periodic purge may have freed space. */
+/** Retry-After for a full disk, in ms. Within this time, the periodic purge may free space. */
 const DISK_RETRY_AFTER_MS = 60_000
 
 export interface DiskSpace {
@@ -114,10 +115,10 @@ export interface DiskSpace {
   readonly size: number
 }
 
-/** Rejects with `overloaded` if a disk has too little free space. Returns undefined if the cached measurement shows enough. */
+/** Check of free disk space. Rejects with `overloaded` if a disk has too little. Returns undefined if the cached measurement shows enough. */
 export type DiskFloor = () => Promise<void> | undefined
 
-/** @param freeMin Bytes that stay free; undefined: 5 % of the disk, at most 1 GiB. */
+/** @param freeMin Bytes that must stay free. Default: 5 % of the disk, at most 1 GiB. */
 export function openDiskFloor(
   directories: readonly string[],
   freeMin: number | undefined,
@@ -128,7 +129,7 @@ export function openDiskFloor(
   let reading: Promise<void> | undefined
   const minOf = ({ size }: DiskSpace) => freeMin ?? Math.min(FREE_BYTES_MAX, Math.floor(size * FREE_SHARE))
   const readFree = async () => {
-    // An unreadable directory is no reason to refuse data here. The later write fails and reports the cause.
+    // An unreadable directory does not refuse data here. The later write fails and reports the cause.
     const spaces = await Promise.all(directories.map(read)).catch(() => [])
     readAtMs = performance.now()
     const low = spaces.find((space) => space.free < minOf(space))
@@ -160,11 +161,13 @@ function mebibytes(bytes: number): string {
 }
 
 const SPARE_BYTES = 1024 ** 2
-/** An unused reservation is returned to the store after this time. */
+/** Time in ms after which an unused reservation is returned to the store. */
 const IDLE_TIMEOUT_MS = 2_000
 
 export interface StoredQuotaOptions {
-  /** Undefined if this deployment stores only the blobs of running calls, which are not counted. */
+  /**
+   * Counts of stored bytes. Undefined if this deployment stores only the blobs of running calls, which are not counted.
+   */
   readonly bytes: StoredBytes | undefined
   readonly boot: string
   readonly most: number
@@ -174,9 +177,9 @@ export interface StoredQuotaOptions {
 interface Project {
   readonly tenant: string
   held: number
-  /** Bytes that the store granted to this process and that are not yet part of a committed row. */
+  /** Bytes that the store has granted to this process and that no committed row contains yet. */
   granted: number
-  /** Bytes that the store reserves for this process: `granted`, plus bytes committed since the last request to the store. */
+  /** Bytes that the store has reserved for this process: `granted`, plus the bytes committed since the last request to the store. */
   reported: number
   last: Promise<unknown>
   timer: NodeJS.Timeout | undefined
@@ -184,16 +187,16 @@ interface Project {
 
 export interface Holding extends Disposable {
   readonly bytes: number
-  /** Reserves a known size in advance. Concurrent uploads that do not fit are then refused early. @throws ServiceError as {@link grow} */
+  /** Reserves a known size in advance, so that concurrent uploads that do not fit are refused early. @throws ServiceError as {@link grow} */
   expect(bytes: number): Promise<void> | undefined
   /**
    * Reserves bytes before they are written.
    *
    * @returns Undefined if the reservation needed no request to the store
-   * @throws ServiceError `insufficient_quota` if the quota of the project is exceeded; `overloaded` if the disk is nearly full
+   * @throws ServiceError `insufficient_quota` if the quota of the project is exceeded. `overloaded` if the disk is nearly full
    */
   grow(bytes: number): Promise<void> | undefined
-  /** Releases the reserved bytes. A committed row counts them from now on, and they must not be counted twice. */
+  /** Releases the reserved bytes after the row was committed, because the bytes of the row are counted from then on. */
   stored(): void
   over(blobs: Blobs): Blobs
 }
@@ -215,7 +218,7 @@ export class StoredQuota {
     this.#isClosed = true
     for (const project of this.#projects.values()) {
       clearTimeout(project.timer)
-      // If this fails, then the reservations expire.
+      // If the request fails, then the reservations expire in the store.
       if (project.reported > 0) await this.#requestGrant(project, 0).catch(() => {})
     }
   }
@@ -229,7 +232,7 @@ export class StoredQuota {
       return undefined
     }
     const taken = project.last.then(() => low).then(() => this.#take(project, bytes))
-    // Requests run one after another, so that each uses what remains of the earlier grants.
+    // Requests of a project run one after another, so that each request can use the rest of earlier grants.
     project.last = taken.catch(() => {})
     return taken
   }

@@ -61,31 +61,28 @@ import { Semaphore } from './semaphore.ts'
  */
 
 /**
- * Poll interval for the end of a job. The interval is long because a notification nearly always arrives first, and thousands of
- * jobs may be pending for days.
+ * Poll interval for the end of a job, in ms. The interval is long because a notification nearly always arrives first, and thousands of jobs may be
+ * pending for days.
  */
 const TOKENS_POLL_MS = 600_000
 
 export interface Admission {
   readonly nanos: number
-  /** Replaces the reserved tokens by the tokens used. Call this method or {@link release} once. */
+  /** Replaces the reserved tokens with the tokens used. The owner calls this method or {@link release}, once. */
   useTokens(tokens: number): void
   /**
-   * Replaces the reserved budget by the cost of the ended call.
+   * Replaces the reserved budget with the cost of the ended call.
    *
    * @param entered Resolves when the cost is in the ledger
    */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /**
-   * Call when the durable job is stored. From then on, the store counts {@link nanos}, and the tokens are counted when the job
-   * ends.
-   */
+  /** Called when the durable job is stored. From then on, the store counts {@link nanos}, and the tokens are counted when the job ends. */
   handOver(): void
   release(): void
 }
 
 interface AdmittedSlot {
-  /** Undefined if neither tokens nor budget are limited. */
+  /** Reservation of tokens and budget. Undefined if neither is limited. */
   readonly admission?: Admission
   leave(): void
 }
@@ -105,10 +102,10 @@ interface Limiting {
 type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
 
 /**
- * Gates 1 and 2 of the list above: counts a call before its body is read.
+ * Counts a call before its body is read (gates 1 and 2 of the list above).
  *
- * @param isJob True for a durable job, which takes its slot in the concurrency limit of the project later, in the store
- * @returns function to call when the call has ended
+ * @param isJob True for a durable job, which is counted later in the concurrency limit of its project, by the store
+ * @returns A function to call when the call has ended
  * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded`, `insufficient_quota`, `permission_denied`
  */
 export async function enterCall(
@@ -128,7 +125,8 @@ export async function enterCall(
 }
 
 /**
- * Gates 5 and 6, for an attached call. Returns undefined if no limit applies.
+ * Reserves tokens, budget and a concurrent call for an attached call (gates 5 and 6 of the list above). Returns
+ * undefined if no limit applies.
  *
  * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`, `permission_denied`
  */
@@ -184,7 +182,7 @@ export interface AdmittingJobs extends Limiting {
   readonly closing: AbortSignal
 }
 
-/** Reserved budget of a durable job until the job is stored. Call exactly one of the two methods, once. */
+/** Reserved budget of a durable job until the job is stored. The owner calls exactly one of the two methods, once. */
 export interface JobAdmission {
   readonly nanos: number
   handOver(job: Pick<DurableJob, 'id' | 'tenant'>): void
@@ -196,8 +194,8 @@ interface EndOfJobs {
 }
 
 /**
- * Gate 5, for a durable job. Returns undefined if no limit applies. If this process stops before the job ends, then the job's
- * tokens are never counted.
+ * Reserves tokens and budget for a durable job (gate 5 of the list above). Returns undefined if no limit applies. If this process stops before the
+ * job ends, then the job's tokens are never counted.
  */
 export function admitJob(
   context: AdmittingJobs,
@@ -236,9 +234,9 @@ function tokensOf(usage: unknown): number {
   return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)
 }
 
-/** Poll interval of the store. Pauses usually arrive earlier in a control record, but a record may be lost. */
+/** Poll interval of the store, in ms. A control record usually announces a pause earlier, but may be lost. */
 const READ_MS = 3_000
-/** Retry-After for paused work, in ms. The duration of a pause is unknown, so this is a guess. */
+/** Retry-After for paused work, in ms. The duration of a pause is unknown, so the value is a guess. */
 const PAUSED_RETRY_AFTER_MS = 30_000
 
 interface PausableWork {
@@ -247,8 +245,8 @@ interface PausableWork {
 }
 
 /**
- * Paused models and pools (docs/operate/operations.md, Pause a model or a pool), in one instance per process. With a store, its
- * table is authoritative and polled. Without a store, pauses come only from control records.
+ * Paused models and pools (docs/operate/operations.md, Pause a model or a pool). Each process has one instance. With a store, its table decides and
+ * is polled. Without a store, pauses come only from control records.
  */
 export class Pauses {
   readonly #store: OperatorStore | undefined
@@ -264,14 +262,17 @@ export class Pauses {
     this.#log = log
   }
 
-  /** Reads the pauses. If the store is unreachable, then they are read at the next poll. The caller closes the instance. */
+  /**
+   * Opens an instance with the stored pauses. If the store is unreachable, then the pauses are read at the next poll. The caller must close the
+   * instance.
+   */
   static async open(store: OperatorStore | undefined, log: Log): Promise<Pauses> {
     const pauses = new Pauses(store, log)
     if (store) await pauses.#readForEver()
     return pauses
   }
 
-  /** True if a store keeps the pauses, so that they survive a restart and apply to processes that start later. */
+  /** True if pauses are stored, so that they survive a restart and apply to processes that start later. */
   get isPersistent(): boolean {
     return this.#store !== undefined
   }
@@ -294,9 +295,7 @@ export class Pauses {
     throw new ServiceError('overloaded', message, { retryAfterMs: PAUSED_RETRY_AFTER_MS, isUndone: true })
   }
 
-  /**
-   * Starts or ends a pause for all processes. @param send Publishes the record to every process @throws ServiceError `overloaded`
-   */
+  /** Starts or ends a pause for all processes. @param send Publishes the record to every process @throws ServiceError `overloaded` */
   async change(
     target: PauseTarget,
     isPaused: boolean,
@@ -335,12 +334,12 @@ export class Pauses {
     try {
       const read = await this.#store?.listPauses()
       this.#isStale = false
-      // A change arrived during the read, so the result of the read may be older than the change.
+      // If a pause changed during the read, then the result of the read may be older than the change.
       if (!read || before !== this.#changes) return
       this.#paused.clear()
       for (const pause of read) this.#paused.set(keyOf(pause), pause)
     } catch (error) {
-      // Logged once per outage, which may last for hours.
+      // Only the first failure is logged, because an outage may last for hours.
       if (!this.#isStale && !this.#isClosed)
         this.#log.warn({ err: error }, 'pauses could not be read from the store; the last known ones apply')
       this.#isStale = true
@@ -359,7 +358,7 @@ function keyOf({ target, id }: PauseTarget): string {
 const ACTIVE_MS = 10_000
 /** Maximum concurrent submissions of all projects while calls of other projects run. */
 const PERMITS = 2
-/** A submission of at most this duration, in milliseconds, is not followed by a pause. */
+/** Maximum duration of a submission, in ms, that is not followed by a pause. */
 const FREE_RUN_MS = 2
 const PAUSE_FACTOR = 2
 const PAUSE_MS_MAX = { submission: 200, batchLine: 500 }
@@ -370,15 +369,15 @@ const SUBMIT_RETRY_AFTER_MS = 2_000
 /**
  * Slows down the submission of durable jobs and batch lines while clients wait for calls.
  *
- * The problem: a submission costs the event loop and the store several times as much as an attached call.
- * No client waits for its result. Thousands of submissions at once delayed each attached call of other projects by a hundred submissions.
+ * The problem: a submission costs the event loop and the store several times as much as an attached call. No client waits for the result of a
+ * submission. When thousands of submissions arrived at once, each attached call of other projects was delayed by a hundred submissions.
  *
- * How it works: the duration of a submission shows the load of the store and of this process. Each submission is followed by a
- * pause of {@link PAUSE_FACTOR} times its duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms is followed by 20 ms.
- * 1. While *other* projects make calls, a submission needs one of {@link PERMITS} permits, which rotate among the projects.
- *    The permit is free again after the pause.
- * 2. While *any* project makes calls, the lines of all batches wait for the pauses of earlier lines (docs/internals/design.md,
- *    Composed jobs). Fewer lines per second then become jobs, which reduces all load that the batch causes.
+ * How it works: the duration of a submission shows the load of the store and of this process. Each submission is followed by a pause of
+ * {@link PAUSE_FACTOR} times its duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms is followed by 20 ms.
+ * 1. While *other* projects make calls, a submission needs one of {@link PERMITS} permits, which rotate among the projects. The permit is free again
+ *    after the pause.
+ * 2. While *any* project makes calls, the lines of all batches wait for the pauses of earlier lines (docs/internals/design.md, Composed jobs). Fewer
+ *    lines per second then become jobs, which reduces all load that the batch causes.
  */
 export class SubmitQueue {
   readonly #permits = new Semaphore({ permits: PERMITS, waitingPerKeyMax: WAITING_MAX, refusal: tooManySubmissions })
@@ -394,8 +393,8 @@ export class SubmitQueue {
   /**
    * Runs `submit` as soon as the project has a permit.
    *
-   * @throws the errors of `submit`; ServiceError `rate_limit_exceeded` if too many submissions wait or this one waits too long; the
-   * reason of the signal
+   * @throws The errors of `submit`. ServiceError `rate_limit_exceeded` if too many submissions wait or this submission waits too long. The reason of
+   * the signal
    */
   async run<T>(project: string, submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
     const others = this.#last.project === project ? this.#before : this.#last
@@ -416,7 +415,7 @@ export class SubmitQueue {
   /**
    * Runs `submit`, which creates a job from a line of a batch, after the current pause.
    *
-   * @throws the errors of `submit`; the reason of the signal
+   * @throws The errors of `submit`, or the reason of the signal
    */
   async runLine<T>(submit: () => Promise<T>, signal: AbortSignal): Promise<T> {
     for (let waitMs = this.#lineDelayMs; waitMs > 0; waitMs = this.#lineDelayMs) {

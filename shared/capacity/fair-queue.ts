@@ -1,4 +1,4 @@
-/** A kind of job for one model: such jobs compete for the same permits of a worker. */
+/** A kind of job for one model. Jobs with equal kind and model compete for the same permits of a worker. */
 export interface Work {
   readonly kind: string
   readonly model: string
@@ -19,7 +19,7 @@ interface TenantQueue<Job> {
 }
 
 interface ModelOrder {
-  /** Ranks, in ascending order, of the tenants that wait for the model. */
+  /** Ranks of the tenants that wait for the model, in ascending order. */
   readonly ranks: number[]
   readonly counts: TenantCounts
 }
@@ -41,7 +41,7 @@ export class FairQueue<Job extends FairQueueItem> {
   readonly #tenants = new Map<string, TenantQueue<Job>>()
   readonly #byRank = new Map<number, TenantQueue<Job>>()
   readonly #orders = new Map<string, ModelOrder>()
-  /** Arrival number of each job. A job added with `addFirst` gets a number below all others, 0 or negative. */
+  /** Arrival number of each job. A job that `addFirst` added has a number below all other jobs, 0 or negative. */
   readonly #order = new WeakMap<Job, number>()
   #last = 0
   #first = 0
@@ -65,7 +65,7 @@ export class FairQueue<Job extends FairQueueItem> {
     this.#count(key, job.envelope.tenant, 1)
   }
 
-  /** Puts a job before all others of its tenant, and makes the tenant the next one to be served. */
+  /** Inserts a job before all other jobs of its tenant, and makes the tenant the next one to be served. */
   addFirst(job: Job): void {
     this.#order.set(job, --this.#first)
     const key = workKey(job.envelope)
@@ -99,7 +99,7 @@ export class FairQueue<Job extends FairQueueItem> {
   }
 
   /**
-   * Oldest job that may start, of the first tenant that has one. The job stays in the queue.
+   * Returns the oldest startable job of the first tenant that has one. The job stays in the queue.
    *
    * @param open Work keys of models with free capacity
    */
@@ -115,12 +115,12 @@ export class FairQueue<Job extends FairQueueItem> {
     return own && this.#oldestOf(own, open)
   }
 
-  /** Numbers of jobs, by tenant, that wait for one model. @param key See {@link workKey} */
+  /** Returns the number of jobs per tenant that wait for one model. @param key See {@link workKey} */
   countsOf(key: string): TenantCounts {
     return this.#orders.get(key)?.counts ?? new TenantCounts()
   }
 
-  /** Numbers of jobs, by tenant, that wait for any model except `keys`. The result is cached for the next call with equal keys. */
+  /** Returns the number of jobs per tenant that wait for any model except `keys`. The result is cached for the next call with equal keys. */
   countsWithout(keys: ReadonlySet<string>): TenantCounts {
     if (this.#others && isSame(this.#others.without, keys)) return this.#others.counts
     const counts = new TenantCounts()
@@ -193,9 +193,7 @@ function isSame(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
   return a.size === b.size && a.isSubsetOf(b)
 }
 
-/**
- * Number of jobs of each tenant. {@link sum} counts each tenant up to a maximum; its cost does not depend on the number of tenants.
- */
+/** Number of jobs per tenant. The cost of {@link sum}, which counts each tenant up to a maximum, does not depend on the number of tenants. */
 export class TenantCounts {
   readonly #of = new Map<string, number>()
   /**

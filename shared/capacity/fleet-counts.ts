@@ -3,7 +3,7 @@ import type { Log } from '#shared/log/log.ts'
 export const NAMES_MAX = 500
 export const WINDOW_MS = 60_000
 const CACHE_TTL_MS = 1_000
-/** Lifetime of the number of running calls that an ingress has published, in ms. The ingress renews it earlier. */
+/** Time in ms after which a published number of running calls expires. The ingress renews it earlier. */
 export const RUNNING_MS = 15_000
 
 export interface FleetWindow {
@@ -24,11 +24,11 @@ export function callsName(tenant: string): string {
 }
 
 /**
- * Counts that all ingresses of a fleet share, by name; a table of Postgres. An embedded service has one ingress and needs none.
+ * Counts that all ingresses of a fleet share, by name, in a table of Postgres. A service with a single ingress needs no shared counts.
  *
  * Guarantees of every adapter (test/shared/capacity/fleet-counts.test.ts):
  * 1. Concurrent writers see each other's sums, so totals are exact.
- * 2. A window begins with its first use. Only the clock of the store counts; if that clock jumps back, then a new window begins.
+ * 2. A window begins with its first use, by the clock of the store. If that clock jumps back, then a new window begins.
  * 3. A report of running calls expires {@link RUNNING_MS} after its last renewal, so a dead process holds no permits.
  * 4. The counts need not be durable: the store may lose all of them in a crash.
  * 5. While the store is unreachable, every call rejects, at once if `isReachable` is false. Calls succeed again when the store is back.
@@ -36,14 +36,15 @@ export function callsName(tenant: string): string {
 export interface FleetCounts {
   readonly isReachable: boolean
   /**
-   * Adds amounts and returns the current window of each name. A negative amount undoes an earlier one; 0 only reads.
+   * Adds amounts and returns the current window of each name. A negative amount undoes an earlier one, and an amount of
+   * 0 only reads.
    *
    * @param used At most {@link NAMES_MAX} names, each at most once
    */
   add(used: readonly { readonly name: string; readonly amount: number }[]): Promise<FleetWindow[]>
   /**
-   * Publishes the number of calls that run in the process `boot`, and returns the load of each name in other processes. For a name
-   * of {@link callsName}, the result includes running durable jobs. Later claims of such jobs count the calls.
+   * Publishes the number of calls that run in the process `boot`, and returns the load of each name in other processes. For a name of
+   * {@link callsName}, the result includes running durable jobs. Later claims of durable jobs take the published calls into account.
    *
    * @param running At most {@link NAMES_MAX} names, each at most once
    */
@@ -55,11 +56,11 @@ export interface FleetCounts {
 }
 
 /**
- * Usage of one limit in the current minute: the total of all ingresses at the last synchronization, plus later usage of this
- * ingress. Times come from a monotonic clock.
+ * Usage of one limit in the current minute: the total of all ingresses at the last synchronization, plus later usage of this ingress. Times come from
+ * a monotonic clock.
  *
- * Usage has one of three states. Pending usage is counted only here. Sent usage is part of a statement in progress. Settled usage
- * is part of the total in the store.
+ * Usage has one of three states. Pending usage is known only to this ingress. Sent usage is part of a statement in progress. Settled usage is part of
+ * the total in the store.
  */
 export class MinuteWindow {
   readonly name: string
@@ -100,14 +101,14 @@ export class MinuteWindow {
     return Math.max(0, Math.ceil(this.#endsAtMs - nowMs))
   }
 
-  /** Adds usage; a negative amount gives usage back. A minute begins with the first usage. */
+  /** Adds usage. A negative amount returns usage. A minute begins with the first usage. */
   add(amount: number, nowMs: number): void {
     this.#roll(nowMs)
     if (this.#endsAtMs === -Infinity) this.#endsAtMs = nowMs + WINDOW_MS
     this.#pending += amount
   }
 
-  /** Marks the pending usage as sent, and returns it. A call of {@link confirm} or {@link restore} must follow. */
+  /** Marks the pending usage as sent, and returns it. {@link confirm} or {@link restore} must be called afterwards. */
   take(): number {
     this.#sent = this.#pending
     this.#pending = 0
@@ -140,7 +141,7 @@ export class MinuteWindow {
   }
 }
 
-/** Number of concurrent calls of one key or project: those of this ingress now, and of the others at the last synchronization. */
+/** Number of concurrent calls of one key or project: current calls of this ingress, and calls of other ingresses at the last synchronization. */
 export class Running {
   readonly name: string
   local = 0
@@ -154,14 +155,14 @@ export class Running {
   }
 
   /**
-   * Number of calls in other ingresses; 0 after {@link RUNNING_MS} without a read. Otherwise calls that have long ended would use
-   * up the limit while the store is down.
+   * Returns the number of calls in other ingresses. 0 after {@link RUNNING_MS} without a read. Otherwise calls that have long ended would use up the
+   * limit while the store is down.
    */
   elsewhere(nowMs: number): number {
     return nowMs - this.syncedAtMs < RUNNING_MS ? this.#elsewhere : 0
   }
 
-  /** Running durable jobs of the project; 0 after {@link RUNNING_MS} without a read. */
+  /** Returns the number of running durable jobs of the project. 0 after {@link RUNNING_MS} without a read. */
   jobs(nowMs: number): number {
     return nowMs - this.syncedAtMs < RUNNING_MS ? this.#jobs : 0
   }
@@ -182,7 +183,10 @@ export class Running {
 }
 
 const PUBLISH_DELAY_MS = 100
-/** Maximum time that a call waits for the counts of other ingresses. After that, the last known counts are used. */
+/**
+ * Maximum time in ms for which a call waits for the counts of other ingresses. Afterwards the last known counts are
+ * used.
+ */
 const STORE_TIMEOUT_MS = 250
 const RECONNECT_INTERVAL_MS = 1_000
 
@@ -198,9 +202,9 @@ export interface FleetOptions {
 /**
  * Synchronizes the counts of this ingress with the other ingresses through the store.
  *
- * One statement writes all changed counts. Statements run at most every {@link PUBLISH_DELAY_MS}, or at once if a call must have
- * the current total. While the store is unreachable, calls do not wait, and each ingress applies the limits alone. When the store
- * is reachable again, the ingress adds its usage of the current minute.
+ * One statement writes all changed counts. Statements run at most every {@link PUBLISH_DELAY_MS}, or at once if a call must have the current total.
+ * While the store is unreachable, calls do not wait, and each ingress applies the limits to its own calls. When the store is reachable again, the
+ * ingress adds its usage of the current minute.
  */
 export class Fleet {
   readonly #options: FleetOptions
@@ -254,7 +258,7 @@ export class Fleet {
     await this.#current
     const none = [...this.#renewed].slice(0, NAMES_MAX).map(({ name }) => ({ name, count: 0 }))
     const { counts, boot } = this.#options
-    // On failure, the published counts expire in the store.
+    // If the request fails, then the published counts expire in the store.
     if (none.length > 0) await counts.setRunning(boot, none).catch(() => {})
     await counts.close()
   }
@@ -311,7 +315,7 @@ export class Fleet {
     for (const total of await counts.setRunning(boot, published)) byName.get(total.name)?.update(total, clock())
   }
 
-  /** Published numbers of running calls expire in the store, so they are renewed until no call runs. */
+  /** Renews published numbers of running calls until no call runs, because they expire in the store. */
   #renewLater(): void {
     for (const count of this.#renewed) if (count.local === 0) this.#renewed.delete(count)
     if (this.#renewed.size === 0 || this.#renewal || this.#isClosed) return
@@ -321,7 +325,7 @@ export class Fleet {
     }, RUNNING_MS / 3).unref()
   }
 
-  /** Logs only the first failure, because an outage may last for hours. */
+  /** Logs the first failure only, because an outage may last for hours. */
   #lose(error: unknown): void {
     if (!this.#isUnreachable && !this.#isClosed)
       this.#options.log.warn({ err: error }, 'shared rate limit counters unavailable; limits apply per process')

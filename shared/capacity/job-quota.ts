@@ -1,14 +1,13 @@
 /*
  * Quota of durable jobs (gate b of `capacity.ts`), checked before anything of a job is stored.
  *
- * No tenant can use up the whole quota. A tenant without a configured limit may have as many jobs as the quota has left. Thus one tenant
- * alone gets half of the quota, two tenants get a third each, and a new tenant can always add jobs.
+ * No tenant can use up the whole quota. A tenant without a configured limit may have at most as many jobs as the quota has left. A single tenant
+ * therefore gets half of the quota, two tenants get a third each, and a new tenant can always add jobs.
  *
- * Example: the quota is 1,000. Tenant A has 500 jobs, so 500 are left and A is refused. Tenant B may add jobs until it has 250 and 250 are
- * left.
+ * Example: the quota is 1,000. Tenant A has 500 jobs, so 500 are left and A is refused. Tenant B may add jobs until it has 250 and 250 are left.
  *
- * Jobs are counted in the store about once per second, and jobs that this process admitted since then are added. Jobs beyond a tenant's limit
- * count only against that tenant. Example: scheduled jobs that all became due at once.
+ * Jobs are counted in the store about once per second, and jobs that this process admitted since then are added. Jobs beyond a tenant's limit, such
+ * as scheduled jobs that all became due at once, count only against that tenant.
  */
 
 import type { Limits } from '#shared/keys/keys.ts'
@@ -16,11 +15,11 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { TenantDepth } from '#shared/store/records.ts'
 import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 
-/** Maximum age of the counts by which jobs are admitted. */
+/** Maximum age in ms of the counts by which jobs are admitted. */
 const COUNT_AGE_MS = 1_000
-/** If the next count is late by this time, then a new job waits for it. Until then, the old counts are used. */
+/** Delay in ms of an overdue count after which a new job waits for its result. Until then, the old counts are used. */
 const OVERDUE_MS = 4_000
-/** Pause between two counts, as a multiple of the duration of the last one. Counting many jobs is slow. */
+/** Pause between two counts, as a multiple of the duration of the last count, because counting many jobs is slow. */
 const COUNT_PAUSE_FACTOR = 50
 const RETRY_AFTER_MS = 10_000
 
@@ -31,7 +30,10 @@ export interface JobBounds {
   /** Limits per tenant. Default: as many jobs as the total limit has left (see {@link JobQuota}). */
   readonly jobsMaxPerProject?: number | undefined
   readonly scheduledMaxPerProject?: number | undefined
-  /** Configured limits of a tenant, which replace the default. `queued` counts only jobs that have not started. */
+  /**
+   * Returns the configured limits of a tenant, which replace the default. `queued` counts only jobs that have not
+   * started.
+   */
   readonly limitsOf?: (tenant: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
   readonly limitsOfKey?: (keyId: string) => Pick<Limits, 'queued' | 'scheduled'> | undefined
 }
@@ -40,7 +42,10 @@ type Counts = Record<'queued' | 'underWay' | 'scheduled', number>
 
 type QuotaRequest = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: number | undefined }
 
-/** A job that is being created. The job counts against the quota until the store has committed or refused its row. */
+/**
+ * A job whose creation is in progress. The job counts against the quota until the store has committed or refused its
+ * row.
+ */
 interface PendingCreate {
   readonly tenant: string
   readonly isScheduled: boolean
@@ -48,9 +53,11 @@ interface PendingCreate {
 
 type Waiting = 'queued' | 'scheduled'
 
-/** Jobs of one key and state whose creation this process has begun. A count that runs at that time may miss them. */
+/**
+ * Jobs of one key and state whose creation this process has begun, and which a concurrent count in the store may miss.
+ */
 interface Begun {
-  /** Creations begun so far. The increase during a count is the number of jobs that the count may miss. */
+  /** Number of creations begun so far. The increase during a count is the number of jobs that the count may miss. */
   total: number
   underWay: number
   readers: number
@@ -71,7 +78,7 @@ export class JobQuota {
   #countMs = 0
   #counting: Promise<void> | undefined
   #tally: Tally
-  /** Jobs admitted since the current count began, and jobs whose creation was in progress then. The count may miss them. */
+  /** Jobs that the current count may miss: those admitted since it began, and those whose creation was in progress at that time. */
   #since: Tally
   readonly #pendingCreates = new Set<PendingCreate>()
   readonly #begunOfKeys = new Map<string, Begun>()
@@ -86,8 +93,7 @@ export class JobQuota {
   /**
    * Checks the quota without admitting a job.
    *
-   * @throws ServiceError `rate_limit_exceeded` at the tenant's own limit; `overloaded` at the limit of the service, or if the
-   * store is down
+   * @throws ServiceError `rate_limit_exceeded` at the tenant's own limit. `overloaded` at the limit of the service, or if the store is unreachable
    */
   async require({ tenant }: QuotaRequest): Promise<void> {
     const place = { tenant, isScheduled: false }
@@ -95,7 +101,7 @@ export class JobQuota {
     this.#refuse(place)
   }
 
-  /** Creates a job if the quota allows it. The job counts while it is being created. @throws ServiceError As {@link require} */
+  /** Creates a job if the quota allows it. The job counts while its creation is in progress. @throws ServiceError as {@link require} */
   async enter({ tenant, keyId, runAtMs = 0 }: QuotaRequest, create: () => Promise<Created>): Promise<Created> {
     const place = { tenant, isScheduled: runAtMs > Date.now() }
     await this.#ready(place)
@@ -106,8 +112,8 @@ export class JobQuota {
   }
 
   /**
-   * Creates a job within the limits of its key, in addition to those of its project (docs/operate/keys.md). The store counts the
-   * key's jobs each time, by an index, and only if the key has such a limit. Concurrent ingresses may each admit the last job.
+   * Creates a job within the limits of its key, which apply in addition to those of its project (docs/operate/keys.md). The store counts the key's
+   * jobs at each creation, but only if the key has such a limit. Concurrent ingresses may exceed the limit by one job each.
    */
   async #enterOfKey<T>(keyId: string, state: Waiting, most: number, create: () => Promise<T>): Promise<T> {
     const name = `${state} ${keyId}`
@@ -118,7 +124,8 @@ export class JobQuota {
       // The count may miss jobs whose creation is in progress, so their number is added.
       const unseen = begun.underWay - begun.total
       const waiting = (await this.#store.tenants.waitingOfKey(keyId))[state]
-      // No await between check and increment. Otherwise concurrent calls could all create the last permitted job.
+      // Check and increment happen without an await in between. Otherwise concurrent calls could all create the last
+      // permitted job.
       if (waiting + unseen + begun.total >= most) throw keyLimitError(state, most)
       begun.total++
       begun.underWay++
@@ -135,7 +142,8 @@ export class JobQuota {
   }
 
   async #enter(place: PendingCreate, create: () => Promise<Created>): Promise<Created> {
-    // No await between check and increment. Otherwise concurrent calls could all create the last permitted job.
+    // Check and increment happen without an await in between. Otherwise concurrent calls could all create the last
+    // permitted job.
     this.#refuse(place)
     this.#pendingCreates.add(place)
     this.#add(place, 1)
@@ -144,7 +152,7 @@ export class JobQuota {
       if (created.outcome !== 'created') this.#add(place, -1)
       return created
     } catch (error) {
-      // If the job may have been created, then it stays counted until the next count of the store.
+      // A job that may have been created in spite of the error stays counted until the next count of the store.
       if (ServiceError.from(error).isUndone) this.#add(place, -1)
       throw error
     } finally {
@@ -158,7 +166,8 @@ export class JobQuota {
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
     }
     await this.#count()
-    // Outdated counts never refuse a job. If they show a full quota, then the job waits for the count in progress.
+    // An outdated count alone never refuses a job. If it shows a full quota, then the job waits for the count in
+    // progress.
     if (this.#counting !== undefined && !this.#hasCapacity(place)) await this.#counting
   }
 
@@ -179,7 +188,10 @@ export class JobQuota {
     for (const tally of [this.#tally, this.#since]) tally.add(place, count)
   }
 
-  /** Starts a count if one is due. The old counts are used until the result arrives, unless they are too old. */
+  /**
+   * Starts a count if the last count is too old. Until the result arrives, the old counts are used, unless they are
+   * overdue.
+   */
   async #count(): Promise<void> {
     const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_PAUSE_FACTOR * this.#countMs)
     if (overdueMs <= 0) return

@@ -12,15 +12,17 @@ import type { RunningLimits, TenantReads } from '#shared/store/records.ts'
 import { callsName, type Fleet, MinuteWindow, Running, WINDOW_MS } from './fleet-counts.ts'
 
 /**
- * All ingresses together may grant this part of what remains of a limit without synchronizing. At worst, they exceed the limit by
- * this part. Example: if 400 requests remain, then each of four ingresses may grant 25.
+ * Fraction of the remaining limit that all ingresses together may grant without synchronizing, and by which they may therefore exceed the limit.
+ * Example: if 400 requests remain, then each of four ingresses may grant 25.
  */
 const UNASKED_SHARE = 1 / 4
 
-/** Maximum number of counters of each sort; more than a deployment has keys with limits. At the maximum, all are dropped. */
+/** Maximum number of counters of each sort, which exceeds the keys with limits of a deployment. At the maximum, all counters are dropped. */
 const COUNTERS_MAX = 50_000
 
-/** Default limits of a key. A limit of the key itself or of its project replaces them. 0 means no limit. */
+/**
+ * Default limits of a key, where 0 means no limit. A limit of the key itself or of its project replaces the default.
+ */
 export interface RateLimitConfig extends LimitSettings {
   readonly followsMaxPerKey: number
   readonly codeRunsPerUser: number
@@ -29,9 +31,12 @@ export interface RateLimitConfig extends LimitSettings {
 export interface RateLimitOptions {
   limitsOf?(project: string): Limits | undefined
   runningMaxOf?(project: string): number | undefined
-  /** Undefined if the deployment has no durable jobs. */
+  /** Counts of running durable jobs. Undefined if the deployment has no durable jobs. */
   readonly tenants?: Pick<TenantReads, 'running'> | undefined
-  /** Undefined if this ingress is the only one, or if no store can hold shared counts. */
+  /**
+   * Counts shared with other ingresses. Undefined if this ingress is the only one, or if no store supports shared
+   * counts.
+   */
   readonly fleet?: Fleet | undefined
   ingresses?(): number
   clock?(): number
@@ -69,19 +74,19 @@ interface SlotUse {
 }
 
 /**
- * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/internals/protocol.md,
- * Limits). The concurrency limit of a project includes its durable jobs.
+ * Limits per key and project: requests and tokens per minute, and concurrent calls (docs/internals/protocol.md, Limits). The concurrency limit of a
+ * project includes its durable jobs.
  *
- * Counts are kept in memory and synchronized with the other ingresses a few times a second. A call waits for a
- * synchronization only if the call might exceed a limit (docs/operate/reliability.md, How exact limits are).
+ * Counts are kept in memory and synchronized with the other ingresses a few times a second. A call waits for a synchronization only if it might
+ * exceed a limit (docs/operate/reliability.md, How exact limits are).
  *
- * Only requests that create work are counted. Reads, polls and cancels are never refused because calls are running. Long polls and
- * event streams have a limit of their own, because they stay open.
+ * Only requests that create work are counted, so reads, polls and cancels are never refused because of running calls. Long polls and event streams
+ * have a limit of their own, because they stay open.
  *
- * Calls and durable jobs of a project share a concurrency limit over the whole fleet (docs/operate/keys.md, What runs
- * at once). A call increments the shared counter, then reads the number of running calls and jobs. A claim of a durable
- * job reads both under a lock of the tenant. The last slot is therefore never taken twice. If a call and a claim compete
- * for it, then both may fail. A durable job that exceeds the limit waits in the store.
+ * Calls and durable jobs of a project share a concurrency limit over the whole fleet (docs/operate/keys.md, What runs at once). A call increments the
+ * shared counter, then reads the number of running calls and jobs. A claim of a durable job reads both numbers under a lock of the tenant. The last
+ * slot is therefore never taken twice. If a call and a claim compete for the last slot, then both may fail. A durable job that exceeds the limit
+ * waits in the store.
  */
 export class RateLimits implements RunningLimits {
   readonly #config: RateLimitConfig
@@ -101,13 +106,13 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * Counts a call of a key, or refuses it. Check and count happen without an await between them. Otherwise concurrent calls could
-   * all take the last slot. `show` is called in both cases.
+   * Counts a call of a key, or refuses the call. Check and count happen without an await in between. Otherwise concurrent calls could all take the
+   * last slot. `show` receives the remaining limits, also of a refused call.
    *
    * @param isJob True for a durable job, which the store counts against the concurrency limit of its project when it is claimed
-   * @returns function to call when the call has ended
-   * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more;
-   * `permission_denied` if the limit is 0
+   * @returns A function to call when the call has ended
+   * @throws ServiceError `rate_limit_exceeded`, `token_limit_exceeded` with the time until the limit allows more. `permission_denied` if the limit is
+   * 0
    */
   async enter(key: KeyOf, show: ShowRemaining, isJob = false): Promise<() => void> {
     const uses = this.#usesOf(key)
@@ -133,7 +138,7 @@ export class RateLimits implements RunningLimits {
   /**
    * Counts an open long poll or event stream.
    *
-   * @returns function to call when the poll or stream has ended
+   * @returns A function to call when the poll or stream has ended
    * @throws ServiceError `rate_limit_exceeded` if the maximum number is open
    */
   beginFollow({ id }: Pick<ApiKey, 'id'>): () => void {
@@ -178,7 +183,10 @@ export class RateLimits implements RunningLimits {
     return this.#running.get(callsName(project))?.local ?? 0
   }
 
-  /** Running calls and jobs of a project; undefined if no limit applies. Rejects only if the store is unreachable. */
+  /**
+   * Returns the running calls and jobs of a project. Undefined if no limit applies. Rejects only if the store is
+   * unreachable.
+   */
   async useOf(project: string): Promise<ConcurrencyUse | undefined> {
     const most = this.mostOf(project)
     return most === undefined ? undefined : { most, ...(await this.#readUse(project)) }
@@ -187,8 +195,8 @@ export class RateLimits implements RunningLimits {
   /**
    * Counts an attached call in the concurrency limit of its project. Returns undefined if no limit applies.
    *
-   * @returns function to call when the call has ended
-   * @throws ServiceError `rate_limit_exceeded` if the limit is reached; `permission_denied` if the limit is 0
+   * @returns A function to call when the call has ended
+   * @throws ServiceError `rate_limit_exceeded` if the limit is reached. `permission_denied` if the limit is 0
    */
   enterProject(key: Pick<ApiKey, 'id' | 'project'>): Promise<() => void> | undefined {
     const project = projectIdOf(key)
@@ -242,11 +250,10 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * Reserves the estimated tokens of a call. The call is admitted if the estimate fits into the tokens that remain in this minute.
-   * A call is also admitted if this ingress runs no other call of the key. At most one call per ingress can therefore exceed the
-   * limit.
+   * Reserves the estimated tokens of a call. The call is admitted if the estimate fits into the tokens that remain in this minute. A call is also
+   * admitted if this ingress runs no other call of the key. At most one call per ingress can therefore exceed the limit.
    *
-   * @returns function to call once, with the tokens used; 0 if the call did not run
+   * @returns A function to call once, with the number of tokens used (0 if the call did not run)
    * @throws ServiceError `token_limit_exceeded`
    */
   async reserveTokens(key: KeyOf, tokens: number): Promise<(used: number) => void> {
@@ -343,8 +350,8 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * Number of running calls. Old counts of other ingresses are ignored while the store is reachable, because the caller reads new
-   * ones next.
+   * Returns the number of running calls. Outdated counts of other ingresses are ignored while the store is reachable, because the caller reads new
+   * counts next.
    */
   #countedIn(running: Running, nowMs: number): number {
     return this.#fleet?.isReachable && !running.isFresh(nowMs) ? running.local : running.all(nowMs)
@@ -394,7 +401,7 @@ export class RateLimits implements RunningLimits {
 function countOf<Count>(counts: Map<string, Count>, name: string, Type: new (name: string) => Count): Count {
   const known = counts.get(name)
   if (known) return known
-  // Running calls stay counted, because each has a reference to its own counter.
+  // After `clear`, running calls stay counted, because each call has a reference to its own counter.
   if (counts.size >= COUNTERS_MAX) counts.clear()
   const count = new Type(name)
   counts.set(name, count)

@@ -4,7 +4,7 @@ import type { ServiceError } from '#shared/lib/error.ts'
 export interface SemaphoreOptions {
   readonly permits: number
   readonly permitsPerKey?: number
-  /** Maximum waiting callers per key. Default: no maximum, for code that limits its number of callers in another way. */
+  /** Maximum waiting callers per key. Default: no maximum, for code that bounds its callers in another way. */
   readonly waitingPerKeyMax?: number
   readonly refusal?: () => ServiceError
 }
@@ -22,13 +22,13 @@ interface Key {
 /**
  * Semaphore with a fair queue: permits go to keys in round robin, and within a key in order of arrival.
  *
- * A key is, for example, a project. A project with a thousand callers then gets as many permits as a project with one. A maximum
- * per key (a bulkhead) prevents a key with long tasks from holding all permits. Without keys, the queue is first in, first out.
+ * If the key is a project, for example, then a project with a thousand callers gets as many permits as a project with one caller. A maximum per key
+ * (a bulkhead) prevents a key with long tasks from holding all permits. Without keys, the queue is first in, first out.
  *
- * A caller may take several permits at once, such as one per byte. Smaller requests do not overtake a large one. A request for more
- * permits than exist is admitted when nothing else is in use.
+ * A caller may take several permits at once, such as one per byte. Smaller requests do not overtake a large one. A request for more permits than
+ * exist is admitted when nothing else is in use.
  *
- * Example with 2 permits, 1 per key: `a` asks 200 times and gets 1 permit. `b` asks once and gets the other one at once.
+ * Example with 2 permits, at most 1 per key: key `a` has 200 callers and gets 1 permit. A caller of key `b` gets the second permit at once.
  */
 export class Semaphore {
   readonly #options: SemaphoreOptions
@@ -44,9 +44,9 @@ export class Semaphore {
   }
 
   /**
-   * Takes permits, and waits if necessary. The caller returns them once with {@link release}.
+   * Takes permits, and waits if necessary. The caller must return the permits with {@link release}, once.
    *
-   * @throws ServiceError the error given to the constructor if too many callers wait under `name`; the signal's reason if aborted
+   * @throws The error of the option `refusal` if too many callers wait under `name`, or the signal's reason
    */
   async take(signal: AbortSignal, amount = 1, name = ''): Promise<void> {
     signal.throwIfAborted()
@@ -62,8 +62,8 @@ export class Semaphore {
     try {
       await abortable(promise, signal)
     } catch (error) {
-      // If the permits were granted at the moment of the abort, then they are given back. Otherwise smaller requests may have
-      // waited behind this one. In both cases the next requests may now be granted.
+      // An abort either removes the waiting request, or returns permits that were granted at the same moment. In both cases, smaller requests behind
+      // this request may now be granted.
       if (key.waiting.delete(waiting)) this.#forgetIdle(name, key)
       else this.#giveBack(name, key, amount)
       this.#grantNext()

@@ -13,9 +13,9 @@ export interface SlotUse {
 }
 
 /**
- * Slots that a lane may take now (docs/internals/design.md, Fairness). The interactive lane may take any free slot. The batch lane gets a
- * quarter of all slots while the interactive lane is busy, and otherwise three quarters. The last quarter stays free, so that the first
- * call after a quiet time does not wait for a long batch job.
+ * Returns the slots that a lane may take now (docs/internals/design.md, Fairness). The interactive lane may take any free slot. The batch lane may
+ * use a quarter of all slots while the interactive lane is busy, and otherwise three quarters. The last quarter stays free, so that the first
+ * interactive call after a quiet time does not wait for a long batch job.
  */
 export function laneSlots(lane: Priority, { slots, running, batch, isInteractiveBusy }: SlotUse): number {
   const free = slots - running
@@ -33,34 +33,34 @@ export function quarterOf(slots: number): number {
 }
 
 /**
- * Slots that one model lends to another, and how they are given back (docs/internals/design.md, Bulkheads).
+ * Sharing of a worker's slots among its models (docs/internals/design.md, Bulkheads).
  *
- * The problem: all models of a worker share its slots. If each model had a fixed part, then slots would be idle while calls wait
- * for a busy model. Without parts, a model whose upstream hangs holds every slot until its calls time out.
+ * The problem: all models of a worker share its slots. With a fixed part per model, slots would be idle while calls wait for a busy model. Without
+ * parts, a model whose upstream hangs would hold every slot until its calls time out.
  *
  * Rules:
- * 1. A free slot is for any model. One busy model alone uses all of them.
- * 2. A freed slot goes to the waiting model that holds the fewest ({@link fewestFirst}). Thus models converge to equal parts
- *   (max-min fairness). A second model begins as soon as any job of the first one ends.
- * 3. A model that holds more than an equal part has borrowed the rest. If the job on a borrowed slot has run for
- *    {@link BORROWED_MS}, then other models get an extra slot. At most {@link extraMax} slots are extra.
- * 4. Only models below an equal part use extra slots. A model may hold three slots per extra slot that it leaves free for
- *    other models. See dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998.
+ * 1. Any model may take a free slot. One busy model alone may use all slots.
+ * 2. A slot that becomes free goes to the waiting model that holds the fewest slots ({@link fewestFirst}), so models converge to equal parts (max-min
+ *    fairness). A second model can start as soon as any job of the first model ends.
+ * 3. Slots that a model holds beyond an equal part are borrowed. For each borrowed slot whose job has run for {@link BORROWED_MS}, the worker may run
+ *    one more job of the other models (an extra slot). There are at most {@link extraMax} extra slots.
+ * 4. Only models below an equal part use extra slots. A model may hold three slots per extra slot that it leaves free for other models. See dynamic
+ *    thresholds: Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998.
  * 5. While more jobs run than the worker has slots, a slot that becomes free is not given to the next job.
  *
- * Example: 256 slots, 4 models. The first one hangs with 256 calls. After 0.5 s the second may run 48 calls, the third 12, the
- * fourth 3. A busy worker runs at most 320 jobs.
+ * Example: 256 slots and 4 models. The first model hangs with 256 calls. After 0.5 s, the second model may run 48 calls, the third 12 and the fourth
+ * 3. A busy worker runs at most 320 jobs.
  *
- * A slot limits concurrent jobs that mostly wait for an upstream, so the worker can run a quarter more. Engines that compute in
- * this process have their own limits (`parallel`, `concurrency`), which extra slots do not raise.
+ * A slot limits concurrent jobs that mostly wait for an upstream, so the worker can run a quarter more. Engines that compute in this process have
+ * their own limits (`parallel`, `concurrency`), which extra slots do not raise.
  *
- * Rejected: always keeping a quarter of the slots free. A model that was alone then ran only 167 of 256 streams at a time.
- * Rejected: aborting the borrower's jobs, since output that a caller has received cannot be taken back.
+ * Rejected: a quarter of the slots that always stays free. A single model then ran only 167 of 256 streams at a time. Rejected: aborting jobs on
+ * borrowed slots, because output that a caller has received cannot be taken back.
  */
 
-/** Time in ms for which the job on a borrowed slot runs before other models get an extra slot (rule 3). */
+/** Time in ms for which a job runs on a borrowed slot before other models get an extra slot (rule 3). */
 export const BORROWED_MS = 500
-/** Number of slots that a model may hold per extra slot that remains free for other models. */
+/** Number of slots that a model may hold per extra slot that stays free for other models (rule 4). */
 const EXTRA_PER_LEFT = 3
 
 export interface SlotHolder {
@@ -74,11 +74,11 @@ function extraMax(slots: number): number {
 }
 
 /**
- * Number of jobs that a model may start beyond the worker's slots.
+ * Returns the number of jobs that a model may start beyond the worker's slots.
  *
  * @param own The model
  * @param others All other models that hold slots
- * @param free Free slots; a negative number if jobs already use extra slots
+ * @param free Free slots. Negative if jobs already use extra slots
  */
 export function extraOf(own: SlotHolder, others: readonly SlotHolder[], slots: number, free: number): number {
   const max = extraMax(slots)
@@ -94,7 +94,10 @@ export function extraOf(own: SlotHolder, others: readonly SlotHolder[], slots: n
   return Math.min(Math.ceil(part - own.held), most > 0 || own.held > 0 ? Math.max(0, most) : 1)
 }
 
-/** Models in the order in which they receive slots: the model with the fewest comes first, ties keep their order. */
+/**
+ * Returns models in the order in which they receive slots: the model that holds the fewest comes first. Ties keep their
+ * order.
+ */
 export function fewestFirst<Holder extends Pick<SlotHolder, 'held'>>(holders: Iterable<Holder>): Holder[] {
   return [...holders].sort((a, b) => a.held - b.held)
 }
@@ -112,7 +115,7 @@ interface ParkedCall<Lane> {
   enter(): void
 }
 
-/** Waiting calls of one model, by tenant; oldest call first. The tenant that was served longest ago comes first. */
+/** Waiting calls of one model, by tenant, oldest first. The tenant that was served longest ago comes first. */
 type TenantQueues<Lane> = Map<string, Set<ParkedCall<Lane>>>
 
 /**
@@ -178,7 +181,7 @@ export class ParkedCalls<Lane, Bulkhead extends PermitHolder> {
       const [bulkhead, call] = first
       this.#remove(bulkhead, call)
       const line = this.#waiting.get(bulkhead)
-      // Round robin: the tenant becomes the last one of its model, and the model the last one of all models.
+      // Round robin: the tenant becomes the last of its model, and the model becomes the last of all models.
       if (line) {
         toEnd(line, call.tenant)
         toEnd(this.#waiting, bulkhead)
@@ -231,11 +234,13 @@ function toEnd<Key, Value>(map: Map<Key, Value>, key: Key): void {
   if (value !== undefined && map.delete(key)) map.set(key, value)
 }
 
-/** Interval at which this ingress reports its waiting calls. Most calls start sooner, so they are never reported. */
+/**
+ * Interval in ms at which this ingress reports its waiting calls. Most calls start sooner, so they are never reported.
+ */
 const PUBLISH_INTERVAL_MS = 200
-/** A report of another ingress expires at this age, because that ingress has ended or is unreachable. */
+/** Age in ms at which a report of another ingress expires, because that ingress has ended or is unreachable. */
 const STALE_MS = 2_000
-/** Cache lifetime of a computed share. The waiting tenants change with every call, so the share is not computed each time. */
+/** Cache lifetime of a computed share, in ms. The waiting tenants change with every call, so the share is not computed each time. */
 const PARTITION_TTL_MS = 50
 const QUEUES_MAX = 32
 const TENANTS_MAX = 32
@@ -262,7 +267,7 @@ interface SlotPartitionOptions {
 interface Others {
   calls: number
   readonly works: Map<string, WaitingElsewhere>
-  /** Hash of a tenant → number of other ingresses at which calls of that tenant wait. */
+  /** For the hash of each tenant, the number of other ingresses at which calls of that tenant wait. */
   readonly tenants: Map<string, number>
   unlisted: number
 }
@@ -270,23 +275,22 @@ interface Others {
 /**
  * How several ingresses divide the queue of a pool (docs/internals/design.md, Fairness).
  *
- * The problem: each ingress is fair only to its own tenants. If every ingress had the same share, then a tenant alone on one
- * ingress would get more than ten tenants together on another.
+ * The problem: each ingress is fair only among its own tenants. With equal shares, a single tenant on one ingress would get as many slots as ten
+ * tenants together on another ingress.
  *
- * How it works: an ingress with waiting calls publishes hashes of its tenants on `control` every 200 ms. The share of an ingress is
- * its number of waiting tenants divided by that of all ingresses. A tenant that waits at n ingresses counts 1/n at each of them, so
- * it gains nothing by using several.
+ * How it works: an ingress with waiting calls publishes hashes of its tenants on `control` every 200 ms. The share of an ingress is its number of
+ * waiting tenants divided by that of all ingresses. A tenant that waits at n ingresses counts 1/n at each, so that using several ingresses has no
+ * advantage.
  *
- * Example: tenants A and B wait at the first ingress, B and C at the second. Each ingress counts 1.5 of 3 tenants, so each share
- * is 1/2.
+ * Example: tenants A and B wait at the first ingress, and B and C at the second. Each ingress counts 1.5 of 3 tenants, so each share is 1/2.
  *
- * A single ingress has a share of 1. Every ingress may send at least one job. Reports are up to 200 ms old, so the workers' queue
- * may briefly be longer or shorter than intended.
+ * A single ingress has a share of 1. Every ingress may send at least one job. Reports are up to 200 ms old, so the queue at the workers may briefly
+ * be longer or shorter than intended.
  */
 export class SlotPartition {
   readonly #options: SlotPartitionOptions
   readonly #reports = new Map<string, { readonly atMs: number; readonly record: WaitingRecord }>()
-  /** Sums of the other ingresses' reports, by pool and by pool with work key; undefined if they must be computed again. */
+  /** Sums of the other ingresses' reports, by pool and by pool with work key. Undefined if the sums must be computed again. */
   #others: Map<string, Others> | undefined
   readonly #parts = new Map<string, { readonly atMs: number; readonly share: number }>()
   #hasReported = false
@@ -308,7 +312,7 @@ export class SlotPartition {
     this.#options.onChange()
   }
 
-  /** Share of this ingress in a pool, or in one kind and model of it: above 0, and 1 if calls wait at no other ingress. */
+  /** Returns the share of this ingress in a pool, or in one kind and model of the pool. Above 0, and 1 if calls wait at no other ingress. */
   of(pool: PoolName, work?: Work): number {
     const others = this.#othersOf(pool, work)
     if (!others) return 1
@@ -343,7 +347,7 @@ export class SlotPartition {
     for (const tenant of here) own += 1 / (1 + (tenants.get(tenant) ?? 0))
     let theirs = unlisted
     for (const [tenant, ingresses] of tenants) theirs += ingresses / (ingresses + (here.has(tenant) ? 1 : 0))
-    // If no call waits here, then the next call is counted as one tenant.
+    // If no call waits here, then the next call counts as one tenant.
     return own === 0 ? 1 / (1 + theirs) : own / (own + theirs)
   }
 
@@ -394,7 +398,7 @@ function reportOf({ pool, work, calls, tenants }: WaitingCalls): WaitingRecord['
 function othersIn(records: readonly WaitingRecord[]): Map<string, Others> {
   const others = new Map<string, Others>()
   for (const { queues } of records) {
-    /** A tenant counts once per ingress, even if its calls wait for several models. */
+    /** Counts tenants. A tenant counts once per ingress, even if its calls wait for several models. */
     const counted = new Set<string>()
     for (const queue of queues) {
       for (const key of [queue.pool, `${queue.pool} ${workKey(queue)}`]) {

@@ -1,22 +1,19 @@
 import { FairQueue, type FairQueueItem, type Work, workKey } from './fair-queue.ts'
 
-/**
- * Length of an interval in which job starts are counted. In a shorter interval, a few simultaneous starts would look like a high
- * rate.
- */
+/** Length in ms of an interval in which job starts are counted. In a shorter interval, a few simultaneous starts would look like a high rate. */
 const SPAN_MS = 250
 
-/** If workers are idle, then a job that was sent this long ago and has not started counts as lost. */
+/** Age in ms at which a sent job that has not started counts as lost, if workers are idle. */
 const LOST_AFTER_MS = 2_000
-/** Usual time in ms from a free slot to the start of the next job. Jobs that start within this time are sent in advance. */
+/** Usual time in ms from a free slot to the start of the next job. As many jobs as start within this time are sent in advance. */
 const DISPATCH_LATENCY_MS = 50
 /** Minimum prefetch per model, in jobs. Prefetched jobs are sent to the workers before a slot is free. */
 const PREFETCH_MIN = 2
 
-/** A tenant without jobs at the workers may exceed the prefetch and the limit of its model by this factor. */
+/** Factor by which a tenant without jobs at the workers may exceed the prefetch and the limit of its model. */
 const IDLE_TENANT_BURST = 2
 /**
- * Maximum number of tenants without jobs at the workers that one dispatch examines. The first tenants may all wait for models
+ * Maximum number of tenants without jobs at the workers that one dispatch examines. The bound matters if the first tenants all wait for models
  * without capacity.
  */
 const IDLE_TENANTS_PER_DISPATCH = 32
@@ -29,7 +26,7 @@ export interface WaitingElsewhere {
 }
 
 export interface DispatcherView {
-  /** Number of jobs that this ingress may send before a slot is free, possibly fractional; undefined if nothing can be sent. */
+  /** Returns the number of jobs that this ingress may send before a slot is free, possibly a fraction. Undefined if nothing can be sent. */
   prefetch(): number | undefined
   slots(): number
   capacityOf(work: Work): number | undefined
@@ -49,33 +46,31 @@ interface Model {
 /**
  * Dispatcher of one pool: decides which waiting job is sent next (docs/internals/design.md, Fairness).
  *
- * The problem: a pool's topic is a plain FIFO. If every call went there at once, then one tenant with 1,000 calls would delay all
- * others.
+ * The problem: a pool's topic is a plain FIFO. If every call were sent at once, then one tenant with 1,000 calls would delay all other tenants.
  *
- * The invariant: the topic holds only as many jobs as keep the workers busy (the prefetch). A model gets no more jobs
- * sent than its workers can start soon. All other jobs wait here in a {@link FairQueue}.
+ * The invariant: the topic contains only as many jobs as keep the workers busy (the prefetch). For each model, only as many jobs are sent as its
+ * workers can start soon. All other jobs wait here in a {@link FairQueue}.
  *
  * How it works:
  * 1. A job is sent if the prefetch is not used up and its model has capacity.
- * 2. The next tenant in the round is served. A tenant that waits at n ingresses skips n − 1 rounds here.
- * 3. A tenant without any job at the workers may exceed the prefetch by a factor of two. Thus long jobs of other tenants do
- *    not block it.
- * 4. If several models compete for the slots, then each gets its max-min fair part ({@link maxMinPart}). A model alone may
- *    use all slots.
+ * 2. Tenants are served round robin. A tenant that waits at n ingresses skips n − 1 of n rounds here.
+ * 3. A tenant without any job at the workers may exceed the prefetch by a factor of two. Long jobs of other tenants therefore do not block this
+ *    tenant.
+ * 4. If several models compete for the slots, then each gets its max-min fair part ({@link maxMinPart}). A model alone may use all slots.
  *
- * Example: 40 slots, prefetch 10. A new tenant waits behind at most 10 sent jobs and one job of each other tenant. A call of a
- * fast model never waits behind calls of a busy one.
+ * Example: 40 slots, prefetch 10. A new tenant waits behind at most 10 sent jobs and one job of each other tenant. A call of a fast model never waits
+ * behind calls of a busy model.
  */
 export class TenantDispatcher<Job extends FairQueueItem> {
   readonly #view: DispatcherView
-  /** Time at which each job was sent, for jobs that no worker has started yet; oldest first. */
+  /** Time at which each job was sent, for jobs that no worker has started yet, oldest first. */
   readonly #sent = new Map<Job, number>()
   readonly #inFlight = new Set<Job>()
   readonly #inFlightBy = new Map<string, number>()
-  /** Tenants that have waiting jobs but no job at the workers; the tenant that waits longest comes first. */
+  /** Tenants that have waiting jobs but no job at the workers. The tenant that waits longest comes first. */
   readonly #idleTenants = new Set<string>()
   readonly #queue = new FairQueue<Job>()
-  /** Number of rounds that a tenant still skips here, because other ingresses serve it too. */
+  /** Number of rounds that each tenant still skips here, because other ingresses serve the tenant too. */
   readonly #skippedRounds = new Map<string, number>()
   readonly #models = new Map<string, Model>()
   readonly #starts = new RateMeter()
@@ -88,7 +83,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return this.#queue.size > 0
   }
 
-  /** Number of jobs that workers have taken. Such a job runs, or waits for the bulkhead of its model. */
+  /** Number of jobs that workers have taken. A taken job runs, or waits for the bulkhead of its model. */
   get running(): number {
     return this.#inFlight.size - this.#sent.size
   }
@@ -158,7 +153,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return this.#sent.size < IDLE_TENANT_BURST * room ? this.#nextOfIdleTenant() : undefined
   }
 
-  /** Next job of a tenant that has no job at the workers. Such a tenant need not wait until jobs of other tenants end. */
+  /** Returns the next job of a tenant that has no job at the workers. Such a tenant does not wait until jobs of other tenants end. */
   #nextOfIdleTenant(): Job | undefined {
     if (this.#idleTenants.size === 0) return undefined
     const open = this.#openModels(IDLE_TENANT_BURST)
@@ -183,8 +178,8 @@ export class TenantDispatcher<Job extends FairQueueItem> {
   }
 
   /**
-   * Number of jobs that would run before a new job of a tenant. If the job's model has a concurrency limit, then jobs of that model
-   * count. Otherwise jobs of all models without a limit count.
+   * Returns the number of jobs that would run before a new job of a tenant. For a model with a concurrency limit, only jobs of that model count.
+   * Otherwise jobs of all models without a limit count.
    */
   ahead(tenant: string, work: Work): number {
     const isBounded = this.#view.capacityOf(work) !== undefined
@@ -217,7 +212,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return known
   }
 
-  /** Work keys of models with waiting jobs and free capacity. @param times Factor on the capacity */
+  /** Returns the work keys of models with waiting jobs and free capacity. @param times Factor on the capacity */
   #openModels(times: number): ReadonlySet<string> {
     const open = new Set<string>()
     const most = this.#mostOfEach()
@@ -234,7 +229,7 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return inFlight < times * (share + Math.max(PREFETCH_MIN, ends.in(DISPATCH_LATENCY_MS)))
   }
 
-  /** Maximum jobs of one model at the workers. Infinity unless several models compete for the slots. */
+  /** Returns the maximum jobs of one model at the workers. Infinity unless several models compete for the slots. */
   #mostOfEach(): number {
     const elsewhere = this.#view.waitingElsewhere()
     if (this.#models.size + elsewhere.size < 2) return Number.POSITIVE_INFINITY
@@ -302,19 +297,20 @@ export class TenantDispatcher<Job extends FairQueueItem> {
   #prefetch(): number {
     const least = this.#view.prefetch()
     if (least === undefined) return 0
-    // The broker may lose records. A lost job fails at its own timeout, but until then it must not block other jobs.
+    // The broker may lose records. A lost job fails at its own timeout, but must not block other jobs until then.
     for (const [job, sentAtMs] of this.#sent) {
       if (Date.now() - sentAtMs < LOST_AFTER_MS || !this.#view.isIdle()) break
       this.#sent.delete(job)
       this.#release(job)
     }
-    // Rounded to the nearest number. If all ingresses rounded up, then together they would send too many jobs.
+    // The number is rounded to the nearest integer. If all ingresses rounded up, then together they would send too many
+    // jobs.
     return Math.max(1, Math.round(least + this.#starts.in(DISPATCH_LATENCY_MS)))
   }
 }
 
 /**
- * Max-min fair part of the slots: no consumer may exceed this part while another one wants more than it has. Infinity if the slots
+ * Returns the max-min fair part of the slots, which no consumer may exceed while another consumer wants more than it has. Infinity if the slots
  * suffice for all.
  *
  * @example maxMinPart([256, 10], 256) // 246: the consumer that wants 10 gets 10, the other one gets the rest

@@ -8,20 +8,20 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
 
-/** Maximum bytes of JSON inside a record; a larger body is stored in a blob (docs/internals/protocol.md, Records). */
+/** Maximum bytes of JSON inside a record. A larger body is stored in a blob (docs/internals/protocol.md, Records). */
 export const BODY_BYTES_MAX = 64 * 1024
 
-/** Characters of a body per blob write. Each write waits for a thread, so larger writes are cheaper. */
+/** Characters of a body per blob write. Larger writes are cheaper, because each write waits for a thread. */
 const CHARS_PER_WRITE = 512 * 1024
 
 export type StoredBody = { readonly json: string } | { readonly blob: string }
 export type DecodedBody = { readonly value: unknown; readonly bytes: number }
 
 /**
- * Prepares a body for any number of records of its job. A body above {@link BODY_BYTES_MAX} is written into a blob under the
- * job's id. The code that ends the job deletes the blob.
+ * Prepares a body for any number of records of its job. A body above {@link BODY_BYTES_MAX} is written into a blob under the job's id. The code that
+ * ends the job deletes the blob.
  *
- * @returns The body synchronously if it is small; writing a large one yields to the event loop
+ * @returns The stored body, or a promise of it if the body is large, because writing a large body yields to the event loop
  */
 export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody | Promise<StoredBody> {
   const json = isSmall(body) ? JSON.stringify(body) : undefined
@@ -77,18 +77,18 @@ export async function fetchBody(
   return { ...request, turns: [...turns.slice(0, history.at), ...before, ...turns.slice(history.at)] }
 }
 
-/** A body in memory. Call `release` when its job has ended. */
+/** A body in memory. `release` must be called when its job has ended. */
 export interface FetchedBody {
   readonly body: unknown
   release(): void
 }
 
 /**
- * Like {@link fetchBody}, but within the memory budget of a worker. Slots limit the number of jobs, but a few large bodies could still
- * exhaust memory. A body that exceeds the remaining budget waits in order of arrival.
+ * Reads the body of a job as {@link fetchBody} does, within the memory budget of a worker. Slots limit the number of jobs, but a few large bodies
+ * could still exhaust memory. A body that exceeds the remaining budget waits in order of arrival.
  *
  * @param budget Semaphore whose permits are bytes
- * @throws The signal's reason; ServiceError as {@link fetchBody}
+ * @throws The signal's reason, or the errors of {@link fetchBody}
  */
 export async function fetchBodyWithin(
   budget: Semaphore,
@@ -96,7 +96,7 @@ export async function fetchBodyWithin(
   blobs: Blobs,
   signal: AbortSignal,
 ): Promise<FetchedBody> {
-  // A missing blob counts as 0 bytes here. The error is thrown by `fetchBody` below.
+  // A missing blob counts as 0 bytes here. `fetchBody` throws the error.
   const bytes = (await bytesOfBody(job, blobs).catch(() => 0)) * HELD_PER_BYTE
   if (bytes > 0) await budget.take(signal, bytes)
   let isHeld = true
@@ -122,7 +122,7 @@ export async function bytesOfBody(
 
 async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
   const value = await blobs.get(blob).catch((cause: unknown) => {
-    // The caller did not cause this error. Either the processes do not share one blob directory, or the directory was emptied.
+    // The caller did not cause this error. Either the processes use different blob directories, or the directory was emptied.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
   return await runYielding(readJson(value))
@@ -139,7 +139,7 @@ export async function storeRequest(
   return 'blob' in stored ? { ...stored, ...more, encode } : { body, ...more, encode }
 }
 
-/** The body of a request with copies of its attachments. The key of each copy is appended to `copies` before it is made. */
+/** Returns the body of a request with copies of its attachments. The key of each copy is appended to `copies` before the copy is made. */
 export async function copyBody(request: StoredRequest, blobs: Blobs, copies: string[]): Promise<unknown> {
   const body = await fetchBody(request, blobs)
   const { attachments = [] } = request

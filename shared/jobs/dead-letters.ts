@@ -1,10 +1,13 @@
-/** Dead letters: records that no worker could run, kept in the topic `dead` for operators (docs/internals/protocol.md, Records). */
+/** Dead letters are records that no worker could run. The topic `dead` stores them for operators (docs/internals/protocol.md, Records). */
 import type { Priority } from '#schemas/durable-job.ts'
 import { type JobEnvelope, PoolName } from '#schemas/job.ts'
 import type { Broker, HistoryRecord } from '#shared/broker/broker.ts'
 import { DEAD_LETTERS, jobsTopic, readJob, readUnsupported } from './records.ts'
 
-/** Records above this size are not parsed: a valid body has at most 64 KiB, and parsing blocks the event loop. */
+/**
+ * Maximum size in bytes of a record that is parsed, because parsing blocks the event loop. A valid body has at most 64
+ * KiB.
+ */
 const READ_BYTES_MAX = 128 * 1024
 
 /** Records per read. The number is high, because each read forms a consumer group in Kafka, which takes seconds. */
@@ -17,16 +20,16 @@ export type DeadLetterReason = 'not_understood' | 'unknown_kind' | 'understood_h
 export interface DeadLetter {
   readonly offset: number
   readonly sentAtMs: number
-  /** Pool of the worker that wrote the dead letter; undefined if this version has no such pool. */
+  /** Pool of the worker that wrote the dead letter. Undefined if this version has no such pool. */
   readonly pool: PoolName | undefined
-  /** Position of the original record, as in the worker's log; undefined if written by an older version. */
+  /** Position of the original record, as in the worker's log. Undefined if an older version wrote the dead letter. */
   readonly position: string | undefined
   readonly bytes: number
   readonly reason: DeadLetterReason
   readonly job: Partial<Pick<JobEnvelope, 'id' | 'kind' | 'tenant' | 'model'>>
   /**
-   * Queue and value with which the record can be requeued; undefined unless the record is a durable job that this version can read. Calls
-   * are never requeued, because their callers are gone.
+   * Queue and value with which the record can be requeued. Undefined unless the record is a durable job that this version can read. Attached calls
+   * are never requeued, because their callers have disconnected.
    */
   readonly requeue: { readonly queue: string; readonly value: Buffer } | undefined
 }
@@ -47,10 +50,10 @@ export interface DeadLetterQuery {
 }
 
 /**
- * Lists matching records, newest first, without discarded ones. A call scans at most {@link SCANNED_MAX} records for about ten
- * seconds, and returns a cursor.
+ * Lists matching records, newest first, without discarded ones. Scans at most {@link SCANNED_MAX} records within about ten seconds, and returns a
+ * cursor.
  *
- * @returns `next`: value of `before` for the next page; undefined: this is the last page
+ * @returns `next` is the value of `before` for the next page. Undefined on the last page
  * @throws ServiceError `overloaded` if the broker is unreachable
  */
 export async function listDeadLetters(
@@ -58,8 +61,7 @@ export async function listDeadLetters(
   { before, max, isMatch: isWanted = () => true }: DeadLetterQuery,
 ): Promise<{ letters: DeadLetter[]; next: number | undefined }> {
   const scan = new Scan(broker)
-  // A discard marker is newer than the record that it discards. The scan therefore starts at the newest record, although only records
-  // before the cursor are returned.
+  // A discard marker is newer than its record. The scan therefore starts at the newest record, although only records before the cursor are returned.
   if (before !== undefined)
     for (let to: number | undefined; scan.canScan; ) {
       const { oldest, hasMore } = await scan.page(to)
@@ -89,8 +91,8 @@ export async function findDeadLetter(broker: Pick<Broker, 'history'>, offset: nu
 }
 
 /**
- * Discards a record. Kafka cannot delete a record from the middle of a topic. So a marker with the offset of the record is appended, and
- * readers skip the record. Retention deletes the record before its marker.
+ * Discards a record. Kafka cannot delete a record from the middle of a topic. Instead, a marker with the offset of the record is appended, and
+ * readers skip the record. Retention deletes the record before the marker.
  *
  * @throws ServiceError `overloaded` if the broker is unreachable
  */
@@ -139,7 +141,8 @@ class Scan {
 }
 
 /**
- * Requeues a record if possible. A repeated requeue is harmless: the store rejects a second start of the job.
+ * Requeues a record if possible. Repeating a requeue has no effect, because the store rejects a second start of the
+ * job.
  *
  * @throws ServiceError `overloaded` if the broker is unreachable
  */

@@ -1,15 +1,13 @@
 /*
  * The decision after an attempt: complete, retry, fail or cancel. `decide` is a pure function, and the owner of the job applies its result.
  *
- * 1. Any failure after output was sent ends an attached job, because a retry would send the caller its output twice. A durable job is retried
- *    nevertheless, because its events report the restart (`job.retrying`).
- * 2. Failed: the job is retried if the table in `schemas/error.ts` permits that, tries are left, and the retry budget is not exhausted. The
- *    delay grows with each try, and is at least the Retry-After of the error. If the delay exceeds its maximum or the remaining time, then
- *    the job fails.
+ * 1. Any failure after output was sent ends an attached job, because a retry would send the output twice. A durable job is retried nevertheless,
+ *    because its event `job.retrying` announces that the output restarts.
+ * 2. Failed: the job is retried if the table in `schemas/error.ts` permits a retry, tries are left, and the retry budget is not exhausted. The delay
+ *    grows with each try, and is at least the Retry-After of the error. If the delay exceeds its maximum or the remaining time, then the job fails.
  * 3. Lost: the job is retried at once, until `crashesMax` workers have died while they ran it.
- * 4. Handed back: no try is used. The first two retries are immediate, because another worker may have the model, and a draining worker soon
- *    stops taking jobs. Later retries are delayed, starting at 100 ms and up to 2 s. After `handBacksMax` hand-backs, an attached job fails
- *    with `model_loading`.
+ * 4. Handed back: no try is used. The first two retries are immediate, because another worker may have the model, and a draining worker soon stops
+ *    polling. Later retries are delayed by 100 ms to 2 s. After `handBacksMax` hand-backs, an attached job fails with `model_loading`.
  * 5. Deadline passed: the job fails with `timeout`. Cancelled: the job ends as cancelled.
  */
 
@@ -22,15 +20,17 @@ export type Outcome =
   | { type: 'completed' }
   | { type: 'failed'; error: ErrorBody }
   | { type: 'lost' }
-  /** The worker drains or lacks the model, and handed the job back. */
+  /** The worker returned the job, because it drains or lacks the model. */
   | { type: 'handed_back' }
   | { type: 'cancelled'; error?: ErrorBody | undefined }
   | { type: 'timed_out' }
 
 export interface History {
-  /** Attempts that ended in a retryable failure, including this one. Limits retries. */
+  /** Number of attempts that ended in a retryable failure, including this one. Limits retries. */
   readonly tries: number
-  /** Workers that died while they ran the job, including this one. Detects poison jobs. */
+  /**
+   * Number of workers that died while they ran the job, including this one. A poison job is detected by this number.
+   */
   readonly crashes: number
   readonly handBacks: number
   readonly hasOutput: boolean
@@ -41,7 +41,10 @@ export interface RetryPolicy {
   readonly triesMax: number
   readonly crashesMax: number
   readonly backoff: Backoff
-  /** Maximum number of hand-backs of a job. The first two are retried at once, later ones after a growing delay. */
+  /**
+   * Maximum number of hand-backs of a job. The first two hand-backs are retried at once, and later ones after a growing
+   * delay.
+   */
   readonly handBacksMax: number
   readonly delayMsMax: number
 }
@@ -102,7 +105,10 @@ function decideFailed(
   return { do: 'retry', delayMs }
 }
 
-/** Whether a failure counts as a try. Refusals such as a concurrency limit do not, because the job did not run. */
+/**
+ * Whether a failure counts as a try. A refusal, for example by a concurrency limit, does not count, because the job did
+ * not run.
+ */
 export function isTry({ code }: ErrorBody): boolean {
   const row: { readonly retry: boolean; readonly isTry?: boolean } = ERRORS[code]
   return row.isTry ?? true
@@ -117,11 +123,11 @@ function failure(code: ErrorBody['code'], message: string): ErrorBody {
 }
 
 /**
- * Retry budget: limits retries to a fraction of the traffic, so that a failing upstream does not receive three times its normal
- * load. Source: Google SRE book, "Handling Overload".
+ * Retry budget: limits retries to a fraction of the traffic, so that a failing upstream does not receive three times its normal load. Source: Google
+ * SRE book, "Handling Overload".
  *
- * Each first attempt earns a fraction of a retry, and each retry costs one. The budget starts full, so that a quiet service can
- * retry at all. Example: with 0.1 and 100, a service with 1,000 calls per minute retries at most 100 calls per minute after an
+ * Each first attempt adds a fraction of a retry to the budget, and each retry takes one. The budget starts full, so that a quiet service can retry at
+ * all. Example: with a fraction of 0.1 and a maximum of 100, a service with 1,000 calls per minute makes at most 100 retries per minute, after an
  * initial 100.
  */
 export class RetryBudget {

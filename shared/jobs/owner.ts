@@ -1,6 +1,6 @@
 /*
- * Access to the state transitions of the store. The type of the store in services hides these methods, which every store has. Only code in
- * `shared/jobs/` may import this file, so only this folder changes job states.
+ * Access to the state transitions of the store. The store type in services hides these methods. Only code in `shared/jobs/` may import this file, so
+ * only this folder can change job states.
  */
 
 import type { Store, StoreView } from '#shared/store/store.ts'

@@ -1,10 +1,10 @@
 /*
- * The processes of the fleet as their last records describe them: role, slots, running jobs, models and limits. `presence.ts` updates this
- * view. Ingresses use the view to estimate waits, to divide slots, and to refuse calls that no live worker can start.
+ * The processes of the fleet as their last records describe them: role, slots, running jobs, models and limits. `presence.ts` updates this view.
+ * Ingresses use the view to estimate waits, to divide slots, and to refuse calls that no live worker can start.
  *
  * Every process receives the heartbeats of all others. With a constant interval, the load would grow with the square of the fleet
- * (docs/operate/scale.md, Processes). So the interval grows from 500 ms to 5 s. Example: 250 processes give an interval of 3 units, which is
- * 1.5 s.
+ * (docs/operate/scale.md, Processes). The interval therefore grows with the fleet, from 500 ms to 5 s. Example: 250 processes give an interval of 3
+ * units, which is 1.5 s.
  */
 
 import type { ControlRecord } from '#schemas/event.ts'
@@ -29,14 +29,14 @@ interface PeerCapacity {
 export interface Peer {
   readonly boot: string
   readonly role: Role
-  /** Version of the process; empty before its first heartbeat. */
+  /** Version of the process. Empty before its first heartbeat. */
   version: string
   slots: number
   running: number
   draining: boolean
   lastSeenMs: number
   capacity: PeerCapacity | undefined
-  /** Published heartbeat interval in units of 500 ms; undefined: none was published, and 1 is assumed. */
+  /** Published heartbeat interval in units of 500 ms. Undefined if none was published, in which case 1 is assumed. */
   heartbeatInterval: number | undefined
   /** True if the last heartbeat is older than `suspectedMs`. Reset by the next heartbeat. */
   isSuspected: boolean
@@ -45,7 +45,7 @@ export interface Peer {
 export class Peers {
   readonly peers = new Map<string, Peer>()
 
-  /** Registers a worker that was observed on another channel before its first heartbeat, so that its death will be detected. */
+  /** Registers a worker that was observed on another channel before its first heartbeat, so that its death is detected. */
   expect(boot: string, role: PoolName): void {
     if (!this.peers.has(boot)) this.setAlive({ boot, role, version: '', slots: 0, running: 0, draining: false })
   }
@@ -74,7 +74,9 @@ export class Peers {
     return sum
   }
 
-  /** Maximum concurrent jobs of a kind and model in a pool; undefined if only slots limit them. Workers without the model do not count. */
+  /**
+   * Returns the maximum concurrent jobs of a kind and model in a pool. Undefined if only slots limit them. Workers without the model do not count.
+   */
   capacityOf(pool: PoolName, work: Work): number | undefined {
     const key = workKey(work)
     let sum = 0
@@ -171,22 +173,27 @@ export function preparingText(preparing: Preparing | undefined): string | undefi
 
 /** Heartbeat interval in ms of a busy process in a small fleet, and the unit of longer intervals. */
 export const HEARTBEAT_MS = 500
-/** In units of {@link HEARTBEAT_MS}. Longer than that of a busy process, because each heartbeat wakes every other process. */
+/**
+ * Heartbeat interval of an idle process, in units of {@link HEARTBEAT_MS}. The value is longer than for a busy process, because each heartbeat wakes
+ * every other process.
+ */
 const IDLE_INTERVAL = 2
 export const IDLE_HEARTBEAT_MS = IDLE_INTERVAL * HEARTBEAT_MS
 export const IDLE_UNITS = 10
-/** Number of processes for which the interval grows by one unit. Each process thus receives about this many heartbeats per 500 ms. */
+/** Number of processes per unit of the interval, so that each process receives about this many heartbeats per 500 ms. */
 const PROCESSES_PER_UNIT = 100
-/** Maximum interval in units. Beyond 1,000 processes the load grows again, but a dead process is detected in time. */
+/**
+ * Maximum interval in units. With more than 1,000 processes the load grows again, but a dead process is still detected
+ * in time.
+ */
 const HEARTBEAT_INTERVAL_MAX = 10
 
 type HeartbeatIntervals = ReadonlyMap<string, { readonly heartbeatInterval: number | undefined }>
 
 /**
- * Heartbeat interval of this process, in units of 500 ms, from 1 to 10.
+ * Returns the heartbeat interval of this process, in units of 500 ms, from 1 to 10.
  *
- * @param peers All processes. If one has published no interval, then it may be an older version that expects 500 ms, and the
- * result is 1
+ * @param peers All processes. A process without a published interval may run an older version that expects 500 ms, so the result is then 1
  * @param isIdle True if this process had no job for {@link IDLE_UNITS} units
  */
 export function heartbeatIntervalOf(peers: HeartbeatIntervals, own: string, isIdle: boolean): number {
@@ -197,8 +204,8 @@ export function heartbeatIntervalOf(peers: HeartbeatIntervals, own: string, isId
 }
 
 /**
- * Silence in ms that is tolerated in addition to `suspectedMs`: 2 × (n − 1) × 500 ms for a heartbeat interval of n × 500 ms. If the whole
- * channel is late, then our own heartbeat shows that before a peer is suspected.
+ * Returns the time in ms without heartbeats that is tolerated in addition to `suspectedMs`: 2 × (n − 1) × 500 ms for a heartbeat interval of n × 500
+ * ms. This leaves time to detect a late channel by the delay of this process's own heartbeat.
  */
 export function slackMs(interval: number): number {
   return 2 * (interval - 1) * HEARTBEAT_MS

@@ -1,22 +1,22 @@
 /*
  * Failure detector: publishes the heartbeats of this process and detects missing heartbeats of others.
  *
- * The problem: a missing heartbeat may mean a dead peer, a slow peer, or a broken channel. If a channel outage counted as death, then every
- * job of the fleet would be repeated at once.
+ * The problem: a missing heartbeat may mean a dead peer, a slow peer, or a broken channel. If a channel outage counted as death, then every job of
+ * the fleet would be repeated at once.
  *
- * The invariant: silence of a peer counts only while our own heartbeats come back to us through the same channel.
+ * The invariant: missing heartbeats of a peer count only while this process receives its own heartbeats through the same channel.
  *
  * States of a peer:
  * 1. Alive: the last heartbeat is recent.
- * 2. Suspected (`isSuspected`): no heartbeat for `suspectedMs`. A later heartbeat makes the peer alive again. Only work that is cheap to
- *    repeat is repeated.
+ * 2. Suspected (`isSuspected`): no heartbeat for `suspectedMs`. A later heartbeat makes the peer alive again. Only work that is cheap to repeat is
+ *    repeated.
  * 3. Dead: no heartbeat for `lostMs`, or a `leave` record. The peer is removed, and the jobs of a dead worker are retried or fail.
  *
  * After an interruption of the channel, every peer has the full time again. Both times are longer if a peer has a longer heartbeat interval
  * (`peers.ts`).
  *
- * Example: interval 500 ms, `suspectedMs` 2,000, `lostMs` 10,000. A worker that dies is suspected 2 s after its last heartbeat, and declared
- * dead after 10 s. If the channel fails for 30 s instead, then no peer is suspected.
+ * Example: interval 500 ms, `suspectedMs` 2,000, `lostMs` 10,000. A worker that dies is suspected 2 s after its last heartbeat, and declared dead
+ * after 10 s. If the channel fails for 30 s instead, then no peer is suspected.
  */
 
 import type { ControlRecord } from '#schemas/event.ts'
@@ -39,24 +39,24 @@ import { CONTROL, readControl, UnknownRecordLog } from './records.ts'
 
 /** Number of heartbeats after which a worker publishes its capacity again. */
 const HEARTBEATS_PER_CAPACITY = 4
-/** Minimum interval between two capacity records at the shortest heartbeat interval, in ms; changes in between share one record. */
+/** Minimum interval between two capacity records in ms, at the shortest heartbeat interval. Changes in between share one record. */
 const CAPACITY_MS_MIN = 100
 /**
- * If our own heartbeat has not come back for this long, then the channel is late and missing peer heartbeats prove nothing. Must
- * be shorter than suspectedMs by more than one interval.
+ * Delay of this process's own heartbeat, in ms, from which the channel counts as late. Missing heartbeats of peers then prove nothing. Must be
+ * shorter than `suspectedMs` by more than one interval.
  */
 const CHANNEL_LATE_MS = 1_250
-/** If our own heartbeat has not come back for this long, then the channel counts as broken and a warning is logged. */
+/** Delay of this process's own heartbeat, in ms, from which the channel counts as broken and a warning is logged. */
 const CHANNEL_SILENCE_MS = 2_500
 /**
- * If a check is late by more than this, then the event loop of this process was blocked. Records that are still unread then prove nothing
- * about the channel.
+ * Delay of a check, in ms, that shows that the event loop of this process was blocked. Records that are still unread then prove nothing about the
+ * channel.
  */
 const CHECK_LATE_MS = 1_000
 
 /**
- * The {@link Presence} objects of this process that currently find the channel of a broker silent. Only the first and the last
- * one log, so that all roles of a process together log one message.
+ * {@link Presence} objects of this process that receive nothing from a broker. Only the first and the last one log, so that all roles of a process
+ * together log one message.
  */
 const silentChannels = new WeakMap<Broker, Set<Presence>>()
 
@@ -67,7 +67,7 @@ export interface Self {
   slots(): number
   running(): number
   isDraining(): boolean
-  /** Returns the capacity of a worker; undefined if there is nothing to publish. Absent for other roles. */
+  /** Returns the capacity of a worker. Undefined if there is nothing to publish. Only workers have this method. */
   capacity?(): Capacity | undefined
 }
 
@@ -90,7 +90,7 @@ export class Presence extends Peers {
   readonly #log: Log
   readonly #skipped: UnknownRecordLog
   #stopTicking: (() => void) | undefined
-  /** Timer for the time at which the next peer becomes suspected or dead, if that is before the next periodic check. */
+  /** Timer for the next peer that becomes suspected or dead, if that happens before the next periodic check. */
   #checkTimer: NodeJS.Timeout | undefined
   #receiver: Receiver | undefined
   readonly #openedAtMs = Date.now()
@@ -127,7 +127,7 @@ export class Presence extends Peers {
     return presence
   }
 
-  /** Delay of our own heartbeat through the channel in ms, beyond the heartbeat interval. A small value shows that the channel works. */
+  /** Delay of this process's own heartbeat in ms, beyond the heartbeat interval. A small value shows that the channel works. */
   get silenceMs(): number {
     return Math.max(0, Date.now() - this.#lastEchoMs - this.heartbeatMs + HEARTBEAT_MS)
   }
@@ -137,7 +137,7 @@ export class Presence extends Peers {
     return this.#interval * HEARTBEAT_MS
   }
 
-  /** True if a process is certainly dead: this process has listened for `lostMs` without any heartbeat of it. False in doubt. */
+  /** Whether a process is certainly dead, because this process has received no heartbeat of it for `lostMs`. False in doubt. */
   isDead(boot: string): boolean {
     const hasListened =
       Date.now() - this.#openedAtMs > this.#lostMs + slackMs(this.#interval) && this.silenceMs < CHANNEL_SILENCE_MS
@@ -163,10 +163,7 @@ export class Presence extends Peers {
     this.#capacityTimer ??= setTimeout(() => this.#sendCapacity(), waitMs)
   }
 
-  /**
-   * Publishes a record to every process. A failure is only logged, because each process that waits for an effect of the record
-   * has a timeout.
-   */
+  /** Publishes a record to every process. A failure is only logged, because each effect of a record has a timeout as a fallback. */
   send(record: ControlRecord): void {
     if (this.#broker.deliverLocal) return this.#broker.deliverLocal(CONTROL, 0, '', record)
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
@@ -198,7 +195,7 @@ export class Presence extends Peers {
   #changeInterval(interval: number): void {
     this.#interval = interval
     this.#receiver?.stretch?.(interval)
-    // Sent at once: a peer that expects the shorter interval would suspect this process.
+    // The new interval is sent at once, because a peer that expects the shorter interval would suspect this process.
     this.#sendInterval()
   }
 
@@ -254,7 +251,8 @@ export class Presence extends Peers {
     if (isOwn) this.#onEcho(Date.now())
     const isNew = !isOwn && !this.peers.has(heartbeat.boot)
     this.setAlive(heartbeat)
-    // Publish at once to a new process, which would otherwise wait up to two seconds for the next capacity record.
+    // The capacity is published at once to a new process, which would otherwise wait up to two seconds for the next
+    // capacity record.
     if (!isNew || !this.#self.capacity) return
     this.#isIntroducing = true
     this.publishCapacity()
@@ -307,8 +305,8 @@ export class Presence extends Peers {
   }
 
   /**
-   * A worker that leaves is not declared dead at once, because its last events may still be in flight on another channel. The normal
-   * timeout applies.
+   * Called when a worker leaves. The worker is not declared dead at once, because its last events may still be in flight on another channel. The
+   * normal timeout applies.
    */
   #onLeave(boot: string): void {
     const peer = this.peers.get(boot)
@@ -329,11 +327,11 @@ export interface PresenceOptions {
   readonly self: Self
   readonly listener: PresenceListener
   /**
-   * Silence in ms after which a peer is suspected, at least 2,000; longer at a longer heartbeat interval. Default: `lostMs`, so
-   * peers are never suspected.
+   * Time in ms without heartbeats after which a peer is suspected, at least 2,000. Longer at a longer heartbeat interval. Default: `lostMs`, so peers
+   * are never suspected.
    */
   readonly suspectedMs?: number | undefined
-  /** Silence in ms after which a peer is declared dead; longer at a longer heartbeat interval. */
+  /** Time in ms without heartbeats after which a peer is declared dead. Longer at a longer heartbeat interval. */
   readonly lostMs: number
   readonly log: Log
 }

@@ -1,9 +1,9 @@
 /**
- * Readers for records of other processes, whatever their version. During a rolling upgrade, older processes receive fields,
- * events and kinds that they do not support.
+ * Readers for records of other processes, of any version. During a rolling upgrade, older processes receive fields, events and kinds that they do not
+ * support.
  *
- * Unknown fields are stripped (`tolerant.ts`). An event or control record of an unknown type is ignored. A job that this version
- * cannot run is returned as a foreign job (`unsupported-jobs.ts`). An unreadable record gives undefined.
+ * Unknown fields are stripped (`tolerant.ts`). An event or control record of an unknown type is ignored. A job that this version cannot run is
+ * returned as a foreign job (`unsupported-jobs.ts`). An unreadable record gives undefined.
  */
 import { z } from 'zod'
 import { DurableEvent, type Priority } from '#schemas/durable-job.ts'
@@ -14,7 +14,7 @@ import { hashOf } from '#shared/lib/id.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Fields of a job that every version can read: enough to requeue it, or to send an error to its caller. */
+/** Fields of a job that every version can read, which suffice to requeue the job or to send an error to its caller. */
 export const UnsupportedJob = JobEnvelope.pick({ id: true, attempt: true, kind: true, reply: true, deadline_ms: true })
 export type UnsupportedJob = z.infer<typeof UnsupportedJob>
 
@@ -62,7 +62,7 @@ export function readUnsupported(value: Buffer): UnsupportedJob | undefined {
 }
 
 /**
- * Validates a stored request but returns it complete: unknown fields are for a worker of a newer version.
+ * Validates a stored request and returns it with unknown fields, which a worker of a newer version needs.
  *
  * @throws ZodError if the known fields are invalid
  */
@@ -82,16 +82,14 @@ export function readReply(value: Buffer): WorkerReply | undefined {
   for (const item of head.events) {
     const event = readers.event.safeParse(item).data
     if (!event) skipped.push(typeOf(item))
-    // An invalid event of a known type is dropped. The gap in the sequence reveals the loss.
+    // An invalid event of a known type is dropped. The receiver detects the loss by the gap in the sequence.
     const kept = event ?? (EVENT_TYPES.has((item as { type?: unknown } | null)?.type) ? undefined : skippedOf(item))
     if (kept) events.push(kept)
   }
   return { worker: head.worker, events, skipped }
 }
 
-/**
- * Reads a record on `control`. Returns the name of the type if this version does not support it, and undefined if the record is invalid.
- */
+/** Reads a record on `control`. Returns the name of the type if this version does not support the type, and undefined if the record is invalid. */
 export function readControl(value: Buffer): ControlRecord | string | undefined {
   const json = parseJson(value)
   const record = readers.control.safeParse(json).data
@@ -102,12 +100,12 @@ export function readControl(value: Buffer): ControlRecord | string | undefined {
 
 interface ReceivedEvents {
   readonly events?: DurableEvent[] | undefined
-  /** Input for {@link readEnd}. Not parsed here, because most receivers need only the event. */
+  /** Input for {@link readEnd}. The end is not parsed here, because most receivers need only the events. */
   readonly end?: unknown
   readonly skipped: readonly string[]
 }
 
-/** Reads the value of a record on `events`. Events of an unknown type are ignored; the store has them. Undefined if invalid. */
+/** Reads the value of a record on `events`. Events of an unknown type are ignored, because the store has them. Undefined if invalid. */
 export function readEvents(value: Buffer): ReceivedEvents | undefined {
   const json = parseJson(value)
   const whole = readers.events.safeParse(json).data
@@ -119,7 +117,7 @@ export function readEvents(value: Buffer): ReceivedEvents | undefined {
   return { events, skipped: items.flatMap(({ item, event }) => (event ? [] : [typeOf(item)])) }
 }
 
-/** Reads the end of a job. Undefined if absent or invalid; the caller then reads the end from the store. */
+/** Reads the end of a job. If undefined, because absent or invalid, then the caller reads the end from the store. */
 export function readEnd(end: unknown): DurableEnd | undefined {
   return end === undefined ? undefined : readers.end.safeParse(end).data
 }
@@ -157,21 +155,20 @@ export const DEAD_LETTERS = 'dead'
 const DEAD_LETTERS_MAX = 50
 
 /**
- * Minimum interval between fetches of `control`, in ms. One fetch per heartbeat would cost each process of a fleet of 200 five
- * percent of a core (docs/operate/scale.md). A cancel is delayed by at most this time, multiplied by the heartbeat interval of a large
- * fleet (`peers.ts`).
+ * Minimum interval between fetches of `control`, in ms. In a fleet of 200 processes, one fetch per heartbeat would cost each process 5 % of a core
+ * (docs/operate/scale.md). A cancel is delayed by at most this time, multiplied by the heartbeat interval of a large fleet (`peers.ts`).
  */
 const CONTROL_FETCH_GAP_MS = 50
 const MINUTE_MS = 60_000
 const HOUR_MS = 60 * MINUTE_MS
 
-/** The queue of a pool: the interactive lane, or the batch lane for jobs of low priority. */
+/** Returns the queue of a pool: the interactive lane, or the batch lane for jobs of low priority. */
 export function jobsTopic(pool: PoolName, priority: Priority = 'normal'): string {
   return priority === 'low' ? `jobs.${pool}.batch` : `jobs.${pool}`
 }
 
 /**
- * All topics for these pools, with their settings (docs/internals/protocol.md, Records).
+ * Returns all topics for these pools, with their settings (docs/internals/protocol.md, Records).
  *
  * @param callDeadlineMs Maximum deadline of an attached job, in ms
  * @param jobDeadlineMs Maximum deadline of a durable job, in ms. Queues retain records at least that long
@@ -185,7 +182,8 @@ export function topicsFor(
   const names = pools.flatMap((pool) => [jobsTopic(pool), jobsTopic(pool, 'low')])
   const queues = names.map((name): Topic => {
     const retentionMs = Math.max(72 * HOUR_MS, deadlineMs)
-    // The minimum retention depends on calls only. A durable job whose record has expired is republished, but a call would be lost.
+    // The minimum retention depends only on attached calls. A durable job whose record has expired is republished, but an attached call would be
+    // lost.
     return { name, partitions: 1, retentionMs, retentionMsMin: Math.max(HOUR_MS, callDeadlineMs), kind: 'queue' }
   })
   return [
@@ -220,8 +218,8 @@ interface RecordType {
 }
 
 /**
- * Rate-limited log of ignored records: the first of each sort is logged at once, later ones once a minute with their count. The
- * number of such records is controlled by other processes, so the log must not grow with it.
+ * Rate-limited log of ignored records. The first record of each sort is logged at once, and later ones once a minute with their count. Other
+ * processes control the number of such records, so the log must not grow with it.
  */
 export class UnknownRecordLog {
   readonly #log: Log

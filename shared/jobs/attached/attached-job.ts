@@ -1,10 +1,9 @@
 /*
  * One attached job in the ingress that owns it: `queued → running → done`, and back to `queued` for a new attempt.
  *
- * The invariant: the caller never receives output of two workers mixed, nor output with a gap.
+ * The invariant: the caller never receives mixed output of two workers, nor output with a gap.
  *
- * 1. The first worker that sends `started` is bound to the attempt. If another worker starts the same attempt, then the owner cancels it
- *    there.
+ * 1. The first worker that sends `started` is bound to the attempt. If another worker starts the same attempt, then the owner cancels it there.
  * 2. Only events of the bound worker count, in the order of `seq`. Events of other workers and of other attempts are dropped.
  * 3. A gap in `seq` means lost events, so the attempt counts as lost. Example: event 4 arrives after event 2.
  * 4. Output is merged and buffered until the caller reads it. Above 256 KiB the worker is asked to pause, and below 64 KiB to resume.
@@ -28,12 +27,12 @@ import type { Log } from '#shared/log/log.ts'
 
 const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
-/** Bytes of unread output at which the job fails. Reached only by one very large answer, or if the worker ignores the pause. */
+/** Bytes of unread output at which the job fails. Reached only if one answer is very large, or if the worker ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
 
 interface OutputOptions {
   readonly merge: MergeEvents
-  /** True for an event that is output for the caller. After such an event, another attempt would send the caller its output twice. */
+  /** Whether an event is output for the caller. After such an event, another attempt would repeat output that the caller already received. */
   readonly isOutput: (event: unknown) => boolean
   readonly answerBytesMax?: number | undefined
 }
@@ -45,15 +44,15 @@ export interface NewAttachedJob extends OutputOptions {
   readonly model: string
   readonly body: unknown
   /**
-   * Bytes of the body that are charged to a memory budget until the call ends, so that the body may stay in memory. Absent: the
-   * body must be stored.
+   * Bytes that a memory budget charges for the body until the call ends, so that the body may stay in memory. If undefined, then the body must be
+   * stored.
    */
   readonly heldBytes?: number | undefined
   readonly stream: boolean
   readonly timeoutMs: number
   readonly requestId: string
   readonly traceparent: string | undefined
-  /** Longest `Retry-After` that this caller's SDK honours, in ms; default: one minute. */
+  /** Longest `Retry-After` that this caller's SDK honours, in ms. Default: one minute. */
   readonly retryMsMax?: number | undefined
 }
 
@@ -76,15 +75,18 @@ export interface JobOwner {
 }
 
 export class AttachedJob {
-  /** The body is not part of the envelope: a large body must not stay in memory for the life of the job. */
+  /** Envelope without the body, because a large body must not stay in memory for the life of the job. */
   readonly envelope: AttachedEnvelope
   readonly id: string
-  /** Timers, set and cleared by the owner: the job's deadline, the wait for a worker to start, and the delay before the next attempt. */
+  /** Timers that the owner sets and clears: the job's deadline, the wait for a worker, and the delay before the next attempt. */
   readonly timers: Partial<Record<'deadline' | 'start' | 'retry', NodeJS.Timeout>> = {}
   stored: StoredBody | DecodedBody | undefined
   state: 'queued' | 'running' | 'done' = 'queued'
   attempt = 1
-  /** Time at which the last attempt was sent; undefined before the first. If set, then a worker may have the job. */
+  /**
+   * Time at which the last attempt was sent. Undefined before the first attempt. If set, then a worker may have the
+   * job.
+   */
   sentAtMs: number | undefined
   isAtBroker = false
   tries = 0
@@ -115,16 +117,16 @@ export class AttachedJob {
     return this.#lastSeq
   }
 
-  /** True if the caller may have received output, so that another attempt would repeat it. An unstreamed answer is sent only at the end. */
+  /** True if the caller may have received output, so that another attempt would repeat it. An answer that is not streamed is sent only at the end. */
   get hasOutput(): boolean {
     return this.envelope.stream && this.firstOutputAtMs !== undefined
   }
 
   /**
-   * Returns the events since the last call, merged, and waits until there is at least one. Returns undefined after the last
-   * event. A job without streaming returns all events at once when it is done.
+   * Waits for events and returns all events since the last call, merged. Returns undefined after the last event. A job without streaming returns all
+   * events at once when it is done.
    *
-   * @throws ServiceError if the job failed; the events before the failure are returned first
+   * @throws ServiceError if the job failed, after the events before the failure were returned
    */
   next(): Promise<unknown[] | undefined> {
     return new Promise((resolve, reject) => {
@@ -176,7 +178,7 @@ export class AttachedJob {
         return this.#owner.onOutcome(this, { type: 'failed', error: event.error })
       case 'handed_back':
         return this.#owner.onOutcome(this, { type: 'handed_back' })
-      // An event of a type that only newer versions support. The event is ignored, but its sequence number counts. Otherwise the next
+      // An event of an unknown type, from a newer version, is ignored. The sequence number of the event still counts, because otherwise the next
       // event would look like a gap.
       case 'skipped':
         return
@@ -242,9 +244,8 @@ export class JobRegistry extends Map<string, AttachedJob> {
   }
 
   /**
-   * Jobs of a suspected worker that are cheap to run again on another worker. Such a job has sent no output, and started less than
-   * `workerLostMs` before the last heartbeat of the worker. Jobs with an earlier crash are excluded, because slow workers could otherwise
-   * use up all attempts of a job.
+   * Jobs of a suspected worker that are cheap to run again on another worker. These jobs have sent no output, and started less than `workerLostMs`
+   * before the last heartbeat of the worker. Jobs with an earlier crash are excluded. Otherwise slow workers could use up all attempts of a job.
    *
    * @param workerLostMs Silence after which the worker is declared dead
    */
@@ -255,12 +256,12 @@ export class JobRegistry extends Map<string, AttachedJob> {
   }
 }
 
-/** Retries of attached jobs are few and quick, because a caller waits on an open connection. */
+/** Retry policy of attached jobs. Retries are few and quick, because a caller waits on an open connection. */
 export const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
-  // 40 hand-backs with growing delays take about a minute.
+  // With growing delays, 40 hand-backs take about a minute.
   handBacksMax: 40,
   delayMsMax: 5_000,
 }
@@ -276,9 +277,12 @@ export interface AttachedOptions {
   readonly log: Log
   readonly observer: AttachedObserver
   readonly version: string
-  /** Silence in ms after which a worker is suspected. Calls on this worker that have sent no output may then be retried on another one. */
+  /** Time in ms without heartbeats after which a worker is suspected. Calls without output may then be retried on another worker. */
   readonly workerSuspectedMs: number
-  /** Silence in ms after which a worker is declared dead. Streams on this worker that have sent output then fail. */
+  /**
+   * Time in ms without heartbeats after which a worker is declared dead. Streams of this worker that have sent output
+   * then fail.
+   */
   readonly workerLostMs: number
   /** Maximum estimated wait in ms. A job with a longer estimate is rejected. */
   readonly startTimeoutMs: number

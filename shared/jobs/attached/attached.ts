@@ -5,13 +5,13 @@
  * 1. `submit` refuses the job if too many jobs are in progress, its pool or model is paused, or its estimated wait is too long.
  * 2. The fair queue of its tenant releases the job to the topic of its pool (`sender.ts`).
  * 3. The first worker that sends `started` is bound to the job, and its output goes to the caller (`attached-job.ts`).
- * 4. After a failure, a lost worker, a timeout or a cancel, `decide.ts` chooses between a new attempt and the end.
+ * 4. After a failure, a lost worker, a timeout or a cancel, `decide.ts` decides whether a new attempt follows or the job ends.
  *
- * The invariant: every job ends, at the latest at its deadline. If no live worker can start a job, then the job ends after the start timeout,
- * or after a minute if that is shorter.
+ * The invariant: every job ends, at the latest at its deadline. If no live worker can start a job, then the job ends after the start timeout, or
+ * after a minute if that is shorter.
  *
- * One process decides alone, so no consensus and no store is needed. The price: if this process ends, then its jobs end too. Workers detect
- * that by missing heartbeats and stop the work.
+ * One process decides alone, so neither consensus nor a store is needed. The price is that the jobs of a process end with the process. Workers detect
+ * the end of the process by missing heartbeats and stop the work.
  */
 
 import type { ErrorBody } from '#schemas/error.ts'
@@ -47,8 +47,8 @@ import { Sender } from './sender.ts'
 
 const NO_WORKER_TIMEOUT_MS = 60_000
 /**
- * After the reply topic was lost, an attempt without a new event for this long counts as lost. Within a shorter time, workers resend all
- * events that the broker had not acknowledged.
+ * Time in ms without a new event after which an attempt counts as lost, once the reply topic was recreated. Workers first resend all events that the
+ * broker had not acknowledged, which takes less time.
  */
 const REPLY_LOSS_GRACE_MS = 10_000
 const LATE_CHECK_INTERVAL_MS = 2_000
@@ -79,7 +79,8 @@ export class AttachedJobs implements JobOwner {
   static async open(options: AttachedOptions): Promise<AttachedJobs> {
     const jobs = new AttachedJobs(options)
     jobs.#receiver = await options.broker.receive(REPLIES, [jobs.#reply.shard], (record) => {
-      // Several ingresses may share a shard. The key names the receiving ingress, so that foreign records are dropped without parsing.
+      // Several ingresses may share a partition of the reply topic. The key names the receiving ingress, so that other ingresses drop the record
+      // without parsing.
       if (record.key === jobs.boot) jobs.#onReply(record)
     })
     jobs.presence = await Presence.open({
@@ -136,11 +137,9 @@ export class AttachedJobs implements JobOwner {
   }
 
   /**
-   * Admits a job and sends it to its pool. Resolves once the broker has the record, or at once if the job waits in the fair
-   * queue.
+   * Admits a job and sends it to its pool. Resolves when the broker has the record, or at once if the job waits in the fair queue.
    *
-   * @throws ServiceError `overloaded` if admission control rejects it, too many jobs are in progress, or the broker is
-   * unreachable
+   * @throws ServiceError `overloaded` if admission control rejects the job, too many jobs are in progress, or the broker is unreachable
    */
   async submit(spec: NewAttachedJob): Promise<AttachedJob> {
     if (this.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
@@ -162,7 +161,7 @@ export class AttachedJobs implements JobOwner {
     try {
       await this.#sender.accept(job, spec)
     } catch (error) {
-      // The acknowledgement may be lost although the record is in the queue, so a worker could still start the job.
+      // The record may be in the queue although its acknowledgement was lost, so a worker could still start the job.
       this.#stopWorker(job)
       this.#end(job, 'failed', ServiceError.from(error).toBody())
       throw error
@@ -216,7 +215,7 @@ export class AttachedJobs implements JobOwner {
     const { tries, crashes, handBacks, hasOutput } = job
     const history = { tries, crashes, handBacks, hasOutput, remainingMs }
     const decision = decide(outcome, history, POLICY, this.#budget.canSpend, Math.random())
-    // A lost attempt may still run on a slow worker. Only this attempt is cancelled, because a new one may follow.
+    // A lost attempt may still run on a slow worker. Only this attempt is cancelled, because a new attempt may follow.
     if (outcome.type === 'lost') this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })
     if (outcome.type === 'cancelled' || outcome.type === 'timed_out') this.#stopWorker(job)
     if (decision.do === 'complete') this.#end(job, 'completed')
@@ -239,7 +238,7 @@ export class AttachedJobs implements JobOwner {
   }
 
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
-    // A job that workers hand back again and again fails if its start timeout has passed and no live worker can start it.
+    // A job that workers hand back repeatedly fails if its start timeout has passed and no live worker can start it.
     const waitedMs = Date.now() - job.envelope.created_at_ms
     const isTooLate =
       reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_TIMEOUT_MS)
@@ -283,15 +282,14 @@ export class AttachedJobs implements JobOwner {
         this.presence.expect(worker, job.envelope.pool)
       }
     } else if (event.type === 'started') {
-      // The job has already ended here, for example because it was cancelled while its record was in the queue. The worker must stop the
-      // attempt.
+      // The job has already ended here, for example by a cancel while its record was in the queue. The worker must stop the attempt.
       this.presence.send({ type: 'cancel', job_id: event.job_id, worker })
     }
   }
 
   /**
-   * Called when a worker is suspected, but not declared dead. Jobs of this worker that are cheap to repeat are retried on other workers,
-   * at most as many as there are free slots.
+   * Called when a worker is suspected but not yet declared dead. Jobs of this worker that are cheap to repeat are retried on other workers, limited
+   * by the free slots.
    */
   #onWorkerSuspected(worker: Peer): void {
     const jobs = this.#jobs.hedgeCandidates(worker, this.#options.workerLostMs)
@@ -304,7 +302,7 @@ export class AttachedJobs implements JobOwner {
     for (const job of jobs) this.onOutcome(job, { type: 'lost' })
   }
 
-  /** Called when the broker has lost a topic with acknowledged records: queued jobs of a pool, or events of running jobs. */
+  /** Called when the broker has lost a topic with acknowledged records, which were queued jobs of a pool or events of running jobs. */
   #onLoss(name: string): void {
     const atBroker = [...this.#jobs.values()].filter(({ isAtBroker }) => isAtBroker)
     if (name !== REPLIES) {
@@ -336,7 +334,7 @@ export class AttachedJobs implements JobOwner {
     this.#end(job, 'failed', error)
   }
 
-  /** Rejects waiting jobs as soon as their lateness is predictable. If the broker is unreachable, then no prediction is possible. */
+  /** Rejects waiting jobs as soon as the estimate shows that they will start too late. While the broker is unreachable, no estimate is possible. */
   #refuseLate(): void {
     if (!this.#options.broker.isReachable) return
     for (const { job, error } of this.#admission.late()) {

@@ -1,18 +1,17 @@
 /*
  * Sends attached jobs to the topics of their pools.
  *
- * The problem: the queue of the broker serves jobs in order of arrival. If every job were sent at once, then one tenant could delay all
- * others.
+ * The problem: the queue of the broker serves jobs in order of arrival. If every job were sent at once, then one tenant could delay all others.
  *
- * How it works: a job is published at once if no other job waits and the prefetch allows one more. Otherwise the job waits in the fair queue
- * of its pool (`tenant-dispatcher.ts`), which releases jobs in turn of tenants. The prefetch of an ingress is its share of the free slots, or
- * of a quarter of all slots if that is more. In a full pool, a new call thus waits behind few other jobs. Several ingresses divide the slots
- * by tenant.
+ * How it works: a job is published at once if no other job waits and the prefetch allows one more. Otherwise the job waits in the fair queue of its
+ * pool (`tenant-dispatcher.ts`), which releases jobs of all tenants in turn. The prefetch of an ingress is its share of the free slots, or of a
+ * quarter of all slots if that is more. In a full pool, a new call therefore waits behind few other jobs. Several ingresses divide the slots by
+ * tenant.
  *
- * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. A waiting job must hold little
- * memory, so its body is stored for all of its attempts.
+ * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. The body of a waiting job is stored
+ * for all attempts, so that waiting jobs need little memory.
  *
- * If the broker is unreachable, then a new job is refused at once. A job that the fair queue had released returns to the head of the queue.
+ * If the broker is unreachable, then a new job is refused at once. A job that the fair queue has already released returns to the head of the queue.
  */
 
 import type { ErrorBody } from '#schemas/error.ts'
@@ -31,8 +30,8 @@ import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob, NewAttachedJob } from './attached-job.ts'
 
 /**
- * Minimum prefetch of a pool, in jobs: 3 for a single ingress, and 4 for several ingresses, each of which gets its share. A prefetched
- * record keeps a slot of a small pool busy, because a round trip to the broker may take longer than a job.
+ * Minimum prefetch of a pool, in jobs: 3 for a single ingress, and 4 for several ingresses, each of which gets its share. Without prefetch, slots of
+ * a small pool would be idle, because a round trip to the broker may take longer than a job.
  */
 const PREFETCH_MIN = { alone: 3, shared: 4 }
 const DISPATCH_INTERVAL_MS = 1_000
@@ -51,7 +50,6 @@ export interface SenderOptions {
   readonly onUnsent: (job: AttachedJob, error: unknown) => void
 }
 
-/** The creator closes the instance. */
 export class Sender {
   readonly #options: SenderOptions
   readonly #dispatchers = new Map<PoolName, TenantDispatcher<AttachedJob>>()
@@ -83,7 +81,7 @@ export class Sender {
     return this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
   }
 
-  /** The error for a job that no live worker can start, or undefined if one still can. @param waitMs Time that the job has waited */
+  /** Returns the error for a job that no live worker can start. Undefined if a worker still can. @param waitMs Time that the job has waited */
   unstartedError(job: AttachedJob, waitMs: number): ErrorBody | undefined {
     const why = unstartedReason(this.#options.presence, job, waitMs)
     if (why === undefined) return undefined
@@ -186,8 +184,8 @@ export class Sender {
   }
 
   /**
-   * The last heartbeats may not include jobs that were sent from here since. The free slots therefore never exceed all slots minus the
-   * running jobs of this ingress.
+   * Returns the prefetch of a pool. The last heartbeats may not include jobs that this ingress has sent since then. The free slots therefore never
+   * count as more than all slots minus the running jobs of this ingress.
    */
   #prefetchIn(pool: PoolName, running: number): number {
     const { presence } = this.#options
@@ -201,7 +199,7 @@ export class Sender {
     for (const [pool, turns] of this.#dispatchers) for (const calls of turns.calls()) yield { pool, ...calls }
   }
 
-  /** Publishes every job that may be sent now. @returns A promise that settles when the broker has `own`; undefined if `own` still waits */
+  /** Publishes every job that may be sent now. @returns A promise that settles when the broker has `own`. Undefined if `own` still waits */
   #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
     const turns = this.#dispatcherOf(pool)
     let sending: Promise<void> | undefined
@@ -242,7 +240,8 @@ function unstartedReason(presence: Presence, { envelope, sentAtMs }: AttachedJob
   const { pool, model } = envelope
   if (presence.workers(pool).length === 0) return `No ${pool} worker is running.`
   if (!presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
-  // True if the broker may have lost the record after acknowledging it.
+  // A record that no worker has started although slots are free may have been lost by the broker after its
+  // acknowledgement.
   const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && presence.freeSlots(pool) > 0
   return isLost ? 'No worker started the request in time.' : undefined
 }

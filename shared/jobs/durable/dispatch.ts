@@ -4,15 +4,16 @@
  * The problem: one record per waiting job would fill the queue with a backlog, and attached calls would wait behind it.
  *
  * How it works:
- * 1. A record goes to one worker, which must have a free slot for it. So `QueueNotifier` permits at most as many records as free slots.
+ * 1. One worker receives a record, and needs a free slot for the job. `QueueNotifier` therefore permits at most as many records as there are free
+ *    slots.
  * 2. All further jobs are announced on the control channel, many per record. Workers claim them from the store as slots become free.
  * 3. Events are published with the end and the result of the job, if these are small, so that waiting callers need not read the store.
  * 4. Children of an ended or cancelled job are cancelled at all depths. A parent that waits for no other child is woken (`Family`).
  *
  * Example: 10 free slots and 1,000 new jobs give 10 records and one announcement.
  *
- * The invariant: correctness never depends on a publication. The scheduler republishes lost jobs and completes the effects of an end, because
- * the store marks ended jobs as unsettled until then. Subscribers read lost events from the store.
+ * The invariant: correctness never depends on a publication. The scheduler republishes jobs whose records were lost. An ended job stays unsettled in
+ * the store until its parent and children were updated, so the scheduler can complete the update. Subscribers read lost events from the store.
  */
 
 import type { DurableJob } from '#schemas/durable-job.ts'
@@ -31,7 +32,10 @@ import type { RecordedStep, StepInput } from '#shared/store/jobs.ts'
 import type { QueuedOf, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
 import { TERMINAL } from './follow.ts'
 
-/** Maximum size of an event record in bytes; Kafka rejects 1 MiB by default. Larger events are only announced. */
+/**
+ * Maximum size of an event record in bytes, because Kafka rejects 1 MiB by default. For larger events, only a
+ * notification is published.
+ */
 const RECORD_BYTES_MAX = 768 * 1024
 
 export class Dispatcher {
@@ -45,15 +49,19 @@ export class Dispatcher {
     this.#notifier = presence && new QueueNotifier(presence)
   }
 
-  /** Publishes a queued job to its queue, or announces it to workers. Returns false if the broker did not accept it. */
+  /**
+   * Publishes a queued job to its queue, or announces the job to workers. Returns false if the broker rejected the
+   * record.
+   */
   async publishJob(job: DurableJob, request: unknown): Promise<boolean> {
     return await this.publishQueued(job, async () => job, request)
   }
 
   /**
-   * Like {@link publishJob}, but reads the job only if a record is needed. If many jobs are submitted at once, then few need one.
+   * Publishes a queued job as {@link publishJob} does, but reads the job only if a record is needed. If many jobs are submitted at once, then few
+   * need a record.
    *
-   * @param find Reads the job; undefined: the job is no longer queued
+   * @param find Reads the job. Returns undefined if the job is no longer queued
    */
   async publishQueued(
     of: QueuedOf & { readonly id: string },
@@ -79,17 +87,16 @@ export class Dispatcher {
     }
   }
 
-  /** Call when a job has ended, so that another record may be published (see {@link QueueNotifier}). */
+  /** Called when a job has ended, so that another record may be published (see {@link QueueNotifier}). */
   ended(job: DurableJob): void {
     this.#notifier?.ended(job)
   }
 
-  /** Announces again to workers that jobs wait, because records or earlier announcements may be lost. */
+  /** Repeats the announcement that jobs wait, because records or earlier announcements may be lost. */
   notifyWaiting(of: QueuedOf): void {
     this.#notifier?.notify(of)
   }
 
-  /** @param result Stored result of a completed job */
   publishMoved({ job, events }: TransitionResult, result: unknown = null): void {
     const last = events.at(-1)
     if (!last) return
@@ -110,7 +117,7 @@ export class Dispatcher {
   }
 }
 
-/** The envelope of a durable job in its queue record. The attempt number is assigned by the claim. */
+/** Returns the queue record of a durable job. The attempt number is assigned later, by the claim. */
 export function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope {
   return {
     id: job.id,
@@ -132,11 +139,11 @@ export function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope
   }
 }
 
-/** Maximum number of queue records that are published while a pool has no workers. The first worker that starts then finds jobs at once. */
+/** Maximum number of queue records that are published while a pool has no workers, so that the first worker to start finds jobs at once. */
 const WORKERLESS_MAX = 16
-/** Silence of the control channel, in ms, after which the reported free slots count as outdated. */
+/** Time in ms without records on the control channel after which the reported free slots count as outdated. */
 const SILENCE_MS_MAX = 2_500
-/** Minimum interval between announcements: jobs queued in the meantime share one record. */
+/** Minimum interval between announcements, in ms. Jobs that are queued in the meantime share one record. */
 const PUBLISH_INTERVAL_MS_MIN = 100
 const QUEUES_PER_RECORD_MAX = 200
 
@@ -148,14 +155,14 @@ export type NotifierPresence = Pick<
 type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['backlog'][number]
 
 interface PoolNotifications {
-  /** Number of published records whose jobs have not ended, and the ids of these jobs. */
+  /** Number of published records whose jobs have not ended, with the ids of these jobs. */
   published: number
   readonly ids: Set<string>
   sinceMs: number
   readonly unannounced: Map<string, Waiting>
 }
 
-/** Chooses between a record in the queue and an announcement on the control channel. */
+/** Decides whether a queued job gets a queue record or an announcement on the control channel. */
 export class QueueNotifier {
   readonly #presence: () => NotifierPresence
   readonly #pools = new Map<PoolName, PoolNotifications>()
@@ -166,7 +173,7 @@ export class QueueNotifier {
     this.#presence = presence
   }
 
-  /** True if the job should have a record, which then counts as published. Otherwise the caller should {@link notify}. */
+  /** Whether the job should get a queue record, which then counts as published. If false, then the caller should {@link notify}. */
   mayPublish(job: QueuedOf & { readonly id?: string }): boolean {
     const presence = this.#presence()
     const hints = this.#of(job.pool)
@@ -178,11 +185,10 @@ export class QueueNotifier {
       Object.assign(hints, { sinceMs: now, published: 0 })
       hints.ids.clear()
     }
-    // False if no worker with the model would react to an announcement: a worker without published capacity may run a version
-    // that ignores announcements.
+    // Whether an announcement would reach a worker with the model. A worker without published capacity may run a version that ignores announcements.
     const isAnnounceable = presence.workersWithModel(job.pool, job.model).some(({ capacity }) => capacity)
     const needsRecord = presence.silenceMs > SILENCE_MS_MAX || (hasWorkers && !isAnnounceable)
-    // The free slots are divided equally among the ingresses, because each of them publishes records.
+    // Each ingress publishes records, so the free slots are divided equally among the ingresses.
     const free = hasWorkers
       ? Math.ceil(presence.freeSlots(job.pool) / Math.max(1, presence.ingresses()))
       : WORKERLESS_MAX
@@ -192,7 +198,7 @@ export class QueueNotifier {
     return true
   }
 
-  /** Call when a job has ended: its slot is free for another record before the next heartbeat of its worker reports that. */
+  /** Called when a job has ended. The freed slot permits another record before the next heartbeat of the worker reports the slot. */
   ended({ pool, id }: { readonly pool: PoolName; readonly id: string }): void {
     const hints = this.#pools.get(pool)
     if (hints?.ids.delete(id)) hints.published--
@@ -229,8 +235,8 @@ export class QueueNotifier {
 }
 
 /**
- * True if some worker has received an announcement of such jobs, and claims them as soon as it has a free slot. Records of such
- * jobs would only be dropped.
+ * Whether some worker has received an announcement of such jobs. This worker claims them as soon as a slot is free, so records of such jobs would
+ * only be dropped.
  */
 export function isClaimed(presence: Pick<Presence, 'workers'>, { pool, kind, model, priority }: QueuedOf): boolean {
   return presence.workers(pool).some(({ draining, isSuspected, capacity }) => {
@@ -239,10 +245,13 @@ export function isClaimed(presence: Pick<Presence, 'workers'>, { pool, kind, mod
   })
 }
 
-/** Maximum number of children that one statement cancels; equal to the maximum number of children of a job. */
+/** Maximum number of children that one statement cancels, which is also the maximum number of children of a job. */
 const CANCELS_MAX = 500
 
-/** Sends a cancel to the owner of a job over the control channel. The cancel states whether the job may still write a partial result. */
+/**
+ * Returns a function that sends a cancel to the owner of a job over the control channel. The cancel states whether the job may still write a partial
+ * result.
+ */
 export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) => void {
   return (job) => {
     const { id, attempt, owner } = job
@@ -251,7 +260,7 @@ export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) =
   }
 }
 
-/** True if a cancel was requested and its grace period for a partial result has not been cut short by a second cancel. */
+/** Whether a cancel was requested and the grace period for a partial result is running. A second cancel ends the grace period. */
 function isToWrapUp({ cancel_requested_at_ms: atMs, expires_at_ms, partial_ms }: DurableJob): boolean {
   return partial_ms !== null && atMs !== null && expires_at_ms > atMs
 }
@@ -271,7 +280,7 @@ export class Family {
     this.#options = options
   }
 
-  /** Applies the effects of a committed state transition. Never rejects: the scheduler retries. */
+  /** Applies the effects of a committed state transition. Never rejects, because the scheduler retries. */
   async onMoved(job: DurableJob): Promise<void> {
     if (job.depth === 0 && job.children === 0) return
     try {
@@ -305,7 +314,9 @@ export class Family {
   }
 }
 
-/** Maximum bytes of outputs read from blobs per page. A page ends at this size, but contains at least one step. */
+/**
+ * Maximum bytes of outputs that are read from blobs per page. A page ends at this size, but contains at least one step.
+ */
 const PAGE_BYTES_MAX = 4 * 1024 * 1024
 
 export interface StepView extends Omit<RecordedStep, 'output' | 'blob'> {
@@ -315,10 +326,10 @@ export interface StepView extends Omit<RecordedStep, 'output' | 'blob'> {
 }
 
 /**
- * A page of a job's steps, in order of completion, with their results.
+ * Lists a page of a job's steps, in order of completion, with their results.
  *
  * @param after Number of the last step of the previous page
- * @throws ServiceError `not_found` if the output of a step is gone
+ * @throws ServiceError `not_found` if the output of a step was deleted
  */
 export async function listSteps(
   { store, blobs }: { readonly store: StoreView; readonly blobs: Blobs },

@@ -1,17 +1,17 @@
 /*
  * Durable jobs, for submitters and subscribers: create, read, cancel, erase, run again and follow.
  *
- * The owner of a durable job is the store (docs/internals/design.md, Owners): every returned state or event is already committed.
+ * The store alone decides the state of a durable job (docs/internals/design.md, Owners), so every returned state or event is already committed.
  *
  * Steps of a creation:
- * 1. The number of jobs is checked (gate b), then budget is reserved (gate 5). A replay reserves nothing, because a replay makes no external
- *    calls.
+ * 1. The number of jobs is checked, then budget is reserved (gates b and 5 of `shared/capacity/capacity.ts`). A replay reserves nothing, because a
+ *    replay makes no external calls.
  * 2. Stored bytes are reserved, and a body over 64 KiB is written to a blob (gate c).
  * 3. The row is committed with its first event, so that the event exists before any subscriber can follow the job.
  * 4. The queue record is published. If the broker is unreachable, then the scheduler publishes the record later.
  *
- * The invariant: a refused job leaves nothing behind. If the outcome is unknown, then its blobs are left to the blob sweep. A creation whose
- * response was lost is repeated with the same id, so it returns the job of the first one.
+ * The invariant: a refused job leaves no data behind. If the outcome of a creation is unknown, then the blob sweep deletes orphaned blobs. A creation
+ * whose response was lost is repeated with the same id, so it returns the job of the first creation.
  */
 
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
@@ -38,11 +38,11 @@ import { dropBlobs, eraseJob, releaseHistory, type SharedBody, shareHistory } fr
 export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs' | 'blobBytes'> {
   readonly body: unknown
   /**
-   * Blobs that the body names, under {@link newAttachmentKey keys} of one job id, which becomes the id of this job. After
-   * creation, the job owns them.
+   * Blobs to which the body refers, under {@link newAttachmentKey keys} of one job id, which becomes the id of this job. After creation, the job owns
+   * the blobs.
    */
   readonly attachments?: readonly string[] | undefined
-  /** Stored segments that already contain the beginning of the prompt (see `history.ts`). */
+  /** Stored segments that contain the beginning of the prompt (see `history.ts`). */
   readonly history?: SharedHistory | undefined
   readonly bodyBytes?: number | undefined
   readonly attachmentBytes?: number | undefined
@@ -95,8 +95,8 @@ export class DurableJobs {
   }
 
   /**
-   * @throws ServiceError `overloaded` if the store is down or too many jobs are in progress; `rate_limit_exceeded` if the tenant
-   * has too many
+   * @throws ServiceError `overloaded` if the store is unreachable or too many jobs are in progress. `rate_limit_exceeded` if the tenant has too many
+   * jobs
    */
   async create(spec: NewDurableJob, key?: IdempotencyKey): Promise<Created> {
     return await this.#quota.enter(spec, () => this.#admit(spec, key))
@@ -182,10 +182,10 @@ export class DurableJobs {
   }
 
   /**
-   * Cancels a job: at once if it is queued, otherwise when its worker receives the cancel. A job that can write a partial result
-   * does so first (docs/internals/design.md, Composed jobs).
+   * Cancels a job: at once if it is queued, otherwise when its worker receives the cancel. A job that can write a partial result does so first
+   * (docs/internals/design.md, Composed jobs).
    *
-   * @param how `final`: no partial result; `once`: a repeated cancel does not shorten the time for the partial result
+   * @param how `final`: no partial result. `once`: a repeated cancel does not end the grace period for the partial result
    * @throws ServiceError `job_not_found`, `job_already_finished`
    */
   async cancel(scope: Scope, id: string, how?: CancelHow): Promise<DurableJob> {
@@ -199,7 +199,7 @@ export class DurableJobs {
       )
     }
     this.#dispatcher.publishMoved(moved)
-    // The flag in the store is authoritative, and the owner reads it with every lease renewal. The control record is only faster.
+    // The cancel request in the store decides, and the owner reads it with every lease renewal. The control record only arrives earlier.
     if (moved.job.state === 'in_progress') cancelsIn(this.#options.presence())(moved.job)
     if (moved.job.state === 'queued') void this.#dispatcher.publishJob(moved.job, moved.request)
     await this.#family.onMoved(moved.job)
@@ -228,10 +228,9 @@ export class DurableJobs {
   }
 
   /**
-   * Redrive: runs a failed, cancelled or expired job again as a new job. The body is copied, so that either job can be erased
-   * alone.
+   * Redrives a failed, cancelled or expired job, which runs again as a new job. The body is copied, so that each of the two jobs can be erased alone.
    *
-   * @throws ServiceError `job_not_found`, `job_not_finished`, `job_already_finished` if it completed, `overloaded`
+   * @throws ServiceError `job_not_found`, `job_not_finished`, `job_already_finished` if the job completed, `overloaded`
    */
   async redrive(scope: Scope, id: string, key?: IdempotencyKey): Promise<Created> {
     const job = await this.get(scope, id)
@@ -246,10 +245,10 @@ export class DurableJobs {
   }
 
   /**
-   * Runs a composed job again from its record, as a new job, without external calls. The replay fails if it requests something
+   * Replays a composed job: runs it again as a new job, with recorded results instead of external calls. The replay fails if it requests something
    * that was not recorded.
    *
-   * @throws ServiceError `job_not_found`, `job_not_finished`, `invalid_request` for a job without a record, `overloaded`
+   * @throws ServiceError `job_not_found`, `job_not_finished`, `invalid_request` for a job without recorded steps, `overloaded`
    */
   async replay(scope: Scope, id: string, key?: IdempotencyKey): Promise<Created> {
     const job = await this.get(scope, id)
@@ -275,7 +274,7 @@ export class DurableJobs {
       const body = await copyBody(request, holding?.over(this.#options.blobs) ?? this.#options.blobs, copies)
       const attachmentBytes = holding?.bytes
       const spec = { ...repeatOf(job, body, request.encode), attachments: copies, attachmentBytes, ...more }
-      // A redriven replay refers to the original job, because a replay has no children of its own.
+      // A redriven replay refers to the originally recorded job, because a replay has no children of its own.
       return await this.create({ ...spec, replayOf: request.replay_of ?? more.replayOf }, key)
     })
   }
@@ -285,7 +284,7 @@ export class DurableJobs {
   }
 
   /**
-   * Waits until a job has ended or `signal` aborts, and returns its state at that time.
+   * Waits until a job has ended or `signal` aborts, and returns the job.
    *
    * @param pollMsMax See {@link follow}
    * @throws ServiceError `job_not_found`
@@ -351,12 +350,12 @@ export class DurableJobs {
   }
 }
 
-/** Time by which segments outlive the retention of the jobs that name them, because a job may end after its deadline. */
+/** Time in ms by which segments outlive the retention of the jobs that refer to them, because a job may end after its deadline. */
 const HISTORY_GRACE_MS = 3_600_000
 
 export function isDefinitelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
-  // `overloaded` is also the store's error for a lost response. Any other error proves that the store has answered.
+  // The store also throws `overloaded` for a lost response. Any other error proves that the store has answered.
   return isUndone || code !== 'overloaded'
 }
 
@@ -368,7 +367,9 @@ function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext) {
   return { ...job, body, encode, deadlineInMs, parentId: job.id, ...more }
 }
 
-/** Minimum lifetime of cached positions. Kept short, because the jobs of a short queue start soon. */
+/**
+ * Minimum lifetime of cached queue positions, in ms. The value is short, because the jobs of a short queue start soon.
+ */
 const CACHE_TTL_MS_MIN = 100
 /** A cached read stays valid for this multiple of its own duration, because reading a long queue is slow. */
 const CACHE_TTL_FACTOR = 50
@@ -380,12 +381,13 @@ interface CachedRead<T> {
 }
 
 /**
- * Queue positions of waiting durable jobs: the number of jobs that start earlier, in tenant order, among those of the same kind,
- * model and priority. Calls that wait for the pool are included. For each other tenant, only the jobs that the round robin starts
- * earlier are counted. Thus a long backlog of one tenant does not change the position of others (docs/internals/design.md,
- * Fairness).
+ * Queue positions of waiting durable jobs. The position is the number of jobs of the same kind, model and priority that start earlier, including
+ * attached calls that wait for the pool.
  *
- * The position is an upper bound, because only the workers hold the current position of the round robin.
+ * For each other tenant, only the jobs that the round robin starts earlier are counted. A long backlog of one tenant therefore does not change the
+ * positions of others (docs/internals/design.md, Fairness).
+ *
+ * The position is an upper bound, because only the workers have the current position of the round robin.
  */
 export class Positions {
   readonly #store: StoreView
@@ -407,7 +409,7 @@ export class Positions {
       ])
       return this.#count(job, tenants, places)
     } catch {
-      // The position is reported as unknown. A request for a job must not fail because its position cannot be read.
+      // A request for a job must not fail because its position cannot be read, so the position is reported as unknown.
       return null
     }
   }
@@ -424,7 +426,7 @@ export class Positions {
   }
 
   #count(job: DurableJob, tenants: ReadonlyMap<string, number>, places: readonly QueuedPosition[]): number {
-    // Ids are ordered by time. The cached position of the previous id is thus the number of own jobs that start earlier.
+    // Ids are ordered by time, so the cached position of the previous id is the number of the tenant's own jobs that start earlier.
     const own = places[indexOf(job.id, places) - 1]?.nth ?? 0
     let before = own
     // Round robin: each other tenant starts at most as many jobs as this tenant, plus one.

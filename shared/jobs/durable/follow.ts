@@ -1,7 +1,7 @@
 /*
  * Follows a durable job: delivers its events until the last one, or waits for its end.
  *
- * The problem: live events arrive fast but may be lost; the store has all events but is expensive to poll.
+ * The problem: live events arrive fast but may be lost. The store has all events but is expensive to poll.
  *
  * The invariant: events are returned in order of `seq`, without gaps or repetitions.
  *
@@ -10,8 +10,8 @@
  * 2. Return live events as long as each has the next sequence number.
  * 3. After a gap, or after a silence of 500 ms that doubles up to 5 s, read the store.
  *
- * Example: events 1 to 3 come from the store, and 4 arrives live. If 6 arrives next, then 5 was lost, and one read returns 5 and 6. If the
- * store is unreachable, then live events continue.
+ * Example: events 1 to 3 come from the store, and 4 arrives live. If 6 arrives next, then 5 was lost, and one read returns 5 and 6. If the store is
+ * unreachable, then live events continue.
  */
 
 import type { DurableEvent, DurableJob, DurableState } from '#schemas/durable-job.ts'
@@ -25,7 +25,10 @@ import type { Log } from '#shared/log/log.ts'
 import { EVENTS_BYTES_MAX, type JobReads, type Scope } from '#shared/store/store.ts'
 
 const PAGE = 200
-/** Maximum live events buffered for a slow subscriber; beyond it, the subscriber continues from the store. */
+/**
+ * Maximum number of live events buffered for a slow subscriber. Beyond this maximum, the subscriber continues from the
+ * store.
+ */
 const BUFFERED_MAX = 500
 const POLL_MS = { min: 500, max: 5_000 }
 
@@ -91,12 +94,15 @@ class Subscription {
     this.#onClose = onClose
   }
 
-  /** @param events Events of the record; empty if they must be read from the store @param end End of the job, if the record carries it */
+  /**
+   * Adds live events, or only the notification that there are some. @param events Events of the record. Empty if they must be read from the store
+   * @param end End of the job, if the record contains it
+   */
   push(events: readonly DurableEvent[] = [], end?: unknown): void {
     this.#isNews = true
     this.#end ??= end
     this.#events.push(...events)
-    // Dropped events are in the store. The gap makes the subscriber read them there.
+    // Dropped events are in the store, and the gap in the sequence makes the subscriber read them there.
     if (this.#events.length > BUFFERED_MAX) this.#events = []
     this.#wake?.()
   }
@@ -105,7 +111,7 @@ class Subscription {
   takeAfter(seq: number): DurableEvent[] {
     const taken: DurableEvent[] = []
     for (const event of this.#events) if (event.seq === seq + taken.length + 1) taken.push(event)
-    // A gap in the sequence: the missing event is in the store, so read without waiting.
+    // After a gap in the sequence, the missing event is read from the store without waiting.
     if (this.#events.some((event) => event.seq > seq + taken.length)) this.#isNews = true
     this.#events = []
     return taken
@@ -147,14 +153,17 @@ interface FollowOptions {
   readonly store: JobReads
   readonly scope: Scope
   readonly id: string
-  /** Sequence number of the last event that the caller has received; 0 if none. */
+  /** Sequence number of the last event that the caller has received. 0 if none. */
   readonly after: number
   readonly signal: AbortSignal
-  /** Maximum interval without events after which the store is read; default: 5,000 ms. */
+  /** Maximum time in ms without events after which the store is read. Default: 5,000. */
   readonly pollMsMax?: number | undefined
 }
 
-/** Ends after the last event, when `signal` aborts, or when the job is gone. */
+/**
+ * Yields the events of a job in order. Ends after the last event, when `signal` aborts, or when the job was erased or
+ * purged.
+ */
 export async function* follow(options: FollowOptions): AsyncGenerator<DurableEvent[]> {
   const { live, store, scope, id, signal, pollMsMax = POLL_MS.max } = options
   const subscription = live.subscribe(id)
@@ -189,14 +198,14 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
 }
 
 /**
- * True if the store may have more events after this page, because a page ends at a maximum number of events or of bytes. `sizeOf` is an
- * estimate: the JSON of an event has at most six bytes per unit of this size.
+ * Whether the store may have more events after this page, because a page ends at a maximum number of events or bytes. `sizeOf` is an estimate: each
+ * unit of this size is at most six bytes of JSON.
  */
 function isPageFull(events: readonly DurableEvent[]): boolean {
   return events.length === PAGE || sizeOf(events, EVENTS_BYTES_MAX / 6) > EVENTS_BYTES_MAX / 6
 }
 
-/** Returns no events if the store is unreachable. Later events arrive live or are found by a later read. */
+/** Reads events from the store. Returns no events if the store is unreachable, because a later read finds them. */
 async function readStore(store: JobReads, scope: Scope, id: string, after: number): Promise<DurableEvent[]> {
   return await store.listEvents(scope, id, after, PAGE).catch(ignoreOutage<DurableEvent[]>([]))
 }
@@ -223,7 +232,9 @@ export function pastOf(state: DurableState): string {
 
 export interface AwaitedJob {
   readonly job: DurableJob
-  /** Result of a completed job, if the end event carried it; undefined: the store has it. */
+  /**
+   * Result of a completed job, if the end event contained the result. If undefined, then the result is in the store.
+   */
   readonly result?: DurableEnd['result']
 }
 
@@ -232,9 +243,9 @@ export interface WaitOptions {
   readonly id: string
   readonly find: () => Promise<DurableJob>
   readonly signal: AbortSignal
-  /** Called once if the job has not ended yet. An error that it throws ends the wait. */
+  /** Called once if the job has not ended yet. An error that the callback throws ends the wait. */
   readonly onWait?: (() => void) | undefined
-  /** Maximum interval without events after which the store is read; default: 5,000 ms. */
+  /** Maximum time in ms without events after which the store is read. Default: 5,000. */
   readonly pollMsMax?: number | undefined
 }
 

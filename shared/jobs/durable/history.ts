@@ -13,23 +13,23 @@ import { ALL_TENANTS, type JobReads, type Scope, type Store } from '#shared/stor
 import { TERMINAL } from './follow.ts'
 
 /*
- * The history of chained responses, shared rather than copied.
+ * Shared storage for the history of chained responses.
  *
- * The problem: a response that continues another one has the whole conversation as its prompt. If each job stored a copy, then a
- * chain of n responses would take space in the order of n².
+ * The problem: a response that continues another one has the whole conversation as its prompt. If each job stored a copy, then a chain of n responses
+ * would take space in the order of n².
  *
- * How it works: a job stores its own turns, and names the segments that hold the earlier turns. A segment is a blob of at least
- * 64 KiB, written once, by the job at which that much had accumulated. Shorter turns are stored with the job, so a chain of n
- * short responses takes at most n × 64 KiB.
+ * How it works: a job stores its own turns, and names the segments that hold the earlier turns. A segment is a blob of at least 64 KiB. A job writes
+ * a segment when its own stored turns reach this size. Until then, turns are stored with the job, so a chain of n short responses takes at most n ×
+ * 64 KiB.
  *
  * Example:
  * 1. The first job stores turn 1 with the job.
  * 2. The second job writes segment A with turns 1, 2, 3.
  * 3. The third job names segments A and B, and stores turns 4, 5 with the job.
  *
- * A segment is a hidden file of the project with a reference count. The erasure of the last job that names it deletes it;
- * otherwise it expires with the last of these jobs. The text of a conversation is limited like a body, so a prompt has at most
- * some hundred segments.
+ * A segment is a hidden file of the project with a reference count. The erasure of the last job that refers to a segment deletes the segment.
+ * Otherwise the segment expires with the last of these jobs. The text of a conversation is limited like a body, so a prompt has at most some hundred
+ * segments.
  */
 
 interface HistoryContext {
@@ -40,17 +40,20 @@ interface HistoryContext {
   readonly keepMs: number
 }
 
-/** A body as it is stored, and the shared history that precedes its turns; undefined: the body contains all turns. */
+/**
+ * A body as stored, and the shared history that precedes its turns. If the history is undefined, then the body contains
+ * all turns.
+ */
 export interface SharedBody {
   readonly body: unknown
   readonly history: SharedHistory | undefined
 }
 
 /**
- * Moves the beginning of a prompt into shared segments. If no job is created afterwards, then the caller must {@link
- * releaseHistory release} the result.
+ * Moves the beginning of a prompt into shared segments. If no job is created afterwards, then the caller must
+ * {@link releaseHistory release} the result.
  *
- * @param before Existing segments, which contain the turns from `at` on
+ * @param before Existing segments, each of which contains the turns from its position `at`
  */
 export async function shareHistory(
   { files, blobs, holding, tenant, keepMs }: HistoryContext,
@@ -75,7 +78,7 @@ export async function shareHistory(
   if (segments.length === 0) return { body, history: undefined }
   const history = { at: before.at, segments }
   const ids = segments.map(({ blob }) => blob)
-  // A segment may have expired since it was read. The job then stores its whole prompt.
+  // A segment may have expired since it was read. In this case the job stores its whole prompt.
   if ((await files.refer(tenant, ids, keepMs)) < ids.length) {
     await releaseHistory({ files, blobs }, tenant, history)
     return { body, history: undefined }
@@ -118,13 +121,16 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
   }
   const own = blobsOf(content?.request)
   const { history } = (content?.request ?? {}) as Partial<StoredRequest>
-  // The input of a batch is also stored as a file of its project, whose row is deleted here.
+  // The input of a batch is also a file of its project, whose row is deleted here.
   if (job.kind === batch.name) for (const key of own) await store.files.delete(tenant, key)
   await releaseHistory({ files: store.files, blobs: context.blobs }, tenant, history)
   await dropBlobs(context, [...own, ...steps.flatMap(({ blob }) => blob ?? [])])
 }
 
-/** Children that have children of their own may have very many descendants, so they are only marked here. The next purges remove them. */
+/**
+ * Erases the children of a job. Children with children of their own may have very many descendants, so they are only marked here, and the next purges
+ * delete them.
+ */
 async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }: DurableJob): Promise<void> {
   const children = await context.store.listChildren(tenant, id)
   const unended = children.find(({ state }) => !TERMINAL.has(state))
@@ -135,19 +141,19 @@ async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }
 }
 
 /**
- * Lifetime of blobs. A durable job keeps its blobs until it is erased or purged, a call until it is answered. The code that ends a
- * job deletes them. If that fails, then the sweep in this file finds the leftovers. Each key contains the id of its job or file,
- * which the sweep looks up in the store.
+ * Lifetime of blobs. The blobs of a durable job exist until the job is erased or purged, and those of an attached call until its answer. The code
+ * that ends a job deletes its blobs. If the deletion fails, then the sweep in this file deletes the orphaned blobs. Each key contains the id of a job
+ * or file, which the sweep looks up in the store.
  */
 const MINUTE_MS = 60_000
 /**
- * A younger blob without a job row is not deleted, because the row of its job may not be inserted yet. The age exceeds the duration of any
- * statement and any clock difference.
+ * Minimum age in ms of an orphaned blob, because the row of its job may not be inserted yet. The age exceeds the duration of any statement and any
+ * clock difference.
  */
 const ACCEPTED_MS = 10 * MINUTE_MS
 /**
- * Age at which a blob is deleted if this process cannot look up its job. The age exceeds the 21 days for which a durable job can exist:
- * it may wait, run and be retained for seven days each.
+ * Age in ms at which a blob is deleted if this process cannot look up its job. A durable job can exist for at most 21 days: it may wait, run and be
+ * retained for seven days each.
  */
 const UNKNOWN_MS = 22 * 24 * 60 * MINUTE_MS
 
@@ -170,10 +176,10 @@ export async function dropBlobs(
 }
 
 /**
- * Deletes blobs whose job no longer exists: those of refused or crashed calls, and those that earlier deletions left behind.
+ * Deletes blobs whose job no longer exists: blobs of refused or crashed calls, and blobs whose deletion failed.
  *
- * @param store Undefined if this process has no store: then only blobs older than any job are deleted
- * @param callMsMax Maximum duration of a call in ms; calls may have blobs and are not in the store
+ * @param store Undefined if this process has no store. In this case only blobs older than any job are deleted
+ * @param callMsMax Maximum duration of an attached call in ms. Such calls may have blobs and are not in the store
  * @returns Number of deleted blobs
  */
 export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, callMsMax: number): Promise<number> {
@@ -186,10 +192,10 @@ export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, ca
 type BlobOwners = JobReads & Partial<HasFiles>
 
 async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, callMs: number): Promise<boolean> {
-  // The row of a file is written right after the last byte of its upload. A blob of the minimum age without a row is therefore an orphan.
+  // The row of a file is written right after the last byte of its upload. A blob that has the minimum age and no row is therefore orphaned.
   if (store?.files && isFileId(key)) return !(await store.files.has(key))
   const id = ownerOfBlob(key)
-  // The blob may be an attachment of a running call, or the body of an attached job. Neither is recorded in the store.
+  // The store contains neither attachments of running attached calls nor their bodies.
   if (id !== key && ageMs < callMs) return false
   if (id === undefined && key.startsWith('job_')) return true
   if (id === undefined || !store) return ageMs > UNKNOWN_MS

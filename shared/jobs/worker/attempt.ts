@@ -3,12 +3,12 @@
  *
  * 1. If the model of an attached call has no free permit, then the attempt waits for one without a slot.
  * 2. A body in a blob is fetched within the memory budget of the worker. The handler of the kind parses the body.
- * 3. The handler runs and yields events. With streaming, each event goes to the sink at once, and the attempt pauses if the sink is full or
- *    the caller reads slowly. Without streaming, events are sent at the end, so that the job can still run elsewhere until then.
- * 4. The sink receives one end: `reporter.ts` sends it to the ingress, `durable-run.ts` commits it to the store.
+ * 3. The handler runs and yields events. With streaming, each event goes to the sink at once, and the attempt pauses if the sink is full or the
+ *    caller reads slowly. Without streaming, events are sent at the end, so that the job can still run elsewhere until then.
+ * 4. The sink receives one end, which `reporter.ts` sends to the ingress or `durable-run.ts` commits to the store.
  *
- * An abort is an outcome, not an error. A cancel ends the attempt as cancelled, the deadline as `timeout`. A drain hands the job back, unless
- * output was sent that cannot be repeated. If another worker owns the job, then the attempt stops without a report.
+ * An abort is an outcome, not an error. A cancel ends the attempt as cancelled, and the deadline ends it as `timeout`. A drain hands the job back,
+ * unless output was sent that cannot be repeated. If another worker owns the job, then the attempt stops without a report.
  */
 
 import { setTimeout as delay } from 'node:timers/promises'
@@ -28,7 +28,10 @@ import type { Log } from '#shared/log/log.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
 
-/** Maximum attempts at which an unreadable body is handed back. During a rolling upgrade, that suffices to reach a newer worker. */
+/**
+ * Maximum number of attempts after which an unreadable body is still handed back. During a rolling upgrade, this many suffice to reach a newer
+ * worker.
+ */
 const UNREAD_ATTEMPTS_MAX = 10
 /**
  * Delay before a job with an unreadable body is handed back, in ms. Without a delay, a fleet of old workers would pass the job
@@ -36,7 +39,7 @@ const UNREAD_ATTEMPTS_MAX = 10
  */
 const UNREAD_MS = 100
 
-/** End of an attempt, as a metric label. `lost`: another worker owns the job now. `parked`: the job waits for child jobs. */
+/** End of an attempt, as a metric label. `lost` means that another worker owns the job now. `parked` means that the job waits for child jobs. */
 type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost' | 'parked'
 
 type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
@@ -49,7 +52,9 @@ export class Attempt {
   readonly #abort = new AbortController()
   readonly #parked = Promise.withResolvers<'parked'>()
   #pause: PromiseWithResolvers<void> | undefined
-  /** True if the body is an object of an ingress in this process, already in the form that the handler expects. */
+  /**
+   * True if the body is an object that an ingress in this process passed, already in the form that the handler expects.
+   */
   readonly #isUnparsed: boolean
   #hasOutput = false
 
@@ -62,9 +67,9 @@ export class Attempt {
   }
 
   /**
-   * Runs to the end and never throws. Resolves when the last event is sent.
+   * Runs the attempt to its end. Never throws. Resolves when the last event is sent.
    *
-   * @param turn Waits for a permit of the model's bulkhead, and rejects with the reason of its signal. Undefined: start at once
+   * @param turn Waits for a permit of the model's bulkhead, and rejects with the reason of its signal. If undefined, then the attempt starts at once
    */
   async run(blobs: Blobs, budget: Semaphore, turn?: (signal: AbortSignal) => Promise<void>): Promise<AttemptEnd> {
     const remainingMs = this.job.deadline_ms - Date.now()
@@ -192,7 +197,7 @@ export class Attempt {
     const { signal } = this.#abort
     if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
     const failure = ServiceError.from(error)
-    // The job was asked to stop early but has no partial result, so it ends as cancelled.
+    // A cancelled job that has no partial result ends as cancelled.
     if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
     this.#log.warn(
       { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
@@ -202,7 +207,10 @@ export class Attempt {
     return 'failed'
   }
 
-  /** Called if the end could not be reported. The owner then detects it by missing heartbeats or an expired lease. */
+  /**
+   * Handles an end that could not be reported. The owner then detects the end by missing heartbeats or an expired
+   * lease.
+   */
   #onUnreported(cause: unknown): AttemptEnd {
     this.#log.error(
       { err: cause, job_id: this.job.id, attempt: this.job.attempt },
@@ -257,12 +265,18 @@ interface AttemptsOptions {
   readonly poller: Poller
 }
 
-/** Running attempts of one worker. A cancel applies even if it arrives before its job; a pause does not. */
+/**
+ * Running attempts of one worker. A cancel that arrives before its job is stored and applied later. A pause that
+ * arrives early is ignored.
+ */
 export class Attempts {
   readonly #options: AttemptsOptions
   readonly #running = new Map<string, Attempt>()
   readonly #lostPeers = new Set<string>()
-  /** Cancels that arrived before their job: key of the job → whether the cancel allows a partial result. */
+  /**
+   * Cancels that arrived before their job. The key is that of the job, and the value is true if the cancel allows a
+   * partial result.
+   */
   readonly #cancelled = new Map<string, boolean>()
   readonly #awaited = new Set<{ readonly left: Set<Attempt>; readonly done: () => void }>()
   #isHandingBack = false
@@ -291,7 +305,7 @@ export class Attempts {
     if (isAttached) poller.countAttached(1)
     const mustWait = isAttached && !parkedCalls.canStart(lane, bulkhead)
     if (!mustWait) enter()
-    // A drain had already handed back the other attempts when this one was claimed, so it is handed back too.
+    // A drain has handed back the other attempts before this attempt was claimed, so this attempt is handed back too.
     if (this.#isHandingBack) attempt.handBack()
     try {
       const turn = mustWait
@@ -320,7 +334,7 @@ export class Attempts {
   }
 
   /**
-   * Returns whether an attempt was cancelled before its record arrived, and removes the stored cancel. `partial`: the cancel allows a
+   * Returns whether an attempt was cancelled before its record arrived, and removes the stored cancel. `partial` means that the cancel allows a
    * partial result.
    */
   wasCancelled({ id, attempt }: Pick<JobEnvelope, 'id' | 'attempt'>): false | 'at once' | 'partial' {
@@ -329,7 +343,7 @@ export class Attempts {
     return this.#cancelled.delete(key) && (isPartial ? 'partial' : 'at once')
   }
 
-  /** Returns whether the whole job, rather than one attempt, was cancelled before it arrived, and removes the stored cancel. */
+  /** Returns whether the whole job was cancelled before it arrived, and removes the stored cancel. */
   wasJobCancelled({ id }: Pick<JobEnvelope, 'id'>): boolean {
     return this.#cancelled.delete(id)
   }
@@ -353,10 +367,7 @@ export class Attempts {
     else if (record.type === 'cancel' && (record.worker ?? boot) === boot) this.#onCancel(record)
   }
 
-  /**
-   * Called when an ingress has missed its heartbeats: all its jobs are handed back. If the ingress was only slow, then it
-   * receives the hand-back events.
-   */
+  /** Called when an ingress is declared dead. All its jobs are handed back. If the ingress was only slow, then it receives the hand-back events. */
   onPeerLost(boot: string): void {
     this.#lostPeers.add(boot)
     for (const attempt of this.#of(boot)) attempt.handBack()

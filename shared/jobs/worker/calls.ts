@@ -1,7 +1,8 @@
 /*
- * Attached calls that a worker has taken from the queue: each one is run, parked or requeued.
+ * Attached calls that a worker has taken from the queue. Each call is run, parked or requeued.
  *
- * The problem: a worker takes a record before it can check the model. The model may be missing or busy here, but free on another worker.
+ * The problem: a worker can check the model only after it has taken the record. The model may be missing or busy on this worker, but free on another
+ * worker.
  *
  * 1. If the call was cancelled, or its ingress is dead, then the record is acknowledged and dropped.
  * 2. If this worker does not have the model but another one does, then the call is requeued.
@@ -10,8 +11,8 @@
  * 4. After that, the worker keeps the call, sends `started` and runs the attempt. If the model has no free permit, then the call is parked
  *    (`shared/capacity/slots.ts`).
  *
- * A requeue sends the record back unchanged, so no attempt is counted and the ingress is not involved. No slot is used here. The first
- * requeue is immediate. If the call returns, then all workers are full, and each further requeue waits 5 ms longer.
+ * A requeue appends the record to the queue unchanged, so no attempt is counted, the ingress is not involved, and no slot is used. The first requeue
+ * is immediate. If the call returns, then all workers are probably full, and each further requeue waits 5 ms longer.
  *
  * The invariant: the record of a live call is acknowledged only when the ingress has received `started`, or the queue has the record again.
  */
@@ -32,20 +33,20 @@ import type { Reporter } from './reporter.ts'
 /** Delay in ms before a call that returns after a requeue is requeued again. The delay grows by `step` per requeue, up to `most`. */
 const REQUEUE_DELAY_MS = { step: 5, most: 50 }
 
-/** Pause of this worker's polling after a requeue, in ms: long enough for another waiting worker to take the call. */
+/** Pause of this worker's polling after a requeue, in ms, so that another waiting worker can take the call. */
 const REQUEUE_PAUSE_MS = 2
 
-/** Maximum number of delayed calls, each with a body of at most 64 KiB; further ones are handed back. */
+/** Maximum number of delayed calls, each with a body of at most 64 KiB. Further calls are handed back. */
 const DELAYED_MAX = 256
 
 const SEEN_MAX = 1_000
 
 /** Number of deliveries of one record after which its job counts as poison. Kafka silently drops a record after five deliveries. */
 const DELIVERIES_MAX = 4
-/** Age of a job, in ms, from which its ingress may count as dead. The first heartbeat of the ingress must have arrived by then. */
+/** Age of a job, in ms, from which its ingress can count as dead. By this time, the first heartbeat of the ingress must have arrived. */
 const ORPHAN_AGE_MS = 5_000
 
-/** Maximum number of requeues of a call whose model this worker has, but without a free permit. */
+/** Maximum number of requeues of a call if this worker has the model but no free permit. */
 const REQUEUES_MAX = 2
 
 interface CallsOptions {
@@ -129,8 +130,8 @@ export class Calls {
   }
 
   /**
-   * True if the ingress of the job is dead, because no heartbeat was ever received. False for a young job, which may have
-   * overtaken the first heartbeat.
+   * Whether the ingress of the job is dead, because no heartbeat was ever received. False for a young job, which may have arrived before the first
+   * heartbeat.
    */
   #isOrphan(job: AttachedEnvelope): boolean {
     return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.#options.presence().isDead(job.reply.boot)
@@ -165,7 +166,7 @@ class Requeue {
     return this.#seen.get(`${id}:${attempt}`) ?? 0
   }
 
-  /** Requeues a call. @returns False if too many calls are delayed: the caller hands the job back */
+  /** Requeues a call. @returns False if too many calls are delayed, so that the caller must hand the job back */
   requeue({ priority }: Lane, delivery: Delivery, job: AttachedEnvelope): boolean {
     if (this.#delayed >= DELAYED_MAX) return false
     this.#delayed++
@@ -182,13 +183,13 @@ class Requeue {
     }
     this.#requeued++
     poller.pause(REQUEUE_PAUSE_MS)
-    // If this process crashes here, then the record exists twice. The ingress then rejects the second start.
+    // If this process crashes here, then the record exists twice. The ingress rejects the second start.
     await broker.submit(topic, delivery.value).then(
       () => delivery.acknowledge(),
       () => delivery.release(),
     )
     this.#delayed--
-    // A drain waits until no call is delayed; `free` makes it check again.
+    // A drain waits until no call is delayed. `free` makes the drain check again.
     if (poller.stopped.aborted) poller.free()
   }
 

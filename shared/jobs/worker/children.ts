@@ -1,9 +1,9 @@
 /*
- * Child jobs of one attempt of a composed job: submits them, and reads their ends.
+ * Submits the child jobs of one attempt of a composed job, and reads their ends.
  *
- * A child has an id derived from parent id and key, so a submission that a later attempt repeats returns the existing child. A submission is
- * a write of the parent's row. If another worker owns the parent by now, then the submission fails. Submissions are sequential, so that each
- * one is counted before the next limit check: 500 children per job, 50 at once by default, and 3 levels.
+ * A child has an id derived from parent id and key, so a submission that a later attempt repeats returns the existing child. A submission is a write
+ * of the parent's row. If another worker owns the parent now, then the submission fails. Submissions are sequential, so that each child is counted
+ * before the next limit check. The limits are 500 children per job, 50 unended children by default, and 3 levels.
  */
 
 import type { DurableJob } from '#schemas/durable-job.ts'
@@ -23,7 +23,7 @@ import { lost, tooMuch } from './steps.ts'
 
 /** Maximum levels of child jobs below a job that a caller submitted. */
 const DEPTH_MAX = 3
-/** Maximum number of children of one job, and maximum number of its children that have not ended. */
+/** Maximum number of children of one job, and maximum number of its unended children. */
 const CHILDREN_MAX = 500
 const UNENDED_MAX = 50
 
@@ -53,12 +53,11 @@ export class Children {
     this.#count = options.job.children
   }
 
-  /** @throws ServiceError `invalid_request` beyond the limits */
   submit(child: ChildJob): Promise<string> {
     const id = childJobId(this.#options.job.id, child.key)
     let submitted = this.#asked.get(id)
     if (!submitted) {
-      // Submissions are sequential, so that each one is counted before the next limit check.
+      // Submissions are sequential, so that each child is counted before the next limit check.
       submitted = this.#last.then(() => this.#once(id, child))
       this.#asked.set(id, submitted)
       this.#last = submitted.catch(() => this.#asked.delete(id))
@@ -79,11 +78,14 @@ export class Children {
     return children
   }
 
-  /** The end of a child, or of a grandchild if `parent` is a child. Undefined if it has not ended or does not exist. */
+  /**
+   * Returns the end of a child, or of a grandchild if `parent` is a child. Undefined if the child has not ended or does
+   * not exist.
+   */
   async findEnd(id: string, parent: string = this.#options.job.id): Promise<ChildEnd | undefined> {
     const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(ALL_TENANTS, id)))
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === parent
-    // Child ids are derived from the id of the parent, so a child of another parent never matches.
+    // Child ids are derived from the parent's id, so a child of another parent never matches.
     return isOurs && child.tenant === this.#options.job.tenant ? await this.endOf(child) : undefined
   }
 
@@ -110,7 +112,7 @@ export class Children {
     const moved = await writes.write(() => (held) => store.submitChild(held, made))
     if (!moved) throw lost(signal)
     this.#count++
-    // The child is committed. The next submission need not wait for its publication.
+    // The child is committed, so the next submission does not wait for its publication.
     void this.#publish({ id, pool, kind, model, priority: job.priority }, request)
     return id
   }
@@ -159,7 +161,7 @@ const ERRORS_OF: Readonly<Record<'failed' | 'cancelled' | 'expired', ErrorBody>>
   expired: { code: 'job_expired', message: 'The job waited longer than its deadline allows.', param: null },
 }
 
-/** Context with which the result of a child is stored in the format of the corresponding API call. */
+/** Returns the context that formats the result of a child like the answer of the corresponding API call. */
 function encodeOf(id: string, { request_id }: DurableJob, model: string): EncodeContext {
   const call_id = id.slice('job_'.length)
   const created_at = Math.floor(Date.now() / 1_000)

@@ -1,16 +1,16 @@
 /*
- * Claims of durable jobs: decides which of them this worker takes from the store, and when.
+ * Decides which durable jobs this worker claims from the store, and when.
  *
  * The invariant: each claim has a reserved slot, and a permit of its model's bulkhead.
  *
- * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, in tenant order. If no slot is
- * free, then the record is acknowledged and dropped, and no attempt is spent. A later pull claims the job, here or on another worker.
+ * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, round robin over tenants. If no slot
+ * is free, then the record is acknowledged and dropped, and no attempt is counted. A later claim on any worker takes the job.
  *
- * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to the broker for 25 ms
- * first, and durable jobs get the rest (docs/internals/design.md, Fairness).
+ * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to the broker for 25 ms first, and
+ * durable jobs get the rest (docs/internals/design.md, Fairness).
  *
- * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free, attached
- * calls have 25 ms to take it.
+ * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free, attached calls have
+ * 25 ms to take it.
  */
 
 import type { JobEnvelope, PoolName } from '#schemas/job.ts'
@@ -35,11 +35,11 @@ const PULL_MAX = 64
 /** Maximum number of queues in `#held`. The scheduler announces the jobs of further queues again. */
 const HELD_MAX = 1_000
 const PULL_MS = 1_000
-/** Time for which slots beyond the share of durable jobs are offered to attached calls: several round trips to the broker. */
+/** Time in ms for which slots beyond the durable jobs' share are offered to attached calls. The value is several round trips to the broker. */
 const OFFER_MS = 25
 /**
- * If no attached call arrived recently, then half of the slots are kept free for attached calls for 100 ms, at most once per second. Half
- * of the slots thus idle for at most a tenth of the time.
+ * If no attached call arrived recently, then half of the slots are kept free for attached calls for 100 ms, at most once per second. Half of the
+ * slots are therefore idle for at most a tenth of the time.
  */
 const FIRST_OFFER_MS = 100
 const FIRST_OFFER_EVERY_MS = 1_000
@@ -63,7 +63,7 @@ interface Pull {
   count: number
 }
 
-/** Records of jobs of one kind, model and lane that arrived together. Each has a reserved slot. */
+/** Queue records of one kind, model and lane that arrived together. Each record has a reserved slot. */
 interface Hints {
   readonly lane: Lane
   readonly bulkhead: ModelBulkhead
@@ -76,7 +76,9 @@ export class Claims {
   readonly #stopPulling: () => void
   readonly #hints: Hints[] = []
   readonly #pulls: Pull[] = []
-  /** Queues that returned no job although jobs wait: every waiting tenant is at its concurrency limit. */
+  /**
+   * Queues in which jobs wait but no claim returned a job, because every waiting tenant is at its concurrency limit.
+   */
   readonly #held = new Map<string, QueuedOf>()
   #offer: NodeJS.Timeout | undefined
   #offeredAtMs = Number.NEGATIVE_INFINITY
@@ -88,18 +90,18 @@ export class Claims {
   }
 
   /**
-   * Claims the next job of the same kind, model and priority as the record, in tenant order. That may be another job than the one in the
+   * Claims the next job of the record's kind, model and priority, round robin over tenants. The claimed job may be another one than the job in the
    * record.
    *
-   * The record is always acknowledged, so the broker never reaches its delivery limit. A job that stays in the store is claimed later or
-   * announced again.
+   * The record is always acknowledged, so the broker never reaches its delivery limit. A job that stays in the store is claimed later or announced
+   * again.
    */
   onDelivery(lane: Lane, delivery: Delivery, envelope: JobEnvelope, kind: Handler): void {
     const { presence, bulkheads } = this.#options
     const bulkhead = bulkheads.of(envelope)
     if (!this.#mustWait(lane, bulkhead)) return this.#hint({ lane, bulkhead, kind, deliveries: [delivery] })
     delivery.acknowledge()
-    // Free slots are offered to attached calls again, because calls may be queued behind this record.
+    // Attached calls may be queued behind this record, so free slots are offered to them again.
     if (this.#offer) this.#offerSlots()
     if (bulkhead.wait(lane.priority)) presence.publishCapacity()
     this.pull()
@@ -147,16 +149,18 @@ export class Claims {
     if (poller.stopped.aborted) return
     const waiting = [...bulkheads.waiting()]
     const next = this.#pulledLast ? waiting.indexOf(this.#pulledLast) + 1 : 0
-    // Models with equally many slots alternate. Otherwise the first one would get every freed slot.
+    // Models that hold equally many slots alternate. Otherwise the first one would get every freed slot.
     for (const bulkhead of fewestFirst([...waiting.slice(next), ...waiting.slice(0, next)])) {
       for (const lane of poller.lanes) if (bulkhead.isWaiting(lane.priority)) this.#pullFor(lane, bulkhead, isOffered)
     }
   }
 
   /**
-   * True if this worker should not claim now. First reason: no slot is free. Second: jobs of this queue already wait, and a pull
-   * serves them in tenant order. Third: this worker does not have the model, but another one may. After UNKNOWN_MODEL_MS the job
-   * is claimed anyway, so that it fails with a reason.
+   * Whether this worker should not claim now, for one of three reasons:
+   *
+   * 1. No slot is free.
+   * 2. Jobs of this queue already wait, and a periodic claim serves them round robin.
+   * 3. This worker does not have the model, but another worker may. After UNKNOWN_MODEL_MS the job is claimed anyway, so that it fails with a reason.
    */
   #mustWait(lane: Lane, bulkhead: ModelBulkhead): boolean {
     const { pool, presence, bulkheads } = this.#options
@@ -183,15 +187,12 @@ export class Claims {
     const { length: count } = deliveries
     const claimed = await this.#claim(lane, bulkhead, kind, count)
     for (const delivery of deliveries) delivery.acknowledge()
-    // The claim failed. The periodic pull repeats it, because the bulkhead now lists these jobs as waiting.
+    // The claim failed. These jobs now count as waiting, so the periodic claim repeats the attempt.
     if (claimed === undefined) bulkhead.wait(lane.priority)
     if (claimed !== count) this.#options.poller.free()
   }
 
-  /**
-   * Slots are reserved at once, but the claim follows in a later event-loop iteration. Slots that are freed together thus share one claim
-   * statement.
-   */
+  /** Reserves slots at once, and claims in a later event-loop iteration. Slots that become free together therefore share one claim statement. */
   #pullFor(lane: Lane, bulkhead: ModelBulkhead, isOffered: boolean): void {
     const kind = this.#options.kinds[bulkhead.kind]
     const same = this.#pulls.find((pull) => pull.lane === lane && pull.bulkhead === bulkhead)
@@ -211,7 +212,7 @@ export class Claims {
     bulkhead.beginPull(lane.priority)
     const claimed = await this.#claim(lane, bulkhead, kind, count)
     bulkhead.endPull(lane.priority, claimed === undefined || claimed === count)
-    // After a failed claim, no slot is announced as free, because an immediate retry would fail too. The periodic pull retries.
+    // After a failed claim, free slots are not announced, because an immediate retry would fail too. The periodic claim retries.
     if (claimed !== undefined) this.#options.poller.free()
   }
 
@@ -229,8 +230,8 @@ export class Claims {
   }
 
   /**
-   * Called if fewer jobs were claimed than slots were reserved. If jobs still wait, then their tenants are at their limits. No
-   * event reports when that changes, so the queue is retried.
+   * Called if fewer jobs were claimed than slots were reserved. If jobs still wait, then their tenants are at their limits. No event reports the end
+   * of this state, so the queue is retried.
    */
   async #noteHeld(of: QueuedOf): Promise<void> {
     if (this.#held.size < HELD_MAX && (await this.#options.runs.isWaiting(of))) {
@@ -247,7 +248,7 @@ export class Claims {
       else attempt.handBack()
     }
     if (runs.isLapsed) attempt.handBack()
-    // The cancel may arrive before the response of the claim, when there is no attempt to stop yet.
+    // The cancel may arrive before the response of the claim, while no attempt exists that could be stopped.
     const cancel = attempts.wasCancelled(job)
     if (cancel) attempt.cancel(cancel === 'partial')
     await attempts.run(lane, attempt)

@@ -1,22 +1,20 @@
 /*
  * Composed job: one attempt of a durable job that runs steps and child jobs (docs/internals/design.md, Composed jobs).
  *
- * The problem: such a job runs for minutes to hours. A crash must not repeat paid external calls, and a waiting parent must not occupy a
- * slot.
+ * The problem: such a job runs for minutes to hours. A crash must not repeat paid external calls, and a waiting parent must not occupy a slot.
  *
  * How it works:
- * 1. The handler runs from its beginning in every attempt. Each external call is a step, whose result is committed before it is returned. A
- *    later attempt reads the record instead (`steps.ts`).
- * 2. Work of other pools is submitted as child jobs, with ids derived from parent id and key. Thus a repeated submission finds the existing
- *    child (`children.ts`).
- * 3. If the handler waits for unfinished children and nothing else is in progress, then the attempt is parked: its slot is freed. The last
- *    child that ends requeues the parent.
+ * 1. The handler runs from its beginning in every attempt. Each external call is a step, whose result is committed before it is returned. A later
+ *    attempt reads the record instead (`steps.ts`).
+ * 2. Work of other pools is submitted as child jobs. Their ids are derived from parent id and key, so a repeated submission finds the existing child
+ *    (`children.ts`).
+ * 3. If the handler waits for unfinished children and nothing else is in progress, then the attempt is parked, which frees its slot. The last child
+ *    that ends requeues the parent.
  *
- * Example: a handler runs 3 steps and submits 10 children, then its worker crashes. The next attempt reads the 3 records, finds the 10
- * children and waits, without a single external call.
+ * Example: a handler runs 3 steps and submits 10 children, then its worker crashes. The next attempt reads the 3 records, finds the 10 children and
+ * waits, without a single external call.
  *
- * Rejected alternative: storing the handler's state. Code changes would invalidate it, and every local variable would have to be
- * serializable.
+ * Rejected alternative: storing the handler's state. Code changes would invalidate it, and every local variable would have to be serializable.
  */
 
 import type { DurableJob } from '#schemas/durable-job.ts'
@@ -27,7 +25,7 @@ import type { NewEvent } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'
 
-/** Fraction of the total time of a job, at its end, in which the job should write its final, possibly partial, result. */
+/** Last fraction of a job's total time, in which the job should write its final, possibly partial, result. */
 const WRAP_UP_SHARE = 0.15
 const WRAP_UP_MS = { min: 2_000, max: 60_000 }
 
@@ -124,8 +122,8 @@ export class Composing implements Composition {
   }
 
   /**
-   * Runs work, and rejects when the attempt is aborted. Otherwise a pending write could wait for an unreachable store while another
-   * worker already runs the job.
+   * Runs work, and rejects when the attempt is aborted. Otherwise a pending write could wait for an unreachable store while another worker already
+   * runs the job.
    */
   async #busy<T>(work: () => Promise<T>): Promise<T> {
     this.#underWay++
@@ -137,7 +135,7 @@ export class Composing implements Composition {
     }
   }
 
-  /** Parks the attempt: the promise never resolves, and rejects if the attempt is aborted. */
+  /** Parks the attempt. The promise never resolves, and rejects if the attempt is aborted. */
   #leave(ids: readonly string[]): Promise<never> {
     for (const id of ids) this.#awaited.add(id)
     this.#parkSoon()
@@ -148,7 +146,7 @@ export class Composing implements Composition {
     })
   }
 
-  /** Parks the attempt in a later event-loop iteration, because the handler may start another step right after this one. */
+  /** Parks the attempt in a later event-loop iteration, because the handler may start another step in this iteration. */
   #parkSoon(): void {
     if (this.#awaited.size === 0) return
     setImmediate(() => {

@@ -1,14 +1,14 @@
 /*
- * Output of one attempt of a durable job: encodes events in the format of the endpoint, and commits them to the store, in order.
+ * Encodes the output of one attempt of a durable job in the format of the endpoint, and commits it to the store, in order.
  *
- * 1. With streaming, output is committed every 50 ms, or less often if the store is slow. Writes take at most a quarter of the time of a run.
+ * 1. With streaming, output is committed every 50 ms, or less often if the store is slow. Writes take at most a quarter of a run's time.
  * 2. An end, a retry or a wait for children is committed together with the remaining output. A cancel or a hand-back drops that output.
- * 3. A failure is retried by the rules of `decide.ts`. While the retry budget is exhausted, many jobs are failing at the same time. Retries
- *    are then spread over a longer time.
+ * 3. A failure is retried by the rules of `decide.ts`. An exhausted retry budget means that many jobs fail at the same time, so retries are then
+ *    spread over a longer time.
  * 4. Events are published after their commit (`owner-writes.ts`).
  *
- * The invariant: if the store rejects a write, then another worker owns the job, and `onStop` is called. While the store is unreachable, the
- * engine waits (backpressure) instead of losing output.
+ * The invariant: if the store rejects a write, then another worker owns the job, and `onStop` is called. While the store is unreachable, the engine
+ * waits (backpressure) instead of losing output.
  */
 
 import type { DurableJob } from '#schemas/durable-job.ts'
@@ -32,20 +32,20 @@ import { delay, OwnerWrites } from './owner-writes.ts'
 import { Replaying } from './replay.ts'
 import type { AttemptSink } from './reporter.ts'
 
-/** Interval at which output is committed (docs/internals/design.md, Commit before publish). */
+/** Interval in ms at which output is committed (docs/internals/design.md, Commit before publish). */
 const FLUSH_MS = 50
 const BUSY_SHARE = 1 / 4
-/** Maximum pause between writes, so that one slow write does not silence a run for long. */
+/** Maximum pause between writes, in ms, so that one slow write does not delay output for long. */
 const PAUSE_MS_MAX = 2_000
-/** Bytes of uncommitted output at which the engine has to wait. */
+/** Bytes of uncommitted output at which the engine must wait. */
 const BACKLOG_BYTES = 256 * 1024
-/** Number of messages after which a write takes no more output. Encoding and storing them blocks the event loop for about 5 ms. */
+/** Maximum number of messages per write. Encoding and storing this many blocks the event loop for about 5 ms. */
 const WRITE_MESSAGES_MAX = 256
-/** Size of output ({@link sizeOf}) after which a write takes no more, because one transaction stores all of it. */
+/** Maximum size of output ({@link sizeOf}) per write, because one transaction stores all of it. */
 const WRITE_SIZE_MAX = 256 * 1024
 /** Maximum number of events that are encoded at a time. One event becomes up to six messages. */
 const ENCODED_AT_ONCE = 16
-/** Minimum interval between progress events of one attempt (docs/internals/protocol.md, Job events). */
+/** Minimum interval between progress events of one attempt, in ms (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
 export const DURABLE_POLICY: RetryPolicy = {
@@ -72,8 +72,12 @@ export interface RunOptions {
 export class DurableRun implements AttemptSink {
   readonly canRestart = true
   /**
-   * Called when the attempt must stop. `cancelled`: the job was cancelled. `partial`: the job was cancelled and may write a
-   * partial result. `lost`: another worker owns the job. `lapsed`: the lease is about to expire, so the job is handed back.
+   * Called when the attempt must stop.
+   *
+   * 1. `cancelled`: the job was cancelled.
+   * 2. `partial`: the job was cancelled and may write a partial result.
+   * 3. `lost`: another worker owns the job.
+   * 4. `lapsed`: the lease is about to expire, so the job is handed back.
    */
   onStop: (reason: 'cancelled' | 'partial' | 'lost' | 'lapsed') => void = () => {}
   readonly #job: JobEnvelope
@@ -93,7 +97,7 @@ export class DurableRun implements AttemptSink {
   #progressAtMs = 0
   #encodingError: unknown
   #flush: Promise<void> | undefined
-  /** Aborts when the run is about to end: pending output is then committed together with the end. */
+  /** Aborts when the run is about to end. Pending output is then committed together with the end. */
   readonly #ending = new AbortController()
 
   constructor(job: JobEnvelope, kind: Kind, moved: TransitionResult, boot: string, options: RunOptions) {
@@ -106,7 +110,7 @@ export class DurableRun implements AttemptSink {
     this.#whole = new EventBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new EventBuffer(kind.merge)
-    // A partial result was already requested during an earlier attempt.
+    // A partial result was already requested in an earlier attempt.
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
@@ -149,7 +153,7 @@ export class DurableRun implements AttemptSink {
   async completed(): Promise<void> {
     await this.#stopFlushing()
     await this.#writeBacklog()
-    // Output that could not be encoded is missing from the record, so the job must not end as completed.
+    // Some output could not be encoded and is missing in the store, so the job must not end as completed.
     if (this.#encodingError !== undefined) throw this.#encodingError
     const events = this.#whole.takeAll()
     const result = await this.#answer.whole(events, this.#encode)
@@ -242,14 +246,17 @@ export class DurableRun implements AttemptSink {
     return this.#progressAtMs > 0 || this.#claimed.progress !== null
   }
 
-  /** Derived from the job's total time since its first start, so that the value is equal in every attempt. */
+  /**
+   * Time before the deadline, in ms, at which the job should write its result. Derived from the job's total time, so
+   * that the value is equal in every attempt.
+   */
   get #wrapUpMs(): number {
     const { deadline_ms, started_at_ms, run_at_ms } = this.#claimed
     return this.#kind.wrapUpMs ?? wrapUpMsOf(deadline_ms - (started_at_ms ?? run_at_ms))
   }
 
   async #stopFlushing(): Promise<void> {
-    // An explicit reason avoids the cost of a stack trace for an AbortError.
+    // Without an explicit reason, `abort` would create an AbortError with a costly stack trace.
     this.#ending.abort('ended')
     await this.#flush
   }
@@ -273,8 +280,8 @@ export class DurableRun implements AttemptSink {
   }
 
   /**
-   * Commits output until the rest fits into one more write, which is the write of the end or the step. If output cannot be encoded, then
-   * that write reports the error.
+   * Commits output until the rest fits into the next write, which also contains the end or the step. If output cannot be encoded, then that write
+   * reports the error.
    */
   async #writeBacklog(): Promise<void> {
     while (!this.#isBacklogSmall() && !this.#writes.isLost) await this.#writeSome()
@@ -309,7 +316,7 @@ export class DurableRun implements AttemptSink {
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
 
-  /** @param withProgress If false, then pending progress is dropped: a job that ends before its first progress event needs none */
+  /** @param withProgress If false, then pending progress is dropped. A job that ends before its first progress event needs none */
   #takeOutput(
     withProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS,
     messagesMax = Number.POSITIVE_INFINITY,
@@ -334,7 +341,7 @@ export class DurableRun implements AttemptSink {
     }
   }
 
-  /** Output of a failed attempt. If encoding fails as well, then the job fails without output instead of never ending. */
+  /** Takes the output of a failed attempt. If encoding fails as well, then the job fails without output, because otherwise it would never end. */
   #takeOutputIfEncodable(withProgress: boolean): NewEvent[] {
     try {
       return this.#takeOutput(withProgress)
@@ -366,7 +373,7 @@ export class DurableRun implements AttemptSink {
   }
 }
 
-/** Usage of a job, as reported by the answer. Token counts that the answer lacks (plain text, for example) come from the events. */
+/** Returns the usage of a job, as reported by the answer. Token counts that the answer lacks, such as a plain text, come from the events. */
 function usageOf(result: unknown, events: readonly unknown[]): unknown {
   const reported = (result as { usage?: object } | null)?.usage
   if (reported && ('input_tokens' in reported || 'prompt_tokens' in reported)) return reported
@@ -376,7 +383,7 @@ function usageOf(result: unknown, events: readonly unknown[]): unknown {
   return last ? { ...last.usage, ...reported } : reported
 }
 
-/** The stored event of one streamed message. The message is stored without framing, so that any transport can send it later. */
+/** Makes the stored event of one streamed message. The message is stored without framing, so that any transport can send it later. */
 function outputOf(frame: Frame): NewEvent {
   return { type: 'job.output.delta', data: { chunk: frame.value ?? JSON.parse(frame.data) } }
 }

@@ -12,7 +12,9 @@ import type { Dispatch, QueuedOf, Store, TransitionResult } from '#shared/store/
 import { DurableRun } from './durable-run.ts'
 
 const TURNS_MAX = 1_000
-/** Runs are stopped this many ms before their lease expires, but at most this fraction of the lease before. */
+/**
+ * Time in ms before the expiry of a lease at which runs are stopped, and maximum fraction of the lease for this time.
+ */
 const STOP_MS = 1_000
 const STOP_SHARE = 1 / 6
 
@@ -44,22 +46,22 @@ interface Held {
 /**
  * Leases and claims of the durable jobs of one worker (docs/internals/design.md, Failure detection).
  *
- * The problem: a worker may hang, or lose its connection to the store, while another worker takes over its jobs. Two workers must
- * not run one job for long, and never both commit.
+ * The problem: a worker may hang, or lose its connection to the store, while another worker takes over its jobs. Two workers must not run one job for
+ * long, and never both commit.
  *
- * The invariant: a job has one owner, and every write names the owner and the attempt. The store rejects writes of former owners.
- * This worker also stops its runs before its lease expires.
+ * The invariant: a job has one owner, and every write names the owner and the attempt. The store rejects writes of former owners. This worker also
+ * stops its runs before its lease expires.
  *
  * How it works:
- * 1. One lease per process, not per job, is renewed every third of `leaseMs`. The response lists all jobs that the store assigns
- *   to this process.
+ * 1. One lease per process, instead of one per job, is renewed every third of `leaseMs`. The response lists all jobs that the store assigns to this
+ *    process.
  * 2. A run whose job is missing in the list is aborted. A run with a cancel request is cancelled.
  * 3. A listed job without a run is an orphaned claim, whose response was lost. That job is handed back.
- * 4. If no renewal succeeds in time, then all runs stop and nothing is claimed. The process measures that with its own monotonic
- *   clock, because it may be the only one that cannot reach the store.
+ * 4. If no renewal succeeds in time, then all runs stop and nothing is claimed. The process measures the time with its own monotonic clock, because
+ *    possibly only this process cannot reach the store.
  *
- * Example: `leaseMs` is 15 s, so renewals are sent every 5 s. After a failed renewal, runs stop 14 s after the last successful
- * one, a second before another worker may claim their jobs.
+ * Example: `leaseMs` is 15 s, so renewals are sent every 5 s. After a failed renewal, runs stop 14 s after the last successful one, a second before
+ * another worker may claim their jobs.
  */
 export class DurableRuns {
   readonly dispatcher: Dispatcher
@@ -84,7 +86,7 @@ export class DurableRuns {
     this.#family = new Family({ ...options, dispatcher: this.dispatcher })
   }
 
-  /** Acquires the lease, without which nothing can be claimed. If the store is down, then renewals continue in the background. */
+  /** Acquires the lease, without which nothing can be claimed. If the store is unreachable, then renewals continue in the background. */
   static async open(options: DurableRunsOptions): Promise<DurableRuns> {
     const runs = new DurableRuns(options)
     await runs.#renew()
@@ -99,8 +101,8 @@ export class DurableRuns {
   }
 
   /**
-   * Claims at most `limit` queued jobs of a model in tenant order (docs/internals/design.md, Fairness). Returns undefined if the store failed.
-   * If the claim was committed nevertheless, then the orphaned jobs are handed back later.
+   * Claims at most `limit` queued jobs of a model, round robin over tenants (docs/internals/design.md, Fairness). Returns undefined if the store
+   * failed. If the claim was committed in spite of the failure, then the claimed jobs are handed back later.
    */
   async claimNext(of: QueuedOf, kind: Kind, limit: number): Promise<ClaimedJob[] | undefined> {
     if (this.isLapsed) return undefined
@@ -111,7 +113,7 @@ export class DurableRuns {
     this.#pulls.add(pull)
     try {
       const claimed = await pull
-      // The claim was made under a lease that has expired since, so others may already run these jobs.
+      // The lease under which the claim was made has expired since, so other workers may already run these jobs.
       if (this.#lapses !== lapses) return undefined
       this.#serve(turns, claimed)
       return claimed.flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
@@ -131,7 +133,7 @@ export class DurableRuns {
     if (this.#held.get(job.id)?.attempt === job.attempt) this.#held.delete(job.id)
   }
 
-  /** Abandons pending writes. The runs end, and the scheduler requeues their jobs after the lease expired. */
+  /** Abandons pending writes and ends the runs. The scheduler requeues their jobs after the lease has expired. */
   giveUp(): void {
     this.#gone.abort()
   }
@@ -159,7 +161,8 @@ export class DurableRuns {
     const options = { store, blobs, log, ...more }
     const sink = new DurableRun(job, kind, moved, boot, options)
     sink.publishSoon(moved)
-    // An older attempt of this job still runs here and has lost ownership. Once replaced in the map, no renewal would stop it.
+    // An older attempt of this job still runs here although it no longer owns the job. The attempt is stopped now, because renewals stop only
+    // attempts that are in the map.
     this.#held.get(job.id)?.sink.lose()
     this.#held.set(job.id, { attempt, sink })
     return { job, sink }
@@ -175,7 +178,9 @@ export class DurableRuns {
     }
   }
 
-  /** Advances the round robin over tenants: in order of their names, starting after the tenant served last. */
+  /**
+   * Advances the round robin over tenants, which continues in the order of their names after the tenant served last.
+   */
   #serve(turns: string, claimed: readonly Dispatch[]): void {
     const last = this.#served.get(turns) ?? ''
     const tenants = claimed.map(({ job }) => job.tenant).toSorted()
@@ -198,7 +203,7 @@ export class DurableRuns {
       this.#extendLease(requestedAtMs + leaseMs)
       this.#stopLost(before, owned)
       for (const job of owned) if (job.isCancelRequested || job.isToWrapUp) this.#cancel(job)
-      // Reconciliation waits for claims in progress, and must not delay the next renewal.
+      // Reconciliation waits for claims in progress, so it must not delay the next renewal.
       const reconciled = this.#reconcile(owned).catch((error: unknown) => {
         this.#options.log.info({ err: error }, 'jobs whose claim response was lost could not be requeued; retrying')
       })
@@ -210,8 +215,8 @@ export class DurableRuns {
   }
 
   /**
-   * Extends the lease, counted from the time at which the renewal was sent. The store counts from its receipt, which is later, so this
-   * process always stops first.
+   * Extends the lease from the time at which the renewal was sent. The store extends it from the time of receipt, which is later, so this process
+   * always stops first.
    */
   #extendLease(untilMs: number): void {
     if (this.isLapsed) this.#lapses++
@@ -226,7 +231,7 @@ export class DurableRuns {
     for (const { sink } of this.#held.values()) sink.onStop('lapsed')
   }
 
-  /** Stops runs whose jobs are missing in the response of a renewal. Only jobs that were held before the request was sent are compared. */
+  /** Stops runs whose jobs are missing in the response of a renewal. Jobs that were claimed after the request was sent are ignored. */
   #stopLost(before: [string, Held][], owned: OwnedJob[]): void {
     const attempts = new Map(owned.map(({ id, attempt }) => [id, attempt]))
     for (const [id, held] of before) {
@@ -239,7 +244,7 @@ export class DurableRuns {
     if (held?.attempt === attempt) held.sink.onStop(isPartial ? 'partial' : 'cancelled')
   }
 
-  /** Hands back orphaned claims: jobs that the store assigned, but whose response was lost. */
+  /** Hands back jobs that the store assigned to this process by a claim whose response was lost. */
   async #reconcile(owned: readonly OwnedJob[]): Promise<void> {
     const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id)
     if (!owned.some(isUnknown)) return
@@ -249,8 +254,8 @@ export class DurableRuns {
   }
 
   async #handBack({ id, attempt }: OwnedJob): Promise<void> {
-    // With chunk 0, the store rejects the hand-back if the attempt has already written output. In that case the response of the claim did
-    // arrive, and the run has ended since.
+    // The hand-back has the write number 0, so the store rejects it if the attempt has already written output. Output proves that the response of the
+    // claim did arrive, and the run has ended since.
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return

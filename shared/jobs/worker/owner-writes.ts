@@ -1,12 +1,12 @@
 /*
- * Writes of one attempt of a durable job to the store: sequential, and numbered (`chunk`).
+ * Writes of one attempt of a durable job to the store. The writes are sequential and numbered (`chunk`).
  *
  * Commit before publish: an event is published only after the store has committed it, so no subscriber sees an event that a crash could undo.
  *
- * If the store is unreachable, then the same write is retried with the same number. Thus the store can detect a repeated write whose response
+ * If the store is unreachable, then the write is retried with an unchanged number. By this number, the store detects a repeated write whose response
  * was lost. Example: write 3 commits, but its response is lost. The repeated write 3 adds no second event.
  *
- * If the store rejects a write, then another worker owns the job. The attempt stops, and its later writes do nothing.
+ * If the store rejects a write, then another worker owns the job. The attempt stops, and its later writes have no effect.
  */
 
 import type { Dispatcher, Family } from '#shared/jobs/durable/dispatch.ts'
@@ -14,7 +14,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { HeldAttempt, TransitionResult } from '#shared/store/store.ts'
 
-/** Time for which the event of a claim waits for the first write. All events of a short job are thus published in one record. */
+/** Time in ms for which the event of a claim waits for the first write. All events of a short job are then published in one record. */
 const PUBLISH_DELAY_MS = 20
 const REWRITE_MS = { min: 100, max: 2_000 }
 
@@ -44,7 +44,7 @@ export class OwnerWrites {
     this.#onLost = onLost
   }
 
-  /** Publishes the claim together with the first write, or 20 ms later if none follows. Call at most once, before any write. */
+  /** Publishes the claim together with the first write, or after 20 ms if no write follows. Called at most once, before any write. */
   publishSoon(claimed: TransitionResult): void {
     this.#unpublished = claimed
     this.#timer = setTimeout(() => this.#publish(), PUBLISH_DELAY_MS)
@@ -65,23 +65,26 @@ export class OwnerWrites {
   /**
    * Writes after all earlier writes. Returns undefined if another worker owns the job, or if there was nothing to write.
    *
-   * @param prepare Called when all earlier writes are done; returns undefined if there is nothing to write
+   * @param prepare Called when all earlier writes are done. Returns undefined if there is nothing to write
    * @param result The result of the job, for callers that wait for its end
    */
   write(prepare: () => OwnerWrite | undefined, result?: unknown): Promise<TransitionResult | undefined> {
     const written = this.#last.then(() => this.#writeNext(prepare, result))
     this.#last = written.catch(() => {
-      // The caller receives the error; later writes continue.
+      // Only the caller receives the error, and later writes continue.
     })
     return written
   }
 
-  /** Reads from the store and retries while it is unreachable. Returns undefined if another worker owns the job. */
+  /**
+   * Reads from the store. While the store is unreachable, the read is retried. Returns undefined if another worker owns
+   * the job.
+   */
   async read<T>(ask: () => Promise<T>): Promise<T | undefined> {
     return await this.#persist(ask)
   }
 
-  /** Call if another worker owns the job. A second call does nothing. */
+  /** Called when another worker owns the job. A second call has no effect. */
   lose(): void {
     if (this.isLost) return
     this.#lost.abort()
@@ -114,7 +117,10 @@ export class OwnerWrites {
     this.#options.dispatcher.publishMoved({ job: last.job, events }, result)
   }
 
-  /** Retries until the store responds. @throws Any error except an outage; also an outage if the process exits */
+  /**
+   * Repeats an operation until the store responds. @throws Any error except an outage. Also an outage if the process
+   * exits
+   */
   async #persist<T>(ask: () => Promise<T>): Promise<T | undefined> {
     const { signal } = this.#options
     for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {

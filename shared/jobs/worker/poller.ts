@@ -1,14 +1,14 @@
 /*
  * Consume loop of a worker: takes records from the queues of its pool while slots are free.
  *
- * The problem: a record that waits in a full worker could have started on another worker. So a worker never prefetches.
+ * The problem: a record that waits in a full worker could have started on another worker. A worker therefore never prefetches.
  *
- * How it works: a pool has one lane per priority, each with its own queue and loop. A poll requests a quarter of the lane's free slots, but
- * at least 8 of them if so many are free. A burst thus spreads over the workers. Each record goes to `calls.ts` (attached call) or
- * `claims.ts` (durable job). Example: 64 free slots give a poll of 16 records, 20 give 8, and 5 give 5.
+ * How it works: a pool has one lane per priority, each with its own queue and loop. A poll requests a quarter of the lane's free slots, but at least
+ * 8 of them if so many are free. A burst is therefore distributed over the workers. Attached calls are passed to `calls.ts`, and durable jobs to
+ * `claims.ts`. Example: 64 free slots give a poll of 16 records, 20 give 8, and 5 give 5.
  *
- * The invariant: no poll requests more records than its lane has free slots. If one lane takes slots that a pending poll of the other lane
- * needs, then that poll is aborted. Models that hold no slot may use extra slots, unless another worker could start the job.
+ * The invariant: no poll requests more records than its lane has free slots. If one lane takes slots that a pending poll of the other lane needs,
+ * then that poll is aborted. Models that hold no slot may use extra slots, unless another worker could start the job.
  */
 
 import { setTimeout } from 'node:timers/promises'
@@ -33,18 +33,18 @@ export interface Lane {
   readonly consumer: QueueConsumer
   running: number
   busyAtMs: number
-  /** Number of records requested by the pending poll; 0: none is pending. */
+  /** Number of records that the pending poll requests. 0 if no poll is pending. */
   requested: number
   abort: AbortController
 }
 
 interface PollerOptions {
   readonly slots: number
-  /** Number of extra slots, beyond `slots`, for models that hold no slot ({@link ModelBulkheads.extra}); default: none. */
+  /** Number of slots beyond `slots` for models that hold no slot ({@link ModelBulkheads.extra}). Default: none. */
   readonly extra?: (free: number) => number
-  /** True if another worker could start queued jobs; default: none could. */
+  /** Whether another worker could start queued jobs. Default: no worker could. */
   readonly hasFreePeer?: () => boolean
-  /** Called for each record. If a slot is needed, then the callee calls {@link Poller.enter}. */
+  /** Called for each record. If the job needs a slot, then the callee calls {@link Poller.enter}. */
   onDelivery(lane: Lane, delivery: Delivery): void
   /** Called when a slot was freed or may have become available. */
   onSlotReleased(): void
@@ -58,9 +58,9 @@ export class Poller {
   #freed: PromiseWithResolvers<void> | undefined
   #lastTurnMs = Date.now()
   #taken = 0
-  /** Attached calls that occupy a slot. */
+  /** Number of attached calls that occupy a slot. */
   #attached = 0
-  /** All attached calls on this worker, including those that wait for a permit. */
+  /** Number of attached calls on this worker, including those that wait for a permit. */
   #attachedHere = 0
   #attachedAtMs = Number.NEGATIVE_INFINITY
   #pauseMs = 0
@@ -100,7 +100,7 @@ export class Poller {
     return this.#taken
   }
 
-  /** Milliseconds since the last iteration of the loop. With free slots, the value stays around a second; a full worker reports 0. */
+  /** Time in ms since the last iteration of the loop. With free slots, the value stays around a second. A full worker reports 0. */
   get idleMs(): number {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }
@@ -117,14 +117,14 @@ export class Poller {
   }
 
   /**
-   * True if a call that was taken from the queue may stay on this worker. While jobs run in extra slots, such a call waits here without a
+   * Whether a call that was taken from the queue may stay on this worker. While jobs run in extra slots, such a call waits on this worker without a
    * slot.
    */
   canKeep(lane: Lane): boolean {
     return this.slotsFor(lane) > 0 || (!this.#isDrained && this.running > this.#options.slots)
   }
 
-  /** Free slots of a lane; negative while extra slots are in use. */
+  /** Returns the free slots of a lane. Negative while extra slots are in use. */
   freeOf(lane: Lane): number {
     if (this.#isDrained) return Number.NEGATIVE_INFINITY
     const { slots } = this.#options
@@ -140,7 +140,7 @@ export class Poller {
     return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_EXPECTED_MS
   }
 
-  /** Number of further slots that durable jobs may take while attached calls wait: half of all slots, minus those that durable jobs use. */
+  /** Number of further slots that durable jobs may take while attached calls wait: half of all slots, minus those that durable jobs already use. */
   get durableShare(): number {
     return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
   }
@@ -153,11 +153,11 @@ export class Poller {
   enter(lane: Lane, count = 1, isAttached = false): void {
     lane.running += count
     if (isAttached) this.#attached += count
-    // Both lanes poll at the same time. After one lane has received jobs, the other must not request more than the remaining slots.
+    // Both lanes poll at the same time. When one lane has received jobs, the poll of the other lane must not request more than the remaining slots.
     for (const one of this.lanes) if (one.requested > 0 && one.requested > this.slotsFor(one)) abortPoll(one)
   }
 
-  /** Releases slots without announcing them; {@link free} announces them. */
+  /** Releases slots without announcing them. {@link free} announces released slots. */
   leave(lane: Lane, count = 1, isAttached = false): void {
     lane.running -= count
     if (isAttached) this.#attached -= count
@@ -174,7 +174,7 @@ export class Poller {
     for (const lane of this.lanes) abortPoll(lane)
   }
 
-  /** Takes no new jobs. Resolves when pending polls have returned. A second call waits as well. */
+  /** Stops polling. Resolves when pending polls have returned. A second call waits as well. */
   async stop(): Promise<void> {
     this.#stop.abort()
     for (const lane of this.lanes) abortPoll(lane)
@@ -199,7 +199,7 @@ export class Poller {
     }
   }
 
-  /** Resolves when a slot was freed (false), or when the check interval has passed (true). */
+  /** Waits for a free slot. Resolves with false when a slot was freed, or with true after the check interval. */
   async #untilReleasedOrCheck(): Promise<boolean> {
     const late = setTimeout(FULL_CHECK_INTERVAL_MS, true, { ref: false })
     return await Promise.race([this.#untilFreed().then(() => false), late])

@@ -23,11 +23,9 @@ export interface ReplayOptions extends ChildrenOptions {
 }
 
 /**
- * Replay of a composed job: steps and ends of children come from the record of an earlier job. No external call is made and no
- * child is submitted.
+ * Replay of a composed job: steps and ends of children come from the record of an earlier job. No external call is made and no child is submitted.
  *
- * If the replay requests something that was not recorded, then it fails. The error names the request and the most similar
- * recorded step.
+ * If the handler requests something that was not recorded, then the replay fails. The error names the request and the most similar recorded step.
  */
 export class Replaying implements Composition {
   readonly #options: ReplayOptions
@@ -45,7 +43,7 @@ export class Replaying implements Composition {
     return this.#options.inner.spent
   }
 
-  /** The record contains the decisions that depended on the clock, so the replay itself never runs out of time. */
+  /** The record already contains all decisions that depended on the clock, so the replay itself has unlimited time. */
   get wrapUpAtMs(): number {
     return this.cancelled.aborted ? 0 : Number.POSITIVE_INFINITY
   }
@@ -54,7 +52,7 @@ export class Replaying implements Composition {
     return await this.#options.inner.step(kind, input, async () => {
       const kept = await this.#recorded<T>(kind, input)
       if (kept) return kept
-      // The recorded job was cancelled at this point. The replay is cancelled too, and the handler continues without the step.
+      // The recorded job was cancelled at this point. The replay is therefore cancelled too, and the handler continues without the step.
       if (await this.#wasCancelled()) this.#cut.abort()
       throw await this.#missing(kind, input)
     })
@@ -95,7 +93,7 @@ export class Replaying implements Composition {
   }
 
   async wait(): Promise<void> {
-    // A replay never waits: the recorded job has waited, or continued without the children.
+    // A replay never waits, because the recorded job has already waited, or has continued without the children.
   }
 
   async endOf(id: string, parent?: string): Promise<ChildEnd | undefined> {

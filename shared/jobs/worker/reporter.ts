@@ -1,17 +1,17 @@
 /*
- * Delivery of events: sends the events of all jobs of this worker to their ingresses, batched across jobs.
+ * Sends the events of all jobs of this worker to their ingresses, batched across jobs.
  *
  * The problem: one record per token would overload the broker, and a fixed batch interval would delay the first token.
  *
- * How it works: at most one record per ingress is in flight. Events that arrive in the meantime go into the next record, and events of one
- * job are merged. The batch size thus follows the load (as in Nagle's algorithm). Records of many events start at least 6 ms apart. Each
- * record costs worker, broker and ingress about 2 ms of CPU time together, even if the record is small.
+ * How it works: at most one record per ingress is in flight. Events that arrive in the meantime go into the next record, and events of one job are
+ * merged. The batch size therefore follows the load, as in Nagle's algorithm. Records of many events start at least 6 ms apart. Each record costs
+ * worker, broker and ingress about 2 ms of CPU time together, even if the record is small.
  *
- * The invariant: events of an attempt arrive in order and without gaps, or the ingress detects the gap by `seq`. A record is resent until the
- * broker accepts it, and senders wait meanwhile (backpressure). An event that the broker rejects as too large fails its own attempt only.
+ * The invariant: events of an attempt arrive in order and without gaps, or the ingress detects the gap by `seq`. A record is resent until the broker
+ * accepts it, and senders wait meanwhile (backpressure). An event that the broker rejects as too large fails its own attempt only.
  *
- * Example: an idle worker sends its first token at once. If a round trip takes 5 ms and 100 streams produce 50 tokens per second each, then a
- * record carries about 25 events.
+ * Example: an idle worker sends its first token at once. If a round trip takes 5 ms and 100 streams produce 50 tokens per second each, then a record
+ * carries about 25 events.
  *
  * If ingress and worker share a process, then events are passed as objects (`LocalEvents`).
  */
@@ -34,25 +34,30 @@ import type { Log } from '#shared/log/log.ts'
 export interface AttemptSink {
   readonly canRestart: boolean
   /**
-   * Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large`; `internal_error`
-   * for an event too large for any record
+   * Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large`. `internal_error` for an event that
+   * exceeds the size of any record
    */
   event(event: unknown): Promise<void> | undefined
   readonly onProgress?: ((progress: Progress) => void) | undefined
-  /** @throws ServiceError if the output is incomplete; nothing is published then */
+  /**
+   * Ends the attempt as completed. @throws ServiceError if the output is incomplete. In this case nothing is published
+   */
   completed(): Promise<void>
-  /** @param isInfrastructure See {@link ServiceError.isInfrastructure}: a job that can wait is then retried */
+  /**
+   * Ends the attempt as failed. @param isInfrastructure See {@link ServiceError.isInfrastructure}. A durable job is
+   * then retried
+   */
   failed(error: ErrorBody, isInfrastructure?: boolean): Promise<void>
   handedBack(): Promise<void>
   cancelled(): Promise<void>
   /**
-   * Steps and child jobs for the handler; undefined for jobs without a store.
+   * Returns steps and child jobs for the handler. Undefined for jobs without a store.
    *
-   * @param onPark Called when the attempt must end with {@link AttemptSink.parked}: the handler does not continue
+   * @param onPark Called when the handler must stop, and the attempt must end with {@link AttemptSink.parked}
    */
   compose?(signal: AbortSignal, onPark: () => void): Composition
   parked?(): Promise<void>
-  /** Call when the job was cancelled and may write a partial result. Absent if no partial result is possible. A second call does nothing. */
+  /** Requests the partial result of a cancelled job. Undefined if no partial result is possible. A second call has no effect. */
   wrapUp?(): void
   readonly isWrappingUp?: boolean
 }
@@ -130,9 +135,10 @@ class AttemptEvents implements ReportedEvents {
   }
 
   /**
-   * Returns a promise to wait for if the outbox is full. A promise per token would cost more than sending it.
+   * Adds an event. Returns a promise to wait for if the outbox is full, and otherwise undefined. A promise per token would cost more than sending the
+   * token.
    *
-   * @throws ServiceError `internal_error` for an event over 512 KiB of JSON, or after the broker rejected one as too large
+   * @throws ServiceError `internal_error` for an event over 512 KiB of JSON, or after the broker rejected an event as too large
    */
   event(event: unknown): Promise<void> | undefined {
     if (this.#refusal) throw this.#refusal
@@ -175,7 +181,7 @@ class AttemptEvents implements ReportedEvents {
     })
   }
 
-  /** Replaces a rejected event by the failure of the attempt, once. */
+  /** Replaces a rejected event with the failure of the attempt, once. */
   #refuse({ job_id, attempt, seq, type }: JobEvent, cause: unknown): JobEvent | undefined {
     if (type === 'started' || type === 'failed') return undefined
     this.#refusal = new ServiceError(
@@ -196,9 +202,8 @@ class AttemptEvents implements ReportedEvents {
 /**
  * Events of an attempt whose ingress is in the same process, numbered from 1.
  *
- * Events of one socket read are merged and passed on before the next socket is read. Thus a burst over many streams is delivered
- * in order, and no token waits for another. There is no backlog for slow readers here: the ingress buffers their output and
- * pauses the attempt.
+ * Events of one socket read are merged and passed on before the next socket is read. A burst over many streams is therefore delivered in order, and
+ * no token waits for tokens of another stream. Slow readers cause no backlog here, because the ingress buffers their output and pauses the attempt.
  */
 class LocalEvents implements ReportedEvents {
   readonly canRestart = false
@@ -225,7 +230,8 @@ class LocalEvents implements ReportedEvents {
   }
 
   /**
-   * Returns a promise of the next event-loop iteration if the output of this iteration exceeds {@link EVENT_SIZE_MAX}.
+   * Adds an event. Returns a promise of the next event-loop iteration if the output of this iteration exceeds
+   * {@link EVENT_SIZE_MAX}.
    *
    * @throws ServiceError `internal_error` for an event over 512 KiB of JSON, the same limit as with a broker
    */
@@ -269,19 +275,22 @@ type LocalOutput =
   | { type: 'delta' | 'completed'; deltas: unknown[] }
   | { type: 'failed'; error: ErrorBody }
 
-/** Maximum record size in bytes; Kafka rejects 1 MiB by default. A record is split only between two events. */
+/** Maximum record size in bytes, because Kafka rejects 1 MiB by default. A record is split only between two events. */
 const RECORD_BYTES_MAX = 896 * 1024
-/** Unsent bytes to one ingress at which senders have to wait. */
+/** Number of unsent bytes to one ingress at which senders must wait. */
 const BACKLOG_BYTES = 1024 * 1024
 const RESEND_MS = 250
-/** Minimum number of events sent together after which the next record waits. */
+/** Minimum number of events in a record after which the next record is delayed by {@link PACE_MS}. */
 const PACED_EVENTS_MIN = 8
-/** Minimum time between the starts of two records, if the first one is paced. */
+/**
+ * Minimum time in ms between the starts of two records, if the first record has at least {@link PACED_EVENTS_MIN}
+ * events.
+ */
 const PACE_MS = 6
 
 interface WaitingEvent {
   make(): JobEvent | undefined
-  /** Called if the broker rejected the event as too large. Returns a replacement; undefined: drop the event. */
+  /** Called if the broker rejected the event as too large. Returns a replacement, or undefined to drop the event. */
   refuse(event: JobEvent, cause: unknown): JobEvent | undefined
 }
 
@@ -291,7 +300,10 @@ interface WrittenEvent {
   readonly source: WaitingEvent
 }
 
-/** Events that wait for one ingress. Each event is made when it is sent, so output can still be merged into it. */
+/**
+ * Events that wait for one ingress. Each event is created when it is sent, so that output can be merged into it until
+ * then.
+ */
 class IngressOutbox {
   readonly #send: (events: readonly WrittenEvent[]) => Promise<void>
   #pending: WaitingEvent[] = []
@@ -361,15 +373,15 @@ class IngressOutbox {
       try {
         return await this.#send(record)
       } catch (error) {
-        // The error is not logged here, because the sender has logged it.
         if (ServiceError.from(error).code === 'request_too_large') return await this.#sendParts(record, error)
-        // Retries without limit: the broker may be unreachable for minutes, and the jobs continue meanwhile.
+        // Sending is retried without limit. The broker may be unreachable for minutes, and the jobs continue in the
+        // meantime.
         await new Promise((resolve) => setTimeout(resolve, RESEND_MS))
       }
     }
   }
 
-  /** Bisects a rejected record. An event that is rejected alone is replaced by a smaller one. */
+  /** Splits a rejected record in halves. An event that is rejected alone is replaced with a smaller one. */
   async #sendParts(record: readonly WrittenEvent[], cause: unknown): Promise<void> {
     const [first] = record
     if (!first) return

@@ -1,8 +1,8 @@
 /*
- * Steps of one attempt of a composed job. A step that an earlier attempt committed is read, not repeated.
+ * Steps of one attempt of a composed job. A step that an earlier attempt committed is read instead of repeated.
  *
- * The identity of a step is a hash of its kind and its input as canonical JSON. A handler that runs again thus finds its steps without
- * numbering them. The result is committed before the handler receives it. Within one attempt, an equal step runs once.
+ * The identity of a step is a hash of its kind and its input as canonical JSON. A handler that runs again therefore finds its steps without numbering
+ * them. The result is committed before the handler receives it. Within one attempt, an equal step runs once.
  *
  * The invariant: a crash repeats at most the external calls whose results were not committed yet.
  */
@@ -22,7 +22,7 @@ import type { OwnerWrites } from './owner-writes.ts'
 
 const STEPS_MAX = 1_000
 
-/** Maximum length of a recorded step input in characters, and the length to which a longer one is cut. */
+/** Maximum length of a recorded step input in characters, and the length to which a longer input is truncated. */
 const INPUT_CHARS_MAX = 64 * 1024
 const INPUT_SHOWN_CHARS = 4 * 1024
 
@@ -53,8 +53,10 @@ export class Steps {
   }
 
   /**
+   * Runs a step, or returns its recorded result.
+   *
    * @param onCost Called once with the cost of the step
-   * @param output Events committed with the step; dropped if an earlier attempt committed them
+   * @param output Events committed with the step. Dropped if an earlier attempt committed them
    * @throws ServiceError `invalid_request` beyond the limits of a job
    */
   async do(
@@ -114,7 +116,7 @@ export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<u
 
 type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>
 
-/** The error that ends a composed job in this worker: the reason of the abort, or the loss of ownership. Nothing is published afterwards. */
+/** Returns the error that ends a composed job in this worker: the reason of the abort, or the loss of ownership. No event is published afterwards. */
 export function lost(signal: AbortSignal): unknown {
   return signal.aborted ? signal.reason : new ServiceError('internal_error', 'Another worker owns the job now.')
 }
@@ -142,7 +144,7 @@ async function outputOf(jobId: string, value: unknown, blobs: Blobs) {
   return { output: { blob }, blobBytes: bytes }
 }
 
-/** @returns Hash, and input text for the record */
+/** @returns Hash of kind and input, and input text for the record */
 export function* keyOf(kind: string, input: unknown): Generator<undefined, { key: string; text: string }> {
   const hash = createHash('sha256').update(`${kind}\n`)
   let [text, length] = ['', 0]

@@ -11,11 +11,11 @@ import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter.ts'
 
 const REQUEUE_TIMEOUT_MS = 5_000
-/** Delay before a requeue, in ms. Without a delay, a fleet of old workers would pass the record around in a tight loop. */
+/** Delay before a requeue, in ms. Without a delay, workers of old versions would requeue the record in a tight loop. */
 const REQUEUE_DELAY_MS = { base: 150, spread: 200 }
 /**
- * Delay before a record is released if the dead-letter topic refused it. Without a delay, redeliveries would soon exhaust the broker's
- * delivery limit.
+ * Delay in ms before a record is released if the dead-letter topic refused it. Without a delay, redeliveries would soon exhaust the broker's delivery
+ * limit.
  */
 const DEAD_LETTER_RETRY_MS = 5_000
 const SEEN_MAX = 1_000
@@ -58,7 +58,7 @@ export class UnsupportedJobs {
 
   async #handle(lane: Lane, delivery: Delivery, job: UnsupportedJob): Promise<void> {
     const { requeueForMs = REQUEUE_TIMEOUT_MS, poller } = this.#options
-    // No live worker seems to support the kind of this job.
+    // Within the timeout, no live worker supported the kind of this job.
     if (Date.now() - this.#firstSeen(job) > requeueForMs) return this.#giveUp(delivery, job)
     poller.enter(lane)
     await this.#requeue(lane, delivery, job)
@@ -73,14 +73,16 @@ export class UnsupportedJobs {
     await delay(REQUEUE_DELAY_MS.base + Math.random() * REQUEUE_DELAY_MS.spread, undefined, { signal }).catch(() => {
       // The delay rejects only if the signal aborts. The record is then requeued at once.
     })
-    // If this process crashes here, then the record exists twice. The owner then rejects the second start.
+    // If this process crashes here, then the record exists twice. The owner rejects the second start.
     await broker.submit(jobsTopic(pool, priority), delivery.value).then(
       () => delivery.acknowledge(),
       () => delivery.release(),
     )
   }
 
-  /** Sends an error to the caller. A durable job stays in the store and is published again later. */
+  /**
+   * Sends an error to the caller of an attached call. A durable job stays in the store and is published again later.
+   */
   #giveUp(delivery: Delivery, job: UnsupportedJob): void {
     if (!job.reply) return delivery.acknowledge()
     const events = this.#options.reporter.open({ ...job, reply: job.reply }, () => undefined)
@@ -98,7 +100,7 @@ export class UnsupportedJobs {
     writeDeadLetter(broker, pool, delivery.position, delivery.value).then(
       () => delivery.acknowledge(),
       (error: unknown) => {
-        // A record too large for the dead-letter topic would be redelivered forever. The log line above has its position.
+        // A record too large for the dead-letter topic would be redelivered forever, so it is dropped. The log line above has its position.
         if (ServiceError.from(error).code === 'request_too_large') return delivery.acknowledge()
         void delay(DEAD_LETTER_RETRY_MS, undefined, { ref: false }).then(() => delivery.release())
       },
@@ -119,7 +121,10 @@ export class UnsupportedJobs {
   }
 }
 
-/** The Retry-After is longer than the period in which an ingress retries, because every live worker has been tried by then. */
+/**
+ * Error for a kind that no worker supports. The Retry-After exceeds the period in which an ingress retries, because every live worker has been tried
+ * by then.
+ */
 const UNKNOWN_KIND: ErrorBody = {
   code: 'overloaded',
   message: 'No running worker supports this kind of request: the service is being upgraded. Try again later.',

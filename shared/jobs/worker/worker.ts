@@ -3,11 +3,11 @@
  *
  * 1. Takes at most as many records as there are free slots (`poller.ts`).
  * 2. Claims the job: sends `started` to the ingress, or updates the job's row in the store (`claims.ts`).
- * 3. Acknowledges the record at once. Records are thus in flight for milliseconds, even if the job runs for an hour.
+ * 3. Acknowledges the record at once. Records are therefore in flight for milliseconds, even if the job runs for an hour.
  * 4. Runs the attempt (`attempt.ts`) and reports its events (`reporter.ts`).
  *
- * Jobs of low priority have their own lane (`shared/capacity/slots.ts`). Rejected alternative: acknowledging at the end of the job. The
- * broker would then redeliver long jobs, and Kafka drops a record after five deliveries.
+ * Jobs of low priority have their own lane (`shared/capacity/slots.ts`). Rejected alternative: acknowledging at the end of the job. The broker would
+ * then redeliver long jobs, and Kafka drops a record after five deliveries.
  */
 
 import { hostname } from 'node:os'
@@ -47,7 +47,10 @@ import { type Lane, Poller } from './poller.ts'
 import { Reporter } from './reporter.ts'
 import { UnsupportedJobs } from './unsupported-jobs.ts'
 
-/** Silence after which an ingress is declared dead: its attached jobs have lost their owner. */
+/**
+ * Time in ms without heartbeats after which an ingress is declared dead, so that its attached jobs have lost their
+ * owner.
+ */
 const INGRESS_LOST_MS = 10_000
 /** Lanes of a pool. Without a store, no job has low priority. */
 const LANES: readonly Priority[] = ['normal', 'low']
@@ -60,7 +63,7 @@ export interface WorkerDefinition {
   readonly kinds: Readonly<Record<string, Handler>>
   readonly models?: Iterable<string>
   readonly concurrencyLimits?: readonly ConcurrencyLimit[]
-  /** Number of models that share the slots (`shared/capacity/slots.ts`); default: 1. */
+  /** Number of models that share the slots (`shared/capacity/slots.ts`). Default: 1. */
   readonly modelCount?: number
 }
 
@@ -72,9 +75,9 @@ interface WorkerOptions {
   readonly version: string
   readonly store: Store | undefined
   readonly leaseMs: number
-  /** Time for which jobs of an unknown kind are requeued, in ms; default: {@link UnsupportedJobs} decides. */
+  /** Time in ms for which jobs of an unknown kind are requeued. Default: that of {@link UnsupportedJobs}. */
   readonly requeueForMs?: number | undefined
-  /** Memory budget for bodies from blobs, in bytes; see `fetchBodyWithin`. */
+  /** Memory budget for bodies from blobs, in bytes (see `fetchBodyWithin`). */
   readonly bodyBudgetBytes: number
   readonly upstreams?: UpstreamFleet | undefined
   readonly pauses?: Pauses | undefined
@@ -113,11 +116,12 @@ export class Worker {
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
       extra: (free) => bulkheads.extra(free),
       hasFreePeer: () => this.#hasFreePeer(),
-      // Freed slots go first to durable jobs up to their share, then to parked calls, then to the queue.
+      // Freed slots are given to durable jobs up to their share, then to parked calls, then to the queue.
       onSlotReleased: () => {
         this.#claims?.pull()
         this.#parkedCalls.admitNext()
-        // An operator who drains the worker waits for the report that it is empty.
+        // A draining worker publishes its capacity at once, because an operator waits for the report that the worker is
+        // empty.
         if (bulkheads.isOutdated || poller.isDraining) this.presence.publishCapacity()
       },
     })
@@ -193,12 +197,12 @@ export class Worker {
     await this.#attempts.untilOver()
   }
 
-  /** Takes no new jobs and waits for running ones. When `signal` aborts, the remaining ones are handed back. A second call waits as well. */
+  /** Stops polling and waits for running jobs. When `signal` aborts, the remaining jobs are handed back. A second call waits as well. */
   async drain(signal: AbortSignal): Promise<void> {
     this.#claims?.stop()
     await this.#poller.stop()
     const handBackAll = () => {
-      // The grace period is over: an unreachable store must not prevent the process from exiting.
+      // After the grace period, an unreachable store must not prevent the process from exiting.
       if (this.#options.store?.isReachable === false) this.#durable?.giveUp()
       this.#attempts.handBackAll()
     }
@@ -301,7 +305,7 @@ export class Worker {
       })
   }
 
-  /** Called when another worker has published its capacity: shared upstream limits and waiting durable jobs may have changed. */
+  /** Called when another worker has published its capacity, because shared upstream limits and waiting durable jobs may have changed. */
   #onCapacity({ boot, role, capacity }: Peer): void {
     if (role !== this.#definition.name || !capacity) return
     this.#options.upstreams?.applyPublished(boot === this.boot ? [] : (capacity.adaptiveLimits ?? []))
@@ -319,7 +323,7 @@ function isAttached(job: JobEnvelope): job is AttachedEnvelope {
   return job.reply !== undefined
 }
 
-/** Time without an iteration of the consume loop after which the worker counts as stuck. */
+/** Time in ms without an iteration of the consume loop after which the worker counts as stuck. */
 const IDLE_MS_MAX = 10_000
 
 interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
@@ -354,7 +358,7 @@ export async function startWorker(
   warnOfKeys(ports, name)
   const observer: Parameters<typeof Worker.open>[1]['observer'] = {
     onEnd: (job, end, durationMs) => {
-      // For a batch, the model field holds the batch's target and would create one time series per value.
+      // The model field of a batch is the batch's target, which would create one time series per value.
       const model = job.pool === 'batches' ? '' : job.model
       metrics.attempts.inc({ pool: job.pool, model, outcome: end })
       metrics.attemptSeconds.observe({ pool: job.pool, model }, durationMs / 1_000)
@@ -420,14 +424,14 @@ interface OwnModelsOptions {
   readonly pool: PoolName
   readonly kinds: readonly string[]
   readonly slots: number
-  /** True if several jobs are combined into one call (batching), so that the concurrency limit of an engine does not apply to jobs. */
+  /** True if several jobs are combined into one engine call (batching). An engine's concurrency limit then does not apply to jobs. */
   readonly isBatched?: boolean
   readonly placesOf?: (model: string) => number | undefined
 }
 
 /**
- * Models that a worker of a pool can run, with the concurrency limit of each: that of its engine, at most the number of slots. A
- * limit is published only if it is below the slots, is adaptive, or several models share the slots.
+ * Returns the models that a worker of a pool can run, each with its concurrency limit. The limit is that of the engine, but at most the number of
+ * slots. A limit is published only if it is below the slots or adaptive, or if several models share the slots.
  */
 export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
   const { pool, kinds, slots, isBatched = false, placesOf } = options
@@ -444,7 +448,7 @@ export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnMode
   }
 }
 
-/** Maximum concurrent calls of one engine in one worker; further calls wait in the engine's queue. */
+/** Returns the maximum concurrent calls of one engine in one worker. Further calls wait in the engine's queue. */
 function callsAtOnce(engine: EngineConfig): number {
   switch (engine.type) {
     case 'llama':

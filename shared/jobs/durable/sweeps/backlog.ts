@@ -22,14 +22,14 @@ export class Backlog {
   #depth: readonly Depth[] = []
   #readAtMs = 0
 
-  /** @param hasClaimer True if some worker claims such jobs from the store as soon as it has a free slot: they need no record */
+  /** @param hasClaimer Whether some worker claims such jobs from the store as soon as a slot is free, so that they need no record */
   constructor(store: Store, broker: Broker, hasClaimer: (of: QueuedOf) => boolean = () => false) {
     this.#store = store
     this.#broker = broker
     this.#hasClaimer = hasClaimer
   }
 
-  /** Counts again. The store scans every waiting job for this, so the interval should be several seconds. */
+  /** Counts queued and running jobs. The store scans every waiting job, so the interval should be several seconds. */
   async read(): Promise<void> {
     this.#depth = await this.#store.depth()
     this.#readAtMs = Date.now()
@@ -60,8 +60,8 @@ export class Backlog {
   }
 
   /**
-   * Minimum number of lost records: waiting jobs at the last count, minus records in the queue, minus records that were republished since
-   * (see {@link counted}).
+   * Returns the minimum number of lost records: waiting jobs minus records in the queue, at the last count. Records republished since then are
+   * subtracted (see {@link counted}).
    */
   missing(pool: PoolName): number {
     return this.#missing.get(pool) ?? 0
@@ -71,7 +71,7 @@ export class Backlog {
     this.#missing.set(pool, Math.max(0, this.missing(pool) - published))
   }
 
-  /** True if the queue holds two records for each waiting job: a third one would only fill the queue. */
+  /** Whether the queue already contains two records for each waiting job. A third record would only fill the queue. */
   hasTwice(pool: PoolName, lag: number): boolean {
     return lag >= 2 * (this.#waiting.get(pool) ?? 0)
   }
@@ -81,7 +81,7 @@ export class Backlog {
     return lanes.reduce((sum, lag) => (sum === undefined || lag === undefined ? undefined : sum + lag), 0)
   }
 
-  /** Exports the last count to Prometheus. Each scheduler exports the same values, so queries should use the maximum, not the sum. */
+  /** Exports the last count to Prometheus. Each scheduler exports the same values, so queries must use the maximum instead of the sum. */
   showIn(metrics: Metrics, models: readonly Pick<ModelConfig, 'id' | 'pool'>[]): void {
     for (const { id, pool } of models) {
       for (const priority of Priority.options) this.#showWaiting(metrics, { pool, model: id, priority })

@@ -18,35 +18,34 @@ import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store
 import { dayOf } from '#shared/usage/usage.ts'
 import { Backlog } from './backlog.ts'
 
-/** Maximum jobs per sweep. The bodies of these jobs (up to 64 KiB each) stay in memory until they are published. */
+/** Maximum jobs per sweep. Their bodies (up to 64 KiB each) stay in memory until the jobs are published. */
 const BATCH_MAX = 500
 const SUBMITS_MAX = 64
 
-/** Age after which the record of a queued job counts as lost if no worker has consumed it. */
+/** Age in ms after which the record of a queued job counts as lost if no worker has consumed it. */
 const LOST_AFTER_MS = 30_000
 
 /**
- * Age after which a record counts as lost while the queue is empty. The age is lower, because such a record is either lost or still being
+ * Age in ms after which a record counts as lost while the queue is empty. The value is lower, because such a record is either lost or still being
  * sent.
  */
 const LOST_FROM_EMPTY_MS = 5_000
 
-/**
- * An empty queue shows that the records of waiting jobs are lost. If the queue is never empty, then each run republishes only a few of
- * the oldest jobs.
- */
+/** Minimum age in ms and maximum number of jobs to republish while the queue is not empty. Only an empty queue proves that records are lost. */
 const SEARCH = { olderThanMs: 300_000, limit: 5 }
 
-/** Fraction of free slots at which workers count as idle. Busy workers also have a few free slots, between two jobs. */
+/**
+ * Fraction of free slots from which workers count as idle. Busy workers also have a few free slots between two jobs.
+ */
 const IDLE_SHARE = 0.25
 
 /** Number of consecutive runs for which workers must be idle before jobs are republished. */
 const IDLE_TURNS = 3
 
-/** Silence of the control channel, in ms, after which the reported free slots count as outdated. */
+/** Time in ms without records on the control channel after which the reported free slots count as outdated. */
 const SILENCE_MS_MAX = 2_500
 
-/** Lease of the purging process: longer than one step. If the process crashes, then another one continues after this time. */
+/** Lease of the purging process, in ms, which is longer than one step. If the process crashes, then another process continues after this time. */
 const LEASE_MS = 60_000
 const STEPS_MAX = 100
 const FILES_MAX = 50
@@ -54,7 +53,10 @@ const CONVERSATIONS_MAX = 50
 const HOURS_MAX = 250
 const DAY_MS = 86_400_000
 
-/** Limits of the reaper (docs/internals/protocol.md, State transitions). */
+/**
+ * Limits for the reaper (docs/internals/protocol.md, State transitions). `crashesMax` is a number of workers, and the
+ * grace periods are in ms.
+ */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 
 export interface SweepsOptions {
@@ -66,13 +68,16 @@ export interface SweepsOptions {
   readonly models: ModelCatalogue
   readonly presence: Presence
   readonly boot: string
-  /** Maximum duration of a call in ms. Calls are not in the store, so a younger blob may belong to a running call. */
+  /**
+   * Maximum duration of an attached call in ms. Such calls are not in the store, so a younger blob may belong to a
+   * running call.
+   */
   readonly callMsMax: number
 }
 
 /**
- * Sweeps: periodic maintenance of durable jobs. Any number of processes may run them, because the store guards each state
- * transition. A lease ensures that only one process reaps or purges at a time.
+ * Sweeps: periodic maintenance of durable jobs. Several processes may run sweeps concurrently, because the store guards each state transition. A
+ * lease ensures that only one process reaps or purges at a time.
  *
  * A sweep returns true if there may be more to do.
  */
@@ -133,7 +138,7 @@ export class Sweeps {
     return moved.length === BATCH_MAX
   }
 
-  /** Wakes parents whose wait for children has timed out, and reports ended jobs to their parents and children. */
+  /** Wakes parents whose wait for children has timed out, and updates the parents and children of ended jobs. */
   async families(): Promise<boolean> {
     const { store, dispatcher, log } = this.#context
     const [late, woken, unsettled] = await Promise.all([
@@ -151,7 +156,7 @@ export class Sweeps {
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
-  /** Counts waiting and running jobs (see {@link Backlog.read}), and announces the jobs of which no worker has received an announcement. */
+  /** Counts waiting and running jobs (see {@link Backlog.read}), and announces jobs that were announced to no worker. */
   async readBacklog(): Promise<void> {
     await this.#backlog.read()
     for (const of of this.#backlog.withoutClaimer) this.#context.dispatcher.notifyWaiting(of)
@@ -192,11 +197,10 @@ function countStates(moved: readonly TransitionResult[]): Record<string, number>
 }
 
 /**
- * Deletes jobs, files and conversations after their retention, with their blobs. A lease ensures that only one scheduler purges
- * at a time. Blobs are deleted after their job: a crash in between leaves orphaned blobs for the sweep, but never a job without
- * its body.
+ * Deletes jobs, files and conversations after their retention, with their blobs. A lease ensures that only one scheduler purges at a time. Blobs are
+ * deleted after their job, so a crash in between can leave orphaned blobs, but never a job without its body.
  *
- * After each step, the purge pauses for as long as the step took. An embedded store thus keeps half of its time for other work.
+ * After each step, the purge pauses for as long as the step took. Half of the time of an embedded store therefore stays available for other work.
  *
  * @param stopped Ends the purge after the current step
  * @returns True if there is more to delete
@@ -224,13 +228,13 @@ interface QueueView {
   readonly missing: number
   readonly idleRuns: number
   readonly hasTwice: boolean
-  /** True if workers claim all waiting jobs without records, or if there are no workers. */
+  /** Whether workers claim all waiting jobs without records. Also true if there are no workers. */
   readonly hasClaimer: boolean
 }
 
 /**
- * Decides which queued jobs to republish. After the broker lost everything, the queue is full again within a few runs. While records wait
- * behind busy workers, almost nothing is republished.
+ * Decides which queued jobs to republish. After the broker lost all records, the queue is full again within a few runs. While records wait behind
+ * busy workers, almost nothing is republished.
  */
 export function republishPlan({ lag, missing, idleRuns, hasTwice, hasClaimer }: QueueView): {
   olderThanMs: number
@@ -238,7 +242,7 @@ export function republishPlan({ lag, missing, idleRuns, hasTwice, hasClaimer }: 
 } {
   if (hasClaimer) return SEARCH
   if (lag === 0) return { olderThanMs: LOST_FROM_EMPTY_MS, limit: BATCH_MAX }
-  // Several idle runs are required, because free slots alone prove no loss. Jobs of low priority may wait next to free slots while the
+  // Several idle runs are required, because free slots alone prove no loss. Jobs of low priority may wait although slots are free, while the
   // interactive lane has a little work.
   if (idleRuns >= IDLE_TURNS && !hasTwice) return { olderThanMs: LOST_AFTER_MS, limit: BATCH_MAX }
   if (missing > 0) return { olderThanMs: LOST_AFTER_MS, limit: Math.min(missing, BATCH_MAX) }
@@ -268,7 +272,7 @@ export class Republisher {
     this.#idleRuns.set(pool, idleRuns)
     const lag = await this.#backlog.lag(pool)
     const hasTwice = lag !== undefined && this.#backlog.hasTwice(pool, lag)
-    // Without workers nothing is republished: the first worker that joins receives announcements.
+    // Without workers nothing is republished, because the first worker that starts receives announcements.
     const hasNobody = this.#presence.silenceMs < SILENCE_MS_MAX && this.#presence.workers(pool).length === 0
     const hasClaimer = this.#backlog.hasClaimer(pool) || hasNobody
     const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleRuns, hasTwice, hasClaimer })
@@ -284,7 +288,8 @@ export class Republisher {
   #isIdle(pool: PoolName): boolean {
     if (this.#presence.silenceMs > SILENCE_MS_MAX) return false
     const workers = this.#presence.workers(pool).filter(({ draining }) => !draining)
-    // Slots reserved for the interactive lane are not idle: they stay free even if the batch lane is long.
+    // Slots reserved for the interactive lane do not count as idle, because they stay free even if the batch lane is
+    // long.
     const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - reservedSlots(slots) - running)
     const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
     return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE
