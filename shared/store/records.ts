@@ -191,8 +191,8 @@ interface Spent extends Spender {
 }
 
 /**
- * The usage ledger, by project, key, model, endpoint and hour (docs/operate/usage.md). The transition that ends a durable job records it in
- * the same commit, once.
+ * The usage ledger, by project, key, model, endpoint and hour (docs/operate/usage.md). The usage of a durable job is recorded exactly once, in the
+ * commit of the transition that ends the job.
  */
 export interface UsageLedger {
   /**
@@ -208,7 +208,10 @@ export interface UsageLedger {
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
   /** Merges at most `limit` rows of hours before `before` into hour 00 of their day. @returns Whether there may be more */
   mergeHours(before: string, limit: number): Promise<boolean>
-  /** Last active day since `since`, and usage since `from`, in the order of `of`; at most 500 spenders. */
+  /**
+   * Returns the last active day since `since`, and the usage since `from`, of at most 500 projects or keys, in the
+   * order of `of`.
+   */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
   /**
    * Returns the spending between two days, and the reservations of jobs whose cost is not yet in the ledger. `of` has at most 500 projects or keys.

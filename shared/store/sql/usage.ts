@@ -26,7 +26,7 @@ const SQLITE_ROWS = `given AS MATERIALIZED (
 
 const HEAD = `INSERT INTO usage_hours AS held (${[...KEYS, ...SUMS].join(', ')})
   SELECT ${[...KEYS, ...SUMS.map((name) => `CAST(sum(${name}) AS bigint)`)].join(', ')}`
-/** Rows are written in the order of their keys, because two writers that lock rows in different orders would deadlock. */
+/** Rows are locked in the order of their keys, because two writers with different orders would deadlock. */
 const TAIL = `GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
@@ -138,7 +138,7 @@ const activityBy = (owner: Spender['owner']): Statement => ({
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
-  // One statement reads all tables, so that a job that is entered into the ledger at the same time counts exactly once.
+  // One statement reads all tables, so that a job that is moved to the ledger at the same time counts exactly once.
   sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_hours
           WHERE ${GROUPS[owner]} = :id AND ${IN_DAYS}) AS cost_nanos,
         (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM jobs
