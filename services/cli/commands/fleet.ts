@@ -35,8 +35,8 @@ export const pools: Command = {
   help: `Usage: sluice pools [--watch]
 
 Lists the workers, slots and free slots of each pool. Also lists queued calls, queued durable jobs (normal and low priority),
-scheduled jobs, and the age of the oldest queued job. "calls here" counts only the calls of the ingress that responds. Jobs are those of the whole fleet.
-Requires a key with the admin scope.
+scheduled jobs, and the age of the oldest queued job. "calls here" counts only the calls of the ingress that responds. All other
+numbers cover the whole fleet. Requires a key with the admin scope.
 
 Options:
   --watch  refresh every two seconds until Ctrl-C

@@ -25,7 +25,7 @@ const GROUPS_MAX = 1_000
 const BUDGETS_MAX = 500
 
 /**
- * GET /v1/usage (docs/operate/usage.md, Ask for it): usage of the caller's project. Operators receive the usage of all
+ * GET /v1/usage (docs/operate/usage.md, Read usage): usage of the caller's project. Operators receive the usage of all
  * projects, or of the project that they name.
  *
  * @throws ServiceError `invalid_value`; `permission_denied` for another project; `jobs_unavailable` without a store
