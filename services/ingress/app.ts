@@ -33,7 +33,7 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   const calls = callsOf(routes)
   app.disable('x-powered-by')
   app.disable('etag')
-  // Routes match exactly, so that each endpoint has only one spelling.
+  // With exact matching, each endpoint has only one spelling.
   app.enable('case sensitive routing')
   app.enable('strict routing')
   app.use((req, res, next) => {
@@ -91,8 +91,8 @@ async function answerCall(
 }
 
 /**
- * Rejects HTTP/1.1 requests without a Host header (RFC 9112 §3.2). The check that Node offers is disabled in
- * http/server.ts, because its error response has no body.
+ * Rejects HTTP/1.1 requests without a Host header (RFC 9112 §3.2). Node's own check is disabled in http/server.ts,
+ * because its error response has no body.
  */
 function requireHost({ httpVersion, headers }: IncomingMessage): void {
   const isHostless = httpVersion === '1.1' && !headers.host
@@ -100,8 +100,8 @@ function requireHost({ httpVersion, headers }: IncomingMessage): void {
 }
 
 /**
- * Path and query of the request target; undefined if the target is not a URL. A proxy may send an absolute URL (RFC
- * 9112 §3.2.2). For such a URL, Express throws or answers in its own format.
+ * Returns path and query of the request target. Undefined if the target is not a URL. A proxy may send an absolute URL
+ * (RFC 9112 §3.2.2), for which Express throws or answers in its own format.
  */
 function originForm(target: string): string | undefined {
   if (target.startsWith('/') || target === '*') return target
@@ -134,7 +134,7 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
     if (route.isCall) {
       end = await enterCall(context, key, isJobSubmission(call), (left) => setLimitHeaders(reply, format, left))
     } else setLimitHeaders(reply, format, context.limits.remaining(key))
-    // The promise is chained instead of awaited: a suspended async function would keep the body in memory, and a call
+    // The promise is chained instead of awaited. A suspended async function would keep the body in memory, and a call
     // may take minutes.
     await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)
@@ -168,8 +168,8 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
 }
 
 /**
- * Reads the body, which may take minutes. If the key is revoked meanwhile, then the caller receives the error at once. If the rest of the
- * body arrives too slowly, then http/server.ts closes the connection.
+ * Reads the body, which may take minutes. If the key is revoked in this time, then the caller receives the error at once. If the rest of the body
+ * arrives too slowly, then http/server.ts closes the connection.
  */
 async function readBody(context: IngressContext, route: Route, call: Call, req: IncomingMessage): Promise<unknown> {
   if (!route.hasBody) return undefined
@@ -207,8 +207,8 @@ function refuseMethod(routes: readonly Route[], path: string, req: Request, res:
 
 const PATH_MAX = 200
 /**
- * Maximum edit distance between a path and its suggestion, absolute and relative to the length. Without the relative
- * limit, `/v1/ws` would be suggested for every short path.
+ * Maximum edit distance between a path and its suggestion, in characters and as a fraction of the length. Without the
+ * relative limit, `/v1/ws` would be suggested for every short path.
  */
 const DISTANCE_MAX = 3
 const DISTANCE_SHARE_MAX = 1 / 3
@@ -269,8 +269,8 @@ function similarPath(path: string, tidy: string, paths: readonly string[]): stri
 }
 
 /**
- * Whether a path matches a route. In a route, `:id` stands for any one segment, and a final `/*` for one or more
- * segments.
+ * Whether a path matches a route pattern. In a pattern, `:id` stands for any one segment, and a final `/*` for one or
+ * more segments.
  */
 function isLike(row: string, path: string): boolean {
   const [rows, segments] = [row.split('/'), path.split('/')]

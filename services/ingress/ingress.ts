@@ -31,20 +31,20 @@ import type { SocketBounds } from './ws/frames.ts'
 import { isSocketRequest, Sockets } from './ws/sockets.ts'
 
 /**
- * Time without a reachable Kafka broker after which the ingress is not ready. The time is longer than the restart or
- * replacement of one broker takes.
+ * Time in ms without a reachable Kafka broker after which the ingress is not ready. The restart or replacement of one
+ * broker takes less time.
  */
 const FAILOVER_MS = 15_000
 /**
- * Time without a record on the control channel after which the ingress is not ready. Kafka takes 9 to 12 s to elect a
- * new leader, so the time is longer.
+ * Time in ms without a record on the control channel after which the ingress is not ready. Kafka's election of a new
+ * leader takes 9 to 12 s, which is less.
  */
 const SILENCE_MS_MAX = 30_000
 const DRAIN_POLL_MS = 50
 
 export interface Ingress extends Service {
   readonly port: number
-  /** API key that was created at the first start, to be shown once; undefined at later starts. */
+  /** API key that was created at the first start, to be shown once. Undefined at later starts. */
   readonly createdKey: string | undefined
 }
 
@@ -71,7 +71,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const health = healthOf(ports, problems)
   const { server, port } = await listen(
     (req, res) => {
-      // The header `nosniff` prevents browsers from guessing a content type. Otherwise bytes from a caller could run as
+      // The value `nosniff` prevents browsers from guessing a content type. Otherwise bytes from a caller could run as
       // a page of this origin.
       res.setHeader('x-content-type-options', 'nosniff')
       // RFC 9112 §9.6: the client sends its next request on a new connection, which a load balancer opens to another ingress.
@@ -168,7 +168,7 @@ function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
 /**
  * Registers a gauge of waiting calls for each model. Models that are added later get a gauge, too.
  *
- * @returns function that ends the subscription to the model catalogue
+ * @returns A function that ends the subscription to the model catalogue
  */
 function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => void {
   const shown = new Set<string>()
@@ -185,8 +185,8 @@ function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => voi
 }
 
 /**
- * Binds the port once and releases it. Called before any other work of the start. The ingress starts last, so a port
- * conflict would otherwise be found only after models were downloaded and a key was created.
+ * Binds the port once and releases it. Called before any other work of the start, because the ingress starts last. A
+ * port conflict would otherwise be detected only after models were downloaded and a key was created.
  *
  * @throws ConfigError if the port is in use, not permitted or not on this machine
  */
@@ -300,8 +300,8 @@ function problemsOf(ports: Ports, jobs: AttachedJobs, isLeaving: boolean): strin
 }
 
 /**
- * Refuses new calls with 503 and waits for running calls. The server continues to listen. Otherwise clients would get a
- * refused connection instead of an error. When `signal` aborts, the remaining calls fail.
+ * Refuses new calls with 503 and waits for running calls. The server continues to listen, because otherwise clients
+ * would get a refused connection instead of an error. When `signal` aborts, the remaining calls fail.
  */
 async function drain(jobs: AttachedJobs, sockets: Sockets, server: Server, signal: AbortSignal): Promise<void> {
   jobs.isDraining = true

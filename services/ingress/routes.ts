@@ -1,9 +1,9 @@
 /*
- * The table of all endpoints: method, path, format of errors, scope of the key, and handler of each.
+ * The table of all endpoints, each with its method, path, error format, key scope and handler.
  *
- * `app.ts` serves the table over HTTP, and the API reference and the list of endpoints are generated from it. A row with
- * `isCall` counts against the limits of its key. An endpoint that creates jobs has no row here: its row follows from its
- * `JobEndpoint`, with `answerCall` as the handler.
+ * `app.ts` serves the table over HTTP, and the API reference and the list of endpoints are generated from it. A row with `isCall` counts against the
+ * limits of its key. An endpoint that creates jobs has no row here. The row is derived from the endpoint's `JobEndpoint`, with `answerCall` as the
+ * handler.
  */
 
 import type { IncomingMessage } from 'node:http'
@@ -78,11 +78,11 @@ export interface Route {
   /** Path pattern. `:id` stands for one segment, and a final `/*` for everything below the path. */
   readonly path: string
   readonly format: WireFormat
-  /** Scope that the key must have; default: the scope for calls. */
+  /** Scope that the key must have. Default: the scope for calls. */
   readonly scope?: KeyScope | 'any'
-  /** True if the request creates work. Such a request counts against the limits of its key. */
+  /** True if the request creates work and therefore counts against the limits of its key. */
   readonly isCall?: boolean
-  /** True if the request needs a body: JSON, unless {@link readBody} is given. */
+  /** True if the request must have a body, which is JSON unless {@link readBody} is given. */
   readonly hasBody?: boolean
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
   handle(context: IngressContext, call: Call, body: unknown): Promise<void> | void
@@ -158,7 +158,6 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
   return { method, path: `/v1/conversations${path}`, format: 'openai', handle }
 }
 
-/** Every endpoint of the API: the job endpoints, then the others. */
 export function routesOf(endpoints: readonly JobEndpoint[]): readonly Route[] {
   const ofJobs = endpoints.map((endpoint): Route => {
     const { path, format, readBody } = endpoint

@@ -239,7 +239,7 @@ export interface TenantReads {
   /** Whether any job of this pool, kind, model and priority is queued, including jobs of tenants at their limits. */
   isWaiting(of: Lane): Promise<boolean>
   /**
-   * Sets the limits that every later claim enforces. A shared store ignores this call, and claims read the stored limits (shared/keys/postgres.ts)
+   * Sets the limits that every later claim enforces. A shared store ignores this call. Claims then read the stored limits (shared/keys/postgres.ts)
    * and the running calls that all ingresses report (shared/capacity/fleet-counts.ts).
    */
   limitRunning(limits: RunningLimits): void

@@ -138,8 +138,8 @@ export async function listDeliveries(context: IngressContext, call: Call): Promi
 }
 
 /**
- * POST /v1/admin/deliveries/{id}/retry: sends a pending or failed webhook at once. If all attempts had failed, then the
- * count of attempts starts again.
+ * POST /v1/admin/deliveries/{id}/retry: sends a pending or failed webhook at once. A failed webhook gets all of its
+ * tries again.
  */
 export async function retryDelivery(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)
@@ -153,7 +153,7 @@ export async function retryDelivery(context: IngressContext, call: Call): Promis
   await call.reply.whole(deliveryObject(delivery), 202)
 }
 
-/** Only the host of the URL is shown, because the rest may contain a secret. */
+/** Returns the delivery without its URL, except for the host, because the rest may contain a secret. */
 function deliveryObject(delivery: WebhookDelivery) {
   const { id, job_id, tenant, url, type, state, tries, status, error, next_at_ms, created_at_ms } = delivery
   return {

@@ -19,7 +19,7 @@ import type { PauseTarget } from '#shared/store/jobs.ts'
 import type { Depth } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 
-/** Job counts are cached for this time, because the store reads every waiting job to count them. */
+/** Cache lifetime of job counts, in ms. The store reads every waiting job to count them. */
 const COUNT_AGE_MS = 1_000
 
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
@@ -89,10 +89,12 @@ async function depthOf({ store }: IngressContext): Promise<Depth[] | undefined> 
   return await depth
 }
 
-/** Maximum time in which a heartbeat of the worker must confirm that the worker is drained or accepts jobs again. */
+/** Maximum time in ms for a heartbeat of the worker to confirm that the worker is drained, or accepts jobs again. */
 const CONFIRM_TIMEOUT_MS = 4_000
 const POLL_INTERVAL_MS = 100
-/** The drain record is sent again at this interval until the worker confirms it, because a record may be lost. */
+/**
+ * Interval in ms at which the drain record is sent again until the worker confirms it, because a record may be lost.
+ */
 const REPEAT_INTERVAL_MS = 1_000
 
 /**
@@ -116,7 +118,7 @@ export async function undrainWorker(context: IngressContext, call: Call): Promis
 }
 
 /**
- * Sends the change to the worker. The caller receives its answer when a heartbeat of the worker confirms the change.
+ * Drains or undrains a worker. The caller receives the answer when a heartbeat of the worker confirms the change.
  *
  * @throws ServiceError `overloaded` if no confirmation arrives in time
  */
@@ -169,8 +171,8 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,
     last_seen_at: Math.floor(lastSeenMs / 1_000),
-    // Every worker contains the word list of moderations. The word list is shown as a model only if the catalogue
-    // contains a model with its name.
+    // Every worker contains the word list of moderations, which is shown as a model only if the catalogue has a model
+    // with its name.
     models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
     concurrency_limits: limits,
     backlog: capacity?.backlog ?? [],
@@ -184,11 +186,11 @@ function compare(a: string, b: string): number {
 }
 
 /**
- * Maximum concurrent jobs of a worker, from its heartbeat: the sum over its models, at most its slots. A model without
- * a bulkhead may use all slots, and so may a worker that reports no models. The word list of moderations is not
- * counted.
+ * Returns the maximum concurrent jobs of a worker, from its heartbeat: the sum over its models, at most its slots. A
+ * model without a bulkhead may use all slots, and so may a worker that reports no models. The word list of moderations
+ * is not counted.
  *
- * @param idOf Returns the model id for an id or alias; undefined if the catalogue has none
+ * @param idOf Returns the model id for an id or alias. Undefined if the catalogue has none
  */
 export function capacityOf(
   { slots, capacity }: Pick<Peer, 'slots' | 'capacity'>,
@@ -199,7 +201,7 @@ export function capacityOf(
   const bounds = new Map<string, number>()
   for (const [work, places] of capacity.concurrencyLimits) {
     const model = work.slice(work.indexOf(' ') + 1)
-    // All kinds of work of a model share one engine, and each kind reports the same bulkhead. The maximum is therefore used, not the sum.
+    // All kinds of work of a model share one engine and report the same bulkhead, so the maximum counts instead of the sum.
     bounds.set(model, Math.max(bounds.get(model) ?? 0, places))
   }
   let sum = 0
@@ -252,18 +254,18 @@ async function change(context: IngressContext, call: Call, target: PauseTarget, 
   await call.reply.whole({ object: 'pause', ...target, paused: isPaused, persistent: pauses.isPersistent })
 }
 
-/** Model in the path, by id or alias. The pause applies to the model, not to the alias. */
+/** Returns the model in the path, given by id or alias. The pause applies to the model instead of the alias. */
 function modelIn(context: IngressContext, call: Call): PauseTarget {
   const name = String(call.params.id)
   const model = context.models.find(name)
-  // The message lists all models, because operators may see models that their key may not call.
+  // The error lists all models, because operators may see models that their key may not call.
   if (!model) throw modelNotFound(context, { ...call.key, models: undefined }, name)
   return { target: 'model', id: model.id }
 }
 
 /**
- * Target of a resume. A paused model is looked up among the pauses first, because the catalogue may no longer contain
- * it.
+ * Returns the target of a resume. A paused model is looked up among the pauses first, because the catalogue may no
+ * longer contain it.
  */
 function resumedIn(context: IngressContext, call: Call): PauseTarget {
   const id = String(call.params.id)
@@ -285,7 +287,7 @@ const LOOPBACK_ADDRESS = /^(127\.|::1$|::ffff:127\.)/
  * The `Host` header then contains that name, so the request is not treated as local.
  */
 const LOOPBACK_HOST = /^(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?$/i
-/** Headers that proxies add. A request with one of them is not local, although its connection is. */
+/** Headers that proxies add. A request with one of these headers is not local, even on a local connection. */
 const FORWARDED = ['forwarded', 'via', 'x-forwarded-for', 'x-real-ip'] as const
 
 /**
@@ -307,11 +309,11 @@ export async function readMetrics({ metrics }: IngressContext, call: Call): Prom
 }
 
 /**
- * Findings about the machine and counts of dead letters are cached for this time, because computing them reads a disk,
- * a database or a broker.
+ * Cache lifetime in ms of findings about the machine and of counts of dead letters. Computing them reads a disk, a
+ * database or a broker.
  */
 const CACHE_TTL_MS = 30_000
-/** Maximum dead letters that are counted. If there are more, then the count is a lower bound. */
+/** Maximum number of dead letters that are counted. If there are more, then the count is a lower bound. */
 const DEAD_COUNTED_MAX = 100
 
 interface Cached<T> {
@@ -366,8 +368,8 @@ async function poolFacts(
   const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
   const oldestMs = Math.min(oldestCallMs, ...queued.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
-  // The queue contains the attached calls and may contain records of durable jobs, which the store contains, too. The
-  // larger of both counts is used, because their sum would count jobs twice.
+  // The queue contains attached calls, and possibly records of durable jobs that the store contains too. The larger
+  // count is used, because the sum would count jobs twice.
   const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
   return {
     id: pool,
@@ -407,8 +409,8 @@ async function cachedOr<T>(kept: WeakMap<object, Cached<T>>, key: object, read: 
   const known = kept.get(key)
   if (known && Date.now() - known.atMs < CACHE_TTL_MS) return await known.value
   const value = read()
-  // Only the first call waits for a slow read, such as a check of an unreachable database. Later calls receive the
-  // previous value meanwhile.
+  // Only the first call waits for a slow read, such as a check of an unreachable database. Until the read ends, later
+  // calls receive the previous value.
   kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })
   if (known) void value.then(() => kept.set(key, { atMs: Date.now(), value })).catch(() => {})
   return await (known?.value ?? value)

@@ -72,8 +72,8 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
 }
 
 /**
- * Child jobs of one job, in the order of their submission. The other filters are applied after the page was read, so
- * the page may have fewer jobs than its limit.
+ * Lists the child jobs of one job, in the order of their submission. The other filters are applied after the page was
+ * read, so a page may have fewer jobs than its limit.
  */
 async function listChildren(context: IngressContext, parentId: string, query: OperatorJobs) {
   const { limit, after, states } = query
@@ -169,11 +169,11 @@ async function sendJob(context: IngressContext, call: Call, job: DurableJob): Pr
 }
 
 /**
- * A job in the form for operators: its project, its state and the reason of a wait. Data of callers is left out: the
- * result, messages of the progress, and the URL of the webhook, which may contain a secret.
+ * Returns a job in the form for operators: its project, its state and the reason of a wait. Callers' data is left out:
+ * the result, messages of the progress, and the URL of the webhook, which may contain a secret.
  *
- * @param waits Reason of the wait; null if the job does not wait; undefined if not determined
- * @param counts Progress of child jobs; undefined if there are none, or if not determined
+ * @param waits Reason of the wait. Null if the job does not wait, and undefined if not determined
+ * @param counts Progress of child jobs. Undefined if there are none, or if not determined
  */
 function operatorJob(job: DurableJob, waits?: PendingReason | null, counts?: ChildCounts): Record<string, unknown> {
   const { result: _, progress, webhook, urls: __, ...shown } = jobObject(job, { counts })
@@ -230,9 +230,9 @@ interface Fleet {
 }
 
 /**
- * Reason why a durable job waits; null if it runs or has ended.
+ * Returns the reason why a durable job waits. Null if the job runs or has ended.
  *
- * @param ahead Number of jobs that start before this one
+ * @param ahead Number of jobs that start before this job
  */
 export function pendingReason(job: DurableJob, fleet: Fleet, ahead: number, taken?: Taken): PendingReason | null {
   if (job.state === 'scheduled') return timed(job)
@@ -273,8 +273,8 @@ function queuedReason(
 }
 
 /**
- * Whether a worker reports in its heartbeat that jobs of this kind, model and priority wait although the worker has
- * free slots. The bulkhead for such jobs is then full.
+ * Whether the bulkhead for such jobs is full. In this case, a worker reports in its heartbeat that jobs of this kind,
+ * model and priority wait although the worker has free slots.
  */
 function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
   const isAlike = (one: { kind: string; model: string; priority: string }) =>
@@ -299,7 +299,7 @@ function wait(reason: PendingReason['reason'], message: string): PendingReason {
 const PAGES_MAX = 40
 const PAGE = 100
 
-/** Error codes that concern only one job of a bulk operation. The operation then continues with the next job. */
+/** Error codes that concern a single job of a bulk operation, which then continues with the next job. */
 const PER_JOB_ERRORS: ReadonlySet<string> = new Set([
   'job_not_found',
   'job_not_finished',
@@ -322,7 +322,7 @@ const CANCEL: Operation = {
 }
 const REDRIVE: Operation = {
   statuses: 'failed',
-  // A child job cannot be run again alone: its parent runs again and creates new child jobs.
+  // A child job cannot be run again alone. A new run of its parent creates new child jobs.
   can: (job) => TERMINAL.has(job.state) && job.state !== 'completed' && job.depth === 0,
   isDone: hasRepeat,
   run: redriveOne,
@@ -388,8 +388,8 @@ function entryOf(job: DurableJob) {
 }
 
 /**
- * Whether an ended job was run again. The new job has the ended job as its parent. Unlike child jobs, the new job was
- * created after the end of its parent.
+ * Whether an ended job was run again as a new job. The new job has the ended job as its parent, like a child job, but
+ * was created after the end of its parent.
  */
 async function hasRepeat(context: IngressContext, { id, endpoint, finished_at_ms }: DurableJob): Promise<boolean> {
   const { jobs } = await requireJobs(context).list(ALL_TENANTS, { parentId: id, limit: 1 })

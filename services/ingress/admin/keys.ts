@@ -206,11 +206,11 @@ function requirePath({ endpoints }: IngressContext, path: string): string {
   throw new ServiceError('invalid_value', message, { param: 'endpoints' })
 }
 
-/** Returns the model id for an id or alias, because keys store the models that they may use by id. */
+/** Returns the model id for an id or alias, because keys store the ids of the models that they may use. */
 function modelIdOf(context: IngressContext, name: string): string {
   const model = context.models.find(name)
   if (model) return model.id
-  // The message lists all models, because operators may see models that their key may not call.
+  // The error lists all models, because operators may see models that their key may not call.
   const { message } = modelNotFound(context, { models: undefined }, name)
   throw new ServiceError('invalid_value', message, { param: 'models' })
 }

@@ -84,7 +84,7 @@ export async function retrieveBatch(context: IngressContext, call: Call): Promis
  */
 export async function cancelBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await findBatch(context, call, BATCHES, 'batch_')
-  // The mode 'once' ignores a second cancel. Otherwise the second one would end the job before partial results are
+  // With the mode 'once', a second cancel has no effect. Otherwise it would end the job before partial results are
   // written.
   const job = await requireJobs(context).cancel(tenant, id, 'once')
   await call.reply.whole(await currentBatchObject(context, job))
@@ -113,7 +113,7 @@ interface NewBatch {
   readonly input: string
   readonly inputBytes: number
   readonly inputFileId: string | null
-  /** Number of requests; undefined if the requests are not validated yet. */
+  /** Number of requests. Undefined if the requests are not validated yet. */
   readonly requests?: number
   readonly window: string
   readonly windowMs: number
@@ -126,8 +126,8 @@ interface NewBatch {
 /**
  * Finds the batch that an equal call created with the same Idempotency-Key.
  *
- * Must be called before any other check, because a repeated call would fail those checks. The input file may have been
- * deleted, and the quota may have no space for a second copy.
+ * Must be called before any other check, because a repeated call could fail such a check. For example, the input file
+ * may have been deleted, or the quota may have no space for a second copy.
  *
  * @throws ServiceError `idempotency_key_reused`, `result_expired`
  */

@@ -61,7 +61,7 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   const fields = await readForm(req, bounds, {
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (part) => {
-      // A second file is refused by this flag, because `file` is unset while the first one is still being transferred.
+      // This flag refuses a second file, because `file` is unset while the first file is still arriving.
       if (part.name !== 'file' || isTaken) throw unexpected(part.name)
       isTaken = true
       file = await storeFile(context, call, part, (line) => hold(held, line))
@@ -82,7 +82,7 @@ export async function createFile(context: IngressContext, call: Call, body: unkn
   const keepMs = expires_after ? expires_after.seconds * 1_000 : fileRetentionMs
   const row = { id, tenant, purpose, filename, bytes, keepMs }
   const isKept = await files.create(row, { filesMax: FILES_MAX }).catch((error: unknown) => {
-    // The call failed, but the row of the file may exist, so its blob is not deleted here. If there is no row, then a
+    // The call failed, but the row of the file may exist, so its blob is not deleted here. Without a row, the blob
     // sweep deletes the blob.
     if (!isDefinitelyUndone(error)) call.uploads.delete(id)
     throw error
@@ -170,7 +170,7 @@ class LineReading {
 }
 
 /**
- * Converts the fields to a body. `expires_after` may be `expires_after[anchor]`, as SDKs write it, or
+ * Converts form fields to a body. SDKs write `expires_after[anchor]=…`, and other clients write
  * `expires_after={"anchor":…}`. Invalid numbers stay text, which the schema refuses.
  */
 function bodyOf(fields: readonly FormField[]): Record<string, unknown> {

@@ -20,11 +20,11 @@ export interface Line {
   readonly number: number
   readonly start: number
   readonly end: number
-  /** Content without the line feed; undefined if it exceeds the maximum length. */
+  /** Content without the line feed. Undefined if the line exceeds the maximum length. */
   readonly bytes: Buffer | undefined
 }
 
-/** Splits a file into lines while it is read. Holds at most one line, of limited length, in memory. */
+/** Splits a file into lines while the file is read. At most one line, of limited length, is in memory. */
 export class LineSplitter {
   readonly #bytesMax: number
   #number: number
@@ -33,8 +33,8 @@ export class LineSplitter {
   #blocks = new ByteBlocks()
   #held = 0
   /**
-   * True if the current line is blank so far. Updated for each received piece, because a line may be as long as the
-   * largest request body.
+   * True if all bytes of the current line so far are blank. Updated for each received piece, because a line may be as
+   * long as the largest request body.
    */
   #isBlank = true
 
@@ -102,8 +102,8 @@ export async function* linesOf(
 const REQUESTS_MAX = 50_000
 const CUSTOM_ID_CHARS_MAX = 512
 /**
- * Base64 characters of the hash of a custom_id that are stored to find duplicates. With 96 bits, an accidental collision among 50,000 ids
- * is negligible.
+ * Number of base64 characters of a custom_id's hash that are stored to find duplicates. With 96 bits, an accidental collision among 50,000 ids is
+ * negligible.
  */
 const HASH_CHARS = 16
 
@@ -175,8 +175,8 @@ function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefi
 }
 
 /**
- * Checks the lines of a file one by one: each line alone, and against the previous lines. Only a short hash per line
- * stays in memory, to find duplicate ids.
+ * Checks the lines of a file one by one, each line alone and against the previous lines. To find duplicate ids, a short
+ * hash per line stays in memory.
  */
 export class LineChecker {
   readonly #rules: LineRules
@@ -198,7 +198,7 @@ export class LineChecker {
     return this.#model
   }
 
-  /** Checks the next line; returns undefined if the line is valid. Must be run by `runYielding`. */
+  /** Checks the next line. Returns undefined if the line is valid. Must be run by `runYielding`. */
   *check(line: Line): Generator<undefined, LineProblem | undefined> {
     this.#count++
     if (this.#count === REQUESTS_MAX + 1) {

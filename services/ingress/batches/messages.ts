@@ -77,7 +77,7 @@ export async function retrieveMessageBatch(context: IngressContext, call: Call):
 
 export async function cancelMessageBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
-  // The mode 'once' ignores a second cancel. Otherwise the second one would end the job before partial results are
+  // With the mode 'once', a second cancel has no effect. Otherwise it would end the job before partial results are
   // written.
   await say(context, call, await requireJobs(context).cancel(tenant, id, 'once'))
 }
@@ -249,7 +249,7 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
     throw new ServiceError('request_timeout', 'The body ended before it was complete.', { cause: error })
   } finally {
     clearTimeout(timer)
-    // The iterator removes its listeners only when it returns. Only then can resume() discard the rest of the body.
+    // The iterator removes its listeners only when it returns. Afterwards, resume() can discard the rest of the body.
     void pieces
       .return?.()
       .catch(() => {})
@@ -282,16 +282,16 @@ const [QUOTE, BACKSLASH, COMMA, SPACE] = [0x22, 0x5c, 0x2c, 0x20]
 const [OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT] = [0x5b, 0x5d, 0x7b, 0x7d]
 const BLANKS: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
 /**
- * Line breaks are replaced by spaces, so that each request becomes one line of a file. Strings in JSON contain line
- * breaks only in escaped form, so no value changes.
+ * Line breaks, which are replaced with spaces, so that each request becomes one line of a file. JSON strings contain
+ * line breaks only in escaped form, so no value changes.
  */
 const BREAKS: ReadonlySet<number> = new Set([0x0a, 0x0d])
 
 type Place = 'before' | 'list' | 'object' | 'behind'
 
 /**
- * Splits `{"requests":[…]}` into its objects while it arrives, with at most one object in memory. Only braces, brackets
- * and strings are tracked. The content of the objects is validated later.
+ * Splits `{"requests":[…]}` into its objects while the body arrives, with at most one object in memory. Only braces,
+ * brackets and strings are tracked. The content of the objects is validated later.
  */
 class RequestsReader {
   readonly #bytesMax: number
@@ -315,7 +315,7 @@ class RequestsReader {
 
   /**
    * Yields each object that ends in the piece. Also yields undefined after every {@link TURN_BYTES} bytes, so that the
-   * caller can yield to the event loop. Line breaks are replaced by spaces, also in the given piece.
+   * caller can yield to the event loop. Line breaks are replaced with spaces, also in the given piece.
    *
    * @throws ServiceError if the body has another form
    */

@@ -54,11 +54,11 @@ function refuseOtherTypes(given: string): void {
 }
 
 /**
- * Sentence with the position of a JSON syntax error; empty if unknown. The message of V8 quotes the body, so only the
- * position is taken from that message.
+ * Returns a sentence with the position of a JSON syntax error. Empty if unknown. V8's message quotes the body, so only
+ * the position is taken from it.
  */
 function positionOf({ message, offset }: JsonSyntaxError): string {
-  // A long body is parsed in pieces, so the position in the message of V8 is wrong.
+  // For a long body, which is parsed in pieces, the position in V8's message is wrong.
   if (offset > 0) return `The JSON is incomplete near byte ${offset}.`
   const position = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
   if (position) return `${message.slice(0, position.index)} at ${position[1]}.`
@@ -72,7 +72,7 @@ function invalid(message: string): ServiceError {
 const BLOCK_BYTES_MIN = 4 * 1024
 const BLOCK_BYTES_MAX = 1024 * 1024
 const CODINGS_MAX = 3
-/** Maximum zstd window: 2^23 bytes = 8 MiB, as RFC 9659 specifies. The default of the library is 128 MiB. */
+/** Base-2 logarithm of the maximum zstd window, which is 8 MiB (RFC 9659). The library's default is 128 MiB. */
 const ZSTD_WINDOW_LOG_MAX = 23
 /** Node.js before 22.15 has no zstd. */
 const { createZstdDecompress } = zlib as Partial<typeof zlib>
@@ -87,24 +87,27 @@ const INFLATERS: ReadonlyMap<string, () => Transform> = new Map<string, () => Tr
 
 interface BodyBounds {
   readonly bytesMax: number
-  /** Interval at which progress is checked. A body is refused after one to two intervals without a received byte. */
+  /**
+   * Interval in ms at which progress is checked. A body is refused after one to two intervals without a received byte.
+   */
   readonly stallMs: number
 }
 
 /**
- * Reads and decompresses the whole body of a request. If the body is refused, then its remaining bytes are discarded
- * while they arrive. The caller can therefore answer at once. If these bytes take too long, then
+ * Reads and decompresses the whole body of a request. If the body is refused, then the error can be sent at once, and
+ * the remaining bytes are discarded while they arrive. If these bytes take too long, then
  * services/ingress/http/server.ts cuts the connection.
  *
- * @param onGrowth Called with the number of bytes so far, after each piece. If it throws, then the body is refused
+ * @param onGrowth Called with the number of bytes so far, after each piece. An error that the callback throws refuses
+ * the body
  * @throws ServiceError `request_too_large`, `unsupported_media_type`, `request_timeout`, `invalid_request`
  */
 async function readBytes(req: IncomingMessage, bounds: BodyBounds, onGrowth: (bytes: number) => void): Promise<Buffer> {
   if (Number(req.headers['content-length']) > bounds.bytesMax) throw tooLarge(bounds.bytesMax)
   const encoding = req.headers['content-encoding']
   const inflaters = encoding ? openInflaters(encoding) : []
-  // No await between pipe() and collect(): otherwise a decompressor would stay piped to a request that is no longer
-  // read.
+  // Between pipe() and collect() there must be no await. Otherwise a decompressor would stay piped to a request that is
+  // no longer read.
   const stages: Readable[] = [req]
   for (const inflater of inflaters) stages.push((stages.at(-1) ?? req).pipe(inflater))
   try {
@@ -156,8 +159,8 @@ function collect(
     const blocks = new ByteBlocks()
     const { socket } = req
     const source = stages.at(-1) ?? req
-    // Decompressed bytes count as progress, too. Otherwise a fully received body that takes long to decompress would
-    // seem to be stalled.
+    // Decompressed bytes count as progress too. Otherwise a received body that takes long to decompress would count as
+    // stalled.
     const progress = () => socket.bytesRead + blocks.bytes
     let seen = progress()
     const stall = setInterval(() => {
@@ -175,8 +178,8 @@ function collect(
       }
       blocks.push(chunk)
     }
-    // The compressed bytes have the same limit. Otherwise a body of empty gzip members could be endless, because such
-    // members produce no output.
+    // Compressed bytes have the same limit. Otherwise a body of empty gzip members, which produce no output, could be
+    // endless.
     const counters = stages.slice(0, -1).map(() => {
       let bytes = 0
       return (chunk: Buffer) => {
@@ -188,8 +191,8 @@ function collect(
       stop()
       resolve(blocks)
     }
-    // A cut connection closes the request without `end`, which a decompressor does not report. If the request was
-    // already answered, then it does not close with its connection. The socket is therefore watched, too.
+    // A cut connection closes the request without `end`, which a decompressor does not report. A request that was
+    // already answered does not close with its connection, so the socket is watched too.
     const onClose = () => {
       if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
     }
@@ -229,7 +232,7 @@ function tooLarge(bytesMax: number): ServiceError {
 }
 
 /**
- * Collects bytes in at most about twice their size of memory.
+ * Collects bytes, and uses at most about twice their size of memory.
  *
  * Small pieces are copied into larger blocks. A separate Buffer per piece costs about 100 bytes even for one byte, and
  * keeps the whole 64 KiB block of its socket read in memory.
@@ -278,7 +281,6 @@ export class ByteBlocks {
   }
 }
 
-/** API whose error format and headers a path uses (docs/internals/protocol.md, Errors). */
 export type WireFormat = 'openai' | 'anthropic'
 
 export function errorBody(error: ServiceError, format: WireFormat, requestId: string): object {
@@ -290,10 +292,10 @@ export function statusOf(error: ServiceError, format: WireFormat): number {
 }
 
 /**
- * Sends an error response. Must be called before anything else of the response was sent.
+ * Sends an error response. Must be called before any other part of the response was sent.
  *
- * @param isFinal True for a stored failure: a repeated request would receive the same failure again, so a header
- * prevents retries by SDKs
+ * @param isFinal True for a stored failure. A repeated request would receive the failure again, so a header prevents
+ * retries by SDKs
  */
 export function sendError(
   res: ServerResponse,
@@ -316,8 +318,8 @@ export function formatOf(path: string): WireFormat {
 }
 
 /**
- * Format of a request. If the SDKs of both vendors call a path, or the path is unknown, then the header
- * `anthropic-version` decides: Anthropic SDKs always send it. Every other path has one format
+ * Returns the API format of a request. For paths that both vendors' SDKs call, and for unknown paths, the header
+ * `anthropic-version` decides, because Anthropic SDKs always send it. Every other path has one format
  * (docs/internals/protocol.md, Errors).
  */
 export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'headers'> & { path: string }): WireFormat {
@@ -325,16 +327,14 @@ export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'header
   return isShared && headers['anthropic-version'] !== undefined ? 'anthropic' : formatOf(path)
 }
 
-/**
- * Maximum `Retry-After` that the known SDKs obey, in milliseconds. If it is longer, then SDKs use their own retry delay.
- */
+/** Maximum `Retry-After` that the known SDKs obey, in ms. If the value is longer, then SDKs use their own retry delay. */
 const SDK_RETRY_AFTER_MS_MAX = 60_000
 const SDKS = /openai|anthropic|ai-sdk|litellm/i
 export const CLIENT_RETRY_AFTER_MS_MAX = 3_600_000
 
 /**
- * Maximum `Retry-After` for a caller, in milliseconds: 60 s for known SDKs, an hour for others. RFC 9110 §10.2.3 has no
- * maximum.
+ * Returns the maximum `Retry-After` for a caller, in ms: 60 s for known SDKs, and an hour for other clients. RFC 9110
+ * §10.2.3 has no maximum.
  */
 export function retryMsMaxOf(userAgent: string | undefined): number {
   return SDKS.test(userAgent ?? '') ? SDK_RETRY_AFTER_MS_MAX : CLIENT_RETRY_AFTER_MS_MAX

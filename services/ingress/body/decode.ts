@@ -86,8 +86,8 @@ export function requireJson(model: ModelConfig, param: string): void {
 }
 
 /**
- * Maximum number of tokens of the answer: the requested or the default one, clamped to the model's maximum
- * (docs/reference/compatibility.md, Token limits). Undefined lets the answer fill the rest of the context.
+ * Returns the maximum number of tokens of the answer: the requested or default number, clamped to the model's maximum
+ * (docs/reference/compatibility.md, Token limits). If undefined, then the answer may fill the rest of the context.
  */
 export function outputTokens(model: ModelConfig, asked: number | undefined): number | undefined {
   const { max_output_tokens: ceiling, default_output_tokens: usual } = model.limits
@@ -96,10 +96,10 @@ export function outputTokens(model: ModelConfig, asked: number | undefined): num
 }
 
 /**
- * Inputs of a call (docs/reference/compatibility.md, Embedding requests): one text, several texts, one token list, or
- * several token lists. The type of the first element decides which.
+ * Reads the inputs of a call (docs/reference/compatibility.md, Embedding requests): one text, several texts, one token
+ * list, or several token lists. The type of the first element decides.
  *
- * Checked by hand instead of by a schema, because a call may contain 300,000 tokens.
+ * The check uses no schema, because a call may contain 300,000 tokens.
  *
  * @param field Name of the field, such as `input`
  * @throws ServiceError a 400 with the path of the first problem, such as `input[3]`
@@ -137,7 +137,7 @@ function tokens(value: unknown, path: string): number[] {
       const message = `Invalid '${path}[${i}]': integer below minimum value. Expected a value >= 0, but got ${id} instead.`
       refuse('integer_below_min_value', `${path}[${i}]`, message)
     }
-    // Whether a token exists is checked by the worker, because only the worker has the vocabulary of the model.
+    // The worker checks whether a token exists, because only the worker has the vocabulary of the model.
     if (!Number.isSafeInteger(id)) {
       const message = `Invalid '${path}[${i}]': integer above maximum value. Expected a value <= ${Number.MAX_SAFE_INTEGER}, but got ${id} instead.`
       refuse('integer_above_max_value', `${path}[${i}]`, message)
@@ -178,7 +178,7 @@ export function requireBase64(data: string, param: string): void {
 }
 
 /**
- * Whether a text is base64. The text is decoded, because that is 30 times as fast as a regular expression. The decoder
+ * Whether a text is base64. The check decodes the text, which is 30 times as fast as a regular expression. The decoder
  * skips invalid characters, so an invalid text decodes to fewer bytes than its length promises.
  */
 function isBase64(data: string): boolean {

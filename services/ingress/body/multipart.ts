@@ -8,12 +8,14 @@ export interface FormBounds {
   readonly bytesMax: number
   readonly fieldsMax: number
   readonly fieldBytesMax: number
-  /** Maximum bytes of all fields that are not files together. Limited, because such fields are held in memory. */
+  /** Maximum bytes of all fields other than files, because such fields are in memory. */
   readonly fieldsBytesMax: number
-  /** Interval at which progress is checked. A form is refused after one to two intervals without a received byte. */
+  /**
+   * Interval in ms at which progress is checked. A form is refused after one to two intervals without a received byte.
+   */
   readonly stallMs: number
   /**
-   * Called with the number of bytes so far that are held in memory.
+   * Called with the number of bytes of the form that are in memory so far.
    *
    * @throws ServiceError to refuse the form
    */
@@ -27,7 +29,7 @@ export interface FormField {
 
 export interface FormFile {
   readonly name: string
-  /** File name without directories; undefined if the part has no file name, empty if the name is empty. */
+  /** File name without directories. Undefined if the part has no file name, and empty if the name is empty. */
   readonly filename: string | undefined
   /** Content of the file. Must be read to the end or destroyed. If the form fails, then the stream fails. */
   readonly bytes: Readable
@@ -51,13 +53,13 @@ const NAMELESS_PARTS_MAX = 8
  * Reads a form of type multipart/form-data (RFC 7578) while it arrives. Files are passed to the consumer at its own
  * speed and are not buffered.
  *
- * The promise settles only after the consumers of all files have ended. If the form is refused, then its remaining
- * bytes are discarded while they arrive. The caller can therefore answer at once. If these bytes take too long, then
+ * The promise settles only after the consumers of all files have ended. If the form is refused, then the error can be
+ * sent at once, and the remaining bytes are discarded while they arrive. If these bytes take too long, then
  * services/ingress/http/server.ts cuts the connection.
  *
- * @returns the fields, in order
- * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`;
- * `invalid_request` if the body is not a form; the errors of the consumer
+ * @returns The fields, in order
+ * @throws ServiceError `unsupported_media_type`, `request_too_large`, `request_timeout`, `string_above_max_length`.
+ * `invalid_request` if the body is not a form. The errors of the consumer
  */
 export async function readForm(req: IncomingMessage, bounds: FormBounds, taker: FileTaker): Promise<FormField[]> {
   refuseOtherTypes(req)
@@ -114,9 +116,7 @@ class FormReading {
   readonly #files: { readonly bytes: Readable; readonly taken: Promise<void> }[] = []
   #fieldsBytes = 0
   #bytes = 0
-  /**
-   * All bytes of the form except the content of files, because the parser and the list of fields hold them in memory.
-   */
+  /** Bytes of the form except the content of files, which the parser and the list of fields hold in memory. */
   #heldBytes = 0
   #isInFile = false
 
@@ -136,10 +136,10 @@ class FormReading {
     this.#listen()
     const { socket } = this.#req
     this.#req.on('data', onData).on('error', onClose).on('close', onClose)
-    // If the request was already answered, then it does not close with its connection, so the socket is watched, too. Pipelined requests on
-    // one connection add their listeners to the same socket, so Node's limit on listeners is removed.
+    // A request that was already answered does not close with its connection, so the socket is watched too. Pipelined requests on one connection add
+    // their listeners to the same socket, so Node's limit on listeners is removed.
     socket.setMaxListeners(0).on('close', onClose)
-    // If the connection was cut during the key check, then no close event follows.
+    // A connection that was cut during the key check emits no close event any more.
     if (this.#req.closed || socket.destroyed) onClose()
     this.#req.pipe(this.#parser)
     try {
@@ -177,8 +177,8 @@ class FormReading {
   }
 
   #takeFile(file: FormFile): void {
-    // If the form fails, then the stream of its file emits an error. The consumer handles that error, and this listener
-    // only prevents a crash by an unhandled `error` event.
+    // The consumer of a file handles the error that the file's stream emits when the form fails. This listener only
+    // prevents a crash by an unhandled `error` event.
     file.bytes.on('error', () => {})
     this.#isInFile = true
     file.bytes.once('end', () => {
@@ -208,8 +208,7 @@ class FormReading {
   }
 
   /**
-   * Bytes are counted when they arrive instead of when a field is complete, because the parser buffers incomplete
-   * fields.
+   * Counts bytes when they arrive instead of when a field is complete, because the parser buffers incomplete fields.
    */
   #hold(bytes: number): void {
     this.#heldBytes += bytes
@@ -221,8 +220,8 @@ class FormReading {
   }
 
   /**
-   * Refuses the form if no bytes arrive. Time in which reading is paused for a slow consumer does not count, because no
-   * bytes can arrive then.
+   * Refuses the form if no bytes arrive. While reading is paused for a slow consumer, no bytes can arrive, so this time
+   * does not count.
    */
   #watchStalls(): NodeJS.Timeout {
     const req = this.#req

@@ -3,8 +3,8 @@ import type { ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Style of error messages. In `openai`, the sentence contains the name of the field. In `messages` (Anthropic), the
- * path precedes the sentence.
+ * Style of error messages. `openai`: the sentence contains the name of the field. `messages` (Anthropic): the path of
+ * the field precedes the sentence.
  */
 export type Wording = 'openai' | 'messages'
 
@@ -97,7 +97,7 @@ function missing(field: string): Problem {
 }
 
 /**
- * Whether a number exceeds the range of a double, such as 1e400, which `JSON.parse` reads as Infinity. A number in a
+ * Whether a number exceeds the range of a double. For example, `JSON.parse` reads 1e400 as Infinity. A number in a
  * query is still a text here.
  */
 function isInfinite(value: unknown): boolean {
@@ -160,7 +160,7 @@ export function beginningOf(text: string, charsMax: number): string {
   return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()
 }
 
-/** The message of the schema quotes a regular expression, so this message gives an example instead. */
+/** Returns a message with an example. The schema's own message would quote a regular expression. */
 function wrongDay(field: string): Problem {
   const expected = 'a day of the calendar such as 2030-01-31'
   return {
@@ -179,7 +179,7 @@ function wrongFormat(pattern: string, field: string): Problem {
   }
 }
 
-/** @param note Message that the schema gives for this limit. `decimal` marks a number that need not be an integer */
+/** @param note Message that the schema gives for this limit. `decimal` marks a number that may have a fraction */
 function outOfBounds(
   origin: string,
   bound: number,

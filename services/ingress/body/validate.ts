@@ -20,8 +20,8 @@ import { deepest, excerpt, problemError, type Wording } from './problem.ts'
 export type Pieces<T> = Generator<void, T>
 
 /**
- * Lists of messages that are longer than this are not checked in pieces. All schemas refuse them by their length before
- * reading the entries.
+ * Maximum length of a list of messages that is checked in pieces. All schemas refuse longer lists before reading the
+ * entries.
  */
 const MESSAGES_MAX = 100_000
 /** Maximum messages and parts that are checked or decoded between two event-loop yields. */
@@ -65,7 +65,7 @@ const PIECE_ENTRIES = 500
 
 /**
  * Checks long maps in pieces. Inside a map, zod continues after the first problem, and collecting every problem of a
- * long map is expensive.
+ * long map takes long.
  */
 function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: Wording): void {
   for (const [field, record] of MAPS.get(schema) ?? findMaps(schema)) {
@@ -113,8 +113,8 @@ interface Portion {
 }
 
 /**
- * Checks a body as {@link parseBody} does, but many messages in several pieces. The first piece also contains all other
- * fields of the body.
+ * Checks a body like {@link parseBody}, but divides many messages into several pieces. The first piece also contains
+ * all other fields of the body.
  *
  * @throws ServiceError a 400 whose `param` is the path of the first problem
  */
@@ -318,8 +318,8 @@ function wellFormedObject(object: object, depth: number): object {
  * Refuses the first field that the schema does not define. Otherwise a misspelt option would be ignored without an
  * error.
  *
- * Use only for endpoints that Sluice itself defines. Requests in the format of a vendor may contain fields that only an
- * upstream knows.
+ * Only for endpoints that Sluice itself defines, because requests in the format of a vendor may contain fields for the
+ * upstream.
  *
  * @param path Prefix of the field name in the error, such as `webhook.`
  * @throws ServiceError `unsupported_parameter`
@@ -333,11 +333,11 @@ export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): v
 }
 
 /**
- * Fields of a request that have no internal form and are passed on unchanged to an upstream of the same API. Fields
- * with null count as absent.
+ * Returns the fields of a request that have no internal form, and that an upstream of the same API receives unchanged.
+ * Fields with null count as absent.
  *
  * @param consumed Fields that have an internal form, which are left out
- * @returns undefined if no field is left
+ * @returns Undefined if no field is left
  */
 export function extraOf(object: object, consumed: ReadonlySet<string>): Record<string, unknown> | undefined {
   let left: Record<string, unknown> | undefined

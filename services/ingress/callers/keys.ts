@@ -29,9 +29,8 @@ const IDS_MAX = 20
 type OnEnd = (error: ServiceError) => void
 
 /**
- * Keys are read from the store at this interval, so a revoked key stops working within the interval plus one query. The
- * expiry of keys is compared with the clock at the same interval. A timer per key would fire too late or too early
- * after a clock change.
+ * Interval in ms at which keys are read from the store. A revoked key stops working within the interval plus one query.
+ * Expiry times are checked at the same interval, because a timer per key would be wrong after a clock change.
  */
 const REFRESH_MS = 1_000
 const NO_LIMITS: Limits = {}
@@ -62,8 +61,8 @@ export class ApiKeys {
    * Reads the keys. If no key was ever created and SLUICE_API_KEY is unset, then a random key is created and stored.
    *
    * @param store Closed together with the keys, or if reading the keys fails
-   * @param fixedSecret SLUICE_API_KEY: always valid, never stored
-   * @throws the store's error if the store cannot be reached or read
+   * @param fixedSecret Value of SLUICE_API_KEY, which is always valid and never stored
+   * @throws The store's error if the store cannot be reached or read
    */
   static async open(store: KeyStore, fixedSecret: string | undefined, log: Log): Promise<ApiKeys> {
     const keys = new ApiKeys(store, fixedSecret, log)
@@ -90,7 +89,7 @@ export class ApiKeys {
 
   /**
    * Returns the key with a secret. Undefined if no key has the secret, or if the key was revoked or has expired. Keys
-   * are looked up by the hash of the secret, and the comparison takes constant time.
+   * are found by the hash of the secret, and the comparison takes constant time.
    */
   find(secret: string): ApiKey | undefined {
     const key = this.#withSecret(secret)
@@ -109,7 +108,7 @@ export class ApiKeys {
    * hours after their key was checked.
    *
    * @param key Valid key, from {@link find}
-   * @returns function that ends the watch; must be called, or the callback is never freed
+   * @returns A function that ends the watch. If it is never called, then the callback is never freed
    */
   watch({ hash }: ApiKey, onEnd: OnEnd): () => void {
     const watchers = this.#watchers.get(hash) ?? new Set()
@@ -146,9 +145,10 @@ export class ApiKeys {
   }
 
   /**
-   * Changes the store. A revoked key is refused in this process at once, and in others within {@link REFRESH_MS}.
+   * Changes the store. A revoked key is refused at once in this process, and within {@link REFRESH_MS} in other
+   * processes.
    *
-   * @throws the store's error
+   * @throws The store's error
    */
   async change<T>(work: (store: KeyStore) => Promise<T>): Promise<T> {
     const result = await work(this.#store)
@@ -179,7 +179,7 @@ export class ApiKeys {
   async #load(): Promise<void> {
     const before = this.#known
     const known = { keys: await this.#store.list(), projects: await this.#store.listProjects() }
-    // If nothing has changed, then the store returns the arrays of the previous call.
+    // If no key or project has changed, then the store returns the arrays of the previous call.
     if (known.keys === before?.keys && known.projects === before.projects) return
     this.#known = known
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
@@ -219,7 +219,7 @@ export class ApiKeys {
       if (this.#isStale) this.#log.info({ key_store: this.#store.name }, 'key store readable again')
       this.#isStale = false
     } catch (error) {
-      // An outage may last for hours, so only its first error is logged.
+      // Only the first failure is logged, because an outage may last for hours.
       if (!this.#isStale && !this.#isClosed)
         this.#log.error(
           { err: error, key_store: this.#store.name },
@@ -227,7 +227,7 @@ export class ApiKeys {
         )
       this.#isStale = true
     }
-    // Keys also expire while the store is unreachable, so their ends are reported after a failed read, too.
+    // Keys also expire while the store is unreachable, so ends are reported after a failed read too.
     this.#reportEnds()
     this.#refreshLater()
   }
@@ -256,8 +256,7 @@ export function authenticate(
   }
   const key = keys.get(secret)
   if (scope !== 'any' && !hasScope(key, scope)) throw lacksScope(scope)
-  // /v1/key is not checked, because every key may call it. For jobs, files, batches and WebSockets, the endpoint of each contained call is
-  // checked when that call is submitted.
+  // Every key may call /v1/key. For jobs, files, batches and WebSockets, the endpoint of each contained call is checked when the call is submitted.
   if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|(ws|key)$)/.test(path)) requireEndpoint(key, path)
   return key
 }
@@ -388,8 +387,8 @@ interface HeaderTarget {
 }
 
 /**
- * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of one kind apply, then the headers show the limit
- * with the fewest requests or tokens left.
+ * Sets the rate-limit headers (docs/internals/protocol.md, Headers). If several limits of one kind apply, then the headers show the limit with the
+ * lowest remainder.
  */
 export function setLimitHeaders(res: HeaderTarget, format: WireFormat, all: readonly RemainingLimit[]): void {
   for (const kind of ['tokens', 'requests'] as const) {

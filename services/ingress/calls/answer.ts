@@ -4,7 +4,8 @@
  * 1. If the endpoint or the caller requires it, then the job is durable, and `durable.ts` answers. Otherwise the job is
  *    attached to the call (docs/internals/design.md, Owners).
  * 2. The endpoint prepares the body in the internal form of its kind. Code runs of the end user are counted (gate 4).
- * 3. Tokens, budget and a slot of the project are reserved (gates 5 and 6). The job is submitted to `AttachedJobs`.
+ * 3. Tokens, budget and a concurrent call of the project are reserved (gates 5 and 6). The job is submitted to
+ *    `AttachedJobs`.
  * 4. Output is sent as a stream, as bytes, or as a whole. If the caller disconnects, then the job is cancelled.
  * 5. At the end, the usage replaces the reservation. Tokens are added to limits, metrics and access log as soon as they
  *    are known. The ledger entry is written when the call ends (docs/operate/usage.md).
@@ -32,12 +33,12 @@ import { JobOptions, readPreferences, refuseJobOptions } from './job-options.ts'
 
 const CHAR_BYTES = 2
 /**
- * Maximum size of a request body that stays in memory while its call runs, in bytes of memory. A larger body is written
- * to a blob.
+ * Maximum memory in bytes of a request body that stays in memory while its call runs. A larger body is written to a
+ * blob.
  */
 const IN_MEMORY_BYTES_MAX = 1024 * 1024
 
-/** @throws ServiceError if the call is refused or fails, before or after output */
+/** Answers a call that creates a job. @throws ServiceError if the call is refused or fails, before or after output */
 export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
   const { key, facts, headers, advice } = call
   const preferences = readPreferences(headers, body)
@@ -107,7 +108,7 @@ async function answerAttached(
 }
 
 /**
- * Submits the job. Afterwards the memory reservation of the call shrinks to the size of the queue record, because a
+ * Submits the job. Afterwards, the memory reservation of the call shrinks to the size of the queue record, because a
  * large body is then in a blob.
  */
 async function submitJob(
@@ -120,7 +121,7 @@ async function submitJob(
   const { name, pool, merge, isOutput } = kind
   const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
   const tenant = projectIdOf(key)
-  // A large body is stored, and so is every body while more than half of the memory budget is used.
+  // A large body is stored as a blob. While more than half of the memory budget is used, every body is stored.
   const isSmall = held.bytes <= IN_MEMORY_BYTES_MAX && context.budget.isHalfFree
   const heldBytes = isSmall ? held.bytes : undefined
   const stream = prepared.stream || prepared.isBytes === true

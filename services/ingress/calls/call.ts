@@ -3,11 +3,10 @@
  *
  * 1. `http/` or `ws/` makes a `Call` of the request: key, headers, `Reply`, and the reservations that end with the call.
  * 2. The `JobEndpoint` validates the body, and returns a `PreparedCall` in the internal form of its kind.
- * 3. `answer.ts` makes a job of it, whose output is sent by `sendStream` or `sendBytes`. Further events are read only
- *    after the previous ones were sent. If the caller reads slowly, then the buffer of the job fills, which pauses the
- *    worker.
- * 4. Handlers throw failures, before or after output. The code that called the handler passes a failure to `Reply.end`,
- *    which informs the caller, the access log and the metrics.
+ * 3. `answer.ts` submits the call as a job, and `sendStream` or `sendBytes` sends the output. Further events are read only after the previous ones
+ *    were sent. If the caller reads slowly, then the buffer of the job fills, which pauses the worker.
+ * 4. Handlers throw failures, before or after output. The code that called the handler passes a failure to `Reply.end`, which sends the error and
+ *    updates the access log and the metrics.
  */
 
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
@@ -44,7 +43,7 @@ export interface IngressContext {
   readonly metrics: Metrics
   readonly jobs: AttachedJobs
   readonly durable: DurableJobs | undefined
-  /** Used by the admin API, like `broker` and `pauses`. Undefined in a deployment without a store. */
+  /** The job store, used by the admin API. Undefined in a deployment without a store. */
   readonly store: StoreView | undefined
   readonly broker: Pick<Broker, 'name' | 'lag' | 'isReachable' | 'missing' | 'history' | 'submit' | 'send'>
   readonly pauses: Pauses
@@ -66,7 +65,7 @@ export interface IngressContext {
   readonly submitQueue: SubmitQueue
 }
 
-/** Handlers fill {@link facts} for the access log. */
+/** One call of an endpoint. Handlers fill {@link facts} for the access log. */
 export interface Call {
   readonly method: string
   readonly path: string
@@ -82,7 +81,7 @@ export interface Call {
   readonly key: ApiKey
   readonly reply: Reply
   readonly facts: CallFacts
-  /** Job options in the body instead of headers, by the field names of `POST /v1/jobs`. */
+  /** Job options from the body instead of headers, under the field names of `POST /v1/jobs`. */
   readonly jobFields: Record<string, unknown>
   /**
    * Sentences for error messages, which depend on the transport. `durable` explains how to request a durable job.
@@ -106,7 +105,9 @@ export interface Call {
 }
 
 export interface CallFacts {
-  /** Status of a failure after the head of the answer was sent. Metrics count this status instead of the sent one. */
+  /**
+   * Status of a failure after the head of the answer was sent. Metrics count this status instead of the sent status.
+   */
   status?: number
   /** Status in the head of the answer, if it differs from {@link status}. */
   sent_status?: number
@@ -143,7 +144,7 @@ export interface PreparedCall {
   readonly history?: SharedHistory | undefined
   readonly stream: boolean
   /**
-   * True if the answer is plain text. No keep-alives are written then, because their characters would become part of
+   * True if the answer is plain text. Keep-alives are then not written, because their characters would become part of
    * the text.
    */
   readonly isText?: boolean
@@ -154,8 +155,8 @@ export interface PreparedCall {
   readonly isBytes?: boolean
   readonly timeoutMs: number
   /**
-   * Time that a cancelled job has to write a partial result, in milliseconds. Only for composed durable jobs. If
-   * undefined, then the job is cancelled at once.
+   * Grace period in ms for a partial result after a cancel. Only for composed durable jobs. If undefined, then a cancel
+   * ends the job at once.
    */
   readonly partialMs?: number
   readonly answerBytesMax?: number
@@ -197,14 +198,14 @@ export interface EndpointReference {
     readonly description: string
     readonly json: NamedSchemas
     readonly media?: readonly string[]
-    /** Schema of each `data:` line of a stream; null if events have several schemas. Absent: the answer is never streamed. */
+    /** Schema of each `data:` line of a stream. Null if events have several schemas, and undefined if the answer is never streamed. */
     readonly events?: NamedSchemas | null
   }
 }
 
 /**
- * An endpoint whose calls become jobs. From this record follow the routes, the API reference, docs/reference/endpoints.md and
- * the console. Jobs, batches and WebSockets accept the calls of each record.
+ * An endpoint whose calls become jobs. The routes, the API reference, docs/reference/endpoints.md and the console are derived from these records.
+ * Jobs, batches and WebSockets accept the calls of each endpoint.
  */
 export interface JobEndpoint {
   readonly path: string
@@ -219,7 +220,7 @@ export interface JobEndpoint {
   readonly isDurable?: boolean
   /** Whether this call becomes a durable job. The body is not validated yet, so it may have any shape. */
   isStored?(context: IngressContext, body: unknown, caller: Caller): boolean
-  /** How durable jobs are answered; default: the job object, and the recorded events as the stream. */
+  /** Form in which durable jobs are answered. Default: the job object, and the recorded events as the stream. */
   readonly stored?: StoredAnswers
   /**
    * Checks that a caller may use a model for this endpoint. Default: any model of the kind's pool.
@@ -241,7 +242,7 @@ export type Outcome =
       readonly type: 'failed'
       readonly thrown: unknown
       /**
-       * Format of a failure that is stored as the result of the job. Set if a repeated request would return the same
+       * Format of a failure that is stored as the result of the job. Set if a repeated request must receive the stored
        * failure.
        */
       readonly keptAs?: WireFormat
@@ -249,8 +250,8 @@ export type Outcome =
 
 export interface Reply {
   /**
-   * Aborts when the answer is no longer needed: the caller disconnected or cancelled, or its key was revoked. {@link
-   * refusalOf} identifies a revoked key.
+   * Aborts when the answer is no longer needed, because the caller disconnected or cancelled, or its key was revoked.
+   * {@link refusalOf} identifies a revoked key.
    */
   readonly disconnected: AbortSignal
   /**
@@ -263,8 +264,8 @@ export interface Reply {
   /**
    * Sets the job that runs the call.
    *
-   * @param cancel Requests the cancellation of a durable job, which may continue after the call. Absent for an attached
-   * job, which is cancelled when {@link disconnected} aborts
+   * @param cancel Requests the cancellation of a durable job, which may continue after the call. Undefined for an
+   * attached job, which is cancelled when {@link disconnected} aborts
    */
   accepted(jobId: string, cancel?: () => void): void
   /**
@@ -275,8 +276,8 @@ export interface Reply {
    */
   open(form: ReplyForm, failed?: (error: ServiceError) => Frame, waitsFor?: () => string | undefined): void
   /**
-   * Sends frames of a stream. The result is a promise only if the send buffer is full. One promise per token would cost
-   * more than the encoding of the token.
+   * Sends frames of a stream. The result is a promise only if the send buffer is full, because one promise per token
+   * would cost more than the token's encoding.
    *
    * @param isOutput If false, then the frames are delayed until the first output. The call can then still fail with an
    * HTTP error
@@ -309,7 +310,7 @@ export function throwIfRefused({ disconnected: left }: Reply): void {
 export interface Output {
   readonly firstOutputAtMs: number | undefined
   /**
-   * Returns the next events, at least one; undefined after the last one.
+   * Waits for events and returns them. Undefined after the last event.
    *
    * @throws ServiceError if the job failed
    */
@@ -338,8 +339,8 @@ export async function sendStream(
       onEvent(event)
       for (const frame of stream.push(event)) frames.push(frame)
     }
-    // Frames before the first output, such as the start of a message, are delayed. Until then, a failure of the attempt
-    // can still be reported as an HTTP error.
+    // Frames before the first output, such as the start of a message, are delayed. Until the first output, a failure of
+    // the attempt can still be reported as an HTTP error.
     const drained = sendFrames(reply, frames, output.firstOutputAtMs !== undefined)
     if (drained) await drained
   }
@@ -396,15 +397,15 @@ interface EndedCall {
   readonly route: string
   readonly status: number | string
   readonly more?: object
-  /** True for a WebSocket connection, whose duration is left out of the metric for the duration of calls. */
+  /** True for a WebSocket connection, whose duration is not included in the metric for the duration of calls. */
   readonly isConnection?: boolean
 }
 
 const PATH_CHARS_MAX = 200
 
 /**
- * Writes one access-log line per call and updates its metrics: route, outcome, duration. Bodies, prompts and keys are
- * never logged. Failures are classified only here and in the attempt of the job.
+ * Writes one access-log line per call and updates the metrics of the route: outcome and duration. Bodies, prompts and
+ * keys are never logged. Failures are classified only here and in the attempt of the job.
  */
 export class CallLog {
   readonly requestId = newId('req_')
@@ -417,7 +418,7 @@ export class CallLog {
   }
 
   classify(thrown: unknown): ServiceError {
-    // Express decodes path parameters with decodeURIComponent, and passes on its URIError.
+    // Express decodes path parameters with decodeURIComponent, and rethrows its URIError.
     const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
     if (error.code === 'internal_error')
       this.#context.log.error({ err: error, request_id: this.requestId }, 'call failed with an internal error')

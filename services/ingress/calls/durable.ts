@@ -2,13 +2,12 @@
  * Answers a call with a durable job: 202 with the job, or the result once the job has ended.
  *
  * 1. The job is created (gates a, b, 5 and c). While other projects make calls, `SubmitQueue` delays the creation.
- * 2. If a call repeats the idempotency key of an earlier call, then it gets the job of that call. If that job expired, or
- *    failed with 429 or 5xx, and the caller waits, then a new job replaces it. A waiting caller gets 409
- *    `idempotency_key_in_use` until the earlier job has ended.
- * 3. With `Prefer: respond-async` or `background`, the answer is 202, after a requested wait at the most. Otherwise the
- *    ingress follows the job and sends the recorded output or the result.
- * 4. If a waiting caller disconnects, then the job continues, and can be found by its id or idempotency key. If only the
- *    endpoint required a durable job, then the job is cancelled.
+ * 2. A call that repeats the idempotency key of an earlier call gets the earlier job. If the earlier job expired, or failed with 429 or 5xx, and the
+ *    caller waits, then a new job replaces the earlier one. A waiting caller gets 409 `idempotency_key_in_use` until the earlier job has ended.
+ * 3. With `Prefer: respond-async` or `background`, the answer is 202, at the latest after the requested wait. Otherwise the ingress follows the job
+ *    and sends the recorded output or the result.
+ * 4. If a waiting caller disconnects, then the job continues, and can be found by its id or idempotency key. If the endpoint instead of the caller
+ *    required a durable job, then the job is cancelled.
  *
  * The invariant: the id of a job is sent only after the store has committed the job.
  */
@@ -48,7 +47,10 @@ import {
 /** Retry-After in answers about an unfinished job, in seconds. Clients should poll at this interval. */
 export const RETRY_AFTER_SECONDS = 2
 
-/** @throws ServiceError the failure of the job; `idempotency_key_in_use` after the id of the job was sent */
+/**
+ * Answers a call with a durable job. @throws ServiceError the failure of the job, or `idempotency_key_in_use` after the
+ * id of the job was sent
+ */
 export function answerDurable(
   context: IngressContext,
   call: Call,
@@ -85,7 +87,7 @@ async function answerCreated(
   const { reply } = call
   const cancel = () => cancelJob(context, call, jobs, job, true)
   reply.accepted(job.id, () => cancelJob(context, call, jobs, job, false))
-  // If the endpoint and not the caller requires a durable job, then closing the connection cancels the job.
+  // If the endpoint instead of the caller requires a durable job, then closing the connection cancels the job.
   if (!isDurable) reply.disconnected.addEventListener('abort', cancel, { once: true })
   if (!isDurable && reply.disconnected.aborted) cancel()
   if (isReplay) reply.setHeader('idempotency-replayed', 'true')
@@ -128,7 +130,7 @@ function cancelJob(
  * Waits until a job has ended, the caller disconnects or `waitMs` have passed. Returns the job in its current state.
  *
  * @param onWait Called if the job has not ended yet
- * @throws ServiceError `job_not_found`; `invalid_api_key` if the key of the caller is revoked during the wait
+ * @throws ServiceError `job_not_found`. `invalid_api_key` if the key of the caller is revoked during the wait
  */
 export async function waitFor(
   { reply }: Call,
@@ -185,10 +187,10 @@ async function sendRecorded(
 }
 
 /**
- * Creates a job, or finds the one that an equal call created with the same idempotency key (docs/internals/protocol.md,
- * Idempotency). Then releases the memory reserved for the body.
+ * Creates a job, or finds the job that an equal call created with the same idempotency key (docs/internals/protocol.md,
+ * Idempotency). Afterwards, the memory reserved for the body is released.
  *
- * @throws ServiceError `idempotency_key_reused`; `result_expired` if the found job was deleted; `overloaded`
+ * @throws ServiceError `idempotency_key_reused`. `result_expired` if the found job was deleted. `overloaded`
  */
 export async function createJob(
   context: IngressContext,
@@ -236,8 +238,8 @@ export async function createJob(
 }
 
 /**
- * Creates the job and transfers the uploads of the call to it. If the connection to the store is lost, then it is unknown whether the job
- * was created. The uploads are then preserved, because the job may need them.
+ * Creates the job and transfers the uploads of the call to it. If the connection to the store is lost, then the outcome is unknown. The uploads are
+ * then kept, because the job may need them.
  */
 async function createWithUploads(
   { uploads, storage }: Call,
@@ -256,7 +258,6 @@ async function createWithUploads(
   }
 }
 
-/** @throws ServiceError `idempotency_key_reused`, `result_expired` */
 export function acceptedOf(created: Created): { job: DurableJob; isReplay: boolean } {
   const param = 'Idempotency-Key'
   if (created.outcome === 'conflict') {
@@ -270,7 +271,10 @@ export function acceptedOf(created: Created): { job: DurableJob; isReplay: boole
   return { job: created.job, isReplay: created.outcome === 'exists' }
 }
 
-/** A cancelled job keeps its key, because the cancellation was intended. */
+/**
+ * Whether the idempotency key of a failed job may be used for a new job. False for a cancelled job, because the
+ * cancellation was intended.
+ */
 function hasFreedKey({ state, error }: DurableJob): boolean {
   if (state === 'expired') return true
   if (state !== 'failed') return false
@@ -303,8 +307,8 @@ class StoredOutput implements Output, AsyncDisposable {
   readonly #tenant: string
   readonly #id: string
   /**
-   * Current attempt when the stream starts. Output of earlier attempts is skipped, because none of it was sent to this
-   * caller.
+   * Attempt that is running when the stream starts. Output of earlier attempts is skipped, because none of it was sent
+   * to this caller.
    */
   readonly #attempt: number
   readonly #signal: AbortSignal
@@ -312,7 +316,7 @@ class StoredOutput implements Output, AsyncDisposable {
   #hasEnded = false
   #progress = 0
 
-  /** @param signal Aborts when the reader stops. If the reason is a ServiceError, then `next` throws it */
+  /** @param signal Aborts when the reader stops. A ServiceError as the reason is thrown by `next` */
   constructor(jobs: DurableJobs, job: DurableJob, signal: AbortSignal) {
     this.#jobs = jobs
     this.#tenant = job.tenant
@@ -360,8 +364,8 @@ class StoredOutput implements Output, AsyncDisposable {
   }
 
   /**
-   * Whether a chunk was not sent before. An attempt that resumes an earlier one repeats the progress events of that
-   * attempt with equal sequence numbers.
+   * Whether a chunk was not sent before. An attempt that resumes a composed job repeats earlier progress events with
+   * equal sequence numbers.
    */
   #isNew(chunk: unknown): boolean {
     const { research_progress: progress } = (chunk ?? {}) as { research_progress?: { sequence: number } }
@@ -372,7 +376,10 @@ class StoredOutput implements Output, AsyncDisposable {
   }
 }
 
-/** Stream of the recorded chunks. Event names of the Anthropic format are not recorded, so they are added here. */
+/**
+ * Returns the stream format of the recorded chunks. Event names of the Anthropic format are not recorded, so they are
+ * added here.
+ */
 function storedOutputStream(endpoint: string): AnswerStream {
   const isNamed = formatOf(endpoint) === 'anthropic'
   return {

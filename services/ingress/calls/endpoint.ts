@@ -68,9 +68,9 @@ function isDoing({ task, pool }: ModelConfig, works: readonly string[]): boolean
 const NAMED_MAX = 10
 
 /**
- * Error for an unknown model id. The message lists models that the key may use, most similar first.
+ * Returns the error for an unknown model id. The message lists models that the key may use, most similar first.
  *
- * @param works Lists only models for one of these kinds of work; undefined: all models
+ * @param works Lists only models for one of these kinds of work. Default: all models
  */
 export function modelNotFound(
   context: Pick<IngressContext, 'models'>,
@@ -117,8 +117,8 @@ const FORWARDED = ['tracestate', 'baggage', 'x-session-id', 'x-session-affinity'
 const HEADER_CHARS_MAX = 4_096
 
 /**
- * Request fields whose values come from the call and not from its body: the alias of the model, and headers for the
- * upstream.
+ * Returns the request fields whose values come from the call instead of its body: the alias of the model, and headers
+ * for the upstream.
  *
  * @param asked Field `model` of the body
  */

@@ -21,8 +21,8 @@ const LAST = '~'
 const SCANNED_MAX = 2_000
 const SCANNED_PER_READ = 200
 /**
- * Maximum jobs and time of the search for the first job of a page. Both are larger than for further jobs, because SDKs
- * stop at an empty page. Only the last page may be empty.
+ * Maximum jobs and time in ms of the search for the first job of a page. Both exceed the maximum for further jobs,
+ * because SDKs stop at an empty page. Only the last page may be empty.
  */
 const SCANNED_UNTIL_MATCH_MAX = 100_000
 const SCAN_MS_MAX = 10_000
@@ -107,7 +107,7 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
       return { jobs: found, lastId, hasMore: page.hasMore }
     }
     if (looked >= SCANNED_UNTIL_MATCH_MAX || performance.now() - startedAt > SCAN_MS_MAX) throw noneFound(lastId)
-    // An embedded store answers without yielding to the event loop, so the loop yields here.
+    // An embedded store answers without yielding to the event loop, so the yield happens here.
     await nextTurn()
   }
 }
@@ -145,7 +145,7 @@ async function show(context: IngressContext, found: readonly DurableJob[], withR
     const details = { position: positions[nth] ?? null, counts: counts.get(job.id) }
     const { result: _, ...rest } = jobObject(job, details)
     const text = JSON.stringify(rest)
-    // Without `include=result`, the field is absent. A null would mean that the job has no result.
+    // Without `include=result`, the field is left out, because null would mean that the job has no result.
     shown.push(withResults ? `${text.slice(0, -1)},"result":${result}}` : text)
     if (isCompleted) await nextTurn()
   }
@@ -160,7 +160,7 @@ export function readPairs(query: Call['query']): { pairs: [string, string][]; re
     if (name !== undefined && typeof value === 'string') pairs.push([name, value])
     else others.push([key, value])
   }
-  // The field `__proto__` is set by Object.fromEntries like any other. An assignment would change the prototype
+  // Object.fromEntries sets the field `__proto__` like any other field. An assignment would change the prototype
   // instead.
   if (pairs.length <= PAIRS_MAX) return { pairs, rest: Object.fromEntries(others) }
   throw new ServiceError('invalid_value', `Expected at most ${PAIRS_MAX} pairs of metadata.`, { param: 'metadata' })
@@ -172,8 +172,8 @@ function idOf(text: string, param: string): string {
 }
 
 /**
- * All calls of a batch, or all child jobs of a deep-research job. Their ids begin with the timestamp in the id of the root job, so these
- * jobs are adjacent in the list of the project.
+ * All calls of a batch, or all child jobs of a deep-research job. The id of each begins with the time in the root job's id, so these jobs are
+ * adjacent in the project's list.
  */
 export class Group {
   readonly root: string
@@ -191,7 +191,7 @@ export class Group {
     this.#parents = new Set([root, ...Array.from({ length: PARTS_MAX }, (_, nth) => childJobId(root, String(nth)))])
   }
 
-  /** Whether a job belongs to the group. The parts of a batch are left out, because they only organize its calls. */
+  /** Whether a job belongs to the group. The parts of a batch do not, because they only organize its calls. */
   has({ depth, parent_id, kind }: DurableJob): boolean {
     return depth > 0 && kind !== batchPart.name && this.#parents.has(parent_id ?? '')
   }
@@ -218,7 +218,7 @@ const STATES: Readonly<Record<string, readonly DurableState[]>> = {
 }
 
 export function statesOfAll(statuses: readonly string[]): DurableState[] {
-  // The store prepares a separate statement for each number of states, so duplicates are removed.
+  // Duplicates are removed, because the store prepares a separate statement for each number of states.
   return [...new Set(statuses.flatMap(statesOf))]
 }
 

@@ -29,13 +29,13 @@ interface JobDetails {
   readonly steps?: readonly DoneStep[]
   readonly counts?: ChildCounts | undefined
   readonly cost?: number | undefined
-  /** Number of jobs that start before this one. Null if the job does not wait, or if the number is unknown. */
+  /** Number of jobs that start before this job. Null if the job does not wait, or if the number is unknown. */
   readonly position?: number | null
 }
 
 /**
- * Status of a job in the API. The state `scheduled` is shown as `queued`, and `waiting` as `in_progress`. After a
- * cancel request, a job is shown as `cancelling` until it ends.
+ * Returns the status of a job in the API. The state `scheduled` is shown as `queued`, and `waiting` as `in_progress`.
+ * After a cancel request, a job is shown as `cancelling` until it ends.
  */
 export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string {
   if (!TERMINAL.has(state) && cancel_requested_at_ms !== null) return 'cancelling'
@@ -93,13 +93,16 @@ function stepObject({ kind, cost, attempt, at_ms }: DoneStep): object {
   return { kind, cost, attempt, done_at: seconds(at_ms) }
 }
 
-/** Time at which the job is deleted with its result. Until the job has ended, this is the earliest possible time. */
+/**
+ * Returns the time at which the job is deleted with its result. Until the job has ended, this is the earliest possible
+ * time.
+ */
 function retainedUntilMs({ purge_at_ms, run_at_ms, started_at_ms, retention_ms }: DurableJob): number {
   return purge_at_ms ?? Math.max(run_at_ms, started_at_ms ?? 0) + retention_ms
 }
 
 /**
- * An event in the form of the API (docs/internals/protocol.md, Job events).
+ * Returns an event in the form of the API (docs/internals/protocol.md, Job events).
  *
  * @param job The whole job, for events that contain it
  * @param position Queue position, for `job.queued` if the job still waits
@@ -182,7 +185,7 @@ export function jobNotFound(id: string): ServiceError {
 }
 
 /**
- * The job in the path, if it belongs to the project of the caller.
+ * Returns the job in the path, if it belongs to the project of the caller.
  *
  * @throws ServiceError `job_not_found`
  */

@@ -18,16 +18,15 @@ export interface Preferences {
   readonly isDurable: boolean
   /** True if the call is answered with 202 and the job. If false, then the call waits for the result. */
   readonly isAsync: boolean
-  /** Time that a call waits for the result before it is answered with 202, in milliseconds. */
+  /** Maximum time in ms for which a call waits for the result before it is answered with 202. */
   readonly waitMs: number
   readonly idempotencyKey: string | undefined
 }
 
-/** Maximum `wait` in the Prefer header (RFC 7240) and `?wait=` in a query, in seconds. */
+/** Maximum value in seconds of `wait` in the Prefer header (RFC 7240) and of `?wait=` in a query. */
 export const WAIT_SECONDS_MAX = 60
 /**
- * Maximum time for which an idempotency key refers to its job. If jobs are retained for a shorter time, then that time
- * applies.
+ * Maximum time in ms for which an idempotency key refers to its job. A shorter retention of jobs shortens this time.
  */
 const IDEMPOTENCY_TTL_MS = 24 * 3_600_000
 
@@ -57,9 +56,7 @@ export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
 
 const JOB_SUBMISSIONS = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
 
-/**
- * Whether a call creates a durable job. The check uses only the path and the headers, because the body is not read yet.
- */
+/** Whether a call creates a durable job. Only the path and the headers are used, because the body is not read yet. */
 export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
   if (JOB_SUBMISSIONS.test(path)) return true
   return headers['idempotency-key'] !== undefined || prefersAsync(headers)
@@ -80,7 +77,8 @@ export function readIdempotencyKey(header: string | string[] | undefined): strin
 }
 
 /**
- * The idempotency key of a call, with a fingerprint of method, path and body (docs/internals/protocol.md, Idempotency).
+ * Returns the idempotency key of a call, with a fingerprint of method, path and body (docs/internals/protocol.md,
+ * Idempotency).
  *
  * @param retentionMs Retention of ended jobs. The key expires no later than its job
  */
@@ -139,12 +137,12 @@ function readFlag(body: unknown, field: 'background' | 'store'): boolean {
 
 const PREFIX = 'x-job-'
 /**
- * Response header with the id of the job. Some clients send it back with the next request, so it is not refused as an
- * unknown option.
+ * Response header with the id of the job. Some clients send this header back with the next request, so it is not
+ * refused as an unknown option.
  */
 const ANSWERED = 'x-job-id'
 /**
- * Maximum characters of the metadata header. This is enough for 16 pairs of 64 and 512 characters, even if every
+ * Maximum characters of the metadata header, which suffice for 16 pairs of 64 and 512 characters, even if every
  * character is escaped.
  */
 const METADATA_CHARS_MAX = 64 * 1024
@@ -168,8 +166,8 @@ export interface DurableOptions {
 }
 
 /**
- * Maximum pairs of metadata per job (docs/reference/compatibility.md, Chat requests). Limited, because lists of jobs
- * contain the metadata of each job.
+ * Maximum pairs of metadata per job (docs/reference/compatibility.md, Chat requests), because lists of jobs contain the
+ * metadata of each job.
  */
 const METADATA_PAIRS_MAX = 16
 
@@ -226,8 +224,8 @@ export class JobOptions {
   }
 
   /**
-   * Value from which the idempotency fingerprint is computed. Options are part of it, because calls with different
-   * options are different requests (docs/internals/protocol.md, Idempotency).
+   * Returns the value from which the idempotency fingerprint is computed. Options are included, because calls with
+   * different options are different requests (docs/internals/protocol.md, Idempotency).
    */
   joinedWith(body: unknown): unknown {
     return Object.keys(this.fields).length === 0 ? body : { body, job: this.fields }
@@ -306,7 +304,7 @@ export function jobFieldsOf(fields: object): object {
  * Refuses options on a call that creates no durable job. Otherwise the options would be ignored without an error.
  *
  * @param how Advice on how to create a durable job
- * @throws ServiceError `invalid_request`; as {@link JobOptions.of}
+ * @throws ServiceError `invalid_request`, or the errors of {@link JobOptions.of}
  */
 export function refuseJobOptions(headers: IncomingHttpHeaders, given: object, how: string): void {
   const isGiven = Object.keys(given).length > 0 || HEADERS.some(({ name }) => headers[name] !== undefined)
@@ -369,7 +367,7 @@ function readMetadata(text: string, header: string): unknown {
   try {
     if (text.length <= METADATA_CHARS_MAX) return JSON.parse(isUtf8(bytes) ? bytes.toString() : text)
   } catch {
-    // The value is not JSON, so the error after this block is thrown.
+    // The value is not JSON, so the error below is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${header}': expected a JSON object of texts.`, { param: header })
 }
@@ -420,7 +418,7 @@ function definedOf(fields: JobFields): JobFields {
 
 const NUMBERS: ReadonlySet<string> = new Set(['run_at', 'expires_after_seconds', 'start_within_seconds'])
 const OBJECTS: ReadonlySet<string> = new Set(['metadata', 'webhook'])
-/** Maximum characters of `metadata` and `webhook` as JSON. Limited, because longer JSON could be nested deeply. */
+/** Maximum characters of `metadata` and `webhook` as JSON, because longer JSON could be nested deeply. */
 const OBJECT_CHARS_MAX = 64 * 1024
 
 /** Field name: `name`, `name[member]`, `name[member][]` or `name[member][0]`. */
@@ -429,7 +427,7 @@ const NAME = /^([a-z_]{1,64})(?:\[([^\]]{1,256})\])?(\[\d{0,3}\])?$/
 /**
  * Separates the job options from the other fields of a form.
  *
- * @throws ServiceError `invalid_value` for a field that is given twice or in two ways, and for invalid JSON
+ * @throws ServiceError `invalid_value` for invalid JSON, and for a field that is given twice or in two notations
  */
 export function readJobFields(fields: readonly FormField[]): {
   jobFields: Record<string, unknown>

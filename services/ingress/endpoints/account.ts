@@ -19,8 +19,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 const PREFIX = '/v1/models/'
 
 /**
- * GET /v1/models: the models that this key may use, each under its id and under each of its aliases. Clients of the
- * Messages API receive Anthropic's response format, in pages (docs/reference/compatibility.md, Model lists).
+ * GET /v1/models: lists the models that this key may use, each under its id and its aliases. Clients of the Messages
+ * API receive Anthropic's response format, in pages (docs/reference/compatibility.md, Model lists).
  */
 export async function listModels(context: IngressContext, call: Call): Promise<void> {
   const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
@@ -29,8 +29,9 @@ export async function listModels(context: IngressContext, call: Call): Promise<v
 }
 
 /**
- * GET /v1/models/{model}: one model. The id may contain slashes, escaped or not (docs/reference/compatibility.md, Model
- * lists). If the caller uses an alias, then the answer contains the alias as the id.
+ * GET /v1/models/{model}: returns one model. The id may contain slashes, escaped or not
+ * (docs/reference/compatibility.md, Model lists). If the caller used an alias, then the answer contains the alias as
+ * the id.
  */
 export async function retrieveModel(context: IngressContext, call: Call): Promise<void> {
   const id = decode(call.path.slice(PREFIX.length))
@@ -49,7 +50,8 @@ function namesOf(model: ModelConfig): Named[] {
 }
 
 /**
- * A page of the list in the format of the Messages API. The cursors `after_id` and `before_id` are names of models.
+ * Returns a page of the list in the format of the Messages API. The cursors `after_id` and `before_id` are names of
+ * models.
  *
  * @throws ServiceError if a cursor is not in the list
  */
@@ -135,8 +137,8 @@ function modelInfoOf(model: ModelConfig, name: string): ModelInfo {
 }
 
 /**
- * Capabilities in the format of the Messages API. Features that Sluice offers for no model are reported as unsupported,
- * even if the model itself has them.
+ * Returns capabilities in the format of the Messages API. Features that Sluice offers for no model are reported as
+ * unsupported, even if the model itself has them.
  */
 function capabilitiesOf(model: ModelConfig): ModelInfo['capabilities'] {
   const { images, files, json, reasoning } = model.capabilities

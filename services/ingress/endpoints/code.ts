@@ -33,7 +33,7 @@ const INSTALLED: ReadonlySet<string> = new Set([...LIBRARIES, ...STANDARD.trim()
 
 /**
  * POST /v1/tools/code (docs/reference/compatibility.md, Code): runs Python in a sandbox. If the code fails, then the
- * call succeeds, and the answer describes the failure.
+ * call still succeeds, and the answer describes the failure.
  */
 export const code: JobEndpoint = {
   path: '/v1/tools/code',

@@ -49,8 +49,7 @@ export const embeddings: JobEndpoint = {
  * @throws ServiceError
  */
 export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: ModelConfig): void {
-  // The tokenizer of the local model server counts a word of any length as one token. The bytes therefore give no lower
-  // bound.
+  // The tokenizer of the local model server counts a word of any length as one token, so the bytes give no lower bound.
   const most = engine.type === 'local' ? undefined : limits.context_tokens
   let sum = 0
   for (const [index, input] of inputs.entries()) {

@@ -5,7 +5,7 @@ import type { JobEndpoint } from '#services/ingress/calls/call.ts'
 import type { Extension } from '#shared/ports/extensions.ts'
 
 /**
- * Endpoint of a kind outside of this repository. Apart from `stream` and the fields that control the job, the body is the request of the kind.
+ * Makes the endpoint of a kind outside of this repository. The body is the request of the kind, plus `stream` and the fields that control the job.
  */
 export function endpointOf(extension: Extension): JobEndpoint {
   const { name, path, summary, request, result = z.unknown() } = extension

@@ -176,7 +176,7 @@ async function prepareGenerate(
   return { model, named: request.named, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }
 
-/** `store` controls the job in the Messages API only. */
+/** Removes fields that control the job. In chat completions, `store` is not such a field. */
 function withoutJobFields(body: unknown, format: WireFormat): unknown {
   if (typeof body !== 'object' || body === null || !('background' in body || 'store' in body)) return body
   const { background: _background, ...rest } = body as Record<string, unknown>

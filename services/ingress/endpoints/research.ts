@@ -14,8 +14,7 @@ import { getModel } from '#services/ingress/calls/endpoint.ts'
 import { research as kind } from '#shared/kinds/research/research.ts'
 
 /**
- * Default maximum duration of a research, in milliseconds. {@link WRITING_MS} is added to the duration, so that the
- * report can still be written.
+ * Default maximum duration of a research, in ms. {@link WRITING_MS} is added, so that the report can still be written.
  */
 const DURATION_MS = 1_800_000
 const WRITING_MS = 60_000
@@ -65,7 +64,8 @@ export const research: JobEndpoint = {
 }
 
 /**
- * Internal form of a research request. The last message is the question; the messages before it are context.
+ * Converts a research request to its internal form. The last message is the question, and the messages before it are
+ * context.
  *
  * @param model Id of the research model in the catalogue
  * @throws ServiceError for options that a report does not support, and if the last message is not a question

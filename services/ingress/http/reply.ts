@@ -34,16 +34,19 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const LAST_CHUNK = '0\r\n\r\n'
 
-/** See docs/internals/protocol.md, Failures after the head. */
+/** Maximum delay of the head of a stream, in ms (docs/internals/protocol.md, Failures after the head). */
 const HEAD_WAIT_MS = 5_000
 const KEEP_ALIVE_MS = 15_000
 /** Interval at which a stream without output checks whether the reason of its wait has changed. */
 const WAIT_COMMENT_MS = 1_000
-/** Clients disconnect after 300 s without a byte (docs/internals/protocol.md, Long answers). */
+/**
+ * Time in ms after which the head of a JSON answer is sent early. Clients disconnect after 300 s without a byte
+ * (docs/internals/protocol.md, Long answers).
+ */
 const EARLY_HEAD_MS = 240_000
 const SMALL_BODY = 16 * 1024
 const SLOW_END_TIMEOUT_MS = 1_000
-/** Time in which a caller with a revoked key must receive the error before the connection is cut. */
+/** Time in ms in which a caller with a revoked key must receive the error before the connection is cut. */
 const REVOKED_END_TIMEOUT_MS = 2_000
 const RECONNECT_MS = 3_000
 
@@ -55,7 +58,7 @@ const STREAM_HEAD = {
   'x-accel-buffering': 'no',
 }
 
-/** Abort reason for a closed connection. A constant is used, because every new AbortError would capture a stack trace. */
+/** Abort reason for a closed connection. The constant avoids the cost of a new AbortError, which captures a stack trace. */
 const CLOSED = Symbol('closed')
 
 export interface RoutedRequest extends IncomingMessage {
@@ -116,12 +119,10 @@ export class HttpReply implements Reply {
     })
   }
 
-  /**
-   * Must be called when the handler has finished. The key is still watched until the rest of the answer has been sent.
-   */
+  /** Called when the handler has finished. The key is watched until the rest of the answer has been sent. */
   release(): void {
-    // If the response has no socket, then the answer was sent already or waits behind an earlier response. No close
-    // event follows, so the watch of the key ends here.
+    // A response without a socket was sent already, or waits behind an earlier response. No close event follows, so the
+    // watch of the key ends here.
     if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
   }
 
@@ -225,8 +226,8 @@ export class HttpReply implements Reply {
     if (this.#form === 'stream') {
       return this.#held + sseText(this.#failed?.(error) ?? failureFrame(error, this.format, requestId))
     }
-    // After a cut, a client of an event history reconnects at its last position and receives the error as an HTTP
-    // status. A client with a revoked key cannot reconnect, so an error frame is sent.
+    // A client of an event history reconnects after a cut at its last position, and receives the error as an HTTP
+    // status. A client with a revoked key cannot reconnect, so it receives an error frame.
     if (this.#form === 'events') return refusalOf(this.disconnected) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
   }
@@ -269,14 +270,16 @@ export class HttpReply implements Reply {
   #openHistory(): void {
     const res = this.#res
     res.writeHead(200, STREAM_HEAD)
-    // Express also passes HEAD requests to the handler for GET. The response to HEAD has no body, so it ends after its
-    // head.
+    // Express also passes HEAD requests to the handler for GET. The response to HEAD has no body, so it ends here.
     if (this.#req.method === 'HEAD') return void res.end()
     res.write(`retry: ${RECONNECT_MS}\n\n`)
     this.#keepAlive(SSE_KEEP_ALIVE.openai)
   }
 
-  /** After this, a failure can be reported only in the body (docs/internals/protocol.md, Long answers). */
+  /**
+   * Sends the head of a JSON answer early. Afterwards, a failure can be reported only in the body
+   * (docs/internals/protocol.md, Long answers).
+   */
   #openEarly(): void {
     this.#res.writeHead(200, { 'content-type': JSON_TYPE })
     this.#res.write('\n')
@@ -318,11 +321,11 @@ export class HttpReply implements Reply {
 }
 
 /**
- * Replaces Node's chunked encoding of a response (RFC 9112 §7.1). Each chunk is written as one string. Node would write
- * four pieces per chunk, which is expensive for a stream of short messages.
+ * Replaces Node's chunked encoding of a response (RFC 9112 §7.1). Each chunk is written as one string, because Node would write four pieces per
+ * chunk.
  *
- * The head must have been passed to `writeHead`. Responses that are not chunked, to HTTP/1.0 clients, are left unchanged. After this
- * call, only text may be written.
+ * `writeHead` must have been called. Responses to HTTP/1.0 clients, which are not chunked, are left unchanged. After this call, only text may be
+ * written.
  */
 export function ownChunks(res: ServerResponse): void {
   if (!res.chunkedEncoding) return
@@ -348,8 +351,8 @@ function chunkOf(text: string, bytes: number): string {
 const PIECE = 64 * 1024
 
 /**
- * Writes pieces to a response whose client may read slowly. Each piece has its own time limit, so a client must reach a
- * minimum rate whatever the size of the answer. Resolves when the response accepts more, or at once if the client
+ * Writes pieces to a response whose client may read slowly. Each piece has its own time limit, so the client must read
+ * at a minimum rate, whatever the size of the answer. Resolves when the response accepts more, or at once if the client
  * disconnected.
  *
  * @param pieces Iterated as the client reads
@@ -365,17 +368,16 @@ export async function writePieces(
     if (res.destroyed) return
     const isTaken = res.write(piece)
     if (!isTaken && !slow) slow = await untilDrained(res, slowReaderMs).catch((error: unknown) => error)
-    // A slow client receives the current frame to its end before the loop stops. An error frame can then follow.
+    // A slow client receives the rest of the current frame before the loop stops, so that an error frame can follow.
     if (slow && (typeof piece !== 'string' || piece.endsWith(FRAME_END))) break
   }
   if (slow) throw slow
 }
 
 /**
- * Writes whole frames of a stream. In nearly all cases the frames fit into the send buffer, so the caller need not
- * wait.
+ * Writes whole frames of a stream, which in nearly all cases fit into the send buffer.
  *
- * @returns undefined if the client accepts more; otherwise a promise, as {@link writePieces} returns it
+ * @returns Undefined if the client accepts more. Otherwise a promise, as of {@link writePieces}
  */
 function writeFrames(res: ServerResponse, text: string, slowReaderMs: number): Promise<void> | undefined {
   if (text.length > PIECE) return writePieces(res, framePieces(text), slowReaderMs)
@@ -413,7 +415,7 @@ export function* bytePieces(bytes: Buffer): Generator<Uint8Array> {
  * Ends a response. If the client does not read the rest in time, then the connection is cut.
  *
  * @param end.onSlow Called before the cut
- * @param end.encoding Encoding of the text: `latin1` is faster for plain ASCII. Default: utf8
+ * @param end.encoding Encoding of the text. `latin1` is faster for plain ASCII. Default: utf8
  */
 export function endWithin(
   res: ServerResponse,
@@ -478,8 +480,8 @@ export function failureFrame(error: ServiceError, format: WireFormat, requestId:
 }
 
 /**
- * Last frame of an event history that fails. The frame is no event of the job, so it has no id. When the EventSource
- * reconnects, it receives the error as an HTTP status.
+ * Last frame of an event history that fails. The frame is no event of the job, so it has no id. A client that
+ * reconnects receives the error as an HTTP status.
  */
 function historyFailureFrame(error: ServiceError): Frame {
   return { event: 'error', data: JSON.stringify({ type: 'error', ...openaiErrorBody(error) }) }

@@ -14,16 +14,16 @@ export interface ServerBounds {
   readonly headersMs: number
   readonly requestMs: number
   /**
-   * Time without any byte in either direction after which the connection is cut. Must exceed the longest pause within
-   * an answer.
+   * Time in ms without any byte in either direction after which the connection is cut. Must exceed the longest pause
+   * within an answer.
    */
   readonly silenceMs: number
   /**
-   * Maximum time that a connection stays open although its response is complete. Applies if the client still sends a
-   * refused body, or does not close its side.
+   * Maximum time in ms for which a connection stays open after its response is complete. Applies if the client still
+   * sends a refused body, or does not close its side.
    */
   readonly lingerMs: number
-  /** Interval at which Node checks `keepAliveMs`, `headersMs` and `requestMs`. */
+  /** Interval in ms at which Node checks `keepAliveMs`, `headersMs` and `requestMs`. */
   readonly checkMs: number
   readonly connectionsMax: number
 }
@@ -43,7 +43,7 @@ export const SERVER_BOUNDS: ServerBounds = {
 }
 
 interface Upgrades {
-  /** Whether an upgrade request is upgraded. If not, then the request is answered as plain HTTP. */
+  /** Whether an upgrade request is upgraded. Otherwise the request is answered as plain HTTP. */
   accepts(req: IncomingMessage): boolean
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void
 }
@@ -62,8 +62,7 @@ export async function listen(
     requestTimeout: bounds.requestMs,
     connectionsCheckingInterval: bounds.checkMs,
     noDelay: true,
-    // The application checks the Host header itself. The error then has a body in the format of the path, while the
-    // error of Node has no body.
+    // The application checks the Host header itself, because Node's own error has no body.
     requireHostHeader: false,
     shouldUpgradeCallback: (req) => upgrades?.accepts(req) ?? false,
   })
@@ -148,8 +147,7 @@ class Exchanges {
    */
   onClientError(error: ClientError, socket: Socket): void {
     const [exchange, ...more] = this.#underWay.get(socket) ?? []
-    // If an earlier request is still being answered, then the client could mistake this error for that answer, or for a
-    // part of it.
+    // While an earlier request is still being answered, the client could mistake this error for that answer.
     const isMisleading = exchange && (more.length > 0 || exchange.req.complete || exchange.res.headersSent)
     if (error.code === 'ECONNRESET' || !socket.writable || isMisleading) return void socket.destroy()
     socket.end(refusalOf(error, exchange))
@@ -183,10 +181,7 @@ function refusalOf(client: ClientError, exchange: Exchange | undefined): string 
   return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head.join('')}\r\n${body}`
 }
 
-/**
- * CORS headers that are already set on the response. The error must contain them, too. Otherwise a page could not read
- * the error.
- */
+/** Returns the CORS headers that are already set on the response. Without them, a page could not read the error. */
 function pageHeadersOf(res: ServerResponse | undefined): Record<string, string> {
   const set = Object.entries(res?.getHeaders() ?? {})
   const own = set.filter(([name]) => name === 'vary' || name.startsWith('access-control-'))
@@ -221,7 +216,7 @@ const EXPOSED = [
   ]),
 ].join(', ')
 const METHODS = 'GET, HEAD, POST, DELETE'
-/** Time for which a browser may cache the answer to a preflight request, in seconds. Chromium permits no more. */
+/** Time in seconds for which a browser may cache the answer to a preflight request. Chromium permits no more. */
 const MAX_AGE_SECONDS = '7200'
 /** Maximum characters of the header names that a preflight request lists. SDKs list about 400 characters. */
 const ASKED_CHARS_MAX = 4_096
@@ -230,7 +225,7 @@ export class Cors {
   readonly #isOpen: boolean
   readonly #origins: ReadonlySet<string> | undefined
 
-  /** @param setting Origins separated by commas, or `*`; undefined: no origin */
+  /** @param setting Origins separated by commas, or `*`. Default: no origin */
   constructor(setting: string | undefined) {
     const origins = setting?.split(',').map((origin) => origin.trim().toLowerCase())
     this.#origins = origins && new Set(origins)
@@ -241,19 +236,19 @@ export class Cors {
    * Sets the CORS headers of the answer. A preflight request is answered here, because it contains no key and is not
    * counted against limits.
    *
-   * @returns true if the request was a preflight request and is answered
+   * @returns True if the request was a preflight request, which is then answered
    */
   answer({ method, headers }: IncomingMessage, res: ServerResponse): boolean {
     if (!this.#origins) return false
-    // The `vary` header is also set for other origins. Otherwise a cache could return their answer, which has no CORS
-    // headers, to an allowed page.
+    // The `vary` header is also set for other origins. Otherwise a cache could return an answer without CORS headers to
+    // an allowed page.
     if (!this.#isOpen) res.setHeader('vary', 'Origin')
     const { origin } = headers
     if (origin === undefined || !this.#allows(origin)) return false
     res.setHeader('access-control-allow-origin', this.#isOpen ? '*' : origin)
     res.setHeader('access-control-expose-headers', EXPOSED)
     if (method !== 'OPTIONS' || headers['access-control-request-method'] === undefined) return false
-    // The requested headers are listed, because `*` does not include `authorization`.
+    // The requested headers are listed one by one, because `*` does not include `authorization`.
     const requested = headers['access-control-request-headers']?.slice(0, ASKED_CHARS_MAX)
     res.writeHead(204, {
       'access-control-allow-methods': METHODS,

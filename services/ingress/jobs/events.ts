@@ -56,7 +56,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
   const { disconnectedOrDraining: leaving } = reply
   let seq = after
   for await (const events of jobs.follow(job.tenant, job.id, after, leaving)) {
-    // The events directly after the position were deleted. A snapshot of the job is sent in place of them.
+    // The events directly after the position were deleted, so a snapshot of the job is sent in their place.
     const hasGap = events[0] !== undefined && events[0].seq > seq + 1
     if (hasGap)
       await sendFrames(reply, [frameOf({ type: 'job.snapshot', job: await wholeNow() }, { event: 'job.snapshot' })])
@@ -76,7 +76,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
 /**
  * Queue position of a waiting job. Null if the job has an event after `job.queued`.
  *
- * @param known The job as it was read earlier
+ * @param known The job as read before
  */
 async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: DurableEvent): Promise<number | null> {
   if (known.last_seq > seq) return null
@@ -84,7 +84,10 @@ async function positionNow(jobs: DurableJobs, known: DurableJob, { seq }: Durabl
   return job.last_seq === seq ? await jobs.positions.of(job) : null
 }
 
-/** `Last-Event-ID` takes precedence over the query, because a reconnecting client updates only the header. */
+/**
+ * Returns the position of the client. `Last-Event-ID` takes precedence over the query, because a reconnecting client
+ * updates only the header.
+ */
 function positionOf(call: Call): Position {
   const header = call.headers['last-event-id']?.toString()
   if (!header) {
@@ -134,7 +137,7 @@ async function inputOf(blobs: Blobs, request: StoredRequest): Promise<InputView>
   for await (const piece of await blobs.open(blob, { start: 0, end: EXCERPT_CHARS * BYTES_PER_CHAR })) {
     pieces.push(piece as Buffer)
   }
-  // The bytes are decoded before the cut, because a cut between bytes could split a character.
+  // The bytes are decoded before the text is truncated, because truncated bytes could split a character.
   const beginning = Buffer.concat(pieces).toString().slice(0, EXCERPT_CHARS).toWellFormed()
   return { input: null, input_cut: { beginning, length } }
 }

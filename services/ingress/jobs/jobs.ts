@@ -3,9 +3,8 @@
  *
  * A submission wraps the call of another endpoint: `{"endpoint": "/v1/chat/completions", "body": {…}}`.
  * 1. The wrapper is parsed, and the key must have access to the endpoint.
- * 2. The endpoint validates the inner body as in a direct call. An error names a field of the inner body, with the prefix
- *    `body.`.
- * 3. `services/ingress/calls/durable.ts` creates the job, or finds the one of an equal `Idempotency-Key`.
+ * 2. The endpoint validates the inner body as in a direct call. An error names a field of the inner body, with the prefix `body.`.
+ * 3. `services/ingress/calls/durable.ts` creates the job, or finds the earlier job of the `Idempotency-Key`.
  * 4. The answer is 202 with the job. A submission never waits for the result.
  */
 
@@ -90,7 +89,8 @@ async function prepareInner<T>(prepare: () => Promise<T>): Promise<T> {
 const NANOS_PER_USD = 1_000_000_000
 
 /**
- * GET /v1/jobs/{id}: the current state of the job. With `?wait=N`, the answer waits up to N seconds for the job to end.
+ * GET /v1/jobs/{id}: returns the current state of the job. With `?wait=N`, the answer waits up to N seconds for the job
+ * to end.
  */
 export async function getJob(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
@@ -111,7 +111,7 @@ async function waitForJob({ limits }: IngressContext, call: Call, jobs: DurableJ
   return await waitFor(call, jobs, job, seconds * 1_000, begin).finally(() => end())
 }
 
-/** GET /v1/jobs/{id}/result: the answer that the endpoint of the job would have returned to a waiting caller. */
+/** GET /v1/jobs/{id}/result: returns the answer that a waiting caller of the job's endpoint would have received. */
 export async function getResult(context: IngressContext, call: Call): Promise<void> {
   const jobs = requireJobs(context)
   const job = await findJob(jobs, call).catch((error: unknown) => throwGone(jobs, call, error))
@@ -165,7 +165,7 @@ async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'r
   refuseJobHeaders(call.headers, 'a repeated job runs with the options of the original.')
   const job = await findJob(jobs, call)
   const { id, tenant, endpoint, model, pool } = job
-  // The key may have lost a right since the first run, and the catalogue may have lost the model. Both are checked again.
+  // Since the first run, the key may have lost a right, and the catalogue may have lost the model. Both are checked again.
   requireEndpoint(call.key, endpoint)
   if (endpoint === RESPONSES_PATH) {
     const { encode } = await readStoredResponse(context, job)
@@ -210,8 +210,8 @@ interface Known {
 }
 
 /**
- * Cost of a job so far in US dollars, at current prices, including its child jobs and steps. Undefined if none of them
- * has a price. The amounts that were actually charged are in the ledger (docs/operate/usage.md).
+ * Returns the cost of a job so far in US dollars, at current prices, including its child jobs and steps. Undefined if
+ * none of them has a price. The charged amounts are in the usage ledger (docs/operate/usage.md).
  */
 function costOf(
   { models }: { readonly models: Pick<ModelCatalogue, 'priceOf'> },
@@ -230,8 +230,8 @@ function costOf(
 type Prices = Pick<ModelCatalogue, 'priceOf'>
 
 /**
- * Cost of a job without its child jobs. A composed job reports the tokens of its child jobs as its own, so its tokens
- * are not counted here.
+ * Returns the cost of a job without its child jobs. A composed job reports the tokens of its child jobs as its own, so
+ * its tokens are not counted here.
  */
 function nanosOf(models: Prices, { pool, model, state, usage }: DurableJob): number | undefined {
   if (usage === null || usage === undefined || pool === 'research' || pool === 'batches') return undefined

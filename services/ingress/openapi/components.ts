@@ -151,7 +151,7 @@ function addFile(form: JsonSchema): void {
   Object.assign(form, { properties: { file, ...properties }, required: ['file', ...required] })
 }
 
-/** Some regular expression engines lack the character class `\P{Cc}`, so an equivalent range replaces it. */
+/** Replaces the character class `\P{Cc}`, which some regular expression engines lack, with an equivalent range. */
 function portable({ jsonSchema }: { jsonSchema: JsonSchema }): void {
   const { pattern } = jsonSchema
   if (typeof pattern === 'string') jsonSchema.pattern = pattern.replaceAll('\\P{Cc}', '[^\\x00-\\x1f\\x7f-\\x9f]')

@@ -44,7 +44,6 @@ export interface DescribedRoute {
   readonly operation: Operation
 }
 
-/** @throws Error if a route has no operation, or an operation no route */
 function describeRoutes(endpoints: readonly JobEndpoint[], calls: Calls): DescribedRoute[] {
   const operations: Operations = { ...calls.operations, ...OPERATIONS }
   const unused = new Set(Object.keys(operations))
@@ -72,7 +71,10 @@ export async function openApiDocument(endpoints: readonly JobEndpoint[] = JOB_EN
   return await runYielding(documentOf(describeRoutes(endpoints, calls), calls))
 }
 
-/** Converting the schemas takes long, so the generator yields to the event loop after each group of schemas. */
+/**
+ * Makes the document. Converting the schemas takes long, so the generator yields to the event loop after each group of
+ * schemas.
+ */
 function* documentOf(described: readonly DescribedRoute[], calls: Calls): Generator<undefined, JsonSchema> {
   const paths: Record<string, Record<string, JsonSchema>> = {}
   for (const { route, operation } of described) add(paths, route.method, route.path, operationOf(route, operation))
@@ -146,7 +148,9 @@ function headOf({ id, tag, summary, description, guide }: Operation): JsonSchema
   }
 }
 
-/** Answers of endpoints outside the route table, without headers. Such requests get no request id. */
+/**
+ * Returns the answers of endpoints outside the route table, without headers, because their requests get no request id.
+ */
 function answersWithoutHeaders({ answers }: Operation): JsonSchema {
   const rendered = Object.entries(answers).map(([status, answer]) => {
     const { headers: _, ...plain } = answerOf(answer)
@@ -245,7 +249,7 @@ function schemaOf(names: NonNullable<Answer['json']>): JsonSchema {
   return more.length === 0 ? first : { anyOf: [first, ...more] }
 }
 
-/** OpenAPI 3.1 cannot describe a stream of events. The schema therefore describes a single event of the stream. */
+/** Describes a single event of a stream, because OpenAPI 3.1 cannot describe the whole stream. */
 function eventsOf(data: NonNullable<Answer['events']> | null): JsonSchema {
   const content = { type: 'string', contentMediaType: 'application/json', ...(data && { contentSchema: refTo(data) }) }
   const properties = { event: { type: 'string' }, id: { type: 'string' }, retry: { type: 'integer' }, data: content }

@@ -18,13 +18,10 @@ type TagName = keyof typeof TAGS
 
 export interface Answer {
   readonly description: string
-  /**
-   * Schemas of the JSON body. If there are several, then the body matches one of them. If the list is empty, then the
-   * body may be any JSON.
-   */
+  /** Schemas of the JSON body. The body matches one of them. If the list is empty, then the body may be any JSON. */
   readonly json?: readonly (AnswerName | CallSchema)[]
   readonly media?: readonly string[]
-  /** Schema of each `data:` line of a `text/event-stream`; null if events have several schemas. */
+  /** Schema of each `data:` line of a `text/event-stream`. Null if events have several schemas. */
   readonly events?: AnswerName | CallSchema | null
   readonly headers?: readonly HeaderName[]
 }

@@ -33,8 +33,8 @@ const TYPES: Readonly<Record<string, string>> = {
 }
 
 /**
- * Browser caching. Browsers keep an `immutable` file forever, because its name contains a hash of its content. For a
- * `checked` file, they ask the server by ETag whether it has changed.
+ * Browser caching of a file. `immutable`: the browser keeps the file forever, because its name contains a hash of its
+ * content. `checked`: the browser asks the server by ETag whether the file has changed.
  */
 type Caching = 'immutable' | 'checked'
 
@@ -94,8 +94,8 @@ const DIST = new URL('../../console/dist/', import.meta.url)
 export const CONSOLE = '/console'
 
 /**
- * Files of the console by path. Empty if the console is not built. The names of assets contain a hash, so browsers
- * cache assets forever.
+ * Returns the files of the console by path. Empty if the console is not built. The names of assets contain a hash, so
+ * browsers cache assets forever.
  */
 export function consoleFiles(): ReadonlyMap<string, PageFile> {
   const assets = new URL('assets/', DIST)

@@ -91,8 +91,8 @@ const RENDERER = { table: tableHtml, code: codeHtml, html: withoutComments }
 const NAMES: ReadonlyMap<string, string> = new Map(CHAPTERS.map(({ folder, name }) => [`/${folder}/${name}.md`, name]))
 
 /**
- * Files of the guide by path. A page is rendered from Markdown at its first request. The root path of the guide returns
- * the first page.
+ * Returns the files of the guide by path. A page is rendered from Markdown at its first request. The root path of the
+ * guide returns the first page.
  */
 export function guideFiles(): ReadonlyMap<string, PageFile> {
   const pages = CHAPTERS.map((chapter): [string, PageFile] => {
@@ -116,7 +116,7 @@ async function searchIndex(): Promise<Section[]> {
 
 async function bodyOf({ folder, name }: Chapter): Promise<string> {
   const markdown = await readFile(new URL(`${folder}/${name}.md`, DOCS), 'utf8')
-  // A parser numbers repeated headings across all its calls, so each page needs a new parser.
+  // Each page needs a new parser, because a parser numbers repeated headings across all its calls.
   const marked = new Marked(
     { gfm: true, walkTokens: (token) => relink(token, folder), renderer: RENDERER },
     gfmHeadingId(),

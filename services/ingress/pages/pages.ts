@@ -23,8 +23,9 @@ const HOME = FILES.has(CONSOLE) ? CONSOLE : '/docs'
 type PageContext = Pick<IngressContext, 'endpoints' | 'log'>
 
 /**
- * Serves the console, the guide, the API reference and the OpenAPI document. `/` redirects browsers to the console.
- * Other clients receive a 404 error of the API. The function returns false if the path belongs to none of these.
+ * Returns a handler that serves the console, the guide, the API reference and the OpenAPI document. `/` redirects
+ * browsers to the console, and other clients receive a 404 error of the API. The handler returns false if the path
+ * belongs to none of these.
  */
 export function openPages({ endpoints, log }: PageContext): (req: IncomingMessage, res: ServerResponse) => boolean {
   const files = new Map([...FILES, ['/openapi.json', new PageFile('json', () => describeApi(endpoints))]])

@@ -25,9 +25,9 @@ const ID_CHARS_MAX = 64
 const SHOWN_BYTES = 1_024
 
 /**
- * Reads a frame. Errors are returned, never thrown. A large frame must be read with `runYielding`.
+ * Reads a frame. Errors are returned instead of thrown. A large frame must be read with `runYielding`.
  *
- * @param held Memory reservation of the frame; the size of the parsed values is added here
+ * @param held Memory reservation of the frame, to which the size of the parsed values is added
  */
 export function* readFrame(data: Buffer, isBinary: boolean, held: HeldBytes): Generator<undefined, ReadFrame> {
   let value: unknown
@@ -65,8 +65,8 @@ export function frameText(frame: ServerFrame): string {
 }
 
 /**
- * Frame `request.event`. Called once per token, so the event is inserted as JSON text instead of being parsed and
- * serialized again.
+ * Returns a `request.event` frame. Called once per token, so the event is inserted as JSON text instead of being parsed
+ * and serialized again.
  */
 export function requestEventText(id: string, sequence: number, event: string): string {
   return `{"type":"request.event","id":${JSON.stringify(id)},"sequence_number":${sequence},"event":${event}}`
@@ -80,7 +80,10 @@ export function completedText(id: string, status: number, body: string): string 
   return `{"type":"request.completed","id":${JSON.stringify(id)},"status":${status},"body":${body}}`
 }
 
-/** Frame `request.failed`, with an error in the OpenAI format on every endpoint (docs/guides/websocket.md, Frames). */
+/**
+ * Returns a `request.failed` frame, with an error in the OpenAI format on every endpoint (docs/guides/websocket.md,
+ * Frames).
+ */
 export function failedFrame(id: string, error: ServiceError): ServerFrame {
   const retryAfter = errorHeaders(error, false, CLIENT_RETRY_AFTER_MS_MAX)['retry-after']
   const more = retryAfter === undefined ? {} : { retry_after: Number(retryAfter) }
@@ -97,19 +100,19 @@ export interface SocketBounds {
   /** Maximum concurrent ids per connection, including subscriptions. */
   readonly inFlightMax: number
   /**
-   * Maximum unsent bytes per connection. While more bytes are unsent, no further output of its requests is read from
-   * their jobs.
+   * Maximum unsent bytes per connection. Beyond this maximum, no further output of its requests is read from their
+   * jobs.
    */
   readonly bufferedBytesMax: number
-  /** Maximum unsent replies per connection. While more replies are unsent, no frames are read from the client. */
+  /** Maximum unsent replies per connection. Beyond this maximum, no frames are read from the client. */
   readonly repliesMax: number
   /**
-   * If more than {@link bufferedBytesMax} are unsent and the client reads nothing for this time, then the client is
-   * disconnected.
+   * Maximum time in ms for which the client may read nothing while more than {@link bufferedBytesMax} are unsent.
+   * Afterwards, the client is disconnected.
    */
   readonly drainMs: number
   readonly heartbeatMs: number
-  /** Time without received bytes after which the connection is closed. The check runs with each ping. */
+  /** Time in ms without received bytes after which the connection is closed. The check runs with each ping. */
   readonly idleMs: number
   readonly malformedMax: number
   readonly lingerMs: number
@@ -131,10 +134,10 @@ export const SOCKET_BOUNDS: SocketBounds = {
 /**
  * Send queue of one connection, with backpressure.
  *
- * Output of requests is read from their jobs only while the buffer has space, so a slow client pauses the workers.
+ * Output is read from the jobs only while the buffer has space, so a slow client pauses the workers.
  *
- * Replies to frames of the client cannot wait and have a limit of their own. At this limit, no more frames are read
- * from the client.
+ * Replies to frames of the client cannot wait, so they have a limit of their own. At this limit, no more frames are
+ * read from the client.
  */
 export class Outbox {
   readonly #ws: WebSocket
@@ -168,7 +171,7 @@ export class Outbox {
     if (!this.#isOpen) return
     if (++this.#replies > this.#bounds.repliesMax) this.#pause.begin('replies')
     this.#send(text, () => {
-      // Reading resumes only at half of the limit. Otherwise reading would pause and resume with every frame.
+      // Reading resumes only at half of the limit. Otherwise it would pause and resume with every frame.
       if (--this.#replies <= this.#bounds.repliesMax / 2) this.#pause.end('replies')
       this.#onFlushed()
     })
@@ -202,7 +205,7 @@ export class Outbox {
     if (this.isFull) this.#stall ??= setTimeout(this.#onStalled, this.#bounds.drainMs)
   }
 
-  /** A flushed frame shows that the client reads, so the stall timer restarts. */
+  /** Handles a flushed frame, which shows that the client reads, so the stall timer restarts. */
   #onFlushed(): void {
     if (this.isFull) return void this.#stall?.refresh()
     clearTimeout(this.#stall)

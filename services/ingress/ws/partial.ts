@@ -5,20 +5,17 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const MASK_BYTES = 4
 
-/** Control frames have this opcode or a higher one. Such frames may occur between the fragments of a message. */
+/** Minimum opcode of control frames, which may occur between the fragments of a message. */
 const CONTROL = 8
 
 /** Memory overhead of `ws`, in bytes, for each piece read from the socket and for each fragment of a message. */
 const PIECE_BYTES = 256
 /**
- * Incomplete messages up to this size are not charged to BODY_BUDGET_BYTES. Most messages arrive in one piece and stay in memory only
- * briefly, so charging them would cost more than it protects.
+ * Maximum bytes of an incomplete message that are not charged to BODY_BUDGET_BYTES. Most messages arrive in one piece and stay in memory only
+ * briefly, so charging them is not worth the cost.
  */
 const FREE_BYTES = 48 * 1024
-/**
- * One read of the socket may contain up to this many bytes of earlier messages. The limit of a message is increased by
- * this number.
- */
+/** Maximum bytes of earlier messages in one read of the socket. The limit of a message is increased by this number. */
 const READ_BYTES = 128 * 1024
 
 export interface PartialOptions {
@@ -27,19 +24,19 @@ export interface PartialOptions {
   readonly budget: ByteBudget
   readonly keyId: string
   readonly messageBytesMax: number
-  /** Called if a message exceeds a limit. The message is then dropped, and this callback must close the connection. */
+  /** Called if a message exceeds a limit. The message is then dropped, and the callback must close the connection. */
   readonly onTooMuch: () => void
 }
 
 /**
  * Charges the memory of an incomplete message to the body budget.
  *
- * The library `ws` delivers only complete messages. Until then, it buffers up to the maximum size. A piece read from
- * the socket stays in memory as a whole while one of its bytes is needed. All pieces since the last moment without an
- * incomplete frame are therefore counted.
+ * The library `ws` buffers a message until it is complete. A piece read from the socket stays in memory as a whole
+ * while one of its bytes is needed. All pieces since the last moment without an incomplete frame are therefore counted.
  *
  * Complete control frames between messages are freed at once and not counted. Otherwise a client that only answers
- * pings would use up its budget. A control frame within a message may keep its piece in memory, so it is counted.
+ * pings would use up its budget. A control frame within a message may keep a piece in memory, so such a frame is
+ * counted.
  */
 export class PartialMessage {
   readonly #options: PartialOptions
@@ -52,7 +49,7 @@ export class PartialMessage {
 
   constructor(options: PartialOptions) {
     this.#options = options
-    // The maximum assumes that pieces have at least 256 bytes on average. Smaller pieces indicate an attack.
+    // The maximum assumes that pieces have at least 256 bytes on average, because smaller pieces indicate an attack.
     this.#bytesMax = (options.messageBytesMax + READ_BYTES) * (HELD_PER_BYTE + 1)
     this.#held = this.#open()
     options.socket.on('data', this.#onData)
@@ -60,9 +57,9 @@ export class PartialMessage {
   }
 
   /**
-   * Returns the reservation of a completed message, and starts a new reservation for the next one.
+   * Returns the reservation of a completed message, and starts a new reservation for the next message.
    *
-   * @returns the reservation, which the caller must release
+   * @returns The reservation, which the caller must release
    */
   take(): HeldBytes {
     const held = this.#held
@@ -89,7 +86,7 @@ export class PartialMessage {
     return budget.open(keyId)
   }
 
-  /** The listener of `ws` was registered before this one, so `ws` has already processed the piece. */
+  /** Counts a received piece. `ws` has already processed the piece, because its listener was registered earlier. */
   #onPiece(chunk: Buffer): void {
     if (this.#frames.see(chunk)) this.#bytes = this.#pieces = 0
     if (this.#frames.isClear) return this.#held.release()
@@ -103,7 +100,6 @@ export class PartialMessage {
     }
   }
 
-  /** @throws ServiceError `overloaded`, if the budget or the maximum of this connection is exceeded */
   #count(): void {
     const bytes = this.#bytes * HELD_PER_BYTE + (this.#pieces + this.#frames.begun) * PIECE_BYTES
     if (bytes > this.#bytesMax)
@@ -113,8 +109,8 @@ export class PartialMessage {
 }
 
 /**
- * Empties the buffers of `ws` through its internal fields. The API of `ws` offers no way to do this, and a client may
- * delay the close.
+ * Empties the buffers of `ws` through its internal fields, because its API has no such method and a client may delay
+ * the close.
  */
 function forgetUnfinished(ws: WebSocket): void {
   const { _receiver: receiver } = ws as unknown as { _receiver?: object }
@@ -122,9 +118,8 @@ function forgetUnfinished(ws: WebSocket): void {
 }
 
 /**
- * Parses the frame headers in the bytes that a client sends (RFC 6455 §5.2). The purpose is to detect whether `ws`
- * holds an incomplete frame or message, which its API does not show. Protocol violations are ignored here, because `ws`
- * closes the connection.
+ * Parses the frame headers in the bytes that a client sends (RFC 6455 §5.2), to detect whether `ws` holds an incomplete
+ * frame or message. Protocol violations are ignored here, because `ws` closes the connection.
  */
 class WireFrames {
   readonly #head = Buffer.alloc(2 + 8 + MASK_BYTES)

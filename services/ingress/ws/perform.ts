@@ -36,7 +36,8 @@ export interface RequestOrigin {
 }
 
 /**
- * Runs one `request.create` like a call over HTTP: the same endpoints, rights, limits and checks, in the same order.
+ * Runs one `request.create` like a call over HTTP, with the same endpoints, rights, limits and checks in the same
+ * order.
  *
  * @throws ServiceError if the request is refused or fails, before or after events
  */
@@ -108,8 +109,9 @@ function callOf(
 }
 
 /**
- * Removes the body from its frame and returns it. The session references the frame until the request has ended, so the
- * body would otherwise stay in memory. If the endpoint can stream, then streaming is the default on a WebSocket.
+ * Removes the body from its frame and returns it. Otherwise the body would stay in memory, because the session
+ * references the frame until the request has ended. If the endpoint can stream, then streaming is the default on a
+ * WebSocket.
  */
 function takeBodyOf(frame: CreateRequest, endpoint: JobEndpoint): Record<string, unknown> {
   const { body } = frame
@@ -142,14 +144,15 @@ export class SocketReply implements Reply {
   readonly #left = new AbortController()
   readonly disconnected = this.#left.signal
   /**
-   * True if the client cancelled before a job was accepted. If a durable job is then accepted, it is cancelled at once.
+   * True if the client cancelled before a job was accepted. A durable job that is accepted afterwards is cancelled at
+   * once.
    */
   #isCancelled = false
   #hasLeft = false
   #askToCancel: (() => void) | undefined
   #sequence = 0
   #hasEnded = false
-  /** Body of `request.completed`; null if the answer was a stream. */
+  /** Body of `request.completed`. Null if the answer was a stream. */
   #body = { status: 200, text: 'null' }
 
   constructor(context: Pick<IngressContext, 'log' | 'metrics'>, options: SocketReplyOptions) {
@@ -160,10 +163,7 @@ export class SocketReply implements Reply {
     this.#options = options
   }
 
-  /**
-   * This signal does not abort when the process drains, because the connection stays open until its calls had time to
-   * end.
-   */
+  /** Does not abort when the process drains, because the connection stays open until its calls had time to end. */
   get disconnectedOrDraining(): AbortSignal {
     return this.disconnected
   }
@@ -186,8 +186,8 @@ export class SocketReply implements Reply {
   setHeader(): void {}
 
   /**
-   * Sets the job of the request. If the job is durable, then the client can now only request its cancellation, and the
-   * job may still complete.
+   * Sets the job of the request. From then on, the client can only request the cancellation of a durable job, which may
+   * still complete.
    */
   accepted(jobId: string, cancel?: () => void): void {
     this.log.facts.job_id = jobId

@@ -45,7 +45,7 @@ export class Session {
   readonly #heartbeat: NodeJS.Timeout
   readonly #partial: PartialMessage
   readonly #pause: ReadPause
-  /** Settles when all received large messages have been parsed. Undefined if none is being parsed. */
+  /** Settles when all received large messages have been parsed. Undefined if no message is being parsed. */
   #reading: Promise<void> | undefined
   #malformed = 0
   #bytesRead = 0
@@ -117,8 +117,8 @@ export class Session {
   }
 
   /**
-   * Large messages are parsed with event-loop yields. Later messages wait for them, so that all messages are processed
-   * in order of arrival.
+   * Processes a message. Large messages are parsed with event-loop yields. Later messages wait for them, so that all
+   * messages are processed in order of arrival.
    */
   #onMessage(data: Buffer, isBinary: boolean): void {
     const held = this.#partial.take()
@@ -194,8 +194,8 @@ export class Session {
     }
     this.#replies.set(id, reply)
     const end = (outcome: Outcome) => {
-      // The client may reuse the id as soon as it receives the final frame, so the entry is deleted before that frame
-      // is sent.
+      // The client may reuse the id as soon as it receives the final frame, so the entry is deleted before the frame is
+      // sent.
       this.#replies.delete(id)
       reply.end(outcome)
     }
@@ -205,7 +205,7 @@ export class Session {
     )
   }
 
-  /** Current state of the key. The key may have been revoked or restricted since the connection opened. */
+  /** Returns the current state of the key, which may have been revoked or restricted since the connection opened. */
   #findKey(): Call['key'] | undefined {
     try {
       return this.#options.findKey()
@@ -218,7 +218,7 @@ export class Session {
   #beat(): void {
     const { socket, bounds, ws } = this.#options
     const now = performance.now()
-    // While a large frame arrives, no pong can arrive. Any received byte therefore shows that the client is alive.
+    // While a large frame arrives, no pong can arrive, so any received byte shows that the client is alive.
     if (socket.bytesRead !== this.#bytesRead) {
       this.#bytesRead = socket.bytesRead
       this.#receivedAt = now
@@ -240,7 +240,10 @@ export class Session {
   }
 }
 
-/** Metrics label of a path. Any unknown path becomes `none`. Otherwise clients could create any number of labels. */
+/**
+ * Returns the metrics label of a path. Any unknown path becomes `none`, because clients could otherwise create any
+ * number of labels.
+ */
 function routeOf(context: IngressContext, kind: SocketReply['kind'], path: string): string {
   if (kind === 'subscription') return path
   try {

@@ -15,8 +15,8 @@ import { Session } from './session.ts'
 /**
  * All WebSockets of one ingress (docs/guides/websocket.md): their admission, number and shutdown.
  *
- * An upgrade is refused with an HTTP error, which browsers hide from scripts. A key with too many connections is
- * refused differently: the connection is opened and then closed with 4429, which scripts can read.
+ * An upgrade is refused with an HTTP error, which browsers hide from scripts. For a key with too many connections, the
+ * connection is instead opened and then closed with 4429, which scripts can read.
  */
 export class Sockets {
   readonly #context: IngressContext
@@ -81,7 +81,7 @@ export class Sockets {
 
   /** Closes all connections with 1012 and waits for them, at most `lingerMs`. */
   async close(): Promise<void> {
-    // Waits for one iteration of the event loop, in which jobs that have just failed send their errors.
+    // In this iteration of the event loop, jobs that have just failed send their errors.
     await new Promise((resolve) => setImmediate(resolve))
     const closed = [...this.#sessions].map(([session, ws]) => {
       const { promise, resolve } = Promise.withResolvers<void>()
@@ -174,7 +174,7 @@ interface Credentials {
 }
 
 /**
- * Key of an upgrade request, in the form of headers. If the usual headers are absent, then the key is taken from the
+ * Returns the key of an upgrade request, in the form of headers. Without the usual headers, the key is taken from the
  * subprotocol.
  */
 function credentialsOf({ headers }: IncomingMessage): Credentials {
@@ -216,7 +216,8 @@ function refuseUpgrade(
   res.setHeader('x-request-id', requestId)
   res.setHeader('request-id', requestId)
   res.setHeader('connection', 'close')
-  // A client that requests another version of the protocol finds the supported version in this header (RFC 6455 §4.4).
+  // This header contains the supported version, for clients that request another version of the protocol (RFC 6455
+  // §4.4).
   res.setHeader('sec-websocket-version', '13')
   res.once('finish', () => {
     res.detachSocket(socket)

@@ -38,11 +38,11 @@ import { type BatchTools, callerOf } from './tools.ts'
 const PROBLEMS_MAX = 100
 
 /**
- * Number of parts whose results are recorded together as one step. If the attempt is resumed, then it reads one record
- * per group instead of one per part.
+ * Number of parts whose results are recorded together as one step. A resumed attempt then reads one record per group
+ * instead of one per part.
  */
 const GROUP = 5
-/** Endpoint name in the jobs that run parts of a batch. No route has this path, so callers cannot call it. */
+/** Endpoint name in the jobs that run parts of a batch. No route has this path, so callers cannot use the endpoint. */
 const PARTS = '/v1/batches/parts'
 
 interface EndedPart extends Sums {
@@ -52,8 +52,8 @@ interface EndedPart extends Sums {
 
 /**
  * Runs a batch as a composed job: validates the lines, runs the parts, and joins their results into files. Each stage
- * is a recorded step, so a resumed attempt repeats little work. If the batch is cancelled or its time is over, then
- * partial results are written.
+ * is a recorded step, so a resumed attempt repeats little work. If the batch is cancelled or reaches its time limit,
+ * then partial results are written.
  */
 async function* runBatch(
   tools: BatchTools,
@@ -129,7 +129,7 @@ class BatchRun {
   async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
     if (this.#isOver) return undefined
     const ids: string[] = []
-    // Parts after this group are submitted now, too. Otherwise one slow part of the group would delay all later parts.
+    // Parts after this group are submitted too. Otherwise one slow part of the group would delay all later parts.
     for (let nth = first; nth < Math.min(first + PARTS_IN_FLIGHT_MAX, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }
@@ -175,8 +175,8 @@ class BatchRun {
       return { value: { ...files, finalizing_at_ms } }
     })
     await dropParts(this.#tools, ids)
-    // If this attempt fails, then the next one needs the input to write partial results. Only a completed batch deletes
-    // the input here.
+    // Only a completed batch deletes the input here. After a failure, the next attempt needs the input to write partial
+    // results.
     if (status === 'completed') await this.#dropInput()
     const { counts, usage } = sumOf(parts)
     return { status, model: plan.model, problems: [], counts, usage, ...ended }
@@ -218,7 +218,7 @@ class BatchRun {
   }
 }
 
-/** Thrown inside a step that an earlier attempt has not recorded. The step then ends without a record, so that it can run later. */
+/** Thrown inside a step that no earlier attempt has recorded. The step then ends without a record, so that it can run later. */
 const UNKNOWN = new Error('The step was not done before.')
 
 function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult): EndedPart {
@@ -274,7 +274,7 @@ async function joinSide(
   await blobs.put(file, joined())
   const filename = `${id.replace('job_', 'batch_')}_${side}.jsonl`
   const row = { id: file, tenant, purpose: 'batch_output', filename, bytes, keepMs }
-  // The project has already paid for these results, so they are stored even if it has too many files.
+  // The project has already paid for these results, so they are stored even beyond the maximum number of files.
   await files.create(row, { filesMax: FILES_MAX * FILES_MAX })
   return file
 }
@@ -283,11 +283,11 @@ interface Plan {
   readonly requests: number
   readonly model: string | null
   readonly parts: readonly BatchPartRange[]
-  /** If there are problems, then no request runs. */
+  /** Invalid lines of the input. If there are any, then no request runs. */
   readonly problems: readonly BatchProblem[]
 }
 
-/** Validates every line of a batch and divides the lines into parts. Holds one line at a time in memory. */
+/** Validates every line of a batch and divides the lines into parts. Only one line at a time is in memory. */
 async function planBatch(tools: BatchTools, request: BatchRequest, tenant: string, signal: AbortSignal): Promise<Plan> {
   const { dialect, endpoint, input } = request
   const { lineBytesMax, context } = tools

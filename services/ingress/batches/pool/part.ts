@@ -32,8 +32,8 @@ interface Submitted {
 }
 
 /**
- * Delay until a line that a limit refused is tried again, if the error names no delay. The delay is much shorter than the minute over which
- * limits are counted, so the line starts soon after the limit allows it.
+ * Delay in ms until a line that a limit refused is tried again, if the error states no delay. The delay is much shorter than the minute over which
+ * limits are counted.
  */
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000
@@ -63,8 +63,8 @@ interface OwnPart {
 }
 
 /**
- * Ends the attempt of a part, because a line waits for a rate limit or a budget. The slot is then free for other jobs.
- * The next attempt resumes at this line.
+ * Ends the attempt of a part whose next line waits for a rate limit or a budget, which frees the slot. The next attempt
+ * resumes at this line.
  */
 class LineWaits extends ServiceError {
   constructor({ message, retryAfterMs = WAIT_MS, code }: ServiceError) {
@@ -136,7 +136,7 @@ async function submitLine(
   const key = context.keys.limited(keyId, tenant)
   const jobs = () => requireJobs(context)
   using holding = context.storage.open(tenant)
-  // The job stores about as many bytes as its line has. The storage quota is therefore reserved by the line's length.
+  // The job stores about as many bytes as its line has, so the line's length is reserved in the storage quota.
   await Promise.resolve(holding.grow(line.bytes?.length ?? 0)).catch(throwWait)
   await context.limits.enterLine(key).catch(throwWait)
   let admission: JobAdmission | undefined
@@ -160,9 +160,9 @@ function throwWait(thrown: unknown): never {
 }
 
 /**
- * Returns the error of an invalid line. Retryable errors are not caused by the line, so they are thrown.
+ * Returns the error of an invalid line. A retryable error is not caused by the line, so it is thrown.
  *
- * @throws the error, if it is retryable
+ * @throws The error, if it is retryable
  */
 function refusalOf(thrown: unknown): ServiceError {
   const error = ServiceError.from(thrown)
@@ -220,8 +220,8 @@ export function partBlob(id: string, side: Side): string {
 }
 
 /**
- * Writes the outcomes of the requests of a part, in order, into its two blobs. Holds only one answer in memory. Errors
- * are collected, because they are short.
+ * Writes the outcomes of a part's requests, in order, into the part's two blobs. Only one answer at a time is in
+ * memory. Errors are collected in memory, because they are short.
  */
 export async function writeLines(
   { context, lineBytesMax }: BatchTools,
@@ -293,10 +293,9 @@ export function outcomeOf(end: ChildEnd): Outcome {
 }
 
 /**
- * Line of a result file for one request.
+ * Returns the line of a result file for one request.
  *
- * @param id Id of the job of the request. A refused request has no job, so its id is the one that its job would have
- * had
+ * @param id Id of the request's job. For a refused request, which has no job, the id that its job would have had
  */
 function outcomeLine(dialect: BatchDialect, id: string, customId: string, outcome: Outcome): object {
   if (dialect === 'messages') return { custom_id: customId, result: messagesResult(id, outcome) }

@@ -8,7 +8,10 @@ export interface BatchTools {
   readonly lineBytesMax: number
 }
 
-/** Caller as whom the lines are validated: the project of the batch, with the rights that its key had at submission. */
+/**
+ * Returns the caller for which the lines are validated: the project of the batch, with the rights that its key had at
+ * submission.
+ */
 export function callerOf(
   { rights, headers }: Pick<BatchRequest | BatchPartRequest, 'rights' | 'headers'>,
   project: string,

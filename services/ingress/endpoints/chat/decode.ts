@@ -21,8 +21,9 @@ import { choicesOf, requireCompletable } from '#shared/engines/completions.ts'
 import { decodeChatTurns } from './turns.ts'
 
 /**
- * Decodes a chat completions body (docs/reference/compatibility.md, Chat requests). Checks the shape first, then the
- * model, then the rules that depend on the model. An invalid shape therefore gives 400, and an unknown model 404.
+ * Decodes a chat completions body (docs/reference/compatibility.md, Chat requests). The shape is checked first, then
+ * the model, then the rules that depend on the model. An invalid body is therefore refused with 400 even if the model
+ * is unknown (404).
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -64,8 +65,8 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
 }
 
 /**
- * Fields of the request that have an internal form, or that concern only the job, such as `store` and `metadata`. All
- * other fields are passed on to an upstream of the same API (docs/reference/compatibility.md, Chat requests).
+ * Fields of the request that have an internal form, or that concern only the job, such as `store` and `metadata`. An
+ * upstream of the same API receives all other fields unchanged (docs/reference/compatibility.md, Chat requests).
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'messages', 'stream', 'stream_options', 'temperature', 'top_p', 'max_completion_tokens', 'max_tokens'],
@@ -76,8 +77,8 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Fields that are passed on to the upstream unchanged. A field with an internal form is included if its value has none,
- * such as a `top_k` of 0.
+ * Returns the fields that the upstream receives unchanged. A field with an internal form is included if its value has
+ * none, such as a `top_k` of 0.
  */
 function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extra'] {
   const { stream_options, response_format: format, top_k } = chat
@@ -167,8 +168,8 @@ function functionTool(tool: Extract<ChatTool, { type: 'function' }>): Tool {
 }
 
 /**
- * Converts a custom tool to a function with one string parameter, for upstreams of other APIs. Such upstreams cannot
- * enforce a grammar, so the description of the function contains it.
+ * Converts a custom tool to a function with one string parameter, for upstreams of other APIs. These upstreams cannot
+ * enforce a grammar, so the description of the function contains the grammar.
  */
 function customTool(tool: Extract<ChatTool, { type: 'custom' }>): Tool {
   const { name, description, format } = tool.custom
@@ -184,7 +185,7 @@ function nativeTool(tool: Extract<ChatTool, { type: 'unknown' }>, index: number,
     const message = `Invalid value: '${excerpt(type)}'. Supported values are: 'function', 'custom'.`
     refuse('invalid_value', `tools[${index}].type`, message)
   }
-  // The index makes the name unique, because several tools may have the same type.
+  // Several tools may have the same type, so the index makes the name unique.
   return { name: `${type}#${index}`, parameters: {}, native: tool.value, native_only: true }
 }
 
@@ -251,8 +252,8 @@ const MAX_TOKENS = 16
 const CHOICES_MAX = 2_048
 
 /**
- * Fields of the request that have an internal form, or that concern only the job. All other fields are passed on to an
- * upstream of the same API.
+ * Fields of the request that have an internal form, or that concern only the job. An upstream of the same API receives
+ * all other fields unchanged.
  */
 const COMPLETION_CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'prompt', 'stream', 'stream_options', 'temperature', 'top_p', 'max_tokens', 'n', 'best_of', 'echo'],
@@ -261,9 +262,9 @@ const COMPLETION_CONSUMED: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Decodes a completions body (docs/reference/compatibility.md, Completions). Checks the shape first, then the model,
- * then the rules that depend on the model. Each prompt becomes a user turn, or a list of tokens if it consists of
- * tokens.
+ * Decodes a completions body (docs/reference/compatibility.md, Completions). The shape is checked first, then the
+ * model, then the rules that depend on the model. Each prompt becomes a user turn, or a list of tokens if it consists
+ * of tokens.
  *
  * @throws ServiceError with the path of the first problem
  */

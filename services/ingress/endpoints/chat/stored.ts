@@ -21,14 +21,14 @@ import { runYielding } from '#shared/lib/yielding.ts'
 const PIECE_TURNS = 500
 
 /*
- * Stored chat completions (docs/internals/protocol.md). Each is a completed durable job of this endpoint that is not a
- * child job. The id of the completion is derived from the job id, and both are deleted together.
+ * Stored chat completions (docs/internals/protocol.md). Each stored completion is a completed durable job of this
+ * endpoint without a parent. The id of the completion is derived from the job id, and both are deleted together.
  */
 
 const CHAT_PATH = '/v1/chat/completions'
 const PREFIX = 'chatcmpl-'
 /**
- * Default and maximum completions per page. A page ends earlier if it reaches PAGE_CHARS_MAX, but it has at least one
+ * Default and maximum completions per page. A page that reaches PAGE_CHARS_MAX ends earlier, but has at least one
  * completion.
  */
 const LIMIT = { usual: 20, max: 100 }
@@ -54,8 +54,8 @@ export async function listCompletions(context: IngressContext, call: Call): Prom
   const look = { matches, group: undefined, needsScan: model !== undefined || pairs.length > 0 }
   const data: ShownItem[] = []
   let hasMore = true
-  // A completion that is deleted during the request is left out, so a page of jobs may give no completions. Clients
-  // stop at an empty page, so the next page of jobs is then read.
+  // A completion that is deleted during the request is left out, so a page of jobs may give no completions. In this
+  // case the next page of jobs is read, because clients stop at an empty page.
   for (let cursor = {}; hasMore && data.length === 0; ) {
     const page = await pageOf(requireJobs(context), projectIdOf(call.key), { ...query, ...cursor }, look)
     hasMore = (await addCompletions(context, page.jobs, data)) || page.hasMore
@@ -143,8 +143,8 @@ async function findCompletion(context: IngressContext, call: Call) {
 }
 
 /**
- * The answer that the caller of a completed job received, with the current metadata. Undefined if the result was
- * deleted.
+ * Returns the answer that the caller of a completed job received, with the current metadata. Undefined if the result
+ * was deleted.
  *
  * The metadata is inserted into the JSON text, because parsing and serializing a large answer takes long.
  */
@@ -230,7 +230,7 @@ function isNative(part: Part): part is NativePart {
 }
 
 /**
- * Whether a native part is a part of the message content. A native part without a type holds fields of the message
+ * Whether a native part belongs to the message content. A native part without a type contains fields of the message
  * itself (shared/engines/openai/encode.ts).
  */
 function isPart({ value }: NativePart): boolean {

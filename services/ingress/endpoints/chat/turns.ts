@@ -14,7 +14,7 @@ const TEXTS: ReadonlySet<string> = new Set(['text', 'thinking', 'reasoning', 'su
 export interface TurnContext {
   readonly model: ModelConfig
   readonly remoteImages: boolean
-  /** True if the upstream has the chat completions API. Unknown parts are then passed on unchanged. */
+  /** True if the upstream has the chat completions API and therefore receives unknown parts unchanged. */
   readonly isSame: boolean
 }
 
@@ -37,7 +37,7 @@ type AssistantMessage = Extract<ChatMessage, { role: 'assistant' }>
 class TurnDecoder {
   readonly #context: TurnContext
   readonly #turns: Turn[] = []
-  /** Calls of the nearest assistant message. */
+  /** Tool calls of the latest assistant message. */
   #calls: OpenCalls | undefined
   #callsParam = 'messages'
   #implied: { name: string; arguments: string } | undefined
@@ -150,7 +150,10 @@ function isSilent(message: AssistantMessage): boolean {
   return !(tool_calls?.length || refusal || function_call || audio || reasoning_content)
 }
 
-/** Fields of an assistant message that have no internal form. For upstreams of other APIs, a text replaces some of these fields. */
+/**
+ * Returns the fields of an assistant message that have no internal form. For upstreams of other APIs, some of these fields have a text as a
+ * substitute.
+ */
 function messageFields({ refusal, audio, function_call }: AssistantMessage): NativePart[] {
   const fields: NativePart[] = []
   if (refusal) fields.push(native({ refusal }, refusal))
@@ -261,7 +264,7 @@ function unknownPart({ value }: Unknown, param: string, context: TurnContext): N
 
 /**
  * Refuses addresses inside a part of an unknown type, such as `video_url`. An upstream would fetch them from inside the
- * operator's network (SSRF), and `REMOTE_IMAGES` covers only images. Data URLs are allowed.
+ * operator's network (SSRF). The setting `REMOTE_IMAGES` covers only images. Data URLs are allowed.
  *
  * @throws ServiceError `unsupported_value`
  */
@@ -285,7 +288,7 @@ interface Shared {
 }
 
 /**
- * Tool calls of one assistant message, which wait for their results.
+ * Tool calls of one assistant message that wait for their results.
  *
  * Some upstreams give two calls of one answer the same id. The ids are made unique here, and the results are assigned
  * to the calls in order.
@@ -297,7 +300,9 @@ export class OpenCalls {
   readonly #parts: Part[]
   readonly #byWireId = new Map<string, Shared>()
   readonly #unanswered = new Map<string, string>()
-  /** Function name → ids of its calls, in reverse order. Built when the first result without an id arrives. */
+  /**
+   * For each function name, the ids of its calls in reverse order. Built when the first result without an id arrives.
+   */
   #byName: Map<string, string[]> | undefined
 
   constructor(calls: readonly MadeCall[], parts: Part[]) {
@@ -327,7 +332,7 @@ export class OpenCalls {
     return shared.calls[0]
   }
 
-  /** Marks the first unanswered call of a function as answered, and returns its id; undefined if there is none. */
+  /** Marks the first unanswered call of a function as answered, and returns its id. Undefined if there is none. */
   answerNamed(name: string): string | undefined {
     this.#byName ??= this.#idsByName()
     const ids = this.#byName.get(name) ?? []

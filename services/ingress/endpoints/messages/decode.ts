@@ -66,7 +66,7 @@ export function* decodeCount(body: unknown, context: MessagesContext): Pieces<Ge
 }
 
 /**
- * For an unknown model, Anthropic's error message is `model: <id>`. This message has the same form, followed by
+ * Finds a model. The error for an unknown model has the form of Anthropic's message, `model: <id>`, followed by
  * suggestions.
  */
 function findModel(id: string, context: DecodeContext): ModelConfig {
@@ -89,8 +89,8 @@ const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['format', 'effort'])
 const METADATA_CONSUMED: ReadonlySet<string> = new Set(['user_id'])
 
 /**
- * Fields that have no internal form, such as `display` of `thinking`, and objects of unknown types. Both are passed on
- * unchanged to an upstream of the Messages API.
+ * Returns fields that have no internal form, such as `display` of `thinking`, and objects of unknown types. An upstream
+ * of the Messages API receives both unchanged.
  */
 function extra({
   thinking,
@@ -118,8 +118,8 @@ function extra({
 const NOTHING: ReadonlySet<string> = new Set()
 
 function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context: MessagesContext) {
-  // The field `thread` refers to a conversation that Anthropic stores, which the model here would not receive. If the
-  // field is refused, then SDKs send the whole conversation instead.
+  // The field `thread` refers to a conversation that Anthropic stores, and whose content is unknown here. If the field
+  // is refused, then SDKs send the whole conversation instead.
   if (request.thread !== undefined && request.thread !== null) {
     refuse('unsupported_parameter', 'thread', 'Threads are not supported. Send the full conversation without a thread.')
   }
@@ -148,8 +148,8 @@ function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context:
 }
 
 /**
- * Response format of the request. Beta versions of the API name the field `output_format`. For an upstream of the
- * Messages API, that field is passed on unchanged and not decoded here.
+ * Returns the response format of the request. Beta versions of the API name the field `output_format`. An upstream of
+ * the Messages API receives that field unchanged, so it is not decoded.
  */
 function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
   const { output_config, output_format } = request
@@ -161,8 +161,8 @@ function responseFormat(request: CountTokensRequest, model: ModelConfig): Genera
 }
 
 /**
- * Thinking options; undefined for a model without reasoning. The thinking budget is kept below the token limit of the
- * answer.
+ * Returns the thinking options. Undefined for a model without reasoning. The thinking budget is kept below the token
+ * limit of the answer.
  */
 function reasoning(
   request: CountTokensRequest,
@@ -181,10 +181,10 @@ function reasoning(
 const TOOL_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'input_schema', 'strict'])
 
 /**
- * Decodes the tools of a request. Tools whose type is not `custom` are passed on unchanged to an upstream of the
- * Messages API.
+ * Decodes the tools of a request. An upstream of the Messages API receives tools whose type is not `custom` unchanged.
  *
- * For other upstreams, a tool that the client runs, such as `bash`, becomes a function. All others are left out.
+ * For other upstreams, a tool that the client runs, such as `bash`, becomes a function. All other such tools are left
+ * out.
  *
  * @throws ServiceError for duplicate names, and for a model without tool calls
  */
@@ -205,7 +205,9 @@ function customTool(tool: Exclude<MessagesTool, Unknown>): Tool {
   }
 }
 
-/** A tool of this kind may have no name, such as a toolset. The type and the index then form a unique name. */
+/**
+ * Converts a tool of an unknown type. Such a tool may have no name, so the type and the index then form a unique name.
+ */
 function nativeTool({ value }: Unknown, index: number): Tool {
   const name = typeof value.name === 'string' && value.name !== '' ? value.name : `${value.type}_${index}`
   const stand = clientTool(value)
@@ -223,7 +225,7 @@ function toolUse(choice: MessagesToolChoice | undefined, tools: readonly Tool[],
   if (tools.length === 0) return {}
   if (choice.type === 'none') return { tool_choice: use }
   const chosen = tools.find(({ name }) => use?.type === 'tool' && name === use.name)
-  // A tool choice may name a search tool, which is not left out yet. If no search is possible, then native.ts removes
+  // A tool choice may name a search tool, which is not left out here. If no search is possible, then native.ts removes
   // the tool and the choice later.
   const isLeftOut = chosen?.native_only === true && !isSearch(chosen.native) && !isMessagesUpstream(model)
   const parallel_tool_calls = choice.disable_parallel_tool_use ? false : undefined
@@ -238,8 +240,8 @@ function internalChoice(choice: Exclude<MessagesToolChoice, Unknown>): GenerateR
 const CHOICE_CONSUMED: ReadonlySet<string> = new Set(['type', 'name'])
 
 /**
- * Fields of the client's tool_choice that the internal request cannot represent, for an upstream of the Messages API.
- * If the type is unknown, then the whole choice is passed on.
+ * Returns the fields of the client's tool_choice that the internal request cannot represent, for an upstream of the
+ * Messages API. If the type is unknown, then the whole choice is returned.
  */
 function choiceExtra(choice: MessagesToolChoice | null | undefined): Record<string, unknown> | undefined {
   if (!choice) return undefined
@@ -247,15 +249,16 @@ function choiceExtra(choice: MessagesToolChoice | null | undefined): Record<stri
 }
 
 /**
- * Version of a call without a version header (docs/reference/compatibility.md, Messages versions). Also the oldest
- * version that is accepted.
+ * Version of a call without a version header, which is also the oldest accepted version
+ * (docs/reference/compatibility.md, Messages versions).
  */
 const VERSION_DEFAULT = '2023-06-01'
 
 /**
- * Version of the Messages API that a call requests: header `anthropic-version`, otherwise `vendor-version`.
+ * Returns the version of the Messages API that a call requests, from the header `anthropic-version`, or else
+ * `vendor-version`.
  *
- * @returns a date, `YYYY-MM-DD`
+ * @returns A date, `YYYY-MM-DD`
  * @throws ServiceError if the value is not a date, or precedes the first version
  */
 export function parseVersion(headers: IncomingHttpHeaders): string {
@@ -270,7 +273,7 @@ export function parseVersion(headers: IncomingHttpHeaders): string {
 const BETA_CHARS_MAX = 2_000
 
 /**
- * Headers that an upstream of the Messages API receives: the version, if given, and the beta features.
+ * Returns the headers for an upstream of the Messages API: the version, if given, and the beta features.
  *
  * @throws ServiceError as {@link parseVersion}, and for an invalid list of beta features
  */

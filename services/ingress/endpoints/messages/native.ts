@@ -9,8 +9,8 @@ import { coversPath } from '#shared/keys/keys.ts'
 import { resultText } from '#shared/kinds/generate/messages/whole.ts'
 
 /*
- * Blocks that the internal request cannot represent. An upstream of the Messages API receives them unchanged. For other
- * upstreams, a text with the same content replaces such a block. A block without such a text is left out.
+ * Blocks that the internal request cannot represent. An upstream of the Messages API receives such a block unchanged.
+ * For other upstreams, the block is replaced with a text of the same content, or left out if there is no such text.
  */
 
 type Fields = Readonly<Record<string, unknown>>
@@ -20,8 +20,8 @@ export function isMessagesUpstream({ engine }: Pick<ModelConfig, 'engine'>): boo
 }
 
 /**
- * Types of blocks that upstreams of other APIs can do without, so that they may be left out. Any other unknown type is
- * refused for such upstreams.
+ * Types of blocks that may be left out for upstreams of other APIs. Any other unknown type is refused for such
+ * upstreams.
  */
 const DISPENSABLE =
   /^(tool_reference|server_tool_use|mcp_\w+|\w+_tool_result|container_upload|compaction|fallback|browser_state|tool_addition|tool_removal|image|document|search_result)$/
@@ -115,8 +115,8 @@ function fieldsOf(value: unknown): Fields {
  * Client tools of the Messages API, such as `bash`. The caller runs these tools, and the upstream knows their schemas
  * by type.
  *
- * For upstreams of other APIs, each becomes a function with the schema from Anthropic's API reference. The caller then
- * receives the same tool calls.
+ * For upstreams of other APIs, each of these tools becomes a function with the schema from Anthropic's API reference.
+ * The caller then receives the same tool calls.
  */
 
 type Schema = Readonly<Record<string, unknown>>
@@ -231,8 +231,8 @@ export function clientTool(
  * The tool `web_search_*` for models whose upstream does not have the Messages API. Sluice runs the searches itself, as
  * for the Responses API (docs/guides/responses.md, Hosted tools).
  *
- * A call with this tool becomes a durable job, because it waits for searches. If the client disconnects, the job is
- * cancelled. Without a job store, or without a research model that the key may use, the tool is removed.
+ * A call with this tool becomes a durable job, because it waits for searches. If the client disconnects, then the job
+ * is cancelled. Without a job store, or without a research model that the key may use, the tool is removed.
  */
 
 const TYPE = /^web_search_\d{8}$/
@@ -289,8 +289,8 @@ export function isSearch(tool: unknown): boolean {
 }
 
 /**
- * Research model that runs the searches of a call. The key must be allowed to call /v1/deep-research. Otherwise the
- * search tool would grant an additional right.
+ * Returns the research model that runs the searches of a call. The key must be allowed to call /v1/deep-research.
+ * Otherwise the search tool would grant an additional right.
  */
 function findSearchModel(context: IngressContext, { key }: Pick<Caller, 'key'>, asked: string): string | undefined {
   const model = context.models.find(asked)
@@ -300,8 +300,8 @@ function findSearchModel(context: IngressContext, { key }: Pick<Caller, 'key'>, 
 }
 
 /**
- * Hosts of domain patterns such as `example.com/blog` and `*.example.com`. The search can restrict hosts but not paths,
- * so paths are removed.
+ * Returns the hosts of domain patterns such as `example.com/blog` and `*.example.com`. The search can restrict hosts
+ * but not paths, so paths are removed.
  */
 function hostsOf(domains: unknown): string[] {
   if (!Array.isArray(domains)) return []

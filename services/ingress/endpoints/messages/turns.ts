@@ -34,8 +34,8 @@ const SYSTEM_TURNS_BETA = /\bmid-conversation-/
 const SYSTEM_MARK = '[System message]\n'
 
 /**
- * System prompt as a turn; undefined if empty. An upstream of the Messages API receives its blocks one by one. For
- * other upstreams, the blocks are joined by blank lines.
+ * Returns the system prompt as a turn. Undefined if empty. An upstream of the Messages API receives the blocks of the
+ * prompt one by one. For other upstreams, the blocks are joined by blank lines.
  */
 function decodeSystem(system: System, model: ModelConfig): Turn | undefined {
   return system.length === 0 ? undefined : { role: 'system', parts: systemParts(system, 'system', model) }
@@ -55,8 +55,8 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
 /**
- * Marks a single text as a block by adding empty extra fields. The encoder for the Messages API then writes a list of
- * one block, as the caller sent it. Otherwise it would write a string.
+ * Marks a single text as a block by empty extra fields. The encoder for the Messages API then writes a list of one
+ * block, as the caller sent it, instead of a string.
  */
 function asBlocks(parts: Part[], model: ModelConfig): Part[] {
   const [only] = parts
@@ -70,8 +70,8 @@ function asBlocks(parts: Part[], model: ModelConfig): Part[] {
  * The first turn must have the role user. After tool_use blocks, the next user turn must contain a result for each of
  * them. If the last turn is an assistant turn, then the model continues that turn (prefill).
  *
- * With `strictTurns`, turns must alternate, and `system` turns are refused. For upstreams of the Messages API, Sluice
- * does not check these two rules, because such upstreams check them.
+ * With `strictTurns`, turns must alternate, and `system` turns are refused. Upstreams of the Messages API check these
+ * two rules themselves, so Sluice does not check them for such upstreams.
  */
 export function* decodeConversation(
   system: System,
@@ -97,8 +97,8 @@ class TurnDecoder {
   readonly #turns: Turn[] = []
   #role: Role | undefined
   /**
-   * Path in the request of each tool_use block of the latest assistant turn, by id. The map `#unanswered` contains
-   * those without a result.
+   * For each tool_use block of the latest assistant turn, by id, its path in the request. `#unanswered` contains the
+   * blocks without a result.
    */
   #uses: Ids = new Map()
   #unanswered: Ids = new Map()
@@ -128,7 +128,7 @@ class TurnDecoder {
 
   /**
    * Adds a system turn at its position, because moving it would invalidate the cached prompt before it. If the upstream
-   * may not support such turns, then a user turn replaces it.
+   * may not support such turns, then a user turn replaces the system turn.
    */
   #addSystem({ content }: SystemMessage, param: string, extra: Turn['extra']): void {
     const { model, strictTurns, beta } = this.#context
@@ -183,8 +183,8 @@ class TurnDecoder {
   }
 
   /**
-   * Adds a user turn. Each tool result becomes a separate turn before it, because a result must directly follow its
-   * call.
+   * Adds a user turn. Each tool result becomes a separate turn before the user turn, because a result must directly
+   * follow its call.
    */
   *#addUser(content: string | readonly UserBlock[], param: string, extra: Turn['extra']): Pieces<void> {
     if (typeof content === 'string') {
@@ -248,8 +248,8 @@ function decodeAssistantBlock(block: AssistantBlock, param: string, model: Model
     }
     case 'thinking': {
       const extra = extraOf(block, THINKING_CONSUMED)
-      // If an upstream gave no signature, then Sluice's answer contained an empty one. An empty signature therefore
-      // means that there is none.
+      // For reasoning without a signature, Sluice's answers contain an empty signature, so an empty signature means
+      // none.
       return { type: 'reasoning', text: block.thinking, signature: block.signature || undefined, extra }
     }
     case 'redacted_thinking':
@@ -281,15 +281,15 @@ const CONSUMED: Readonly<Record<Known['type'], ReadonlySet<string>>> = {
   document: new Set(['type', 'source', 'title']),
   search_result: new Set(['type']),
 }
-/** Fields of a block that becomes text. The text contains their values, so these fields are not copied to `extra`. */
+/** Fields that are not copied to `extra` when a block becomes text, because the text contains their values. */
 const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
   ...['type', 'text', 'source', 'title', 'context', 'content', 'citations'],
 ])
 
 /**
  * Converts a block to parts (docs/reference/compatibility.md, Turns and blocks). Text documents and search results
- * become text. An upstream of the Messages API receives them unchanged, because it can cite them. Other documents need
- * a model that reads files.
+ * become text. An upstream of the Messages API can cite such blocks, so it receives them unchanged. Other documents
+ * need a model that reads files.
  */
 function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {
   if (block instanceof Unknown) return [unknownPart(block, param, context.model)]
@@ -297,7 +297,8 @@ function decodeReadable(block: ReadableBlock, param: string, context: BlockConte
   const last = parts.at(-1)
   const hasBecomeText = last?.type === 'text' && block.type !== 'text'
   const extra = extraOf(block, hasBecomeText ? CONSUMED_BY_TEXT : CONSUMED[block.type])
-  // The field `cache_control` applies to the prompt up to the end of its block, so the last part of the block gets it.
+  // The last part of the block gets `cache_control`, because this field applies to the prompt up to the end of its
+  // block.
   if (last !== undefined && last.type !== 'native') last.extra = extra
   return parts
 }

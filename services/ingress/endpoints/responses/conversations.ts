@@ -122,8 +122,8 @@ async function change(
 }
 
 /**
- * Placeholder for a model that accepts every input. The items of a conversation are checked against it, because the model of the next
- * response is unknown.
+ * Placeholder for a model that accepts every input. The items of a conversation are checked with this model, because the model of the next response
+ * is unknown.
  */
 const ANY_MODEL = {
   id: 'any',
@@ -144,8 +144,8 @@ function requireUsable({ config }: IngressContext, before: Items, added: Items):
   try {
     for (const item of before) runToEnd(turns.add(withoutContent(item), []))
   } catch {
-    // Versions before 2026-12 accepted items that this check refuses, so the stored conversation may contain them. No response can continue
-    // this conversation, so new items are not checked.
+    // Versions before 2026-12 accepted items that this check refuses, and a stored conversation may contain them. No response can continue such a
+    // conversation, so new items are not checked.
     return
   }
   for (const [index, item] of added.entries()) {
@@ -183,8 +183,8 @@ function pageOf(items: StoredConversation['items'], limit: number) {
 
 const TRIES_MAX = 5
 /**
- * Interval at which a running response is read to detect its end. A notification nearly always arrives first, so the
- * interval is long.
+ * Interval in ms at which a running response is read to detect its end. The interval is long, because a notification
+ * nearly always arrives first.
  */
 const END_POLL_MS = 600_000
 
@@ -219,7 +219,7 @@ async function getConversation(
 
 /**
  * Changes a conversation with optimistic concurrency: the conversation is read, changed and written. If another change
- * was written in between, then these steps are repeated.
+ * was written in between, then the steps are repeated.
  *
  * @throws ServiceError `not_found`, `context_length_exceeded`, `insufficient_quota`
  */
@@ -273,8 +273,8 @@ export function requireCapacity(items: readonly ConversationItem[], param: strin
 }
 
 /**
- * Reserves the size of items in the quota of stored bytes of the project. The result must be disposed. Output of
- * responses is stored even if it exceeds the quota.
+ * Reserves the size of items in the project's quota of stored bytes. The result must be disposed. Output of responses
+ * is stored even beyond the quota.
  *
  * @throws ServiceError `insufficient_quota`
  */
@@ -297,7 +297,7 @@ function busy(): ServiceError {
 }
 
 /**
- * Change of a conversation by its response: the output is added when the response has ended. Undefined while the
+ * Returns the change of a conversation by a response that has ended, which adds the output. Undefined while the
  * response runs. A failed response adds nothing.
  */
 async function endOfResponse(
@@ -321,7 +321,7 @@ async function ignoreNotFound<T>(reading: Promise<T>): Promise<T | undefined> {
 
 /**
  * Adds the output of a response to its conversation when the response has ended. A read of the conversation also adds
- * it. Without this function, the output could expire before the first read.
+ * the output, but the output could expire before the first read.
  */
 async function addWhenEnded(
   context: IngressContext,
@@ -411,8 +411,8 @@ async function readPrevious(
 }
 
 /**
- * Limits the size of the conversation to the size of one request body. Each response makes the conversation longer, so
- * it would grow without a bound.
+ * Limits the size of the conversation to that of one request body. Without a limit, each response would make the
+ * conversation longer.
  */
 function requireBounded(turns: readonly Turn[], charsMax: number): void {
   let chars = 0
@@ -452,8 +452,8 @@ async function readReferences(
 }
 
 /**
- * Output of a response. If the response does not exist, then the output is empty. A later check refuses the reference to an item of that
- * response, with the path of the reference in the request.
+ * Returns the output of a response. Empty if the response does not exist. A later check then refuses the reference to an item of that response, with
+ * the path of the reference in the request.
  */
 async function outputOf(context: IngressContext, tenant: string, callId: string): Promise<ResponseObject['output']> {
   try {

@@ -29,18 +29,15 @@ export interface ConversationContext {
   readonly items: readonly AnyItem[]
   readonly param: 'previous_response_id' | 'conversation'
   readonly referenced: ReadonlyMap<string, AnyItem>
-  /**
-   * Maximum characters of all referenced items. Limited, because a reference of a few characters can refer to
-   * megabytes.
-   */
+  /** Maximum characters of all referenced items, because a reference of a few characters can refer to megabytes. */
   readonly referencedCharsMax: number
 }
 
 const PIECE_ITEMS = 100
 
 /**
- * Decodes a body whose shape was checked (docs/guides/responses.md, Requests). Checks the model first, then the rules
- * that depend on the model, then the items.
+ * Decodes a body whose shape was already checked (docs/guides/responses.md, Requests). The model is checked first, then
+ * the rules that depend on the model, then the items.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -148,8 +145,8 @@ function reasoning({ reasoning }: ResponsesRequest, model: ModelConfig): Generat
 }
 
 /**
- * Fields of the request that have an internal form, or that concern only the stored response. All other fields are
- * passed on to an upstream of the same API.
+ * Fields of the request that have an internal form, or that concern only the stored response. An upstream of the same
+ * API receives all other fields unchanged.
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'input', 'instructions', 'previous_response_id', 'conversation', 'tools', 'tool_choice', 'stream'],
@@ -183,8 +180,8 @@ function extra(body: ResponsesRequest, toolChoice: unknown): Record<string, unkn
 }
 
 /*
- * Converts the tools of a request to functions for the model (docs/guides/responses.md, Tools). A native tool is passed
- * on unchanged to an upstream of the Responses API.
+ * Converts the tools of a request to functions for the model (docs/guides/responses.md, Tools). An upstream of the
+ * Responses API receives a native tool unchanged.
  *
  * `function`: a function.
  *
@@ -217,10 +214,9 @@ const CUSTOM_INPUT = {
 const NAMESPACE_SEPARATOR = '__'
 
 /**
- * Tools of a body, including tools that input items such as `additional_tools` add.
+ * Decodes the tools of a body, including tools that input items such as `additional_tools` add.
  *
- * @param isHosting If true, then Sluice runs the hosted tools of the request. If false, then they are passed on to the
- * upstream
+ * @param isHosting If true, then Sluice runs the hosted tools of the request. If false, then the upstream receives them
  * @throws ServiceError with the path of the first problem
  */
 function decodeTools({ tools, input }: Pick<ResponsesRequest, 'tools' | 'input'>, isHosting: boolean): DecodedTool[] {
@@ -230,8 +226,8 @@ function decodeTools({ tools, input }: Pick<ResponsesRequest, 'tools' | 'input'>
     const key = keyOf(tool.name, tool.namespace)
     if (tool.native_only || known.has(key)) continue
     known.add(key)
-    // An upstream of the Responses API receives the whole item, which already contains the tool. Passing on the tool, too, would duplicate
-    // it, so `native` is null.
+    // An upstream of the Responses API receives the whole item, which already contains the tool. With `native: null`, the tool is not sent a second
+    // time.
     decoded.push({ tool: { ...tool, native: null }, path })
   }
   return withUniqueNames(decoded)
@@ -287,7 +283,9 @@ function decodeFunction(tool: ResponsesTool, path: Path): Tool {
   }
 }
 
-/** Converts a custom tool to a function. Other APIs cannot enforce a grammar, so the description contains it. */
+/**
+ * Converts a custom tool to a function. Other APIs cannot enforce a grammar, so the description contains the grammar.
+ */
 function decodeCustom(tool: ResponsesTool, path: Path): Tool {
   const { name, description, format } = parseAt(CustomTool, tool, path)
   const grammar = format?.definition ? `The input must follow this grammar:\n${format.definition}` : undefined
@@ -301,7 +299,7 @@ function decodeNamespace(tool: ResponsesTool, path: Path, at: string): DecodedTo
   return tools.map((inner, index): DecodedTool => {
     const innerPath = [...path, 'tools', index]
     // An upstream of the Responses API must receive the namespace only once. The first function of the namespace
-    // carries it, and the others carry null.
+    // contains it as `native`, and the other functions have null.
     const native = index === 0 ? tool : null
     const innerPlace = `${at}.tools[${index}]`
     if (inner.type !== 'function' && inner.type !== 'custom') {
@@ -321,7 +319,7 @@ function nativeOnly(tool: ResponsesTool): Tool {
   return { name, parameters: {}, native: tool, native_only: true }
 }
 
-/** If several functions have one name, then each gets its namespace as a prefix. */
+/** Adds the namespace as a prefix to functions with the same name. */
 function withUniqueNames(decoded: readonly DecodedTool[]): DecodedTool[] {
   const counts = new Map<string, number>()
   for (const { tool } of decoded) {
@@ -343,7 +341,7 @@ function keyOf(name: string, namespace: unknown): string {
   return JSON.stringify([name, namespace ?? null])
 }
 
-/** Tools as the response repeats them. Absent fields of a function are filled with their defaults. */
+/** Returns the tools as the response repeats them. Missing fields of a function are filled with their defaults. */
 export function shownTools(asked: ResponsesRequest['tools']): object[] {
   return (asked ?? []).map((tool) => {
     if (tool.type !== 'function') return tool
@@ -356,8 +354,8 @@ export function shownTools(asked: ResponsesRequest['tools']): object[] {
 type ToolUse = Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'>
 
 /**
- * Internal form of the tool choice. If the choice has no internal form, then `native` contains it as the client sent
- * it.
+ * Returns the internal form of the tool choice. If the choice has none, then `native` contains the choice as the client
+ * sent it.
  */
 function toolUse(
   { tool_choice, parallel_tool_calls }: Pick<ResponsesRequest, 'tool_choice' | 'parallel_tool_calls'>,
@@ -365,7 +363,7 @@ function toolUse(
 ): { readonly use: ToolUse; readonly native: unknown } {
   const functions = tools.filter((tool) => !tool.native_only)
   const { native, ...use } = tool_choice ? toolChoice(tool_choice, functions) : { native: undefined }
-  // Without functions, `required` is still valid if the request has another tool.
+  // `required` is valid without functions if the request has another tool.
   if (functions.length > 0 || tools.length === 0) requireToolChoice(use.tool_choice, functions)
   // Upstreams refuse these fields in a request without tools.
   if (tools.length === 0) return { use: {}, native: undefined }

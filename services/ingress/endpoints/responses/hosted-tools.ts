@@ -24,8 +24,8 @@ const NAMES: Readonly<Record<string, HostedTool>> = {
 }
 
 /**
- * Endpoint that does the work of each tool. The key must be allowed to call this endpoint. Otherwise the tool would
- * grant an additional right.
+ * Endpoint that does the work of each hosted tool. The key must be allowed to call this endpoint. Otherwise the tool
+ * would grant an additional right.
  */
 const ENDPOINTS: Readonly<Record<HostedTool, string>> = {
   code_interpreter: '/v1/tools/code',
@@ -49,11 +49,11 @@ export function decodeHosted(name: HostedTool, tool: ResponsesTool, path: readon
 }
 
 /**
- * Hosted tools of a request that Sluice runs; undefined if there are none.
+ * Returns the hosted tools of a request that Sluice runs. Undefined if there are none.
  *
  * @param isNative True if the upstream has the Responses API. If Sluice cannot run one of the tools as requested, then
  * the upstream runs all of them
- * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call; `unsupported_value` for a
+ * @throws ServiceError `permission_denied` for a tool whose endpoint the key may not call. `unsupported_value` for a
  * search without a research model
  */
 export function hostedTools(
@@ -68,7 +68,7 @@ export function hostedTools(
   const calls_max = max_tool_calls ?? undefined
   const at = tools?.findIndex(({ type }) => ['web_search', 'file_search'].includes(hostedTool(type) ?? '')) ?? -1
   if (at < 0) return { tools: named, calls_max }
-  // One research model runs both web and file searches, so the first usable one is sufficient.
+  // One research model runs both web and file searches, so the first usable model is sufficient.
   const model = models.models.find((each) => each.pool === 'research' && isUsable(each, key))
   if (!model && isNative) return undefined
   if (!model)
@@ -86,7 +86,7 @@ export function requireHosted(key: Caller['key'], tools: readonly { readonly typ
   return named
 }
 
-/** Returns false only for a hosted tool that Sluice runs, but not with the requested options. Other tools are not checked here. */
+/** Whether Sluice can run a tool with the requested options. True for tools that are not hosted, because they are not checked here. */
 function canHost(tool: ResponsesTool, index: number): boolean {
   const name = hostedTool(tool.type)
   if (!name) return true

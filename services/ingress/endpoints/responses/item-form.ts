@@ -27,13 +27,13 @@ const ITEM_ID = /^[\w-]{1,128}$/
 export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
 
 /**
- * Converts items to the form in which conversations store them. Must be run by `runYielding`. The number of items is
- * checked first.
+ * Converts items to their stored form in a conversation. Must be run by `runYielding`. The number of items is checked
+ * first.
  *
  * @param field Name of the list, such as `items`
  * @param referenced Targets of item references, by id
- * @param param Field in the error if the list is too long; default: `field`
- * @throws ServiceError with the path of the first problem; `context_length_exceeded`
+ * @param param Field in the error if the list is too long. Default: `field`
+ * @throws ServiceError with the path of the first problem. `context_length_exceeded`
  */
 export function* storedItems(
   items: readonly unknown[],
@@ -66,8 +66,8 @@ function meantBy(item: unknown, referenced: ReadonlyMap<string, AnyItem>): unkno
 }
 
 /**
- * Converts an item to its stored form: the item gets a new id, and the content of a message becomes a list of parts.
- * Whether a model can use the item is checked later, when a response continues the conversation.
+ * Converts an item to its stored form: the item gets a new id, and the content of a message becomes a list of parts. A
+ * later check, when a response continues the conversation, determines whether the model can use the item.
  *
  * @param referenced Targets of item references, by id
  * @throws ServiceError with the path of the first problem
@@ -80,7 +80,7 @@ function storedItem(
   const any = parseAt(AnyItem, item, path)
   const type = any.type ?? 'message'
   // An output may contain the name of its tool instead of the id of its call. Only an upstream of the Responses API
-  // accepts this, so the item is stored unchanged.
+  // accepts this form, so the item is stored unchanged.
   const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
   if (isOutput && any.call_id == null && any.name != null) return nativeItem(item, type)
   switch (type) {

@@ -75,7 +75,7 @@ export class ItemTurns {
     const any = parseAt(AnyItem, item, path)
     const type = any.type ?? 'message'
     // An output may contain the name of its tool instead of the id of its call. Only an upstream of the Responses API
-    // accepts this, so the item is passed on unchanged.
+    // accepts this form, so the item is sent unchanged.
     const isOutput = type === 'function_call_output' || type === 'custom_tool_call_output'
     if (!isItemType(type) || (isOutput && any.call_id == null && this.#isNative)) return this.#native(any, type)
     switch (type) {
@@ -145,7 +145,7 @@ export class ItemTurns {
   }
 
   /**
-   * Adds an item of a hosted tool. If Sluice ran the tool, then the item becomes a call with its output; otherwise it
+   * Adds an item of a hosted tool. If Sluice ran the tool, then the item becomes a call with its output. Otherwise it
    * becomes a native part.
    */
   #run(item: Parameters<typeof hostedTurns>[0]): void {
@@ -166,7 +166,7 @@ export class ItemTurns {
     const texts = content?.length ? content : (summary ?? [])
     const { text: sealedText = '', ...own } = unsealReasoning(sealed)
     const text = texts.map((part) => part.text).join('\n\n') || sealedText
-    // The upstream that encrypted the reasoning can decrypt it only together with the id of its item, so both are
+    // Encrypted reasoning can be decrypted only by its upstream and together with the id of its item, so both are
     // stored as one signature.
     const isForeign = sealed != null && !isSealed(sealed)
     const id = typeof item.id === 'string' && !OWN_ID.test(item.id) ? item.id : ''
@@ -195,7 +195,7 @@ export class ItemTurns {
     throw new ServiceError('context_length_exceeded', message, { param: 'input' })
   }
 
-  /** Turn to which the next item of the assistant is added. A turn that has calls without an output takes precedence. */
+  /** Returns the turn to which the next item of the assistant is added. A turn that has calls without an output takes precedence. */
   #assistant(isMessage: boolean): AssistantTurn {
     const [calling] = this.#unanswered.values()
     if (calling) return calling
@@ -233,8 +233,8 @@ const MEDIA: Partial<Record<Part['type'], 'images' | 'audio' | 'files'>> = {
 const MEDIA_PARTS: ReadonlySet<string> = new Set(['input_image', 'input_file', 'input_audio'])
 
 /**
- * Fields that describe a call and its result. Upstreams of other APIs receive these fields as text. If an item has none
- * of them, then it is left out.
+ * Fields that describe a call and its result, which upstreams of other APIs receive as text. An item without any of
+ * these fields is left out.
  */
 const READABLE = ['action', 'arguments', 'input', 'operation', 'output', 'result', 'results'] as const
 
@@ -380,7 +380,7 @@ function decodeFile(part: FilePart, raw: AnyPart, param: string, context: PartCo
 }
 
 /**
- * Handles a part that refers to content instead of containing it. If it names a file that the upstream stores, then an
+ * Handles a part that refers to content instead of containing it. If the content is a file of the upstream, then an
  * upstream of the Responses API receives the part unchanged.
  */
 function withoutContent(

@@ -22,15 +22,15 @@ import {
 } from './stored.ts'
 
 /**
- * Maximum time that a cancel request waits for the response to end. If it ends in this time, then the answer shows the
- * terminal state.
+ * Maximum time in ms for which a cancel request waits for the end of the response. If the response ends in this time,
+ * then the answer shows the terminal state.
  */
 const CANCEL_WAIT_MS = 2_000
 const PAGE = { usual: 20, max: 100 }
 
 /**
- * GET /v1/responses/{id} (docs/guides/responses.md, Stored responses): the current state of the response. With
- * `?stream=true`, all of its events are streamed.
+ * GET /v1/responses/{id} (docs/guides/responses.md, Stored responses): returns the current state of the response. With
+ * `?stream=true`, all events of the response are streamed.
  */
 export async function getResponse(context: IngressContext, call: Call): Promise<void> {
   const { reply, query, method } = call
@@ -70,7 +70,7 @@ export async function cancelResponse(context: IngressContext, call: Call): Promi
   await call.reply.whole(storedResponseObject(await readStoredResponse(context, ended)))
 }
 
-/** GET /v1/responses/{id}/input_items: items of the prompt except instructions, newest first by default. */
+/** GET /v1/responses/{id}/input_items: lists the items of the prompt except instructions, newest first by default. */
 export async function listInputItems(context: IngressContext, call: Call): Promise<void> {
   const limit = queryNumber(call, 'limit', PAGE.max) ?? PAGE.usual
   if (limit === 0) throw new ServiceError('invalid_value', 'limit must be at least 1; got 0.', { param: 'limit' })
@@ -86,7 +86,7 @@ export async function listInputItems(context: IngressContext, call: Call): Promi
   const data = items.slice(from, from + limit)
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   const page = { object: 'list', data, first_id, last_id, has_more: from + limit < items.length }
-  // Serialized in pieces, because an item may be as large as a request body.
+  // The page is serialized with event-loop yields, because an item may be as large as a request body.
   await call.reply.whole(new JsonText(await runYielding(jsonTextIn(page))))
 }
 

@@ -22,7 +22,7 @@ import { storedItems } from './item-form.ts'
 import { formOf, RESPONSES_PATH, storedAnswers } from './stored.ts'
 
 /**
- * Maximum bytes of a file name with its extension. File systems allow 255 bytes. The remaining bytes are for a number
+ * Maximum bytes of a file name with its extension. File systems allow 255 bytes, and the difference is for a number
  * that makes the name unique.
  */
 const NAME_BYTES_MAX = 200
@@ -31,7 +31,8 @@ const ENDING_CHARS_MAX = 16
 /**
  * Parts that are removed from file names: directories of any operating system, and invisible characters.
  *
- * Invisible characters can break or reverse the line of the prompt that contains the name. Such characters can also show people another name than the model reads. Zero-width joiners stay, because words and emoji need them.
+ * Invisible characters can break or reverse the prompt's line that contains the name, or display another name than the model reads. Zero-width
+ * joiners stay, because words and emoji need them.
  */
 const NOT_A_NAME = /^.*[/\\]|[\p{Cc}\p{Zl}\p{Zp}]|(?![\u200c\u200d])\p{Cf}/gsu
 
@@ -99,8 +100,8 @@ export const responsesCount: JobEndpoint = {
 }
 
 /**
- * Checks the shape of a body except for its items. A body may contain very many items. Each item is therefore checked
- * later, when it is decoded, with event-loop yields between them.
+ * Checks the shape of a body except for its items, which may be very many. Each item is checked later, when it is
+ * decoded with event-loop yields.
  */
 function parse(schema: typeof ResponsesRequest | typeof InputTokensRequest, body: unknown): ResponsesRequest {
   const { input } = (body ?? {}) as { input?: unknown }
@@ -121,8 +122,8 @@ function isKept(context: IngressContext, body: unknown): boolean {
 }
 
 /**
- * @param keeps True if the response is stored. Hosted tools run only then, because their calls must survive the loss of
- * a worker
+ * @param keeps True if the response is stored. Hosted tools run only for stored responses, because their calls must
+ * survive the loss of a worker
  */
 async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest, keeps: boolean) {
   const model = getModel(context, caller, asked.model, 'inference')
@@ -145,14 +146,14 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   if (!conversation) return { request, input: [], history: sharedOf(asked, before, partsBefore, request) }
   const input = await runYielding(storedItems(inputOf(asked), 'input', before.referenced, 'conversation'))
   requireCapacity([...conversation.items, ...input], 'conversation')
-  // The storage quota is checked here, before the job is created. The reserved space is released again, because
-  // `beginResponse` reserves it later.
+  // The storage quota is checked here, before the job is created. The reservation ends at once, because `beginResponse`
+  // reserves the space later.
   using _held = await storeItems(context, projectIdOf(caller.key), input)
   return { request, conversation, input }
 }
 
 /**
- * Stored segments at the beginning of the prompt. Empty if decoding changed the turns of the previous response, because the prompt then
+ * Returns the stored segments at the beginning of the prompt. Empty if decoding changed the turns of the previous response, because the prompt then
  * differs from the segments.
  */
 function sharedOf(
@@ -190,7 +191,7 @@ function inputOf({ input }: Pick<ResponsesRequest, 'input'>): readonly unknown[]
 }
 
 /**
- * Fields that change the answer and that only an upstream of the Responses API supports. Each has advice for the error
+ * Fields that change the answer and that only an upstream of the Responses API supports, each with advice for the error
  * message.
  */
 const UNSUPPORTED = {
@@ -223,10 +224,10 @@ function requireConsistent(asked: ResponsesRequest): void {
 }
 
 /**
- * Files of the request, which are placed into the working directory of the code tool under unique names.
+ * Returns the files of the request, which are placed into the working directory of the code tool under unique names.
  *
- * @throws ServiceError `not_found` for a file of another project; `array_above_max_length`; `invalid_value` if they are
- * too large
+ * @throws ServiceError `not_found` for a file of another project. `array_above_max_length`. `invalid_value` if the
+ * files are too large
  */
 async function codeFiles(
   context: IngressContext,
@@ -267,8 +268,8 @@ function askedFor(tools: NonNullable<ResponsesRequest['tools']>) {
 }
 
 function nameOf(filename: string): string {
-  // Names that look equal may differ in their bytes. In the normal form NFC they are equal, so the second one gets a
-  // number.
+  // Names that look equal may differ in their bytes. In the normal form NFC such names are equal, so a number makes the
+  // second name unique.
   const name = filename.replaceAll(NOT_A_NAME, '').trim().normalize('NFC')
   if (name === '' || /^\.+$/.test(name)) return 'file'
   const [stem, ending] = split(name)

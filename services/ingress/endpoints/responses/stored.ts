@@ -34,8 +34,8 @@ import { shownTools } from './decode.ts'
  * Stored responses. Each is a durable job of this endpoint, and the response id is derived from the job id. Request
  * fields that a response repeats are stored with the job.
  *
- * The prompt refers to the segments of the earlier conversation (`shared/jobs/durable/history.ts`). To continue a
- * response, its chain of previous responses is therefore not read.
+ * The prompt refers to the segments of the earlier conversation (`shared/jobs/durable/history.ts`). The chain of
+ * previous responses is therefore not read when a response is continued.
  */
 
 export const RESPONSES_PATH = '/v1/responses'
@@ -44,10 +44,10 @@ interface StoredResponse {
   readonly job: DurableJob
   readonly encode: EncodeContext
   readonly result: ResponseObject | undefined
-  /** Segments of the prompt. Later responses of the conversation may store references to them. */
+  /** Segments of the prompt, to which later responses of the conversation may store references. */
   readonly history: SharedHistory | undefined
   /**
-   * Fetches the prompt, which may be in a blob.
+   * Returns the prompt, which may be in a blob.
    *
    * @throws ServiceError `internal_error` if the blob is missing
    */
@@ -131,12 +131,12 @@ export function hasEnded({ state }: DurableJob): boolean {
  * Stream of a stored response (docs/guides/responses.md, Streams), derived from the recorded events of its job. Any
  * ingress can therefore continue a stream, and an event has the same number everywhere.
  *
- * Numbers: output events of the job and its last event keep their number in the stream. The first event of the job,
+ * Output events of the job and its last event keep their number in the stream. The first event of the job,
  * `job.queued`, becomes `response.created` (0) and `response.queued` (1). Other events of the job are not part of the
  * stream, so numbers have gaps.
  *
- * Each attempt begins with `response.in_progress`. With hosted tools, only the first attempt does, because later
- * attempts resume it.
+ * Each attempt begins with `response.in_progress`. With hosted tools, only the first attempt begins with this event,
+ * because later attempts resume the first one.
  */
 
 const CREATED = 0
@@ -145,7 +145,7 @@ const QUEUED = 1
 const IN_PROGRESS = 3
 
 /**
- * Types of events that are created from the state of the job when the stream is read. Their recorded versions are
+ * Types of events that are created from the state of the job when the stream is read, so their recorded versions are
  * skipped.
  */
 const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
@@ -162,7 +162,7 @@ export const storedAnswers: StoredAnswers = {
 }
 
 interface StreamPosition {
-  /** Number of the last event that the caller has; -1 for none. */
+  /** Number of the last event that the caller has received. -1 for none. */
   readonly after: number
   /**
    * True if the response runs in the background. If it fails before any output, then the failure is an event of the
@@ -187,8 +187,8 @@ export async function streamStored(
   const events = new StoredEvents(kept, after, isBackground)
   reply.open('stream', (error) => events.failed(error))
   if (hasEnded(kept.job) && after >= kept.job.last_seq) return
-  // The first event of the job becomes two events of the stream. A caller that received only one of them still needs
-  // the other, so reading starts at the beginning.
+  // The first event of the job becomes two events of the stream. For a caller that received only one of them, reading
+  // starts at the beginning.
   const from = after <= QUEUED ? 0 : after
   for await (const recorded of jobs.follow(tenant, id, from, reply.disconnectedOrDraining)) {
     const last = recorded.find(isLast)
@@ -219,7 +219,10 @@ class StoredEvents {
     this.hasOutput = after > IN_PROGRESS
   }
 
-  /** @throws ServiceError `worker_lost` if a new attempt generates output again that was already sent */
+  /**
+   * Returns the frames of an event. @throws ServiceError `worker_lost` if a new attempt repeats output that was already
+   * sent
+   */
   framesOf(event: DurableEvent): Frame[] {
     const { type, seq, attempt } = event
     if (type === 'job.queued' && seq === 1) return this.#queued()
@@ -235,8 +238,8 @@ class StoredEvents {
   }
 
   /**
-   * Output of a response with hosted tools. Each attempt continues where the previous one ended, so no output is
-   * repeated.
+   * Returns the frames of a response with hosted tools. Each attempt continues where the previous attempt ended, so no
+   * output is repeated.
    */
   #resumed(chunk: ItemEvent, seq: number): Frame[] {
     if (ENDS.has(chunk.type)) return []
@@ -275,12 +278,15 @@ function startedOver(): ServiceError {
 }
 
 /**
- * Maximum bytes of JSON of request fields that the response repeats. Limited, because the queue record contains them in
- * addition to a prompt of up to 64 KiB.
+ * Maximum bytes of JSON of request fields that the response repeats. The queue record contains these fields in addition
+ * to a prompt of up to 64 KiB.
  */
 const REPEATED_BYTES_MAX = 48 * 1024
 
-/** Request fields that a response repeats, with defaults for absent ones (docs/guides/responses.md, Answers). */
+/**
+ * Returns the request fields that a response repeats, with defaults for missing fields (docs/guides/responses.md,
+ * Answers).
+ */
 export function formOf(body: ResponsesRequest, request: GenerateRequest, isKept: boolean): ResponsesForm {
   const format = body.text?.format ?? { type: 'text' }
   const within = fitting(REPEATED_BYTES_MAX)

@@ -41,8 +41,8 @@ const STREAMABLE: ReadonlySet<TranscriptFormat> = new Set(['json', 'text', 'diar
 const SUBTITLES: ReadonlySet<TranscriptFormat> = new Set(['srt', 'vtt'])
 
 /**
- * Decodes a body from a form or from JSON (docs/reference/compatibility.md, Transcription fields). Checks the shape,
- * the model, the rules between fields, and last the audio.
+ * Decodes a body from a form or from JSON (docs/reference/compatibility.md, Transcription fields). The checks are, in
+ * order: the shape, the model, the rules between fields, and the audio.
  *
  * @throws ServiceError with the path of the first problem
  */
@@ -77,7 +77,10 @@ function isObject(body: unknown): boolean {
   return typeof body === 'object' && body !== null && !Array.isArray(body)
 }
 
-/** Form of the answer. `verbose_json` contains segments by default (docs/reference/compatibility.md, Transcripts). */
+/**
+ * Returns the form of the answer. `verbose_json` contains segments by default (docs/reference/compatibility.md,
+ * Transcripts).
+ */
 function formOf(asked: TranscriptionBody): TranscriptForm {
   const format = asked.response_format ?? 'json'
   const granularities = asked.timestamp_granularities ?? []
@@ -119,7 +122,8 @@ function requireWithinModel(asked: TranscriptionBody, form: TranscriptForm, mode
 }
 
 /**
- * Language of the speech. If the request lists several languages, then none is given to the engine, which detects it.
+ * Returns the language of the speech. If the request lists several languages, then none is returned, so that the engine
+ * detects the language.
  */
 function languageOf({ language, languages }: TranscriptionBody, model: ModelConfig): string | undefined {
   const given = language ?? (languages?.length === 1 ? languages[0] : undefined)
@@ -140,15 +144,18 @@ function requireLanguage(code: string, param: string): string {
   return refuse('invalid_language_format', param, message)
 }
 
-/** Prompt for the engine. Keywords are appended to it, because engines have no separate input for them. */
+/**
+ * Returns the prompt for the engine. Keywords are appended to the prompt, because engines have no separate input for
+ * them.
+ */
 function promptOf({ prompt, keywords }: TranscriptionBody): string | undefined {
   const parts = [prompt ?? '', (keywords ?? []).join(', ')].filter((part) => part !== '')
   return parts.length === 0 ? undefined : parts.join('\n')
 }
 
 /**
- * Voice activity detection, which is off by default. Diarization always needs it, because diarization works on segments
- * of speech (docs/reference/compatibility.md, Uploads).
+ * Returns the settings of voice activity detection, which is off by default. Diarization always uses it, because
+ * diarization works on segments of speech (docs/reference/compatibility.md, Uploads).
  */
 function vadOf({ chunking_strategy: strategy }: TranscriptionBody, diarize: boolean): VoiceActivity | undefined {
   if (strategy == null) return diarize ? VoiceActivity.parse({}) : undefined

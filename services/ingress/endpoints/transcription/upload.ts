@@ -15,11 +15,11 @@ import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
  */
 const FIELDS_MAX = 256
 /**
- * Maximum bytes of a field. The longest field is the voice sample of a speaker. Another 64 KiB are allowed, so that a
- * sample that is slightly too long gets the exact error of validation.
+ * Maximum bytes of a field. The longest field is the voice sample of a speaker. The extra 64 KiB let a slightly too
+ * long sample reach validation, which reports the exact error.
  */
 const FIELD_BYTES_MAX = REFERENCE_CHARS_MAX + 64 * 1024
-/** Maximum bytes of all fields: the voice samples, and 512 KiB for all others. */
+/** Maximum bytes of all fields: the voice samples, and 512 KiB for all other fields. */
 const FIELDS_BYTES_MAX = SPEAKERS_MAX * FIELD_BYTES_MAX + 512 * 1024
 const FRAMING_BYTES_MAX = 256 * 1024
 
@@ -112,11 +112,11 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
       sniffer.push(chunk)
       yield chunk
     }
-    // Thrown before the stream ends. The blob is then not stored if the file is no audio.
+    // Thrown before the stream ends, so that a file without audio is not stored.
     if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
     sniffer.end()
   }
-  // The blob is named after a new job id. If the call creates a durable job, then that job gets this id.
+  // The blob is named after a new job id, which becomes the id of the job if the call creates a durable job.
   const blob = newAttachmentKey(newJobId())
   call.uploads.add(blob)
   await call.storage.over(context.blobs).put(blob, checked())
@@ -130,7 +130,7 @@ export function tooLarge(bytesMax: number): ServiceError {
 
 /*
  * Detects an audio container by its first bytes (docs/reference/compatibility.md, Uploads). If the bytes match no known
- * format, then the extension of the file name decides. Whether the audio can be decoded is checked by the worker.
+ * format, then the extension of the file name decides. The worker checks later whether the audio can be decoded.
  */
 
 const EXTENSIONS: ReadonlyMap<string, AudioFormat> = new Map([
@@ -156,8 +156,8 @@ const ID3_FOOTER_FLAG = 0x10
 const TAGS_MAX = 4
 
 /**
- * Detects the format of a file while it arrives. ID3v2 tags before the audio are skipped, because they may contain
- * pictures of any size.
+ * Detects the format of a file while the file arrives. ID3v2 tags before the audio are skipped, because they may
+ * contain pictures of any size.
  */
 export class AudioSniffer {
   readonly #filename: string | undefined
@@ -194,8 +194,7 @@ export class AudioSniffer {
 
   #decide(): AudioFormat {
     const found = this.#tags > TAGS_MAX ? 'other' : formatOf(this.#head)
-    // Audio after an ID3v2 tag is MP3. A few programs also write such a tag before FLAC. A file that ends within the
-    // tag contains no audio.
+    // Audio after an ID3v2 tag is MP3, or in rare cases FLAC. A file that ends within the tag contains no audio.
     if (this.#tags > 0 && this.#head.length > 0 && found !== 'other') return found === 'flac' ? 'flac' : 'mp3'
     if (found !== undefined && found !== 'other') return found
     const byName = EXTENSIONS.get(this.#filename?.split('.').at(-1)?.toLowerCase() ?? '')
@@ -214,8 +213,8 @@ function tagBytesOf(head: Buffer): number {
 }
 
 /**
- * Format by content. The result is `other` if the content is certainly not audio, and undefined if it matches no known
- * format.
+ * Returns the format according to the content. `other` means that the content is certainly not audio, and undefined
+ * that it matches no known format.
  */
 function formatOf(head: Buffer): AudioFormat | 'other' | undefined {
   const four = head.toString('latin1', 0, 4)
@@ -237,7 +236,7 @@ const OTHERS = ['PK\x03\x04', 'PK\x05\x06', '\x1f\x8b', 'BZh', '\xfd7zXZ', '7z\x
 const MORE_OTHERS = ['%PDF', '\x89PNG', '\xff\xd8\xff', 'GIF8', '\x7fELF', 'MZ', 'SQLite']
 
 /**
- * Whether the content is certainly not audio, whatever the name of the file. Such content is an archive (perhaps a
+ * Whether the content is certainly not audio, whatever the name of the file. Examples are an archive (perhaps a
  * decompression bomb), a picture, or plain text such as an error page.
  */
 function isOther(head: Buffer): boolean {
@@ -263,10 +262,7 @@ const LISTS: ReadonlySet<string> = new Set([
 ])
 const TEXTS: ReadonlySet<string> = new Set(['model', 'language', 'prompt', 'response_format'])
 const STRATEGY = 'chunking_strategy'
-/**
- * Maximum characters of `chunking_strategy` as JSON, which has four members. Limited, because longer JSON could be
- * nested deeply.
- */
+/** Maximum characters of `chunking_strategy` as JSON, which has four members. Longer JSON could be nested deeply. */
 const STRATEGY_CHARS_MAX = 1_024
 const FLAGS: ReadonlySet<string> = new Set(['stream', 'background', 'store'])
 
@@ -321,7 +317,7 @@ function addMember(body: Record<string, unknown>, key: string, value: string): v
   body[STRATEGY] = { ...members, [key]: key === 'type' ? value : readNumber(value) }
 }
 
-/** Accepts `true`, as JSON writes it, and `True`, as Python writes it. */
+/** Reads a boolean, written as `true` (JSON) or `True` (Python). */
 function readFlag(value: string): boolean | string {
   const lower = value.toLowerCase()
   return lower === 'true' || lower === 'false' ? lower === 'true' : value
@@ -335,7 +331,7 @@ function readStrategy(value: string): unknown {
   try {
     if (value.length <= STRATEGY_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // The value is not JSON, so the error after this block is thrown.
+    // The value is not JSON, so the error below is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${STRATEGY}': expected 'auto' or a JSON object.`, {
     param: STRATEGY,
