@@ -52,7 +52,8 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   await keys.webhookRoot()
   const presence = await openPresence(ports, boot)
   const callMsMax = config.requestTimeoutMs
-  const sweeps = new Sweeps({ store, broker, blobs, log, metrics, models, presence, boot, callMsMax })
+  const requestLog = { keepMs: config.requestLogMs, rowsMax: config.requestLogRowsMax }
+  const sweeps = new Sweeps({ store, broker, blobs, log, metrics, models, presence, boot, callMsMax, requestLog })
   const policy = { allowPrivate: config.webhookAllowPrivate }
   const sender = new WebhookSender({ store, log, metrics, version, keysOf: signingKeys(keys, shared), policy })
   const loops = openLoops(ports, store, sweeps, sender)
@@ -108,7 +109,12 @@ function openLoops(
     new Loop({ ...resting, name: 'expire', intervalMs: SECOND_MS, run: () => sweeps.expire() }),
     new Loop({ ...common, name: 'reap', intervalMs: reapMs, run: () => sweeps.reap(leaseMs) }),
     new Loop({ ...resting, name: 'families', intervalMs: SECOND_MS, run: () => sweeps.families() }),
-    new Loop({ ...resting, name: 'usage', intervalMs: SECOND_MS, run: () => enterEnded(store.usage, models) }),
+    new Loop({
+      ...resting,
+      name: 'usage',
+      intervalMs: SECOND_MS,
+      run: () => enterEnded(store.usage, models, config.isRequestLogOn),
+    }),
     new Loop({ ...common, name: 'backlog', intervalMs: BACKLOG_MS, run: () => sweeps.readBacklog() }),
     new Loop({
       ...resting,

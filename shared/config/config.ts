@@ -54,6 +54,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     ...namedOf(s),
     env,
     dataDir,
+    isRequestLogOn: s.REQUEST_LOG_MS > 0 && s.REQUEST_LOG_ROWS_MAX > 0,
     models: s.MODELS?.split(',').map((name) => name.trim()),
     extensions: s.EXTENSIONS?.split(',').map((file) => resolve(file.trim())) ?? [],
     modelsFile: resolve(s.MODELS_FILE),

@@ -212,6 +212,12 @@ const DURABLE_JOBS = {
   JOB_DEADLINE_MS: Duration.default(3_600_000).describe('Deadline of a durable job without a deadline of its own'),
   JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Maximum deadline of a durable job'),
   JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe('Time that an ended job is stored, with result and events'),
+  REQUEST_LOG_MS: whole(0, 90 * 24 * HOUR_MS)
+    .default(7 * 24 * HOUR_MS)
+    .describe('Time that the request log has a row of each call. 0 turns the log off'),
+  REQUEST_LOG_ROWS_MAX: Count.default(1_000_000).describe(
+    'Maximum rows of the request log, approximately. The oldest are deleted. 0 turns the log off',
+  ),
   JOB_LEASE_MS: Milliseconds.default(9_000).describe(
     'Time without a lease renewal in the store after which a worker loses its durable jobs',
   ),

@@ -25,6 +25,32 @@ export function newId(prefix: string, length = 24): string {
   return id
 }
 
+/** Crockford's base 32, as in ULID: texts of equal length sort like the encoded numbers. */
+const TIME_DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
+export const TIME_LENGTH = 10
+const REQUEST_RANDOM_LENGTH = 14
+
+/** A time in Unix milliseconds as ten characters. */
+export function timeTextOf(atMs: number): string {
+  let text = ''
+  for (let rest = atMs, i = 0; i < TIME_LENGTH; i++, rest = Math.floor(rest / 32)) text = TIME_DIGITS[rest % 32] + text
+  return text
+}
+
+export function timeOfText(text: string): number {
+  let ms = 0
+  for (const digit of text) ms = ms * 32 + TIME_DIGITS.indexOf(digit)
+  return ms
+}
+
+/**
+ * Id of a request: `req_`, ten characters of time, 14 random ones (80 bits). Ids that sort by age are written to the end of an index.
+ * Random ids would change one page of the index each.
+ */
+export function newRequestId(): string {
+  return newId(`req_${timeTextOf(Date.now())}`, REQUEST_RANDOM_LENGTH)
+}
+
 /** FNV-1a hash. Every process, in any language, computes an equal value for a text. */
 export function hashOf(text: string): number {
   let hash = 0x811c9dc5

@@ -138,6 +138,11 @@ export class Metrics {
     ['pool'],
     'Durable jobs that expired while they were queued',
   )
+  readonly requestLogDropped = this.#counter(
+    'sluice_request_log_dropped_total',
+    [],
+    'Rows of the request log that were dropped, because the store was unreachable or too slow',
+  )
   readonly webhooks = this.#counter(
     'sluice_webhooks_total',
     ['outcome'],

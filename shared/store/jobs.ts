@@ -3,7 +3,7 @@ import type { DeliveryTry, DurableJob, DurableState, WebhookDelivery } from '#sc
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { Metered } from '#schemas/usage.ts'
-import { newId } from '#shared/lib/id.ts'
+import { newId, TIME_LENGTH, timeOfText, timeTextOf } from '#shared/lib/id.ts'
 
 /**
  * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).
@@ -12,11 +12,8 @@ import { newId } from '#shared/lib/id.ts'
  * of the process, so it is never used for deadlines or leases.
  */
 const PREFIX = 'job_'
-const TIME_LENGTH = 10
 const RANDOM_LENGTH = 22
 const ATTACHMENT_LENGTH = 8
-/** Crockford's base 32, as in ULID. Encoded numbers of equal length sort like the numbers themselves. */
-const DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
 
 export function newJobId(atMs: number = Date.now()): string {
   return newId(firstJobId(atMs), RANDOM_LENGTH)
@@ -46,16 +43,12 @@ export function ownerOfBlob(key: string): string | undefined {
 
 /** Returns a lower bound of the ids that are created at a time or later, for range queries. */
 export function firstJobId(atMs: number): string {
-  let time = ''
-  for (let rest = atMs, i = 0; i < TIME_LENGTH; i++, rest = Math.floor(rest / 32)) time = DIGITS[rest % 32] + time
-  return PREFIX + time
+  return PREFIX + timeTextOf(atMs)
 }
 
 export function jobIdTime(id: string): number | undefined {
   if (!/^job_[0-9A-HJKMNP-TV-Z]{10}/.test(id)) return undefined
-  let ms = 0
-  for (const digit of id.slice(PREFIX.length, PREFIX.length + TIME_LENGTH)) ms = ms * 32 + DIGITS.indexOf(digit)
-  return ms
+  return timeOfText(id.slice(PREFIX.length, PREFIX.length + TIME_LENGTH))
 }
 
 export interface CompletedEnd {

@@ -1,9 +1,10 @@
 import { createHash } from 'node:crypto'
-import type { DurableState, Priority } from '#schemas/durable-job.ts'
+import type { DurableJob, DurableState, Priority } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { ConversationItem } from '#schemas/responses/request.ts'
 import { newId } from '#shared/lib/id.ts'
 import { firstJobId, jobIdTime } from './jobs.ts'
+import type { RequestRow } from './requests.ts'
 
 /**
  * Purpose of the input file of a batch. Such a file counts towards the quota and is never listed. The id of the file is an attachment key of the
@@ -157,6 +158,16 @@ export interface EndedJob {
   /** Usage that the worker reported. Null if none was reported. */
   readonly metered: unknown
   readonly endedAtMs: number
+  /** The row of the job; null if the row was already deleted. */
+  readonly job: DurableJob | null
+  /** The batch of a job that is a line of one. */
+  readonly batchId: string | null
+}
+
+/** The ledger entry of an ended job, with its row of the request log; without one, the job is not recorded there. */
+export interface EnteredJob extends UsageEntry {
+  readonly jobId: string
+  readonly request?: RequestRow | undefined
 }
 
 export interface UsageQuery {
@@ -203,8 +214,8 @@ export interface UsageLedger {
    */
   add(boot: string, batch: number, entries: readonly UsageEntry[]): Promise<void>
   listEnded(limit: number): Promise<EndedJob[]>
-  /** Adds the usage of ended jobs to the ledger, each job exactly once, even with concurrent callers. */
-  enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void>
+  /** Adds the usage of ended jobs to the ledger and their rows to the request log, each job exactly once, even with concurrent callers. */
+  enter(jobs: readonly EnteredJob[]): Promise<void>
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
   /** Merges at most `limit` rows of hours before `before` into hour 00 of their day. @returns Whether there may be more */
   mergeHours(before: string, limit: number): Promise<boolean>

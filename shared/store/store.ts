@@ -15,6 +15,7 @@ import type {
   Webhooks,
 } from './jobs.ts'
 import type { HasConversations, HasFiles, HasStoredBytes, HasUsage, TenantReads } from './records.ts'
+import type { HasRequests, RequestBounds } from './requests.ts'
 
 /**
  * The store port, which alone decides the state of durable jobs (docs/internals/protocol.md, State transitions). Adapters: SQLite by default, and
@@ -37,14 +38,17 @@ export interface Store extends StoreView, JobTransitions, FamilyTransitions, Swe
   /**
    * Deletes some expired rows and prepares the partitions of the coming days. Must be called every minute, and again at once while `hasMore` is true.
    * Each call is bounded, so that other calls are not delayed.
+   *
+   * @param requests Bounds of the request log; default: none
    */
-  purge(): Promise<Purged>
+  purge(requests?: RequestBounds): Promise<Purged>
 }
 
 export interface StoreView
   extends JobReads,
     Webhooks,
     HasUsage,
+    HasRequests,
     HasFiles,
     HasConversations,
     HasMetadata,

@@ -1,15 +1,25 @@
 import { Metered } from '#schemas/usage.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { EndedJob, UsageLedger } from '#shared/store/records.ts'
+import { requestOfJob } from './request-log.ts'
 import { entryOf, NOTHING } from './usage.ts'
 
 const JOBS_MAX = 200
 
-/** Adds ended durable jobs to the usage ledger, at the present prices. @returns True if more ended jobs may follow */
-export async function enterEnded(ledger: UsageLedger, models: ModelCatalogue): Promise<boolean> {
+/**
+ * Adds ended durable jobs to the usage ledger, at the present prices, and to the request log.
+ *
+ * @param isLogged Whether the request log is kept
+ * @returns True if more ended jobs may follow
+ */
+export async function enterEnded(ledger: UsageLedger, models: ModelCatalogue, isLogged = true): Promise<boolean> {
   const ended = await ledger.listEnded(JOBS_MAX)
   if (ended.length === 0) return false
-  await ledger.enter(ended.map((job) => ({ jobId: job.jobId, ...entryOf(callOf(job), models.priceOf(job)) })))
+  const entered = ended.map((job) => {
+    const entry = entryOf(callOf(job), models.priceOf(job))
+    return { jobId: job.jobId, ...entry, request: isLogged ? requestOfJob(job, entry) : undefined }
+  })
+  await ledger.enter(entered)
   return ended.length === JOBS_MAX
 }
 

@@ -116,7 +116,17 @@ class PostgresDatabase implements SqlDatabase {
   }
 
   async write({ postgres }: Write, params: Params): Promise<void> {
-    await this.run(postgres, params)
+    try {
+      await this.run(postgres, params)
+    } catch (error) {
+      if ((error as { code?: string }).code !== NO_PARTITION) throw error
+      await addPartitions(this.#connection)
+      await this.run(postgres, params)
+    }
+  }
+
+  async writeRows(write: Write, name: string, rows: readonly Params[]): Promise<void> {
+    await this.write(write, { [name]: JSON.stringify(rows) })
   }
 
   async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {
@@ -127,9 +137,9 @@ class PostgresDatabase implements SqlDatabase {
     // Claims read limits and running calls from database tables, so nothing is stored here.
   }
 
-  async keepDays(): Promise<void> {
+  async keepDays(requestsMs: number): Promise<void> {
     await addPartitions(this.#connection)
-    await dropPartitions(this.#connection).catch((error: unknown) => {
+    await dropPartitions(this.#connection, requestsMs).catch((error: unknown) => {
       // A long read of the day's partition, such as a backup, blocks the drop. A later purge retries the drop, and until then rows are deleted one by
       // one.
       if (!ServiceError.from(error).isUndone) throw error

@@ -15,13 +15,15 @@ export const SCHEMA_LOCK = 0x51_01_ce
 const LOCK_TIMEOUT_MS = 2_000
 
 const TABLES = ['jobs', 'job_events', 'job_steps'] as const
+/** The request log, whose days end by the retention of the log. */
+const REQUESTS = 'requests'
 
 /** SQLSTATEs if another process created the object first: `duplicate_table`, `duplicate_object`, and `unique_violation` in a catalog. */
 const MADE_ELSEWHERE = new Set(['42P07', '42710', '23505'])
 const TRIES_MAX = 5
 
 interface Partition {
-  readonly table: (typeof TABLES)[number]
+  readonly table: (typeof TABLES)[number] | typeof REQUESTS
   readonly day: number
 }
 
@@ -41,7 +43,7 @@ async function addMissing(connection: PostgresConnection, aroundMs: number | und
     const { rows } = await client.query('SELECT now_ms() AS now')
     const today = dayOf(aroundMs ?? rows[0].now)
     const days = Array.from({ length: DAYS_BEHIND + 1 + DAYS_AHEAD }, (_, i) => today + (i - DAYS_BEHIND) * DAY_MS)
-    const all = days.flatMap((day) => TABLES.map((table): Partition => ({ table, day })))
+    const all = days.flatMap((day) => [...TABLES, REQUESTS].map((table) => ({ table, day }) as Partition))
     const missing = await missingOf(client, all)
     if (missing.length === 0) return
     await lockSchema(client)
@@ -49,10 +51,15 @@ async function addMissing(connection: PostgresConnection, aroundMs: number | und
   })
 }
 
-export async function dropPartitions(connection: PostgresConnection): Promise<void> {
-  for (const suffix of await pastDays(connection)) {
+/** Drops the days without retained jobs, and the days of the request log that ended `requestsMs` ago. */
+export async function dropPartitions(connection: PostgresConnection, requestsMs: number): Promise<void> {
+  for (const suffix of await pastDays(connection, 'jobs', DAYS_BEHIND * DAY_MS))
     await connection.transaction((client) => dropDay(client, suffix))
-  }
+  for (const suffix of await pastDays(connection, REQUESTS, Math.max(requestsMs, DAYS_BEHIND * DAY_MS)))
+    await connection.transaction(async (client) => {
+      await lockSchema(client)
+      await client.query(`DROP TABLE IF EXISTS ${REQUESTS}_${suffix}`)
+    })
 }
 
 /**
@@ -90,19 +97,20 @@ async function addPartition(client: PoolClient, table: string, day: number): Pro
   const vacuum = 'autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_scale_factor = 0.02'
   const storage = `WITH (${table === 'jobs' ? 'fillfactor = 80, ' : ''}${vacuum})`
   await client.query(`CREATE TABLE ${name} (LIKE ${table} INCLUDING ALL) ${storage}`)
-  const [from, to] = [firstJobId(day), firstJobId(day + DAY_MS)]
-  await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM ('${from}') TO ('${to}')`)
+  const [from, to] = [day, day + DAY_MS].map((ms) => (table === REQUESTS ? ms : `'${firstJobId(ms)}'`))
+  await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM (${from}) TO (${to})`)
 }
 
-/** Returns the days before yesterday that have a partition, such as `20260131`. */
-async function pastDays(connection: PostgresConnection): Promise<string[]> {
+/** Returns the days with a partition that ended more than `keepMs` ago, such as `20260131`. */
+async function pastDays(connection: PostgresConnection, table: string, keepMs: number): Promise<string[]> {
   return await connection.transaction(async (client) => {
     const { rows } = await client.query(
       `SELECT relname AS name, now_ms() AS now FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
-       WHERE inhparent = to_regclass('jobs') ORDER BY relname`,
+       WHERE inhparent = to_regclass($1) ORDER BY relname`,
+      [table],
     )
-    const suffixes = rows.map(({ name }) => String(name).slice('jobs_'.length))
-    return suffixes.filter((suffix) => suffix < suffixOf(dayOf(rows[0].now) - DAYS_BEHIND * DAY_MS))
+    const suffixes = rows.map(({ name }) => String(name).slice(`${table}_`.length))
+    return suffixes.filter((suffix) => suffix < suffixOf(dayOf(rows[0].now - Math.min(keepMs, rows[0].now))))
   })
 }
 

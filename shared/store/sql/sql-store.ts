@@ -14,6 +14,7 @@ import type {
   ProcessLease,
   RecordedStep,
 } from '#shared/store/jobs.ts'
+import { type RequestBounds, UNBOUNDED } from '#shared/store/requests.ts'
 import {
   ALL_TENANTS,
   type ChildrenOfState,
@@ -50,6 +51,7 @@ import {
 } from './jobs.ts'
 import { SqlOperator } from './operator.ts'
 import { eraseJob, forgetSome, purgeSome } from './purge.ts'
+import { SqlRequests } from './requests.ts'
 import {
   childrenOfStateOf,
   deliveryOf,
@@ -88,6 +90,7 @@ export class SqlStore implements Store {
   readonly files: SqlFiles
   readonly conversations: SqlConversations
   readonly storedBytes: SqlStoredBytes
+  readonly requests: SqlRequests
   readonly #db: SqlDatabase
   #isPurging = false
 
@@ -99,6 +102,7 @@ export class SqlStore implements Store {
     this.files = new SqlFiles(db)
     this.conversations = new SqlConversations(db)
     this.storedBytes = new SqlStoredBytes(db)
+    this.requests = new SqlRequests(db)
   }
 
   get name(): string {
@@ -339,11 +343,12 @@ export class SqlStore implements Store {
     return (await this.#db.run(statements.LIST_DELIVERIES, { id: jobId })).map(deliveryOf)
   }
 
-  async purge(): Promise<Purged> {
-    if (!this.#isPurging) await this.#db.keepDays()
+  async purge(bounds: RequestBounds = UNBOUNDED): Promise<Purged> {
+    if (!this.#isPurging) await this.#db.keepDays(bounds.keepMs)
     const purged = await purgeSome(this.#db, JOBS_MAX)
-    this.#isPurging = purged.hasMore
-    return purged
+    const hasMore = (await this.requests.purge(bounds)) || purged.hasMore
+    this.#isPurging = hasMore
+    return { ...purged, hasMore }
   }
 
   async close(): Promise<void> {

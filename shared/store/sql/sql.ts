@@ -28,6 +28,8 @@ export type TransitionRow = Row & { event_type: string | null; event_data: strin
 export interface Write {
   readonly postgres: Statement
   readonly sqlite: readonly string[]
+  /** As in {@link Statement}. */
+  readonly isTransient?: boolean
 }
 
 /**
@@ -49,13 +51,17 @@ export interface SqlDatabase {
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
   erase(params: Params): Promise<boolean>
   write(write: Write, params: Params): Promise<void>
+  /** Writes many rows. In Postgres, the parameter `name` is a JSON array of all rows. In SQLite, the statements run once per row. */
+  writeRows(write: Write, name: string, rows: readonly Params[]): Promise<void>
   /** Runs a statement that locks the selected rows, so that concurrent statements select different rows. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
   limitRunning(limits: RunningLimits): void
   /**
    * Creates partitions for the coming days and drops expired partitions. No effect on a database without partitions.
+   *
+   * @param requestsMs Time after which a row of the request log has expired
    */
-  keepDays(): Promise<void>
+  keepDays(requestsMs: number): Promise<void>
   close(): Promise<void>
 }
 

@@ -1,15 +1,17 @@
 import type {
   Activity,
   EndedJob,
+  EnteredJob,
   Spender,
   UsageAmounts,
   UsageEntry,
   UsageLedger,
   UsageQuery,
 } from '#shared/store/records.ts'
-import { jsonOf } from './rows.ts'
+import { POSTGRES_GIVEN, POSTGRES_INSERT, paramsOf, SQLITE_INSERT } from './requests.ts'
+import { jobOf, jsonOf } from './rows.ts'
 import type { Params, Row, SqlDatabase, Write } from './sql.ts'
-import type { Statement } from './statements.ts'
+import { JOB_COLUMNS, type Statement } from './statements.ts'
 
 const SUMS = ['calls', 'failed', 'input_tokens', 'cached_input_tokens', 'output_tokens', 'audio_ms', 'cost_nanos']
 const KEYS = ['project', 'hour', 'key_id', 'model', 'endpoint']
@@ -44,17 +46,19 @@ const ADD: Write = {
 }
 
 /**
- * Deletes the usage record of a job and adds its usage to the ledger, in one transaction. A record without calls, such as that of a batch, is only
- * deleted.
+ * Deletes the usage record of a job, and adds its usage to the ledger and its row to the request log, in one transaction. A record without calls, such
+ * as that of a batch, is deleted without a ledger entry.
  */
 const ENTER: Write = {
   postgres: {
     name: 'usage_enter',
-    sql: `WITH ${POSTGRES_ROWS}, gone AS (
-        DELETE FROM usage_ended USING given WHERE usage_ended.job_id = given.job_id RETURNING given.*)
+    sql: `WITH ${POSTGRES_ROWS}, ${POSTGRES_GIVEN}, gone AS (
+        DELETE FROM usage_ended USING given WHERE usage_ended.job_id = given.job_id RETURNING given.*),
+      logged AS (${POSTGRES_INSERT} WHERE given.job_id IN (SELECT job_id FROM gone))
       ${HEAD} FROM gone WHERE calls > 0 ${TAIL}`,
   },
   sqlite: [
+    `${SQLITE_INSERT} WHERE value->>'job_id' IN (SELECT job_id FROM usage_ended)`,
     `WITH ${SQLITE_ROWS} ${HEAD} FROM given WHERE job_id IN (SELECT job_id FROM usage_ended) AND calls > 0 ${TAIL}`,
     `WITH ${SQLITE_ROWS} DELETE FROM usage_ended WHERE job_id IN (SELECT job_id FROM given)`,
   ],
@@ -68,8 +72,15 @@ const FORGET_WRITERS: Statement = {
 
 const LIST_ENDED: Statement = {
   name: 'usage_ended',
-  sql: `SELECT job_id, project, key_id, pool, model, endpoint, state, metered, ended_at_ms FROM usage_ended
-        ORDER BY job_id LIMIT :limit`,
+  sql: `SELECT ended.job_id, ended.project, ended.key_id AS ended_key_id, ended.state AS ended_state, ended.metered AS ended_metered,
+          ended.ended_at_ms, ended.pool AS ended_pool, ended.model AS ended_model, ended.endpoint AS ended_endpoint, part.parent_id AS batch_id,
+          ${JOB_COLUMNS.split(',')
+            .map((name) => `jobs.${name.trim()}`)
+            .join(', ')}
+        FROM (SELECT * FROM usage_ended ORDER BY job_id LIMIT :limit) AS ended
+          LEFT JOIN jobs ON jobs.id = ended.job_id
+          LEFT JOIN jobs AS part ON part.id = jobs.parent_id AND part.kind = 'batch_part' AND jobs.depth > 0
+        ORDER BY ended.job_id`,
 }
 
 /**
@@ -163,9 +174,10 @@ export class SqlUsage implements UsageLedger {
     return (await this.#db.run(LIST_ENDED, { limit })).map(endedOf)
   }
 
-  async enter(jobs: readonly (UsageEntry & { readonly jobId: string })[]): Promise<void> {
+  async enter(jobs: readonly EnteredJob[]): Promise<void> {
     const rows = JSON.stringify(jobs.map((job) => ({ ...rowOf(job), job_id: job.jobId })))
-    await this.#db.write(ENTER, { rows })
+    const requests = JSON.stringify(jobs.flatMap(({ request }) => (request ? [paramsOf(request)] : [])))
+    await this.#db.write(ENTER, { rows, requests })
   }
 
   async sum(query: UsageQuery) {
@@ -230,13 +242,26 @@ function amountsOf(row: Row): UsageAmounts {
 }
 
 function endedOf(row: Row): EndedJob {
-  const { job_id, project, key_id, pool, model, endpoint, state, metered, ended_at_ms } = row
-  const whose = { jobId: String(job_id), project: String(project), keyId: String(key_id) }
+  const {
+    job_id,
+    project,
+    ended_key_id,
+    ended_pool,
+    ended_model,
+    ended_endpoint,
+    ended_state,
+    ended_metered,
+    ended_at_ms,
+    batch_id,
+  } = row
+  const whose = { jobId: String(job_id), project: String(project), keyId: String(ended_key_id) }
   const what = {
-    pool: pool as EndedJob['pool'],
-    model: String(model),
-    endpoint: String(endpoint),
-    state: String(state),
+    pool: ended_pool as EndedJob['pool'],
+    model: String(ended_model),
+    endpoint: String(ended_endpoint),
+    state: String(ended_state),
   }
-  return { ...whose, ...what, metered: jsonOf(metered), endedAtMs: Number(ended_at_ms) }
+  const job = row.id == null ? null : jobOf(row)
+  const batchId = batch_id == null ? null : String(batch_id)
+  return { ...whose, ...what, metered: jsonOf(ended_metered), endedAtMs: Number(ended_at_ms), job, batchId }
 }

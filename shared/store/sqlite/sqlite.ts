@@ -211,10 +211,16 @@ class SqliteDatabase implements SqlDatabase {
     })
   }
 
-  async write({ sqlite }: Write, params: Params): Promise<void> {
+  async write({ sqlite, isTransient }: Write, params: Params): Promise<void> {
     await this.#write(() => {
       for (const sql of sqlite) this.#all(sql, params)
-    })
+    }, isTransient)
+  }
+
+  async writeRows({ sqlite, isTransient }: Write, _name: string, rows: readonly Params[]): Promise<void> {
+    await this.#write(() => {
+      for (const sql of sqlite) for (const row of rows) this.#all(sql, row)
+    }, isTransient)
   }
 
   async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {

@@ -14,6 +14,7 @@ import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/jobs.ts'
+import type { RequestBounds } from '#shared/store/requests.ts'
 import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
 import { dayOf } from '#shared/usage/usage.ts'
 import { Backlog } from './backlog.ts'
@@ -73,6 +74,7 @@ export interface SweepsOptions {
    * running call.
    */
   readonly callMsMax: number
+  readonly requestLog?: RequestBounds
 }
 
 /**
@@ -167,7 +169,7 @@ export class Sweeps {
   }
 
   purge(stopped: AbortSignal): Promise<boolean> {
-    return purge(this.#context, this.#options.blobs, this.#options.boot, stopped)
+    return purge(this.#context, this.#options, stopped)
   }
 
   async sweepBlobs(): Promise<void> {
@@ -197,7 +199,7 @@ function countStates(moved: readonly TransitionResult[]): Record<string, number>
 }
 
 /**
- * Deletes jobs, files and conversations after their retention, with their blobs. A lease ensures that only one scheduler purges at a time. Blobs are
+ * Deletes jobs, files, conversations and rows of the request log after their retention, with blobs. A lease ensures that only one scheduler purges at a time. Blobs are
  * deleted after their job, so a crash in between can leave orphaned blobs, but never a job without its body.
  *
  * After each step, the purge pauses for as long as the step took. Half of the time of an embedded store therefore stays available for other work.
@@ -205,11 +207,15 @@ function countStates(moved: readonly TransitionResult[]): Record<string, number>
  * @param stopped Ends the purge after the current step
  * @returns True if there is more to delete
  */
-async function purge({ store, log }: SweepContext, blobs: Blobs, boot: string, stopped: AbortSignal): Promise<boolean> {
+async function purge(
+  { store, log }: SweepContext,
+  { blobs, boot, requestLog }: SweepsOptions,
+  stopped: AbortSignal,
+): Promise<boolean> {
   for (let steps = 0; steps < STEPS_MAX && !stopped.aborted; steps++) {
     if (!(await store.holdLease(PURGE_LEASE, boot, LEASE_MS))) return false
     const startedAt = performance.now()
-    const { requests, hasMore } = await store.purge()
+    const { requests, hasMore } = await store.purge(requestLog)
     await dropBlobs({ blobs, log }, requests.flatMap(blobsOf))
     const files = await store.files.purge(FILES_MAX)
     await dropBlobs({ blobs, log }, files)

@@ -1,0 +1,100 @@
+/**
+ * The request log: one row per ended call, with the durable jobs that calls, batches and composed jobs created.
+ *
+ * 1. The ingress records a call when its response has closed and its handler has returned. Rows are written in batches.
+ * 2. If the call created a durable job, then the job is recorded instead, in the commit that enters its usage into the ledger.
+ * 3. Rows are deleted after a time, and from the oldest on if there are too many.
+ *
+ * The sums over the rows of a period equal those of the ledger, except for rows that were dropped while the store was unreachable.
+ */
+
+export interface RequestRow {
+  /** Request id of the call. For a child job, and for a repeated job: its job id. */
+  readonly id: string
+  readonly startedAtMs: number
+  readonly endedAtMs: number
+  readonly project: string
+  readonly keyId: string
+  /** Path of the route, such as `/v1/chat/completions`. */
+  readonly endpoint: string
+  /** Null, like `model`, if the call was refused early or creates no job. */
+  readonly kind: string | null
+  readonly model: string | null
+  /** Boot id of the process that ran the last attempt. */
+  readonly worker: string | null
+  /** HTTP status; {@link CANCELLED_STATUS} if the caller left or cancelled. */
+  readonly status: number
+  readonly errorCode: string | null
+  readonly queueMs: number | null
+  /** Time from acceptance to the first output. Null for durable jobs. */
+  readonly firstOutputMs: number | null
+  readonly durationMs: number
+  readonly inputTokens: number
+  readonly cachedInputTokens: number
+  readonly outputTokens: number
+  readonly costNanos: number
+  readonly attempts: number
+  /** Id of the durable job; null for attached calls. */
+  readonly jobId: string | null
+  /** Job id of the batch to which a line belongs. */
+  readonly batchId: string | null
+  readonly traceId: string | null
+  readonly userAgent: string | null
+}
+
+/** Status of a call that its caller cancelled or left, as nginx logs it. */
+export const CANCELLED_STATUS = 499
+
+/** Position in the list of requests, which is sorted by end and then by number. */
+export interface RequestCursor {
+  readonly endedAtMs: number
+  readonly n: number
+}
+
+export interface RequestQuery {
+  readonly project?: string | undefined
+  readonly keyId?: string | undefined
+  readonly model?: string | undefined
+  readonly endpoint?: string | undefined
+  /** First and last status. */
+  readonly statuses?: readonly [number, number] | undefined
+  readonly errorCode?: string | undefined
+  readonly jobId?: string | undefined
+  readonly batchId?: string | undefined
+  /** Requests that ended at this time or later, and before `untilMs`. */
+  readonly sinceMs?: number | undefined
+  readonly untilMs?: number | undefined
+  readonly durationMsMin?: number | undefined
+  readonly after?: RequestCursor | undefined
+  readonly limit: number
+}
+
+export interface RequestPage {
+  readonly rows: readonly RequestRow[]
+  /** Position of the next page; null after the last one. A page may have fewer rows than the limit and still have a next page. */
+  readonly next: RequestCursor | null
+}
+
+export interface RequestBounds {
+  readonly keepMs: number
+  /** Approximate: gaps in the numbers of rows count as rows. */
+  readonly rowsMax: number
+}
+
+export const UNBOUNDED: RequestBounds = { keepMs: Number.MAX_SAFE_INTEGER, rowsMax: Number.MAX_SAFE_INTEGER }
+
+export interface RequestLog {
+  /** Adds rows. A row with the id and the end of a stored row is ignored, so a batch whose answer was lost may be sent again. */
+  add(rows: readonly RequestRow[]): Promise<void>
+  /**
+   * A page of requests, newest first. Each page reads a bounded number of rows. If few of these match, then the page is short, and the
+   * next page continues.
+   */
+  list(query: RequestQuery): Promise<RequestPage>
+  /** The last request with this id. @param project Only of this project; undefined: of any */
+  find(id: string, project?: string): Promise<RequestRow | undefined>
+}
+
+export interface HasRequests {
+  readonly requests: RequestLog
+}

@@ -1,0 +1,254 @@
+import type { RequestBounds, RequestLog, RequestPage, RequestQuery, RequestRow } from '#shared/store/requests.ts'
+import type { Params, Row, SqlDatabase, Write } from './sql.ts'
+import type { Statement } from './statements.ts'
+
+/*
+ * The request log in SQL.
+ *
+ * A page reads the rows of one index, newest first: that of the most selective filter of the query. The other filters apply to these rows.
+ * At most `SCANNED_MAX` rows are read, because SQLite blocks the event loop during a statement. Example: the list of slow calls of a
+ * project reads the newest rows of the project and returns those that took long.
+ */
+
+/** Maximum rows that a page reads: about 30 ms in SQLite. */
+const SCANNED_MAX = 15_000
+const PURGED_MAX = 250
+const DAY_MS = 86_400_000
+
+type ColumnType = 'text' | 'bigint'
+
+/** Columns with the field of each. Every process writes all columns, in this order. */
+const COLUMNS = {
+  id: ['id', 'text'],
+  started_at_ms: ['startedAtMs', 'bigint'],
+  ended_at_ms: ['endedAtMs', 'bigint'],
+  project: ['project', 'text'],
+  key_id: ['keyId', 'text'],
+  endpoint: ['endpoint', 'text'],
+  kind: ['kind', 'text'],
+  model: ['model', 'text'],
+  worker: ['worker', 'text'],
+  status: ['status', 'bigint'],
+  error_code: ['errorCode', 'text'],
+  queue_ms: ['queueMs', 'bigint'],
+  first_output_ms: ['firstOutputMs', 'bigint'],
+  duration_ms: ['durationMs', 'bigint'],
+  input_tokens: ['inputTokens', 'bigint'],
+  cached_input_tokens: ['cachedInputTokens', 'bigint'],
+  output_tokens: ['outputTokens', 'bigint'],
+  cost_nanos: ['costNanos', 'bigint'],
+  attempts: ['attempts', 'bigint'],
+  job_id: ['jobId', 'text'],
+  batch_id: ['batchId', 'text'],
+  trace_id: ['traceId', 'text'],
+  user_agent: ['userAgent', 'text'],
+} as const satisfies Record<string, readonly [keyof RequestRow, ColumnType]>
+
+const NAMES = Object.keys(COLUMNS) as (keyof typeof COLUMNS)[]
+const ALL = NAMES.join(', ')
+
+/** Values of the columns. A row older than a day is recorded as one of yesterday, because older days have no partition. */
+const GIVEN = NAMES.map((name) =>
+  name === 'ended_at_ms'
+    ? `greatest(least(given.ended_at_ms, now_ms()), now_ms() - ${DAY_MS}) AS ended_at_ms`
+    : `given.${name}`,
+).join(', ')
+
+/** A JSON array of rows as the table expression `requests_given`, and the INSERT of some of these rows, for other writes. */
+export const POSTGRES_GIVEN = `requests_given AS MATERIALIZED (
+  SELECT * FROM json_to_recordset(CAST(:requests AS json))
+    AS row(${NAMES.map((name) => `${name} ${COLUMNS[name][1]}`).join(', ')}))`
+export const POSTGRES_INSERT = `INSERT INTO requests (${ALL}) SELECT ${GIVEN} FROM requests_given AS given`
+export const SQLITE_INSERT = `INSERT INTO requests (${ALL})
+  SELECT ${NAMES.map((name) => `value->>'${name}'`).join(', ')} FROM json_each(:requests)`
+
+/** SQLite checks for no repeated row, because an embedded store always answers and no batch is sent a second time. */
+const ADD: Write = {
+  postgres: {
+    name: 'requests_add',
+    sql: `WITH ${POSTGRES_GIVEN} ${POSTGRES_INSERT} WHERE NOT EXISTS (
+            SELECT 1 FROM requests AS known WHERE known.id = given.id AND known.started_at_ms = given.started_at_ms)`,
+  },
+  sqlite: [`INSERT INTO requests (${ALL}) VALUES (${NAMES.map((name) => `:${name}`).join(', ')})`],
+  isTransient: true,
+}
+
+const FIND: Statement = {
+  name: 'requests_find',
+  sql: `SELECT ${ALL} FROM requests WHERE id = :id AND project = coalesce(:project, project)
+        ORDER BY ended_at_ms + 0 DESC, n DESC LIMIT 1`,
+}
+
+/** Deletes the oldest rows, if they are past their time or too many. The subqueries read one end of an index each. */
+export const PURGE_REQUESTS: Statement = {
+  name: 'purge_requests',
+  sql: `DELETE FROM requests WHERE (ended_at_ms, n) IN (
+          SELECT ended_at_ms, n FROM (SELECT ended_at_ms, n FROM requests ORDER BY ended_at_ms, n LIMIT :limit) AS oldest
+          WHERE ended_at_ms <= now_ms() - CAST(:keep_ms AS bigint)
+            OR n <= (SELECT n FROM requests ORDER BY ended_at_ms DESC, n DESC LIMIT 1) - CAST(:rows_max AS bigint))
+        RETURNING n`,
+}
+
+export class SqlRequests implements RequestLog {
+  readonly #db: SqlDatabase
+
+  constructor(db: SqlDatabase) {
+    this.#db = db
+  }
+
+  async add(rows: readonly RequestRow[]): Promise<void> {
+    if (rows.length > 0) await this.#db.writeRows(ADD, 'requests', rows.map(paramsOf))
+  }
+
+  async list(query: RequestQuery): Promise<RequestPage> {
+    const { limit } = query
+    const list = listOf(query, this.#db.isShared)
+    const found = await this.#db.run(list.page, { ...list.params, limit: limit + 1 })
+    const rows = found.slice(0, limit)
+    if (found.length > limit) return { rows: rows.map(rowOf), next: cursorOf(rows.at(-1)) }
+    const [last] = list.end ? await this.#db.run(list.end, list.params) : []
+    return { rows: rows.map(rowOf), next: cursorOf(last) }
+  }
+
+  async find(id: string, project?: string): Promise<RequestRow | undefined> {
+    const [row] = await this.#db.run(FIND, { id, project: project ?? null })
+    return row && rowOf(row)
+  }
+
+  /** @returns Whether further rows may have to be deleted */
+  async purge({ keepMs, rowsMax }: RequestBounds): Promise<boolean> {
+    const params = { keep_ms: keepMs, rows_max: rowsMax, limit: PURGED_MAX }
+    return (await this.#db.run(PURGE_REQUESTS, params)).length === PURGED_MAX
+  }
+}
+
+interface Condition {
+  readonly name: string
+  readonly sql: string
+  readonly params: Params
+}
+
+/**
+ * The filters of a query, most selective first. Each of the first group has an index that begins with it.
+ *
+ * In Postgres, an index and its list use the expression `ended_at_ms + 0`. The primary key cannot serve that order. With the plain
+ * column, a planner that expects many matching rows would read all rows of other models.
+ */
+function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Condition[] } {
+  const { project, keyId, model, endpoint, statuses, errorCode, jobId, batchId, durationMsMin } = query
+  const equal = (column: string, value: string | undefined): Condition[] =>
+    value === undefined ? [] : [{ name: column, sql: `${column} = :${column}`, params: { [column]: value } }]
+  const isFailed = errorCode !== undefined || (statuses !== undefined && statuses[0] >= 400)
+  const failed: Condition[] = isFailed ? [{ name: 'failed', sql: 'status >= 400', params: {} }] : []
+  const indexed = [
+    ...equal('job_id', jobId),
+    ...equal('batch_id', batchId),
+    ...failed,
+    ...equal('project', project),
+    ...equal('model', model),
+  ]
+  const [from = 0, to = 0] = statuses ?? []
+  const others = [
+    ...equal('key_id', keyId),
+    ...equal('endpoint', endpoint),
+    ...equal('error_code', errorCode),
+    ...(statuses
+      ? [
+          {
+            name: 'status',
+            sql: 'status >= :status_from AND status <= :status_to',
+            params: { status_from: from, status_to: to },
+          },
+        ]
+      : []),
+    ...(durationMsMin === undefined
+      ? []
+      : [{ name: 'duration', sql: 'duration_ms >= :duration_ms', params: { duration_ms: durationMsMin } }]),
+  ]
+  return { indexed, others }
+}
+
+/** @param isShared Whether the database is Postgres */
+function listOf(query: RequestQuery, isShared: boolean) {
+  const { indexed, others } = conditionsOf(query)
+  // Failed calls of one project have an index of their own. For any other pair, only the first condition selects the index.
+  const taken =
+    indexed[0]?.name === 'failed'
+      ? indexed.filter(({ name }) => name === 'failed' || name === 'project')
+      : indexed.slice(0, 1)
+  const rest = [...indexed.filter((condition) => !taken.includes(condition)), ...others]
+  const at = isShared && taken.length > 0 ? '(ended_at_ms + 0)' : 'ended_at_ms'
+  const { sinceMs, untilMs, after } = query
+  const bounds: Condition[] = [
+    ...(sinceMs === undefined ? [] : [{ name: 'since', sql: 'ended_at_ms >= :since', params: { since: sinceMs } }]),
+    ...(untilMs === undefined ? [] : [{ name: 'until', sql: 'ended_at_ms < :until', params: { until: untilMs } }]),
+    ...(after === undefined
+      ? []
+      : [
+          {
+            name: 'after',
+            sql: `ended_at_ms <= :after_ms AND (${at}, n) < (:after_ms, :after_n)`,
+            params: { after_ms: after.endedAtMs, after_n: after.n },
+          },
+        ]),
+  ]
+  const where = [...taken, ...bounds].map(({ sql }) => sql).join(' AND ') || 'TRUE'
+  const order = `ORDER BY ${at} DESC, n DESC`
+  const scan = (columns: string) => `SELECT ${columns} FROM requests WHERE ${where} ${order}`
+  // Two letters of each condition, because Postgres uses only the first 63 characters of a name.
+  const name = ['requests', ...[...taken, ...rest, ...bounds].map((condition) => condition.name.slice(0, 2))].join('_')
+  const params: Params = Object.assign({}, ...[...taken, ...rest, ...bounds].map((condition) => condition.params))
+  if (rest.length === 0) return { params, page: { name, sql: `${scan(`n, ${ALL}`)} LIMIT :limit` }, end: undefined }
+  const filters = rest.map(({ sql }) => sql).join(' AND ')
+  return {
+    params,
+    page: {
+      name,
+      sql: `SELECT * FROM (${scan(`n, ${ALL}`)} LIMIT ${SCANNED_MAX}) AS scanned WHERE ${filters}
+            ORDER BY ended_at_ms DESC, n DESC LIMIT :limit`,
+    },
+    end: { name: `${name}_end`, sql: `${scan('ended_at_ms, n')} LIMIT 1 OFFSET ${SCANNED_MAX - 1}` },
+  }
+}
+
+function cursorOf(row: Row | undefined) {
+  return row ? { endedAtMs: Number(row.ended_at_ms), n: Number(row.n) } : null
+}
+
+/** The row in the form of {@link POSTGRES_GIVEN} and {@link SQLITE_INSERT}. */
+export function paramsOf(row: RequestRow): Params {
+  return {
+    id: row.id,
+    started_at_ms: row.startedAtMs,
+    ended_at_ms: row.endedAtMs,
+    project: row.project,
+    key_id: row.keyId,
+    endpoint: row.endpoint,
+    kind: row.kind,
+    model: row.model,
+    worker: row.worker,
+    status: row.status,
+    error_code: row.errorCode,
+    queue_ms: row.queueMs,
+    first_output_ms: row.firstOutputMs,
+    duration_ms: row.durationMs,
+    input_tokens: row.inputTokens,
+    cached_input_tokens: row.cachedInputTokens,
+    output_tokens: row.outputTokens,
+    cost_nanos: row.costNanos,
+    attempts: row.attempts,
+    job_id: row.jobId,
+    batch_id: row.batchId,
+    trace_id: row.traceId,
+    user_agent: row.userAgent,
+  }
+}
+
+function rowOf(row: Row): RequestRow {
+  const values = NAMES.map((name) => {
+    const [field, type] = COLUMNS[name]
+    const value = row[name]
+    return [field, value === null || type === 'text' ? value : Number(value)]
+  })
+  return Object.fromEntries(values) as unknown as RequestRow
+}

@@ -1,0 +1,135 @@
+/*
+ * Writes the request log (`shared/store/requests.ts`) off the path of the calls.
+ *
+ * Rows wait in memory, and are written once per second or as soon as a batch is full. A call never waits for the log and never fails
+ * because of it. While the store is unreachable, rows stay queued; beyond the bound, the oldest are dropped and counted in
+ * `sluice_request_log_dropped_total`. At a drain the rest is written. A process that is killed loses the rows of the last second.
+ */
+
+import type { DurableJob } from '#schemas/durable-job.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { EndedJob, UsageEntry } from '#shared/store/records.ts'
+import { CANCELLED_STATUS, type RequestLog, type RequestRow } from '#shared/store/requests.ts'
+
+const WRITE_MS = 1_000
+/** Rows per write: about 2 ms in SQLite, which blocks the event loop meanwhile. */
+const BATCH_MAX = 200
+const WAITING_MAX = 20_000
+const RETRY_MS = 2_000
+const CLOSE_MS = 2_000
+const USER_AGENT_CHARS_MAX = 200
+
+export interface RequestLogOptions {
+  readonly requests: Pick<RequestLog, 'add'>
+  readonly log: Log
+  onDropped(rows: number): void
+}
+
+export class RequestBatches {
+  readonly #options: RequestLogOptions
+  #waiting: RequestRow[] = []
+  #timer: NodeJS.Timeout | undefined
+  #writing: Promise<void> | undefined
+  #isFailing = false
+
+  constructor(options: RequestLogOptions) {
+    this.#options = options
+  }
+
+  add(row: RequestRow): void {
+    const waiting = this.#waiting
+    waiting.push(row)
+    if (waiting.length > WAITING_MAX) this.#options.onDropped(waiting.splice(0, BATCH_MAX).length)
+    if (waiting.length >= BATCH_MAX && !this.#isFailing) void this.#write()
+    else this.#timer ??= setTimeout(() => void this.#write(), this.#isFailing ? RETRY_MS : WRITE_MS).unref()
+  }
+
+  /** Writes the rows that wait, for at most {@link CLOSE_MS}. */
+  async close(): Promise<void> {
+    const endsAt = performance.now() + CLOSE_MS
+    while (this.#waiting.length > 0 && performance.now() < endsAt) {
+      await Promise.race([this.#write(), new Promise((resolve) => setTimeout(resolve, CLOSE_MS).unref())])
+      if (this.#isFailing) break
+    }
+    clearTimeout(this.#timer)
+    if (this.#waiting.length > 0) this.#options.onDropped(this.#waiting.splice(0).length)
+  }
+
+  #write(): Promise<void> {
+    this.#writing ??= this.#writeAll().finally(() => {
+      this.#writing = undefined
+    })
+    return this.#writing
+  }
+
+  async #writeAll(): Promise<void> {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    while (this.#waiting.length > 0) {
+      const batch = this.#waiting.slice(0, BATCH_MAX)
+      const [last] = batch.slice(-1)
+      try {
+        await this.#options.requests.add(batch)
+      } catch (error) {
+        return this.#fail(error)
+      }
+      // Rows may have been dropped during the write, so the written ones are found by their last row.
+      this.#waiting.splice(0, this.#waiting.indexOf(last as RequestRow) + 1)
+      this.#isFailing = false
+    }
+  }
+
+  /** Only the first failure of an outage is logged, because an outage may last for hours. */
+  #fail(error: unknown): void {
+    if (!this.#isFailing) this.#options.log.warn({ err: error }, 'request log unavailable; retrying')
+    this.#isFailing = true
+    this.#timer ??= setTimeout(() => void this.#write(), RETRY_MS).unref()
+  }
+}
+
+/** The row of an ended durable job. Undefined for the parts of a batch, which no caller has requested. */
+export function requestOfJob({ job, batchId, state, endedAtMs }: EndedJob, entry: UsageEntry): RequestRow | undefined {
+  if (!job || job.kind === 'batch_part') return undefined
+  const { id, kind, endpoint, model, owner, attempt, created_at_ms, request_id, parent_id, traceparent } = job
+  const { status, errorCode } = endOf(job, state)
+  return {
+    // A child job has the request id of the call that created its parent, and so has a repeated job.
+    id: parent_id === null && request_id !== null ? request_id : id,
+    ...{ kind, endpoint, model, status, errorCode, endedAtMs, batchId, jobId: id, worker: owner, attempts: attempt },
+    ...{ startedAtMs: created_at_ms, durationMs: Math.max(0, endedAtMs - created_at_ms) },
+    ...{ project: entry.project, keyId: entry.keyId, queueMs: queueMsOf(job), firstOutputMs: null },
+    inputTokens: entry.inputTokens,
+    cachedInputTokens: entry.cachedInputTokens,
+    outputTokens: entry.outputTokens,
+    costNanos: entry.costNanos,
+    traceId: traceIdOf(traceparent),
+    userAgent: null,
+  }
+}
+
+function endOf({ error }: DurableJob, state: string): Pick<RequestRow, 'status' | 'errorCode'> {
+  if (state === 'completed') return { status: 200, errorCode: null }
+  if (state === 'cancelled') return { status: CANCELLED_STATUS, errorCode: 'job_cancelled' }
+  const { status, code } = error ? ServiceError.fromBody(error) : new ServiceError('job_expired', '')
+  return { status, errorCode: code }
+}
+
+/** Time until the first start, without the delay that the caller requested. A retry sets `run_at_ms` again, to a later time. */
+function queueMsOf({ created_at_ms, run_at_ms, started_at_ms }: DurableJob): number | null {
+  if (started_at_ms === null) return null
+  const dueAtMs = run_at_ms <= started_at_ms ? Math.max(created_at_ms, run_at_ms) : created_at_ms
+  return Math.max(0, started_at_ms - dueAtMs)
+}
+
+/** Trace id of a `traceparent` header (W3C Trace Context); null if the header is missing or invalid. */
+export function traceIdOf(traceparent: string | null | undefined): string | null {
+  return /^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/.exec(traceparent ?? '')?.[1] ?? null
+}
+
+/** The header `User-Agent` without control characters, in bounded length. */
+export function userAgentOf(header: string | undefined): string | null {
+  if (header === undefined || header === '') return null
+  const text = header.slice(0, USER_AGENT_CHARS_MAX)
+  return /[^ -~]/.test(text) ? text.replaceAll(/[^ -~]/g, '?') : text
+}

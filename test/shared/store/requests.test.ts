@@ -1,0 +1,189 @@
+/** The conformance suite of the request log, on each adapter. */
+import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { ModelConfig } from '#schemas/models.ts'
+import { ModelCatalogue } from '#shared/models/models.ts'
+import { childJobId } from '#shared/store/jobs.ts'
+import type { RequestPage, RequestQuery, RequestRow } from '#shared/store/requests.ts'
+import type { Store } from '#shared/store/store.ts'
+import { enterEnded } from '#shared/usage/enter-ended.ts'
+import {
+  claimed,
+  newJob,
+  openPostgresDatabase,
+  openSqliteDatabase,
+  running,
+  type TestDatabase,
+} from '../../support/jobs/stores.ts'
+
+const postgres = inject('postgres')
+const ADAPTERS = [
+  { name: 'sqlite', isHere: true, openDatabase: openSqliteDatabase },
+  { name: 'postgres', isHere: postgres !== null, openDatabase: () => openPostgresDatabase(postgres ?? '') },
+]
+const HOUR_MS = 3_600_000
+const PRICE = { input_per_million: 2, output_per_million: 10 }
+const MODELS = new ModelCatalogue([ModelConfig.parse({ id: 'echo-1', engine: { type: 'echo' }, price: PRICE })])
+const ERROR = { code: 'upstream_error', message: '', param: null } as const
+
+describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) => {
+  let database: TestDatabase
+  let store: Store
+  beforeEach(async (context) => {
+    if (!isHere) context.skip('no Postgres')
+    database = await openDatabase()
+    store = await database.open()
+  })
+  afterEach(async () => {
+    if (isHere) await database[Symbol.asyncDispose]()
+  })
+
+  const now = Date.now()
+  const row = (id: string, changes: Partial<RequestRow> = {}): RequestRow => ({
+    ...{ id, project: 'alice', keyId: 'key_1', endpoint: '/v1/chat/completions', kind: 'generate', model: 'm1' },
+    ...{ worker: 'inf_1', status: 200, errorCode: null, startedAtMs: now - 1_000, endedAtMs: now - 900 },
+    ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 7, cachedInputTokens: 2, outputTokens: 3 },
+    ...{ costNanos: 5, attempts: 1, jobId: null, batchId: null, traceId: 'f'.repeat(32), userAgent: 'test/1' },
+    ...changes,
+  })
+  const idsOf = ({ rows }: RequestPage) => rows.map(({ id }) => id)
+  const list = async (query: Partial<RequestQuery> = {}) => await store.requests.list({ limit: 10, ...query })
+  const ids = async (query: Partial<RequestQuery> = {}) => idsOf(await list(query))
+
+  it('returns each field as it was recorded', async () => {
+    const full = row('req_1', { jobId: 'job_1', batchId: 'job_2', status: 503, errorCode: 'overloaded' })
+    const bare = row('req_2', {
+      ...{ kind: null, model: null, worker: null, queueMs: null, firstOutputMs: null, traceId: null, userAgent: null },
+      endedAtMs: now - 800,
+    })
+    await store.requests.add([full, bare])
+    expect((await list()).rows).toEqual([bare, full])
+    expect(await store.requests.find('req_1')).toEqual(full)
+    expect(await store.requests.find('req_1', 'alice')).toEqual(full)
+    expect(await store.requests.find('req_1', 'bob')).toBeUndefined()
+    expect(await store.requests.find('req_3')).toBeUndefined()
+  })
+
+  it('filters by each field, alone and together', async () => {
+    await store.requests.add([
+      row('req_1', { model: 'm2', durationMs: 5_000 }),
+      row('req_2', { project: 'bob', keyId: 'key_2', endedAtMs: now - 800 }),
+      row('req_3', { status: 429, errorCode: 'rate_limit_exceeded', endpoint: '/v1/embeddings', endedAtMs: now - 700 }),
+      row('req_4', { status: 503, errorCode: 'overloaded', project: 'bob', keyId: 'key_2', endedAtMs: now - 600 }),
+      row('req_5', { jobId: 'job_5', batchId: 'job_9', endedAtMs: now - 500 }),
+    ])
+    expect(await ids()).toEqual(['req_5', 'req_4', 'req_3', 'req_2', 'req_1'])
+    expect(await ids({ project: 'bob' })).toEqual(['req_4', 'req_2'])
+    expect(await ids({ keyId: 'key_1' })).toEqual(['req_5', 'req_3', 'req_1'])
+    expect(await ids({ model: 'm2' })).toEqual(['req_1'])
+    expect(await ids({ endpoint: '/v1/embeddings' })).toEqual(['req_3'])
+    expect(await ids({ statuses: [400, 599] })).toEqual(['req_4', 'req_3'])
+    expect(await ids({ statuses: [500, 599], project: 'bob' })).toEqual(['req_4'])
+    expect(await ids({ statuses: [200, 299], project: 'bob' })).toEqual(['req_2'])
+    expect(await ids({ errorCode: 'rate_limit_exceeded' })).toEqual(['req_3'])
+    expect(await ids({ jobId: 'job_5' })).toEqual(['req_5'])
+    expect(await ids({ jobId: 'job_5', project: 'bob' })).toEqual([])
+    expect(await ids({ batchId: 'job_9' })).toEqual(['req_5'])
+    expect(await ids({ durationMsMin: 5_000 })).toEqual(['req_1'])
+    expect(await ids({ sinceMs: now - 700, untilMs: now - 500 })).toEqual(['req_4', 'req_3'])
+    expect(await ids({ model: 'm1', project: 'alice', keyId: 'key_1', statuses: [429, 429], sinceMs: 0 })).toEqual([
+      'req_3',
+    ])
+    expect(await ids({ model: "m1' OR TRUE --" })).toEqual([])
+  })
+
+  it('is paged without gaps and repetitions, also among equal times', async () => {
+    const all = Array.from({ length: 25 }, (_, nth) =>
+      row(`req_${nth + 100}`, { endedAtMs: now - 500 + Math.floor(nth / 10) }),
+    )
+    await store.requests.add(all)
+    for (const query of [{}, { project: 'alice' }, { keyId: 'key_1' }, { statuses: [200, 299] as const }]) {
+      const seen: string[] = []
+      for (
+        let page = await list({ ...query, limit: 4 });
+        ;
+        page = await list({ ...query, limit: 4, after: page.next ?? undefined })
+      ) {
+        seen.push(...idsOf(page))
+        if (!page.next) break
+      }
+      expect(seen.toSorted()).toEqual(all.map(({ id }) => id))
+      expect(seen[0]?.localeCompare('req_119')).toBe(1)
+    }
+  })
+
+  it('ignores rows that are sent twice', async () => {
+    if (store.name === 'sqlite') return
+    await store.requests.add([row('req_1')])
+    await store.requests.add([row('req_1'), row('req_2')])
+    expect((await ids()).toSorted()).toEqual(['req_1', 'req_2'])
+  })
+
+  it('deletes rows after their time, and the oldest if there are too many', async () => {
+    const rows = Array.from({ length: 300 }, (_, nth) =>
+      row(`req_${nth + 100}`, { endedAtMs: now - 2 * HOUR_MS + nth }),
+    )
+    await store.requests.add([...rows, row('req_new')])
+    await store.purge({ keepMs: 3 * HOUR_MS, rowsMax: 1_000 })
+    expect(idsOf(await list({ limit: 500 }))).toHaveLength(301)
+    while ((await store.purge({ keepMs: 3 * HOUR_MS, rowsMax: 11 })).hasMore);
+    expect(await ids({ limit: 500 })).toEqual([
+      'req_new',
+      ...rows
+        .slice(-10)
+        .map(({ id }) => id)
+        .reverse(),
+    ])
+    while ((await store.purge({ keepMs: HOUR_MS, rowsMax: 1_000 })).hasMore);
+    expect(await ids()).toEqual(['req_new'])
+    while ((await store.purge({ keepMs: 0, rowsMax: 0 })).hasMore);
+    expect(await ids()).toEqual([])
+  })
+
+  it('has the rows of ended durable jobs, once, with their usage and cost', async () => {
+    const metered = { input_tokens: 100, cached_tokens: 0, output_tokens: 10, audio_ms: 0, run_ms: 0, cost_nanos: 0 }
+    const trace = 'a'.repeat(32)
+    const done = await running(store, {
+      requestId: 'req_done',
+      keyId: 'key_1',
+      traceparent: `00-${trace}-${'b'.repeat(16)}-01`,
+    })
+    await store.complete(done, { result: 1, usage: null, metered })
+    const failed = await running(store, { requestId: 'req_failed' })
+    await store.fail(failed, { error: ERROR })
+    const cancelled = newJob({ requestId: 'req_cancelled', runAtMs: Date.now() + HOUR_MS })
+    await store.create(cancelled)
+    await store.cancel(cancelled.tenant, cancelled.id)
+    const both = await Promise.all([1, 2].map(() => enterEnded(store.usage, MODELS)))
+    expect(both).toEqual([false, false])
+    const rows = Object.fromEntries((await list()).rows.map((one) => [one.id, one]))
+    expect(Object.keys(rows).toSorted()).toEqual(['req_cancelled', 'req_done', 'req_failed'])
+    expect(rows.req_done).toMatchObject({
+      ...{ status: 200, errorCode: null, keyId: 'key_1', model: 'echo-1', kind: 'generate', attempts: 1 },
+      ...{ inputTokens: 100, outputTokens: 10, costNanos: 300_000, jobId: done.id, traceId: trace, worker: done.boot },
+    })
+    expect(rows.req_done?.queueMs).toBeGreaterThanOrEqual(0)
+    expect(rows.req_failed).toMatchObject({ status: 502, errorCode: 'upstream_error' })
+    expect(rows.req_cancelled).toMatchObject({ status: 499, errorCode: 'job_cancelled', attempts: 0, queueMs: null })
+    expect(await ids({ jobId: done.id })).toEqual(['req_done'])
+  })
+
+  it('names the batch of each line, and leaves the parts of the batch out', async () => {
+    const batch = await running(store, { requestId: 'req_batch', pool: 'batches', kind: 'batch', model: 'batch' })
+    const partId = childJobId(batch.id, '0')
+    const common = { endpoint: '/v1/chat/completions', request: null }
+    await store.submitChild(batch, { id: partId, pool: 'batches', kind: 'batch_part', model: 'batch', ...common })
+    const part = await claimed(store, partId, batch.boot)
+    const lineId = childJobId(partId, '1')
+    await store.submitChild(part, { id: lineId, pool: 'inference', kind: 'generate', model: 'echo-1', ...common })
+    await store.complete(await claimed(store, lineId, batch.boot), { result: 1 })
+    await store.complete({ ...part, chunk: 1 }, { result: 1 })
+    await enterEnded(store.usage, MODELS)
+    expect((await list()).rows).toMatchObject([{ id: lineId, jobId: lineId, batchId: batch.id }])
+  })
+
+  it('has no row of a durable job if the log is off', async () => {
+    await store.complete(await running(store, { requestId: 'req_1' }), { result: 1 })
+    await enterEnded(store.usage, MODELS, false)
+    expect(await ids()).toEqual([])
+  })
+})
