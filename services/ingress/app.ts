@@ -21,7 +21,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 import { readJsonBody, sendError } from './body/body.ts'
-import { authenticate, setLimitHeaders } from './callers/keys.ts'
+import { authenticate, authorize, setLimitHeaders } from './callers/keys.ts'
 import { type Call, COMPLETED, type IngressContext, refusalOf, throwIfRefused } from './calls/call.ts'
 import { isJobSubmission } from './calls/job-options.ts'
 import { HttpReply, type RoutedRequest } from './http/reply.ts'
@@ -143,6 +143,7 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
     reply.end(COMPLETED)
   } finally {
     end?.()
+    reply.log.handled()
     reply.release()
     call.held.release()
     for (const blob of call.uploads) await dropUpload(context, blob)
@@ -154,9 +155,16 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
   const { method = '', path, params, query, headers } = req
   const { format, log } = reply
   const { requestId, facts } = log
-  const key = authenticate(req, context.keys, format, route.path, route.scope)
+  const key = authenticate(req, context.keys, format)
   facts.key_id = key.id
   facts.project_id = projectIdOf(key)
+  if (route.isCall) log.handling(route.path, route.kind)
+  try {
+    authorize(key, route.path, route.scope)
+  } catch (error) {
+    log.handled()
+    throw error
+  }
   return {
     ...{ method, path, params, query, headers, requestId, format, key, reply, facts },
     jobFields: {},

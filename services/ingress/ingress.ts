@@ -17,6 +17,7 @@ import type { Ports } from '#shared/ports.ts'
 import { preparingOf } from '#shared/prepare-progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import { RequestBatches } from '#shared/usage/request-log.ts'
 import { UsageBatches } from '#shared/usage/usage.ts'
 import { ADMIN_METRICS, isMetricsOfOthers } from './admin/fleet.ts'
 import { openApp } from './app.ts'
@@ -60,7 +61,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const jobs = await openAttached(ports)
   const closing = new AbortController()
   const { context, fleet } = await openContext(ports, keys, jobs, closing.signal)
-  const { store, durable, usage, storage } = context
+  const { store, durable, usage, requests, storage } = context
   const batches = store && (await startBatches(ports, context, store.files))
   const app = openApp(context)
   const answerPage = openPages(context)
@@ -110,6 +111,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await closeServer(server, AbortSignal.abort())
       await batches?.close()
       await usage?.close()
+      await requests?.close()
       await storage.close()
       await fleet?.close()
       await durable?.close()
@@ -125,10 +127,13 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const [storage, budget] = [openStorage(ports, jobs.boot), openBudget(ports)]
   const durable = await openDurable(ports, jobs, { keys, ...limiting, models, log, closing }, storage)
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
+  const onDropped = (rows: number) => metrics.requestLogDropped.inc(rows)
+  const requests =
+    store && config.isRequestLogOn ? new RequestBatches({ requests: store.requests, log, onDropped }) : undefined
   const endpoints = [...JOB_ENDPOINTS, ...ports.extensions.map(endpointOf)]
   const context: IngressContext = {
     ...{ config, log, metrics, jobs, durable, closing, models, endpoints, blobs, store, broker, pauses },
-    ...{ keys, ...limiting, usage, budget, storage, submitQueue: new SubmitQueue() },
+    ...{ keys, ...limiting, usage, requests, budget, storage, submitQueue: new SubmitQueue() },
   }
   return { context, fleet }
 }

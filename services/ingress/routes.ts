@@ -82,6 +82,8 @@ export interface Route {
   readonly scope?: KeyScope | 'any'
   /** True if the request creates work and therefore counts against the limits of its key. */
   readonly isCall?: boolean
+  /** Kind of the job that the request creates. */
+  readonly kind?: string
   /** True if the request must have a body, which is JSON unless {@link readBody} is given. */
   readonly hasBody?: boolean
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
@@ -160,9 +162,10 @@ function conversation(method: Route['method'], path: string, handle: Route['hand
 
 export function routesOf(endpoints: readonly JobEndpoint[]): readonly Route[] {
   const ofJobs = endpoints.map((endpoint): Route => {
-    const { path, format, readBody } = endpoint
+    const { path, format, readBody, kind } = endpoint
     const handle: Route['handle'] = (context, call, body) => answerCall(context, call, endpoint, body)
-    return { method: 'POST', path, format, isCall: true, hasBody: true, ...(readBody && { readBody }), handle }
+    const row = { method: 'POST', path, format, kind: kind.name, isCall: true, hasBody: true } as const
+    return { ...row, ...(readBody && { readBody }), handle }
   })
   return [...ofJobs, ...OTHER_ROUTES]
 }

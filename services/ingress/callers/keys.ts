@@ -237,16 +237,9 @@ export class ApiKeys {
  * Finds the key of a request: `Authorization: Bearer` or `x-api-key`, on every endpoint (docs/internals/protocol.md,
  * Authentication). If both are present, then the header that the API of the endpoint uses takes precedence.
  *
- * @param scope Scope that the key must have. The endpoints that a key may call are checked unless the scope is `admin`.
- * @throws ServiceError `missing_api_key`, `invalid_api_key`, `permission_denied`
+ * @throws ServiceError `missing_api_key`, `invalid_api_key`
  */
-export function authenticate(
-  { headers }: Pick<IncomingMessage, 'headers'>,
-  keys: ApiKeys,
-  format: WireFormat,
-  path: string,
-  scope: KeyScope | 'any' = 'calls',
-): ApiKey {
+export function authenticate({ headers }: Pick<IncomingMessage, 'headers'>, keys: ApiKeys, format: WireFormat): ApiKey {
   const bearer = /^bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
   const header = headers['x-api-key']?.toString() || undefined
   const secret = format === 'anthropic' ? (header ?? bearer) : (bearer ?? header)
@@ -254,11 +247,17 @@ export function authenticate(
     const how = format === 'anthropic' ? 'the x-api-key header' : 'the header Authorization: Bearer YOUR_KEY'
     throw new ServiceError('missing_api_key', `You didn't provide an API key. Send it in ${how}.`)
   }
-  const key = keys.get(secret)
+  return keys.get(secret)
+}
+
+/**
+ * @param scope Scope that the key must have. The endpoints that a key may call are checked unless the scope is `admin`.
+ * @throws ServiceError `permission_denied`
+ */
+export function authorize(key: ApiKey, path: string, scope: KeyScope | 'any' = 'calls'): void {
   if (scope !== 'any' && !hasScope(key, scope)) throw lacksScope(scope)
   // Every key may call /v1/key. For jobs, files, batches and WebSockets, the endpoint of each contained call is checked when the call is submitted.
   if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches)($|\/)|(ws|key)$)/.test(path)) requireEndpoint(key, path)
-  return key
 }
 
 function lacksScope(scope: KeyScope): ServiceError {

@@ -27,6 +27,7 @@ import {
   sendBytes,
   sendStream,
 } from './call.ts'
+import { attachedIdOf } from './call-log.ts'
 import { answerDurable } from './durable.ts'
 import { encodeContextOf, takeBody } from './endpoint.ts'
 import { JobOptions, readPreferences, refuseJobOptions } from './job-options.ts'
@@ -127,6 +128,7 @@ async function submitJob(
   const stream = prepared.stream || prepared.isBytes === true
   const spec = {
     ...prepared,
+    id: attachedIdOf(requestId),
     stream,
     pool,
     kind: name,
@@ -160,6 +162,7 @@ async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Pro
 function recordJob(context: IngressContext, { facts }: Call, job: AttachedJob): void {
   const { created_at_ms, pool, model } = job.envelope
   facts.attempts = job.attempt
+  if (job.worker !== undefined) facts.worker = job.worker
   if (job.startedAtMs !== undefined) {
     facts.queue_ms = job.startedAtMs - created_at_ms
     context.metrics.queueSeconds.observe({ pool }, facts.queue_ms / 1_000)
@@ -200,6 +203,8 @@ class CallUsage {
     const whose = { project: projectIdOf(key), keyId: key.id, pool, model, endpoint: path }
     const ended = { ...whose, end, metered: this.#meter.metered, endedAtMs: Date.now() }
     const entry = entryOf(ended, models.priceOf({ pool, model }))
+    facts.cached_input_tokens = entry.cachedInputTokens
+    facts.cost_nanos = entry.costNanos
     const entered = usage?.add(entry) ?? Promise.resolve()
     this.#admission?.settle(entry.costNanos, entered)
   }

@@ -30,11 +30,11 @@ import type { ApiKey } from '#shared/keys/keys.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import { newId } from '#shared/lib/id.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { StoreView } from '#shared/store/store.ts'
+import type { RequestBatches } from '#shared/usage/request-log.ts'
 import type { UsageBatches } from '#shared/usage/usage.ts'
 
 export interface IngressContext {
@@ -60,6 +60,8 @@ export interface IngressContext {
   readonly limits: RateLimits
   readonly budgets: Budgets
   readonly usage: UsageBatches | undefined
+  /** Undefined if the request log is off. */
+  readonly requests: RequestBatches | undefined
   readonly budget: ByteBudget
   readonly storage: StoredQuota
   readonly submitQueue: SubmitQueue
@@ -116,11 +118,17 @@ export interface CallFacts {
   model?: string
   user_id?: string | undefined
   job_id?: string
+  /** True if the call created a durable job. The request log then has a row of the job instead of the call. */
+  job_created?: boolean
+  worker?: string
   attempts?: number
   queue_ms?: number
   first_output_ms?: number
   input_tokens?: number
+  cached_input_tokens?: number
   output_tokens?: number
+  /** Cost in billionths of a US dollar. */
+  cost_nanos?: number
   error_code?: string
 }
 
@@ -389,66 +397,4 @@ export async function sendBytes(
     for (let events = await output.next(); events; events = await output.next()) yield* pieces(events)
   }
   await reply.bytes(Readable.from(rest(), { objectMode: false }), { type })
-}
-
-interface EndedCall {
-  readonly method: string
-  readonly path: string
-  readonly route: string
-  readonly status: number | string
-  readonly more?: object
-  /** True for a WebSocket connection, whose duration is not included in the metric for the duration of calls. */
-  readonly isConnection?: boolean
-}
-
-const PATH_CHARS_MAX = 200
-
-/**
- * Writes one access-log line per call and updates the metrics of the route: outcome and duration. Bodies, prompts and
- * keys are never logged. Failures are classified only here and in the attempt of the job.
- */
-export class CallLog {
-  readonly requestId = newId('req_')
-  readonly startedAt = performance.now()
-  readonly facts: CallFacts = {}
-  readonly #context: Pick<IngressContext, 'log' | 'metrics'>
-
-  constructor(context: Pick<IngressContext, 'log' | 'metrics'>) {
-    this.#context = context
-  }
-
-  classify(thrown: unknown): ServiceError {
-    // Express decodes path parameters with decodeURIComponent, and rethrows its URIError.
-    const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
-    if (error.code === 'internal_error')
-      this.#context.log.error({ err: error, request_id: this.requestId }, 'call failed with an internal error')
-    return error
-  }
-
-  /**
-   * Records the failure that the caller receives. If the head was already sent with another status, then metrics count
-   * the status of the failure.
-   *
-   * @param sentStatus Status in the head that was already sent
-   */
-  failed({ code }: ServiceError, status: number, sentStatus?: number): void {
-    const { facts } = this
-    facts.error_code ??= code
-    if (sentStatus === undefined || facts.status !== undefined || status === sentStatus) return
-    facts.status = status
-    facts.sent_status = sentStatus
-  }
-
-  ended({ method, path, route, status: sent, more, isConnection }: EndedCall): void {
-    const { log, metrics } = this.#context
-    const { facts, requestId: request_id } = this
-    const durationMs = performance.now() - this.startedAt
-    const status = facts.status ?? sent
-    const model = facts.model ?? ''
-    metrics.requests.inc({ route, status: String(status), model })
-    if (!isConnection) metrics.requestSeconds.observe({ route, model }, durationMs / 1_000)
-    const duration_ms = Math.round(durationMs * 10) / 10
-    const line = { request_id, method, path: path.slice(0, PATH_CHARS_MAX), status, duration_ms, ...more, ...facts }
-    log.info(line, 'request')
-  }
 }

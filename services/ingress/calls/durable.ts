@@ -229,6 +229,7 @@ export async function createJob(
   const { job, isReplay } = acceptedOf(created)
   call.facts.job_id = job.id
   if (!isReplay) {
+    call.facts.job_created = true
     await prepared.onCreated?.(job).catch((error: unknown) => {
       cancelJob(context, call, jobs, job, true)
       throw error

@@ -18,13 +18,13 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Readable } from 'node:stream'
 import { errorBody, formatOfRequest, sendError, statusOf, type WireFormat } from '#services/ingress/body/body.ts'
 import {
-  CallLog,
   type IngressContext,
   type Outcome,
   type Reply,
   type ReplyForm,
   refusalOf,
 } from '#services/ingress/calls/call.ts'
+import { CallLog } from '#services/ingress/calls/call-log.ts'
 import type { ApiKey } from '#shared/keys/keys.ts'
 import type { Frame } from '#shared/kinds/answer.ts'
 import { jsonTextOf, writeYielding } from '#shared/kinds/encode.ts'
@@ -316,7 +316,14 @@ export class HttpReply implements Reply {
     const retries = req.headers['x-stainless-retry-count']?.toString()
     const more = retries !== undefined && retries !== '0' ? { client_retry: retries.slice(0, 10) } : {}
     const status = res.writableFinished ? res.statusCode : 'aborted'
-    this.log.ended({ method: req.method ?? '', path: req.path, route: req.route?.path ?? 'none', status, more })
+    this.log.ended({
+      method: req.method ?? '',
+      path: req.path,
+      route: req.route?.path ?? 'none',
+      status,
+      headers: req.headers,
+      more,
+    })
   }
 }
 

@@ -3,15 +3,8 @@ import type { Readable } from 'node:stream'
 import type { CreateRequest, SubscribeJob } from '#schemas/ws.ts'
 import { requireEndpoint, setLimitHeaders } from '#services/ingress/callers/keys.ts'
 import { answerCall } from '#services/ingress/calls/answer.ts'
-import {
-  type Call,
-  CallLog,
-  type IngressContext,
-  type JobEndpoint,
-  type Outcome,
-  type Reply,
-  type ReplyForm,
-} from '#services/ingress/calls/call.ts'
+import type { Call, IngressContext, JobEndpoint, Outcome, Reply, ReplyForm } from '#services/ingress/calls/call.ts'
+import { CallLog } from '#services/ingress/calls/call-log.ts'
 import { isJobId, jobNotFound, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { jobFieldsOf } from '#services/ingress/calls/job-options.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
@@ -47,8 +40,23 @@ export async function runRequest(
   reply: SocketReply,
   frame: CreateRequest,
 ): Promise<void> {
-  const { key } = asking
   const endpoint = findEndpoint(context, frame.endpoint)
+  reply.log.handling(endpoint.path, endpoint.kind.name)
+  try {
+    await runCall(context, asking, reply, frame, endpoint)
+  } finally {
+    reply.log.handled()
+  }
+}
+
+async function runCall(
+  context: IngressContext,
+  asking: RequestOrigin,
+  reply: SocketReply,
+  frame: CreateRequest,
+  endpoint: JobEndpoint,
+): Promise<void> {
+  const { key } = asking
   requireEndpoint(key, endpoint.path)
   if (context.jobs.isDraining) {
     throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
@@ -128,6 +136,7 @@ interface SocketReplyOptions {
   readonly sessionId: string
   readonly path: string
   readonly route: string
+  readonly headers: IncomingHttpHeaders
 }
 
 /**
@@ -155,7 +164,7 @@ export class SocketReply implements Reply {
   /** Body of `request.completed`. Null if the answer was a stream. */
   #body = { status: 200, text: 'null' }
 
-  constructor(context: Pick<IngressContext, 'log' | 'metrics'>, options: SocketReplyOptions) {
+  constructor(context: ConstructorParameters<typeof CallLog>[0], options: SocketReplyOptions) {
     this.log = new CallLog(context)
     this.log.facts.key_id = options.key.id
     this.log.facts.project_id = projectIdOf(options.key)
@@ -231,7 +240,7 @@ export class SocketReply implements Reply {
   end(outcome: Outcome): void {
     if (this.#hasEnded) return
     this.#hasEnded = true
-    const { id, held, outbox, path, route, sessionId } = this.#options
+    const { id, held, outbox, path, route, sessionId, headers } = this.#options
     held.release()
     const error = outcome.type === 'failed' ? this.log.classify(outcome.thrown) : undefined
     const isCancelled = this.isDisconnected || error?.code === 'job_cancelled'
@@ -242,7 +251,7 @@ export class SocketReply implements Reply {
     }
     if (error && !isCancelled) this.log.failed(error, error.status)
     const end = this.#hasLeft ? 'aborted' : isCancelled ? 'cancelled' : (error?.status ?? status)
-    this.log.ended({ method: 'WS', path, route, status: end, more: { session_id: sessionId } })
+    this.log.ended({ method: 'WS', path, route, status: end, headers, more: { session_id: sessionId } })
   }
 
   async #framesInTime(frames: readonly Frame[]): Promise<void> {

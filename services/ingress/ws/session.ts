@@ -187,7 +187,7 @@ export class Session {
     if (!key) return held.release()
     this.begun++
     const { headers, context, bounds } = this.#options
-    const log = { sessionId: this.id, path, route: routeOf(context, kind, path) }
+    const log = { sessionId: this.id, path, route: routeOf(context, kind, path), headers }
     const reply = new SocketReply(context, { id, kind, key, outbox: this.#outbox, held, ...log })
     if (this.#replies.size >= bounds.inFlightMax) {
       return reply.end({ type: 'failed', thrown: tooMany(bounds.inFlightMax) })

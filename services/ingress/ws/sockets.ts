@@ -3,8 +3,9 @@ import type { Socket } from 'node:net'
 import { type WebSocket, WebSocketServer } from 'ws'
 import { WS_CLOSE, WS_PROTOCOL } from '#schemas/ws.ts'
 import { sendError } from '#services/ingress/body/body.ts'
-import { authenticate } from '#services/ingress/callers/keys.ts'
-import { type Call, CallLog, type IngressContext } from '#services/ingress/calls/call.ts'
+import { authenticate, authorize } from '#services/ingress/callers/keys.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { CallLog } from '#services/ingress/calls/call-log.ts'
 import type { Cors } from '#services/ingress/http/server.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -58,7 +59,11 @@ export class Sockets {
     socket.on('error', ignore)
     const opening = this.#openingOf(req)
     const credentials = credentialsOf(req)
-    const findKey = () => authenticate(credentials, this.#context.keys, 'openai', WS_PATH)
+    const findKey = () => {
+      const key = authenticate(credentials, this.#context.keys, 'openai')
+      authorize(key, WS_PATH)
+      return key
+    }
     try {
       requireOrigin(this.#cors, req)
       const key = findKey()

@@ -38,6 +38,8 @@ interface OutputOptions {
 }
 
 export interface NewAttachedJob extends OutputOptions {
+  /** Default: a random id. */
+  readonly id?: string
   readonly pool: PoolName
   readonly kind: string
   readonly tenant: string
@@ -60,7 +62,7 @@ export function envelopeOf(spec: NewAttachedJob, reply: AttachedEnvelope['reply'
   const { pool, kind, tenant, model, stream, traceparent, requestId, timeoutMs } = spec
   const now = Date.now()
   const times = { created_at_ms: now, deadline_ms: now + timeoutMs }
-  const head = { id: newId('job_'), attempt: 1, pool, kind, tenant, model, ...times, reply }
+  const head = { id: spec.id ?? newId('job_'), attempt: 1, pool, kind, tenant, model, ...times, reply }
   return { ...head, stream, traceparent, request_id: requestId }
 }
 

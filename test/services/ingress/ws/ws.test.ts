@@ -541,7 +541,7 @@ describe('the access log of a WebSocket', () => {
     const context = { metrics, log: { info: (line: object) => lines.push(line) } } as unknown as IngressContext
     const outbox = { reply: () => {}, waitForSpace: async () => {}, isFull: false } as unknown as Outbox
     const key = keyOf('sk-secret', { id: 'key_1', project: 'proj_1' })
-    const more = { key, sessionId: 'ws_1', path: CHAT, route: CHAT, kind: 'request' } as const
+    const more = { key, headers: {}, sessionId: 'ws_1', path: CHAT, route: CHAT, kind: 'request' } as const
     const held = new ByteBudget({ bytesMax: 1, keyBytesMax: 1 }).open('key_1')
     const reply = new SocketReply(context, { id: 'r1', outbox, held, ...more })
     reply.accepted('job_1')

@@ -1,0 +1,126 @@
+import type { IncomingHttpHeaders } from 'node:http'
+import { ServiceError } from '#shared/lib/error.ts'
+import { newRequestId } from '#shared/lib/id.ts'
+import { CANCELLED_STATUS } from '#shared/store/requests.ts'
+import { traceIdOf, userAgentOf } from '#shared/usage/request-log.ts'
+import type { CallFacts, IngressContext } from './call.ts'
+
+interface EndedCall {
+  readonly method: string
+  readonly path: string
+  readonly route: string
+  readonly status: number | string
+  readonly headers?: IncomingHttpHeaders
+  readonly more?: object
+  /** True for a WebSocket connection, whose duration is not included in the metric for the duration of calls. */
+  readonly isConnection?: boolean
+}
+
+const PATH_CHARS_MAX = 200
+
+/** Id of the attached job of a request. The answer has the id of the job, so each id leads to the other. */
+export function attachedIdOf(requestId: string): string {
+  return requestId.replace('req_', 'job_')
+}
+
+type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'requests'>
+
+/**
+ * Records the end of a call: one access-log line, the metrics of route, outcome and duration, and a row of the request log. Bodies,
+ * prompts and keys are never recorded. Failures are classified only here and in the attempt of the job.
+ *
+ * The row is written after both the response has closed and the handler has returned. If the caller leaves, then the response closes
+ * first, and the handler determines the usage of the cancelled job afterwards.
+ */
+export class CallLog {
+  readonly requestId = newRequestId()
+  readonly startedAt = performance.now()
+  readonly facts: CallFacts = {}
+  readonly #context: LogContext
+  #handled: { readonly endpoint: string; readonly kind: string | null } | undefined
+  #isHandling = false
+  #end: (Pick<EndedCall, 'status' | 'headers'> & { readonly durationMs: number }) | undefined
+
+  constructor(context: LogContext) {
+    this.#context = context
+  }
+
+  /** Starts the handling of a call that the request log records. The handler must call {@link handled} at its end. */
+  handling(endpoint: string, kind: string | undefined): void {
+    this.#handled = { endpoint, kind: kind ?? null }
+    this.#isHandling = true
+  }
+
+  handled(): void {
+    this.#isHandling = false
+    this.#record()
+  }
+
+  classify(thrown: unknown): ServiceError {
+    // Express decodes path parameters with decodeURIComponent, and rethrows its URIError.
+    const error = thrown instanceof URIError ? new ServiceError('not_found', 'Invalid URL') : ServiceError.from(thrown)
+    if (error.code === 'internal_error')
+      this.#context.log.error({ err: error, request_id: this.requestId }, 'call failed with an internal error')
+    return error
+  }
+
+  /**
+   * Records the failure that the caller receives. If the head was already sent with another status, then metrics count
+   * the status of the failure.
+   *
+   * @param sentStatus Status in the head that was already sent
+   */
+  failed({ code }: ServiceError, status: number, sentStatus?: number): void {
+    const { facts } = this
+    facts.error_code ??= code
+    if (sentStatus === undefined || facts.status !== undefined || status === sentStatus) return
+    facts.status = status
+    facts.sent_status = sentStatus
+  }
+
+  ended({ method, path, route, status: sent, headers, more, isConnection }: EndedCall): void {
+    const { log, metrics } = this.#context
+    const { facts, requestId: request_id } = this
+    const durationMs = performance.now() - this.startedAt
+    const status = facts.status ?? sent
+    const model = facts.model ?? ''
+    metrics.requests.inc({ route, status: String(status), model })
+    if (!isConnection) metrics.requestSeconds.observe({ route, model }, durationMs / 1_000)
+    const duration_ms = Math.round(durationMs * 10) / 10
+    const line = { request_id, method, path: path.slice(0, PATH_CHARS_MAX), status, duration_ms, ...more, ...facts }
+    log.info(line, 'request')
+    this.#end = { status, ...(headers && { headers }), durationMs }
+    this.#record()
+  }
+
+  #record(): void {
+    const { facts } = this
+    const { project_id: project, key_id: keyId, job_created: isOfJob } = facts
+    if (!this.#end || !this.#handled || this.#isHandling || isOfJob || project === undefined || keyId === undefined)
+      return
+    const { status, durationMs, headers = {} } = this.#end
+    const endedAtMs = Date.now()
+    this.#context.requests?.add({
+      ...{ id: this.requestId, project, keyId, endedAtMs, startedAtMs: endedAtMs - Math.round(durationMs) },
+      ...this.#handled,
+      model: facts.model ?? null,
+      worker: facts.worker ?? null,
+      status: typeof status === 'number' ? status : CANCELLED_STATUS,
+      errorCode: facts.error_code ?? null,
+      queueMs: facts.queue_ms ?? null,
+      firstOutputMs: facts.first_output_ms ?? null,
+      durationMs: Math.round(durationMs),
+      inputTokens: facts.input_tokens ?? 0,
+      cachedInputTokens: facts.cached_input_tokens ?? 0,
+      outputTokens: facts.output_tokens ?? 0,
+      costNanos: facts.cost_nanos ?? 0,
+      attempts: facts.attempts ?? 0,
+      // An attached job has the id of its request.
+      jobId: facts.job_id === undefined || facts.job_id === attachedIdOf(this.requestId) ? null : facts.job_id,
+      batchId: null,
+      traceId: traceIdOf(headers.traceparent?.toString()),
+      userAgent: userAgentOf(headers['user-agent']),
+    })
+    this.#handled = undefined
+  }
+}
