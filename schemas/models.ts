@@ -219,6 +219,14 @@ export const ModelConfig = z
       .prefault({})
       .describe('Options of models in the pool transcription'),
     price: Price.prefault({}),
+    interactive_slots: z
+      .int()
+      .min(0)
+      .optional()
+      .describe(
+        'Concurrent calls per worker that jobs of low priority never use, such as batch lines. Default: 1, or 0 if the worker ' +
+          'runs only one call of the model at a time',
+      ),
     pass: z
       .union([z.enum(['all', 'known']), z.array(z.string().min(1).max(200)).max(100)])
       .default('all')

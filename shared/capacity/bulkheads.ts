@@ -21,6 +21,8 @@ export interface ConcurrencyLimit extends Work {
   readonly capacity: number
   /** Returns the current limit if the engine adapts it at run time. Undefined if `capacity` is constant. */
   readonly currentLimit?: () => number | undefined
+  /** Permits that jobs of low priority never use; default: 1. At least one permit is left to them. */
+  readonly interactive?: number
 }
 
 const NO_SLOTS_HELD: SlotHolder = { held: 0, countOlder: () => 0 }
@@ -42,8 +44,10 @@ export interface BulkheadsOptions {
  * group can always get half of them. Durable jobs may be claimed up to a quarter beyond the permits, so that the engine never waits for the store
  * between two jobs.
  *
- * Example: capacity 8. Durable jobs alone may claim 10. With 8 attached calls running, 4 durable jobs may still be claimed, which then wait briefly
- * in the engine's queue.
+ * Jobs of low priority leave `interactive` permits free, even while no call runs. Otherwise a call would wait until a batch line ends.
+ *
+ * Example: capacity 8. Durable jobs alone may claim 10, or 7 if they have low priority. With 8 attached calls running, 4 durable jobs may still be
+ * claimed, which then wait briefly in the engine's queue.
  */
 export class ModelBulkhead implements Work, SlotHolder {
   readonly kind: string
@@ -93,8 +97,10 @@ export class ModelBulkhead implements Work, SlotHolder {
     if (capacity === undefined) return Number.POSITIVE_INFINITY
     const most = Math.max(capacity + quarterOf(capacity) - this.#attached, Math.ceil(capacity / 2))
     if (lane === 'normal') return most - this.#running.normal
+    const interactive = this.bound?.interactive ?? 1
+    const lowMax = interactive === 0 ? most : Math.max(1, capacity - interactive)
     const isBusy = this.#attached + this.#running.normal > 0 || Date.now() - this.#busyAtMs < BUSY_MS
-    return (isBusy ? quarterOf(capacity) : most) - this.#running.low
+    return Math.min(lowMax, isBusy ? quarterOf(capacity) : most) - this.#running.low
   }
 
   enter(lane: Priority | undefined, count = 1): void {

@@ -431,19 +431,27 @@ interface OwnModelsOptions {
 
 /**
  * Returns the models that a worker of a pool can run, each with its concurrency limit. The limit is that of the engine, but at most the number of
- * slots. A limit is published only if it is below the slots or adaptive, or if several models share the slots.
+ * slots. A limit is returned only if it is below the slots, is adaptive or reserves slots, or if several models share the slots.
  */
 export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
   const { pool, kinds, slots, isBatched = false, placesOf } = options
   const own = models.filter((model) => model.pool === pool)
-  const concurrencyLimits = own.flatMap(({ id, engine }) => {
+  const isSet = new Set(own.filter((model) => model.interactive_slots !== undefined).map(({ id }) => id))
+  const concurrencyLimits = own.flatMap(({ id, engine, interactive_slots: interactive = 1 }) => {
     const capacity = isBatched ? slots : Math.min(slots, callsAtOnce(engine))
     const currentLimit = placesOf && (() => placesOf(id))
-    return kinds.map((kind): ConcurrencyLimit => ({ kind, model: id, capacity, ...(currentLimit && { currentLimit }) }))
+    return kinds.map(
+      (kind): ConcurrencyLimit => ({
+        ...{ kind, model: id, capacity, interactive },
+        ...(currentLimit && { currentLimit }),
+      }),
+    )
   })
   return {
     models: own.flatMap(({ id, aliases }) => [id, ...aliases]),
-    concurrencyLimits: concurrencyLimits.filter(({ capacity }) => capacity < slots || placesOf || own.length > 1),
+    concurrencyLimits: concurrencyLimits.filter(
+      ({ capacity, model }) => capacity < slots || placesOf || own.length > 1 || isSet.has(model),
+    ),
     modelCount: own.length,
   }
 }

@@ -112,6 +112,25 @@ test("attached calls get at least half of a model's slots if durable jobs fill t
   expect(attached()).toBe(2)
 })
 
+test.each([
+  [1, undefined, 1],
+  [2, undefined, 1],
+  [2, 0, 3],
+  [8, undefined, 7],
+  [8, 3, 5],
+  [8, 20, 1],
+])(
+  'with %i slots and interactive_slots %s, jobs of low priority alone use at most %i',
+  (capacity, interactive, most) => {
+    const bounds = [{ kind: 'say', model: 'a', capacity, ...(interactive !== undefined && { interactive }) }]
+    const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
+    expect(room.free('low')).toBe(most)
+    room.enter('low', most)
+    expect(room.free('low')).toBe(0)
+    expect(room.hasFreePermit, 'a call need not wait for a job of low priority').toBe(true)
+  },
+)
+
 test('a model has as many slots as its upstream servers sustain, at least one, and changes are published', () => {
   let places: number | undefined
   const bounds = [{ kind: 'say', model: 'a', capacity: 64, currentLimit: () => places }]

@@ -155,9 +155,9 @@ describe('durable jobs of a model with a low limit', () => {
   it('leave at least one slot to each of the two priorities', async () => {
     await openPool('a', bounded(4))
     await submit(20, { priority: 'low', model: 'm' })
-    await until(() => work.on('a') === 5)
+    await until(() => work.on('a') === 3)
     await submit(20)
-    await until(() => work.on('a') === 10)
+    await until(() => work.on('a') === 8)
     work.open()
     await until(async () => (await store.depth()).length === 0)
   })
