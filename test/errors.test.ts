@@ -78,7 +78,7 @@ describe('errors in the Anthropic format', () => {
     })
   })
 
-  test('have a message that begins with the path of the field, once', () => {
+  test('contain the path of the field exactly once, at the beginning of the message', () => {
     const bare = new ServiceError('missing_required_parameter', 'Field required', { param: 'max_tokens' })
     const said = new ServiceError('invalid_value', 'model: no', { param: 'model' })
     expect(messagesErrorBody(bare, 'r').error.message).toBe('max_tokens: Field required')

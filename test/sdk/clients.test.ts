@@ -66,7 +66,7 @@ describe('docs/get-started/clients.md', () => {
     expect([devDependencies.openai, devDependencies['@anthropic-ai/sdk']]).toEqual([openaiNode, anthropicNode])
   })
 
-  it('has a snippet for every tested client and for no other', () => {
+  it('has a snippet for every tested client and for no other client', () => {
     const snippets = readSnippets().map(({ name, language }) => ({ name, language }))
     const agents = AGENTS.map(({ name }) => ({ name, language: 'sh' }))
     const clients = [...CLIENTS.map(({ name, language }) => ({ name, language })), ...agents]

@@ -258,7 +258,7 @@ describe('job commands of sluice', () => {
     expect(result.err).toContain(`sluice redrive ${id}`)
   })
 
-  it('cancel a job, exit with code 3 for its followers, and refuse to cancel a completed job', async () => {
+  it('cancel a job, end its followers with exit code 3, and reject the cancel of a completed job', async () => {
     await using stack = await startStack()
     const run = against(stack)
     const [job] = (await run([...chatJob('!echo first_ms=60000'), '--run-at', '10m'])).lines

@@ -15,7 +15,7 @@ it('the job filter of the console offers every job endpoint of the ingress, and 
   expect(endpoints.toSorted()).toEqual([...JOB_ENDPOINTS.map(({ path }) => path), '/v1/batches'].toSorted())
 })
 
-it('the playground has a form for an endpoint of single values that has no form of its own', async () => {
+it('the playground generates a form for an extension endpoint whose fields are single values', async () => {
   const [shout] = await loadExtensions([resolve('examples/custom-kind/shout.ts')])
   if (!shout) throw new Error('no extension was loaded')
   const document = await openApiDocument([...JOB_ENDPOINTS, endpointOf(shout)])

@@ -106,7 +106,7 @@ describe('the embeddings endpoint', () => {
     expect(response.status).toBe(200)
   })
 
-  it('names a problem by its path in the body of a job', async () => {
+  it('names an invalid field by its path in the body of a durable job', async () => {
     const body = { model: 'embed-1', input: ['a', ''] }
     const response = await stack.post('/v1/jobs', { endpoint: '/v1/embeddings', body })
     expect(await response.json()).toMatchObject({ error: { code: 'empty_string', param: 'body.input[1]' } })

@@ -55,7 +55,7 @@ it.each([
   expect(() => encodeEmbeddings(events as EmbedEvent[], CONTEXT)).toThrow(/stopped before/)
 })
 
-it('an embeddings response is equal if it is written in pieces, in both encoding formats', async () => {
+it('an embeddings response is unchanged if it is written in pieces, in both encoding formats', async () => {
   const vectors = Array.from({ length: 300 }, (_, i) => vectorToBase64(Float32Array.of(i / 7, -0.1, 1e-9)))
   const events: EmbedEvent[] = [{ type: 'vectors', first: 0, vectors }, USAGE]
   for (const encoding_format of ['float', 'base64'] as const) {

@@ -91,7 +91,7 @@ test.each([
     'Die Fähre kostet 40 € pro Person.',
   ],
   ['印刷版手册售价多少元？', '印刷版手册共有 40 章。', '印刷版手册每本 40 元。'],
-])('"%s" asks for an amount of money', (question, other, answer) => {
+])('the question "%s" asks for an amount of money', (question, other, answer) => {
   expect(fitOf(other, question, ['number'])).toBeLessThan(0.5)
   expect(fitOf(answer, question, ['number'])).toBe(1)
 })
@@ -113,7 +113,7 @@ test.each([
   'What is sent if I never changed anything?',
   'How large may a frame get, unless configured?',
   'How long is a key kept when the lifetime is not set?',
-])('"%s" asks for a default', (question) => {
+])('the question "%s" asks for a default value', (question) => {
   expect(answerTypesOf(question)).toContain('default')
 })
 

@@ -493,7 +493,7 @@ describe('the republication of queued jobs', () => {
 })
 
 describe('a scheduler loop', () => {
-  it('does not overlap itself, and continues immediately while work remains', async () => {
+  it('runs one iteration at a time, and starts the next one at once while work remains', async () => {
     let [running, overlaps, turns] = [0, 0, 0]
     const loop = new Loop({
       name: 'test',

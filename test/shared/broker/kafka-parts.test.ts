@@ -128,7 +128,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(1)
   })
 
-  it('commits past offsets without a record', () => {
+  it('advances the committed offset past offsets without a record', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 4))
     partition.take(2)

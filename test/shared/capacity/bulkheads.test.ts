@@ -96,7 +96,7 @@ test('extra slots are at most a quarter of all slots, and only for models with l
   )
 })
 
-test("attached calls get at least half of a model's slots if durable jobs fill them, and else all slots", () => {
+test("attached calls get at least half of a model's slots if durable jobs fill them, and otherwise all slots", () => {
   const bounds = [{ kind: 'say', model: 'a', capacity: 4 }]
   const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
   const attached = () => {

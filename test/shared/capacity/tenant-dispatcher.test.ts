@@ -229,7 +229,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.waitingOf('m')).toBe(4)
   })
 
-  it('reports only jobs of a limited model as ahead of a new job for that model', () => {
+  it('counts only jobs of the same model as ahead of a new job if the model has a concurrency limit', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')

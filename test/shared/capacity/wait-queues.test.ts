@@ -149,7 +149,7 @@ describe('admission control of a pool with two slots and slow calls', () => {
     }
   })
 
-  it('counts half of the slots for calls next to durable jobs, and admits as many as start in time', () => {
+  it('assumes half of the slots for calls next to durable jobs, and admits only calls that start in time', () => {
     const pool = new SlowPool(2, { durable: 5_000 })
     pool.call('b')
     pool.run(TAKES_MS * 2)
@@ -180,7 +180,7 @@ describe('the calls that wait for a pool', () => {
     expect(late.every(({ waitMs }) => waitMs > 2 * START_MS - 10_000)).toBe(true)
   })
 
-  it('are treated as lost while their model is busy only if later calls have started', () => {
+  it('are treated as lost while their model is busy only if calls that arrived later have started', () => {
     const pool = new SlowPool(2, { bound: 2 })
     const calls = Array.from({ length: 4 }, () => pool.call('a'))
     const [, , third, fourth] = calls

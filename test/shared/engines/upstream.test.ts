@@ -108,7 +108,7 @@ for (const dialect of DIALECTS) {
     ])
   })
 
-  test(`${dialect} upstream: a whole response becomes equal events as a stream`, async () => {
+  test(`${dialect} upstream: a whole response yields events equal to those of a stream`, async () => {
     await using upstream = await startUpstream((_call, answer) => answer.json(whole(dialect, 'Hello')))
     await using engine = engineOn(dialect, upstream.url)
     const expected = [started, { type: 'text', choice: 0, text: 'Hello' }, ...END]

@@ -66,7 +66,7 @@ describe('the duplicate detection of texts', () => {
     for (const a of texts) for (const b of texts) expect(isSame(a, b)).toBe(a === b)
   })
 
-  test('treats texts about an equal subject as distinct', () => {
+  test('treats texts about one subject as distinct', () => {
     const sentences = ARTICLE.split(/(?<=\.)\s+/)
     expect(isSame(sentences.slice(0, 8).join(' '), sentences.slice(6).join(' '))).toBe(false)
   })

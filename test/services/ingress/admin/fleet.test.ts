@@ -81,7 +81,7 @@ it('the admin API drains a worker, which completes its jobs, and undrains the wo
   ])
 })
 
-it('a paused model or pool starts no jobs, delays no others, and stays paused after a restart', async () => {
+it('a paused model or pool starts no jobs, does not delay others, and stays paused after a restart', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-pause-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   let waiting = ''

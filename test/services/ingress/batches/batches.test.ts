@@ -128,7 +128,7 @@ describe('batches', () => {
     expect(batch.failed_at).toBeGreaterThanOrEqual(batch.created_at)
   })
 
-  it('are refused with an invalid file or an invalid completion window', async () => {
+  it('are refused for an invalid file or an invalid completion window', async () => {
     const other = await client.files.create({ file: await toFile(Buffer.from('x'), 'x'), purpose: 'user_data' })
     const { id } = await upload([line('a', say('hi'))])
     await expect(create(other.id)).rejects.toMatchObject({ status: 400, param: 'input_file_id' })

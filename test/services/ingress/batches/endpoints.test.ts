@@ -94,7 +94,7 @@ it('a response of a batch is stored and can be continued by another response', a
   expect(next.output_text).toBe('second')
 })
 
-it('a batch refuses streaming and conversations of a response with the name of the field', async () => {
+it('a batch of responses is refused if a line has stream or conversation, with the name of the field', async () => {
   const { id } = await client.conversations.create()
   const { errors } = await runBatch(client, '/v1/responses', [
     { model: 'echo-1', input: 'hi', stream: true },

@@ -50,7 +50,7 @@ describe('the deep research endpoint', () => {
     expect(error).toMatchObject({ code, param })
   })
 
-  it('names the field inside the body of a job', async () => {
+  it('names an invalid field by its path in the body of a durable job', async () => {
     const response = await stack.post('/v1/jobs', {
       endpoint: PATH,
       body: { model: 'deep-research', messages: ask('') },

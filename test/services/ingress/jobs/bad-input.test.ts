@@ -563,7 +563,7 @@ describe('the job quota', () => {
   })
 })
 
-it('the limits of a key apply to the number of its jobs', async () => {
+it('a key with a limit on scheduled jobs is refused further scheduled jobs with 429', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-limits-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   await using service = await startService({ dataDir })

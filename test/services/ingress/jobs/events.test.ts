@@ -108,7 +108,7 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     }
   })
 
-  it('an event stream prefers Last-Event-ID to starting_after, because the header is newer', async () => {
+  it('an event stream prefers Last-Event-ID to starting_after, which a reconnecting client does not update', async () => {
     const { id } = await service.submit(say('x'))
     await service.ended(id)
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=0`, lastEventId(2)))

@@ -270,7 +270,7 @@ describe('an Idempotency-Key of two API keys', () => {
 })
 
 describe('the Idempotency-Key of a cancelled job', () => {
-  it('returns the cancelled job instead of creating another one', async () => {
+  it('returns the cancelled job instead of a new job', async () => {
     await using service = await startService()
     const init = keyed()
     const submission = { endpoint: CHAT, body: say('x'), run_at: FUTURE() }

@@ -263,7 +263,7 @@ describe('a job option given twice', () => {
   })
 })
 
-describe('a job option of a call that is not durable', () => {
+describe('a job option that does not apply to the request', () => {
   const MAKE_DURABLE = /Prefer: respond-async/
 
   it('is refused with an explanation of how to make the call durable', async () => {
@@ -287,7 +287,7 @@ describe('a job option of a call that is not durable', () => {
     expect(await client.end('r2')).toMatchObject({ status: 400, error: { param: 'run_at' } })
   })
 
-  it('is refused for a scheduled job with a wait, and for a redrive', async () => {
+  it('is refused for a scheduled job whose caller waits, and for a redrive', async () => {
     const headers = { 'idempotency-key': 'waits', 'x-job-run-at': String(RUN_AT) }
     const waits = await service.post(CHAT, say(), { headers })
     expect([waits.status, await errorOf(waits)]).toMatchObject([400, { param: 'x-job-run-at' }])

@@ -203,7 +203,7 @@ describe('a WebSocket upgrade', () => {
     expect(client.received).toContain('\x03\xea')
   })
 
-  it('is answered without its API key in the response', async () => {
+  it('gets a response that does not contain the API key', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([key, version, `sec-websocket-protocol: bearer.${TEST_KEY}, inference.v1`]))
     await until(() => client.received.includes('session.created'))

@@ -327,7 +327,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(textOf((await calls[2]?.next()) ?? [])).toBe('hi')
   })
 
-  it('fail in order from the last once the estimated wait exceeds the maximum', async () => {
+  it('fail with overloaded, the newest first, once the estimated wait exceeds the maximum', async () => {
     await beat('wrk_1', { slots: 2 })
     const calls: AttachedJob[] = []
     for (let i = 0; i < 30; i++) calls.push(await submit())

@@ -213,7 +213,7 @@ describe('a submitted durable job', () => {
     expect(await sweepBlobs(memoryBlobs(blobs), store, 60_000)).toBe(2)
   })
 
-  it('is ignored by the blob sweep while its submission may be in flight', async () => {
+  it('keeps its blob in the blob sweep while its submission may be in flight', async () => {
     const asked: string[] = []
     const find: Store['find'] = async (_scope, id) => void asked.push(id) as undefined
     const ages = [

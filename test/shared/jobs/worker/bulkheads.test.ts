@@ -133,7 +133,7 @@ describe('the calls of a model that stops responding', () => {
     expect(worker.running + worker.parkedCalls).toBe(0)
   })
 
-  it('receive slots in order of tenants, the one with the fewest running calls first', async () => {
+  it('receive slots by tenant, beginning with the tenant with the fewest running calls', async () => {
     await openWorker(4, 2)
     await submit('slow', 6, { tenant: 'key_a' })
     await until(() => runs('slow').length === 2)

@@ -96,7 +96,7 @@ describe('the response of a research job', () => {
 })
 
 describe('the job kind research', () => {
-  test('merges adjacent short texts, but no long ones and no progress', () => {
+  test('merges adjacent short texts, but neither long texts nor progress', () => {
     const text = (length: number): ResearchEvent => ({ type: 'text', text: 'x'.repeat(length) })
     expect(research.merge(text(3), text(4))).toEqual(text(7))
     expect(research.merge(text(16_000), text(1_000))).toBeUndefined()

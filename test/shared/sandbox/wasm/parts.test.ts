@@ -107,7 +107,7 @@ describe('a WebAssembly module with rewritten memory limits', () => {
     expect(Buffer.from(m.buffer, 0, 2).toString()).toBe('hi')
   })
 
-  it('loses its initial data if it is restored from a memory image', async () => {
+  it('starts with zeroed memory if its content comes from a memory image', async () => {
     const instance = new Instance(await compile(limitModule(module, 3, true)), {})
     const { m } = instance.exports as { m: Memory }
     expect(Buffer.from(m.buffer).every((byte) => byte === 0)).toBe(true)
