@@ -66,7 +66,7 @@ interface Frame {
   readonly data: string
 }
 
-/** The frames of a stream; comments and `retry:` apart. */
+/** The frames of a stream, without comments and `retry:`. */
 async function framesOf(response: Response): Promise<Frame[]> {
   expect(response.headers.get('content-type')).toMatch(/^text\/event-stream/)
   const field = (frame: string, name: string) => new RegExp(`^${name}: (.*)$`, 'm').exec(frame)?.[1]

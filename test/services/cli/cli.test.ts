@@ -439,7 +439,7 @@ describe('job list commands of sluice', () => {
       parent_id: failed[1],
       status: 'failed',
     })
-    // Left: the redriven job, which failed again, and the job beyond --max.
+    // Two failed jobs remain: the redriven job, which failed again, and the job beyond --max.
     const rest = await run(['redrive', '--status', 'failed', '--dry-run'])
     expect(rest.lines.map(({ id }) => id)).toEqual([newId, failed[0]])
   })

@@ -21,7 +21,7 @@ async function openWith(jobs: number) {
   return { room, leaves, entered, enter }
 }
 
-/** After every pending microtask and immediate. */
+/** Resolves after every pending microtask and immediate. */
 const settled = () => new Promise((resolve) => setImmediate(resolve))
 
 it('the memory semaphore for embeddings delays a large job, but no small job', async () => {

@@ -64,7 +64,7 @@ async function openReceiver(answer: Answer = (res) => void res.end()): Promise<R
   }
 }
 
-/** A number that changes over time. */
+/** A number in use over time, with its maximum and its mean. */
 class Usage {
   #now = 0
   #sum = 0
@@ -81,7 +81,7 @@ class Usage {
     this.most = Math.max(this.most, this.#now)
   }
 
-  /** From the first change to the last one. */
+  /** Mean weighted by time, from the first change to the last one. */
   get mean(): number {
     return this.#sum / (this.#since - (this.#from ?? 0))
   }

@@ -24,7 +24,7 @@ async function* transcript(...events: TranscribeEvent[]) {
   yield* events
 }
 
-/** Events that passed, and when the speaker turns were found: after the events before. */
+/** Labels the events of a transcript with speakers. `passed` lists the forwarded events; `diarize` receives the list. */
 async function run(diarize: (passed: string[]) => Promise<Turn[]>, events: TranscribeEvent[], more: object = {}) {
   const passed: string[] = []
   const progress: Progress[] = []

@@ -55,7 +55,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const broker = await open()
     const members = await Promise.all(Array.from({ length: 4 }, () => broker.openQueue('jobs')))
     const servedBy = new Set<number>()
-    // Each keeps its record, so each record goes to a member without one.
+    // A member that has a record takes no other, so each member gets one of the four records.
     const working = members.map((member, index) => takeOne(member).then(() => servedBy.add(index)))
     await Promise.all(Array.from({ length: 4 }, (_, i) => broker.submit('jobs', Buffer.from(String(i)))))
     await Promise.all(working)
@@ -104,7 +104,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const working = joined.map(async (served) => work(await broker.openQueue('jobs'), seen, served))
     const traffic = submitSteadily(broker)
     await until(() => joined.every((served) => served.size > 0), WITHIN)
-    // The first member learns of its lost partitions with its next heartbeat.
+    // The response to the next heartbeat of the first member revokes its lost partitions.
     const heardAt = Date.now() + HEARTBEAT_MS + 500
     await until(() => Date.now() > heardAt, WITHIN)
     for (const delivery of early) delivery.acknowledge()
@@ -121,7 +121,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const broker = await open({ topics: [{ ...JOBS, retentionMsMin: HOUR_MS }, REPLIES], onProblem })
     const member = await broker.openQueue('jobs')
     const taken = takeOne(member)
-    // Polled as often as an initialised group is: its partition has been read many times by then.
+    // Until then, the member polls its partition many times.
     const lookedUntil = Date.now() + HEARTBEAT_MS
     await until(() => Date.now() > lookedUntil, WITHIN)
     const failures = onProblem.mock.calls.filter(([, fields]) => /OFFSET_NOT_AVAILABLE/.test(fields?.error))

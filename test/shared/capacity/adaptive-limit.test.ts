@@ -105,7 +105,7 @@ test.each([1, 5, 64, 512])(
     let rounds = 0
     for (; limit.permits < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
     expect(limit.permits).toBe(max)
-    // Slowly for ten seconds, then half as many more in each round.
+    // The limit grows slowly for ten rounds, then by half in each round.
     expect(rounds).toBeLessThan(10 + 20)
   },
 )

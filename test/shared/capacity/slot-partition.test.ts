@@ -54,7 +54,7 @@ class Ingress {
     this.shares.changed()
   }
 
-  /** Sends the calls whose turn has come. */
+  /** Sends the calls that the fair queue selects. */
   sent(): Call[] {
     const calls: Call[] = []
     for (let call = this.turns.next(); call; call = this.turns.next()) calls.push(call)
@@ -66,7 +66,7 @@ class Ingress {
   }
 }
 
-/** The tenants in the order of their starts: the pool takes sent calls one by one. @param sent Sent before */
+/** The tenants in the order in which a pool with one slot starts their calls. @param sent Calls that were sent before */
 function starts(count: number, sent: readonly Call[] = []): string[] {
   const queue = [...sent]
   const order: string[] = []

@@ -9,14 +9,14 @@ interface Waiter {
 let turns: TenantDispatcher<Waiter>
 let room: number | undefined
 let isIdle: boolean
-/** By model. */
+/** Concurrency limits, by model. */
 let capacities: Map<string, number>
 let slots: number
 /** Waiting calls in other ingresses. */
 let elsewhere: Map<string, WaitingElsewhere>
 /** Shares of this ingress, by model. */
 let shares: Map<string, number>
-/** By tenant. */
+/** Number of ingresses with calls of a tenant, by tenant. */
 let spread: Map<string, number>
 beforeEach(() => {
   vi.useFakeTimers()
@@ -62,7 +62,7 @@ function sent(): Waiter[] {
   return jobs
 }
 
-/** Names in order of sending, if each job ends before the next starts. @param held Sent before */
+/** Names in order of sending, if each job ends before the next starts. @param held Jobs that were sent before */
 function order(held: readonly Waiter[] = []): string[] {
   const names: string[] = []
   const left = [...held]

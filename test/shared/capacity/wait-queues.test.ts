@@ -75,7 +75,7 @@ class SlowPool {
     return { envelope: { ...WORK, tenant }, nth, cameAtMs: Date.now(), toldMs: [], endsAtMs: 0, sentAtMs: Date.now() }
   }
 
-  /** Calls have all slots, and one of two while durable jobs wait. */
+  /** Starts calls in all slots, or in half of the slots while durable jobs wait. */
   #start(): void {
     const places = this.#durable > 0 ? Math.ceil(this.#slots / 2) : this.#slots
     while (this.running.size < places) {

@@ -10,7 +10,7 @@ import { until } from '../../support/stack.ts'
 interface Call {
   readonly texts: readonly string[]
   readonly signal: AbortSignal
-  /** Sends the response of the engine. */
+  /** Makes the engine respond. */
   answer(tokens?: number): void
   fail(error: ServiceError): void
 }
@@ -56,7 +56,7 @@ function open(options: Partial<BatcherOptions> = {}) {
   return { engine, batcher, start, call }
 }
 
-/** After every pending task. */
+/** Resolves after every pending task. */
 const settled = () => new Promise((resolve) => setTimeout(resolve, 20))
 
 const TOO_LONG = new ServiceError('context_length_exceeded', 'Input 1 has 600 tokens.', { param: 'input[1]' })

@@ -4,7 +4,7 @@ import { writeSchemaGrammar } from '#shared/engines/llama/grammar/grammar.ts'
 import { HOSTILE_SCHEMAS } from '../../support/hostile-schemas.ts'
 import { longestHold } from '../../support/loop-hold.ts'
 
-/** Twice the rule; the conversion of some of these schemas takes up to 500 ms. */
+/** Twice the bound of the product. In the main thread, some of these schemas would take up to 500 ms. */
 const HOLD_MS_MAX = 100
 const { signal } = new AbortController()
 

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { endOfString } from '#shared/json/read.ts'
 
-/** Byte by byte. */
+/** Reference implementation, which inspects every byte. */
 function slowly(json: Buffer, start: number, most: number): number {
   let end = start
   while (end < most && json[end] !== 0x22) end += json[end] === 0x5c ? 2 : 1

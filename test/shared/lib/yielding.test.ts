@@ -20,7 +20,7 @@ it('the yielding throttle starts the first 8 tasks at once and later ones 8 per 
   expect(begun).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
   await turn()
   expect(begun).toHaveLength(16)
-  // Arrived after the waiting ones.
+  // A new task starts after the waiting tasks.
   add(20)
   expect(begun).toHaveLength(16)
   await turn()

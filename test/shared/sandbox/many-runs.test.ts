@@ -8,7 +8,7 @@ import { leftSince, type Resources, resources } from '../../support/sandbox/reso
 import { type RunResult, runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
-/** SANDBOX_RUNS sets the number for all. A container takes a second of CPU time. */
+/** Runs per sandbox, unless SANDBOX_RUNS sets the number. A container takes a second of CPU time. */
 const RUNS: Record<SandboxName, number> = { zygote: 400, wasm: 50, docker: 40 }
 const RUNS_ASKED = Number(process.env.SANDBOX_RUNS ?? 0)
 const AT_ONCE = 8
@@ -16,7 +16,7 @@ const WITHIN_MS = 15 * 60_000
 /** Timeout of a short program, on a machine where eight of them and other tests share two cores. */
 const PROGRAM_MS = 120_000
 
-/** Each with its expected end. Most are short, so that starts and ends dominate. */
+/** Programs with their expected end. Most are short, so that starts and ends dominate. */
 type Program = readonly [code: string, end: Partial<RunResult>, options?: Parameters<typeof runCode>[2]]
 const PROGRAMS: readonly Program[] = [
   ["print('good')", { exit_code: 0, stdout: 'good\n' }],
@@ -30,7 +30,7 @@ const PROGRAMS: readonly Program[] = [
   ['while True: pass', { success: false, exit_code: -1 }, { timeoutMs: 300 }],
 ]
 
-/** For sandboxes with processes and threads. */
+/** Programs only for sandboxes with processes and threads. */
 const NATIVE: readonly Program[] = [
   ['import os\nwhile True:\n    try: os.fork()\n    except OSError: break', { exit_code: 0 }],
   ['import os; os._exit(7)', { exit_code: 7 }],

@@ -20,7 +20,7 @@ it('a new id has each of its 54 characters with equal probability', () => {
   const counts = new Map<string, number>()
   for (const character of newId('', 540_000)) counts.set(character, (counts.get(character) ?? 0) + 1)
   expect(counts.size).toBe(54)
-  // 10,000 of each expected, standard deviation 100: six of them.
+  // Each is expected 10,000 times. The bound is six standard deviations of 100.
   for (const count of counts.values()) expect(Math.abs(count - 10_000)).toBeLessThan(600)
 })
 

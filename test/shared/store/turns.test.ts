@@ -76,12 +76,12 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     await store.create(newJob({ tenant: 'c', model: 'other' }))
     await store.claimNext({ ...OF, model: 'other' }, boot, 1)
     await submit('c')
-    // One of each is running, but none of the third there.
+    // One job of a and one of b are running, and none of c with this model.
     expect(await claim(1, 'c')).toBe('c')
     expect(await claim(1, 'a')).toBe('b')
     expect(await claim(1, 'b')).toBe('a')
     expect(await claim(1, 'a')).toBe('b')
-    // The tenant would be next: three are running.
+    // The round robin alone would serve b, which already has three running jobs.
     expect(await claim(1, 'a')).toBe('a')
   })
 

@@ -35,7 +35,7 @@ export const GUARDS = {
   /** The claim and the end of a run are on disk before they are acknowledged. */
   claimIsSynchronous: true,
   endIsSynchronous: true,
-  /** Cancelled by the owner: only by the owner. */
+  /** honour cancel: same attempt, same owner. */
   honourIsFenced: true,
   /** cancel of a waiting job: still waiting at the transition. */
   cancelNeedsWaiting: true,

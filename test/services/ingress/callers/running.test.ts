@@ -69,7 +69,7 @@ async function hasEnded(stack: Stack, secret: string, id: string): Promise<boole
   return ((await response.json()) as { status: string }).status === 'completed'
 }
 
-/** Jobs and calls of a project arrive at all services until all jobs have ended. Returns the outcomes of the calls. */
+/** Sends jobs and calls of a project to all services until all jobs have ended. @returns The outcomes of the calls */
 async function load(stacks: readonly Stack[], secret: string, jobs: number): Promise<Set<number>> {
   const stackOf = (nth: number) => stacks[nth % stacks.length] as Stack
   const ids = await Promise.all(Array.from({ length: jobs }, (_, nth) => submit(stackOf(nth), secret, 'up-1')))

@@ -12,9 +12,9 @@ const SLOTS = 4
 const REPLICAS = 3
 const BACKLOG = 90
 const SETTINGS = { INFERENCE_SLOTS: String(SLOTS) }
-/** A fifth of a second. */
+/** A request that takes 200 ms. */
 const WORK = say('!echo delay_ms=20 tokens=10')
-/** Jobs of the other tenant, and plain calls. */
+/** Number of jobs of the other tenant, and of its plain calls. */
 const OWN = 6
 
 /** Tenants in order of the starts of their jobs. */
