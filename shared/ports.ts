@@ -271,7 +271,8 @@ async function openBroker(
   if (!config.kafka) return await openMemoryBroker({ topics })
   // Loaded on demand, because the clients would double the memory of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka/kafka.ts')
-  const { brokers, client, prefix, queuePartitions, replicationFactor, tls, sasl } = config.kafka
+  const { connectionOf } = await import('./broker/kafka/credentials.ts')
+  const { brokers, client, prefix, queuePartitions, replicationFactor } = config.kafka
   const options: KafkaOptions = {
     brokers,
     client,
@@ -280,8 +281,7 @@ async function openBroker(
     clientId,
     queuePartitions,
     ...(replicationFactor !== undefined && { replicationFactor }),
-    tls,
-    ...(sasl && { sasl }),
+    ...connectionOf(config.kafka),
     onProblem: (message, fields) => log[fields?.is_transient ? 'info' : 'warn'](fields ?? {}, message),
     onFatal,
   }

@@ -1,5 +1,7 @@
-import { existsSync } from 'node:fs'
+import { X509Certificate } from 'node:crypto'
+import { existsSync, readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
+import { createSecureContext } from 'node:tls'
 import { problemText } from './problem.ts'
 import { RENAMED_SETTINGS, SECRETS, Settings } from './settings.ts'
 
@@ -9,10 +11,19 @@ export interface KafkaConfig {
   readonly prefix: string
   readonly queuePartitions: number
   readonly replicationFactor: number | undefined
-  readonly tls: boolean
+  readonly tls: KafkaTlsConfig | undefined
   readonly sasl:
     | { mechanism: 'PLAIN' | 'SCRAM-SHA-256' | 'SCRAM-SHA-512'; username: string; password: string }
+    | { mechanism: 'OAUTHBEARER'; username: string; password: string; tokenUrl: string; scope: string | undefined }
     | undefined
+}
+
+/** PEM texts. */
+interface KafkaTlsConfig {
+  readonly ca?: string
+  readonly cert?: string
+  readonly key?: string
+  readonly passphrase?: string
 }
 
 export type Config = ReturnType<typeof parseConfig>
@@ -92,11 +103,42 @@ function kafkaOf(s: Settings): KafkaConfig | undefined {
     prefix: s.KAFKA_PREFIX,
     queuePartitions: s.KAFKA_QUEUE_PARTITIONS,
     replicationFactor: s.KAFKA_REPLICATION,
-    tls: s.KAFKA_TLS,
-    sasl: s.KAFKA_SASL_MECHANISM && {
-      mechanism: s.KAFKA_SASL_MECHANISM,
-      username: s.KAFKA_USERNAME ?? '',
-      password: s.KAFKA_PASSWORD ?? '',
-    },
+    tls: kafkaTlsOf(s),
+    sasl: kafkaSaslOf(s),
   }
+}
+
+/** @throws ConfigError if a file cannot be read or is not in PEM form, or if key and certificate do not match */
+function kafkaTlsOf(s: Settings): KafkaTlsConfig | undefined {
+  const { KAFKA_SSL_CA, KAFKA_SSL_CERT, KAFKA_SSL_KEY, KAFKA_SSL_KEY_PASSWORD: passphrase } = s
+  if (Boolean(KAFKA_SSL_CERT) !== Boolean(KAFKA_SSL_KEY))
+    throw new ConfigError(['KAFKA_SSL_CERT, KAFKA_SSL_KEY: set both or none of them'])
+  if (!s.KAFKA_TLS && !KAFKA_SSL_CA && !KAFKA_SSL_CERT) return undefined
+  const ca = KAFKA_SSL_CA
+    ? readPem('KAFKA_SSL_CA', KAFKA_SSL_CA, (pem) => ({ ca: new X509Certificate(pem) && pem }))
+    : {}
+  if (!KAFKA_SSL_CERT || !KAFKA_SSL_KEY) return ca
+  const key = readPem('KAFKA_SSL_KEY', KAFKA_SSL_KEY, (pem) => ({ key: pem, ...(passphrase && { passphrase }) }))
+  const own = readPem('KAFKA_SSL_CERT, KAFKA_SSL_KEY', KAFKA_SSL_CERT, (cert) => {
+    createSecureContext({ cert, ...key })
+    return { cert, ...key }
+  })
+  return { ...ca, ...own }
+}
+
+function readPem(name: string, file: string, use: (pem: string) => KafkaTlsConfig): KafkaTlsConfig {
+  try {
+    return use(readFileSync(file, 'utf8'))
+  } catch (error) {
+    throw new ConfigError([`${name}: ${(error as Error).message}. Name a file in PEM form.`])
+  }
+}
+
+function kafkaSaslOf(s: Settings): KafkaConfig['sasl'] {
+  const { KAFKA_SASL_MECHANISM: mechanism, KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL: tokenUrl } = s
+  if (!mechanism) return undefined
+  const login = { username: s.KAFKA_USERNAME ?? '', password: s.KAFKA_PASSWORD ?? '' }
+  if (mechanism !== 'OAUTHBEARER') return { mechanism, ...login }
+  if (!tokenUrl) throw new ConfigError(['KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL: needed for OAUTHBEARER'])
+  return { mechanism, ...login, tokenUrl, scope: s.KAFKA_SASL_OAUTHBEARER_SCOPE }
 }

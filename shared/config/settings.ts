@@ -116,13 +116,43 @@ const BROKER_AND_STORE = {
   KAFKA_REPLICATION: whole(1)
     .optional()
     .meta({ description: 'Replicas of the topics that Sluice creates', unset: '3, or the number of brokers if lower' }),
-  KAFKA_TLS: Switch.default(false).describe('Connect to Kafka with TLS'),
-  KAFKA_SASL_MECHANISM: z
-    .enum(['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512'])
+  KAFKA_TLS: Switch.default(false).describe('Connect to Kafka with TLS. On if KAFKA_SSL_CA or KAFKA_SSL_CERT is set'),
+  KAFKA_SSL_CA: z.string().optional().meta({
+    description: 'File with the certificates of a private certificate authority, in PEM form',
+    unset: 'the certificate authorities of Node',
+  }),
+  KAFKA_SSL_CERT: z.string().optional().meta({
+    description: 'File with the client certificate and its chain, in PEM form, for brokers with ssl.client.auth',
+    unset: 'no client certificate',
+  }),
+  KAFKA_SSL_KEY: z
+    .string()
     .optional()
-    .meta({ description: 'PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512', unset: 'no authentication' }),
-  KAFKA_USERNAME: z.string().optional().meta({ description: 'User name for SASL', unset: 'none' }),
-  KAFKA_PASSWORD: z.string().optional().meta({ description: 'Password for SASL', unset: 'none' }),
+    .meta({ description: 'File with the private key of KAFKA_SSL_CERT', unset: 'none' }),
+  KAFKA_SSL_KEY_PASSWORD: z
+    .string()
+    .optional()
+    .meta({ description: 'Password of an encrypted KAFKA_SSL_KEY', unset: 'none' }),
+  KAFKA_SASL_MECHANISM: z.enum(['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER']).optional().meta({
+    description: 'PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (client credentials grant)',
+    unset: 'no authentication',
+  }),
+  KAFKA_USERNAME: z
+    .string()
+    .optional()
+    .meta({ description: 'User name for SASL; client id for OAUTHBEARER', unset: 'none' }),
+  KAFKA_PASSWORD: z
+    .string()
+    .optional()
+    .meta({ description: 'Password for SASL; client secret for OAUTHBEARER', unset: 'none' }),
+  KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL: z
+    .url({ protocol: /^https?$/ })
+    .optional()
+    .meta({ description: 'Token endpoint for OAUTHBEARER', unset: 'none' }),
+  KAFKA_SASL_OAUTHBEARER_SCOPE: z
+    .string()
+    .optional()
+    .meta({ description: 'Scope that OAUTHBEARER requests', unset: 'the default of the token endpoint' }),
   DATABASE_URL: z
     .string()
     .regex(/^postgres(ql)?:\/\//, 'must start with postgres://')
@@ -368,6 +398,7 @@ export const SECRETS: ReadonlySet<string> = new Set([
   'SLUICE_API_KEY',
   'KAFKA_USERNAME',
   'KAFKA_PASSWORD',
+  'KAFKA_SSL_KEY_PASSWORD',
   'DATABASE_URL',
   'WEBHOOK_SECRET',
   'BRAVE_API_KEY',

@@ -10,14 +10,14 @@ export type { PostgresFacts }
 
 export async function inspectKafka(config: Config, kafka: KafkaConfig): Promise<KafkaFacts> {
   const { inspectKafka } = await import('#shared/broker/kafka/inspect.ts')
+  const { connectionOf } = await import('#shared/broker/kafka/credentials.ts')
   return await inspectKafka({
     brokers: kafka.brokers,
     client: kafka.client,
     prefix: kafka.prefix,
     topics: topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs),
     clientId: 'sluice-doctor',
-    tls: kafka.tls,
-    ...(kafka.sasl && { sasl: kafka.sasl }),
+    ...connectionOf(kafka),
     onProblem: () => undefined,
   })
 }

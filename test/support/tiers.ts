@@ -18,7 +18,7 @@ const LONG = [
   'test/shared/jobs/protocol-model.test.ts',
   'test/services/ingress/admin/keys.test.ts',
   'test/services/ingress/body/body-budget.test.ts',
-  'test/shared/broker/{kafka,kafka-limits,kafka-modes,kafka-start,kafka-topics}.test.ts',
+  'test/shared/broker/{kafka,kafka-limits,kafka-modes,kafka-secure,kafka-start,kafka-topics}.test.ts',
   'test/services/scheduler/dead-letter.test.ts',
   // The command line, one process per call.
   'test/services/cli/**',

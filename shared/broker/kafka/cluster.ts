@@ -299,7 +299,7 @@ function connectionOptions(options: KafkaOptions, host: string, requestTimeoutMs
     connectTimeout: CONNECT_TIMEOUT_MS,
     requestTimeout: requestTimeoutMs,
     // SNI permits host names only, not addresses (RFC 6066 section 3).
-    ...(options.tls ? { tls: {}, ...(isIP(host) ? {} : { tlsServerName: host }) } : {}),
+    ...(options.tls ? { tls: { ...options.tls }, ...(isIP(host) ? {} : { tlsServerName: host }) } : {}),
     ...(options.sasl ? { sasl: { ...options.sasl } } : {}),
   }
 }

@@ -1,4 +1,5 @@
 import { findErrorBy, protocolErrors, protocolErrorsCodesById } from '@platformatic/kafka'
+import { TOKEN_UNAVAILABLE } from './credentials.ts'
 
 export const CODE = {
   unknownServerError: -1,
@@ -48,6 +49,7 @@ export class NodeUnknown extends Error {}
 export function isTransient(thrown: unknown): boolean {
   if (thrown instanceof NodeUnknown) return true
   if (thrown instanceof KafkaRefusal) return thrown.isTransient
+  if (thrown instanceof Error && findErrorBy(thrown, 'code', TOKEN_UNAVAILABLE)) return true
   if (!(thrown instanceof Error) || findErrorBy(thrown, 'code', 'PLT_KFK_AUTHENTICATION')) return false
   const isNetwork = ['PLT_KFK_NETWORK', 'PLT_KFK_TIMEOUT'].some((code) => findErrorBy(thrown, 'code', code))
   return isNetwork || (findErrorBy(thrown, 'canRetry', true) !== null && !findErrorBy(thrown, 'canRetry', false))

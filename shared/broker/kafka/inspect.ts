@@ -66,6 +66,27 @@ interface FailureClass {
 const CLASSES: readonly FailureClass[] = [
   {
     isPermanent: true,
+    signs: /KAFKA_TOKEN_REFUSED/,
+    problem: 'The token endpoint for Kafka gives no token',
+    remediation:
+      'Correct KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL, the client id in KAFKA_USERNAME, the client secret in KAFKA_PASSWORD and KAFKA_SASL_OAUTHBEARER_SCOPE.',
+  },
+  {
+    signs: /KAFKA_TOKEN_UNAVAILABLE/,
+    problem: 'The token endpoint for Kafka does not answer',
+    remediation:
+      'Check KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL and the network. For a private certificate authority, set NODE_EXTRA_CA_CERTS.',
+  },
+  {
+    isPermanent: true,
+    signs:
+      /ALERT_(CERTIFICATE_REQUIRED|BAD_CERTIFICATE|UNKNOWN_CA|CERTIFICATE_UNKNOWN|CERTIFICATE_EXPIRED|HANDSHAKE_FAILURE)/,
+    problem: 'Kafka refuses the client certificate',
+    remediation:
+      'Set KAFKA_SSL_CERT and KAFKA_SSL_KEY to a certificate that the brokers trust (ssl.client.auth, ssl.truststore).',
+  },
+  {
+    isPermanent: true,
     signs: /UNSUPPORTED_SASL_MECHANISM|not support the requested SASL mechanism/,
     problem: 'Kafka does not offer the SASL mechanism of KAFKA_SASL_MECHANISM',
     remediation: 'Set KAFKA_SASL_MECHANISM to one of the sasl.enabled.mechanisms of the brokers.',
@@ -89,7 +110,7 @@ const CLASSES: readonly FailureClass[] = [
       /SELF_SIGNED_CERT|UNABLE_TO_(GET|VERIFY)|CERT_(HAS_EXPIRED|NOT_YET_VALID|UNTRUSTED|REJECTED)|ALTNAME_INVALID/,
     problem: 'The TLS certificate of Kafka is not trusted',
     remediation:
-      'Set NODE_EXTRA_CA_CERTS to the file of its CA. The certificate must be valid now and contain the hosts of KAFKA_BROKERS.',
+      'Set KAFKA_SSL_CA to the file of its CA. The certificate must be valid now and contain the hosts of KAFKA_BROKERS.',
   },
   {
     isPermanent: true,

@@ -20,7 +20,8 @@ export interface KafkaOptions {
   readonly queuePartitions?: number
   /** Number of replicas of new topics. Default: 3, or the number of brokers if there are fewer. */
   readonly replicationFactor?: number
-  readonly tls?: boolean
+  /** PEM texts. An empty object means TLS with the certificate authorities of Node. */
+  readonly tls?: KafkaTls
   readonly sasl?: KafkaSasl
   /** Maximum time of `submit`, in ms. Default 30 s, because Kafka with default settings needs 9 to 12 s to replace a dead broker. */
   readonly sendTimeoutMs?: number
@@ -33,11 +34,20 @@ export interface KafkaOptions {
   readonly onFatal?: (error: unknown) => void
 }
 
-export interface KafkaSasl {
-  readonly mechanism: 'PLAIN' | 'SCRAM-SHA-256' | 'SCRAM-SHA-512'
-  readonly username: string
-  readonly password: string
+export interface KafkaTls {
+  readonly ca?: string
+  readonly cert?: string
+  readonly key?: string
+  readonly passphrase?: string
 }
+
+export type KafkaSasl =
+  | {
+      readonly mechanism: 'PLAIN' | 'SCRAM-SHA-256' | 'SCRAM-SHA-512'
+      readonly username: string
+      readonly password: string
+    }
+  | { readonly mechanism: 'OAUTHBEARER'; readonly token: () => Promise<string> }
 
 /**
  * Returns the name of a queue's classic group. The suffix is needed because the topic's own name belongs to its share group, and the broker permits

@@ -264,6 +264,18 @@ export async function checkInternalTopic(
     }))
 }
 
+/** Whether Kafka denied an operation for lack of an ACL. */
+export function isDenied(message: unknown): boolean {
+  return /authorization failed|not authorized/i.test(String(message))
+}
+
+/** Command that permits operations on groups to the user of this process. `NAME` stands for the user, because user names are not logged. */
+export function permitGroups({ brokers, prefix }: KafkaOptions, operations: readonly string[]): string {
+  const names = prefix === '' ? `--group '*'` : `--group ${prefix} --resource-pattern-type prefixed`
+  const wanted = operations.map((operation) => `--operation ${operation}`).join(' ')
+  return `kafka-acls.sh --bootstrap-server ${brokers[0]} --add --allow-principal User:NAME ${wanted} ${names}`
+}
+
 export function messageOf(error: unknown): string {
   const causes = (error as AggregateError | null)?.errors
   const [cause] = Array.isArray(causes) ? causes : []

@@ -15,15 +15,18 @@ import kafkajs, {
   type PartitionAssigner,
 } from 'kafkajs'
 import type { Closable, HistoryRecord } from '#shared/broker/broker.ts'
+import { TOKEN_UNAVAILABLE } from '#shared/broker/kafka/credentials.ts'
 import {
   deliver,
   fetchGapMs,
   KAFKA_DEFAULTS,
   type KafkaOptions,
+  type KafkaSasl,
   pause,
   Supervisor,
   within,
 } from '#shared/broker/kafka/options.ts'
+import { isDenied, permitGroups } from '#shared/broker/kafka/topics.ts'
 
 const CONNECTION_TIMEOUT_MS = 1_000
 const REQUEST_TIMEOUT_MS = 8_000
@@ -66,25 +69,34 @@ export function createKafkaJs(options: KafkaOptions): Kafka {
     logLevel: kafkajs.logLevel.ERROR,
     logCreator: () => (entry) => report(entry, options),
   }
-  if (options.tls) config.ssl = true
-  if (options.sasl) {
-    const { mechanism, username, password } = options.sasl
-    const name = mechanism.toLowerCase() as 'plain' | 'scram-sha-256' | 'scram-sha-512'
-    config.sasl = { mechanism: name, username, password } as NonNullable<KafkaConfig['sasl']>
-  }
+  if (options.tls) config.ssl = { ...options.tls }
+  if (options.sasl) config.sasl = saslOf(options.sasl)
   return new kafkajs.Kafka(config)
 }
 
+function saslOf(sasl: KafkaSasl): NonNullable<KafkaConfig['sasl']> {
+  if (sasl.mechanism === 'OAUTHBEARER') {
+    const { token } = sasl
+    return { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: await token() }) }
+  }
+  const { mechanism, username, password } = sasl
+  const name = mechanism.toLowerCase() as 'plain' | 'scram-sha-256' | 'scram-sha-512'
+  return { mechanism: name, username, password } as NonNullable<KafkaConfig['sasl']>
+}
+
 export function isTransientInKafkaJs(thrown: unknown): boolean {
-  const error = thrown as { readonly name?: string; readonly retriable?: boolean; readonly cause?: unknown } | null
+  const error = thrown as (Partial<Error> & { readonly retriable?: boolean; readonly code?: unknown }) | null
   if (!error) return false
+  if (error.code === TOKEN_UNAVAILABLE) return true
   if (error.cause) return isTransientInKafkaJs(error.cause)
   return error.retriable === true || TRANSIENT.has(error.name ?? '')
 }
 
 function report({ namespace, log }: LogEntry, options: KafkaOptions): void {
   if (namespace === 'Connection' && TRANSIENT_ERRORS.has(String(log.error))) return
-  options.onProblem('kafkajs reported an error', { namespace, error: log.message, detail: log.error })
+  const isGroupDenied = /group/i.test(String(log.error)) && isDenied(log.error)
+  const remedy = isGroupDenied && { remediation: permitGroups(options, ['Read']) }
+  options.onProblem('kafkajs reported an error', { namespace, error: log.message, detail: log.error, ...remedy })
 }
 
 interface RequestQueue {

@@ -13,9 +13,11 @@ import {
   type BootProblem,
   checkInternalTopic,
   type InternalTopic,
+  isDenied,
   type KafkaAdmin,
   messageOf,
   type NewTopic,
+  permitGroups,
   readable,
 } from '#shared/broker/kafka/topics.ts'
 
@@ -33,7 +35,7 @@ export class PlatformaticAdmin implements ShareGroupAdmin {
     this.#admin = new Admin({
       clientId: options.clientId,
       bootstrapBrokers: [...options.brokers],
-      ...(options.tls ? { tls: {} } : {}),
+      ...(options.tls ? { tls: { ...options.tls } } : {}),
       ...(options.sasl ? { sasl: { ...options.sasl } } : {}),
     })
   }
@@ -217,9 +219,14 @@ async function prepareGroup(
     })
     return []
   } catch (error) {
+    const message = messageOf(error)
+    if (isDenied(message)) {
+      const remediation = permitGroups(options, ['Read', 'DescribeConfigs', 'AlterConfigs'])
+      return [{ problem: `The settings of group ${group} cannot be read or changed: ${message}`, remediation }]
+    }
     const entity = `--entity-type groups --entity-name ${group}`
     const remediation = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config share.auto.offset.reset=${start}`
-    const problem = `Group ${group} would miss jobs submitted before its first worker, and that could not be changed: ${messageOf(error)}`
+    const problem = `Group ${group} would miss jobs submitted before its first worker, and that could not be changed: ${message}`
     return [{ problem, remediation }]
   }
 }
