@@ -242,6 +242,13 @@ export const ModelConfig = z
     project_header: HeaderName.optional().describe(
       'Header that sends the project id to the upstream, such as x-tenant-id',
     ),
+    affinity: z
+      .enum(['auto', 'off'])
+      .default('auto')
+      .describe(
+        'Placement of calls on several base_urls. auto: the calls of a conversation go to one server, whose prefix cache has the ' +
+          'start of the prompt. off: each call goes to the least loaded server',
+      ),
     fallbacks: z
       .array(z.string())
       .default([])

@@ -217,6 +217,10 @@ export const GenerateRequest = z.strictObject({
     })
     .optional(),
   user: z.string().optional().describe('End user, for attribution'),
+  affinity: z
+    .string()
+    .optional()
+    .describe('Hash of the conversation. Calls with an equal hash go to one server of the model'),
   completion: z
     .strictObject({
       tokens: z

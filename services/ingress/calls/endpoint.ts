@@ -3,6 +3,7 @@ import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, ModelTask, ModelWork } from '#schemas/models.ts'
 import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
+import { affinityKeyOf, hasAffinity } from '#shared/engines/upstream/affinity.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
@@ -137,6 +138,23 @@ export function upstreamFields(
     ...(typeof asked === 'string' && asked !== model.id && { named: asked }),
     ...(Object.keys(headers).length > 0 && { headers }),
   }
+}
+
+/**
+ * Affinity key of a request (`shared/engines/upstream/affinity.ts`). Empty if no server has to be chosen.
+ *
+ * @param conversation Id of the stored conversation
+ */
+export function affinityField(
+  { models }: Pick<IngressContext, 'models'>,
+  { key, headers }: Pick<Caller, 'key' | 'headers'>,
+  model: ModelConfig,
+  request: GenerateRequest,
+  conversation?: string,
+): Pick<GenerateRequest, 'affinity'> {
+  if (!hasAffinity(model, (id) => models.find(id))) return {}
+  const affinity = affinityKeyOf(request, { project: projectIdOf(key), headers, id: conversation })
+  return affinity === undefined ? {} : { affinity }
 }
 
 /**

@@ -20,7 +20,7 @@ import type { WireFormat } from '#services/ingress/body/body.ts'
 import type { DecodeContext } from '#services/ingress/body/decode.ts'
 import type { Pieces } from '#services/ingress/body/validate.ts'
 import type { Caller, IngressContext, JobEndpoint, PreparedCall } from '#services/ingress/calls/call.ts'
-import { getModel, requireNativeUrls, upstreamFields } from '#services/ingress/calls/endpoint.ts'
+import { affinityField, getModel, requireNativeUrls, upstreamFields } from '#services/ingress/calls/endpoint.ts'
 import { countTokens, generate } from '#shared/kinds/generate/generate.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { decodeChat, decodeCompletions } from './chat/decode.ts'
@@ -168,10 +168,9 @@ async function prepareGenerate(
   })
   const request = await runYielding(decoding)
   const { model, stream } = request
-  Object.assign(
-    request,
-    upstreamFields(caller, getModel(context, caller, model, 'inference'), (body as { model?: unknown }).model),
-  )
+  const config = getModel(context, caller, model, 'inference')
+  const fields = upstreamFields(caller, config, (body as { model?: unknown }).model)
+  Object.assign(request, fields, affinityField(context, caller, config, request))
   await requireNativeUrls(request, context.config.remoteImages)
   return { model, named: request.named, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }

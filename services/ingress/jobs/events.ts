@@ -105,7 +105,7 @@ const EXCERPT_CHARS = 16 * 1024
 const BYTES_PER_CHAR = 3
 
 /** Fields of the stored body that Sluice added. The answer leaves them out. */
-const OWN_FIELDS: ReadonlySet<string> = new Set(['rights'])
+const OWN_FIELDS: ReadonlySet<string> = new Set(['rights', 'affinity'])
 
 interface InputView {
   readonly input: unknown

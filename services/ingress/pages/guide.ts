@@ -41,6 +41,7 @@ const PARTS: readonly Part[] = [
     batches: 'Files and batches',
     webhooks: 'Webhooks',
     websocket: 'WebSocket',
+    'several-servers': 'Several servers',
     extensions: 'Extensions',
     echo: 'Echo test model',
   }),

@@ -1,6 +1,7 @@
 import type { GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'
+import { affinityOf } from '#shared/engines/upstream/affinity.ts'
 import { answerEvents } from '#shared/engines/upstream/answer.ts'
 import { bodyOf } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
@@ -96,7 +97,9 @@ class AnthropicEngine implements ChatEngine {
   async #call(path: string, request: GenerateRequest, body: object, options: GenerateOptions): Promise<UpstreamCall> {
     const { signal, traceparent } = options
     const headers = { ...this.#headersOf(request), ...(traceparent ? { traceparent } : {}) }
-    return { path, headers, forwarded: request.headers, body: await bodyOf(body), isStream: request.stream, signal }
+    const affinity = affinityOf(request, this.#model)
+    const { headers: forwarded, stream: isStream } = request
+    return { path, headers, forwarded, body: await bodyOf(body), isStream, signal, affinity }
   }
 
   #headersOf({ anthropic }: GenerateRequest): Record<string, string> {

@@ -3,6 +3,7 @@ import type { GenerateEvent, GenerateRequest, Usage } from '#schemas/kinds/gener
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { choicesOf, completesOf } from '#shared/engines/completions.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'
+import { affinityOf } from '#shared/engines/upstream/affinity.ts'
 import { type AnswerDecoder, answerEvents } from '#shared/engines/upstream/answer.ts'
 import type { Exchange } from '#shared/engines/upstream/exchange.ts'
 import { bodyOf } from '#shared/engines/upstream/json.ts'
@@ -88,6 +89,7 @@ class OpenAiEngine implements ChatEngine {
       body: await bodyOf(encode(request, this.#model, config)),
       isStream: request.stream,
       signal: options.signal,
+      affinity: affinityOf(request, this.#model),
     })
     const upstream = { call: (call: UpstreamCall) => this.#call(request, call, () => open(this.#plainConfig)) }
     return answerEvents(upstream, isRaw ? countable(request) : request, open, openDecoder(request))

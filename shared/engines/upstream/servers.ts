@@ -3,6 +3,7 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { UpstreamConfig } from '#schemas/models.ts'
 import type { AdaptiveLimit, Permit } from '#shared/capacity/adaptive-limit.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { KeysInFlight, preferredServer } from './affinity.ts'
 
 export const CALLS_PER_SERVER_MAX = 512
 /** Hosts of OpenAI's own servers, which support parameters that other servers reject. */
@@ -20,6 +21,8 @@ export function addressesOf({ base_url, base_urls = [] }: UpstreamConfig): Serve
 
 export interface Server {
   readonly weight: number
+  /** Identity of the server in the hash of `affinity.ts`. */
+  readonly seed: number
   readonly breaker: Breaker
   readonly limit: AdaptiveLimit
 }
@@ -27,6 +30,16 @@ export interface Server {
 export interface AcquiredPermit<Own extends Server> {
   readonly server: Own
   readonly permit: Permit
+  readonly key: string | undefined
+}
+
+export interface PermitRequest<Own extends Server> {
+  readonly signal: AbortSignal
+  readonly isTimed: boolean
+  /** Servers to exclude. Must not contain all servers. */
+  readonly tried: ReadonlySet<Own>
+  /** Affinity key. If undefined, then the call is placed by load alone. */
+  readonly key: string | undefined
 }
 
 interface QueuedCall {
@@ -34,16 +47,21 @@ interface QueuedCall {
 }
 
 /**
- * The upstream servers of one model. Each call goes to the working server with the lowest load relative to its weight. Calls without a permit wait in
- * a queue. Each waiting call belongs to a job, so the worker's slots bound the queue.
+ * The upstream servers of one model. A call with an affinity key goes to the preferred server of the key (`affinity.ts`). Any other call goes to the working
+ * server with the lowest load relative to its weight. Calls without a permit wait in a queue. Each waiting call belongs to a job, so the worker's
+ * slots bound the queue.
  */
 export class Servers<Own extends Server> {
   readonly all: readonly Own[]
+  readonly #workers: () => number
   readonly #waiting = new Set<QueuedCall>()
+  readonly #keys = new KeysInFlight()
   #next = 0
 
-  constructor(all: readonly Own[]) {
+  /** @param workers Number of workers that share the servers */
+  constructor(all: readonly Own[], workers: () => number) {
     this.all = all
+    this.#workers = workers
   }
 
   get permits(): number {
@@ -53,18 +71,18 @@ export class Servers<Own extends Server> {
   /**
    * Acquires a permit for a call, or waits until one is free.
    *
-   * @param tried Servers to exclude. Must not contain all servers.
    * @throws The signal's reason
    */
-  async acquire(signal: AbortSignal, isTimed: boolean, tried: ReadonlySet<Own>): Promise<AcquiredPermit<Own>> {
+  async acquire(request: PermitRequest<Own>): Promise<AcquiredPermit<Own>> {
+    const { signal } = request
     signal.throwIfAborted()
-    const server = this.#waiting.size === 0 ? this.#choose(tried) : undefined
-    if (server) return { server, permit: server.limit.begin(isTimed) }
+    const acquired = this.#waiting.size === 0 ? this.#tryAcquire(request) : undefined
+    if (acquired) return acquired
     const { promise, resolve, reject } = Promise.withResolvers<AcquiredPermit<Own>>()
     const waiting: QueuedCall = {
       tryEnter: () => {
-        const free = this.#choose(tried)
-        if (free) resolve({ server: free, permit: free.limit.begin(isTimed) })
+        const free = this.#tryAcquire(request)
+        if (free) resolve(free)
         return free !== undefined
       },
     }
@@ -79,8 +97,9 @@ export class Servers<Own extends Server> {
     return await promise.finally(() => signal.removeEventListener('abort', release))
   }
 
-  leave({ server, permit }: AcquiredPermit<Own>): void {
+  leave({ server, permit, key }: AcquiredPermit<Own>): void {
     server.limit.end(permit)
+    if (key !== undefined) this.#keys.remove(key)
     this.admitWaiting()
   }
 
@@ -88,12 +107,24 @@ export class Servers<Own extends Server> {
     for (const waiting of this.#waiting) if (waiting.tryEnter()) this.#waiting.delete(waiting)
   }
 
+  #tryAcquire(request: PermitRequest<Own>): AcquiredPermit<Own> | undefined {
+    const server = this.#choose(request)
+    if (!server) return undefined
+    const { key, isTimed } = request
+    if (key !== undefined) this.#keys.add(key)
+    return { server, permit: server.limit.begin(isTimed), key }
+  }
+
   /** Selects a server for a call. If all servers fail, then any one is selected, so that the caller receives its error. */
-  #choose(tried: ReadonlySet<Own>): Own | undefined {
+  #choose({ tried, key }: PermitRequest<Own>): Own | undefined {
     const untried = this.all.filter((server) => !tried.has(server))
     const working = untried.filter(({ breaker, limit }) => !breaker.isOpen && limit.pausedMs === 0)
-    const free = (working.length > 0 ? working : untried).filter(({ limit }) => limit.hasFreePermit)
+    const candidates = working.length > 0 ? working : untried
+    const free = candidates.filter(({ limit }) => limit.hasFreePermit)
     if (free.length < 2) return free[0]
+    const isPlaced = key !== undefined && !this.#keys.isShared(key, this.#workers())
+    const preferred = isPlaced ? preferredServer(key, candidates) : undefined
+    if (preferred) return preferred
     this.#next = (this.#next + 1) % free.length
     const turned = [...free.slice(this.#next), ...free.slice(0, this.#next)]
     return turned.reduce((best, server) => (loadOf(server) < loadOf(best) ? server : best))

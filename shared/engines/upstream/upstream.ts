@@ -18,6 +18,7 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { seedOf } from './affinity.ts'
 import { connectionError, type ErrorContext, statusError } from './error.ts'
 import { errorSanitizerOf } from './error-sanitizer.ts'
 import { Exchange } from './exchange.ts'
@@ -53,6 +54,8 @@ export interface UpstreamCall {
   /** Whether a streamed answer is requested. The first byte must then arrive within `first_token_ms`. */
   readonly isStream: boolean
   readonly signal: AbortSignal
+  /** Affinity key: calls with an equal key go to one server. Default: the call is placed by load. */
+  readonly affinity?: string | undefined
 }
 
 /** Destination of calls to a server that is started on demand. Calls to any other server go to the base URL. */
@@ -104,7 +107,8 @@ export class Upstream {
     }
     const clean = errorSanitizerOf(model.id, config, this.#headers)
     this.#errorContext = { model: model.id, sanitize: clean, isOwnServer: options.connect !== undefined }
-    this.#servers = new Servers(addressesOf(config).map((address) => this.#serverAt(address, options)))
+    const servers = addressesOf(config).map((address) => this.#serverAt(address, options))
+    this.#servers = new Servers(servers, () => options.share?.workers ?? 1)
     const limits = this.#servers.all.map(({ limit }) => limit)
     this.#partition = options.share
     const isFailing = () => this.#servers.all.every(({ breaker }) => breaker.isOpen)
@@ -127,21 +131,22 @@ export class Upstream {
     }
     if (this.#partition && this.#partition.workers > 1 && this.permits === 0) throw this.#noPartition()
     this.#budget.earn()
-    const acquired = await this.#servers.acquire(call.signal, call.isStream, NO_SERVERS)
+    const acquired = await this.#acquire(call, NO_SERVERS)
     try {
       return await this.#callOn(acquired, call)
     } catch (error) {
       if (!this.#canTryOtherServer(error, call)) throw error
       this.#budget.spend()
-      return await this.#callOn(
-        await this.#servers.acquire(call.signal, call.isStream, new Set([acquired.server])),
-        call,
-      )
+      return await this.#callOn(await this.#acquire(call, new Set([acquired.server])), call)
     }
   }
 
   async close(): Promise<void> {
     await Promise.all(this.#servers.all.map(({ pool }) => pool.destroy()))
+  }
+
+  #acquire({ signal, isStream, affinity }: UpstreamCall, tried: ReadonlySet<HttpServer>) {
+    return this.#servers.acquire({ signal, isTimed: isStream, tried, key: affinity })
   }
 
   /** Error if this worker's part of the limit is zero. Without the error, the call would wait until other workers end or the limit rises. */
@@ -167,6 +172,7 @@ export class Upstream {
     const target = { origin: url.origin, dispatcher: pool }
     return {
       weight,
+      seed: seedOf(base),
       pathOf: pathsAt(url),
       pool,
       connect: connect ?? (() => Promise.resolve(target)),

@@ -8,7 +8,13 @@ import { refuse } from '#services/ingress/body/decode.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { requireEndpoint } from '#services/ingress/callers/keys.ts'
 import type { Caller, IngressContext, JobEndpoint } from '#services/ingress/calls/call.ts'
-import { getModel, requireNativeUrls, upstreamFields, userIdOf } from '#services/ingress/calls/endpoint.ts'
+import {
+  affinityField,
+  getModel,
+  requireNativeUrls,
+  upstreamFields,
+  userIdOf,
+} from '#services/ingress/calls/endpoint.ts'
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { boundMetadata } from '#services/ingress/calls/job-options.ts'
 import { dialectOf } from '#shared/engines/adapt.ts'
@@ -140,7 +146,8 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
   const partsBefore = before.turns.map(({ parts }) => parts.length)
   const decoded = await runYielding(decoding)
   const request = await withHosted(context, caller, asked, decoded, hosted)
-  Object.assign(request, upstreamFields(caller, model, asked.model))
+  const affinity = affinityField(context, caller, model, request, before.conversation?.id)
+  Object.assign(request, upstreamFields(caller, model, asked.model), affinity)
   await requireNativeUrls(request, context.config.remoteImages)
   const { conversation } = before
   if (!conversation) return { request, input: [], history: sharedOf(asked, before, partsBefore, request) }

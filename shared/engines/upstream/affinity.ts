@@ -1,0 +1,192 @@
+/*
+ * Affinity: the calls of a conversation go to one server of the model, whose prefix cache has the start of their prompt.
+ *
+ * The problem: placement by load sends each turn to another server, which computes the whole prompt again. With four servers, every second
+ * cached prompt token was lost.
+ *
+ * 1. The ingress computes the key of the conversation once ({@link affinityKeyOf}). The key is part of the request, so a retry has the same key.
+ * 2. Weighted rendezvous hashing (Thaler and Ravishankar 1998) gives each key an order of the servers. All workers compute the same order
+ *    without a store. A server that leaves moves only its own keys, each to the second server of its order.
+ * 3. Load bound, similar to consistent hashing with bounded loads (Mirrokni et al. 2018): a call above the bound of a server goes to the next
+ *    server of its order. If every server is above its bound, then the least loaded server gets the call.
+ *
+ * The bound is 1.25 times the mean of the calls in flight, or the mean plus a tolerance of 1 to 5 calls if that is more. A worker with few
+ * calls would otherwise exceed the bound by chance. The tolerance depends on the key, so a loaded server always moves the same keys, whose
+ * prompts are then cached on the next server.
+ *
+ * If a key has several calls in flight, then callers share it, such as one prompt for all users. Such calls are placed by load alone.
+ *
+ * Example: 4 servers with 10, 4, 5 and 4 calls in flight. With the new call, the mean is 6. A key with tolerance 4 leaves the first server,
+ * because 11 calls are more than 6 + 4. A key with tolerance 5 stays.
+ */
+
+import { createHash } from 'node:crypto'
+import type { GenerateRequest, Turn } from '#schemas/kinds/generate.ts'
+import type { ModelConfig } from '#schemas/models.ts'
+import { hashOf } from '#shared/lib/id.ts'
+
+const LOAD_BOUND = 1.25
+const TOLERANCE_CALLS = { min: 1, max: 5 }
+/** Calls in flight with one key, in all workers, from which the key counts as shared. */
+const SHARED_KEY_CALLS = 2
+
+/** Headers with the id of a session, most specific first. */
+const SESSION_HEADERS = ['x-session-id', 'x-claude-code-session-id', 'session-id', 'x-session-affinity'] as const
+/** Maximum characters of a session id. A longer header is ignored, and a longer key is cut. */
+const SESSION_CHARS_MAX = 4_096
+/** Maximum characters of a prompt that are hashed. Hashing them takes about 0.1 ms. */
+const HASHED_CHARS_MAX = 32 * 1024
+const KEY_CHARS = 22
+
+interface Conversation {
+  readonly project: string
+  readonly headers: Readonly<Record<string, unknown>>
+  /** Id of a stored conversation. */
+  readonly id?: string | undefined
+}
+
+/**
+ * Whether calls of a model need a key: the model, or one of its fallbacks, has several servers and `affinity: auto`.
+ *
+ * @param find Returns the model with an id
+ */
+export function hasAffinity(model: ModelConfig, find: (id: string) => ModelConfig | undefined): boolean {
+  if (model.affinity === 'auto' && hasSeveralServers(model)) return true
+  return model.fallbacks.some((id) => {
+    const fallback = find(id)
+    return fallback?.affinity === 'auto' && hasSeveralServers(fallback)
+  })
+}
+
+function hasSeveralServers({ engine }: ModelConfig): boolean {
+  return 'base_urls' in engine && (engine.base_urls?.length ?? 0) > 1
+}
+
+/**
+ * Key of the conversation that a request belongs to, 22 characters: a hash of the project and of the first value that exists.
+ *
+ * 1. `prompt_cache_key` of the request.
+ * 2. A session header: `x-session-id`, `x-claude-code-session-id`, `session-id`, `x-session-affinity`.
+ * 3. The id of the stored conversation.
+ * 4. The start of the prompt: model, system prompt, names of the tools, first user turn. These parts are equal in all turns of a
+ *    conversation, also in a chain of `previous_response_id`. Only the first 32,768 characters are hashed.
+ *
+ * Returns undefined for a raw completion without a key or header, because nothing marks the start of its conversation.
+ */
+export function affinityKeyOf(request: GenerateRequest, { project, headers, id }: Conversation): string | undefined {
+  const session = sessionOf(request, headers) ?? id
+  if (session === undefined && request.completion) return undefined
+  const hash = createHash('sha256').update(`${project}\n`)
+  if (session !== undefined) hash.update(session)
+  else for (const text of startOf(request)) hash.update(text)
+  return hash.digest('base64url').slice(0, KEY_CHARS)
+}
+
+function sessionOf({ extra }: GenerateRequest, headers: Conversation['headers']): string | undefined {
+  const key = extra?.prompt_cache_key
+  if (typeof key === 'string' && key !== '') return `key ${key.slice(0, SESSION_CHARS_MAX)}`
+  for (const name of SESSION_HEADERS) {
+    const value = headers[name]
+    if (typeof value === 'string' && value !== '' && value.length <= SESSION_CHARS_MAX) return `session ${value}`
+  }
+  return undefined
+}
+
+function* startOf({ model, turns, tools }: GenerateRequest): Generator<string> {
+  let left = HASHED_CHARS_MAX
+  const first = turns.findIndex(({ role }) => role === 'user')
+  for (const text of [`start ${model}`, ...tools.map(({ name }) => name), ...textsOf(turns.slice(0, first + 1))]) {
+    yield `\n${text.length} `
+    yield text.slice(0, left)
+    left -= text.length
+    if (left <= 0) return
+  }
+}
+
+function textsOf(turns: readonly Turn[]): string[] {
+  return turns.flatMap(({ parts }) =>
+    parts.map((part) => {
+      if ('text' in part && part.text !== undefined) return part.text
+      if (part.type === 'image') return part.url
+      return 'data' in part ? part.data : part.type
+    }),
+  )
+}
+
+/** Affinity key of a call to a model. Undefined if calls of the model are placed by load alone. */
+export function affinityOf({ affinity }: GenerateRequest, model: Pick<ModelConfig, 'affinity'>): string | undefined {
+  return model.affinity === 'auto' ? affinity : undefined
+}
+
+/** Number that represents a server in the hash. Depends only on the URL, so that a change of the list moves few keys. */
+export function seedOf(url: string): number {
+  return mix(hashOf(url))
+}
+
+/** Counts the calls in flight of each key. Memory is bounded by the calls in flight. */
+export class KeysInFlight {
+  readonly #calls = new Map<string, number>()
+
+  /** @param workers Workers that share the servers. Each of them is assumed to have as many calls of the key */
+  isShared(key: string, workers: number): boolean {
+    return (this.#calls.get(key) ?? 0) * workers >= SHARED_KEY_CALLS
+  }
+
+  add(key: string): void {
+    this.#calls.set(key, (this.#calls.get(key) ?? 0) + 1)
+  }
+
+  remove(key: string): void {
+    const left = (this.#calls.get(key) ?? 0) - 1
+    if (left > 0) this.#calls.set(key, left)
+    else this.#calls.delete(key)
+  }
+}
+
+interface Candidate {
+  readonly seed: number
+  readonly weight: number
+  readonly limit: { readonly inFlight: number; readonly hasFreePermit: boolean }
+}
+
+/**
+ * The first server in the order of the key that has a free permit and is below its load bound. Undefined if there is none.
+ *
+ * @param working Servers that receive calls at the moment
+ */
+export function preferredServer<Own extends Candidate>(key: string, working: readonly Own[]): Own | undefined {
+  const hash = mix(hashOf(key))
+  const tolerance = TOLERANCE_CALLS.min + (TOLERANCE_CALLS.max - TOLERANCE_CALLS.min) * unitOf(mix(~hash))
+  let [calls, weights] = [1, 0]
+  for (const { limit, weight } of working) {
+    calls += limit.inFlight
+    weights += weight
+  }
+  let best: Own | undefined
+  let bestScore = 0
+  for (const server of working) {
+    const { limit, weight, seed } = server
+    const mean = (calls * weight) / weights
+    const bound = Math.max(LOAD_BOUND * mean, mean + (tolerance * weight * working.length) / weights)
+    // An idle server accepts its keys even if its weight is so small that one call is above its bound.
+    if (!limit.hasFreePermit || (limit.inFlight > 0 && limit.inFlight + 1 > bound)) continue
+    const score = weight / -Math.log(unitOf(mix(hash ^ seed)))
+    if (score <= bestScore) continue
+    best = server
+    bestScore = score
+  }
+  return best
+}
+
+/** Finalizer of MurmurHash3: each bit of the input changes about half of the bits of the result. */
+function mix(value: number): number {
+  let hash = value
+  hash = Math.imul(hash ^ (hash >>> 16), 0x85ebca6b)
+  hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35)
+  return (hash ^ (hash >>> 16)) >>> 0
+}
+
+/** A number between 0 and 1, both excluded. */
+function unitOf(hash: number): number {
+  return (hash + 0.5) / 2 ** 32
+}
