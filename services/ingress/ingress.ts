@@ -3,7 +3,7 @@ import type { Server } from 'node:http'
 import { createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { PoolName } from '#schemas/job.ts'
-import { Budgets } from '#shared/capacity/budgets.ts'
+import { Budgets, budgetsIn } from '#shared/capacity/budgets.ts'
 import { ByteBudget, openDiskFloor, StoredQuota } from '#shared/capacity/byte-budgets.ts'
 import { type AdmittingJobs, admitJob, SubmitQueue } from '#shared/capacity/capacity.ts'
 import { Fleet } from '#shared/capacity/fleet-counts.ts'
@@ -62,6 +62,9 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const closing = new AbortController()
   const { context, fleet } = await openContext(ports, keys, jobs, closing.signal)
   const { store, durable, usage, requests, storage } = context
+  const budgets = budgetsIn(keys.known, Date.now()).length
+  if (budgets > 0 && !ports.models.hasPrices)
+    ports.log.warn({ budgets }, 'budgets have no effect: no model has a price')
   const batches = store && (await startBatches(ports, context, store.files))
   const app = openApp(context)
   const answerPage = openPages(context)

@@ -1,5 +1,6 @@
 import type { BudgetState } from '#schemas/usage.ts'
-import { type ApiKey, type Limits, projectIdOf } from '#shared/keys/keys.ts'
+import { stateOf } from '#shared/keys/changes.ts'
+import { type ApiKey, type Limits, type Project, projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Spender, UsageLedger } from '#shared/store/records.ts'
@@ -41,6 +42,23 @@ type KeyOf = Pick<ApiKey, 'id' | 'project' | 'limits'>
 
 export interface Budget extends Spender {
   readonly usd: number
+}
+
+/** Budgets of all projects and valid keys. */
+export function budgetsIn(
+  known: { readonly keys: readonly ApiKey[]; readonly projects: readonly Project[] },
+  nowMs: number,
+) {
+  const ofProjects = known.projects.map(
+    ({ id, name, limits }) => ({ owner: 'project', id, name, project: id, limits }) as const,
+  )
+  const ofKeys = known.keys
+    .filter((key) => stateOf(key, nowMs) === 'valid')
+    .map((key) => ({ ...key, owner: 'key', project: projectIdOf(key) }) as const)
+  return [...ofProjects, ...ofKeys].flatMap(({ owner, id, name = null, project, limits }) => {
+    const usd = limits?.budget_usd_per_month
+    return usd === undefined ? [] : [{ owner, id, name, project, usd }]
+  })
 }
 
 export function budgetStateOf({ owner, id, usd }: Budget, costNanos: number, month: Month): BudgetState {

@@ -26,12 +26,14 @@ export interface FleetFacts {
   readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
   /** Models for which all upstreams fail, and the number of workers that report this. */
   readonly failing: readonly { readonly model: string; readonly workers: number }[]
+  /** Number of budgets, if no model has a price; otherwise 0. */
+  readonly uselessBudgets: number
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
 }
 
 /** Present problems of the fleet with their remedies, failures first; one finding `ok` if there are none. */
 export function fleetFindings(facts: FleetFacts): readonly Finding[] {
-  const { broker, store, pools, durable, paused, failing, deadLetters } = facts
+  const { broker, store, pools, durable, paused, failing, uselessBudgets, deadLetters } = facts
   const findings = [
     ...(broker.isReachable ? [] : [brokerAway(broker.name)]),
     ...(broker.missing?.length ? [topicsMissing(broker.missing)] : []),
@@ -47,6 +49,7 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
         `To resume: npx sluice resume ${target} ${id}`,
       ),
     ),
+    ...(uselessBudgets > 0 ? [budgetsFinding(uselessBudgets)] : []),
     ...(deadLetters && deadLetters.count > 0 ? [deadFinding(deadLetters)] : []),
   ]
   if (findings.length > 0) return findings.toSorted((a, b) => Number(a.status !== 'fail') - Number(b.status !== 'fail'))
@@ -129,6 +132,14 @@ function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts,
 
 function durationText(seconds: number): string {
   return seconds < 120 ? `${Math.floor(seconds)} s` : `${Math.round(seconds / 60)} min`
+}
+
+function budgetsFinding(count: number): Finding {
+  const budgets = count === 1 ? '1 budget has' : `${count.toLocaleString('en')} budgets have`
+  const message = `${budgets} no effect: no model has a price, so each call costs $0.`
+  const remediation =
+    'Set `price` of the models in models.yaml. With `price: published`, a model gets the price that its provider publishes.'
+  return warned('budgets', message, remediation)
 }
 
 function deadFinding({ count, hasMore }: NonNullable<FleetFacts['deadLetters']>): Finding {

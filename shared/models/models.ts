@@ -7,6 +7,7 @@ import type { Price } from '#schemas/price.ts'
 import { ConfigError } from '#shared/config/config.ts'
 import { problemTexts } from '#shared/config/problem.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
+import { insertPublishedPrices } from './published-prices.ts'
 
 const NEAREST_MAX = 5
 const FILE_BYTES_MAX = 4 * 1024 * 1024
@@ -92,6 +93,13 @@ export class ModelCatalogue implements Models {
     return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
   }
 
+  /** Whether any call can cost something. If not, then no budget has an effect. */
+  get hasPrices(): boolean {
+    return [this.#codePrice, ...this.#models.map(({ price }) => price)].some(
+      (price) => price !== undefined && Object.values(price).some((amount) => amount > 0),
+    )
+  }
+
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
@@ -140,6 +148,8 @@ export function readModels(path: string): ModelsFile {
   } catch (error) {
     throw new ConfigError([`MODELS_FILE: ${path}: ${unreadable(error)}`])
   }
+  const unknown = insertPublishedPrices(content)
+  if (unknown.length > 0) throw new ConfigError(unknown.map((problem) => `MODELS_FILE: ${path}: ${problem}`))
   const parsed = ModelsFile.safeParse(content)
   if (!parsed.success) {
     const problems = problemTexts(parsed.error, content, ModelsFile)

@@ -8,6 +8,7 @@ import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { modelNotFound } from '#services/ingress/calls/endpoint.ts'
+import { budgetsIn } from '#shared/capacity/budgets.ts'
 import { type Finding, runCheck } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { type FleetFacts, fleetFindings, type PoolFacts } from '#shared/doctor/fleet.ts'
@@ -355,6 +356,7 @@ async function factsOf(context: IngressContext): Promise<FleetFacts> {
     },
     paused: pauses.all,
     failing: openCircuitsOf(context),
+    uselessBudgets: context.models.hasPrices ? 0 : budgetsIn(context.keys.known, Date.now()).length,
     deadLetters: await cachedOr(deadLetterCounts, broker, () => countDead(context)),
   }
 }

@@ -9,8 +9,7 @@ import {
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { projectIdNamed } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
-import type { Budget } from '#shared/capacity/budgets.ts'
-import { stateOf } from '#shared/keys/changes.ts'
+import { budgetsIn } from '#shared/capacity/budgets.ts'
 import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -108,26 +107,13 @@ function rangeOf({ from, to, group_by }: ReadUsage): { from: string; to: string 
 
 /** Budgets of the calling key and its project. Operators receive all budgets, those with the largest spent part first. */
 async function budgetsFor(context: IngressContext, { key }: Call, project: string | undefined): Promise<BudgetState[]> {
-  const { budgets } = context
+  const { budgets, keys } = context
+  const asked = budgetsIn(keys.known, Date.now()).filter((budget) => (project ?? budget.project) === budget.project)
   const states = hasScope(key, 'admin')
-    ? await budgets.statesOf(allBudgets(context, project))
+    ? await budgets.statesOf(asked.slice(0, BUDGETS_MAX))
     : await budgets.stateOf(key)
-  const names = { key: namesOf(context, 'key'), project: namesOf(context, 'project') }
-  return states.map((state) => ({ ...state, name: names[state.owner](state.id) })).toSorted(bySpentPart)
-}
-
-function allBudgets({ keys }: IngressContext, project: string | undefined): Budget[] {
-  const nowMs = Date.now()
-  const ofProjects = keys.known.projects.flatMap(({ id, limits }): Budget[] => {
-    const usd = limits.budget_usd_per_month
-    return usd === undefined || (project ?? id) !== id ? [] : [{ owner: 'project', id, usd }]
-  })
-  const ofKeys = keys.known.keys.flatMap((key): Budget[] => {
-    const usd = key.limits?.budget_usd_per_month
-    const isAsked = (project ?? projectIdOf(key)) === projectIdOf(key)
-    return usd === undefined || !isAsked || stateOf(key, nowMs) !== 'valid' ? [] : [{ owner: 'key', id: key.id, usd }]
-  })
-  return [...ofProjects, ...ofKeys].slice(0, BUDGETS_MAX)
+  const names = new Map(asked.map(({ id, name }) => [id, name]))
+  return states.map((state) => ({ ...state, name: names.get(state.id) ?? null })).toSorted(bySpentPart)
 }
 
 function bySpentPart(a: BudgetState, b: BudgetState): number {

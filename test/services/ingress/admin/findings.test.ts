@@ -57,6 +57,15 @@ describe('GET /v1/admin/findings', () => {
     expect(await answer.text()).toContain('sluice_attached_jobs{pool="inference"')
   })
 
+  it('reports budgets that have no effect, because no model has a price', async () => {
+    await using admin = await openAdmin()
+    const found = async () => await dataOf(await admin.as('op').get('/v1/admin/findings?of=fleet'))
+    expect((await found()).map(({ check }) => check)).toEqual(['fleet'])
+    await admin.as('op').post('/v1/admin/projects', { name: 'lab', limits: { budget_usd_per_month: 5 } })
+    const message = '1 budget has no effect: no model has a price, so each call costs $0.'
+    await until(async () => (await found()).some((finding) => finding.message === message))
+  })
+
   it('names a model whose upstream fails repeatedly', async () => {
     const upstream = { type: 'openai', base_url: 'http://127.0.0.1:1/v1', breaker: { failures: 2, reset_ms: 60_000 } }
     await using stack = await startStack({ models: [{ id: 'gone', engine: upstream }] })
@@ -97,6 +106,7 @@ describe('the fleet findings', () => {
     durable: { count: 49, max: 100 },
     paused: [],
     failing: [],
+    uselessBudgets: 0,
     deadLetters: { count: 0, hasMore: false },
   }
   const checksOf = (more: Partial<FleetFacts>) =>
@@ -119,6 +129,7 @@ describe('the fleet findings', () => {
     ],
     ['half of the job quota is used', { durable: { count: 50, max: 100 } }, ['room warn']],
     ['the job quota is used up', { durable: { count: 100, max: 100 } }, ['room fail']],
+    ['a budget exists, but no model has a price', { uselessBudgets: 1 }, ['budgets warn']],
     ['jobs wait for long, but slots are free', { pools: [{ ...pool, waiting: 9, oldestSeconds: 90 }] }, ['fleet ok']],
     [
       'several problems, the worst first',
