@@ -79,6 +79,55 @@ export const UsageReport = z.object({
 })
 export type UsageReport = z.infer<typeof UsageReport>
 
+/** Interval of the samples of the last day. Older samples cover 5 minutes, for 7 days. */
+export const HISTORY_SAMPLE_SECONDS = 15
+/** Length and interval in seconds of each range of `GET /v1/history`. */
+export const HISTORY_RANGES = {
+  '15m': { length: 900, step: 15 },
+  '1h': { length: 3_600, step: 30 },
+  '6h': { length: 21_600, step: 180 },
+  '24h': { length: 86_400, step: 600 },
+  '7d': { length: 604_800, step: 3_600 },
+} as const
+export type HistoryRange = keyof typeof HISTORY_RANGES
+
+/** Query of `GET /v1/history` (docs/operate/usage.md, History). */
+export const ReadHistory = z.object({
+  range: z
+    .enum(Object.keys(HISTORY_RANGES) as [HistoryRange, ...HistoryRange[]])
+    .default('1h')
+    .describe('Time until now. A longer range has longer intervals'),
+  project: ReadUsage.shape.project,
+  beta: z.unknown().optional().describe('Ignored. Some SDKs add this parameter to every query'),
+})
+
+const Seconds = z.number().min(0).nullable()
+
+export const HistoryPoint = z.object({
+  at: z.int().describe('Start of the interval, in Unix seconds'),
+  calls: Count.describe('Calls and jobs that ended in the interval'),
+  failed: Count.describe('Calls with the status 429 or at least 500, and failed jobs'),
+  input_tokens: Count,
+  output_tokens: Count,
+  cost_usd: z.number().min(0),
+  queue_seconds: Seconds.describe('Mean time in the queue of attached calls; null: none'),
+  queue_seconds_max: Seconds,
+  first_output_seconds: Seconds.describe('Mean time to the first token or other output of attached calls; null: none'),
+  first_output_seconds_max: Seconds,
+  running: Count.describe('Maximum of running calls and jobs'),
+  waiting: Count.describe('Maximum of queued calls and jobs'),
+})
+
+export const HistoryReport = z.object({
+  object: z.literal('history'),
+  project: z.string().nullable().describe('null: the whole service'),
+  from: z.int().describe('Unix seconds'),
+  to: z.int().describe('Unix seconds'),
+  step_seconds: z.int().describe('Length of an interval'),
+  data: z.array(HistoryPoint).describe('All intervals, oldest first, also those without calls'),
+})
+export type HistoryReport = z.infer<typeof HistoryReport>
+
 const Amount = z.int().min(0).default(0)
 
 /** Usage of one attempt, stored with its job. */

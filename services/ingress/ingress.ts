@@ -17,6 +17,8 @@ import type { Ports } from '#shared/ports.ts'
 import { preparingOf } from '#shared/prepare-progress.ts'
 import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
+import type { StoreView } from '#shared/store/store.ts'
+import { type Gauges, HistoryRecorder, WHOLE_SERVICE } from '#shared/usage/history.ts'
 import { RequestBatches } from '#shared/usage/request-log.ts'
 import { UsageBatches } from '#shared/usage/usage.ts'
 import { ADMIN_METRICS, isMetricsOfOthers } from './admin/fleet.ts'
@@ -61,7 +63,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const jobs = await openAttached(ports)
   const closing = new AbortController()
   const { context, fleet } = await openContext(ports, keys, jobs, closing.signal)
-  const { store, durable, usage, requests, storage } = context
+  const { store, durable, usage, requests, history, storage } = context
   const budgets = budgetsIn(keys.known, Date.now()).length
   if (budgets > 0 && !ports.models.hasPrices)
     ports.log.warn({ budgets }, 'budgets have no effect: no model has a price')
@@ -115,6 +117,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await batches?.close()
       await usage?.close()
       await requests?.close()
+      await history?.close()
       await storage.close()
       await fleet?.close()
       await durable?.close()
@@ -133,12 +136,31 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const onDropped = (rows: number) => metrics.requestLogDropped.inc(rows)
   const requests =
     store && config.isRequestLogOn ? new RequestBatches({ requests: store.requests, log, onDropped }) : undefined
+  const history = store && new HistoryRecorder({ store: store.history, log, gauges: () => workByProject(jobs, store) })
   const endpoints = [...JOB_ENDPOINTS, ...ports.extensions.map(endpointOf)]
   const context: IngressContext = {
     ...{ config, log, metrics, jobs, durable, closing, models, endpoints, blobs, store, broker, pauses },
-    ...{ keys, ...limiting, usage, requests, budget, storage, submitQueue: new SubmitQueue() },
+    ...{ keys, ...limiting, usage, requests, history, budget, storage, submitQueue: new SubmitQueue() },
   }
   return { context, fleet }
+}
+
+/** Running and queued work now, by project and of the whole service. The counts of durable jobs are those of the whole fleet. */
+async function workByProject(jobs: AttachedJobs, store: StoreView): Promise<Map<string, Gauges>> {
+  const found = new Map<string, { -readonly [Name in keyof Gauges]: number }>()
+  const add = (project: string, name: keyof Gauges, count: number) => {
+    for (const one of [project, WHOLE_SERVICE]) {
+      const gauges = found.get(one) ?? { running: 0, waiting: 0, jobsRunning: 0, jobsWaiting: 0 }
+      gauges[name] += count
+      found.set(one, gauges)
+    }
+  }
+  for (const { envelope, state } of jobs.all()) add(envelope.tenant, state === 'running' ? 'running' : 'waiting', 1)
+  for (const { tenant, state, count } of await store.tenants.depth()) {
+    if (state === 'in_progress') add(tenant, 'jobsRunning', count)
+    else if (state === 'queued') add(tenant, 'jobsWaiting', count)
+  }
+  return found
 }
 
 async function openAttached({ config, log, metrics, broker, blobs, version, pauses }: Ports): Promise<AttachedJobs> {

@@ -68,7 +68,7 @@ import {
   updateConversation,
 } from './endpoints/responses/conversations.ts'
 import { cancelResponse, deleteResponse, getResponse, listInputItems } from './endpoints/responses/read.ts'
-import { readUsage } from './endpoints/usage.ts'
+import { readHistory, readUsage } from './endpoints/usage.ts'
 import { getInput, streamEvents } from './jobs/events.ts'
 import { cancelJob, deleteJob, getJob, getResult, listSteps, redriveJob, replayJob, submitJob } from './jobs/jobs.ts'
 import { refusePlain, WS_PATH } from './ws/sockets.ts'
@@ -185,6 +185,7 @@ const OTHER_ROUTES: readonly Route[] = [
   { method: 'GET', path: '/v1/models/*', format: 'openai', handle: retrieveModel },
   { method: 'GET', path: '/v1/key', format: 'openai', scope: 'any', handle: readOwnKey },
   { method: 'GET', path: '/v1/usage', format: 'openai', scope: 'any', handle: readUsage },
+  { method: 'GET', path: '/v1/history', format: 'openai', scope: 'any', handle: readHistory },
   { method: 'POST', path: '/v1/jobs', format: 'openai', isCall: true, hasBody: true, handle: submitJob },
   { method: 'GET', path: '/v1/jobs', format: 'openai', handle: listJobs },
   { method: 'GET', path: '/v1/jobs/:id', format: 'openai', handle: getJob },

@@ -22,6 +22,7 @@ import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
+import { HistoryRecorder } from '#shared/usage/history.ts'
 import { type SharedKey, sharedKeyOf, signingKeys } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
 
@@ -56,7 +57,8 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const sweeps = new Sweeps({ store, broker, blobs, log, metrics, models, presence, boot, callMsMax, requestLog })
   const policy = { allowPrivate: config.webhookAllowPrivate }
   const sender = new WebhookSender({ store, log, metrics, version, keysOf: signingKeys(keys, shared), policy })
-  const loops = openLoops(ports, store, sweeps, sender)
+  const history = new HistoryRecorder({ store: store.history, log })
+  const loops = openLoops(ports, store, sweeps, sender, history)
   const drain = async (signal: AbortSignal) => {
     await Promise.all(loops.map((loop) => loop.stop()))
     await sender.drain(signal)
@@ -68,6 +70,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
     drain,
     async close() {
       await drain(AbortSignal.abort())
+      await history.close()
       await presence.close()
       await keys.close()
     },
@@ -90,6 +93,7 @@ function openLoops(
   store: StoreView,
   sweeps: Sweeps,
   sender: WebhookSender,
+  history: HistoryRecorder,
 ): Loop[] {
   // The reaper's lease is shorter than the leases of workers. If a store outage outlasts the leases of workers, then it outlasts the
   // reaper's lease too. The reaper then waits again before it requeues jobs.
@@ -113,7 +117,7 @@ function openLoops(
       ...resting,
       name: 'usage',
       intervalMs: SECOND_MS,
-      run: () => enterEnded(store.usage, models, config.isRequestLogOn),
+      run: () => enterEnded(store.usage, models, { isLogged: config.isRequestLogOn, history }),
     }),
     new Loop({ ...common, name: 'backlog', intervalMs: BACKLOG_MS, run: () => sweeps.readBacklog() }),
     new Loop({

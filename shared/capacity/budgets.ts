@@ -4,7 +4,7 @@ import { type ApiKey, type Limits, type Project, projectIdOf } from '#shared/key
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Spender, UsageLedger } from '#shared/store/records.ts'
-import { type Month, monthOf } from '#shared/usage/month.ts'
+import { type Month, monthOf } from '#shared/usage/usage.ts'
 import { type Fleet, Running } from './fleet-counts.ts'
 import { refusal } from './rate-limits.ts'
 

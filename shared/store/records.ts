@@ -231,8 +231,56 @@ export interface UsageLedger {
   spent(of: readonly Spender[], from: string, to: string): Promise<Spent[]>
 }
 
+/** Figures of one interval: of a project, or of the whole service if the project is empty. */
+export interface HistorySample {
+  readonly project: string
+  /** Start of the interval, in Unix seconds. */
+  readonly atSeconds: number
+  readonly calls: number
+  readonly failed: number
+  readonly inputTokens: number
+  readonly outputTokens: number
+  readonly costNanos: number
+  /** Calls with a known time in the queue, the sum of these times, and the maximum. */
+  readonly queueCalls: number
+  readonly queueMs: number
+  readonly queueMsMax: number
+  /** Calls with output, the sum of the times to the first output, and the maximum. */
+  readonly firstCalls: number
+  readonly firstMs: number
+  readonly firstMsMax: number
+  /** Attached calls. */
+  readonly running: number
+  readonly waiting: number
+  /** Durable jobs. */
+  readonly jobsRunning: number
+  readonly jobsWaiting: number
+}
+
+/** From `from` to before `to`, in Unix seconds, with one sample per `step` seconds that has any. */
+export interface HistoryQuery {
+  readonly project: string
+  readonly from: number
+  readonly to: number
+  readonly step: number
+}
+
+/** Figures of the service over time (docs/operate/usage.md, History). */
+export interface HistoryStore {
+  /** Adds samples of one process, which are combined with those of other processes. */
+  add(samples: readonly HistorySample[]): Promise<void>
+  read(query: HistoryQuery): Promise<HistorySample[]>
+  /**
+   * Merges samples before `fineAfter` into one per 5 minutes, and deletes those before `purgeBefore`; at most `limit` of each.
+   *
+   * @returns Whether there may be more
+   */
+  tidy(fineAfter: number, purgeBefore: number, limit: number): Promise<boolean>
+}
+
 export interface HasUsage {
   readonly usage: UsageLedger
+  readonly history: HistoryStore
 }
 
 /** Reads of unended jobs by tenant, for limits per tenant and fair queues. */

@@ -1,18 +1,28 @@
 import { Metered } from '#schemas/usage.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { EndedJob, UsageLedger } from '#shared/store/records.ts'
+import type { HistoryRecorder } from './history.ts'
 import { requestOfJob } from './request-log.ts'
 import { entryOf, NOTHING } from './usage.ts'
 
 const JOBS_MAX = 200
 
+interface EndedOptions {
+  /** Whether the request log is kept. Default: true. */
+  readonly isLogged?: boolean
+  readonly history?: HistoryRecorder
+}
+
 /**
- * Adds ended durable jobs to the usage ledger, at the present prices, and to the request log.
+ * Adds ended durable jobs to the usage ledger, at the present prices, to the request log and to the history.
  *
- * @param isLogged Whether the request log is kept
  * @returns True if more ended jobs may follow
  */
-export async function enterEnded(ledger: UsageLedger, models: ModelCatalogue, isLogged = true): Promise<boolean> {
+export async function enterEnded(
+  ledger: UsageLedger,
+  models: ModelCatalogue,
+  { isLogged = true, history }: EndedOptions = {},
+): Promise<boolean> {
   const ended = await ledger.listEnded(JOBS_MAX)
   if (ended.length === 0) return false
   const entered = ended.map((job) => {
@@ -20,6 +30,7 @@ export async function enterEnded(ledger: UsageLedger, models: ModelCatalogue, is
     return { jobId: job.jobId, ...entry, request: isLogged ? requestOfJob(job, entry) : undefined }
   })
   await ledger.enter(entered)
+  for (const entry of entered) history?.add(entry)
   return ended.length === JOBS_MAX
 }
 

@@ -117,6 +117,19 @@ export function dayOf(unixMs: number): string {
   return hourOf(unixMs).slice(0, 10)
 }
 
+export interface Month {
+  readonly name: string
+  readonly from: string
+  readonly to: string
+  readonly endsAtMs: number
+}
+
+export function monthOf(unixMs: number): Month {
+  const day = dayOf(unixMs)
+  const endsAtMs = Date.UTC(Number(day.slice(0, 4)), Number(day.slice(5, 7)))
+  return { name: day.slice(0, 7), from: `${day.slice(0, 7)}-01`, to: dayOf(endsAtMs - 1), endsAtMs }
+}
+
 export function callCost(metered: Metered, price: Price | undefined, isCompleted: boolean): number | undefined {
   const hasPrice = price && Object.values(price).some((amount) => amount > 0)
   return hasPrice ? costNanos(metered, price, isCompleted) : undefined

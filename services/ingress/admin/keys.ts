@@ -33,8 +33,7 @@ import type { ValidKeys } from '#shared/keys/lenient.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 import type { Activity, Spender } from '#shared/store/records.ts'
-import { type Month, monthOf } from '#shared/usage/month.ts'
-import { dayOf } from '#shared/usage/usage.ts'
+import { dayOf, type Month, monthOf } from '#shared/usage/usage.ts'
 import { audit } from './audit.ts'
 
 const NAMED_MAX = 5

@@ -1,7 +1,7 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newRequestId } from '#shared/lib/id.ts'
-import { CANCELLED_STATUS } from '#shared/store/requests.ts'
+import { CANCELLED_STATUS, type RequestRow } from '#shared/store/requests.ts'
 import { traceIdOf, userAgentOf } from '#shared/usage/request-log.ts'
 import type { CallFacts, IngressContext } from './call.ts'
 
@@ -23,7 +23,9 @@ export function attachedIdOf(requestId: string): string {
   return requestId.replace('req_', 'job_')
 }
 
-type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'requests'>
+const TOO_MANY_REQUESTS = 429
+
+type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'requests' | 'history'>
 
 /**
  * Records the end of a call: one access-log line, the metrics of route, outcome and duration, and a row of the request log. Bodies,
@@ -100,7 +102,7 @@ export class CallLog {
       return
     const { status, durationMs, headers = {} } = this.#end
     const endedAtMs = Date.now()
-    this.#context.requests?.add({
+    const row: RequestRow = {
       ...{ id: this.requestId, project, keyId, endedAtMs, startedAtMs: endedAtMs - Math.round(durationMs) },
       ...this.#handled,
       model: facts.model ?? null,
@@ -120,6 +122,12 @@ export class CallLog {
       batchId: null,
       traceId: traceIdOf(headers.traceparent?.toString()),
       userAgent: userAgentOf(headers['user-agent']),
+    }
+    this.#context.requests?.add(row)
+    this.#context.history?.add({
+      ...row,
+      ...{ calls: 1, failed: row.status >= 500 || row.status === TOO_MANY_REQUESTS ? 1 : 0 },
+      ...{ queueMs: facts.queue_ms, firstOutputMs: facts.first_output_ms },
     })
     this.#handled = undefined
   }

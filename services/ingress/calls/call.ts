@@ -34,6 +34,7 @@ import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { StoreView } from '#shared/store/store.ts'
+import type { HistoryRecorder } from '#shared/usage/history.ts'
 import type { RequestBatches } from '#shared/usage/request-log.ts'
 import type { UsageBatches } from '#shared/usage/usage.ts'
 
@@ -62,6 +63,7 @@ export interface IngressContext {
   readonly usage: UsageBatches | undefined
   /** Undefined if the request log is off. */
   readonly requests: RequestBatches | undefined
+  readonly history: HistoryRecorder | undefined
   readonly budget: ByteBudget
   readonly storage: StoredQuota
   readonly submitQueue: SubmitQueue

@@ -1,6 +1,9 @@
 import {
   type BudgetState,
+  HISTORY_RANGES,
+  type HistoryReport,
   HOURS_DAYS,
+  ReadHistory,
   ReadUsage,
   USAGE_DAYS_MAX,
   type UsageReport,
@@ -13,9 +16,9 @@ import { budgetsIn } from '#shared/capacity/budgets.ts'
 import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { UsageAmounts } from '#shared/store/records.ts'
-import { monthOf } from '#shared/usage/month.ts'
-import { dayOf } from '#shared/usage/usage.ts'
+import type { HistorySample, UsageAmounts } from '#shared/store/records.ts'
+import { WHOLE_SERVICE } from '#shared/usage/history.ts'
+import { dayOf, monthOf } from '#shared/usage/usage.ts'
 
 const DAY_MS = 86_400_000
 const NANOS_PER_USD = 1_000_000_000
@@ -137,5 +140,52 @@ function totalOf(all: readonly UsageAmounts[]): UsageAmounts {
     outputTokens: sum(({ outputTokens }) => outputTokens),
     audioMs: sum(({ audioMs }) => audioMs),
     costNanos: sum(({ costNanos }) => costNanos),
+  }
+}
+
+/**
+ * GET /v1/history (docs/operate/usage.md, History): figures of the caller's project over time. Operators receive those of
+ * the whole service, or of the project that they name.
+ *
+ * @throws ServiceError `invalid_value`; `permission_denied` for another project; `jobs_unavailable` without a store
+ */
+export async function readHistory(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ReadHistory, call.query)
+  const { range, project: asked } = parseBody(ReadHistory, { ...call.query }, 'openai')
+  const project = projectFor(context, call, asked)
+  const { store } = context
+  if (!store) throw new ServiceError('jobs_unavailable', 'History is not available: the deployment has no database.')
+  const { length, step } = HISTORY_RANGES[range]
+  // The last interval ends now or later, so that the newest sample is included.
+  const to = (Math.floor(Date.now() / 1_000 / step) + 1) * step
+  const from = to - length
+  const found = await store.history.read({ project: project ?? WHOLE_SERVICE, from, to, step })
+  const byTime = new Map(found.map((sample) => [sample.atSeconds, sample]))
+  const data = Array.from({ length: length / step }, (_, nth) =>
+    pointOf(from + nth * step, byTime.get(from + nth * step)),
+  )
+  const report: HistoryReport = { object: 'history', project: project ?? null, from, to, step_seconds: step, data }
+  await call.reply.whole(report)
+}
+
+function pointOf(at: number, sample: HistorySample | undefined): HistoryReport['data'][number] {
+  const { calls = 0, failed = 0, inputTokens = 0, outputTokens = 0, costNanos = 0 } = sample ?? {}
+  const { queueCalls = 0, queueMs = 0, queueMsMax = 0, firstCalls = 0, firstMs = 0, firstMsMax = 0 } = sample ?? {}
+  const { running = 0, waiting = 0, jobsRunning = 0, jobsWaiting = 0 } = sample ?? {}
+  return {
+    ...{
+      at,
+      calls,
+      failed,
+      input_tokens: inputTokens,
+      output_tokens: outputTokens,
+      cost_usd: costNanos / NANOS_PER_USD,
+    },
+    queue_seconds: queueCalls === 0 ? null : queueMs / queueCalls / 1_000,
+    queue_seconds_max: queueCalls === 0 ? null : queueMsMax / 1_000,
+    first_output_seconds: firstCalls === 0 ? null : firstMs / firstCalls / 1_000,
+    first_output_seconds_max: firstCalls === 0 ? null : firstMsMax / 1_000,
+    running: running + jobsRunning,
+    waiting: waiting + jobsWaiting,
   }
 }

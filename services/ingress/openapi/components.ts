@@ -13,7 +13,7 @@ import { CreateBatch } from '#schemas/batches/batch.ts'
 import { FileForm } from '#schemas/files.ts'
 import { SubmitJob } from '#schemas/jobs.ts'
 import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/request.ts'
-import { UsageReport } from '#schemas/usage.ts'
+import { HistoryReport, UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
 
 /** Request bodies by component name, except those of job endpoints. `addFile` adds the field with the file to a form. */
@@ -54,6 +54,7 @@ export const ANSWERS = {
   ModelList: models.ModelListAnswer,
   ModelInfoList: models.ModelInfoListAnswer,
   UsageReport,
+  HistoryReport,
   Job: jobs.JobAnswer,
   JobList: jobs.JobListAnswer,
   JobDeleted: jobs.JobDeletedAnswer,

@@ -3,7 +3,7 @@ import { ListBatches, ListMessageBatches } from '#schemas/batches/batch.ts'
 import { ListFiles } from '#schemas/files.ts'
 import { ListJobs } from '#schemas/jobs.ts'
 import { ListModels } from '#schemas/models.ts'
-import { ReadUsage } from '#schemas/usage.ts'
+import { ReadHistory, ReadUsage } from '#schemas/usage.ts'
 import { AFTER_EVENT, type Answer, type Operations, ok } from './operation.ts'
 
 const ACCEPTED: Answer = { description: 'The new job.', json: ['Job'], headers: ['location', 'retry-after'] }
@@ -223,6 +223,12 @@ export const ACCOUNT: Operations = {
     description: 'Calls, tokens and cost per project, API key, model, endpoint, day or hour.',
     query: ReadUsage.omit({ beta: true }),
     answers: { 200: { description: 'The usage report.', json: ['UsageReport'], media: ['text/csv'] } },
+  },
+  'GET /v1/history': {
+    ...{ id: 'getHistory', tag: 'Account', guide: 'usage#history', summary: 'Retrieve figures over time' },
+    description: 'Calls, tokens, cost, queue times and times to the first output in equal intervals.',
+    query: ReadHistory.omit({ beta: true }),
+    answers: ok('The intervals, oldest first.', 'HistoryReport'),
   },
   'GET /v1/webhook-secrets': {
     ...{ id: 'listWebhookSecrets', tag: 'Account', guide: 'webhooks', summary: 'List webhook signing secrets' },

@@ -120,6 +120,10 @@ export class AttachedJobs implements JobOwner {
     return this.#jobs.size
   }
 
+  all(): Iterable<AttachedJob> {
+    return this.#jobs.values()
+  }
+
   count(pool: PoolName, state: 'queued' | 'running'): number {
     return this.#jobs.count(pool, state)
   }

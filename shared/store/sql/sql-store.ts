@@ -68,7 +68,7 @@ import * as statements from './statements.ts'
 import { OWNED, REDRIVE, RENEW, SPARE } from './statements.ts'
 import { SqlStoredBytes, tenantReads } from './tenants.ts'
 import * as moves from './transitions.ts'
-import { SqlUsage } from './usage.ts'
+import { SqlHistory, SqlUsage } from './usage.ts'
 
 /** Maximum due messages that one statement examines, and maximum statements per call that postpone blocked messages. */
 const LOOK = 100
@@ -86,6 +86,7 @@ const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran th
 export class SqlStore implements Store {
   readonly tenants: ReturnType<typeof tenantReads>
   readonly usage: SqlUsage
+  readonly history: SqlHistory
   readonly operator: SqlOperator
   readonly files: SqlFiles
   readonly conversations: SqlConversations
@@ -98,6 +99,7 @@ export class SqlStore implements Store {
     this.#db = db
     this.tenants = tenantReads(db)
     this.usage = new SqlUsage(db)
+    this.history = new SqlHistory(db)
     this.operator = new SqlOperator(db)
     this.files = new SqlFiles(db)
     this.conversations = new SqlConversations(db)

@@ -2,6 +2,9 @@ import type {
   Activity,
   EndedJob,
   EnteredJob,
+  HistoryQuery,
+  HistorySample,
+  HistoryStore,
   Spender,
   UsageAmounts,
   UsageEntry,
@@ -264,4 +267,122 @@ function endedOf(row: Row): EndedJob {
   const job = row.id == null ? null : jobOf(row)
   const batchId = batch_id == null ? null : String(batch_id)
   return { ...whose, ...what, metered: jsonOf(ended_metered), endedAtMs: Number(ended_at_ms), job, batchId }
+}
+
+/** Counters of a sample, whose sum over several processes or intervals is the total, and values of which the maximum counts. */
+const COUNTERS = [
+  ...['calls', 'failed', 'input_tokens', 'output_tokens', 'cost_nanos', 'queue_calls', 'queue_ms'],
+  ...['first_calls', 'first_ms'],
+]
+const PEAKS = ['queue_ms_max', 'first_ms_max', 'jobs_running', 'jobs_waiting']
+/** Attached work: summed over the processes of an interval. Over several intervals, the maximum counts. */
+const ATTACHED = ['running', 'waiting']
+const FIGURES = [...COUNTERS, ...PEAKS, ...ATTACHED]
+const SAMPLE_COLUMNS = ['project', 'at_s', ...FIGURES].join(', ')
+
+const higher = (name: string) => `CASE WHEN held.${name} > excluded.${name} THEN held.${name} ELSE excluded.${name} END`
+const upsertSamples = (summed: readonly string[], peaks: readonly string[]) =>
+  `ON CONFLICT (project, at_s) DO UPDATE SET ${[
+    ...summed.map((name) => `${name} = held.${name} + excluded.${name}`),
+    ...peaks.map((name) => `${name} = ${higher(name)}`),
+  ].join(', ')}`
+
+const ADD_SAMPLES: Write = {
+  postgres: {
+    name: 'history_add',
+    sql: `INSERT INTO history_samples AS held (${SAMPLE_COLUMNS})
+      SELECT ${SAMPLE_COLUMNS} FROM json_to_recordset(CAST(:rows AS json))
+        AS row(project text, ${['at_s', ...FIGURES].map((name) => `${name} bigint`).join(', ')})
+      ORDER BY project, at_s ${upsertSamples([...COUNTERS, ...ATTACHED], PEAKS)}`,
+  },
+  sqlite: [
+    `INSERT INTO history_samples AS held (${SAMPLE_COLUMNS})
+      SELECT ${['project', 'at_s', ...FIGURES].map((name) => `value->>'${name}'`).join(', ')} FROM json_each(:rows)
+      WHERE TRUE ${upsertSamples([...COUNTERS, ...ATTACHED], PEAKS)}`,
+  ],
+}
+
+/** Old samples that are merged into one per {@link MERGED_SECONDS}. Both statements of SQLite pick the same rows. */
+const MERGED_SECONDS = 300
+const FINE = `SELECT project, at_s FROM history_samples WHERE at_s % ${MERGED_SECONDS} <> 0 AND at_s < CAST(:before AS bigint)
+  ORDER BY at_s, project LIMIT :limit`
+const aggregate = (name: string) => (COUNTERS.includes(name) ? `CAST(sum(${name}) AS bigint)` : `max(${name})`)
+const MERGE_SAMPLES_HEAD = `INSERT INTO history_samples AS held (${SAMPLE_COLUMNS})
+  SELECT project, at_s - at_s % ${MERGED_SECONDS}, ${FIGURES.map(aggregate).join(', ')}`
+const MERGE_SAMPLES_TAIL = `GROUP BY 1, 2 ORDER BY 1, 2 ${upsertSamples(COUNTERS, [...PEAKS, ...ATTACHED])}`
+const MERGE_SAMPLES: Write = {
+  postgres: {
+    name: 'history_merge',
+    sql: `WITH picked AS MATERIALIZED (${FINE}), gone AS (
+        DELETE FROM history_samples AS fine USING picked
+        WHERE fine.project = picked.project AND fine.at_s = picked.at_s RETURNING fine.*)
+      ${MERGE_SAMPLES_HEAD} FROM gone ${MERGE_SAMPLES_TAIL}`,
+  },
+  sqlite: [
+    `WITH picked AS MATERIALIZED (${FINE})
+      ${MERGE_SAMPLES_HEAD} FROM history_samples WHERE (project, at_s) IN (SELECT * FROM picked) ${MERGE_SAMPLES_TAIL}`,
+    `DELETE FROM history_samples WHERE (project, at_s) IN (${FINE})`,
+  ],
+}
+const FIND_FINE: Statement = {
+  name: 'history_fine',
+  sql: `SELECT 1 FROM history_samples WHERE at_s % ${MERGED_SECONDS} <> 0 AND at_s < CAST(:before AS bigint) LIMIT 1`,
+}
+const PURGE_SAMPLES: Statement = {
+  name: 'history_purge',
+  sql: `DELETE FROM history_samples WHERE (project, at_s) IN (
+    SELECT project, at_s FROM history_samples WHERE at_s < CAST(:before AS bigint) ORDER BY at_s LIMIT :limit) RETURNING at_s`,
+}
+const READ_SAMPLES: Statement = {
+  name: 'history_read',
+  sql: `SELECT at_s - at_s % CAST(:step AS bigint) AS at_s, ${FIGURES.map((name) => `${aggregate(name)} AS ${name}`).join(', ')}
+    FROM history_samples WHERE project = :project AND at_s >= CAST(:from_s AS bigint) AND at_s < CAST(:to_s AS bigint)
+    GROUP BY 1 ORDER BY 1`,
+}
+
+export class SqlHistory implements HistoryStore {
+  readonly #db: SqlDatabase
+
+  constructor(db: SqlDatabase) {
+    this.#db = db
+  }
+
+  async add(samples: readonly HistorySample[]): Promise<void> {
+    await this.#db.write(ADD_SAMPLES, { rows: JSON.stringify(samples.map(sampleRow)) })
+  }
+
+  async read({ project, from, to, step }: HistoryQuery): Promise<HistorySample[]> {
+    const rows = await this.#db.run(READ_SAMPLES, { project, from_s: from, to_s: to, step })
+    return rows.map((row) => sampleOf(row, project))
+  }
+
+  async tidy(fineAfter: number, purgeBefore: number, limit: number): Promise<boolean> {
+    const purged = await this.#db.run(PURGE_SAMPLES, { before: purgeBefore, limit })
+    const [fine] = await this.#db.run(FIND_FINE, { before: fineAfter })
+    if (fine) await this.#db.write(MERGE_SAMPLES, { before: fineAfter, limit })
+    return purged.length === limit || fine !== undefined
+  }
+}
+
+function sampleRow(sample: HistorySample): Row {
+  const { project, atSeconds, calls, failed, running, waiting } = sample
+  return {
+    ...{ project, at_s: atSeconds, calls, failed, running, waiting },
+    ...{ input_tokens: sample.inputTokens, output_tokens: sample.outputTokens, cost_nanos: sample.costNanos },
+    ...{ queue_calls: sample.queueCalls, queue_ms: sample.queueMs, queue_ms_max: sample.queueMsMax },
+    ...{ first_calls: sample.firstCalls, first_ms: sample.firstMs, first_ms_max: sample.firstMsMax },
+    ...{ jobs_running: sample.jobsRunning, jobs_waiting: sample.jobsWaiting },
+  }
+}
+
+function sampleOf(row: Row, project: string): HistorySample {
+  const of = (name: string) => Number(row[name])
+  return {
+    ...{ project, atSeconds: of('at_s'), calls: of('calls'), failed: of('failed') },
+    ...{ inputTokens: of('input_tokens'), outputTokens: of('output_tokens'), costNanos: of('cost_nanos') },
+    ...{ queueCalls: of('queue_calls'), queueMs: of('queue_ms'), queueMsMax: of('queue_ms_max') },
+    ...{ firstCalls: of('first_calls'), firstMs: of('first_ms'), firstMsMax: of('first_ms_max') },
+    ...{ running: of('running'), waiting: of('waiting') },
+    ...{ jobsRunning: of('jobs_running'), jobsWaiting: of('jobs_waiting') },
+  }
 }

@@ -183,7 +183,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
 
   it('has no row of a durable job if the log is off', async () => {
     await store.complete(await running(store, { requestId: 'req_1' }), { result: 1 })
-    await enterEnded(store.usage, MODELS, false)
+    await enterEnded(store.usage, MODELS, { isLogged: false })
     expect(await ids()).toEqual([])
   })
 })

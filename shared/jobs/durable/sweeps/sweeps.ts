@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { PoolName } from '#schemas/job.ts'
-import { HOURS_DAYS } from '#schemas/usage.ts'
+import { HISTORY_RANGES, HOURS_DAYS } from '#schemas/usage.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { reservedSlots } from '#shared/capacity/slots.ts'
@@ -53,6 +53,9 @@ const FILES_MAX = 50
 const CONVERSATIONS_MAX = 50
 const HOURS_MAX = 250
 const DAY_MS = 86_400_000
+/** Age after which samples of the history are merged. A day and some minutes, so that a range of 24 h has fine samples. */
+const FINE_SECONDS = 88_200
+const HISTORY_SECONDS = HISTORY_RANGES['7d'].length + 3_600
 
 /**
  * Limits for the reaper (docs/internals/protocol.md, State transitions). `crashesMax` is a number of workers, and the
@@ -221,8 +224,11 @@ async function purge(
     await dropBlobs({ blobs, log }, files)
     const conversations = await store.conversations.purge(CONVERSATIONS_MAX)
     const hasHours = await store.usage.mergeHours(`${dayOf(Date.now() - HOURS_DAYS * DAY_MS)}T00`, HOURS_MAX)
+    const nowSeconds = Math.floor(Date.now() / 1_000)
+    const hasSamples = await store.history.tidy(nowSeconds - FINE_SECONDS, nowSeconds - HISTORY_SECONDS, HOURS_MAX)
     await store.storedBytes.tidy()
-    if (!hasMore && !hasHours && files.length < FILES_MAX && conversations < CONVERSATIONS_MAX) return false
+    if (!hasMore && !hasHours && !hasSamples && files.length < FILES_MAX && conversations < CONVERSATIONS_MAX)
+      return false
     await delay(performance.now() - startedAt)
   }
   return true
