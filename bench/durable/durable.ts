@@ -34,7 +34,7 @@ export const DURABLE: Section = {
   summary: 'durable jobs, next to BullMQ on Redis and pg-boss on Postgres',
   title: '## Durable jobs',
   introduction: `Each system answers a submit, and counts a job as completed, only after an fsync. BullMQ has a Redis with \`appendonly yes\` and
-\`appendfsync always\`. pg-boss and *Sluice, library* share a Postgres with default settings, and *SQLite* has \`synchronous=FULL\`.
+\`appendfsync always\`. pg-boss and *Sluice, library* share a Postgres with default settings, and *SQLite* syncs its log before each answer.
 Each job has 400 bytes, does nothing and returns 90 bytes. A *library* runs in the process of its callers, 32 jobs at once.
 *Sluice, HTTP* is called with \`Prefer: respond-async\`: an ingress, a worker and a scheduler with Kafka and Postgres, or \`npm start\`.
 *HTTP alone* parses a job and answers 202: a lower bound for submits over HTTP.

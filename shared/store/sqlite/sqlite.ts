@@ -39,11 +39,8 @@ import { GroupCommit, translated } from './commit.ts'
 
 const SQLITE_BUSY = 5
 
-/**
- * Settings of the database. Each commit has one fsync. The cache and the write-ahead log are larger than by default, so that pages are written less
- * often.
- */
-const PRAGMAS = 'PRAGMA synchronous = FULL; PRAGMA cache_size = -16000; PRAGMA wal_autocheckpoint = 4000'
+/** The cache is larger than by default, so that pages are read and written less often. */
+const PRAGMAS = 'PRAGMA cache_size = -16000'
 
 export interface SqliteOptions {
   readonly directory: string
@@ -57,9 +54,8 @@ export interface SqliteOptions {
 const FULL_MS = 60_000
 
 /**
- * Opens the store in one SQLite file, for one process. Resolved writes survive a crash of the process and of the machine, because each commit has one
- * fsync (WAL with `synchronous=FULL`). Lease renewals have no fsync, because leases end with the process. Concurrent writes share a commit
- * (`commit.ts`).
+ * Opens the store in one SQLite file, for one process. Resolved writes survive a crash of the process and of the machine: each is synced in the
+ * write-ahead log (`commit.ts`). Leases are an exception, because they end with the process.
  *
  * @throws Error that names the process that has the directory open
  */
@@ -114,7 +110,7 @@ const INSERT_DELIVERY = `
 /** Table expression with the row that a transition has changed, for additional inserts. */
 const MOVED = '(SELECT * FROM jobs WHERE id = :id) AS moved'
 
-/** SQLite behind the port. Writes run in order, in groups. Reads run at once and see only committed data. */
+/** SQLite behind the port. Writes run in order, in groups. Reads run at once, see only committed data, and resolve when that data is on the disk. */
 class SqliteDatabase implements SqlDatabase {
   readonly name = 'sqlite'
   readonly isShared = false
@@ -128,6 +124,7 @@ class SqliteDatabase implements SqlDatabase {
   #changes: unknown
   #wasIdle = false
   #written: PromiseWithResolvers<void> | undefined
+  #closing: Promise<void> | undefined
   #fullAtMs = Number.NEGATIVE_INFINITY
 
   constructor(
@@ -139,10 +136,11 @@ class SqliteDatabase implements SqlDatabase {
     this.#db = db
     this.#unlock = unlock
     this.#limits = limits
-    this.#writes = new GroupCommit(db, (error) => {
+    const onFull = (error: unknown) => {
       if (!this.isFull) onProblem('job store disk is full; writes are refused', { err: error })
       this.#fullAtMs = performance.now()
-    })
+    }
+    this.#writes = new GroupCommit(db, { onFull })
     this.#countChanges = db.prepare('SELECT total_changes() AS changes')
   }
 
@@ -168,14 +166,16 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async untilWork(signal: AbortSignal): Promise<void> {
-    while (!signal.aborted && this.isIdle) await this.#untilWritten(signal)
+    while (!signal.aborted && !this.#closing && this.isIdle) await this.#untilWritten(signal)
   }
 
   async run({ sql, isTransient }: Statement, params: Params): Promise<Row[]> {
     this.#refuseWhenClosed()
     if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params), isTransient)
     try {
-      return this.#all(sql, params)
+      const rows = this.#all(sql, params)
+      await this.#writes.synced
+      return rows
     } catch (error) {
       throw translated(error)
     }
@@ -236,13 +236,17 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async close(): Promise<void> {
-    if (!this.#db.isOpen) return
-    this.#writes.flush()
+    this.#closing ??= this.#drainAndClose()
+    await this.#closing
+  }
+
+  async #drainAndClose(): Promise<void> {
     this.#notifyWritten()
+    await this.#writes.drain()
     this.#prepared.clear()
-    // The lock is released first, because after the close another process may own the file.
+    // The owner file is removed before the lock ends, because another process may own the file afterwards.
     this.#unlock()
-    this.#db.close()
+    this.#writes.close()
   }
 
   #record(row: TransitionRow, events: readonly EventRow[]): void {
@@ -279,7 +283,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   #refuseWhenClosed(): void {
-    if (!this.#db.isOpen)
+    if (this.#closing || !this.#db.isOpen)
       throw new ServiceError('overloaded', 'The server is shutting down: the job store is closed.', {
         isUndone: true,
         isInfrastructure: true,

@@ -8,7 +8,6 @@ import { DatabaseSync } from 'node:sqlite'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { REAPER_LEASE } from '#shared/store/jobs.ts'
 import { loadMigrations } from '#shared/store/sql/migrations.ts'
-import { GroupCommit } from '#shared/store/sqlite/commit.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import { newJob, openSqliteDatabase, running } from '../../support/jobs/stores.ts'
 import { until } from '../../support/stack.ts'
@@ -64,27 +63,6 @@ it('the SQLite store has every acknowledged write after its process was killed a
   await store.close()
 })
 
-it('the SQLite store acknowledges no write that is missing after the disk was full', async () => {
-  const db = new DatabaseSync(join(directory, 'full.db'))
-  db.exec('CREATE TABLE texts (text text) STRICT; PRAGMA max_page_count = 12')
-  const insert = db.prepare('INSERT INTO texts VALUES (?)')
-  let fullCount = 0
-  const group = new GroupCommit(db, () => fullCount++)
-  const lengths = Array.from({ length: 30 }, (_, i) => (i % 2 === 0 ? 3_000 : 10))
-  const writes = await Promise.allSettled(lengths.map((length) => group.run(() => insert.run('x'.repeat(length)))))
-  const answered = lengths.filter((_, i) => writes[i]?.status === 'fulfilled')
-  const refused = writes.filter((write) => write.status === 'rejected')
-  const stored = db.prepare('SELECT length(text) AS length FROM texts ORDER BY rowid').all()
-  expect(stored.map(({ length }) => length)).toEqual(answered)
-  expect(refused.length).toBeGreaterThan(0)
-  for (const { reason } of refused) expect(reason).toMatchObject({ code: 'overloaded', retryAfterMs: 60_000 })
-  expect(refused[0]).toMatchObject({ reason: { message: 'The disk of the job store is full.' } })
-  expect(fullCount).toBeGreaterThan(0)
-  db.exec('PRAGMA max_page_count = 1000')
-  await group.run(() => insert.run('x'))
-  db.close()
-})
-
 it('the SQLite store with a full disk refuses writes, logs the problem once, and recovers', async () => {
   const path = join(directory, 'small')
   const problems: string[] = []
@@ -104,45 +82,6 @@ it('the SQLite store with a full disk refuses writes, logs the problem once, and
   db.exec('PRAGMA max_page_count = 100000')
   expect(await store.create(large())).toMatchObject({ outcome: 'created' })
   await store.close()
-})
-
-it('the group commit syncs the disk for each group with a durable write, and for no other group', async () => {
-  const db = new DatabaseSync(join(directory, 'transient.db'))
-  db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE texts (text text) STRICT')
-  const group = new GroupCommit(db)
-  const insert = () => {
-    db.exec(`INSERT INTO texts VALUES ('x')`)
-    return db.prepare('PRAGMA synchronous').get()?.synchronous
-  }
-  const [normal, full] = [1, 2]
-  expect(await Promise.all([group.run(insert, true), group.run(insert, true)])).toEqual([normal, normal])
-  expect(await Promise.all([group.run(insert, true), group.run(insert)])).toEqual([full, full])
-  expect(await Promise.all([group.run(insert)])).toEqual([full])
-  const failing = group.run(() => db.exec('no SQL'), true)
-  await expect(failing).rejects.toThrow('syntax error')
-  expect(await group.run(insert)).toBe(full)
-  db.close()
-})
-
-it('the group commit splits long writes into several transactions, in order, and yields between them', async () => {
-  const db = new DatabaseSync(join(directory, 'long.db'))
-  const group = new GroupCommit(db)
-  let turns = 0
-  const turn = () => {
-    turns++
-    if (done.length < 6) setImmediate(turn)
-  }
-  setImmediate(turn)
-  const done: [number, number][] = []
-  const long = (index: number) => () => {
-    for (const startMs = performance.now(); performance.now() - startMs < 15; );
-    return index
-  }
-  const writes = Array.from({ length: 6 }, (_, index) => group.run(long(index)))
-  await Promise.all(writes.map(async (write) => done.push([await write, turns])))
-  expect(done.map(([index]) => index)).toEqual([0, 1, 2, 3, 4, 5])
-  expect(new Set(done.map(([, turn]) => turn)).size).toBeGreaterThan(3)
-  db.close()
 })
 
 it('the SQLite store requeues the jobs of a killed process at the next start', async () => {
