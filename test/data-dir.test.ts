@@ -68,7 +68,7 @@ describe('an unusable data directory', () => {
   })
 
   test.skipIf(!canMount)(
-    'ends the start with code 2 if its disk, or that of the blob directory, is read-only',
+    'ends the start with code 2 if the disk of the data or blob directory is read-only',
     async () => {
       const path = join(place, 'read-only')
       await mkdir(path)

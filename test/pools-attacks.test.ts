@@ -106,7 +106,7 @@ describe('an input token that is not a safe integer', () => {
 })
 
 describe('a short text in a queue of many long texts', () => {
-  it('is sent with only a few of the long texts, because the duration of a call grows with its tokens', async () => {
+  it('is sent with only a few of the long texts, so that the call takes a short time', async () => {
     open = new AsyncDisposableStack()
     const embedder = open.use(await startEmbedder())
     const catalogue = loadModels(pathOf('../models.yaml'))

@@ -444,7 +444,7 @@ describe('job list commands of sluice', () => {
     expect(rest.lines.map(({ id }) => id)).toEqual([newId, failed[0]])
   })
 
-  it('redrive jobs by id, and continue with the next job if the service rejects one', async () => {
+  it('redrive jobs by id, and continue with the next job after a rejected job', async () => {
     const { stack, failed } = await startWithFailures()
     await using _ = stack
     const run = against(stack)

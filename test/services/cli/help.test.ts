@@ -29,7 +29,7 @@ describe('the help text', () => {
     },
   )
 
-  it('breaks long examples so that a shell can still run them', () => {
+  it('breaks long examples into lines that a shell can run', () => {
     const laidOut = formatHelp(
       `Examples:\n  sluice submit --body '{"a":  "two blanks"}' --endpoint /v1/a/long/path/of/an/endpoint | jq .id`,
     )

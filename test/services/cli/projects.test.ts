@@ -57,7 +57,7 @@ describe.each([
 })
 
 describe('webhook secret commands of sluice', () => {
-  it('list and rotate secrets, and refuse to delete the last one', async () => {
+  it('list and rotate secrets, and refuse to delete the last secret', async () => {
     const env = { DATA_DIR: await emptyDirectory() }
     const run = (command: string) => sluiceHere(['webhook-secrets', ...command.split(' '), '--project', 'key_env'], env)
     const [first] = (await run('show')).lines

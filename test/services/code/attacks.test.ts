@@ -155,7 +155,7 @@ describe('an event stream with a frame of several megabytes', () => {
     expect(text.slice(-LAST_WORDS.length)).toBe(LAST_WORDS)
   })
 
-  it('divides the large frame between characters, never within one', () => {
+  it('divides the large frame between characters, never within a character', () => {
     const text = `data: ${'😀'.repeat(100_000)}\n\n`
     const pieces = [...framePieces(text)]
     expect(pieces.length).toBeGreaterThan(2)

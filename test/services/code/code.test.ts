@@ -206,7 +206,7 @@ describeCode('the code endpoint', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('a code run streams over a WebSocket, and ends if its request is cancelled there', async () => {
+  it('a code run streams over a WebSocket, and ends if the WebSocket cancels its request', async () => {
     using client = await openWs(stack())
     client.send({ type: 'request.create', id: 'r1', endpoint: CODE, body: { code: 'print(1)', lang: 'python' } })
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed', status: 200, body: null })

@@ -166,7 +166,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.context().close()
   })
 
-  it('drains a worker after confirmation, and undrains it', async () => {
+  it('drains a worker after confirmation, and undrains the worker', async () => {
     const page = await openTab('op')
     await page.getByRole('link', { name: 'Workers', exact: true }).click()
     const row = page.getByRole('row').filter({ hasText: 'echo-1' }).filter({ hasText: 'inference' })

@@ -40,7 +40,7 @@ describe.skipIf(!CHROMIUM)('the Webhooks screen of the console', { timeout: 6 * 
 
   const look = async (page: Page, name: string) => expect(await faultsOf(page, name)).toEqual([])
 
-  it('shows undelivered events with their attempts, and resends one of them', async () => {
+  it('shows undelivered events with their attempts, and resends a selected event', async () => {
     const { state, url } = await openReceiver()
     const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
     await page.getByRole('link', { name: 'Webhooks', exact: true }).click()

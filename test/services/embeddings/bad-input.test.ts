@@ -89,7 +89,7 @@ describe('the embeddings endpoint', () => {
     expect(await response.json()).toMatchObject({ error: { code: 'model_not_found', param: 'model' } })
   })
 
-  it('refuses an input that is too long with its index and token count', async () => {
+  it('refuses a too long input, with the index and token count of the input in the error', async () => {
     const response = await stack.post('/v1/embeddings', { model: 'embed-1', input: ['a', words(4_097)] })
     expect(await response.json()).toMatchObject({
       error: { message: expect.stringMatching(/^Input 1 has 4097 .* 4096 /) },

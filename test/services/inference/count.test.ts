@@ -3,7 +3,7 @@ import { startStack } from '../../support/stack.ts'
 
 /** Token counts of prompts (docs/reference/compatibility.md, Counting tokens). */
 
-test('the prompt of count_tokens is counted by its engine, or estimated if it exceeds every context window', async () => {
+test("count_tokens uses the engine's count, or an estimate if the prompt exceeds every context window", async () => {
   await using stack = await startStack()
   const count = async (content: string) => {
     const body = { model: 'echo-1', messages: [{ role: 'user', content }] }

@@ -26,7 +26,7 @@ const long = [
   turn('user', 'last'),
 ]
 
-test('truncation leaves a prompt unchanged if it fits, if it is disabled, or if the model has no limit', async () => {
+test('truncation leaves a prompt unchanged if it fits, if truncation is off, or if the model has no limit', async () => {
   expect(await leftOf(long, 20)).toEqual(long)
   expect(await leftOf(long, undefined)).toEqual(long)
   expect(await leftOf(long, 4, { truncates: undefined })).toEqual(long)

@@ -349,7 +349,7 @@ describe.each(PATHS)('a body over the size limit of POST %s', (path) => {
     expect((await client.answer(1)).status).toBe(200)
   })
 
-  it.concurrent('gets exactly one response if its upload stalls, and the service still answers other requests', async () => {
+  it.concurrent('gets exactly one response if the upload stalls, and other requests are still answered', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
     client.send(`30000\r\n${' '.repeat(0x30000)}`)

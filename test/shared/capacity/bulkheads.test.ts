@@ -25,7 +25,7 @@ test.each([
   [4, [4, 1, 0]],
   [8, [8, 1, 1, 0]],
   [256, [256, 48, 12, 3, 1]],
-])('models that stop responding one after the other on a worker with %i slots hold %j slots', (slots, held) => {
+])('a worker with %i slots gives %j slots to models that stop responding one after the other', (slots, held) => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
   let free: number = slots
@@ -44,7 +44,7 @@ test('a worker with one model lets that model use every slot, and adds no extra 
   expect(rooms.extra(0)).toBe(0)
 })
 
-test('slots borrowed by a model are replaced by extra slots after a delay, but only for other models', () => {
+test('a worker replaces slots borrowed by a model by extra slots for other models after a delay', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
@@ -67,7 +67,7 @@ test('a model with at most an equal share of the slots has not borrowed any slot
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0)]).toEqual([0, 0])
 })
 
-test('extra slots are at most a quarter of all slots, and only for models with less than an equal share', () => {
+test('extra slots are at most a quarter of the slots, and go only to models with less than an equal share', () => {
   const step = fc.record({
     model: fc.constantFrom(...models),
     count: fc.integer({ min: 1, max: 9 }),

@@ -157,7 +157,7 @@ describe('the slot partition between ingresses that share a pool', () => {
     expect(one.shares.callsElsewhere('inference')).toBe(0)
   })
 
-  it('publishes no counts for short waits, and summarizes a thousand queues in a bounded record', () => {
+  it('publishes no counts of calls with short waits, and publishes a thousand queues in one bounded record', () => {
     const one = new Ingress(1)
     one.enter('a', 1)
     one.sent()

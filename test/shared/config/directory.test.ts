@@ -59,7 +59,7 @@ test('the preparation of a directory leaves no complete result if it is interrup
   expect(await getDirectoryState(made.place)).toEqual({ state: 'absent' })
 })
 
-test('the preparation of a directory uses another path if the required contents differ', () => {
+test('the path of a prepared directory depends on the required contents', () => {
   const [first, second] = ['a', 'b'].map((content) => placeFor('.', 'thing', [content]).directory)
   expect(first).not.toBe(second)
 })

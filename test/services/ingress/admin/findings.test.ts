@@ -40,7 +40,7 @@ describe('GET /v1/admin/findings', () => {
     )
   })
 
-  it('checks the disk of the blobs if it is not the disk of the data directory', async () => {
+  it('reports the disk of BLOB_DIR if that directory is outside of DATA_DIR', async () => {
     const directory = mkdtempSync(join(tmpdir(), 'sluice-blobs-'))
     onTestFinished(() => rmSync(directory, { recursive: true }))
     await using admin = await openAdmin({ settings: { BLOB_DIR: directory } })

@@ -154,7 +154,7 @@ describe('the admin API for permissions', () => {
     ])
   })
 
-  it('reports its own permissions to every key', async () => {
+  it('reports the permissions of the calling key to that key', async () => {
     const door = await openWith()
     const own = async (who: string) => (await door.get(who, '/v1/key')).json
     expect(await own('op')).toMatchObject({ id: 'op', project: 'op', scopes: ['admin'], endpoints: null })
@@ -163,7 +163,7 @@ describe('the admin API for permissions', () => {
     expect(Object.keys(await own('alice'))).not.toContain('hash')
   })
 
-  it("reports to a key the lowest of its own limits, its project's limits and the global limits", async () => {
+  it('reports the lowest limit of the key, its project and the settings', async () => {
     const door = await openWith({ RATE_LIMIT_REQUESTS: '100', RATE_LIMIT_TOKENS: '5000' })
     const limits = { requests_per_minute: 20, running: 3, queued: 7, budget_usd_per_month: 1.5 }
     const project = (await door.post('boss', '/v1/admin/projects', { name: 'team', limits })).json

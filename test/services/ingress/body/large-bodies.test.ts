@@ -83,7 +83,7 @@ describe('a large request body', () => {
     },
   )
 
-  test('of many messages gives an equal result whether it is decoded whole or in pieces', () => {
+  test('of many messages is decoded to an equal result whole and in pieces', () => {
     const messages = Array.from({ length: 2_500 }, (_, index) => ({ role: 'user', content: `${index}`, x: 1 }))
     const { turns } = doAll(decodeChat({ model: 'm1', messages }, CONTEXT))
     const few = messages.flatMap((message) => doAll(decodeChat({ model: 'm1', messages: [message] }, CONTEXT)).turns)

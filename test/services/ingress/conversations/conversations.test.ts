@@ -89,7 +89,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual([`Ask ${WEATHER.name}.`, 'function_call', 'function_call_output', 'sunny'])
   })
 
-  test('has one running response at a time, and does not store the items of a failed or cancelled response', async () => {
+  test('refuses a second concurrent response, and does not store items of a failed or cancelled response', async () => {
     const { id } = await client.conversations.create()
     const running = await say(id, ENDLESS, { background: true })
     expect(await failureOf(say(id, 'me too'))).toMatchObject({

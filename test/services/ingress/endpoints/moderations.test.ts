@@ -91,7 +91,7 @@ describe('the word list of moderations', () => {
 })
 
 describe('a moderation model', () => {
-  test('is called by its upstream name, and unsupported categories are null', async () => {
+  test('receives its upstream name, and returns null for unsupported categories', async () => {
     const { model, results } = await client.moderations.create({ model: 'guard', input: ['bad', 'good'] })
     expect([model, results.map(({ flagged }) => flagged)]).toEqual(['guard', [true, false]])
     expect(results[0]).toMatchObject({ categories: { violence: true, hate: null }, category_scores: { violence: 0.9 } })

@@ -320,7 +320,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await service.get('/v1/jobs?beta=true')).status).toBe(200)
   })
 
-  it('a durable job reports its progress, which is complete at its end', async () => {
+  it('a durable job reports its progress, which is 100 % at the end of the job', async () => {
     const script = say('!echo tokens=40 delay_ms=50', { stream: true, max_tokens: 1_000 })
     const { id } = await service.submit(script)
     const running = await until(async () => (await service.job(id)).progress)

@@ -480,7 +480,7 @@ describe('durable jobs while the store is down', () => {
     await rm(dataDir, { recursive: true })
   })
 
-  it('delay their open event streams until the store is back', async () => {
+  it('pause open event streams until the store is back', async () => {
     const outage = switchedStore()
     await using service = await startService({ wrapStore: outage.wrap })
     const { id } = await service.submit(say('!echo first_ms=1000\nafter the outage', { stream: true }))

@@ -123,7 +123,7 @@ describe('a background response', () => {
     expect(await failureOf(client.responses.cancel(plain))).toMatchObject({ status: 400 })
   })
 
-  test('resumes after every event of its stream with each later event once', async () => {
+  test('can be resumed after any event of its stream, and then sends each later event once', async () => {
     const input = '!echo tokens=40 delay_ms=1'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const events = await collect(stream)

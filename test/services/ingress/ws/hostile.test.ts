@@ -420,7 +420,7 @@ describe('the memory budget of WebSocket messages', () => {
 })
 
 describe('reading from a WebSocket client', () => {
-  it('stays paused while a message is being processed, even after a reply is sent', () => {
+  it('stays paused until a message has been processed, even after a reply was sent', () => {
     const flushes: (() => void)[] = []
     const ws = {
       isPaused: false,

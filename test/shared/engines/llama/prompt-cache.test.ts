@@ -108,7 +108,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect({ ...second, usage: undefined }).toEqual({ ...first, usage: undefined })
   })
 
-  test('counts as many evaluated tokens as the token meter of the library', async () => {
+  test('reports as many evaluated tokens as the token meter of the library', async () => {
     const runtime = await openRuntime(file ?? '', { contextTokens: 512, parallel: 2 })
     const prompt = runtime.model.tokenize(FACTS) as Token[]
     const signal = new AbortController().signal

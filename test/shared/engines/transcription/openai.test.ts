@@ -209,7 +209,7 @@ describe('the response of a transcription upstream', () => {
     expect(eventsOf(events, 'segment')[0]?.segment.words).toEqual([{ word: 'Hi', start: 0, end: 1 }])
   })
 
-  test('yields segments that contain all of the text if it has words but no segments', async () => {
+  test('yields segments with all of the text if the response has words but no segments', async () => {
     const words = 'One two three four'.split(' ').map((word, at) => ({ word, start: at, end: at + 1 }))
     const said = words.map((word) => (word.word === 'two' ? { ...word, word: 'two.' } : word))
     await using at = await openOn(sends({ text: '"One two." Three – three four!', words: said, duration: '4.0' }))
