@@ -66,7 +66,8 @@ async function main(): Promise<void> {
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
   healthPort?.show(services, ports)
   const ingress = services.find((service): service is Ingress => service.name === 'ingress')
-  if (ingress) greet(greetingOf(config, ingress, ports.models.served, isFirst ? roles : []))
+  if (ingress)
+    greet(greetingOf(config, ingress, ports.models.served, isFirst ? roles : [], process.stderr.isTTY === true))
 }
 
 function readArguments(): Role[] {

@@ -15,6 +15,7 @@ const FIRST_START = [
 /**
  * Lines that an ingress prints when it is ready: its URL, the API key and an example call.
  *
+ * @param isTerminal Whether only a person reads the lines. A secret must not reach a log
  * @param served Models that the workers of this process run; the example call names the first text model.
  * @param fetching Roles of this process that still download or build something; empty after the first start.
  */
@@ -23,9 +24,10 @@ export function greetingOf(
   ingress: Pick<Ingress, 'port' | 'createdKey'>,
   served: Pick<ModelCatalogue['served'], 'models'>,
   fetching: readonly Role[],
+  isTerminal = false,
 ): string[] {
   const url = urlOf(config.host, ingress.port)
-  const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey)]
+  const lines = [`Sluice listens on ${url}`, ...keyLines(config, ingress.createdKey, isTerminal)]
   const model = served.models.find((model) => workOf(model) === 'inference')?.id ?? 'MODEL'
   lines.push(
     `  curl ${url}/v1/chat/completions \\`,
@@ -36,12 +38,21 @@ export function greetingOf(
   return lines
 }
 
-function keyLines({ sluiceApiKey }: Pick<Config, 'sluiceApiKey'>, createdKey: string | undefined): string[] {
-  if (createdKey !== undefined) {
-    const example = [`  export SLUICE_API_KEY=${createdKey}`]
-    return [`Your API key, shown only now: ${createdKey}`, '', 'Try it in another terminal:', ...example]
+function keyLines(
+  { sluiceApiKey }: Pick<Config, 'sluiceApiKey'>,
+  createdKey: string | undefined,
+  isTerminal: boolean,
+): string[] {
+  const key = createdKey ?? (isTerminal ? sluiceApiKey : undefined)
+  if (key !== undefined) {
+    const shown = createdKey === undefined ? [] : [`Your API key, shown only now: ${createdKey}`]
+    return [...shown, '', 'Try it in another terminal:', `  export SLUICE_API_KEY=${shellQuoted(key)}`]
   }
   const whence =
     sluiceApiKey === undefined ? 'shown at the first start (lost? npx sluice keys create)' : 'it was started with'
   return ['', `Try it in another terminal, with SLUICE_API_KEY set to the key ${whence}:`]
+}
+
+function shellQuoted(text: string): string {
+  return /^[\w.-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`
 }

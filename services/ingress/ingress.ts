@@ -59,7 +59,7 @@ export interface Ingress extends Service {
  */
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
   const { config, log } = ports
-  const keys = await ApiKeys.open(await ports.openKeys(), config.sluiceApiKey, log)
+  const keys = await ApiKeys.open(await ports.openKeys(), config.sluiceApiKey, log, isFirstKeyAdmin(config))
   const jobs = await openAttached(ports)
   const closing = new AbortController()
   const { context, fleet } = await openContext(ports, keys, jobs, closing.signal)
@@ -125,6 +125,11 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await keys.close()
     },
   }
+}
+
+/** The owner of a single process manages it with the first key. In a fleet, callers share that key. */
+export function isFirstKeyAdmin({ firstKeyAdmin, kafka, databaseUrl }: Config): boolean {
+  return firstKeyAdmin ?? (kafka === undefined && databaseUrl === undefined)
 }
 
 async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, closing: AbortSignal) {

@@ -59,6 +59,11 @@ const SERVER = {
       description: 'First API key, of at least 8 visible ASCII characters',
       unset: 'a random key, printed at the first start',
     }),
+  FIRST_KEY_ADMIN: Switch.optional().meta({
+    description:
+      'The first key has the admin scope: SLUICE_API_KEY, or the key that the first start creates. The key may then manage projects, keys and workers',
+    unset: '`true` in a single process without Kafka and Postgres, otherwise `false`',
+  }),
   SLUICE_URL: z
     .url()
     .optional()

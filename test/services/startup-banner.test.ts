@@ -7,6 +7,17 @@ const of = (...fetching: readonly Role[]) => {
   return greetingOf({ host: '127.0.0.1', sluiceApiKey: 'sk-test' }, ingress, { models: [] }, fetching).join('\n')
 }
 
+it.each([
+  [undefined, false, 'set to the key it was started with'],
+  [undefined, true, "  export SLUICE_API_KEY='sk-te$t'\n  curl http://127.0.0.1:8081/v1/chat/completions"],
+  ['sk-new', false, 'Your API key, shown only now: sk-new'],
+])('the startup banner with the created key %s on a terminal (%s) shows %j', (createdKey, isTerminal, expected) => {
+  const config = { host: '127.0.0.1', sluiceApiKey: createdKey ? undefined : 'sk-te$t' }
+  const lines = greetingOf(config, { port: 8081, createdKey }, { models: [] }, [], isTerminal).join('\n')
+  expect(lines).toContain(expected)
+  if (!isTerminal) expect(lines).not.toContain('sk-te$t')
+})
+
 it('the startup banner mentions downloads if the process runs models that are not prepared', () => {
   for (const roles of [ROLES, ['ingress', 'inference'], ['code', 'ingress']] as const) {
     expect(of(...roles)).toContain('The first start fetches')

@@ -64,6 +64,8 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     DATA_DIR: dataDir,
     MODELS_FILE: modelsFile,
     SLUICE_API_KEY: TEST_KEY,
+    // Most tests call as a project without further rights.
+    FIRST_KEY_ADMIN: 'false',
     LOG_LEVEL: process.env.TEST_LOG ?? 'silent',
     KAFKA_BROKERS: options.kafka,
     KAFKA_PREFIX: options.kafka && `${newId('t', 8)}.`,

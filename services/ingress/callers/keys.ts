@@ -35,6 +35,7 @@ type OnEnd = (error: ServiceError) => void
 const REFRESH_MS = 1_000
 const NO_LIMITS: Limits = {}
 export const FIXED_KEY_ID = 'key_env'
+const FIRST_KEY_SCOPES = { scopes: ['calls', 'admin'] satisfies KeyScope[] }
 
 /**
  * API keys that this ingress accepts: those of the key store, and SLUICE_API_KEY.
@@ -62,12 +63,15 @@ export class ApiKeys {
    *
    * @param store Closed together with the keys, or if reading the keys fails
    * @param fixedSecret Value of SLUICE_API_KEY, which is always valid and never stored
+   * @param isAdmin Whether the first key, fixed or created, has the scope `admin`
    * @throws The store's error if the store cannot be reached or read
    */
-  static async open(store: KeyStore, fixedSecret: string | undefined, log: Log): Promise<ApiKeys> {
-    const keys = new ApiKeys(store, fixedSecret, log)
+  static async open(store: KeyStore, fixedSecret: string | undefined, log: Log, isAdmin = false): Promise<ApiKeys> {
+    const scopes = isAdmin ? FIRST_KEY_SCOPES : {}
+    const fixed = fixedSecret === undefined ? undefined : keyOf(fixedSecret, { id: FIXED_KEY_ID, ...scopes })
+    const keys = new ApiKeys(store, fixed, log)
     try {
-      if (fixedSecret === undefined) await keys.#createFirst()
+      if (!fixed) await keys.#createFirst(scopes)
       await keys.#load()
     } catch (error) {
       await store.close()
@@ -77,10 +81,10 @@ export class ApiKeys {
     return keys
   }
 
-  private constructor(store: KeyStore, fixedSecret: string | undefined, log: Log) {
+  private constructor(store: KeyStore, fixed: ApiKey | undefined, log: Log) {
     this.#store = store
     this.#log = log
-    this.#fixed = fixedSecret === undefined ? undefined : keyOf(fixedSecret, { id: FIXED_KEY_ID })
+    this.#fixed = fixed
   }
 
   get created(): string | undefined {
@@ -171,8 +175,8 @@ export class ApiKeys {
     await this.#store.close()
   }
 
-  async #createFirst(): Promise<void> {
-    const { key, secret } = newKey({ id: FIRST_KEY_ID })
+  async #createFirst(scopes: Pick<ApiKey, 'scopes'>): Promise<void> {
+    const { key, secret } = newKey({ id: FIRST_KEY_ID, ...scopes })
     if (await this.#store.createFirst(key)) this.#created = secret
   }
 

@@ -1,11 +1,14 @@
 import { createHash } from 'node:crypto'
-import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { ApiKeys } from '#services/ingress/callers/keys.ts'
+import { isFirstKeyAdmin } from '#services/ingress/ingress.ts'
+import { parseConfig } from '#shared/config/config.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
+import { hasScope } from '#shared/keys/keys.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
@@ -56,6 +59,24 @@ describe('the key file', () => {
     const again = await open()
     expect(again.created).toBeUndefined()
     expect(again.find(secret)?.id).toBe('key_first')
+  })
+
+  it.each([
+    ['one process', {}, true],
+    ['one process with FIRST_KEY_ADMIN=false', { FIRST_KEY_ADMIN: 'false' }, false],
+    ['a fleet', { KAFKA_BROKERS: 'kafka:9092' }, false],
+    ['a process with Postgres', { DATABASE_URL: 'postgres://db/x' }, false],
+    ['a fleet with FIRST_KEY_ADMIN=true', { KAFKA_BROKERS: 'kafka:9092', FIRST_KEY_ADMIN: 'true' }, true],
+  ])('is an admin or not in %s', async (_, settings, isAdmin) => {
+    expect(isFirstKeyAdmin(parseConfig(settings))).toBe(isAdmin)
+    for (const fixed of ['sk-from-the-settings', undefined]) {
+      const directory = mkdtempSync(join(tmpdir(), 'sluice-first-key-'))
+      const keys = await ApiKeys.open(openFileKeys(directory), fixed, silentLog, isAdmin)
+      const key = keys.get(fixed ?? keys.created ?? '')
+      expect([hasScope(key, 'calls'), hasScope(key, 'admin')]).toEqual([true, isAdmin])
+      await keys.close()
+      rmSync(directory, { recursive: true })
+    }
   })
 
   it('is not created if the settings define a key', async () => {
