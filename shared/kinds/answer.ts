@@ -3,10 +3,6 @@ import { isSmall } from '#shared/json/write.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 import type { JsonText } from './encode.ts'
 
-/**
- * One message of a stream, independent of its transport. Examples: an SSE event over HTTP, a part of a WebSocket frame, a row in the event log of a
- * durable job.
- */
 export interface Frame {
   /** Sequence number. Present if a client can resume the stream after this message. */
   readonly id?: number
@@ -14,13 +10,14 @@ export interface Frame {
   /** JSON text. The encoder serializes it once, and transports send it without parsing. */
   readonly data: string
   /**
-   * Data of a large frame before its serialization. A reader that can wait serializes this value with event-loop yields instead of reading `data`.
+   * Data of a large frame before its serialization. Transports that can wait serialize this value with event-loop yields instead of reading `data`.
    */
   readonly value?: unknown
 }
 
 /**
- * Makes a frame. A small value is serialized at once, a large value when `data` is first read, so the caller must not change the value afterwards.
+ * Makes a frame. A small value is serialized at once. A large value is serialized when `data` is first read, so the caller must not change the value
+ * afterwards.
  */
 export function frameOf(value: unknown, { event, id }: Pick<Frame, 'event' | 'id'> = {}): Frame {
   const named = { ...(id !== undefined && { id }), ...(event !== undefined && { event }) }
@@ -52,9 +49,10 @@ export interface AnswerStream<Event = unknown> {
   push(event: Event): Frame[]
   /**
    * Returns the frames that follow the last event of a successful job.
+   *
    * @throws ServiceError if the events were not those of a successful job
    */
   end(): Frame[]
-  /** Returns the last frame of a stream whose job failed after the response head was sent. Absent if the format has no error frame. */
+  /** Returns the last frame of a stream whose job failed after the response head was sent. Undefined if the format has no error frame. */
   failed?(error: ServiceError): Frame
 }

@@ -5,8 +5,8 @@ import type { Kind } from './kind.ts'
 const CHILDREN_AT_ONCE = 500
 
 /**
- * Time in which a batch writes its partial result after its completion window has ended or a client has cancelled it. The job's deadline is the end
- * of the window plus this time.
+ * Time in ms for writing the partial result of a batch, after its completion window has ended or a client has cancelled it. The job's deadline is the
+ * end of the window plus this time.
  */
 export const BATCH_WRAP_UP_MS = 300_000
 
@@ -29,7 +29,7 @@ export const batchPart: Kind<BatchPartRequest, BatchPartEvent> = {
   pool: 'batches',
   request: BatchPartRequest,
   childrenAtOnce: CHILDREN_AT_ONCE,
-  // The batch, not the part, writes a partial result. A part therefore needs no time before its deadline.
+  // The batch instead of the part writes a partial result, so a part needs no time before its deadline.
   wrapUpMs: 0,
   merge: () => undefined,
   isOutput: () => true,

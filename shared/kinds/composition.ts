@@ -6,7 +6,7 @@ export const STEP_BYTES_MAX = 1024 * 1024
 export interface StepResult<T> {
   readonly value: T
   /**
-   * External usage by unit, such as `{ searches: 1 }`. {@link Composition.spent} also includes the cost of a step whose result was read from the
+   * External usage by unit, such as `{ searches: 1 }`. {@link Composition.spent} also includes the cost of steps whose results were read from the
    * record.
    */
   readonly cost?: Cost
@@ -16,7 +16,7 @@ export interface StepResult<T> {
 export type Cost = Readonly<Record<string, number>>
 
 export interface ChildJob {
-  /** Key of the child, unique within the parent. A second submission with the same key returns the first child. */
+  /** Key of the child, unique within the parent. A repeated submission with this key returns the first child. */
   readonly key: string
   /** Path of the API call that the child job runs, such as `/v1/chat/completions`. The child's result has the response format of this path. */
   readonly endpoint: string
@@ -40,33 +40,35 @@ export type ChildEnd =
  * Operations of a composed job's handler that have effects outside of the handler: recorded steps and child jobs.
  *
  * The handler runs from its beginning in every attempt. Every external effect must go through {@link step} or {@link submit}. A second run then
- * receives the recorded results of the first one, at no external cost.
+ * receives the recorded results of the first run, at no external cost.
  */
 export interface Composition {
   /**
-   * Returns the result of a step. If an earlier attempt committed the step, then its recorded result is returned. Otherwise `run` is
-   * called, and its result is committed before it is returned. A step is identified by a hash of `kind` and `input` (canonical JSON).
+   * Returns the result of a step. If an earlier attempt committed the step, then its recorded result is returned. Otherwise `run` is called, and its
+   * result is committed before it is returned. A step is identified by a hash of `kind` and `input` (canonical JSON).
    *
-   * @throws Any error of `run`; nothing is recorded then
+   * @throws Any error of `run`. In this case no result is recorded
    */
   step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T>
   /**
    * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published. If a later attempt
    * publishes the same key, then subscribers do not receive the events again. A stream therefore continues across attempts. A handler that calls this
-   * method must publish all of its output this way and yield none.
+   * method must publish all of its output with it, and yield no events.
    *
    * @param key Unique within the job. Every attempt must publish the same events under the same key
    */
   publish(key: string, events: readonly unknown[]): Promise<void>
   /**
-   * Like {@link publish}, for events that another attempt could not reproduce, such as text of a model. The events are stored, and {@link published}
-   * returns them. An attempt that finds stored events publishes them under the same key before it continues.
+   * Publishes events as {@link publish} does, for events that another attempt could not reproduce, such as text of a model. The events are stored,
+   * and {@link published} returns them. A later attempt that finds stored events must publish them under their key before it continues.
    */
   publishStored(key: string, events: readonly unknown[]): Promise<void>
-  /** The events that {@link publishStored} published under a key in any attempt; undefined if there are none. */
+  /**
+   * Returns the events that {@link publishStored} published under a key in any attempt. Undefined if there are none.
+   */
   published(key: string): Promise<readonly unknown[] | undefined>
   /**
-   * Submits a child to its pool and returns its id. A second call with the same key returns the same child.
+   * Submits a child to its pool and returns the child's id. A second call with the same key returns the same child.
    *
    * @throws ServiceError `invalid_request` if the job has too many child jobs, or too many levels of them
    */
@@ -79,7 +81,10 @@ export interface Composition {
    * returned for an unfinished child.
    */
   waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
-  /** Like {@link waitFor}, but does not load the results. A handler with many children then reads their results one at a time with {@link endOf}. */
+  /**
+   * Waits as {@link waitFor} does, but does not load the results. A handler with many children can then read their results one at a time with
+   * {@link endOf}.
+   */
   wait(ids: readonly string[]): Promise<void>
   /**
    * Returns the terminal state and result of a child. Undefined if the child has not ended or does not exist.
@@ -90,13 +95,13 @@ export interface Composition {
   /** Costs of all steps and usage of all children so far, by unit. */
   readonly spent: Cost
   /**
-   * Unix milliseconds at which the handler must start to write its result. This time is before the deadline. After a cancel the value is 0, so the
-   * handler starts at once.
+   * Unix milliseconds, before the deadline, at which the handler must start to write its result. After a cancel the value is 0, so the handler starts
+   * at once.
    */
   readonly wrapUpAtMs: number
   /**
-   * Aborts when the job was cancelled but may still write a partial result, within seconds. The signal is also aborted in all later attempts. The
-   * handler must then stop external work. A handler without a partial result throws a ServiceError `job_cancelled`.
+   * Aborts when the job was cancelled but may still write a partial result, within seconds. The signal is also aborted in all later attempts. After
+   * the abort, the handler must stop external work. A handler without a partial result throws a ServiceError `job_cancelled`.
    */
   readonly cancelled: AbortSignal
 }

@@ -5,8 +5,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * A generated call id contains at most this many characters of the API call's id. OpenAI rejects a call id of more than 40 characters when a client
- * sends it back.
+ * Maximum characters of the API call's id in a generated tool-call id. OpenAI rejects a tool-call id of more than 40 characters when a client sends
+ * it back.
  */
 const CALL_ID_CHARS_MAX = 24
 
@@ -31,7 +31,7 @@ export function findEvent<T extends GenerateEvent['type']>(
   return events.find((event): event is Extract<GenerateEvent, { type: T }> => event.type === type)
 }
 
-/** A JSON value that is already serialized. The wrapper prevents that `JSON.stringify` blocks the event loop with a large value. */
+/** A JSON value that is already serialized, so that `JSON.stringify` does not block the event loop with a large value. */
 export class JsonText {
   readonly text: string
 
@@ -40,7 +40,7 @@ export class JsonText {
   }
 }
 
-/** Serializes a large answer with event-loop yields. Other answers are returned unchanged. */
+/** Serializes a large answer with event-loop yields. A small answer is returned unchanged. */
 export async function writeYielding(value: unknown): Promise<unknown> {
   const isWritten = typeof value === 'string' || value instanceof JsonText || isSmall(value)
   return isWritten ? value : new JsonText(await runYielding(jsonTextIn(value)))

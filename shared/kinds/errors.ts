@@ -27,8 +27,8 @@ const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_ap
 const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
 
 /**
- * Body in the OpenAI format. If a stream fails after its head was sent, then this body is its last frame (docs/internals/protocol.md, Failures after
- * the head).
+ * Returns the error body in the OpenAI format. If a stream fails after its head was sent, then this body is its last frame
+ * (docs/internals/protocol.md, Failures after the head).
  */
 export function openaiErrorBody(error: ServiceError): { error: OpenaiError } {
   const code = CODELESS.has(error.code) ? null : (SHOWN_AS[error.code] ?? error.code)
@@ -46,8 +46,8 @@ function openaiType(error: ServiceError): string {
 }
 
 /**
- * Body in the format of the Messages API. If the error is about a field, then the message starts with the path of the field in Anthropic's notation.
- * Examples: `max_tokens: Field required`, `messages.0.role: …`.
+ * Returns the error body in the format of the Messages API. If the error is about a field, then the message starts with the path of the field in
+ * Anthropic's notation. Examples: `max_tokens: Field required`, `messages.0.role: …`.
  */
 export function messagesErrorBody(error: ServiceError, requestId: string): MessagesError {
   const { param, message } = error
@@ -59,14 +59,14 @@ export function messagesErrorBody(error: ServiceError, requestId: string): Messa
 }
 
 /**
- * Whether a request was rejected because of the parameter `thread`. Tool runners of the Anthropic SDKs add this parameter. After this error they
- * continue without the parameter.
+ * Whether a request was rejected because of the parameter `thread`. Tool runners of the Anthropic SDKs send this parameter, and continue without it
+ * after this error.
  */
 function isThreadRefusal(error: ServiceError): boolean {
   return error.code === 'unsupported_parameter' && error.param === 'thread'
 }
 
-/** HTTP status in the format of the Messages API. The status equals that of the OpenAI format, except that overload is 529 instead of 503. */
+/** Returns the HTTP status in the format of the Messages API: 529 for overload instead of 503, and otherwise the status of the OpenAI format. */
 export function messagesStatus(error: ServiceError): number {
   return error.status === 503 ? 529 : error.status
 }
@@ -89,8 +89,8 @@ function messagesType(status: number): string {
 
 /**
  * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. A code is listed if
- * that rule would be wrong, or if the rule needs confirmation. Errors that the service has already retried, and timeouts that used up the caller's
- * time, must not be retried.
+ * that rule would be wrong, or should be confirmed. A retry is wrong for errors that were already retried here, and for timeouts that used up the
+ * caller's time.
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   insufficient_quota: false,
@@ -110,13 +110,13 @@ const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
 }
 
 const RETRY_AFTER_SECONDS_DEFAULT = 2
-/** The longest Retry-After that every SDK obeys. The SDK openai-node ignores longer values. */
+/** Maximum Retry-After in ms that every SDK obeys. The SDK openai-node ignores longer values. */
 const SDK_RETRY_AFTER_MS_MAX = 60_000
 
 /**
- * Headers of an error: `retry-after` (at least 1 s), `x-should-retry`, `www-authenticate`.
+ * Returns the headers of an error: `retry-after` (at least 1 s), `x-should-retry`, `www-authenticate`.
  *
- * @param isFinal Whether the error is stored, so that a retry would return the same error.
+ * @param isFinal Whether the error is stored, so that a retry would return the stored error.
  * @param retryMsMax Maximum Retry-After, in milliseconds.
  */
 export function errorHeaders(
@@ -136,8 +136,8 @@ export function errorHeaders(
 }
 
 /**
- * Whether the client should retry a request that failed. The error `job_not_finished` has a Retry-After if the client wanted to read the result,
- * which will exist later. The error has none if the client wanted to delete the job.
+ * Whether the client should retry a request that failed. `job_not_finished` has a Retry-After if the client wanted to read the result, which will
+ * exist later. The header is missing if the client wanted to delete the job.
  */
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
   return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]

@@ -5,7 +5,7 @@ import type { Answer } from './answer.ts'
 import type { Composition } from './composition.ts'
 
 /**
- * A kind of job, described once for both sides of the queue. The ingress creates jobs of this kind and encodes their results. The worker runs the
+ * A kind of job, described once for the ingress and the worker. The ingress creates jobs of this kind and encodes their results. The worker runs the
  * jobs ({@link Handler}).
  */
 export interface Kind<Request = unknown, Event = unknown> {
@@ -13,13 +13,13 @@ export interface Kind<Request = unknown, Event = unknown> {
   readonly pool: PoolName
   readonly request: z.ZodType<Request>
   readonly childrenAtOnce?: number
-  /** Time in which a composed job writes its result, in milliseconds before its deadline. Default: a fraction of its total time. */
+  /** Time in ms before the deadline in which a composed job writes its result. Default: a fraction of the job's total time. */
   readonly wrapUpMs?: number
   /** Maximum bytes of a complete answer. A larger answer is rejected. Default: 8 MiB. */
   readonly answerBytesMax?: number
   /** Merges an event into the previous event. Undefined if both must stay separate. */
   merge(previous: Event, next: Event): Event | undefined
-  /** Whether the event contains output. A job is not retried after output, because the caller would receive that output twice. */
+  /** Whether the event contains output. A job is not retried after output, because the caller would receive the output twice. */
   isOutput(event: Event): boolean
   answer(endpoint?: string): Answer<Event>
 }
@@ -38,7 +38,7 @@ export interface AttemptContext {
   readonly idempotencyKey: string
   readonly tenant: string
   readonly traceparent: string | undefined
-  /** Receives progress. Undefined if the caller receives the output of the job instead. */
+  /** Called with the progress of the job. Undefined if the caller receives the output of the job instead. */
   readonly onProgress: ((progress: Progress) => void) | undefined
   /** Recorded steps and child jobs. Undefined for an attached job. */
   readonly composition?: Composition | undefined
@@ -47,7 +47,7 @@ export interface AttemptContext {
 export interface Handler<Request = unknown, Event = unknown> extends Kind<Request, Event> {
   /** Parses and validates the body. @throws Error if the body is not valid for this version */
   parse(body: unknown): Request | Promise<Request>
-  /** If true, then a body from an ingress in the same process is passed to `run` without {@link parse}. Default: false. */
+  /** If true, then `run` accepts a body from an ingress in the same process without {@link parse}. Default: false. */
   readonly acceptsUnparsed?: boolean
   run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }

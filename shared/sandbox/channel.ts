@@ -16,13 +16,13 @@ import {
 import type { SandboxEnd, SandboxEvent, SandboxJob } from './sandbox.ts'
 
 /*
- * The service's end of the channel to a supervisor (grammar: python/supervise/frames.py).
+ * The service's end of the channel to a supervisor, the process that runs and limits programs in a sandbox (grammar: python/supervise/frames.py).
  *
- * The supervisor is our code and enforces the limits, but it runs next to hostile code. Messages are therefore validated here too. A
- * message that no supervisor sends means that the sandbox is compromised or broken.
+ * The supervisor is part of Sluice and enforces the limits, but runs next to hostile code. Messages are therefore validated here too. An invalid
+ * message means that the sandbox is compromised or broken.
  */
 
-/** Marks the start of a job. The supervisor skips everything before this mark. */
+/** Marks the start of a job. The supervisor skips all bytes before this mark. */
 const MAGIC = Buffer.from('\0SANDBOX', 'latin1')
 /** Maximum bytes of the supervisor's last line, which reports that output was truncated. */
 const LAST_LINE_BYTES_MAX = 128
@@ -51,7 +51,7 @@ const End = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('killed'), message: z.string() }),
 ])
 
-/** Encodes a job for a supervisor. Run it by `runYielding`. */
+/** Encodes a job for a supervisor. Must be run by `runYielding`. */
 export function* encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Generator<undefined, Buffer> {
   const body = yield* withFiles({ code, scan, timeout_ms: timeoutMs, limits: LIMITS }, files)
   const length = Buffer.alloc(4)
@@ -60,8 +60,8 @@ export function* encodeJob({ code, timeoutMs, scan, files }: SandboxJob): Genera
 }
 
 /**
- * Encodes fields and the files of a run as JSON: base64 by file name. A program's process reads this form (python/execution.py). Run it by
- * `runYielding`, because serializing 16 MiB in one step takes a fifth of a second.
+ * Encodes fields and the files of a run as JSON, with the content of each file in base64 under its name. The sandbox reads this form
+ * (python/execution.py). Must be run by `runYielding`, because serializing 16 MiB in one step takes 0.2 s.
  *
  * @param fields At least one field.
  */
@@ -80,7 +80,10 @@ export function* withFiles(fields: object, files: SandboxJob['files'] = []): Gen
 }
 
 export interface ChannelListener {
-  /** Called only by supervisors that load their own interpreter. `versions` maps import names to library versions. */
+  /**
+   * Called only by supervisors that load their own interpreter, when it is ready. `versions` maps import names to
+   * library versions.
+   */
   readonly onReady?: (versions: Readonly<Record<string, string>>) => void
   readonly onEvent: (event: SandboxEvent) => void
   readonly onEnd: (end: SandboxEnd) => void
@@ -99,7 +102,7 @@ export class Channel {
   }
 
   /**
-   * Handles bytes of the supervisor, unless the run has ended.
+   * Handles bytes from the supervisor, unless the run has ended.
    *
    * @throws ServiceError `sandbox_lost` for an invalid message, which also ends the run
    */

@@ -5,8 +5,8 @@ import { type Preparations, SANDBOX_RESOURCE } from '#shared/prepare/preparation
 import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandbox.ts'
 
 /*
- * Selects the sandbox of this process: the first adapter that works on this machine. Each adapter is tried by really preparing and opening
- * it. If none works, then runs are refused and all adapters are tried again later; there is no weaker fallback.
+ * Selects the sandbox of this process: the first adapter that works on this machine. Each adapter is tried by really preparing and opening it. If
+ * none works, then runs are refused, and all adapters are tried again later. There is no less secure fallback.
  *
  *     absent → preparing → prepared → opening → open
  *                 ↓           ↑         ↓        ↓
@@ -15,11 +15,11 @@ import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandb
  *                 └──┴──────────────────┘
  */
 
-/** Delay before adapters that all failed are tried again. */
+/** Delay in ms before adapters that all failed are tried again. */
 const RETRY_DELAY_MS = 60_000
 /** Maximum time for which a run waits until a prepared sandbox is open. An interpreter loads its libraries in a few seconds. */
 const OPEN_MS_MAX = 30_000
-/** A preparation that takes less time had nothing to do. The progress is then not reported, and callers wait for the end. */
+/** Time in ms below which a preparation had nothing to do. The progress of a shorter preparation is not reported, and callers wait for its end. */
 const QUICK_MS = 2_000
 const RETRY_AFTER_MS = { min: 10_000, max: 60_000 }
 
@@ -29,13 +29,13 @@ export interface LoadAdapter {
 }
 
 export interface ChoiceOptions {
-  /** Adapters in the order in which they are tried. If empty, then sandboxes are disabled. */
+  /** Adapters in the order in which they are tried. An empty list disables sandboxes. */
   readonly adapters: readonly LoadAdapter[]
-  /** If true, then the sandbox is opened as soon as it is prepared. If false, then the first run opens it. */
+  /** Whether the sandbox is opened as soon as it is prepared. If false, then the first run opens it. */
   readonly isEager: boolean
   readonly log: Log
   readonly preparations?: Preparations | undefined
-  /** Delay before the adapters are tried again if all of them failed. Default: one minute. */
+  /** Delay in ms before the adapters are tried again if all of them failed. Default: one minute. */
   readonly againMs?: number
 }
 
@@ -65,7 +65,7 @@ export class ChosenSandbox {
   /**
    * Finds the first adapter that works and downloads its files. If none works, then all are tried again every minute.
    *
-   * @throws ServiceError `sandbox_unavailable` with the reason of each adapter; the abort reason
+   * @throws ServiceError `sandbox_unavailable` with the reason of each adapter, or the abort reason
    */
   async prepare(onProgress: OnProgress, signal: AbortSignal): Promise<void> {
     if (this.#options.adapters.length === 0) return
@@ -95,7 +95,7 @@ export class ChosenSandbox {
     throw this.#refusal()
   }
 
-  /** Removes a sandbox that cannot start runs. The next run opens another one. */
+  /** Removes a sandbox that can no longer start runs. The next run opens another sandbox. */
   discard(sandbox: Sandbox): void {
     if (this.#sandbox !== sandbox) return
     this.#become({ name: 'prepared' })
@@ -145,7 +145,7 @@ export class ChosenSandbox {
     const changed = this.#changed.promise
     const { name } = this.#state
     if (name !== 'prepared' && name !== 'absent') return await changed
-    // The rejection is ignored here, because the state contains the reason of the failure.
+    // The state contains the reason of a failure, so the rejection is ignored here.
     const chosen = this.#choose(true, () => {}, this.#stopping).catch(() => {})
     await Promise.race([chosen, changed])
   }

@@ -3,15 +3,17 @@ import { ServiceError } from '#shared/lib/error.ts'
 /*
  * The sandbox port: runs untrusted Python once and reports the end of the run.
  *
- * One conformance suite covers all three adapters (`docker`, `zygote`, `wasm`). An adapter that lacks a guarantee must say so: its probe
- * fails, or its `guarantees` name the gap.
+ * One conformance suite covers all three adapters (`docker`, `zygote`, `wasm`). If an adapter lacks a guarantee, then its probe fails, or its
+ * `guarantees` describe the gap.
  */
 
 export interface SandboxJob {
   readonly code: string
   /** Timeout of the run, from its first instruction and including the scan. Waiting for a slot does not count. */
   readonly timeoutMs: number
-  /** Whether to scan for forbidden imports and calls. If there are any, nothing runs. Only tests of other barriers set this to false. */
+  /**
+   * Whether to scan for forbidden imports and calls. If any are found, then the program does not run. Only tests of other barriers set this to false.
+   */
   readonly scan: boolean
   readonly files?: readonly SandboxFile[]
 }
@@ -29,10 +31,13 @@ export type SandboxEvent =
 export type SandboxEnd =
   /** The interpreter exited: code 0 after a normal end, 1 after an uncaught exception, n after `sys.exit(n)`, 128 + n after signal n. */
   | { readonly type: 'exit'; readonly exitCode: number }
-  /** The scan found violations, so nothing ran. Example of a violation: `line 3: import of 'os' is not allowed`. */
+  /**
+   * The scan found violations, so the program did not run. Example of a violation: `line 3: import of 'os' is not
+   * allowed`.
+   */
   | { readonly type: 'violations'; readonly violations: readonly string[] }
   | { readonly type: 'timeout' }
-  /** A limit ended the run. The message names the limit. */
+  /** A limit ended the run. The message describes the limit. */
   | { readonly type: 'killed'; readonly message: string }
 
 /** An open sandbox. The caller must limit the number of concurrent runs. */
@@ -43,12 +48,12 @@ export interface Sandbox {
   /**
    * Runs a job and emits its output while it runs.
    *
-   * Output beyond the limits is dropped, and the last line of the stream reports that. If `signal` aborts, then every process of the run
+   * Output beyond the limits is dropped, and the last line of the stream reports the truncation. If `signal` aborts, then every process of the run
    * ends within a second.
    *
    * @param onStart Called when the run begins, after waiting for a slot.
-   * @throws ServiceError `sandbox_lost` if the sandbox broke before the run ended (a retry may help), or `sandbox_unavailable` if it cannot
-   * start; the signal's reason
+   * @throws ServiceError `sandbox_lost` if the sandbox broke before the run ended (a retry may help), or `sandbox_unavailable` if it cannot start.
+   * The signal's reason
    */
   run(
     job: SandboxJob,
@@ -73,12 +78,12 @@ export interface SandboxAdapter {
   /** Guarantees and their limits, as sentences for `sluice doctor` and the log. */
   readonly guarantees: readonly string[]
   /**
-   * Downloads and builds the missing files. Does nothing if all files exist.
+   * Downloads and builds the missing files. Has no effect if all files exist.
    *
    * @throws ServiceError `sandbox_unavailable` with the missing part and the remedy
    */
   prepare(onProgress: (fraction: number, message: string) => void, signal: AbortSignal): Promise<void>
-  /** Throws unless all files exist. Does not download or build. @throws ServiceError `sandbox_unavailable` with the missing part */
+  /** Checks that all files exist, without downloading or building. @throws ServiceError `sandbox_unavailable` with the missing part */
   check(signal: AbortSignal): Promise<void>
   /** Opens the sandbox and runs a line of Python in it. @throws ServiceError `sandbox_unavailable` with the reason and the remedy */
   open(signal: AbortSignal): Promise<Sandbox>
@@ -88,7 +93,7 @@ export interface SandboxAdapter {
  * Converts errors that occur while a sandbox is prepared.
  *
  * @param what Subject of the error message.
- * @throws ServiceError `sandbox_unavailable` with the missing part in one line; the signal's reason
+ * @throws ServiceError `sandbox_unavailable` with the missing part in one line, or the signal's reason
  */
 export async function orUnavailable<T>(work: Promise<T>, what: string, signal: AbortSignal | undefined): Promise<T> {
   try {
@@ -105,10 +110,10 @@ const PROBE_MS = 10_000
 const OPEN_MS_MAX = 60_000
 
 /**
- * Runs one line of Python in a sandbox, because only a run shows whether runs work. If the run fails, then the sandbox is closed.
+ * Runs one line of Python in a sandbox to test it, because only a run shows whether runs work. If the run fails, then the sandbox is closed.
  *
  * @returns The sandbox
- * @throws ServiceError `sandbox_unavailable` with the end of the run, or the error of the run; the signal's reason
+ * @throws ServiceError `sandbox_unavailable` with the end of the run, or the error of the run. The signal's reason
  */
 export async function probed(sandbox: Sandbox, signal: AbortSignal): Promise<Sandbox> {
   try {

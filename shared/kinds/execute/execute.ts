@@ -4,7 +4,7 @@ import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { OUTPUT_BYTES_MAX, PLOTS_BYTES_MAX } from '#shared/sandbox/protocol/limits.ts'
 
-/** Maximum characters of merged text. A JSON escape makes a character six times as long, and six times this maximum still fits into a record. */
+/** Maximum characters of merged text. JSON escapes make a character up to six times as long, and six times this maximum still fits into a record. */
 export const TEXT_PIECE_CHARS = 64 * 1024
 const MARGIN_BYTES = 2 * 1024 * 1024
 
@@ -15,7 +15,7 @@ export const execute: Kind<CodeRequest, CodeEvent> = {
   // The output may consist of stdout and stderr, each with the maximum size, and of plots in base64.
   answerBytesMax: 2 * OUTPUT_BYTES_MAX + Math.ceil(PLOTS_BYTES_MAX / 3) * 4 + MARGIN_BYTES,
   merge: mergeCodeEvents,
-  // If an attempt fails after an event with output, then a retry would send that output twice. No retry can follow the `end` event.
+  // After an event with output, a retry would send the output twice. After the `end` event, no retry can follow.
   isOutput: ({ type }) => type !== 'end',
   answer: () => codeAnswer,
 }

@@ -9,9 +9,9 @@ import { completionsAnswer } from './completions/stream.ts'
 import { messagesAnswer } from './messages/stream.ts'
 import { inputTokensOf, responsesAnswer } from './responses/stream.ts'
 
-/** Maximum text of a merged event, in UTF-16 units. Without this limit, records and frames could become too large. */
+/** Maximum text of a merged event, in UTF-16 units, so that records and frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
-/** Maximum text of one event, in UTF-16 units. In JSON, a unit takes at most six bytes, and a text of this size then still fits into a record. */
+/** Maximum text of one event, in UTF-16 units. A unit takes at most six bytes of JSON, so a text of this size still fits into a record. */
 const EVENT_TEXT_MAX = 64 * 1024
 /** Maximum tokens with log probabilities per merged event. A token with twenty alternatives takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
@@ -27,7 +27,7 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   pool: 'inference',
   request: GenerateRequest,
   merge: mergeGenerateEvents,
-  // If an attempt fails after an event with output, then a retry would send that output twice. The `start` event contains no output.
+  // After an event with output, a retry would send the output twice. The `start` event contains no output.
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }
@@ -76,15 +76,15 @@ export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): Generat
   return undefined
 }
 
-/** True if an event does not fit into a record. An upstream may send a complete answer in one event. */
+/** Whether an event does not fit into a record. An upstream may send a complete answer in one event. */
 export function isTooLarge(event: GenerateEvent): boolean {
   if (event.type === 'text' && event.logprobs && event.logprobs.length > MERGED_LOGPROBS_MAX) return true
   return 'text' in event && event.text.length > EVENT_TEXT_MAX
 }
 
 /**
- * Splits an event into pieces that fit into records. If there are log probabilities, then they are divided among all pieces, and the first pieces
- * carry the text, up to its maximum length.
+ * Splits an event into pieces that fit into records. Log probabilities are divided among all pieces. The first pieces contain the text, up to its
+ * maximum length.
  */
 export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
   if (!('text' in event)) return yield event

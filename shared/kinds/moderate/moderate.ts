@@ -6,7 +6,7 @@ export const moderate: Kind<ModerateRequest, ModerateEvent> = {
   name: 'moderate',
   pool: 'inference',
   request: ModerateRequest,
-  // The worker already puts as many results into an event as fit into a record, so nothing is left to merge.
+  // The worker puts as many results into an event as fit into a record, so no events can be merged.
   merge: () => undefined,
   isOutput: () => true,
   answer: () => moderationsAnswer,

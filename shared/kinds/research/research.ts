@@ -14,7 +14,7 @@ import { ChatStream } from '#shared/kinds/generate/chat/stream.ts'
 import { encodeChat } from '#shared/kinds/generate/chat/whole.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 
-/** Maximum text of a merged event, in UTF-16 units. Without this limit, records and frames could become too large. */
+/** Maximum text of a merged event, in UTF-16 units, so that records and frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
 
 export const research: Kind<ResearchRequest, ResearchEvent> = {
@@ -22,7 +22,7 @@ export const research: Kind<ResearchRequest, ResearchEvent> = {
   pool: 'research',
   request: ResearchRequest,
   merge: mergeResearchEvents,
-  // Progress does not prevent a retry. A second run repeats progress events with the same sequence numbers, and a stream drops repeated numbers.
+  // Progress does not prevent a retry. A second run repeats progress events with equal sequence numbers, and the stream drops repeated numbers.
   isOutput: ({ type }) => type !== 'progress',
   answer: () => researchAnswer,
 }
@@ -96,8 +96,8 @@ const researchAnswer: Answer<ResearchEvent> = {
 /**
  * Encodes one run as chat completion chunks, so that plain chat clients can read the report.
  *
- * Progress and sources are chunks without choices, which such clients ignore. All annotations are in one chunk, because clients that merge deltas
- * cannot merge lists. Events of the end are sent only after the run has ended successfully.
+ * Progress and sources are sent as chunks without choices, which plain chat clients ignore. All annotations are in one chunk, because clients that
+ * merge deltas cannot merge lists. The final events are sent only after the run has ended successfully.
  */
 class ResearchStream implements AnswerStream<ResearchEvent> {
   readonly #chat: ChatStream
@@ -135,7 +135,7 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
       case 'end':
         this.#extras.push(event)
         return [this.#chunk({ choices: [], ...extrasOf(this.#extras) }), ...this.#chatFrames(event)]
-      // A worker of a newer version may send event types that this version does not know.
+      // A worker of a newer version may send event types that this version does not support.
       default:
         return []
     }

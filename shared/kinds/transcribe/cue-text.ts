@@ -7,8 +7,8 @@ export const LINE_COLUMNS_MAX = 42
 const LINES_MAX = 2
 
 /**
- * The smallest unit that is never divided between two lines. A token is a word with its punctuation. In a script without spaces, a dictionary word
- * counts as a word.
+ * The smallest unit that is never divided between two lines: a word with its punctuation. In a script without spaces, a dictionary word counts as a
+ * word.
  */
 export interface Token {
   readonly text: string
@@ -20,13 +20,14 @@ export interface Token {
 }
 
 /**
- * Scores of token ends. A line or cue ends after the token with the highest score that fits. `afterBound` applies after a word that belongs
- * to the next word, such as an article.
+ * Scores of token ends. A line or cue ends after the token with the highest score that fits. `afterBound` applies after a word that belongs to the
+ * next word, such as an article.
  */
 const SCORES = { sentence: 100, clause: 60, beforeConjunction: 35, plain: 0, afterBound: -50, insideNumber: -300 }
 
 /**
- * Words per language. `begins` has words that begin a phrase. `binds` has words that belong to the next word, so a line should not end after them.
+ * Words per language. `begins` contains words that begin a phrase. `binds` contains words after which a line should not end, because they belong to
+ * the next word.
  */
 const PHRASES: Readonly<Record<string, { readonly begins: ReadonlySet<string>; readonly binds: ReadonlySet<string> }>> =
   {
@@ -244,7 +245,7 @@ const OTHERS: ReadonlySet<string> = new Set(
     .split(/\s+/),
 )
 
-/** Speech models use another code than ISO 639-1 for these languages. The key is the ISO code, and the value is the code of the models. */
+/** Languages for which speech models use another code than ISO 639-1. The key is the ISO code, and the value is the code of the models. */
 const SYNONYMS: ReadonlyMap<string, string> = new Map([
   ['jv', 'jw'],
   ['nb', 'no'],
@@ -259,7 +260,7 @@ export function findLanguage(code: string): string | undefined {
 
 const englishNames = new Intl.DisplayNames(['en'], { type: 'language', fallback: 'none' })
 
-/** Returns the lower-case English name of a language. Any text that is not a code, such as a name that an engine sent, is returned in lower case. */
+/** Returns the lower-case English name of a language. A text that is not a code, such as a name from an engine, is returned in lower case. */
 export function languageName(code: string): string {
   const usual = findLanguage(code)
   if (usual === undefined) return code.toLowerCase()

@@ -21,12 +21,14 @@ const PAUSE_SECONDS = 0.35
 const PAUSE_SCORE = 50
 /** Silence within a segment after which a new cue begins, in seconds. */
 const SILENCE_SECONDS = 2
-/** Cost, in points of the score, of each column by which a cue is longer or shorter than in an even division of the text. */
+/** Cost, in points of the score, of each column by which a cue differs from an even division of the text. */
 const UNEVEN_COST = 1.2
 const CUE_COLUMNS = 76
 /** Maximum characters of spaces and punctuation between two words. A match farther away would be a later repetition of the word. */
 const GAP_CHARS_MAX = 4
-/** Maximum characters of a segment that is divided into cues, about an hour of speech. Dividing a longer segment would block the event loop. */
+/**
+ * Maximum characters of a segment that is divided into cues, which is about an hour of speech. Dividing a longer segment would block the event loop.
+ */
 const DIVIDED_CHARS_MAX = 64 * 1024
 
 interface Cue {
@@ -97,8 +99,8 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
     const to = endOf(timed, from)
     const start = starts[from] as number
     const last = ends[to - 1] as number
-    // Usually a segment ends shortly after its last word, and the cue ends with the segment. If the segment ends much later, then it ends with
-    // silence, and the cue ends with the last word.
+    // Usually a segment ends shortly after its last word, and the cue ends with the segment. A segment that ends much later ends with silence, so the
+    // cue ends with the last word.
     const until = to === tokens.length && segment.end <= last + LINGER_SECONDS_MAX ? Math.max(last, segment.end) : last
     const end = isTimed ? Math.min(until, start + CUE_SECONDS_MAX) : last
     cues.push({ start, end, lines: linesOf(tokens, from, to) ?? [] })
@@ -111,7 +113,8 @@ function endOf(timed: Timed, from: number): number {
   const { tokens, starts, ends } = timed
   const reach = reachOf(timed, from)
   if (reach === tokens.length) return reach
-  // Only the next {@link CUE_COLUMNS} columns of the remaining text influence the division, so only they are measured.
+  // Only the next {@link CUE_COLUMNS} columns are measured, because the text after them does not influence the
+  // division.
   const rest = columnsBetween(tokens, from, Math.min(tokens.length, from + CUE_COLUMNS))
   const even = rest / Math.max(2, Math.ceil(rest / CUE_COLUMNS))
   let best = { to: reach, score: Number.NEGATIVE_INFINITY }
@@ -126,7 +129,7 @@ function endOf(timed: Timed, from: number): number {
   return best.to
 }
 
-/** Returns the latest possible end of a cue. A cue has at most two lines, seven seconds, and no long silence. A cue has at least one token. */
+/** Returns the latest possible end of a cue, which has at most two lines and seven seconds, no long silence, and at least one token. */
 function reachOf({ tokens, starts, ends, isTimed }: Timed, from: number): number {
   const start = starts[from] as number
   let columns = 0
@@ -168,7 +171,7 @@ interface Located {
   readonly end: number
 }
 
-/** Finds the words of the engine in the text, in order. Words that do not occur are skipped. Times never decrease. */
+/** Finds the engine's words in the text, in order. Words that do not occur are skipped. Times never decrease. */
 function located(words: readonly Word[], text: string): Located[] {
   const found: Located[] = []
   let from = 0

@@ -15,11 +15,11 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { languageName } from './cue-text.ts'
 import { encodeSrt, encodeVtt } from './cues.ts'
 
-/** Maximum text of a merged event, in UTF-16 units. Without this limit, records and frames could become too large. */
+/** Maximum text of a merged event, in UTF-16 units, so that records and frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
 const MERGED_LOGPROBS_MAX = 256
 
-/** Maximum bytes of a transcript. Four hours of speech have this size with all words and the log probability of each token. */
+/** Maximum bytes of a transcript: four hours of speech with all words and the log probability of each token. */
 export const TRANSCRIPT_BYTES_MAX = 24 * 1024 * 1024
 
 export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
@@ -28,15 +28,12 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   request: TranscribeRequest,
   answerBytesMax: TRANSCRIPT_BYTES_MAX,
   merge: mergeTranscribeEvents,
-  // If an attempt fails after an event with output, then a retry would send that output twice. The `start` event contains no output.
+  // After an event with output, a retry would send the output twice. The `start` event contains no output.
   isOutput: ({ type }) => type !== 'start',
   answer: () => transcriptAnswer,
 }
 
-/**
- * Transcribes speech into English text. This is a separate kind, because an older worker cannot translate. Such a worker requeues a job of a kind
- * that it does not know.
- */
+/** Transcribes speech into English text. The kind is separate, because older workers cannot translate, and requeue jobs of an unknown kind. */
 export const translate: Kind<TranscribeRequest, TranscribeEvent> = { ...transcribe, name: 'translate' }
 
 /**
@@ -62,7 +59,7 @@ type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
  * `diarized_json`, and one `done` event at the end.
  *
  * The deltas concatenate to the text of `done`, which equals the text of the whole answer and is trimmed. Leading whitespace is therefore dropped,
- * and trailing whitespace is held back until more text follows.
+ * and trailing whitespace is buffered until more text follows.
  */
 export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   readonly #isDiarized: boolean
@@ -97,7 +94,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
       case 'finish':
         this.#isFinished = true
         return []
-      // A worker of a newer version may send event types that this version does not know.
+      // A worker of a newer version may send event types that this version does not support.
       default:
         return []
     }
@@ -121,7 +118,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return this.#textFrames(this.#trim(this.#characters.push(text)), segment)
   }
 
-  /** Returns the part of the text that can be sent now. Leading whitespace of the transcript is dropped, and whitespace at the end is held back. */
+  /** Returns the part of the text that can be sent now. Leading whitespace of the transcript is dropped, and trailing whitespace is buffered. */
   #trim(text: string): string {
     const all = this.#text === '' ? text.trimStart() : this.#blanks + text
     const trimmed = all.trimEnd()
@@ -129,7 +126,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return trimmed
   }
 
-  /** Makes the frames of a piece of text. Log probabilities of whitespace that was held back are sent with the text that follows. */
+  /** Makes the frames of a piece of text. Log probabilities of buffered whitespace are sent with the text that follows. */
   #textFrames(delta: string, segment?: number): Frame[] {
     if (delta === '') return []
     this.#text += delta
@@ -192,7 +189,7 @@ function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs
     logprobs: hasLogprobs ? logprobs : null,
     usage: { type: 'duration', seconds: Math.ceil(duration), ...usage },
     duration,
-    // Clients expect the English name of a language here, and do not recognize a code. The field is therefore empty.
+    // Clients expect the English name of a language here and do not recognize a code, so the field is empty.
     language: '',
     segments: null,
     words: null,
@@ -317,7 +314,9 @@ function usageOf(usage: UsageEvent['usage'] | undefined): TranscriptUsage {
   }
 }
 
-/** Repairs a segment for output: finite numbers only, no end before its start, no lone surrogates. */
+/**
+ * Repairs a segment for output. The result has only finite numbers, no end before its start, and no lone surrogates.
+ */
 function soundSegment(segment: TranscriptSegment): TranscriptSegment {
   const start = toMilliseconds(segment.start)
   return {

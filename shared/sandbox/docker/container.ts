@@ -21,16 +21,19 @@ import type { PoolMember } from './pool.ts'
  * The supervisor ends when the stream closes. A service that was killed therefore leaves no container behind.
  */
 
-/** Label by which the leftover containers of a killed service are found. The value is the process id of the service. */
+/** Label that identifies containers of a killed service. The value is the process id of the service. */
 export const LABEL = 'sluice.sandbox'
-/** The supervisor enforces the timeout of a run. If it reports no end within this time after the timeout, then it is considered broken. */
+/**
+ * Time in ms after the timeout of a run in which the supervisor, which enforces the timeout, must report the end. Otherwise the supervisor counts as
+ * broken.
+ */
 const GRACE_MS = 2_000
-/** Maximum time to load the libraries that the program imports, before its timeout starts. Loading takes a second of CPU time. */
+/** Maximum time in ms to load the libraries that the program imports, before its timeout starts. Loading takes a second of CPU time. */
 const LOAD_MS_MAX = 60_000
-/** Time within which a supervisor must exit after its last message. */
+/** Time in ms within which a supervisor must exit after its last message. */
 const END_MS_MAX = 2_000
 const REMOVE_MS_MAX = 10_000
-/** Memory limit for the interpreter itself. The limits for the program and for the scratch space, which is memory too, are added. */
+/** Memory limit in bytes for the interpreter itself. The limits for the program and for the scratch space, which is memory too, are added. */
 const WARM_BYTES = 256 * 1024 * 1024
 const SCRATCH_FILES_MAX = 8_192
 const NOBODY = 65_534
@@ -91,7 +94,7 @@ export class SandboxContainer implements PoolMember {
    * @throws ServiceError `sandbox_unavailable` if the container ends first; an error of the daemon; the abort reason
    */
   static async start(docker: Docker, options: ContainerOptions, signal: AbortSignal): Promise<SandboxContainer> {
-    // With a name chosen here, a container can be removed even if the response to its creation was lost.
+    // The name is chosen here, so that the container can be removed even if the response to its creation was lost.
     const name = newId('sluice-sandbox-', 16)
     const started = new SandboxContainer(docker.getContainer(name), options.onProblem)
     try {
@@ -121,7 +124,7 @@ export class SandboxContainer implements PoolMember {
     }
   }
 
-  /** Ends and removes the container. Never throws. If the removal fails, then the next start of a service removes the container. */
+  /** Ends and removes the container. Never throws. If the removal fails, then a later start of the service removes the container. */
   dispose(): Promise<void> {
     this.#removed ??= this.#remove().finally(() => this.#stream?.destroy())
     return this.#removed
@@ -129,7 +132,7 @@ export class SandboxContainer implements PoolMember {
 
   async #start(signal: AbortSignal): Promise<void> {
     const attached = { stream: true, hijack: true, stdin: true, stdout: true, stderr: true, abortSignal: signal }
-    // The type says read-only, but the socket serves both directions.
+    // The type says read-only, but the socket is used in both directions.
     const stream = (await this.#container.attach(attached)) as Duplex
     this.#stream = stream
     this.#listen(stream)
@@ -216,10 +219,10 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
     WorkingDir: '/tmp',
     Hostname: 'sandbox',
     Labels: { [LABEL]: String(process.pid) },
-    // Like the network mode 'none', this gives an empty network namespace. The daemon starts no process for it, which saves 0.1 s of CPU.
+    // Like the network mode 'none', this setting gives an empty network namespace, but the daemon starts no process for it, which saves 0.1 s of CPU.
     NetworkDisabled: true,
     OpenStdin: true,
-    // When the service is gone, the daemon closes standard input, and the supervisor exits.
+    // When the service ends, the daemon closes standard input, and the supervisor exits.
     StdinOnce: true,
     AttachStdin: true,
     AttachStdout: true,
@@ -263,10 +266,10 @@ const STDERR = 2
  *
  * Grammar (Docker Engine API, ContainerAttach): one byte of stream type, three zeros, four bytes of big-endian length, data.
  *
- * This replaces docker-modem's `demuxStream`, which recurses for each part. A program that writes byte by byte would overflow the stack of
- * the worker.
+ * docker-modem's `demuxStream` is not used, because it recurses for each part. A program that writes byte by byte would overflow the stack of the
+ * worker.
  *
- * @param onPart Called with each piece; one part may arrive in several pieces
+ * @param onPart Called with each piece. One part may arrive in several pieces
  */
 export class AttachedStreams {
   readonly #onPart: (stream: 'stdout' | 'stderr', bytes: Buffer) => void
@@ -307,12 +310,12 @@ export class AttachedStreams {
 }
 
 /*
- * System calls that a sandbox container may make: an allow-list in the format of Docker's `--security-opt seccomp=`. The list applies to
- * the whole container. The process of the program drops further rights before the program starts (fork, exec, sockets).
+ * System calls that a sandbox container may make: an allow-list in the format of Docker's `--security-opt seccomp=`. The list applies to the whole
+ * container. Before the program starts, its process gives up further rights (fork, exec, sockets).
  *
- * Excluded on purpose are namespaces, mounts, keys, tracing, other processes' memory, BPF, io_uring, performance counters and userfaultfd.
- * Also excluded are kernel modules, clocks, host names, SysV IPC, file locks and all sockets, whose buffers are kernel memory. Asyncio
- * therefore wakes up without a socket (asyncio_wakeup.py).
+ * Excluded on purpose are namespaces, mounts, keys, tracing, other processes' memory, BPF, io_uring, performance counters and userfaultfd. Also
+ * excluded are kernel modules, clocks, host names, SysV IPC, file locks and all sockets, whose buffers are kernel memory. Asyncio therefore wakes up
+ * without a socket (asyncio_wakeup.py).
  */
 
 const CALLS = new URL('../python/seccomp/calls.txt', import.meta.url)
@@ -321,7 +324,7 @@ const SUPERVISING = `
   capget capset execve fork kill pidfd_open pipe pipe2 seccomp setpgid setrlimit setsid sync_file_range tkill vfork`
 /** Flags of clone(2) that create a namespace. */
 const CLONE_NEW = 0x7e020080
-/** ioctl(2) that injects input into a terminal. */
+/** Request of ioctl(2) that injects input into a terminal. */
 const TIOCSTI = 0x5412
 const ENOSYS = 38
 const EPERM = 1
@@ -340,7 +343,7 @@ const SECCOMP_PROFILE = JSON.stringify({
     { names: [...programCalls(), ...SUPERVISING.trim().split(/\s+/)], action: ALLOW },
     { names: ['clone'], action: ALLOW, args: [{ index: 0, value: CLONE_NEW, valueTwo: 0, op: 'SCMP_CMP_MASKED_EQ' }] },
     { names: ['ioctl'], action: ALLOW, args: [{ index: 1, value: TIOCSTI, op: 'SCMP_CMP_NE' }] },
-    // With ENOSYS ("not implemented"), glibc falls back to older calls. A filter can inspect the arguments of the older calls.
+    // With ENOSYS ("not implemented"), glibc falls back to older calls, whose arguments a filter can inspect.
     { names: ['clone3', 'openat2'], action: REFUSE, errnoRet: ENOSYS },
   ],
 })

@@ -37,11 +37,11 @@ const SHARED_KERNEL =
 export interface DockerOptions {
   readonly directory: string
   readonly log: Log
-  /** Docker's name of the runtime, such as `runsc`; default: Docker's own default. */
+  /** Docker's name of the runtime, such as `runsc`. Default: Docker's own default. */
   readonly runtime?: string | undefined
-  /** An image built by deploy/sandbox-image.sh or deploy/sandbox.Dockerfile. If undefined, an image is built on this machine. */
+  /** An image built by deploy/sandbox-image.sh or deploy/sandbox.Dockerfile. If undefined, then an image is built on this machine. */
   readonly image?: string | undefined
-  /** Default: DOCKER_HOST, else /var/run/docker.sock. */
+  /** Path of Docker's socket. Default: DOCKER_HOST, or else /var/run/docker.sock. */
   readonly socketPath?: string | undefined
 }
 
@@ -171,23 +171,23 @@ class DockerSandbox implements Sandbox {
 
 const ROOT_SHARE = 0.8
 const REPOSITORY = 'sluice-sandbox'
-/** Timeout of an import, which copies 400 MB, and of a pull, which downloads 400 MB. */
+/** Timeout in ms of an import, which copies 400 MB, and of a pull, which downloads 400 MB. */
 const IMPORT_MS_MAX = 10 * 60_000
 
 interface ImageOptions {
   readonly onProgress: (fraction: number, message: string) => void
   readonly signal: AbortSignal
   readonly directory: string
-  /** Do not build or download: throw if the image is missing. */
+  /** If true, then nothing is built or downloaded, and a missing image is an error. */
   readonly checksOnly?: boolean
 }
 
 /**
- * Ensures that the daemon has the image of this version. The image is built from the root file system that the zygote also uses, so no
- * registry is needed.
+ * Ensures that the daemon has the image of this version. The image is built from the root file system of the zygote (an interpreter that forks a
+ * child per run), so no registry is needed.
  *
  * @returns The image name, which changes with the contents
- * @throws ServiceError `sandbox_unavailable`; an error of the daemon; the abort reason
+ * @throws ServiceError `sandbox_unavailable`, an error of the daemon, or the abort reason
  */
 async function prepareImage(docker: Docker, options: ImageOptions): Promise<string> {
   const { directory, onProgress, signal, checksOnly } = options
@@ -209,7 +209,7 @@ async function prepareImage(docker: Docker, options: ImageOptions): Promise<stri
 /**
  * Ensures that the daemon has an image that an operator built and named.
  *
- * @throws Error of the daemon if the image is neither on the machine nor in a registry; the abort reason if aborted
+ * @throws Error of the daemon if the image is neither on the machine nor in a registry. The abort reason if aborted
  */
 async function pullImage(docker: Docker, name: string, options: ImageOptions): Promise<void> {
   const { onProgress, signal, checksOnly } = options
@@ -231,12 +231,15 @@ async function hasImage(docker: Docker, name: string): Promise<boolean> {
   }
 }
 
-/** Our code is copied into the image, because the daemon may run on another machine where mounting our folder is impossible. */
+/**
+ * Imports the root file system as an image, with Sluice's sandbox code inside. The daemon may run on another machine, where mounting the folder is
+ * impossible.
+ */
 async function importImage(docker: Docker, root: string, tag: string, signal: AbortSignal): Promise<void> {
   const abortSignal = AbortSignal.any([signal, AbortSignal.timeout(IMPORT_MS_MAX)])
   const names = await codeFiles(INSIDE_DIRECTORY)
   const owner = ['--numeric-owner', '--owner=0', '--group=0']
-  // Names of code files do not begin with a dot, so only these are moved to opt/sandbox. The flags S and H exclude the targets of links.
+  // Only code files have names that do not begin with a dot, so only these are moved to opt/sandbox. The flags S and H exclude the targets of links.
   const move = '--transform=s,^\\([^./]\\),opt/sandbox/\\1,SH'
   const tar = spawn('tar', [...owner, move, '-cf', '-', '-C', root, '.', '-C', INSIDE_DIRECTORY, ...names], {
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -248,7 +251,7 @@ async function importImage(docker: Docker, root: string, tag: string, signal: Ab
   await followed(docker, answer)
   const [code] = await exited
   if (code !== 0) {
-    // Without the removal, the next start would use a partial image as if it were complete.
+    // A partial image is removed, because the next start would use it as if it were complete.
     await docker.getImage(`${REPOSITORY}:${tag}`).remove()
     throw new ServiceError('sandbox_unavailable', `tar failed: ${(await problems).slice(-300)}`)
   }
@@ -272,15 +275,18 @@ async function codeFiles(directory: string): Promise<string[]> {
   return (await readdir(directory, { recursive: true })).filter((name) => /\.(py|txt)$/.test(name)).sort()
 }
 
-/** Minimum age of a removed container. A younger one may belong to another service that is about to start it. */
+/**
+ * Minimum age in seconds of a container that is removed. A younger container may belong to another service that is
+ * about to start it.
+ */
 const LEFTOVER_SECONDS = 120
 const REMOVE_MS_MAX = 10_000
 
 /**
- * Removes containers that a killed service has left: never started, or ended without being removed. Running containers are not removed,
- * because they end by themselves when their service is gone.
+ * Removes containers that a killed service has left: never started, or ended without being removed. Running containers are not removed, because they
+ * end by themselves after their service has ended.
  *
- * @param olderThanSeconds Minimum age; default: two minutes.
+ * @param olderThanSeconds Minimum age. Default: two minutes.
  * @throws Error of the daemon if it does not list containers
  */
 export async function removeLeftovers(docker: Docker, log: Log, olderThanSeconds = LEFTOVER_SECONDS): Promise<void> {

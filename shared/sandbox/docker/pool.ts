@@ -4,8 +4,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 /*
  * Pool of interpreters that are started in advance. Each interpreter serves one run.
  *
- * The number of idle members adapts to the load. The pool starts with one. Each request that finds none adds one. If the member that has
- * waited longest has waited for a minute, then one member is removed.
+ * The number of idle interpreters adapts to the load. The pool starts with one. Each request that finds no idle interpreter adds one. If the oldest
+ * idle interpreter has waited for a minute, then one is removed.
  *
  *     starting → idle → taken
  *        ↓         ↓
@@ -16,7 +16,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 const FAILURES_MAX = 3
 const FAILED_START = { baseMs: 500, maxMs: 30_000 }
 const START_MS_MAX = 60_000
-/** If the oldest idle member has waited for this time, then the pool has too many members. */
+/** Time in ms for which the oldest idle member has waited when the pool counts as too large. */
 const SURPLUS_MS = 60_000
 
 export interface PoolMember {
@@ -25,7 +25,7 @@ export interface PoolMember {
 }
 
 export interface WarmPoolOptions<Member extends PoolMember> {
-  /** Starts a member that is ready to serve. If `signal` aborts, then the function must clean up everything it has started. */
+  /** Starts a member that is ready to serve. If `signal` aborts, then the function must clean up all resources that it created. */
   readonly start: (signal: AbortSignal) => Promise<Member>
   readonly idleMax: number
   readonly startsMax: number
@@ -43,7 +43,7 @@ export class WarmPool<Member extends PoolMember> {
   readonly #ends = new Set<Promise<void>>()
   #wanted = 1
   #failures = 0
-  /** Error after repeated failed starts. New callers receive this error at once. */
+  /** Error after repeated failed starts, which new callers receive at once. */
   #refusal: ServiceError | undefined
   #retry: NodeJS.Timeout | undefined
   readonly #surplus: NodeJS.Timeout
@@ -61,7 +61,7 @@ export class WarmPool<Member extends PoolMember> {
   /**
    * Takes a ready member. The caller must dispose the member.
    *
-   * @throws ServiceError `sandbox_unavailable` if starts keep failing; the signal's reason
+   * @throws ServiceError `sandbox_unavailable` if starts keep failing, or the signal's reason
    */
   async take(signal: AbortSignal): Promise<Member> {
     signal.throwIfAborted()
@@ -93,7 +93,7 @@ export class WarmPool<Member extends PoolMember> {
 
   async #until(waiter: Waiter<Member>, signal: AbortSignal): Promise<Member> {
     const leave = () => {
-      // If the waiter received a member at the same moment, then the waiter keeps the member, and the caller disposes it.
+      // A waiter that received a member at the same moment keeps it, and the caller disposes the member.
       if (this.#waiters.delete(waiter)) waiter.reject(signal.reason)
     }
     signal.addEventListener('abort', leave, { once: true })
@@ -104,7 +104,7 @@ export class WarmPool<Member extends PoolMember> {
     }
   }
 
-  /** Starts the missing members. If a start has failed, then the retry timer calls this function later. */
+  /** Starts the missing members. After a failed start, the retry timer calls this function. */
   #fill(): void {
     const { startsMax } = this.#options
     if (this.#closing.signal.aborted || this.#retry !== undefined) return
@@ -142,8 +142,8 @@ export class WarmPool<Member extends PoolMember> {
   }
 
   /**
-   * Handles a member that ended while idle. The loss counts as a failed start. Otherwise the pool would forever start an image whose
-   * containers die after a second.
+   * Handles a member that ended while idle, which counts as a failed start. Otherwise the pool would forever start an image whose containers end
+   * after a second.
    */
   #lost(member: Member): void {
     const kept = this.#idle.filter((idle) => idle.member !== member)

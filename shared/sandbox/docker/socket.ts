@@ -4,7 +4,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 const SOCKET = '/var/run/docker.sock'
 
 /**
- * Checks whether a Docker daemon may exist. The check comes before the client library is loaded, because the library takes 50 MB.
+ * Checks whether a Docker daemon may exist. The check precedes the loading of the client library, which takes 50 MB.
  *
  * @param host DOCKER_HOST
  * @throws ServiceError `sandbox_unavailable` if there is no daemon

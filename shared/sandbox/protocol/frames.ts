@@ -4,7 +4,10 @@
  */
 
 const HEADER_BYTES = 5
-/** Shorter chunks are merged. Otherwise a program that writes byte by byte would create an object per byte. */
+/**
+ * Minimum bytes of a stored chunk. Shorter chunks are merged, because a program that writes byte by byte would
+ * otherwise create an object per byte.
+ */
 const CHUNK_BYTES_MIN = 4_096
 
 export interface Frame {
@@ -25,7 +28,7 @@ export class FrameReader {
   /**
    * Yields the frames that are complete after this chunk.
    *
-   * @throws RangeError for a frame that is too long; the rest of the stream is unusable
+   * @throws RangeError for a frame that is too long, after which the stream is unusable
    */
   *push(chunk: Buffer): Iterable<Frame> {
     if (chunk.length > 0) this.#add(chunk)

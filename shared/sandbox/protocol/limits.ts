@@ -1,10 +1,13 @@
 /*
- * Limits of one run, equal in every adapter (docs/guides/code.md, Limits of a run). The Python side receives the limits with the job. The
- * service enforces the output limits too, because it does not trust the output of a sandbox.
+ * Limits of one run, equal in every adapter (docs/guides/code.md, Limits of a run). The sandbox receives the limits with the job. The service
+ * enforces the output limits too, because a sandbox is not trusted.
  */
 
 export const CODE_POINTS_MAX = 50_000
-/** Maximum bytes of UTF-8, each for stdout and stderr. Further output is dropped, and a last line reports that. */
+/**
+ * Maximum bytes of UTF-8 for each of stdout and stderr. Further output is dropped, and a last line reports the
+ * truncation.
+ */
 export const OUTPUT_BYTES_MAX = 1024 * 1024
 export const PLOTS_MAX = 20
 export const PLOT_BYTES_MAX = 5 * 1024 * 1024

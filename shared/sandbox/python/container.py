@@ -32,8 +32,8 @@ from supervise.supervisor import Host, fork, supervise, watch
 
 SOURCE, SINK = 0, 1
 SITE = "/opt/site"
-# Time to wait for a job before the first library is loaded. If a caller already waits for this interpreter, then the job
-# arrives within this time and is not delayed by a library that it does not need.
+# Time in ms to wait for a job before the first library is loaded. If a caller already waits, then its job arrives within this time and is not delayed
+# by libraries that it does not need.
 FIRST_LOOK_MS = 30
 
 
@@ -87,7 +87,8 @@ def _run_prepared(jobs: frames.JobReader) -> None:
     os.close(source)
     poll = select.poll()
     poll.register(SOURCE, select.POLLIN)
-    # No events: poll() reports only that the reading end was closed, that is, that the child has ended.
+    # Without requested events, poll() reports only that the reading end was closed, which means that the child has
+    # ended.
     poll.register(feed, 0)
     while not jobs.has_come():
         if feed in dict(poll.poll()):
@@ -99,7 +100,7 @@ def _run_prepared(jobs: frames.JobReader) -> None:
 
 def _read(jobs: frames.JobReader) -> dict:
     job = jobs.read()
-    # No limit here: the container limits its processes, and a limit per user would count the processes of all containers.
+    # The number of processes is unlimited here, because the container limits it. A limit per user would count the processes of all containers.
     job["limits"]["processes"] = resource.RLIM_INFINITY
     return job
 

@@ -35,8 +35,8 @@ from scan import scan as policy
 FILE = "main.py"
 # Libraries that every program can import, and whose versions are reported.
 LIBRARIES = ("numpy", "pandas", "scipy", "matplotlib", "seaborn")
-# Modules that are imported before the first program, in this order: the cheap ones of the standard library at once, the
-# STEPS one by one, because each of them takes long.
+# Modules that are imported before the first program, in this order. The fast ones of the standard library are imported
+# together, and the STEPS one by one, because each of them takes long.
 STANDARD = (
     "collections", "csv", "dataclasses", "datetime", "decimal", "fractions", "functools", "itertools", "math", "queue",
     "re", "statistics", "string", "typing",
@@ -50,12 +50,12 @@ OURS = os.path.dirname(__file__) + "/"
 LIBRARY_PLACES = ("<frozen ", *(f"{place}/" for place in sys.path if place))
 # Sources of compiled libraries, whose frames have no directory.
 COMPILED = (".pyx", ".pxi", ".pxd")
-# A hint about the options of this interpreter, which newer versions of Python add to the error of a missing module.
+# Hint about the options of this interpreter, which newer versions of Python append to the error of a missing module.
 NO_SITE_HINT = re.compile(r"\. Site initialization is disabled, [^\n]*", re.ASCII)
 # Python 3.10 has no exception groups.
 GROUP = getattr(builtins, "BaseExceptionGroup", ())
 IMPORT = builtins.__import__
-# The program may have replaced the first two, so the originals are flushed as well.
+# The program may have replaced stdout and stderr, so the originals are flushed as well.
 OUTPUTS = ("stdout", "stderr", "__stdout__", "__stderr__")
 TOO_DEEP = "line 1: the code nests too deeply to be checked"
 UNCHECKED = "line 1: the code cannot be checked"
@@ -95,7 +95,7 @@ def load(name: str) -> None:
     importlib.import_module(name)
     if name == plots.PYPLOT:
         plots.draw_one()
-    # Excludes all present objects from garbage collection. A collection in a fork would visit and thus copy their pages.
+    # Excludes all existing objects from garbage collection. In a fork, a collection would visit these objects and thereby copy their pages.
     gc.freeze()
 
 
@@ -113,14 +113,14 @@ def execute(
     _open_streams()
     # Some editors write a byte order mark at the start of a file. Python ignores it in files, but not in strings.
     code = code.removeprefix("\ufeff")
-    # Python's own line ends only: `str.splitlines` would also split at form feeds and U+2028.
+    # The text is split at Python's own line ends. `str.splitlines` would also split at form feeds and U+2028.
     linecache.cache[FILE] = (len(code), None, io.StringIO(code, newline=None).readlines(), FILE)
     failure, tree = None, None
     try:
         tree = ast.parse(code, FILE)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         failure = error
-    # The scanned tree is also the compiled one, so no difference between two parsers can hide code from the scan.
+    # The scanned tree is also the compiled tree, so that no difference between two parsers can hide code from the scan.
     violations = _violations(tree) if scan and tree is not None else []
     emit(b"V", json.dumps({"violations": violations}).encode())
     if violations:
@@ -131,7 +131,7 @@ def execute(
     try:
         status = _report(failure, None) if tree is None else _run(tree, is_guarded=scan)
     except BaseException:
-        # Even printing an exception runs code of the program.
+        # Printing an exception also runs code of the program, which may fail.
         status = 1
     return _finish(status)
 
@@ -177,7 +177,7 @@ def _run(tree: ast.AST, *, is_guarded: bool) -> int:
         program = compile(tree, FILE, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         if isinstance(error, SyntaxError):
-            # A tree has no source text, so the error lacks the faulty line.
+            # The error of a tree lacks the faulty line, because a tree has no source text.
             error.text = linecache.getline(FILE, error.lineno or 1)
         return _report(error, None)
     global _reserve
@@ -212,8 +212,8 @@ def _import(name, globals=None, locals=None, fromlist=(), level=0):
     """
     caller = sys._getframe(1).f_globals if globals is None else globals
     if level == 0 and caller.get("__name__", "__main__") == "__main__" and policy.is_denied_import(name, fromlist or ()):
-        # An import by C code that the program called, such as numpy.fromfile. PyImport_Import passes a list here, ignores
-        # the result, and takes the module from sys.modules.
+        # PyImport_Import, which C code such as numpy.fromfile calls, passes a list here. The result is ignored, because the module is taken from
+        # sys.modules.
         if name == "os" and fromlist == []:
             return None
         raise ImportError(f"import of '{name}' is not allowed")
@@ -272,12 +272,12 @@ def _clean(error: BaseException) -> None:
         if error is None or id(error) in seen:
             continue
         seen[id(error)] = error
-        # Called on BaseException, because a class of the program may override these names.
+        # The methods are called on BaseException, because a class of the program may override these names.
         BaseException.with_traceback(error, _without_ours(error.__traceback__))
         pending += [error.__cause__, error.__context__, *(error.exceptions if isinstance(error, GROUP) else ())]
     for each in seen.values():
         if _is_inside_library(BaseException.__cause__.__get__(each) or BaseException.__context__.__get__(each)):
-            # Also suppresses the context.
+            # Setting the cause also suppresses the context.
             BaseException.__cause__.__set__(each, None)
 
 
@@ -310,7 +310,7 @@ def _parts(trace: types.TracebackType | None) -> list[types.TracebackType]:
 
 def _finish(status: int) -> int:
     """Does the work of an interpreter exit: joins threads, runs `atexit` handlers, flushes the streams."""
-    # Plots come before the `atexit` handlers, because a handler of pyplot closes all figures.
+    # Plots precede the `atexit` handlers, because a handler of pyplot closes all figures.
     for step in (threading._shutdown, plots.finish, atexit._run_exitfuncs, *(functools.partial(_flush, name) for name in OUTPUTS)):
         try:
             step()

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import types
 
-# The cache is copied, because matplotlib ignores a read-only configuration directory and would search all fonts again.
+# Path of the font cache, and of its writable copy. matplotlib ignores a read-only configuration directory and would
+# search all fonts again.
 FONT_CACHE, CONFIGURATION = "/opt/matplotlib", "/tmp/.matplotlib"
 FALLBACK_FAMILY = "WenQuanYi Micro Hei"
 OTHER_NAMES = (

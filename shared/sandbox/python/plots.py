@@ -86,14 +86,14 @@ def _capture(pyplot: types.ModuleType) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # Selects the backend now. Otherwise pyplot would select one at the first figure, by functions that are replaced below.
+    # The backend is selected now. Otherwise pyplot would select one at the first figure, with functions that are replaced below.
     pyplot.switch_backend("agg")
     pyplot.show = _show
     # The original `pause` also shows the figure, so each step of an animated loop would become a plot.
     pyplot.pause = time.sleep
     Figure.show = _show_figure
     _figures.watch(Figure)
-    # Programs must not select another backend: 'TkAgg' needs a screen, and with 'Agg' show() has no effect.
+    # Programs must not select another backend, because 'TkAgg' needs a screen, and with 'Agg' show() has no effect.
     matplotlib.use = pyplot.switch_backend = lambda *_, **__: None
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 PNG = b"\x89PNG\r\n\x1a\n"
-# Replaces the picture of a figure that was saved as an animation.
+# Placeholder picture of a figure that was saved as an animation.
 ANIMATION = b""
 # The only directory that a program can write to.
 SCRATCH = "/tmp"
@@ -62,7 +62,7 @@ class SavedFigures:
         self._latest: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._paths: set[str] = set()
         self._is_started = False
-        # Per thread, because another thread of the program may save a figure at the same time.
+        # The pauses are stored per thread, because another thread of the program may save a figure at the same time.
         self._pauses = threading.local()
 
     def start(self) -> None:
@@ -147,7 +147,8 @@ class SavedFigures:
             if not is_empty(figure):
                 self._add(figure, path, options)
         except Exception:
-            # For example, the figure is too large to be drawn again. The program keeps its file, but no plot is sent.
+            # Drawing again may fail, for example if the figure is too large. The program keeps its file, but no plot is
+            # sent.
             self.dropped += 1
 
     def _add(self, figure, path: str | None, options: dict) -> None:

@@ -16,7 +16,8 @@ import execution
 
 STDIN, CHANNEL = 0, 3
 SCRATCH = "/tmp"
-# Smaller than in other sandboxes, because WebAssembly writes the zeros of the reserve: 4 MiB would take 10 ms per run.
+# The reserve is smaller than in other sandboxes. WebAssembly writes its zeros, which would take 10 ms per run for 4
+# MiB.
 RESERVE_BYTES = 1 << 19
 
 

@@ -26,7 +26,7 @@ from supervise import frames, limits, namespaces
 from supervise.supervisor import Host, supervise
 
 BACKLOG = 128
-# Maximum time for a connection to send its job; then the connection is closed.
+# Maximum time in seconds for a connection to send its job. Afterwards the connection is closed.
 JOB_SECONDS = 10
 
 
@@ -70,7 +70,7 @@ def _fork_supervisor(listening: socket.socket, warm_bytes: int) -> None:
             listening.close()
             _serve(connection.fileno(), warm_bytes)
     except OSError as error:
-        # The process limit is reached. The service sees a closed connection and can retry.
+        # The process limit is reached. The service detects the closed connection and can retry.
         print(f"no supervisor: {error}", file=sys.stderr, flush=True)
     finally:
         connection.close()

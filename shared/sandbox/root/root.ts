@@ -11,18 +11,18 @@ import { orUnavailable } from '#shared/sandbox/sandbox.ts'
 /*
  * The root file system of a sandbox: an interpreter and its libraries, and nothing else of this machine.
  *
- * The root is built once, without privileges, and does not refer to the files from which it was built. The zygote mounts the root
- * read-only, and the Docker adapter builds its image from it. Our own code is mounted at /opt/sandbox, so new code needs no new root.
+ * The root is built once, without privileges, and does not refer to the files from which it was built. The zygote adapter mounts the root read-only,
+ * and the Docker adapter builds its image from the root. Sluice's own code is mounted at /opt/sandbox, so new code needs no new root.
  */
 
 const SOURCES = ['requirements.txt', 'build_root.py', 'libraries.py'] as const
 
-/** Our code that runs inside a sandbox. The sandbox sees it at /opt/sandbox. */
+/** Directory of Sluice's code that runs inside a sandbox, where it is visible at /opt/sandbox. */
 export const INSIDE_DIRECTORY = fileURLToPath(new URL('../python/', import.meta.url))
 
 export const INSIDE_PYTHON = '/opt/python/bin/python3'
 
-/** The complete environment of the interpreter. Variables of the service, which may contain keys, are not visible inside. */
+/** The complete environment of the interpreter. Variables of the service, which may contain keys, are not visible to a program. */
 export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
   PATH: '/opt/python/bin',
   HOME: '/tmp',
@@ -37,20 +37,20 @@ export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
   // Each run has one processor, so more threads would only compete for it.
   OPENBLAS_NUM_THREADS: '1',
   OMP_NUM_THREADS: '1',
-  // By default, malloc reserves 64 MiB of address space per thread. Eight threads would reach the limit of the run.
+  // By default, malloc reserves 64 MiB of address space per thread, so eight threads would reach the limit of the run.
   MALLOC_ARENA_MAX: '2',
 }
 
 interface SandboxRoot {
   readonly directory: string
-  /** Identifies the contents of the root: two roots with different contents have different tags. */
+  /** Hash of the contents of the root. Roots with different contents have different tags. */
   readonly tag: string
 }
 
 /**
- * Ensures that there is a root below `parent`, and returns it. Downloads about 100 MB and stores 400 MB.
+ * Ensures that a root exists below `parent`, and returns it. Downloads about 100 MB and stores 400 MB.
  *
- * Does nothing if the root exists. Concurrent calls, also of other processes, wait for one build. A build may be interrupted at any time.
+ * Has no effect if the root exists. Concurrent calls, also of other processes, wait for one build. A build may be interrupted at any time.
  *
  * @throws ServiceError `sandbox_unavailable` with the missing part in one line (Python, pip, the network), or the abort reason
  */
@@ -67,16 +67,16 @@ export async function prepareRoot(parent: string, options: PrepareOptions = {}):
 const NEEDS = { purpose: 'The sandbox needs', needsPip: true, code: 'sandbox_unavailable' } as const
 const REQUIREMENTS = fileURLToPath(new URL('./requirements.txt', import.meta.url))
 const BUILD = fileURLToPath(new URL('./build_root.py', import.meta.url))
-/** Total size of the libraries' wheels on Linux x86-64. Used only for the reported progress. */
+/** Total bytes of the libraries' wheels on Linux x86-64. Used only for the reported progress. */
 const PACKAGES_BYTES = 96_000_000
 const DOWNLOAD_SHARE = 0.6
-/** Timeout of the build; compiling takes a minute of CPU time. */
+/** Timeout of the build in ms. Compiling takes a minute of CPU time. */
 const BUILD_MS_MAX = 20 * 60_000
 
 type RootBuildOptions = PrepareOptions & { readonly onProgress: OnProgress }
 
 /**
- * Fills `built/root`.
+ * Builds the root file system in `built/root`.
  *
  * @returns The interpreter's version tag
  * @throws ServiceError `sandbox_unavailable` or `model_loading` with the missing part, or the abort reason
@@ -93,7 +93,7 @@ async function buildRoot(built: string, workDir: string, options: RootBuildOptio
   return { tag: python.tag }
 }
 
-/** Each pip uses its own directory, because a pip of a killed service may still be writing to another. */
+/** Installs packages. Each pip has its own directory, because a pip of a killed service may still be writing. */
 async function install(python: Python, target: string, workDir: string, options: RootBuildOptions): Promise<void> {
   const { onProgress, signal } = options
   const message = `installing the sandbox's libraries (${PACKAGES_BYTES / 1e6} MB)`

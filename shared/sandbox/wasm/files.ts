@@ -14,9 +14,9 @@ import { IMAGE_MEMORY, LIBRARY_FILES } from './inside/prepared-files.ts'
 import type { ImageFacts } from './inside/warm-up.ts'
 
 /*
- * Files of the WebAssembly sandbox, in two directories that are created once. The library directory contains CPython for WASI with its
- * packages from the Python package index; pip checks their digests. The image directory contains the memory of an interpreter that has
- * imported the packages. A new version of our code needs a new image, but no new download.
+ * Files of the WebAssembly sandbox, in two directories that are created once. The library directory contains CPython for WASI with its packages from
+ * the Python package index, whose digests pip checks. The image directory contains the memory of an interpreter that has imported the packages. A new
+ * version of Sluice's code needs a new image, but no new download.
  */
 
 const NEEDS = {
@@ -44,7 +44,7 @@ const MEMBERS = {
 const PLOT_DATA_MEMBER = 'matplotlib/mpl-data.zip'
 const [DOWNLOADED, UNPACKED] = [0.8, 0.85]
 
-/** Our code that determines an image, in addition to the library: the Python code inside, and the setup of an interpreter. */
+/** Files of Sluice that determine an image in addition to the library: the Python code inside, and the setup of an interpreter. */
 const IMAGE_CODE = {
   '../python/': /^(execution|fonts|imports|plots|saved|thread_pool|wasm_\w+|scan\/\w+)\.py$/,
   './inside/': /^(image|interpreter|warm-up|wasi\/[\w-]+)\.ts$/,
@@ -59,7 +59,7 @@ export interface WasmFiles {
 /**
  * Ensures that library and image exist below `parent`, and returns them. Downloads 101 MB and stores 275 MB.
  *
- * Does nothing if both exist. Concurrent calls, also of other processes, wait for one build. A build may be interrupted at any time.
+ * Has no effect if both exist. Concurrent calls, also of other processes, wait for one build. A build may be interrupted at any time.
  *
  * @throws ServiceError `sandbox_unavailable` with the missing part in one line (Python, pip, the network), or the abort reason
  */
@@ -122,7 +122,7 @@ async function fetchLibrary(
 
 const SOURCES = fileURLToPath(new URL('../python/', import.meta.url))
 const FRAME_BYTES_MAX = 1 << 20
-/** Timeout of loading the libraries, which takes 6 seconds of CPU time. */
+/** Timeout in ms of loading the libraries, which takes 6 seconds of CPU time. */
 const WARM_MS_MAX = 5 * 60_000
 
 /**
@@ -172,8 +172,8 @@ const CODE = ['./inside/', '../protocol/', '../../../package.json'].map((path) =
 export type ConfinedChild = ChildProcessByStdio<Writable, Readable, Readable>
 
 /**
- * Starts the confined process, in which the interpreters run. Code that escapes from WebAssembly finds no variable of the service and can
- * read only the files named here. The process cannot write files, start processes or call `eval`.
+ * Starts the confined process, in which the interpreters run. The process has no environment variables of the service, and can read only the files in
+ * `readable`. The process cannot write files, start processes or call `eval`.
  *
  * The process ends when its standard input closes, so it does not outlive the service.
  *

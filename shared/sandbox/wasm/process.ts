@@ -8,11 +8,13 @@ import { PLOT_BYTES_MAX } from '#shared/sandbox/protocol/limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 import { type ConfinedChild, collectErrors, spawnConfined, type WasmFiles } from './files.ts'
 
-/** Timeout from the start of the process to the first interpreter. On a busy machine this takes seconds. */
+/** Timeout in ms from the start of the process to the first interpreter. On a busy machine, the start takes seconds. */
 const START_MS = 60_000
-/** If the end of a run is not reported within this time after its timeout, then the process is considered broken. */
+/**
+ * Time in ms after the timeout of a run within which its end must be reported. Otherwise the process counts as broken.
+ */
 const OVERDUE_MS = 15_000
-/** Time after a cancel, normally milliseconds, by which the end of the run must be reported. Otherwise the process is killed. */
+/** Time in ms after a cancel within which the end of the run must be reported. Otherwise the process is killed. */
 const CANCEL_MS = 5_000
 const STOP_MS = 2_000
 /** Maximum bytes before a payload: the number of the run, and the header of the inner frame. */
@@ -37,7 +39,7 @@ export class WasmProcess {
     const errors = collectErrors(child)
     const reader = new FrameReader(PLOT_BYTES_MAX + HEADERS_BYTES)
     child.stdout.on('data', (chunk: Buffer) => this.#read(reader, chunk))
-    // When the child ends, this stream fails with EPIPE. The handler of `close` reports the end.
+    // This stream fails with EPIPE when the child ends. The handler of `close` reports the end.
     child.stdin.on('error', () => {})
     child.on('error', (error) => this.#end(error))
     child.on('close', (code, killedBy) => {
@@ -51,7 +53,7 @@ export class WasmProcess {
    * Starts the process and waits until it can run jobs.
    *
    * @param ready Number of idle interpreters.
-   * @throws Error if the process ends before it is ready, or the abort reason; no process is left running
+   * @throws Error if the process ends before it is ready, or the abort reason. No process is left running
    */
   static async start(files: WasmFiles, ready: number, log: Log, signal: AbortSignal): Promise<WasmProcess> {
     const { libraryDir, imageDir } = files
@@ -83,7 +85,7 @@ export class WasmProcess {
     return this.#isRunning
   }
 
-  /** @throws ServiceError `sandbox_lost`; the signal's reason, after the run has ended */
+  /** Runs a job. @throws ServiceError `sandbox_lost`. The signal's reason, after the run has ended */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
     const { files, ...fields } = job
     const said = await runYielding(withFiles(fields, files), signal)
@@ -142,7 +144,7 @@ export class WasmProcess {
     else run?.channel.take(rest)
   }
 
-  /** Kills the process after an invalid message, because nothing that the process sends can be trusted any more. */
+  /** Kills the process after an invalid message, because all further messages could be invalid too. */
   #break(cause: Error): void {
     this.#end(cause)
     this.#child.kill('SIGKILL')

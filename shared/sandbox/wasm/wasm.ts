@@ -158,7 +158,7 @@ export class Restarts {
   }
 
   /**
-   * Returns the milliseconds to wait before the next start; 0 if there was no recent crash.
+   * Returns the time in ms to wait before the next start. 0 if there was no recent crash.
    *
    * @throws ServiceError `sandbox_unavailable` after too many crashes
    */

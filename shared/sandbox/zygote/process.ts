@@ -13,14 +13,16 @@ import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
 import { INSIDE_DIRECTORY, INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 
-/** Maximum time to load the libraries. The first start on a busy machine reads 300 MB. */
+/** Maximum time in ms to load the libraries. The first start on a busy machine reads 300 MB. */
 const START_MS_MAX = 60_000
 const STOP_MS_MAX = 5_000
-/** Time that a run may take in addition to its timeout: before its first instruction, and to report its end. */
+/**
+ * Maximum time in ms that a run takes in addition to its timeout: before its first instruction, and to report its end.
+ */
 const SETUP_MS_MAX = 3_000
 const OVERDUE_MS = 2_000
 const ERROR_TEXT_MAX = 4_096
-/** Size of /tmp for the zygote itself, which stores the caches of matplotlib. Each run has its own /tmp. */
+/** Bytes of /tmp for the zygote itself, which stores the caches of matplotlib. Each run has its own /tmp. */
 const OWN_SCRATCH_BYTES = 16 * 1024 * 1024
 const NOBODY = 65_534
 const DEVICES = ['null', 'zero', 'full', 'random', 'urandom']
@@ -63,14 +65,14 @@ export class ZygoteProcess {
   /**
    * Starts a zygote and waits until it can fork.
    *
-   * @throws ServiceError `sandbox_unavailable` with its last output if it does not start; the abort reason
+   * @throws ServiceError `sandbox_unavailable` with its last output if it does not start, or the abort reason
    */
   static async start(parts: ZygoteParts, signal: AbortSignal): Promise<ZygoteProcess> {
     signal.throwIfAborted()
     const runDir = await mkdtemp(join(tmpdir(), 'sluice-zygote-'))
     const child = spawn(parts.bubblewrap, bubblewrapOptions(parts, runDir, await canBecomeNobody()), {
       stdio: ['pipe', 'pipe', 'pipe'],
-      // Ctrl-C in a terminal signals the whole process group. In its own group, the zygote lives until the service has drained its runs.
+      // Ctrl-C in a terminal signals the whole process group. In its own group, the zygote continues until the service has drained its runs.
       detached: true,
       env: {},
     })
@@ -100,12 +102,12 @@ export class ZygoteProcess {
     return this.#errors.trim()
   }
 
-  /** Runs a job in a fork (see `Sandbox.run`). @throws ServiceError `sandbox_lost`; the signal's reason */
+  /** Runs a job in a fork (see `Sandbox.run`). @throws ServiceError `sandbox_lost`, or the signal's reason */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
     signal.throwIfAborted()
     this.runs += 1
     const { promise, resolve, reject } = Promise.withResolvers<SandboxEnd>()
-    // If the run is lost while the job is still being written, then no listener exists yet. The handler prevents an unhandled rejection.
+    // While the job is still being written, no listener exists for a lost run. The handler prevents an unhandled rejection.
     promise.catch(() => {})
     const socket = createConnection(join(this.#runDir, 'zygote.sock'))
     const channel = new Channel({ onEvent, onEnd: resolve })
@@ -168,7 +170,10 @@ async function canBecomeNobody(): Promise<boolean> {
   })
 }
 
-/** Root makes the mounts with its own rights, because the unprivileged user may not be able to reach the directories. */
+/**
+ * Returns the options of bubblewrap. Root makes the mounts with its own rights, because the unprivileged user may not be able to reach the
+ * directories.
+ */
 function bubblewrapOptions({ root }: ZygoteParts, runDir: string, isRoot: boolean): string[] {
   const user = isRoot
     ? ['--cap-drop', 'ALL', ...BECOME_NOBODY]

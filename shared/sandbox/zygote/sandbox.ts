@@ -6,22 +6,25 @@ import type { Sandbox, SandboxEnd, SandboxEvent, SandboxJob, SandboxStats } from
 import { type ZygoteParts, ZygoteProcess } from './process.ts'
 
 /*
- * The zygotes of one sandbox. A zygote is a Python interpreter with loaded libraries that forks a process for each run. New runs use the
- * current zygote; retired zygotes finish their runs.
+ * The zygotes of one sandbox. A zygote is a Python interpreter with loaded libraries that forks a process for each run. New runs use the current
+ * zygote, and retired zygotes finish their runs.
  *
  *     starting → current → retired (after 500 runs or ten minutes, when the next one is ready) → stopped
  *        ↓          ↓
  *      failed      died
  *
- * If a start fails or a zygote dies, then the next run starts another one, after a growing delay. The first loss starts another one at
+ * If a start fails or a zygote dies, then the next run starts a new zygote, after a growing delay. After the first loss, a new zygote is started at
  * once.
  */
 
-/** All runs of one zygote have the same memory layout. Replacing the zygote limits the use of knowledge about the layout. */
+/**
+ * Number of runs after which a zygote is replaced. All runs of one zygote have an equal memory layout, so the replacement limits the use of knowledge
+ * about the layout.
+ */
 const RUNS_MAX = 500
 const AGE_MS_MAX = 10 * 60_000
 const RESTART = { baseMs: 250, maxMs: 30_000 }
-/** If a zygote dies after this time, then its death does not count as a failed start. */
+/** Lifetime in ms from which the death of a zygote does not count as a failed start. */
 const STABLE_MS = 60_000
 
 export interface ZygoteSandboxOptions {
@@ -91,7 +94,7 @@ export class ZygoteSandbox implements Sandbox {
     return zygote.runs >= runsMax || performance.now() - zygote.startedMs > ageMsMax
   }
 
-  /** Starts another zygote. Runs use the old one until the new one can fork, so two are alive for a moment. */
+  /** Replaces the current zygote. Runs use the old zygote until the new one can fork, so both run for a moment. */
   #replace(old: ZygoteProcess): void {
     if (old !== this.#current || this.#starting || performance.now() < this.#notBeforeMs) return
     this.#start().then(
@@ -142,7 +145,7 @@ export class ZygoteSandbox implements Sandbox {
     if (msSince(zygote.startedMs) > STABLE_MS) this.#failures = 0
     const { log } = this.#options
     log.warn({ pid: zygote.pid, stderr: zygote.errors }, 'sandbox zygote exited unexpectedly; its runs fail')
-    // After the first loss, another zygote is started at once, so that a retry of the lost run finds one.
+    // After the first loss, a new zygote is started at once, so that a retry of the lost run succeeds.
     if (this.#failures === 0)
       this.#start().catch((error: unknown) =>
         log.warn({ err: error }, 'sandbox zygote could not be started; the next run retries'),

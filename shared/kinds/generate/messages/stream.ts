@@ -146,7 +146,7 @@ class MessagesStream implements AnswerStream<GenerateEvent> {
   }
 }
 
-/** A ping, which keeps the connection alive. Anthropic sends one after the start of the first block, and so does this stream. */
+/** A ping, which keeps the connection alive. As in Anthropic's API, one ping follows the start of the first block. */
 const PING: Frame = { event: 'ping', data: '{"type":"ping"}' }
 
 function frame(data: { type: string }): Frame {
@@ -294,7 +294,7 @@ class Block {
     this.#opening = opening
   }
 
-  /** Returns the part of the text that may be sent now. An incomplete surrogate pair at the end is held back. */
+  /** Returns the part of the text that may be sent now. An incomplete surrogate pair at the end is buffered. */
   take(text: string): string {
     const whole = this.#characters.push(text)
     if (this.kind === 'tool') this.#input += whole

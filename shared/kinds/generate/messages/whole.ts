@@ -5,8 +5,8 @@ import { objectIn } from '#shared/json/object.ts'
 import { findEvent, makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 
 /**
- * Encodes the whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. Parsing the arguments of many calls takes
- * long, so the generator yields after each block.
+ * Encodes the whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. The generator yields after each block,
+ * because parsing the arguments of many calls takes long.
  *
  * @throws ServiceError `upstream_error` if the answer has no finish
  */
@@ -158,11 +158,11 @@ function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
 
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
-/** First API version of the newer dialect. Answers of that dialect have additional keys, most of them null. */
+/** First API version of the newer response format, which has additional keys, most of them null. */
 const NEWER_DIALECT = '2026-10-21'
 
 /**
- * Whether the version that the caller requested belongs to the newer dialect. Clients of older versions fail on the additional keys
+ * Whether the caller requested a version with the newer response format. Clients of older versions fail on the additional keys
  * (docs/reference/compatibility.md, Messages versions).
  */
 export function isNewer(context: EncodeContext): boolean {
@@ -194,7 +194,7 @@ export function stopDetails(reason: StopReason | null): RefusalDetails | null {
 
 export interface AnswerUsage {
   readonly usage: Usage
-  /** Unchanged usage object of an upstream of this dialect. Details such as `cache_creation` are passed on. */
+  /** Unchanged usage object of an upstream with the Messages API, including details such as `cache_creation`. */
   readonly native?: NativeUsage | undefined
   readonly searches?: number
 }
@@ -234,8 +234,7 @@ function messagesUsage(context: EncodeContext, all: AnswerUsage): MessagesUsage 
 }
 
 /**
- * Details that the usage at the end of a stream always contains, with new values. Other details are sent at the end only if the start did not contain
- * them.
+ * Usage details that the end of a stream always contains, with new values. Other details are sent at the end only if the start did not contain them.
  */
 const CUMULATIVE = new Set(['output_tokens_details', 'server_tool_use'])
 
@@ -256,7 +255,7 @@ function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
   return { ...details, server_tool_use: { web_search_requests: searches, web_fetch_requests: 0 } }
 }
 
-/** Converts usage. Internal input counts include the prompt cache, but this format counts cache reads and cache writes separately. */
+/** Converts usage. Internal input counts include the prompt cache, but the Messages API counts cache reads and cache writes separately. */
 function cumulativeUsage(usage: Usage): MessagesUsage {
   const read = usage.cached_tokens ?? 0
   const written = usage.cache_write_tokens ?? 0
@@ -337,7 +336,7 @@ export class NativeAnswer {
 type HostedCall = Extract<GenerateEvent, { type: 'hosted_call' }>
 type HostedResult = Extract<GenerateEvent, { type: 'hosted_result' }>
 
-/** Prefix of the text inside `encrypted_content`. Content without this prefix was made by another service. */
+/** Prefix of the text inside `encrypted_content`. Content without this prefix was created by another service. */
 const CONTENT_PREFIX = 'sluice:'
 
 export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'run' | 'input'>): OutputBlock {
@@ -372,7 +371,7 @@ function shownResult({ url, title, excerpt, date }: Fields): Fields {
   }
 }
 
-/** Decodes the text of a search result; undefined if another service encoded it. */
+/** Decodes the text of a search result. Undefined if another service encoded it. */
 export function resultText(encrypted: unknown): string | undefined {
   if (typeof encrypted !== 'string' || !encrypted.startsWith(CONTENT_PREFIX)) return undefined
   return Buffer.from(encrypted.slice(CONTENT_PREFIX.length), 'base64').toString('utf8')

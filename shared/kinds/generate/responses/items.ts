@@ -15,7 +15,7 @@ export interface ItemEvent {
   readonly [field: string]: unknown
 }
 
-/** An output item to which more output may be added. Each method appends its stream events to `out`. */
+/** An unfinished output item. Each method appends its stream events to `out`. */
 export interface OpenItem {
   readonly item: OutputItem
   close(out: ItemEvent[], isCut: boolean): void
@@ -98,7 +98,7 @@ export class OpenMessage implements OpenItem {
   }
 }
 
-/** Names of the stream events and parts of reasoning. `content` is unabridged reasoning, and `summary` is a summary. */
+/** Names of the stream events and parts of reasoning. `content` is the full reasoning, and `summary` is a summary. */
 const REASONING = {
   content: { event: 'response.reasoning_text', part: 'response.content_part', type: 'reasoning_text' },
   summary: {
@@ -110,14 +110,14 @@ const REASONING = {
 
 type ReasoningEvent = Extract<GenerateEvent, { type: 'reasoning' }>
 
-/** Other APIs put this text between the parts of a summary. The Responses API has separate parts, so the text is removed. */
+/** Text that other APIs put between the parts of a summary. The Responses API has separate parts, so the text is removed. */
 const SUMMARY_SEPARATOR = '\n\n'
 
 /**
  * A reasoning item. A signature ends the item, so later reasoning begins another item.
  *
- * An upstream of this API assigns each text to a summary part. All text of any other engine forms one part. The part belongs to the summary if the
- * caller requested a summary, and otherwise to the content.
+ * An upstream with the Responses API assigns each text to a summary part. Text of any other engine forms a single part. The part belongs to the
+ * summary if the caller requested a summary, and otherwise to the content.
  */
 export class OpenReasoning implements OpenItem {
   readonly item: ReasoningItem
@@ -177,7 +177,7 @@ export class OpenReasoning implements OpenItem {
     return this.#seals && !isSigned && text !== '' ? { text } : {}
   }
 
-  /** @param summary Ordinal of the summary part. Undefined for unabridged reasoning */
+  /** @param summary Ordinal of the summary part. Undefined for full reasoning */
   #enterPart(out: ItemEvent[], summary: number | undefined): void {
     this.#closePart(out)
     this.#place = summary === undefined ? 'content' : 'summary'
@@ -294,7 +294,7 @@ export class OpenCustomCall implements OpenItem {
   }
 }
 
-/** An item that the internal form does not represent. The stream events are sent at once, and the item is as the upstream sent it. */
+/** An item that the internal form does not represent. The stream events are sent at once, and the item stays as the upstream sent it. */
 export class NativeOutput implements OpenItem {
   readonly item: NativeItem
 

@@ -21,8 +21,8 @@ import {
 } from './items.ts'
 
 /**
- * Maximum characters of one answer. The last events of a stream repeat the whole text four times and are encoded in one step. The maximum bounds this
- * step.
+ * Maximum characters of one answer. The last events of a stream repeat the whole text four times and are encoded in one step, which this maximum
+ * bounds.
  */
 const ANSWER_CHARS_MAX = 2 * 1024 * 1024
 
@@ -54,7 +54,7 @@ export class ResponseOutput {
     this.#model = context.model
   }
 
-  /** Adds the next event and appends its stream events to `out`. If the answer is too large, then nothing is appended and {@link ended} throws. */
+  /** Adds the next event and appends its stream events to `out`. If the answer is too large, then no event is appended and {@link ended} throws. */
   push(out: ItemEvent[], event: GenerateEvent): void {
     if ('text' in event) this.#chars += event.text.length
     if (this.#chars > ANSWER_CHARS_MAX && event.type !== 'finish') return
@@ -298,7 +298,7 @@ function addOutput(item: HostedItem, output: Record<string, unknown>[]): void {
 }
 
 /**
- * Removes the fields of an item that the caller did not request. The stored item has all fields, because a later response may continue the
+ * Removes the fields of an item that the caller did not request. The stored item keeps all fields, because a later response may continue the
  * conversation.
  *
  * @param includes Values of `include`, such as `code_interpreter_call.outputs`.
@@ -311,7 +311,7 @@ function visibleItem<Item extends OutputItem>(item: Item, includes: readonly str
   if (item.type === 'file_search_call') {
     return shows('file_search_call.results') ? { ...item } : { ...item, results: null }
   }
-  // Sources exist only for a search. The search tool of an upstream may also report other actions, such as opening a page.
+  // Sources exist only for the action `search`. An upstream's search tool may also report other actions, such as opening a page.
   if (item.type !== 'web_search_call' || !item.action) return item
   const { sources, ...action } = item.action
   const { results, ...shown } = item
@@ -324,7 +324,7 @@ function visibleItem<Item extends OutputItem>(item: Item, includes: readonly str
 
 export const RESPONSE_PREFIX = 'resp_'
 
-/** Makes a response with the given fields. Each other field has its value for a response without output (docs/guides/responses.md, Answers). */
+/** Makes a response with the given fields. All other fields have the values of a response without output (docs/guides/responses.md, Answers). */
 export function responseObject(
   context: Pick<EncodeContext, 'call_id' | 'created_at' | 'model' | 'responses'>,
   known: Pick<ResponseObject, 'status'> & Partial<ResponseObject>,

@@ -39,12 +39,15 @@ export function endOf(response: ResponseObject): ItemEvent {
   return { type: `response.${ENDS[response.status] ?? 'failed'}`, response }
 }
 
-/** The API has no event for a cancelled response. The stream then ends with `response.failed`, and the status in that event is `cancelled`. */
+/**
+ * Last event of the stream by status. The API has no event for a cancelled response, so the stream ends with `response.failed`, whose status is
+ * `cancelled`.
+ */
 const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
 
 /**
- * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). If the response is stored, then the reader of
- * its event log, instead of this class, adds the first and the last event.
+ * Encodes one stream: typed events with sequence numbers from 0 (docs/guides/responses.md, Streams). If the response is stored, then
+ * services/ingress/endpoints/responses/stored.ts adds the first and the last event instead of this class.
  */
 class ResponsesStream implements AnswerStream<GenerateEvent> {
   readonly #output: ResponseOutput

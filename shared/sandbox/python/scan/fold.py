@@ -15,7 +15,7 @@ DEPTH_MAX = 64
 SIMPLE_METHODS = frozenset("lower lstrip removeprefix removesuffix replace rstrip strip swapcase upper".split())
 
 Value = str | bytes | int
-# The possible values of each name that the program binds only once, to constants.
+# Possible values of each name that the program binds only once, to constants.
 Constants = Mapping[str, Sequence[Value]]
 
 
@@ -35,7 +35,7 @@ def fold(node: ast.AST | None, constants: Constants, depth: int = 0) -> Value | 
     try:
         value = step(node, lambda part: fold(part, constants, depth + 1), constants)
     except (ArithmeticError, AttributeError, IndexError, LookupError, TypeError, ValueError):
-        # The expression is invalid and fails in the program too, so its value is never used.
+        # An invalid expression also fails in the program, so its value is never used.
         return None
     return value if isinstance(value, int) or (isinstance(value, (str, bytes)) and len(value) <= LENGTH_MAX) else None
 
@@ -55,7 +55,7 @@ def _operation(node, part, constants):
     left, right = part(node.left), part(node.right)
     if isinstance(node.op, ast.Mult) and isinstance(left, str) and isinstance(right, int):
         return left * min(right, LENGTH_MAX)
-    # Only `%s`, because a format with a large width could allocate any amount of memory.
+    # Only `%s` is computed, because a format with a large width could allocate any amount of memory.
     if isinstance(node.op, ast.Mod) and isinstance(left, str) and isinstance(right, str) and left.count("%") == 1:
         return left.replace("%s", right)
     return None

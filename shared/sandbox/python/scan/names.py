@@ -89,14 +89,14 @@ def _defined_by(statement: ast.stmt) -> Iterator[str]:
         yield from (alias.asname or alias.name for alias in statement.names)
     else:
         for target, values in _assignments(statement):
-            # `exec = exec` still binds the builtin.
+            # An assignment such as `exec = exec` still binds the builtin.
             used = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
             if target not in used:
                 yield target
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, list[ast.expr]]]:
-    """Each plain name that a statement or comprehension binds, with its values."""
+    """Yields each plain name that a statement or comprehension binds, with its values."""
     if isinstance(node, ast.Assign):
         yield from ((target.id, [node.value]) for target in node.targets if isinstance(target, ast.Name))
     elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)):

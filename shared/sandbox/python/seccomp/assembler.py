@@ -13,7 +13,7 @@ from collections.abc import Iterable
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 ALLOW, ERRNO, KILL = 0x7FFF_0000, 0x0005_0000, 0x8000_0000
 DENY = ERRNO | errno.EPERM
-# The error of a kernel that lacks the call, so that a C library uses an older one.
+# Error of a kernel that lacks the call, after which a C library uses an older call.
 UNKNOWN = ERRNO | errno.ENOSYS
 LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 # Offsets in struct seccomp_data. Each argument has 8 bytes, with the low half first.

@@ -23,5 +23,5 @@ def _read() -> dict[str, dict[str, Numbers]]:
 
 _TABLES = _read()
 ALLOWED, DENIED = _TABLES["allowed"], _TABLES["denied"]
-# Not in the tables, because the decision depends on the arguments.
+# Calls that are missing in the tables, because the decision depends on their arguments.
 CLONE, CLONE3 = (56, 220), (435, 435)

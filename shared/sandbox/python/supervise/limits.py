@@ -6,13 +6,15 @@ import os
 import resource
 
 STACK_BYTES_MAX = 8 << 20
-# Seconds of CPU time beyond the timeout. The limit ends programs with several threads; the timeout ends others earlier.
+# Seconds of CPU time beyond the timeout. The limit ends programs with several threads. Programs with one thread end
+# earlier, by the timeout.
 CPU_GRACE_SECONDS = 2
 # Assumed size of a warm interpreter if /proc cannot be read.
 ADDRESS_SPACE_BYTES = 1 << 30
-# Since this kernel version, processes and queued signals are counted per user namespace.
+# First kernel version that counts processes and queued signals per user namespace.
 COUNTS_IN_NAMESPACES = (5, 14)
-# Maximum queued signals of a process. Each takes kernel memory; only real-time signals can be queued several times.
+# Maximum queued signals of a process, because each takes kernel memory. Only real-time signals can be queued several
+# times.
 QUEUED_SIGNALS_MAX = 32
 
 
@@ -50,7 +52,7 @@ def apply(job: dict, warm_bytes: int) -> None:
     if _kernel() >= COUNTS_IN_NAMESPACES:
         values[resource.RLIMIT_NPROC] = limits["processes"]
         values[resource.RLIMIT_SIGPENDING] = QUEUED_SIGNALS_MAX
-    # Set last, because setting the other limits takes memory.
+    # This limit is set last, because setting the other limits takes memory.
     values[resource.RLIMIT_AS] = warm_bytes + limits["memory_bytes"]
     for name, value in values.items():
         _, hard = resource.getrlimit(name)

@@ -31,7 +31,7 @@ DRAIN_SECONDS = 0.5
 TICK_SECONDS = 0.02
 POLL_SECONDS_MAX = 60.0
 POLLRDHUP = 0x2000
-# The sources of descriptors 0..3 are first moved to this number or higher, so that none is overwritten.
+# The sources of descriptors 0..3 are first moved to this number or higher, so that none of them is overwritten.
 DESCRIPTORS_FROM, DESCRIPTORS_MAX = 64, 4096
 SETUP_FAILED = 70
 NICE = 5
@@ -96,7 +96,7 @@ def _become_child(wait_for_job: Callable[[], dict], pipes: list[int], host: Host
         filters.allow_known()
         job = wait_for_job()
         limits.apply(job, host.warm_bytes)
-        # Done last, so that errors before it go to the log of the operator and not to the output of the caller.
+        # Descriptors are replaced last, so that earlier errors go to the operator's log instead of the caller's output.
         _take_descriptors(pipes)
     except BaseException:
         traceback.print_exc()
@@ -207,7 +207,7 @@ class _Run:
         if os.WIFSIGNALED(status):
             return self._end_by(os.WTERMSIG(status))
         if self._control.violations is None:
-            # The child failed before the program started. Its output is an error message of our own code.
+            # The child failed before the program started, so its output is an error message of Sluice's own code.
             return None
         if self._control.violations:
             return {"type": "violations", "violations": self._control.violations}
@@ -219,7 +219,7 @@ class _Run:
             self._output[1].take(line.encode())
             return {"type": "exit", "exit_code": 128 + number}
         seconds = limits.cpu_seconds(self._job["timeout_ms"])
-        # Half a second of tolerance, because the kernel counts CPU time in ticks.
+        # The tolerance of half a second is needed because the kernel counts CPU time in ticks.
         if self._usage.ru_utime + self._usage.ru_stime >= seconds - 0.5:
             return {"type": "killed", "message": f"The limit of {seconds} s of processor time was exceeded."}
         mebibytes = self._job["limits"]["memory_bytes"] >> 20

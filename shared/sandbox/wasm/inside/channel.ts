@@ -6,8 +6,8 @@ const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 /**
  * The supervisor's end of the channel to which the guest writes: first one verdict of the scan, then plots.
  *
- * Both our own code in the guest and the hostile program can write to the channel. Only the first verdict counts, because our code writes
- * it before the program starts. A plot must be a PNG within the limits. After an invalid frame, all further bytes are ignored.
+ * Both Sluice's code in the guest and the hostile program can write to the channel. Only the first verdict counts, because Sluice's code writes it
+ * before the program starts. A plot must be a PNG within the limits. After an invalid frame, all further bytes are ignored.
  */
 export class GuestChannel {
   readonly #reader = new FrameReader(PLOT_BYTES_MAX)
@@ -25,7 +25,7 @@ export class GuestChannel {
     return this.#violations
   }
 
-  /** Adds bytes of the guest. The bytes are copied, because the guest may change them after the call. */
+  /** Adds bytes that the guest wrote. The bytes are copied, because the guest may change them after the call. */
   write(bytes: Uint8Array): void {
     if (this.#isBroken) return
     try {
@@ -50,7 +50,7 @@ export class GuestChannel {
   }
 }
 
-/** Parses without validation, because our own code writes the verdict before the program starts. */
+/** Parses the verdict without validation, because Sluice's own code writes it before the program starts. */
 function readVerdict(payload: Buffer): string[] {
   return (JSON.parse(payload.toString()) as { violations: string[] }).violations
 }

@@ -5,14 +5,14 @@ import type { Interpreter } from './interpreter.ts'
  * memory is stored.
  */
 
-/** Zeros are searched in units of this size, the page size of most processors. */
+/** Unit in bytes in which zeros are searched, which is the page size of most processors. */
 const PIECE_BYTES = 4_096
 /** Minimum length of zeros between two segments. Shorter zeros are stored as part of a segment. */
 const ZEROS_MIN = 16 * PIECE_BYTES
 
 /**
- * Free memory that is added to an image as zeros, which need no space in the file. Otherwise the guest's allocator would grow the memory in
- * steps of 128 KiB. Each step triggers garbage collection, because the engine sees a new buffer of about 100 MB.
+ * Free memory in bytes that is added to an image as zeros, which need no space in the file. Otherwise the guest's allocator would grow the memory in
+ * steps of 128 KiB, and each step would trigger a garbage collection of about 100 MB.
  */
 export const HEADROOM_BYTES = 256 * 1024 * 1024
 

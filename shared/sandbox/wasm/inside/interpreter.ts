@@ -27,8 +27,7 @@ const DEFLATED = 8
 
 const LIBRARY = '/usr/local/lib/python315.zip'
 /**
- * Matplotlib searches for its data next to its code. The code is in an archive, so the path of the data passes through the file of the
- * archive.
+ * Path of matplotlib's data. Matplotlib searches for the data next to its code, which is in an archive, so the path passes through the archive file.
  */
 const PLOT_DATA = `${LIBRARY}/matplotlib/mpl-data`
 const CHANNEL = '/dev/channel'
@@ -37,7 +36,7 @@ const VARIABLES = {
   HOME: '/tmp',
   TMPDIR: '/tmp',
   MPLCONFIGDIR: '/tmp/.matplotlib',
-  // Empty, because the library itself contains the time zones.
+  // The path is empty, because the library itself contains the time zones.
   PYTHONTZPATH: '',
 }
 /** Result of the import by which a guest calls a function of its host. Such calls are not supported. */
@@ -45,7 +44,7 @@ const NO_HOST = -1
 
 export const SOURCES = '/sandbox'
 
-/** Data that all interpreters read. Threads share the memory of the data. */
+/** Data that all interpreters read, in memory that the threads share. */
 export interface Library {
   /** A zip archive that Python reads itself: the standard library and the packages for programs, such as numpy and pandas. */
   readonly python: Uint8Array
@@ -169,13 +168,13 @@ function place(root: Directory, path: string, file: StoredFile): void {
 interface ZipEntry {
   readonly name: string
   readonly size: number
-  /** Each call unpacks the file again, so the caller must keep the result. */
+  /** Unpacks the file. Each call unpacks it again, so the caller must keep the result. */
   readonly load: () => Uint8Array
 }
 
 /**
- * Lists the files of a zip archive in memory (PKWARE APPNOTE 6.3). Accepts only archives with a known digest: the contents are trusted, and
- * unused features (zip64, encryption) are not supported.
+ * Lists the files of a zip archive in memory (PKWARE APPNOTE 6.3). The digest of the archive must be known, because the contents are trusted. Unused
+ * features (zip64, encryption) are not supported.
  */
 function listZip(archive: Uint8Array): ZipEntry[] {
   const bytes = Buffer.from(archive.buffer, archive.byteOffset, archive.byteLength)
@@ -214,10 +213,10 @@ function unpack(bytes: Buffer, entry: { method: number; packed: number; local: n
 type Call = (...args: never[]) => unknown
 
 /**
- * WASI preview 1 for one guest, implemented on JavaScript memory. Returns the calls by name; each call returns an errno.
+ * WASI preview 1 for one guest, implemented on JavaScript memory. Returns the calls by name. Each call returns an errno.
  *
- * `node:wasi` is not used, because its documentation warns against untrusted code. No call here opens a file, a socket or a process of the
- * host, so no argument of the guest can name one.
+ * `node:wasi` is not used, because its documentation warns against untrusted code. No call opens a file, a socket or a process of the host, so no
+ * argument of the guest can refer to one.
  */
 export function wasiCalls(
   memory: GuestMemory,

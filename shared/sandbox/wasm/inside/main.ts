@@ -10,7 +10,7 @@ import { warmUp } from './warm-up.ts'
  */
 
 const [command, library = '', other = '', ready = '1'] = process.argv.slice(2)
-// If standard input closes, then the service is gone, and its runs are obsolete. The threads of the runs end with the process.
+// If standard input closes, then the service has ended, so its runs are obsolete. Their threads end with the process.
 process.stdin.on('close', () => process.exit(0))
 process.stdin.on('error', () => process.exit(0))
 process.stdout.on('error', () => process.exit(0))

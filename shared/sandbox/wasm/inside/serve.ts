@@ -92,7 +92,7 @@ class Server {
       process.stdout.write(encodeRunFrame('L', run, Buffer.from((error as Error).message)))
     }
     this.#running.delete(run)
-    // If this fails, then the next run reports the failure, because it starts its own interpreter.
+    // If this fails, then the next run starts its own interpreter and reports the failure.
     await this.fill().catch(() => {})
   }
 

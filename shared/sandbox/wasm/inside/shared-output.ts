@@ -26,7 +26,7 @@ export class SharedOutput {
   /** Adds bytes while there is space. Returns true if the reader must be notified, because it was not notified since its last read. */
   write(bytes: Uint8Array): boolean {
     const written = this.#state[WRITTEN] as number
-    // After the first dropped byte, all further bytes are dropped too. Otherwise the output would have a gap.
+    // After the first dropped byte, all further bytes are dropped too, because otherwise the output would have a gap.
     const room = this.total > this.#bytes.length ? 0 : this.#bytes.length - written
     const part = bytes.subarray(0, wholeCharacters(bytes, room))
     this.#bytes.set(part, written)
@@ -60,8 +60,8 @@ export function makeOutputBuffer(bytes: number): SharedArrayBuffer {
 }
 
 /**
- * Pool of buffers for reuse. Each buffer has 1 MiB outside the heap. The garbage collector does not count that memory, so hundreds of
- * unused buffers would accumulate.
+ * Pool of reusable buffers. Each buffer has 1 MiB outside the heap, which the garbage collector does not count. Without the pool, hundreds of unused
+ * buffers would accumulate.
  */
 export class OutputBuffers {
   readonly #bytes: number

@@ -5,9 +5,9 @@ import { OutputBuffers, SharedOutput } from './shared-output.ts'
 import type { Module } from './wasi/engine.ts'
 import { WORKER_START, type WorkerCode } from './worker-code.ts'
 
-/** Stack size for WebAssembly. Python counts its own recursion depth and must reach its limit before the stack is full. */
+/** Stack size in MB for WebAssembly. Python counts its own recursion depth, and must reach its limit before the stack is full. */
 const STACK_MB = 32
-/** Heap size of a thread for JavaScript objects. The interpreter's memory and the contents of files are outside the heap. */
+/** Heap size in MB of a thread for JavaScript objects. The interpreter's memory and the contents of files are outside the heap. */
 const HEAP_MB = 64
 
 const BUFFERS = new OutputBuffers(OUTPUT_BYTES_MAX)
@@ -85,7 +85,7 @@ export class GuestThread {
     this.#worker.postMessage(job)
     const end = await this.#end.promise.finally(() => clearTimeout(timer))
     const stopped = this.stop()
-    // After a timeout, the thread may still write output until it has stopped. After any other end, the thread writes nothing more.
+    // After a timeout, the thread may still write output until it has stopped. After any other end, all output is written.
     if (end.type === 'timeout') await stopped
     this.#drain()
     for (const stream of ['stdout', 'stderr'] as const) {

@@ -41,7 +41,7 @@ function runToEnd(): number {
     return interpreter.run('raise SystemExit(wasm_main.run())')
   } catch (error) {
     if (error instanceof GuestExit) return error.status
-    // The crash is reported like a fatal signal. Examples: an access out of bounds, a stack overflow, an abort.
+    // The crash is reported like a fatal signal. Examples are an access out of bounds, a stack overflow, or an abort.
     stderr.write(Buffer.from(`Fatal error: the interpreter crashed: ${(error as Error).message}\n`))
     return 139
   }

@@ -26,7 +26,7 @@ export const APPEND = 1
 
 export const RIGHT = { read: 1n << 1n, write: 1n << 6n } as const
 
-/** All rights of a descriptor. Without the right to seek, wasi-libc takes a character device for a terminal. */
+/** All rights of a descriptor. Without the right to seek, wasi-libc would treat a character device as a terminal. */
 export const RIGHTS_ALL = (1n << 30n) - 1n
 
 export class WasiError extends Error {
@@ -38,7 +38,7 @@ export class WasiError extends Error {
   }
 }
 
-/** The guest requested its end (proc_exit). The exception unwinds all of its frames. */
+/** Thrown when the guest ends its process (proc_exit), which unwinds all frames of the guest. */
 export class GuestExit extends Error {
   readonly status: number
 

@@ -1,6 +1,6 @@
 /*
- * Types of Node's WebAssembly (WebAssembly JavaScript Interface). TypeScript declares these types only together with the globals of
- * browsers, so the types that we use are declared here.
+ * Types of Node's WebAssembly (WebAssembly JavaScript Interface). TypeScript declares these types only together with browser globals, so the needed
+ * types are declared here.
  */
 
 export interface Module {

@@ -14,7 +14,7 @@ export type Node = Directory | StoredFile | ScratchFile
 
 /** A directory. The guest may change its contents only if the directory has a quota. */
 export class Directory extends Inode {
-  /** The parent directory; the root is its own parent. */
+  /** The parent directory. The root is its own parent. */
   #parent: Directory
   readonly #quota: Quota | undefined
   readonly #entries = new Map<string, Node>()

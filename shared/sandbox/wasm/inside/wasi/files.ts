@@ -120,7 +120,7 @@ export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
     fd_readdir(fd: number, address: number, length: number, cookie: bigint, out: number) {
       const found = descriptors.directory(fd)
       if (cookie === 0n) found.listing = ['.', '..', ...found.node.entries.keys()]
-      // If the last entry does not fit, then it is truncated. The guest's library thus detects that there are more entries.
+      // A last entry that does not fit is truncated, by which the guest's library detects that there are more entries.
       const all = encodeListing(found, offset(cookie), length >>> 0)
       memory.bytes(address, all.length).set(all)
       memory.setU32(out, all.length)

@@ -1,6 +1,6 @@
 import { WasiError } from './abi.ts'
 
-/** Timestamp of nodes that have none, in nanoseconds. The year 1980 is the oldest in zip files. */
+/** Timestamp in nanoseconds of nodes that have none. The year 1980 is the oldest in zip files. */
 const EPOCH_NS = 315_532_800_000_000_000n
 
 export class Quota {
@@ -73,7 +73,7 @@ export class ScratchFile extends Inode {
     return part.length
   }
 
-  /** @throws WasiError `fbig` or `nospc`; then nothing is written */
+  /** Writes bytes. @throws WasiError `fbig` or `nospc`. In this case no byte is written */
   write(position: number, source: Uint8Array): void {
     if (position + source.length > this.#size) this.resize(position + source.length)
     this.#bytes.set(source, position)
@@ -84,7 +84,7 @@ export class ScratchFile extends Inode {
     if (size > this.#quota.fileBytesMax) throw new WasiError('fbig')
     this.#quota.take(size - this.#size)
     if (size > this.#bytes.length) this.#grow(size)
-    // The bytes are copied, because memory whose quota was returned must be freed.
+    // Memory whose quota was returned must be freed, so the bytes are copied.
     if (size < this.#size) this.#bytes = this.#bytes.slice(0, size)
     this.#size = size
     this.modifiedNs = now()
@@ -102,7 +102,7 @@ export class ScratchFile extends Inode {
     this.#size = 0
   }
 
-  /** Doubles the buffer. Otherwise a file that is written in small pieces would be copied for each piece. */
+  /** Doubles the buffer, because otherwise a file that is written in small pieces would be copied for each piece. */
   #grow(size: number): void {
     const grown = new Uint8Array(Math.min(this.#quota.fileBytesMax, Math.max(size, 2 * this.#bytes.length, 1_024)))
     grown.set(this.#bytes.subarray(0, this.#size))

@@ -12,7 +12,7 @@ const ABSOLUTE = 1
 interface Subscription {
   readonly userdata: bigint
   readonly type: number
-  /** Milliseconds until the event. Descriptors are always ready (0), because no data arrives later. */
+  /** Time in ms until the event. Descriptors are always ready (0), because no data arrives later. */
   readonly waitMs: number
 }
 
