@@ -86,7 +86,7 @@ async function measure({ sections, options }: Command, signal: AbortSignal): Pro
   }
 }
 
-/** @param cpuMs CPU time of the whole machine. A high value shows that other work on the machine has made the figures worse. */
+/** @param cpuMs CPU time of the whole machine. A high value means that other work on the machine affected the figures. */
 function circumstancesOf(ms: number, cpuMs: number, versions: ReadonlySet<string>): string {
   const machine = [
     `${availableParallelism()} cores (${cpus()[0]?.model.trim() ?? 'unknown CPU'})`,

@@ -28,7 +28,7 @@ const JsonObject = recordOf(z.string(), z.unknown())
  */
 export const IMPLIED_CALL = 'implied_call'
 
-/** An object of a type that has no schema. The object is passed on unchanged. */
+/** An object of a type that has no schema. The decoder copies the object unchanged. */
 export interface Unknown {
   readonly type: 'unknown'
   readonly value: Record<string, unknown> & { readonly type: string }

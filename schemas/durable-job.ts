@@ -1,12 +1,11 @@
 /*
  * A durable job as its row in the store, with its events and webhook deliveries.
  *
- * States (docs/internals/design.md, States): `scheduled` waits for `run_at_ms`, `queued` for a worker, and `waiting` for child jobs, without
- * a slot. A job `in_progress` has a worker as its owner. The other states are final. The API reports `scheduled` as `queued`, and `waiting`
+ * States (docs/internals/design.md, States): `scheduled` waits for `run_at_ms`, `queued` for a worker, and `waiting` for child jobs, during which the
+ * job has no slot. A job `in_progress` has a worker as its owner. The other states are final. The API reports `scheduled` as `queued`, and `waiting`
  * as `in_progress`.
  *
- * The invariant: `attempt` never decreases, and output of older attempts is rejected. `seq` starts at 1 and continues across attempts,
- * without gaps.
+ * The invariant: `attempt` never decreases, and output of older attempts is rejected. `seq` starts at 1 and continues across attempts, without gaps.
  */
 
 import { z } from 'zod'

@@ -13,7 +13,7 @@ const DECIMAL = 'decimal'
 const fraction = z.number().min(0, DECIMAL).max(1, DECIMAL)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** An object of a type that has no schema. The object is passed on unchanged. */
+/** An object of a type that has no schema. The decoder copies the object unchanged. */
 export class Unknown {
   readonly type = 'unknown'
   readonly value: Record<string, unknown> & { readonly type: string }

@@ -141,7 +141,7 @@ const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embedding
 export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
 export type ModelTask = z.infer<typeof ModelTask>
 
-/** The work that a model does. A model without a task does the usual work of its pool. */
+/** Work of a model. A model without a task does the usual work of its pool. */
 export type ModelWork = ModelPool | ModelTask
 
 export const ModelConfig = z
@@ -290,7 +290,7 @@ export const ModelConfig = z
   })
 export type ModelConfig = z.infer<typeof ModelConfig>
 
-/** Returns undefined if the pool has no models. */
+/** Returns the task of a model, or its pool if the model has no task. Undefined if the pool has no models. */
 export function workOf({ pool, task }: Pick<ModelConfig, 'pool' | 'task'>): ModelWork | undefined {
   return task ?? (hasModels(pool) ? pool : undefined)
 }

@@ -8,14 +8,11 @@ import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { createServer } from '#shared/process/node-http.ts'
 
-/** Health before the services start: the process is live but not ready, so an orchestrator does not kill it. */
+/** Health before the services start. The process is live but not ready, so an orchestrator does not kill it. */
 const STARTING: Health = { problems: () => ['it is being started'], metrics: undefined }
 
 export interface HealthPort {
-  /**
-   * Replaces the starting state with the health of these services. The array is read on each request, so services that are added later
-   * count too.
-   */
+  /** Replaces the starting state with the health of these services. The array is read on each request, so services that are added later count too. */
   show(services: readonly Service[], ports: Pick<Ports, 'metrics' | 'preparations'>): void
 }
 
@@ -23,7 +20,7 @@ export interface HealthPort {
  * Opens METRICS_PORT before any other part starts. The open port does not keep the process alive.
  *
  * @param port 0 selects a free port, which is logged.
- * @param host Address to listen on; default: all addresses.
+ * @param host Address to listen on. Default: all addresses.
  * @throws ConfigError if the port is in use or this user may not open it
  */
 export async function openHealthPort(port: number, host: string | undefined, log: Log): Promise<HealthPort> {

@@ -5,7 +5,7 @@ import type { Service } from '#shared/process/lifecycle.ts'
 
 /**
  * Part that a process can run: a worker, named after its pool, or `scheduler` or `ingress`. The pool `batches` has no
- * worker: every ingress runs its batches (docs/internals/design.md, Composed jobs).
+ * worker, because every ingress runs its batches (docs/internals/design.md, Composed jobs).
  */
 export type Role = Exclude<PoolName, 'batches'> | 'scheduler' | 'ingress'
 
@@ -21,7 +21,7 @@ const ingress = 'HTTP API: turns requests into jobs and streams results back'
 const scheduler = 'due and lost jobs, webhooks, purge; alone it needs DATABASE_URL'
 
 /**
- * Every service by its role, in start order: workers before the ingress, so that the first call finds a worker. Each
+ * Every service by its role, in start order. Workers precede the ingress, so that the first call finds a worker. Each
  * service is imported when it starts, so that a process loads only the code of its roles.
  */
 export const SERVICES: Readonly<Record<Role, ServiceRow>> = {

@@ -43,7 +43,7 @@ async function main(): Promise<void> {
   const { metricsHost, metricsPort } = config
   const opened = metricsPort === undefined ? undefined : openHealthPort(metricsPort, metricsHost, log)
   const healthPort = await opened?.catch(exitWithProblems)
-  // The first start creates this folder when it downloads models; later starts find it.
+  // The first start creates this folder when it downloads models.
   const isFirst = !existsSync(config.weightsDir)
   const role = isWhole(roles) ? undefined : roles.join('+')
   const opening = openPorts(config, log, packageJson.version, isWhole(roles), fail, undefined, role)
@@ -60,7 +60,7 @@ async function main(): Promise<void> {
     })
     services.push(service)
   }
-  // Node writes its compile cache only at a normal exit. Without this flush, a killed process leaves no cache.
+  // Node writes its compile cache only at a normal exit. Without this flush, a killed process would leave no cache.
   flushCompileCache()
   compactWhenIdle()
   log.info(roles.length === 1 ? { role: roles[0] } : { roles }, 'service ready')
@@ -120,7 +120,7 @@ function exitWith(text: string): never {
 
 /** Prints the first steps for a user to stderr, whether stderr is a terminal or a log. */
 function greet(lines: readonly string[]): void {
-  // Clears the line first, because a progress bar may occupy it.
+  // The line is cleared first, because a progress bar may occupy it.
   const start = process.stderr.isTTY ? '\r\x1b[K' : ''
   process.stderr.write(`${start}\n${lines.join('\n')}\n\n`)
 }

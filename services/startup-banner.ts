@@ -13,7 +13,7 @@ const FIRST_START = [
 ]
 
 /**
- * Lines that an ingress prints when it is ready: its URL, the API key and an example call.
+ * Returns the lines that an ingress prints when it is ready: its URL, the API key and an example call.
  *
  * @param isTerminal Whether only a person reads the lines. A secret must not reach a log
  * @param served Models that the workers of this process run; the example call names the first text model.

@@ -43,11 +43,14 @@ export interface Ports {
   readonly broker: Broker
   readonly blobs: Blobs
   readonly unwatchBlobs: StopWatching
-  /** Undefined if this process runs a single role and DATABASE_URL is not set. */
+  /** The job store. Undefined if this process runs a single role and DATABASE_URL is not set. */
   readonly store: StoreView | undefined
   readonly pauses: Pauses
   openKeys(): Promise<KeyStore>
-  /** Opens the counters that all ingresses share; undefined if there is only one ingress. The caller closes them. */
+  /**
+   * Opens the counters that all ingresses share. Undefined if there is only one ingress. The caller must close the
+   * counters.
+   */
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
   unwatchModels(): void
@@ -56,26 +59,23 @@ export interface Ports {
   /** Concurrency limits of upstream servers, which workers of all processes share. */
   readonly upstreams: UpstreamFleet
   loadEngines(): Promise<EngineOpeners>
-  /** Opens at least one search backend for research. The caller closes the backends. */
+  /** Opens at least one search backend for research. The caller must close the backends. */
   openSearch(): Promise<SearchBackend[]>
   readonly localServer: LocalServer
   readonly sandbox: ChosenSandbox
   readonly preparations: Preparations
-  /**
-   * Downloads and prepares the missing models or the sandbox of a pool. Preparations run one after another. Calling again is
-   * harmless.
-   */
+  /** Downloads and prepares the missing models or the sandbox of a pool. Preparations run one after another. A repeated call has no effect. */
   prepareModels(pool: PoolName, onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
   readonly onFatal: (error: unknown) => void
 }
 
 /**
- * Opens the adapters that the settings select. No other code imports all adapters. Waits up to two minutes for unreachable servers,
- * so that processes still start after a short outage.
+ * Opens the adapters that the settings select. No other code imports all adapters. Unreachable servers are retried for two minutes, so that processes
+ * start in spite of a short outage.
  *
  * @param isWhole True if all roles run in this process. A store for a single process is then enough
  * @param role Part of this process's name in Kafka, together with a random id
- * @param sandboxes Sandboxes to try, in this order; default: those of the settings
+ * @param sandboxes Sandboxes to try, in this order. Default: those of the settings
  * @throws ConfigError, or an error with all problems of the broker
  */
 export async function openPorts(
@@ -92,7 +92,7 @@ export async function openPorts(
   const extensions = await loadExtensions(config.extensions)
   const metrics = new Metrics()
   const blobs = await openDiskBlobs(config.blobDir)
-  // The store is opened first, because it refuses a second process on the same data directory.
+  // The store is opened first, because it refuses a second process in one data directory.
   const store = await openStore(config, log, isWhole)
   const isFleet = store !== undefined && config.kafka !== undefined
   const unwatchBlobs = isFleet ? await watchFleetDirectory(config.blobDir, store, log) : () => undefined
@@ -101,7 +101,7 @@ export async function openPorts(
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker opened')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'broker and store ready')
-  // If there is a store, then the scheduler sweeps the blobs.
+  // With a store, the scheduler sweeps the blobs.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
@@ -114,7 +114,7 @@ export async function openPorts(
   const preparations = new Preparations()
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log, preparations })
   const connect = (signal: AbortSignal, model?: string) => localServer.connect(signal, model)
-  // If all roles share a process, then most calls are for models. Interpreters are then started only with the first code run.
+  // If all roles share a process, then most calls are for models, so interpreters are started only with the first code run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log, preparations })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox, preparations.stopping)
   const engineOptions = { config, upstreams, connect, preparations }
@@ -158,7 +158,7 @@ export function portsService({
 
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
-/** Preparations run one after another. At the same time they would compete for the network and for the terminal's progress line. */
+/** Runs preparations one after another, because concurrent ones would compete for the network and for the terminal's progress line. */
 function openPreparation(
   models: ModelCatalogue,
   directory: string,
@@ -192,7 +192,7 @@ async function prepareAll(
     const report = (fraction: number, message: string) => onProgress(id, fraction, message)
     await prepareWeights(engine.weights, directory, { onProgress: report, signal })
   }
-  // For remote speech models, the local server decodes audio and separates speakers, so it is prepared for them too.
+  // The local server is also prepared for remote speech models, because it decodes audio and separates speakers.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
   await localServer.prepare((fraction, message) => onProgress(LOCAL_SERVER_RESOURCE, fraction, message), signal)
 }
@@ -222,7 +222,9 @@ async function loadProfanityFilter(): Promise<ContentFilter> {
   return openProfanityFilter()
 }
 
-/** Opens only the key store, for the command line. The caller closes it. @param onProblem See {@link openFileKeys} */
+/**
+ * Opens only the key store, for the command line. The caller must close it. @param onProblem See {@link openFileKeys}
+ */
 export async function openKeyStore(
   { databaseUrl, dataDir }: Config,
   onProblem?: (problem: string) => void,
@@ -269,7 +271,7 @@ async function openBroker(
 ): Promise<Broker> {
   const topics = topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs)
   if (!config.kafka) return await openMemoryBroker({ topics })
-  // Loaded on demand, because the clients would double the memory of a process without Kafka.
+  // The client is loaded on demand, because it would double the memory of a process without Kafka.
   const { openKafkaBroker } = await import('./broker/kafka/kafka.ts')
   const { connectionOf } = await import('./broker/kafka/credentials.ts')
   const { brokers, client, prefix, queuePartitions, replicationFactor } = config.kafka

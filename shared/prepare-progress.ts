@@ -18,7 +18,7 @@ interface Together {
   underWay: number
   wasShown: boolean
   hasFailed: boolean
-  /** Names of models and environments that were reported as ready. Several pools may share one, which is reported once. */
+  /** Names of models and environments that were reported as ready. A name that several pools share is reported once. */
   readonly ready: Set<string>
   readonly gauged: Set<string>
   readonly startedMs: number

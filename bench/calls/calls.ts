@@ -27,9 +27,14 @@ const LOADS: Readonly<Record<string, Load>> = {
 const QUICK_LOADS = ['whole, 64 callers', '64 streams']
 /** Warm-up time in seconds. A single caller sends few requests through Kafka, so its JVM takes longest to compile its code. */
 const WARM_UP = { quick: 1, normal: 4, loneThroughKafka: 12 } as const
-/** Wait after a start. During this time the process releases memory that it needed only for starting. */
+/**
+ * Wait after a start, in milliseconds. During this time the process releases memory that it needed only for starting.
+ */
 const SETTLE_MS = 3_000
-/** Minimum CPU time of a useful figure, because the kernel counts CPU time in units of 10 ms. */
+/**
+ * Minimum CPU time of a useful figure, in milliseconds. The kernel counts CPU time in units of 10 ms, so a smaller
+ * figure would be noise.
+ */
 const CPU_MS_MIN = 200
 
 const TITLES: Readonly<Record<string, string>> = {
@@ -137,7 +142,10 @@ async function startTargets(run: Run, processes: Processes): Promise<Target[]> {
   return targets
 }
 
-/** Measures a load. CPU time is per whole answer, in milliseconds, or per token, in microseconds. @throws Error if a call failed */
+/**
+ * Measures a load. The CPU time of whole answers is in milliseconds per answer, and that of streams in microseconds per token. @throws Error if a
+ * call failed
+ */
 async function measureLoad({ name, address, pids, brokerPid }: Target, load: Load, seconds: number) {
   const measured = [...pids, brokerPid ?? 0]
   const before = measured.map(cpuMs)
@@ -230,7 +238,10 @@ function goalsOf(samples: Samples, { readySeconds, idleMib }: { readySeconds: nu
   ]
 }
 
-/** Returns the ratios of this version to the other one. A ratio below 1 is better, except for the rate. */
+/**
+ * Returns the figures of this version divided by those of the compared version. A ratio below 1 is better, except for
+ * the rate.
+ */
 function comparisonOf(samples: Samples): string[] {
   const pairs = ['embedded', 'kafka'].filter((name) => samples.targets.includes(`other-${name}`))
   const figures = ['perSecond', 'p50', 'p99', 'firstTokenP50', 'lagP50', 'lagP99', 'cpu']

@@ -3,7 +3,10 @@ import { type Address, Connection, encodeRequest } from '../load/connection.ts'
 import { untilAnswered } from '../machine/sluice.ts'
 import { type JobSystem, PAYLOAD } from './system.ts'
 
-/** Interval of polls for the end of all jobs. Each poll makes the service scan its jobs, so a shorter interval would affect the result. */
+/**
+ * Interval of polls for the end of all jobs, in milliseconds. Each poll makes the service scan its jobs, so a shorter interval would affect the
+ * result.
+ */
 const POLL_INTERVAL_MS = 100
 const PAUSE_MS = 250
 
@@ -52,7 +55,7 @@ class JobsClient {
     this.#address = address
   }
 
-  /** @throws Error if the response has another status than `expected` */
+  /** @throws Error if the status of the response is not `expected` */
   async call(method: string, path: string, body: unknown, expected: number): Promise<Record<string, unknown>> {
     const connection = this.#takeIdle() ?? (await Connection.open(this.#address.url))
     const headers = { prefer: 'respond-async' }

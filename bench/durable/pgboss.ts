@@ -45,7 +45,8 @@ export async function openPgBoss(databaseUrl: string): Promise<JobSystem> {
     },
     async drained() {
       await open.drained()
-      // pg-boss completes the last batch only after its handler has returned. Stopping the worker waits for that.
+      // pg-boss completes the last batch only after its handler has returned. `stopWork` waits until the handler has
+      // returned.
       await stopWork()
     },
     stopWork,

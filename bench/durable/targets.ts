@@ -27,7 +27,7 @@ interface Parts {
 
 type Start = (processes: Processes, servers: Servers, dir: string) => Promise<Parts | undefined>
 
-/** Starts each system, in the order in which a round measures them. Returns undefined if a server that the system needs is missing. */
+/** Starts each system, in the order in which a round measures them. Undefined if a server that the system needs is missing. */
 const SYSTEMS: Readonly<Record<string, Start>> = {
   bullmq: async (_, { redis }) =>
     redis && { driver: 'bullmq', settings: { redisPort: String(redis.port) }, serverPids: [redis.pid] },

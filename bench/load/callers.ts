@@ -3,7 +3,7 @@ import { type Address, Connection, encodeRequest } from './connection.ts'
 import { LOCKSTEP, nowMicros, TokenReader } from './tokens.ts'
 
 export const STREAM_MS = 1_310
-/** Minimum time without bytes inside a stream that counts as a stall. */
+/** Minimum time without bytes inside a stream that counts as a stall, in microseconds. */
 const STALL_MICROS = 100_000
 
 /**
@@ -24,9 +24,9 @@ export interface Results {
   failures: number
   failure: string | undefined
   readonly latencies: number[]
-  /** Time from the request to the first token, per stream. */
+  /** Times from the request to the first token, one per stream, in microseconds. */
   readonly firstTokens: number[]
-  /** Time from the sending of a token by the upstream to its arrival, per token. */
+  /** Times from the sending of a token by the upstream to its arrival, one per token, in microseconds. */
   readonly lags: number[]
   /** Number of pauses of more than 100 ms inside a stream that the upstream did not cause. */
   stalls: number
@@ -49,13 +49,16 @@ export class Callers implements Disposable {
     this.#connections = connections
   }
 
-  /** Opens one connection per caller. @param requests Requests that the callers send in turn */
+  /** Opens one connection per caller. @param requests Requests that the callers send in rotation */
   static async open(url: URL, requests: readonly Buffer[], count: number): Promise<Callers> {
     const connections = await Promise.all(Array.from({ length: count }, () => Connection.open(url)))
     return new Callers(url, requests, connections)
   }
 
-  /** Sends requests for a time, then waits for the last answers. @param spreadMs Time over which the callers start */
+  /**
+   * Sends requests for `seconds`, then waits for the last answers. @param spreadMs Time over which the starts of the
+   * callers are distributed
+   */
   async run(seconds: number, spreadMs = 0): Promise<Results> {
     const startedAt = nowMicros()
     const until = startedAt + seconds * 1_000_000

@@ -5,7 +5,7 @@
 import { connect, type Socket } from 'node:net'
 
 const CONNECT_TIMEOUT_MS = 5_000
-/** Maximum time without bytes inside a call. */
+/** Maximum time without bytes inside a call, in milliseconds. */
 const SILENCE_MS = 120_000
 const HEAD_BYTES_MAX = 64 * 1024
 

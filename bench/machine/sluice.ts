@@ -18,7 +18,7 @@ export interface SluiceOptions {
   /** Name of the service and of its processes, data directory and topics, unique in the run. */
   readonly name: string
   readonly models: readonly string[]
-  /** If undefined, then Sluice runs in one process. */
+  /** Kafka, through which the roles communicate. Sluice runs in one process if undefined. */
   readonly kafka?: Kafka | undefined
   /** Roles that are started in addition to the ingress. Ignored without Kafka. */
   readonly workers?: readonly string[]

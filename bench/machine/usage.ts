@@ -7,10 +7,10 @@ import { readdirSync, readFileSync } from 'node:fs'
 const TICKS_PER_SECOND = 100
 const PAGE_BYTES = 4_096
 const MIB = 1024 * 1024
-/** Interval between two samples of memory. Memory that is freed within this interval may be missed. */
+/** Interval between two samples of memory, in milliseconds. Memory that is freed within this interval may be missed. */
 const SAMPLE_INTERVAL_MS = 50
 
-/** Returns the CPU time that a process has used so far, in milliseconds; 0 if the process has ended. */
+/** Returns the CPU time that a process has used so far, in milliseconds. The value is 0 if the process has ended. */
 export function cpuMs(pid: number): number {
   const fields = statOf(pid)
   return ticksToMs(Number(fields[11]) + Number(fields[12]))
@@ -34,7 +34,7 @@ export function machineCpuMs(): number {
   return ticksToMs(user + nice + system + irq + softirq)
 }
 
-/** Samples the memory of a process and of its child processes. `stop` returns the maximum of each, in MiB. */
+/** Samples the memory of a process and of its child processes. `stop` returns both maxima, in MiB. */
 export function watchMemory(pid: number): { stop(): { readonly own: number; readonly started: number } } {
   const max = { own: 0, started: 0 }
   const sample = () => {

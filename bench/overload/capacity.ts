@@ -54,7 +54,7 @@ export async function measureCapacity(run: Run): Promise<string[]> {
 class OpenCallers {
   readonly refusalMs: number[] = []
   failures = 0
-  /** During the load: number of calls that were retried for the first time, and number of these retries that were admitted. */
+  /** Number of calls that were retried at least once during the load, and number of first retries that were admitted. */
   retried = 0
   admitted = 0
   readonly #address: Address
@@ -109,7 +109,7 @@ class OpenCallers {
     }
   }
 
-  /** @returns Seconds until the call may be retried; undefined after an answer or a failure */
+  /** @returns Seconds until the call may be retried. Undefined after an answer or a failure */
   async #call(prompt: number): Promise<number | undefined> {
     const startedAt = performance.now()
     const content = `!echo first_ms=${ANSWER_MS} tokens=1\nquestion ${prompt}`

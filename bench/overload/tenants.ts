@@ -11,7 +11,7 @@ import type { Run } from '../section.ts'
 const SLOTS = 12
 const JOB_MS = 200
 const CONTENT = `!echo tokens=1 first_ms=${JOB_MS}`
-/** Intervals at which tenant B sends calls, and at which tenant B submits durable jobs. */
+/** Intervals in milliseconds at which tenant B sends calls and submits durable jobs. */
 const CALL_INTERVAL_MS = 250
 const DURABLE_INTERVAL_MS = 500
 const FLOOD_CALLS = 100
@@ -103,7 +103,7 @@ async function measureWaits({ a, b }: Tenants, flood: Flood, seconds: number) {
   const run = newId('', 12)
   const [calls, durable] = await Promise.all([
     paced(CALL_INTERVAL_MS, until, () => postChat(b, 'echo-1', CONTENT)),
-    // A call with an idempotency key runs as a durable job, but has the usual answer.
+    // A call with an idempotency key runs as a durable job, but the answer has the usual form.
     paced(DURABLE_INTERVAL_MS, until, (nth) =>
       postChat(b, 'echo-1', CONTENT, {}, { 'idempotency-key': `b-${run}-${nth}` }),
     ),

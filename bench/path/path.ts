@@ -13,9 +13,11 @@ import type { Run, Section } from '../section.ts'
  */
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url))
-/** Longer than the interval of each periodic task, so that every periodic task runs at least once. */
+/**
+ * Wait in milliseconds, longer than the interval of each periodic task, so that every periodic task runs at least once.
+ */
 const IDLE_MS = 6_000
-/** Time after an answer in which its follow-up work ends, such as writing usage records. */
+/** Time after an answer in which its follow-up work ends, in milliseconds. Writing usage records is such work. */
 const SETTLE_MS = 150
 const MODEL = 'echo-1'
 const CONTENT = 'hello there you'

@@ -17,7 +17,7 @@ const MANIFEST = new URL('./manifest.json', import.meta.url)
 const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice')
 /** The number must be incremented when the layout of the directory changes. */
 const DIRECTORY = join(CACHE, 'research-corpus-1')
-/** If a package file is in this folder, then it is used instead of a download. */
+/** A package file in this folder is used instead of a download. */
 const OWN_PACKAGES = join(CACHE, 'research-packages')
 const VERSIONS = 'versions.json'
 const FETCH_TIMEOUT_MS = 300_000

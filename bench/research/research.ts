@@ -16,7 +16,7 @@ const MODEL = 'deep-research-extractive'
 const QUICK_QUESTIONS = 20
 const CALLERS = 2
 const QUESTION_TIMEOUT_MS = 120_000
-/** Time limit of the first question, which waits until all documents are indexed. */
+/** Time limit of the first question, in milliseconds. The first question waits until all documents are indexed. */
 const INDEX_TIMEOUT_MS = 600_000
 const PROGRESS_INTERVAL = 25
 

@@ -42,7 +42,7 @@ export interface Scores {
 }
 
 /**
- * @param reports Reports by question. A question without a report counts as a failure, even if silence would have been right.
+ * @param reports Reports by question. A question without a report counts as a failure, even if the right report cites nothing.
  * @param texts Documents by name.
  * @throws Error if a report has no question
  */

@@ -5,7 +5,7 @@ export interface Sample {
   readonly figures: Readonly<Record<string, number>>
 }
 
-/** Returns a percentile by the nearest rank; NaN without values. @param share Between 0 and 1 */
+/** Returns a percentile by the nearest rank, or NaN without values. @param share Between 0 and 1 */
 export function percentile(values: readonly number[], share: number): number {
   const sorted = Float64Array.from(values).sort()
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN

@@ -81,12 +81,12 @@ const COUNT_MAX = 1_000_000_000_000
 const USD_MAX = 1_000_000_000
 const Count = z.int().min(0).max(COUNT_MAX).nullable().optional()
 const SECONDS_MAX = 99_999_999_999
-/** Maximum time that a rotated key stays valid, in seconds: 90 days. */
+/** Maximum time that the old secret of a rotated key stays valid, in seconds: 90 days. */
 const GRACE_PERIOD_SECONDS_MAX = 7_776_000
 /** Maximum number of endpoints, and of models, to which one key may be restricted. */
 const NAMES_MAX = 1_000
 
-/** Limits to change. Limits that are left out stay as they are. */
+/** Limits to change. Omitted limits do not change. */
 export const ChangeLimits = z
   .object({
     requests_per_minute: Count.describe('Requests per minute'),
@@ -138,7 +138,7 @@ export const CreateKey = z.object({
   project: Text.nullable().optional().describe('Project id or name. null: standalone key without a project'),
 })
 
-/** Body of `POST /v1/admin/keys/{id}`. Fields that are left out stay as they are. */
+/** Body of `POST /v1/admin/keys/{id}`. Omitted fields do not change. */
 export const UpdateKey = z.object(Permissions)
 export type UpdateKey = z.infer<typeof UpdateKey>
 

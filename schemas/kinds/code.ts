@@ -1,6 +1,6 @@
 import { z } from 'zod'
 
-/** Maximum time limit of a run, in seconds. Operators may lower it. */
+/** Maximum time limit of a run, in seconds. Operators may set a lower limit. */
 export const RUN_SECONDS_MAX = 120
 export const RUN_SECONDS_DEFAULT = 30
 

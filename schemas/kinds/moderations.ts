@@ -44,8 +44,8 @@ export const ModerationPart = z.discriminatedUnion('type', [
 export type ModerationPart = z.infer<typeof ModerationPart>
 
 /**
- * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder checks `input`, so that the error names the invalid item. A union schema
- * of the forms of `input` could not name the item. Unknown fields are ignored.
+ * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder, not this schema, checks `input`, so that the error names the invalid
+ * item. A union schema of the forms of `input` could not name the item. Unknown fields are ignored.
  */
 export const ModerationsBody = z.looseObject({
   input: z.unknown(),

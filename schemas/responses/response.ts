@@ -53,7 +53,7 @@ export interface FunctionCallItem {
   arguments: string
 }
 
-/** Call of a custom tool; `input` is free text. */
+/** Call of a custom tool. `input` is free text. */
 export interface CustomCallItem {
   id: string
   type: 'custom_tool_call'
@@ -63,7 +63,7 @@ export interface CustomCallItem {
   input: string
 }
 
-/** An upstream item of a type that the internal form does not represent. The item is passed on unchanged. */
+/** An upstream item of a type that the internal form does not represent. The encoder returns the item unchanged. */
 export interface NativeItem {
   id: string
   type: 'native'

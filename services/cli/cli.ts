@@ -39,7 +39,7 @@ Exit codes:
   130  interrupted with Ctrl-C
 `
 
-/** Renamed options: old name → new name. An old name is rejected, and the error names the new one. */
+/** Renamed options: old name → new name. An old name is rejected, and the error contains the new name. */
 const RENAMED_OPTIONS: Readonly<Record<string, string>> = {
   for: 'ttl',
   overlap: 'grace-period',
@@ -49,7 +49,7 @@ const RENAMED_OPTIONS: Readonly<Record<string, string>> = {
 process.exitCode = await main(process.argv.slice(2))
 
 async function main(argv: readonly string[]): Promise<ExitCode> {
-  // If the reader of the pipe closes it early, as `head` does, then that is not an error.
+  // A reader that closes the pipe early, such as `head`, is no error.
   process.stdout.on('error', () => process.exit(EXIT.ok))
   try {
     return await dispatch(argv)

@@ -8,7 +8,8 @@ import type { ChosenSandbox } from '#shared/sandbox/choose.ts'
 import type { Sandbox, SandboxEnd, SandboxEvent, SandboxFile } from '#shared/sandbox/sandbox.ts'
 
 /**
- * Maximum bytes of a plot in one piece: 256 KiB of base64. A multiple of three, so that the pieces concatenate to one valid base64 text.
+ * Maximum bytes of a plot in one event, which are 256 KiB of base64. The number is a multiple of three, so that the pieces concatenate to one valid
+ * base64 text.
  */
 const PLOT_PIECE_BYTES = 192 * 1024
 
@@ -30,9 +31,9 @@ export interface Workbench {
 /**
  * Runs code in the sandbox. Yields its output in order while the code runs, then its end.
  *
- * If the consumer leaves early, then the run is killed; the generator returns when its processes have ended.
+ * If the consumer leaves early, then the run is killed. The generator returns when the run's processes have ended.
  *
- * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`; `not_found` for a deleted file; the signal's reason
+ * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`. `not_found` for a deleted file. The signal's reason
  */
 export async function* runCode(
   bench: Workbench,
@@ -57,9 +58,14 @@ class CodeRun {
   readonly #files: readonly SandboxFile[]
   readonly #context: AttemptContext
   #startedAt = performance.now()
-  /** Duration of the run. Measured when the run ends, so that a slow reader of the output does not extend it. */
+  /**
+   * Duration of the run in seconds. Measured when the run ends, so that a slow reader of the output does not extend it.
+   */
   #seconds = 0
-  /** Bounded by the sandbox's output limits (shared/sandbox/protocol/limits.ts): 2 MiB of text and 20 MiB of plots. */
+  /**
+   * Output that waits for the consumer. The sandbox bounds it to 2 MiB of text and 20 MiB of plots
+   * (shared/sandbox/protocol/limits.ts).
+   */
   readonly #pieces = new EventBuffer(mergeCodeEvents)
   #isLineOpen = false
   #end: SandboxEnd | undefined
@@ -115,7 +121,7 @@ class CodeRun {
     } catch (error) {
       this.#error =
         error ?? new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished. Try again.')
-      // This sandbox cannot start runs any more. Discard it, so that the next run chooses another one.
+      // A sandbox that cannot start runs is discarded, so that the next run chooses another one.
       if (ServiceError.from(error).code === 'sandbox_unavailable') this.#bench.sandbox.discard(this.#sandbox)
     }
     this.#seconds = (performance.now() - this.#startedAt) / 1_000
@@ -177,7 +183,7 @@ function* plotPieces(png: Uint8Array): Generator<CodeEvent> {
 }
 
 /**
- * The last events of a run (docs/guides/code.md, The result). If the service ended the run, then a message on stderr precedes the end event.
+ * Yields the last events of a run (docs/guides/code.md, The result). If the service ended the run, then a message on stderr precedes the end event.
  *
  * @param isLineOpen Whether stderr does not end in a line feed.
  */

@@ -20,10 +20,10 @@ import { prepareInBackground } from '#shared/prepare-progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Rerankers } from './rerank.ts'
 
-/** Maximum base64 characters of the vectors in one event. An event may have 512 KiB of JSON, and half of that is used. */
+/** Maximum base64 characters of the vectors in one event, which is half of the maximum JSON of an event. */
 const PIECE_CHARS = 256 * 1024
 
-/** Maximum time between event-loop yields while inputs are checked. */
+/** Maximum time in ms between event-loop yields while inputs are checked. */
 const YIELD_INTERVAL_MS = 5
 
 /** Maximum inputs whose vectors a worker keeps in memory at once: 16 jobs of maximum size, or 550 MB at 3,072 dimensions. */
@@ -34,7 +34,7 @@ const SMALL_MAX = 32
 
 type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
 
-/** Starts one worker of the embeddings pool. Inputs of many jobs are sent to an engine in common calls. */
+/** Starts one worker of the embeddings pool. Inputs of many jobs are sent to an engine in shared calls. */
 export async function startEmbeddings(ports: Ports): Promise<Service> {
   const openers = await ports.loadEngines()
   const batchers = new EngineRegistry(ports.models.served, (model) => openBatched(openers, model))
@@ -102,8 +102,8 @@ async function* embedAll(
   const texts = await textsOf(inputs, model, signal)
   const vectors = new Vectors(texts.length, dimensions)
   signal.throwIfAborted()
-  // The calls have a controller of their own, because the consumer may stop reading without aborting `signal`. A plain listener is cheaper
-  // than `AbortSignal.any`.
+  // The calls have a controller of their own, because the consumer may stop reading without aborting `signal`. A plain listener is cheaper than
+  // `AbortSignal.any`.
   const left = new AbortController()
   const leave = () => left.abort(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
@@ -112,7 +112,7 @@ async function* embedAll(
     vectors.put(index, vector, tokens)
     wake()
   })
-  // `ended` is awaited below, possibly long after it was rejected. This handler prevents an unhandled rejection.
+  // `ended` may be awaited long after its rejection, so this handler prevents an unhandled rejection.
   ended.catch(() => {})
   try {
     while (vectors.count < texts.length) {
@@ -134,8 +134,7 @@ function progressOf(done: number, all: number) {
 }
 
 /**
- * Takes one permit per input of a large job. The permits bound memory, because a worker runs hundreds of jobs and holds their vectors in
- * memory.
+ * Takes one permit per input of a large job. The permits bound the memory for the vectors of hundreds of jobs.
  *
  * Large jobs start in order of arrival, as soon as enough permits are free. Small jobs start at once.
  */
@@ -150,7 +149,7 @@ export async function takePermits(permits: Semaphore, inputs: number, signal: Ab
  *
  * Most texts skip the tokenizer. A token has at least one byte, so a text has at most as many tokens as bytes.
  *
- * @throws ServiceError `context_length_exceeded`; `invalid_value` for unknown token ids; the signal's reason
+ * @throws ServiceError `context_length_exceeded`. `invalid_value` for unknown token ids. The signal's reason
  */
 async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal: AbortSignal): Promise<EmbedText[]> {
   const texts: EmbedText[] = []
@@ -168,7 +167,7 @@ async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal
   return texts
 }
 
-/** Decodes token ids. @param index Position of the input, for error messages; undefined for the only input of a request */
+/** Decodes token ids. @param index Position of the input, for error messages. Undefined for the only input of a request */
 async function decode(ids: readonly number[], index: number | undefined, model: ModelConfig): Promise<string> {
   const tokens = await loadTokens(model.embeddings.token_encoding)
   return tokens.decode(ids, (place) => (index === undefined ? 'input' : `input[${index}][${place}]`))
@@ -177,7 +176,7 @@ async function decode(ids: readonly number[], index: number | undefined, model: 
 /** Checks the tokens of each input, and of all inputs together. Tokens are counted only if the input has enough bytes to exceed a limit. */
 class Counter {
   readonly #model: ModelConfig
-  /** Maximum tokens of one input. Undefined for local engines, which refuse longer inputs by their own tokenizer. */
+  /** Maximum tokens of one input. Undefined for local engines, whose own tokenizer refuses longer inputs. */
   readonly #most: number | undefined
   /** Whether all inputs together may exceed the limit, so that each input must be counted. */
   readonly #countsAll: boolean
@@ -204,7 +203,7 @@ class Counter {
   }
 }
 
-/** Upper bound of an input's tokens: a token has at least one byte. */
+/** Returns an upper bound of an input's tokens, because a token has at least one byte. */
 function tokensAtMost(input: EmbedInput): number {
   return typeof input === 'string' ? Buffer.byteLength(input) : input.length
 }
@@ -217,7 +216,7 @@ class Vectors {
   #count = 0
   #emitted = 0
 
-  /** @param dimensions Vectors are truncated to this length and normalised again. */
+  /** @param dimensions Length to which vectors are truncated. Truncated vectors are normalised again. */
   constructor(inputs: number, dimensions: number | undefined) {
     this.#vectors = new Array(inputs)
     this.#dimensions = dimensions
@@ -227,7 +226,7 @@ class Vectors {
     return this.#count
   }
 
-  /** @throws ServiceError `unsupported_value` if the vector is shorter than the requested dimensions */
+  /** Adds a vector. @throws ServiceError `unsupported_value` if the vector is shorter than the requested dimensions */
   put(index: number, vector: Float32Array, tokens: number): void {
     this.#vectors[index] = vectorToBase64(this.#dimensions === undefined ? vector : shorten(vector, this.#dimensions))
     this.#tokens += tokens
@@ -235,8 +234,8 @@ class Vectors {
   }
 
   /**
-   * Emits vectors in the order of the inputs, up to the first input whose vector is missing. An incomplete piece is emitted only at the end
-   * of the job.
+   * Emits vectors in the order of the inputs, up to the first input whose vector is missing. An incomplete piece is emitted only at the end of the
+   * job.
    */
   *take(): Generator<EmbedEvent> {
     for (;;) {
@@ -248,7 +247,7 @@ class Vectors {
     }
   }
 
-  /** The last event of a job. Valid when all vectors have arrived. */
+  /** Returns the last event of a job. Called when all vectors have arrived. */
   usage(): EmbedEvent {
     return { type: 'usage', usage: { input_tokens: this.#tokens, output_tokens: 0 } }
   }
@@ -273,7 +272,7 @@ class Vectors {
   }
 }
 
-/** The first `dimensions` numbers, normalised again. Models that support this are trained for it (Matryoshka embeddings). */
+/** Returns the first `dimensions` numbers, normalised again. Models that support shortening are trained for it (Matryoshka embeddings). */
 function shorten(vector: Float32Array, dimensions: number): Float32Array {
   if (dimensions === vector.length) return vector
   if (dimensions > vector.length) {

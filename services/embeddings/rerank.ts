@@ -13,7 +13,7 @@ import type { Ports } from '#shared/ports.ts'
 
 type Embed = (request: EmbedRequest, context: AttemptContext) => AsyncIterable<EmbedEvent>
 
-/** Reranks documents, either by a reranking model or by the similarity of their embeddings to that of the query. */
+/** Reranks documents with a reranking model, or by the similarity of their embeddings to that of the query. */
 export class Rerankers {
   readonly #models: Ports['models']['served']
   readonly #engines: EngineRegistry<RerankEngine>
@@ -63,7 +63,8 @@ function guessAll(texts: readonly string[]): number {
 }
 
 /**
- * Ranks documents by cosine similarity to the query. Run it by `runYielding`, since a job may have 2,048 documents.
+ * Ranks documents by cosine similarity to the query. Must be run by `runYielding`, because a job may have 2,048
+ * documents.
  *
  * @param vectors Vectors of the documents, then that of the query.
  * @throws ServiceError `upstream_error`
@@ -75,11 +76,11 @@ function* rank(vectors: readonly string[]): Generator<undefined, RankedDocument[
     found.push({ index, relevance_score: dot(query, unitOf(vector)) })
     yield
   }
-  // The sort is stable: documents with equal scores keep their order.
+  // The sort is stable, so documents with equal scores keep their order.
   return found.sort((a, b) => b.relevance_score - a.relevance_score)
 }
 
-/** Scales a vector to length 1. A zero vector stays unchanged; its similarity to all other vectors is 0. */
+/** Scales a vector to length 1. A zero vector stays unchanged, and its similarity to all other vectors is 0. */
 function unitOf(text: string): Float64Array {
   const vector = vectorFromBase64(text)
   if (!vector) throw incomplete()

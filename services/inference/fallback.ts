@@ -13,7 +13,7 @@ import { requirePublicUrls } from './remote-urls.ts'
 
 const ANSWER_SHARE = 0.25
 
-/** Generates with the requested model. If it fails before any output, then its fallbacks are tried in order. */
+/** Generates with the requested model. If this model fails before any output, then its fallbacks are tried in order. */
 export function generateWithFallback(
   engines: EngineRegistry<ChatEngine>,
   ports: Pick<Ports, 'models' | 'contentFilter' | 'log'>,
@@ -22,7 +22,7 @@ export function generateWithFallback(
 ): AsyncGenerator<GenerateEvent> {
   const ask = async (model: ModelConfig): Promise<Attempted<GenerateEvent, GenerateEvent>> => {
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
-    // The requested model keeps the name that the caller used, because the caller may have used an alias. A fallback has only its id.
+    // The requested model keeps the name that the caller used, which may be an alias. A fallback has only its id.
     const named = model === chain[0] ? request : { ...request, model: model.id }
     if (named.completion) requireCompletable(model, named)
     const engine = engines.get(model.id)
@@ -52,8 +52,8 @@ export async function countPrompt(
 /**
  * Returns a function that converts an engine's event into the event for callers.
  *
- * The start event names the answering model, which is certain only with the first output, so the start event is delayed until then. The
- * result is a plain function: one more generator would cost a microtask per token.
+ * The start event contains the answering model, which is certain only with the first output, so the start event is delayed until then. The result is
+ * a plain function, because one more generator would cost a microtask per token.
  */
 function outputOf({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: GenerateEvent) => Iterable<GenerateEvent> {
   let start: GenerateEvent | undefined
@@ -80,7 +80,7 @@ function withFindings(event: GenerateEvent, detected: ContentFindings['detected'
   return { ...event, filter: Object.fromEntries(results) } as GenerateEvent
 }
 
-/** True for models behind HTTP, whose servers fetch the URLs in a request. */
+/** Whether a model is behind HTTP, so that its server fetches the URLs in a request. */
 export function isUpstream({ models }: Pick<Ports, 'models'>, name: string): boolean {
   const model = models.find(name)
   return model !== undefined && isBehindHttp(model)
@@ -93,8 +93,8 @@ function isBehindHttp({ engine }: ModelConfig): boolean {
 /**
  * Removes as few of the oldest turns as possible from a prompt that exceeds the model's context (docs/guides/responses.md, Truncation).
  *
- * The shortened prompt consists of the instructions, if any, and the conversation from one of the user turns on. A tool output thus stays
- * together with its call. The last user turn is never removed; if that turn alone is too long, then the engine rejects the prompt.
+ * The shortened prompt consists of the instructions, if any, and the conversation from one of the user turns on. A tool output therefore stays
+ * together with its call. The last user turn is never removed. If that turn alone is too long, then the engine rejects the prompt.
  *
  * @param count Returns the tokens of a prompt by the model's tokenizer.
  */
@@ -108,7 +108,7 @@ export async function fitPrompt(
   const budget = limits.context_tokens - Math.min(request.max_tokens ?? share, share)
   if ((await count(request)) <= budget) return request
   const shorter = shorterPrompts(request.turns)
-  // Binary search for the longest prompt that fits, since counting a long prompt is slow.
+  // The longest prompt that fits is found by binary search, because counting a long prompt is slow.
   let [low, high] = [0, shorter.length - 1]
   while (low < high) {
     const middle = Math.floor((low + high) / 2)
@@ -120,7 +120,10 @@ export async function fitPrompt(
   return turns ? { ...request, turns } : request
 }
 
-/** All possible truncations of a conversation, the longest first. Each one is built when its function is called. */
+/**
+ * Returns all possible truncations of a conversation, longest first. Each truncation is built when its function is
+ * called.
+ */
 function shorterPrompts(turns: readonly Turn[]): (() => Turn[])[] {
   const first = turns.findIndex(({ role }) => role !== 'system')
   const head = turns.slice(0, Math.max(0, first))

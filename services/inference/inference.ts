@@ -38,15 +38,15 @@ import { requirePublic, requirePublicUrls } from './remote-urls.ts'
 /** Maximum moderation results per event. 64 results are about 80 KB of JSON. */
 const PIECE_RESULTS = 64
 
-/** Progress is published at most twice a second (docs/internals/protocol.md, Job events). */
+/** Minimum interval between progress events, in ms (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 /** Estimated characters per token, for progress before the engine reports its count. */
 const CHARS_PER_TOKEN = 4
 
 /**
- * Maximum estimated tokens of a prompt that a model in this process counts exactly: more than any context window. A larger prompt is
- * estimated by its length, because the tokenizer of the model needs half a minute for 31 MB of text. No other tokenizer is loaded for the
- * estimate, because loading one blocks the event loop for 0.2 s.
+ * Maximum estimated tokens of a prompt that a model in this process counts exactly, which exceeds any context window. A larger prompt is estimated by
+ * its length, because the model's tokenizer needs half a minute for 31 MB of text. No other tokenizer is used, because loading one blocks the event
+ * loop for 0.2 s.
  */
 const COUNTED_TOKENS_MAX = 512 * 1024
 
@@ -110,7 +110,7 @@ export async function startInference(ports: Ports): Promise<Service> {
 }
 
 /**
- * Checks the body of a job, with an event-loop yield per {@link PIECE_PARTS} parts. Run it by `runYielding`.
+ * Validates the body of a job, with an event-loop yield per {@link PIECE_PARTS} parts. Must be run by `runYielding`.
  *
  * @throws ZodError if the body is not a valid request
  */
@@ -158,8 +158,8 @@ async function* withProgress(
 }
 
 /**
- * Loads the models with `engine.preload` into memory, one after the other, once their files are on the worker's disk. A call for a model
- * that is being loaded waits for the same load.
+ * Returns a function that loads the models with `engine.preload` into memory, one after the other, once their files are on disk. A call for a model
+ * that is being loaded waits for that load.
  */
 function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRegistry<ChatEngine>) {
   return async (onProgress: PrepareProgress, signal: AbortSignal): Promise<void> => {
@@ -174,8 +174,7 @@ function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRe
 }
 
 /**
- * Yields the audio as it is generated, then the usage. Speech servers report no usage, so the tokens of the text are counted by the
- * worker.
+ * Yields the audio as it is generated, then the usage. Speech servers report no usage, so the worker counts the tokens of the text.
  *
  * @throws ServiceError
  */

@@ -6,15 +6,15 @@ import { hostOf, mayBePublic, type Resolve, requirePublicHost } from '#shared/ou
 import { nativeUrlsOf } from '#shared/outbound/native-urls.ts'
 
 const HOSTS_MAX = 32
-/** Timeout of all DNS lookups of one request. */
+/** Timeout of all DNS lookups of one request, in ms. */
 const RESOLVE_MS_MAX = 10_000
 
 /**
- * Checks the URLs in a request that its upstream will fetch. None may resolve to a non-public address. Otherwise callers could read
- * internal resources through the upstream (server-side request forgery).
+ * Checks the URLs in a request that its upstream will fetch. None may resolve to a non-public address. Otherwise callers could read internal
+ * resources through the upstream (server-side request forgery).
  *
- * @param resolve Resolves names; default: the system resolver.
- * @throws ServiceError `invalid_value`; the signal's reason
+ * @param resolve Resolves names. Default: the system resolver.
+ * @throws ServiceError `invalid_value`, or the signal's reason
  */
 export async function requirePublicUrls(
   request: GenerateRequest,
@@ -31,7 +31,7 @@ export async function requirePublicUrls(
 /**
  * Rejects each URL that resolves to a non-public address, as {@link requirePublicUrls} does for a whole request.
  *
- * @param param Field that the error names. @param mayBeUnknown Accept names that do not resolve here.
+ * @param param Field in the error. @param mayBeUnknown Whether names that do not resolve here are accepted.
  */
 export async function requirePublic(
   urls: Iterable<string>,
@@ -43,7 +43,7 @@ export async function requirePublic(
   const hosts = await runYielding(hostsOf(urls, param), signal)
   if (hosts.size === 0) return
   const check = async () => {
-    // One lookup at a time: slow names in parallel would occupy the whole thread pool of the process.
+    // Lookups run one at a time, because slow names in parallel would occupy the whole thread pool of the process.
     for (const host of hosts) await requirePublicHost(host, resolve, mayBeUnknown)
   }
   const tooLong = new AbortController()

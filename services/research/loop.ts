@@ -39,17 +39,20 @@ const EARLY_END_REASONS: Partial<Record<ResearchStop, string>> = {
 
 export interface ResearchSetup {
   readonly backends: readonly SearchBackend[]
-  /** A chat model that plans and writes. If undefined, the report consists of verbatim quotes. */
+  /** A chat model that plans and writes. If undefined, then the report consists of verbatim quotes. */
   readonly writer?: WriterModel | undefined
-  /** Id of an embedding model. If set, passages are ranked by the similarity of their vectors in addition to their words. */
+  /** Id of an embedding model. If set, then passages are ranked by the similarity of their vectors in addition to their words. */
   readonly embeddings?: string | undefined
-  /** Id of the calling project. If the capacity of a search backend is scarce, then projects take turns. */
+  /** Id of the calling project. If the capacity of a search backend is scarce, then projects are served round robin. */
   readonly project: string
 }
 
 /** Maximum UTF-16 units of one `text` event. */
 const PIECE_CHARS = 4_000
-/** Pseudo-relevance feedback: the next round's query adds at most 6 terms that several of the 5 best passages share. */
+/**
+ * Maximum passages and terms of pseudo-relevance feedback. The next round's query adds terms that several of the best
+ * passages share.
+ */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
 /** Minimum passages of a corpus in which a missing word means that its subject is missing. Smaller corpora lack many common words. */
@@ -65,11 +68,11 @@ const ABSENT_PASSAGES_MIN = 5_000
  * 4. Write: a model writes a draft whose sentences are checked. Without a usable draft, the report consists of quotes.
  * 5. Finalize: verify every citation and send the report.
  *
- * Each external call is a recorded step or child job of `composition`. A resumed run replays the recorded results, so it repeats no call
- * and takes the same decisions. Without a model, equal sources and questions give equal reports, byte for byte.
+ * Each external call is a recorded step or child job of `composition`. A resumed run replays the recorded results, so it repeats no call and makes
+ * equal decisions. Without a model, equal sources and questions give equal reports, byte for byte.
  *
  * @param signal Ends the run at once, without a report.
- * @throws ServiceError if every search failed; `job_cancelled` if the run is cancelled before it has any claim; the signal's reason
+ * @throws ServiceError if every search failed; `job_cancelled` if the run is cancelled before it has any claim. The signal's reason
  */
 export async function* runResearch(
   setup: ResearchSetup,
@@ -141,7 +144,7 @@ class Run {
     yield this.#progress('writing', 80, 'Writing the report')
     const written = await this.#write(evidence, late)
     const draft = { ...written, gaps: reportableGaps(this.#asked.text, written.gaps) }
-    // If the deadline passed while the model wrote, then its draft may be incomplete. The report then states that the run ended early.
+    // A draft may be incomplete if the deadline passed while the model wrote. The report then states that the run ended early.
     const early = late ?? (this.#asker && (await this.#clock.stop('written')))
     if (early === 'cancelled' && claimsOf(draft).length === 0) throw nothingToWrite()
     yield this.#progress('finalizing', 95, 'Checking every citation')
@@ -177,7 +180,7 @@ class Run {
   /** Returns the queries that are derived without a model. Sets the term weights, if a backend can count terms over its whole corpus. */
   async #ownQueries(): Promise<string[]> {
     const vocabulary = vocabularyOf(this.#question)
-    // Counting terms would wait for an incomplete index, and the run has already waited for that index once.
+    // The run has already waited once for an incomplete index, for which counting terms would wait again.
     const backends = this.#gathering.indexing ? [] : this.#setup.backends
     const terms = [...vocabulary.keys()]
     const words = [...vocabulary].map(([term, word]) => searchFormOf(term, word))
@@ -216,7 +219,7 @@ class Run {
       yield this.#progress('reading', share(0.4), `Reading up to ${this.#budget.bounds.pages} sources`)
       const isNew = await this.#read()
       yield this.#progress('reading', share(0.9), `Read ${this.#gathering.snapshots.length} sources`)
-      // A step that the cancel interrupted has no recorded result. A replay is therefore interrupted at the same point.
+      // A step that the cancel interrupted has no recorded result, so a replay is interrupted at that point too.
       if (this.#gathering.isCut) return 'cancelled'
       if (!isPaid) return 'budget'
       if (!isNew) return undefined
@@ -252,7 +255,7 @@ class Run {
       this.#signal,
       this.#setup.project,
     )
-    // Vectors only reorder the passages that the word search found. If no sentence matches by its words, then there is nothing to reorder.
+    // Vectors only reorder the passages of the word search. If no sentence matches by its words, then there is nothing to reorder.
     if (!this.#ranker || evidence.candidates.length === 0) return evidence
     const again = await this.#ranker.rank(question, ranked, this.#signal)
     return again
@@ -317,7 +320,7 @@ class Run {
   }
 }
 
-/** A cancelled run without claims fails. A report "no source answers" would be wrong, because the search was incomplete. */
+/** Returns the error of a cancelled run without claims. A report "no source answers" would be wrong, because the search was incomplete. */
 function nothingToWrite(): ServiceError {
   return new ServiceError('job_cancelled', 'The research was cancelled before it had found anything to report.')
 }
@@ -349,8 +352,8 @@ function caveatsOf(gathering: Gathering, stop: ResearchStop, ranking: string | u
 }
 
 /**
- * The last check before a report is sent. Every annotation must cover a marker such as `[1]`, in order. The quote must be equal to the
- * cited range of its source, character for character. A failure is a defect of the report writer.
+ * The last check before a report is sent. Every annotation must cover a marker such as `[1]`, in order. Each quote must be equal to the cited range
+ * of its source, character for character. A failure is a defect of the report writer.
  *
  * @throws ServiceError `internal_error` if a citation fails the check
  */

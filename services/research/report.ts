@@ -10,7 +10,7 @@ const CHARS_PER_TOKEN = 4
 /** Maximum gaps listed in a report, and maximum UTF-16 units of each gap. */
 const GAPS_MAX = 12
 const GAP_CHARS_MAX = 80
-/** Words that follow "how" and ask for a measure, as in "how long". An answer need not contain the word, so it is not reported as a gap. */
+/** Words after "how" that ask for a measure, as in "how long". An answer need not contain the word, so it is not reported as a gap. */
 const MEASURES = 'long|far|old|big|large|small|high|tall|deep|wide|fast|quickly|slow|soon|early|late|heavy|well|likely'
 
 export interface Report {
@@ -23,9 +23,9 @@ export interface Report {
 }
 
 export interface ReportNotes {
-  /** Whether at least one search ran. Otherwise the report makes no statement about the contents of sources. */
+  /** Whether at least one search ran. If false, then the report makes no statement about the contents of sources. */
   readonly isSearched: boolean
-  /** Whether the question's script separates words. If not, no statement about the sources is possible. */
+  /** Whether the question's script separates words. If false, then no statement about missing words is possible. */
   readonly isDivided: boolean
   readonly caveats: readonly string[]
 }
@@ -35,7 +35,7 @@ export interface ReportNotes {
  *
  * If the text is too long, then the least important claims are removed. A binary search finds the largest number of claims that fits.
  *
- * @param tokensMax Maximum length in tokens; one token is estimated as 4 UTF-16 units. Default: unlimited.
+ * @param tokensMax Maximum length in tokens, each estimated as 4 UTF-16 units. Default: unlimited.
  */
 export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.POSITIVE_INFINITY): Report {
   const shorter = shorterDrafts(draft)
@@ -52,7 +52,7 @@ export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.PO
   return report.content.length <= charsMax ? report : cut(report, charsMax)
 }
 
-/** Returns the gaps to report, each cut to 80 UTF-16 units. Measure words, such as "long" in "how long", are omitted. */
+/** Returns the gaps to report, each truncated to 80 UTF-16 units. Measure words, such as "long" in "how long", are omitted. */
 export function reportableGaps(question: string, gaps: readonly string[]): string[] {
   const asking = new Set([...question.matchAll(new RegExp(`\\bhow (${MEASURES})\\b`, 'gi'))].map(([, word]) => word))
   const shown = gaps.filter((gap) => !asking.has(gap))
@@ -72,7 +72,7 @@ function fits(draft: Draft, { content }: Report, charsMax: number): boolean {
   return content.length <= charsMax && claimsOf(draft).flatMap(({ quotes }) => quotes).length <= CITATIONS_MAX
 }
 
-/** Caches the position of each quote in its source, in code points. All renderings of one report share the cache. */
+/** Cached position of each quote in its source, in code points. All renderings of one report share the cache. */
 type QuotePositions = Map<Quote, { readonly source_start: number; readonly source_end: number }>
 
 function write(draft: Draft, notes: ReportNotes, isCut: boolean, places: QuotePositions): Report {
@@ -220,9 +220,7 @@ function pointsOf(text: string, end: number): number {
   return points
 }
 
-/*
- * Escaping of untrusted text (sources, models) for Markdown. No such text becomes markup, a link, an image, HTML or a citation marker.
- */
+/* Escaping of untrusted text (sources, models) for Markdown. Untrusted text never becomes markup, a link, an image, HTML or a citation marker. */
 
 /** Joins a text to one line and escapes Markdown syntax. Table cells separated by tabs become cells separated by ` | `. */
 export function escapeMarkdown(text: string): string {

@@ -18,11 +18,11 @@ export async function startResearch(ports: Ports): Promise<Service> {
   let backends: Promise<SearchBackend[]> | undefined
   const search = () =>
     (backends ??= ports.openSearch().catch((error: unknown) => {
-      // Forget the failed attempt, so that the next job opens the backends again.
+      // The failed attempt is dropped, so that the next job opens the backends again.
       backends = undefined
       throw error
     }))
-  // Indexing a configured folder may take minutes, so indexing starts at once. The built-in documents load in a second, on first use.
+  // Indexing a configured folder may take minutes, so it starts at once. The built-in documents load in a second, on first use.
   if (ports.config.researchCorpus) search().catch(() => {})
   const setupOf = async ({ model }: ResearchRequest, project: string): Promise<ResearchSetup> => {
     const engine = ports.models.find(model)?.engine

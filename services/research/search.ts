@@ -5,9 +5,9 @@ import { type Hit, LOCAL_HOST, type ReadOptions, type SearchBackend, type Snapsh
 import { type Passage, passagesOf } from '#shared/search/text/passages.ts'
 import { languageOf, QueryTerms, queryTermsOf } from '#shared/search/text/query-terms.ts'
 
-/** Maximum hits whose page is read for an excerpt. The other hits return the snippet of the backend. */
+/** Maximum hits whose page is read for an excerpt. For further hits, the snippet of the backend is returned. */
 const READ_MAX = 5
-/** Time limit for reading all pages, in milliseconds. A page that is not read by then returns its snippet. */
+/** Maximum time in ms for reading all pages. For a page that is not read in time, the snippet is returned. */
 const READ_MS_MAX = 15_000
 const PASSAGES_MAX = 3
 
@@ -20,7 +20,7 @@ interface BackendHit {
  * Runs one search on all backends of the requested kind (web or documents), and reads the best hits for excerpts.
  *
  * @param project Id of the calling project.
- * @throws ServiceError `unsupported_value` if no such backend is configured; the first backend's error if every search failed
+ * @throws ServiceError `unsupported_value` if no such backend is configured. The first backend's error if every search failed
  */
 export async function searchOnce(
   backends: readonly SearchBackend[],

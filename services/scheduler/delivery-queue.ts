@@ -3,15 +3,15 @@ import type { WebhookDelivery } from '#schemas/durable-job.ts'
 /**
  * A fair queue of webhook messages in front of a semaphore with three limits: permits in all, per tenant and per host.
  *
- * Tenants are served in turn, and within a tenant its hosts. A message whose tenant or host has no permit left is passed over, so that a
- * slow receiver delays its own messages only.
+ * Tenants are served round robin, and within a tenant its hosts. A message whose tenant or host has no permit left is skipped, so that a slow
+ * receiver delays only its own messages.
  *
- * The queue of one host contains at most the messages that are expected to be sent within 20 s. A host with 4 permits that answers in 0.2 s
- * may have 400 messages in the queue. A host that exceeds the timeout of 15 s each time may have 6.
+ * The queue of one host contains at most the messages that are expected to be sent within 20 s. A host with 4 permits that answers in 0.2 s may have
+ * 400 messages in the queue. A host that exceeds the timeout of 15 s each time may have 6 messages in the queue.
  *
- * If the whole queue is full, then the tenant with the most messages loses the last message of its longest queue. RFC 8290 likewise drops
- * packets of the longest queue. A message that does not fit, or was removed, is returned to the store until shortly before it can be sent.
- * A backlog of 10,000 messages therefore costs few store writes per sent message.
+ * If the whole queue is full, then the tenant with the most messages loses the last message of its longest queue. RFC 8290 likewise drops packets of
+ * the longest queue. A message that does not fit, or was removed, is returned to the store until shortly before it can be sent. A backlog of 10,000
+ * messages therefore costs few store writes per sent message.
  */
 
 const PERMITS = 32
@@ -22,11 +22,13 @@ const WAITING_MAX = 2_048
 const WAITING_PER_HOST_MAX = 512
 const WAITING_MS = 20_000
 
-/** Assumed response time of a host before its first answer, and the weight of each answer in the moving average. */
+/**
+ * Assumed response time of a host before its first answer, in ms, and the weight of each answer in the moving average.
+ */
 const ANSWER_MS_DEFAULT = 200
 const ANSWER_WEIGHT = 0.2
 
-/** Minimum and maximum time for which a message is returned to the store. */
+/** Minimum and maximum time in ms for which a message is returned to the store. */
 const DELAY_MS_MIN = 250
 const DELAY_MS_MAX = 300_000
 
@@ -58,10 +60,10 @@ export class DeliveryQueue {
   #sending = 0
 
   /**
-   * Adds a message to the queue of its host. If a queue is full, then one message does not fit: this one, or the last one of the longest
+   * Adds a message to the queue of its host. If a queue is full, then one message does not fit: the new message, or the last message of the longest
    * queue.
    *
-   * @returns The message that does not fit; undefined if all fit
+   * @returns The message that does not fit. Undefined if all fit
    */
   add(taken: Taken): Taken | undefined {
     const tenant = this.#tenantOf(taken)
@@ -75,7 +77,7 @@ export class DeliveryQueue {
     return this.#waiting > WAITING_MAX ? this.#evict() : undefined
   }
 
-  /** Removes the next message to send, with a permit until {@link release}; undefined if no message may be sent now. */
+  /** Removes the next message to send, with a permit until {@link release}. Undefined if no message may be sent now. */
   next(): Taken | undefined {
     if (this.#sending >= PERMITS) return undefined
     for (const [name, tenant] of this.#tenants) {
@@ -88,7 +90,7 @@ export class DeliveryQueue {
     return undefined
   }
 
-  /** Releases the permit of a message. @param answerMs Duration of the request; undefined if nothing was sent */
+  /** Releases the permit of a message. @param answerMs Duration of the request. Undefined if no request was sent */
   release(taken: Taken, answerMs?: number): void {
     const host = this.#hostOf(taken.host)
     if (answerMs !== undefined) host.answerMs += ANSWER_WEIGHT * (Math.max(1, answerMs) - host.answerMs)
@@ -98,11 +100,14 @@ export class DeliveryQueue {
     this.#forgetIdle(taken)
   }
 
-  /** Time for which a message that does not fit is returned to the store, until a permit is expected to be free. @param random In [0, 1) */
+  /**
+   * Returns the time in ms after which a permit is expected to be free. A message that does not fit is returned to the store for this time. @param
+   * random In [0, 1)
+   */
   delayMs(taken: Taken, random: number, now = performance.now()): number {
     const host = this.#hostOf(taken.host)
     const stepMs = host.answerMs / PERMITS_PER_HOST
-    // The message is postponed by only half of the time in which the host's waiting messages are sent. The host then never idles.
+    // The message is postponed by half of the time in which the host's waiting messages are sent, so that the host never idles.
     host.lastTurnAt = Math.max(host.lastTurnAt, now + (host.waiting * stepMs) / 2) + stepMs
     const delayMs = host.lastTurnAt - now
     this.#forgetIdle(taken)

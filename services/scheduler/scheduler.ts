@@ -41,7 +41,7 @@ const BLOBS_MS = 600_000
 const REAPER_LEASE_MS_MAX = 5_000
 const REAP_MS_MAX = 1_000
 
-/** @throws ConfigError without a store */
+/** Starts the scheduler. @throws ConfigError without a store */
 export async function startScheduler(ports: Ports): Promise<Service> {
   const { broker, blobs, config, log, metrics, models, store, version } = ports
   if (!store) throw new ConfigError(['DATABASE_URL: must be set for the role scheduler'])
@@ -49,7 +49,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const shared = await sharedKeyOf(config)
   if (shared) warnOfShared(log, shared)
   const keys = await ports.openKeys()
-  // Created at the start, so that the start fails if the key store is not writable.
+  // The secret is created here, so that the start fails if the key store is not writable.
   await keys.webhookRoot()
   const presence = await openPresence(ports, boot)
   const callMsMax = config.requestTimeoutMs
@@ -95,18 +95,17 @@ function openLoops(
   sender: WebhookSender,
   history: HistoryRecorder,
 ): Loop[] {
-  // The reaper's lease is shorter than the leases of workers. If a store outage outlasts the leases of workers, then it outlasts the
-  // reaper's lease too. The reaper then waits again before it requeues jobs.
+  // The reaper's lease is shorter than the leases of workers. A store outage that outlasts the workers' leases therefore outlasts the reaper's lease
+  // too. The reaper then waits again before it requeues jobs.
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
   const canRun = () => store.isReachable
-  // Without a broker, jobs that are due stay scheduled. If they were started, they could not be published and would wait for the next
-  // republish.
+  // Without a broker, due jobs stay scheduled. Queued jobs could not be published and would wait for the next republish.
   const canPublish = () => store.isReachable && broker.isReachable
   const isAlone = config.databaseUrl === undefined
   const common = { log, isAlone, canRun }
-  // Options of loops that pause while there is no work. The reaper never pauses, because it must hold its lease for some time before it
-  // requeues jobs.
+  // Options of loops that pause while there is no work. The reaper never pauses, because it must hold its lease for some time before it requeues
+  // jobs.
   const resting = { ...common, rest: (stopped: AbortSignal) => store.untilWork(stopped) }
   return [
     new Loop({ ...resting, name: 'due', intervalMs: START_DUE_MS, canRun: canPublish, run: () => sweeps.startDue() }),
@@ -142,7 +141,7 @@ interface LoopOptions {
   readonly name: string
   readonly intervalMs: number
   readonly log: Log
-  /** Whether no other process runs this loop. Iterations are then aligned with those of other loops, so that the process wakes rarely. */
+  /** Whether no other process runs this loop. If true, then iterations are aligned with those of other loops, so that the process wakes rarely. */
   readonly isAlone?: boolean
   /** Waits until there may be work, or until the signal aborts. Default: no wait. */
   rest?(stopped: AbortSignal): Promise<void>
@@ -154,13 +153,13 @@ interface LoopOptions {
   /**
    * Runs one iteration.
    *
-   * @param stopped Aborts when the loop is stopped: waits end, started work is finished.
-   * @returns `true` if there is more to do: the next iteration follows at once
+   * @param stopped Aborts when the loop is stopped. Waits then end, and started work is finished.
+   * @returns `true` if there is more to do, so that the next iteration follows at once
    */
   run(stopped: AbortSignal): Promise<unknown>
 }
 
-/** Runs iterations one after the other, from its creation until it is stopped. After a failed iteration the next one runs as usual. */
+/** Runs iterations one after the other, from its creation until it is stopped. A failed iteration does not prevent the next one. */
 export class Loop {
   readonly #options: LoopOptions
   readonly #stopped = new AbortController()
@@ -173,7 +172,7 @@ export class Loop {
     this.#ended = this.#runForEver()
   }
 
-  /** Why the loop makes no progress; undefined if it makes progress. */
+  /** Reason why the loop makes no progress. Undefined if it makes progress. */
   get problem(): string | undefined {
     const hangs = performance.now() - (this.#turnStartedAt ?? Infinity) > RUN_MS_MAX
     if (!hangs && !this.#isFailing) return undefined
@@ -192,7 +191,7 @@ export class Loop {
       // If the wait fails, then an iteration runs at once, because a superfluous iteration does no harm.
       if (this.#options.rest) await this.#options.rest(signal).catch(() => {})
       const hasMore = await this.#runOnce(signal)
-      // Yields to the event loop at least once, since an embedded store may answer without yielding.
+      // An embedded store may answer without yielding, so the loop yields to the event loop at least once.
       await setTimeout(hasMore ? 0 : this.#waitMs, undefined, { signal }).catch(() => {})
     }
   }
@@ -212,8 +211,7 @@ export class Loop {
       this.#isFailing = false
       return hasMore
     } catch (error) {
-      // An outage is logged once. If a dependency is unreachable, then nothing is logged here, because the check of the dependency reports
-      // the outage.
+      // A failure is logged once. If a dependency is unreachable, then the check of the dependency reports the outage instead.
       if (!this.#isFailing && this.#options.canRun()) {
         this.#isFailing = true
         log.error({ err: error, loop: name }, 'scheduler loop failed; retrying')

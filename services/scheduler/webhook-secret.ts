@@ -4,7 +4,7 @@ import { type Config, ConfigError } from '#shared/config/config.ts'
 import { SecretText, type WebhookSecretSource, webhookKeyOf, webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 
 export interface SharedKey {
-  /** The setting, or the path of a file. */
+  /** Source of the secret: the name of the setting, or the path of a file. */
   readonly from: string
   readonly key: Buffer
 }
@@ -13,10 +13,10 @@ export interface SharedKey {
 export type SigningKeys = (project: string) => Promise<readonly Buffer[]>
 
 /**
- * The shared secret, for receivers that do not yet use the secret of their project.
+ * Returns the shared secret, for receivers that do not yet use the secret of their project.
  *
- * The value is WEBHOOK_SECRET. Without this setting, it is the file `webhook-secret` in the data directory, which versions before
- * projects created. Undefined if neither exists.
+ * The secret is WEBHOOK_SECRET, or else the content of the file `webhook-secret` in the data directory, which versions before projects created.
+ * Undefined if neither exists.
  *
  * @throws ConfigError if the file does not contain a secret
  */
@@ -32,7 +32,7 @@ export async function sharedKeyOf(config: Pick<Config, 'webhookSecret' | 'dataDi
   throw new ConfigError([`WEBHOOK_SECRET: ${path} contains no secret; delete it`])
 }
 
-/** The keys of each project, plus the shared key. A receiver accepts a message if one signature matches one of its keys. */
+/** Returns the keys of each project, plus the shared key. A receiver accepts a message if one signature matches one of its keys. */
 export function signingKeys(source: WebhookSecretSource, shared: SharedKey | undefined): SigningKeys {
   return async (project) => {
     const own = (await webhookSecretsOf(source, project)).map(({ secret }) => webhookKeyOf(secret))

@@ -21,8 +21,7 @@ const MINUTE_MS = 60 * SECOND_MS
 const HOUR_MS = 60 * MINUTE_MS
 
 /**
- * Delays between the attempts to deliver one message (docs/guides/webhooks.md). The message fails if the attempt after the last delay
- * fails.
+ * Delays in ms between the attempts to deliver one message (docs/guides/webhooks.md). The message fails if the attempt after the last delay fails.
  */
 export const RETRIES_MS: readonly number[] = [
   5 * SECOND_MS,
@@ -45,11 +44,11 @@ const ANSWER_BYTES_MAX = 64 * 1024
 const TAKE_MAX = 200
 const WAIT_MS_MAX = 30_000
 /**
- * Duration of a message's lease: its wait in the queue, one attempt, and recording the result. After the lease has expired, any scheduler
- * may take the message.
+ * Duration of a message's lease, in ms: its wait in the queue, one attempt, and recording the result. After the lease has expired, any scheduler may
+ * take the message.
  */
 const LEASE_MS = WAIT_MS_MAX + 2 * TIMEOUT_MS
-/** Minimum and maximum delay of a message that cannot be signed. Between these bounds, the delay equals the age of the message. */
+/** Minimum and maximum delay in ms of a message that cannot be signed. Between these bounds, the delay equals the age of the message. */
 const UNSIGNED_MS_MIN = 1_000
 const UNSIGNED_MS_MAX = 60_000
 
@@ -67,12 +66,12 @@ export interface WebhookOptions {
 type Result = DeliveryOutcome & { readonly isUntried?: true }
 
 /**
- * Delivers webhook messages, at least once each; those of one job in order (docs/guides/webhooks.md).
+ * Delivers webhook messages, each at least once, and those of one job in order (docs/guides/webhooks.md).
  *
- * Any number of schedulers may run. A message is taken under a lease and waits in a {@link DeliveryQueue} for a permit. Only a message
- * that was sent counts as an attempt.
+ * Several schedulers may run concurrently. A message is taken under a lease and waits in a {@link DeliveryQueue} for a permit. Only a message that
+ * was sent counts as an attempt.
  *
- * If the lease expired during an attempt and another scheduler repeated the attempt, then the result of the first one is dropped.
+ * If the lease expired during an attempt and another scheduler repeated the attempt, then the result of the first attempt is dropped.
  */
 export class WebhookSender {
   readonly #options: WebhookOptions
@@ -94,7 +93,7 @@ export class WebhookSender {
       if (unplaced) this.#putBack(unplaced, this.#queue.delayMs(unplaced, Math.random()))
     }
     if (!stopped.aborted) this.#sendNext()
-    // Wait for the writes of returned messages before taking more. Otherwise the writes would accumulate.
+    // The writes of returned messages are awaited, because otherwise they would accumulate.
     await Promise.all(this.#puttingBack)
     return deliveries.length === TAKE_MAX
   }
@@ -166,7 +165,9 @@ export class WebhookSender {
     return outcomeOf(answer, triesOf(delivery) + 1, this.#options.retriesMs ?? RETRIES_MS, Math.random())
   }
 
-  /** Keys that sign the message; undefined if they cannot be read now. An unsigned message is never sent. */
+  /**
+   * Returns the keys that sign the message. Undefined if they cannot be read now. An unsigned message is never sent.
+   */
   async #keysOf({ id, tenant }: WebhookDelivery): Promise<readonly Buffer[] | undefined> {
     try {
       return await this.#options.keysOf(tenant)
@@ -179,7 +180,7 @@ export class WebhookSender {
     }
   }
 
-  /** Sends the message. Returns the answer, or an error if there is no answer; undefined if the attempt was aborted. */
+  /** Sends the message. Returns the answer, or an error if there is no answer. Undefined if the attempt was aborted. */
   async #post(
     { id, url }: WebhookDelivery,
     body: string,
@@ -204,7 +205,7 @@ export class WebhookSender {
     const isOurs = await store.recordDelivery(delivery, outcome, history)
     if (!isOurs || (isUntried && outcome.state === 'pending')) return
     metrics.webhooks.inc({ outcome: outcome.state === 'pending' ? 'retried' : outcome.state })
-    // The URL is not logged: it may contain a secret.
+    // The URL is not logged, because it may contain a secret.
     const ids = { delivery_id: delivery.id, job_id: delivery.job_id, host }
     const fields = { ...ids, tries: delivery.tries + (isUntried ? 0 : 1), ...fieldsOf(outcome) }
     if (outcome.state === 'delivered') log.debug(fields, 'webhook delivered')
@@ -213,16 +214,15 @@ export class WebhookSender {
 }
 
 function unsigned({ next_at_ms, created_at_ms }: WebhookDelivery): Result {
-  // The age is computed from times of the database only, so the clock of this process does not matter. `next_at_ms` is the end of the
-  // lease.
+  // The age is computed from database times only, so the clock of this process does not matter. `next_at_ms` is the end of the lease.
   const ageMs = next_at_ms - LEASE_MS - created_at_ms
   const retryInMs = Math.min(Math.max(ageMs, UNSIGNED_MS_MIN), UNSIGNED_MS_MAX)
   return { state: 'pending', retryInMs, error: 'The signing secret cannot be read now.', isUntried: true }
 }
 
 /**
- * Number of attempts. Versions before 2026-12 also counted messages that were returned to the store, but their `history` contains
- * attempts only.
+ * Returns the number of attempts. Versions before 2026-12 also counted messages that were returned to the store, but their `history` contains only
+ * attempts.
  */
 function triesOf({ tries, history }: WebhookDelivery): number {
   return Math.min(tries, history.length)
@@ -235,8 +235,8 @@ function fieldsOf(outcome: DeliveryOutcome): object {
 }
 
 /**
- * Body of a message (docs/guides/webhooks.md, What arrives). The body is equal in every attempt: its status is the one that the event
- * reports, not the current status of the job.
+ * Returns the body of a message (docs/guides/webhooks.md, What arrives). The body is equal in every attempt, because it has the status that the event
+ * reports instead of the job's current status.
  */
 function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
   return JSON.stringify({
@@ -249,12 +249,12 @@ function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
 }
 
 /**
- * Headers of one attempt, by Standard Webhooks 1.0.
+ * Returns the headers of one attempt, according to Standard Webhooks 1.0.
  *
- * The signature is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`. There is one signature per key, separated by spaces, so
- * that a key can be rotated without rejected messages.
+ * The signature is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`. There is one signature per key, separated by spaces, so that a key
+ * can be rotated without rejected messages.
  *
- * @param nowMs Time of this attempt: receivers reject messages older than five minutes.
+ * @param nowMs Time of this attempt. Receivers reject messages older than five minutes.
  */
 function signedHeaders(id: string, body: string, keys: readonly Buffer[], nowMs: number): Record<string, string> {
   const timestamp = String(Math.floor(nowMs / 1_000))
@@ -273,7 +273,7 @@ function statusOf(type: DurableEventType): string {
 }
 
 /**
- * Outcome of an attempt. A 2xx status means delivered. A 410 means failed, because the receiver wants no further attempt. After any other
+ * Returns the outcome of an attempt. A 2xx status means delivered. A 410 means failed, because the receiver wants no further attempt. After any other
  * answer or error, the next attempt follows after a delay. If all delays are used up, then the message has failed.
  *
  * @param result The answer, or the error if there is no answer.
@@ -296,7 +296,9 @@ export function outcomeOf(
   return { state: 'pending', retryInMs: Math.max(jittered, askedMs(result)), ...failure }
 }
 
-/** Delay that the receiver requests: `Retry-After` in seconds or as an HTTP date (RFC 9110 §10.2.3); 0 if there is none to honour. */
+/**
+ * Returns the delay in ms that the receiver requests: `Retry-After` in seconds or as an HTTP date (RFC 9110 §10.2.3). 0 if there is none to honour.
+ */
 function askedMs(result: OutboundAnswer | ServiceError): number {
   if (result instanceof ServiceError || !BUSY.has(result.status)) return 0
   const value = result.headers['retry-after'] ?? ''

@@ -1,21 +1,21 @@
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Maximum length of audio, in seconds, that is accepted even if the quota is used up. Dictation thus never waits for a long recording of
- * the same tenant.
+ * Maximum length in seconds of audio that is accepted even if the quota is used up. Dictation therefore never waits for a long recording of its
+ * tenant.
  */
 const SHORT_SECONDS = 60
 /** Retry-After in ms: `perSecond` for each second of the tenant's audio in flight, within `min` and `max`. */
 const RETRY_AFTER_MS = { perSecond: 10, min: 6_000, max: 60_000 }
 
 export interface AudioQuotaOptions {
-  /** Maximum seconds of audio that one key may have in flight; 0: no limit. A longer file is accepted if it is the only one of its key. */
+  /** Maximum seconds of audio that one key may have in flight. 0 for no limit. A longer file is accepted if it is the only one of its key. */
   readonly secondsPerKey: number
   readonly secondsMax: number
 }
 
 export interface AudioReservation {
-  /** Maximum length of the file at this time, in seconds. A longer file must wait for other files, or exceeds `secondsMax`. */
+  /** Maximum length of the file in seconds, as of now. A longer file must wait for other files, or exceeds `secondsMax`. */
   readonly waitForTurn: number
   /** Reserves the decoded length. @throws ServiceError `rate_limit_exceeded` if other files of the tenant used the quota first */
   take(seconds: number): void
@@ -24,8 +24,8 @@ export interface AudioReservation {
 }
 
 /**
- * Limits the seconds of audio that each tenant has in flight in this worker. The size of a file does not show its cost: hours of silence
- * fit into a small file and occupy a slot for minutes. The limit prevents a tenant from occupying all slots for long.
+ * Limits the seconds of audio that each tenant has in flight in this worker, so that no tenant occupies all slots for long. The size of a file does
+ * not show its cost, because hours of silence fit into a small file.
  */
 export class AudioQuota {
   readonly #options: AudioQuotaOptions
@@ -36,7 +36,7 @@ export class AudioQuota {
     this.#options = options
   }
 
-  /** Adds a file of a tenant. The caller must call `leave`. */
+  /** Adds a file of a tenant. The caller must call `leave` on the result. */
   enter(tenant: string): AudioReservation {
     const files = this.#files.get(tenant) ?? new Map<AudioReservation, number>()
     const place: AudioReservation = {
@@ -55,7 +55,7 @@ export class AudioQuota {
     return place
   }
 
-  /** Maximum seconds for a file. The only file of a tenant gets `secondsMax`. */
+  /** Returns the maximum seconds for a file. The only file of a tenant gets `secondsMax`. */
   #room(files: ReadonlyMap<AudioReservation, number>, place?: AudioReservation): number {
     const { secondsPerKey, secondsMax } = this.#options
     const isAlone = files.size === (place && files.has(place) ? 1 : 0)

@@ -7,20 +7,19 @@ export interface DiarizeOptions {
   readonly request: Pick<TranscribeRequest, 'speakers' | 'words'>
   readonly signal: AbortSignal
   /**
-   * True: transcription and diarization start together, because they run on different machines. False: the diarization starts after the
-   * first text.
+   * If true, then transcription and diarization start together, because they run on different machines. If false, then the diarization starts after
+   * the first text.
    */
   readonly isTogether: boolean
   readonly onProgress: ((progress: Progress) => void) | undefined
 }
 
 /**
- * Adds speakers to the segments of a transcription. Texts are emitted at once; segments wait until the diarization has found the speaker
- * turns.
+ * Adds speakers to the segments of a transcription. Texts are emitted at once, and segments wait until the diarization has found the speaker turns.
  *
- * @param transcribe Starts the transcription; its words should have times.
- * @param diarize Starts the diarization. If either fails, the other is aborted.
- * @throws ServiceError The error of the one that failed
+ * @param transcribe Starts the transcription, whose words should have times.
+ * @param diarize Starts the diarization. If transcription or diarization fails, then the other is aborted.
+ * @throws ServiceError The error of the failed operation
  */
 export async function* withSpeakers(
   transcribe: (signal: AbortSignal) => AsyncIterable<TranscribeEvent>,
@@ -37,7 +36,7 @@ export async function* withSpeakers(
   try {
     if (isTogether) speakers.start()
     for await (const event of transcribe(either)) {
-      // If both run on this machine, then diarization starts after the first text, so that the caller sees text as early as possible.
+      // If both run on this machine, then diarization starts after the first text, so that the caller receives text as early as possible.
       if (event.type === 'text') speakers.start()
       if (event.type === 'segment') speakers.hold(event.segment)
       if (event.type === 'usage' && speakers.isBehind) {
@@ -52,7 +51,7 @@ export async function* withSpeakers(
   }
 }
 
-/** The speaker turns, once the diarization has finished, and the segments that wait for them. */
+/** The speaker turns, available once the diarization has finished, and the segments that wait for them. */
 class Speakers {
   readonly #diarize: () => Promise<Turn[]>
   readonly #request: DiarizeOptions['request']

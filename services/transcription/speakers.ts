@@ -3,11 +3,11 @@ import { cutText } from '#shared/engines/cut-text.ts'
 import type { Turn } from '#shared/engines/engine.ts'
 
 /**
- * Maximum length of a stretch of words that is reassigned if another speaker speaks directly before and after it. Such a short stretch is
- * usually an error of the diarization.
+ * Maximum seconds of a stretch of words that is reassigned if another speaker speaks directly before and after it. Such a short stretch is usually an
+ * error of the diarization.
  */
 const STRAY_SECONDS_MAX = 0.4
-/** Maximum seconds between a segment and a turn that may be its speaker's. Farther turns are considered only if no turn is nearer. */
+/** Maximum seconds between a segment and the turn of its speaker. Farther turns are considered only if no turn is nearer. */
 const NEAR_SECONDS = 30
 
 type Span = Pick<Turn, 'start' | 'end'>
@@ -18,10 +18,10 @@ interface Stretch {
 }
 
 /**
- * Assigns speakers to segments by the turns of a diarization, and cuts segments at a change of speaker.
+ * Assigns speakers to segments by the turns of a diarization, and splits segments at a change of speaker.
  *
- * A word belongs to the speaker with the longest overlap, or without overlap to the nearest turn. A segment without words is assigned
- * as a whole by the same rule. All text is kept. Unknown speakers are named A, B, … in the order of the segments passed to `split`.
+ * A word belongs to the speaker with the longest overlap, or else to the speaker of the nearest turn. A segment without words is assigned as a whole
+ * by the same rule. All text is kept. Unknown speakers are named A, B, … in the order of the segments passed to `split`.
  */
 export class SpeakerLabels {
   readonly #turns: readonly Turn[]
@@ -35,7 +35,7 @@ export class SpeakerLabels {
     this.#known = new Set(known)
   }
 
-  /** Splits a segment into pieces of one speaker each. All pieces are numbered consecutively, over all segments. */
+  /** Splits a segment into pieces of one speaker each. The pieces of all segments are numbered consecutively. */
   split(segment: TranscriptSegment): TranscriptSegment[] {
     const turns = this.#turnsNear(segment)
     const stretches = this.#stretchesOf(segment, turns)
@@ -52,7 +52,7 @@ export class SpeakerLabels {
     return withoutStrays(stretches)
   }
 
-  /** The turns near a segment. The others are skipped, because hours of speech have thousands of turns. */
+  /** Returns the turns near a segment. All other turns are skipped, because hours of speech have thousands of turns. */
   #turnsNear({ start, end }: Span): readonly Turn[] {
     const near = this.#turns.filter((turn) => turn.end > start - NEAR_SECONDS && turn.start < end + NEAR_SECONDS)
     return near.length > 0 ? near : this.#turns
@@ -74,7 +74,9 @@ export class SpeakerLabels {
   }
 }
 
-/** The speaker with the longest overlap with a span, or without overlap the nearest. Empty if there are no turns. */
+/**
+ * Returns the speaker with the longest overlap with a span, or else the nearest speaker. Empty if there are no turns.
+ */
 function speakerOf(span: Span, turns: readonly Turn[]): string {
   const shares = new Map<string, number>()
   let nearest: Turn | undefined

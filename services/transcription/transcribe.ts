@@ -16,19 +16,21 @@ import type { Ports } from '#shared/ports.ts'
 import type { AudioQuota, AudioReservation } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
 
-/** Minimum and maximum length of a voice sample (docs/guides/transcription.md, Fields). */
+/** Minimum and maximum length of a voice sample, in seconds (docs/guides/transcription.md, Fields). */
 const SAMPLE_SECONDS = { min: 2, max: 10 }
 
 /**
- * Maximum seconds of a voice sample that are decoded. Above the allowed maximum, so that the error message can contain the exact length
+ * Maximum seconds of a voice sample that are decoded. The value exceeds the allowed maximum, so that the error message can contain the exact length
  * of most samples.
  */
 const SAMPLE_SECONDS_DECODED = 60
 
-/** Tolerance of length checks, because decoders may return some milliseconds more or less than the recording. */
+/**
+ * Tolerance of length checks in seconds, because decoders may return some milliseconds more or less than the recording.
+ */
 const TOLERANCE_SECONDS = 0.05
 
-/** Minimum interval of progress events (docs/internals/protocol.md, Job events). */
+/** Minimum interval of progress events, in ms (docs/internals/protocol.md, Job events). */
 const PROGRESS_MS = 500
 
 export interface Workbench {
@@ -38,13 +40,13 @@ export interface Workbench {
   readonly share: AudioQuota
   readonly tools: AudioTools
   engineOf(model: ModelConfig): TranscriptionEngine
-  /** Called if audio goes to an upstream unchecked, because the local decoder is unavailable. */
+  /** Called if audio is sent to an upstream unchecked, because the local decoder is unavailable. */
   onUnchecked(why: ServiceError): void
 }
 
 /**
- * Transcribes or translates one request: checks the audio, then calls the model. If the model fails before any output, its fallbacks
- * are called in order. If requested, the segments get speakers.
+ * Transcribes or translates one request: checks the audio, then calls the model. If the model fails before any output, then its fallbacks are called
+ * in order. If requested, the segments get speakers.
  *
  * @throws ServiceError
  */
@@ -88,8 +90,8 @@ function transcribeInspected(
 }
 
 /**
- * Checks the audio and returns its length, or undefined if the local decoder is unavailable. A deployment without local models needs no
- * Python and thus has no decoder. The upstream then rejects unreadable audio.
+ * Checks the audio and returns its length. Undefined if the local decoder is unavailable, because a deployment without local models needs no Python.
+ * The upstream then rejects unreadable audio.
  */
 async function inspect(
   bench: Workbench,
@@ -133,7 +135,7 @@ function eventsOf(
 /**
  * Returns a function that publishes progress for the transcribed seconds, at most once per {@link PROGRESS_MS}.
  *
- * @param duration Seconds of the audio; undefined if unknown.
+ * @param duration Seconds of the audio. Undefined if unknown.
  */
 export function reportProgress(
   onProgress: (progress: Progress) => void,
@@ -144,7 +146,7 @@ export function reportProgress(
     if (performance.now() - toldAt < PROGRESS_MS) return
     toldAt = performance.now()
     const done = Math.floor(seconds)
-    // At most 99 %, because the end of the job reports 100 %.
+    // The percentage is at most 99, because the end of the job reports 100 %.
     const percent = duration ? Math.min(99, Math.floor((100 * seconds) / duration)) : null
     const message = duration ? `${done} of ${Math.ceil(duration)} seconds` : `${done} seconds`
     onProgress({ phase: 'transcribing', percent, message })
@@ -156,8 +158,8 @@ export function reportProgress(
  *
  * @param secondsMax Maximum length of the audio.
  * @returns Seconds of the audio.
- * @throws ServiceError `invalid_audio`, `audio_too_short`, `audio_too_long`; `invalid_value` for a voice sample; `model_loading` if the
- *   local model server is not available
+ * @throws ServiceError `invalid_audio`, `audio_too_short`, `audio_too_long`. `invalid_value` for a voice sample. `model_loading` if the local model
+ * server is not available
  */
 async function inspectAudio(
   tools: AudioTools,
@@ -188,7 +190,7 @@ function requireSampleLength(seconds: number, index: number): void {
   throw new ServiceError('invalid_value', message, { param })
 }
 
-/** The audio of a request: either its blob, opened anew for each read, or the bytes in the request itself. */
+/** Returns the audio of a request: its blob, opened anew for each read, or the bytes in the request itself. */
 function audioOf({ audio }: TranscribeRequest, blobs: Blobs): AudioFile {
   const { blob, base64, bytes, format } = audio
   const filename = `audio.${format}`
@@ -198,7 +200,7 @@ function audioOf({ audio }: TranscribeRequest, blobs: Blobs): AudioFile {
     bytes,
     open: () =>
       blobs.open(blob).catch((cause: unknown) => {
-        // The fault is in the deployment: the processes do not share the blob directory, or the directory was emptied.
+        // The fault is in the deployment: the processes use different blob directories, or the directory was emptied.
         throw new ServiceError('internal_error', 'The worker could not read the audio of the request.', { cause })
       }),
   }

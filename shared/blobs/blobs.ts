@@ -17,9 +17,9 @@ export interface Blobs {
   put(key: string, value: Buffer | AsyncIterable<Buffer>): Promise<void>
   copy(from: string, to: string): Promise<void>
   /**
-   * Opens a stream over a blob. The caller reads it to its end or destroys it.
+   * Opens a stream over a blob. The caller must read the stream to its end or destroy it.
    *
-   * @param range Bytes from `start` to before `end`; default: all
+   * @param range Bytes from `start` to before `end`. Default: all
    * @throws ServiceError `not_found`
    */
   open(key: string, range?: { readonly start: number; readonly end: number }): Promise<Readable>
@@ -27,9 +27,9 @@ export interface Blobs {
   get(key: string): Promise<Buffer>
   delete(key: string): Promise<void>
   /**
-   * Deletes blobs older than `ageMs`, and files that crashed `put` calls left behind. Returns the number of deleted files.
+   * Deletes blobs older than `ageMs`, and incomplete files of crashed `put` calls. Returns the number of deleted files.
    *
-   * @param choose Receives some hundred old blobs at a time, and returns the keys to delete; default: all
+   * @param choose Receives some hundred old blobs at a time, and returns the keys to delete. Default: all
    */
   sweep(ageMs: number, choose?: (old: readonly OldBlob[]) => Promise<readonly string[]>): Promise<number>
 }

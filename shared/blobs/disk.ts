@@ -7,16 +7,16 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Blobs, OldBlob } from './blobs.ts'
 
-/** `readFile` of `node:fs/promises` takes 25 % more CPU time than the version with a callback. */
+/** `readFile` with a callback. The version in `node:fs/promises` takes 25 % more CPU time. */
 const readFile = promisify(readFileWithCallback)
 
 const KEY = /^[A-Za-z0-9_-]{1,200}$/
-/** Retry-After for a full disk, in ms. A purge, which may free space, runs every minute. */
+/** Retry-After for a full disk, in ms. The purge, which may free space, runs every minute. */
 const FULL_RETRY_MS = 60_000
 const SWEEP_MAX = 256
 
 /**
- * Blobs as files of one directory. Several processes may share the directory, also over a network file system with atomic rename.
+ * Opens blobs as files of one directory. Several processes may share the directory, also over a network file system with atomic rename.
  *
  * @param directory Created with access for its owner only, because blobs contain user data
  */
@@ -32,7 +32,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       await write(partial)
       await rename(partial, path)
     } catch (error) {
-      // On a full disk, the partial draft would occupy space that others need.
+      // On a full disk, a partial file must not occupy space.
       await rm(partial, { force: true }).catch(() => {})
       throw withoutRoom(error)
     }
@@ -81,7 +81,7 @@ function withoutRoom(error: unknown): unknown {
   return new ServiceError('overloaded', message, { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true })
 }
 
-/** Old files of a directory, in chunks, because the directory may have very many. */
+/** Yields old files of a directory in chunks, because the directory may have very many. */
 async function* olderThan(directory: string, ageMs: number): AsyncGenerator<OldBlob[]> {
   let old: OldBlob[] = []
   for await (const { name } of await opendir(directory)) {

@@ -20,7 +20,7 @@ const LEASE_MS = 60_000
 
 export type StopWatching = () => void
 
-/** Renews the lease until stopped. If other processes use another directory, then that is logged. Never rejects. */
+/** Renews the lease until stopped. Logs if other processes use another directory. Never rejects. */
 export async function watchFleetDirectory(
   directory: string,
   leases: Pick<Leases, 'holdLease'>,
@@ -61,7 +61,7 @@ export async function findDirectoryId(directory: string): Promise<string | undef
   return ID.test(text) ? text : undefined
 }
 
-/** Reads or creates the id. The sweep of blobs deletes old files, so the mtime is renewed. @param before Id from an earlier read */
+/** Reads or creates the id. The file's mtime is renewed, because the blob sweep deletes old files. @param before Id from an earlier read */
 async function keepId(directory: string, before: string | undefined): Promise<string> {
   const path = join(directory, ID_FILE)
   const made = before ?? randomBytes(16).toString('hex')

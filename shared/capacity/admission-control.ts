@@ -359,7 +359,7 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     this.#queueOf.delete(job)
   }
 
-  /** Queue position and estimated wait of a job that has not started; undefined if the job runs. */
+  /** Queue position and estimated wait of a job that has not started. Undefined if the job runs. */
   waitOf(job: Job): { readonly position: number; readonly waitMs: number | undefined } | undefined {
     const queue = this.#queueOf.get(job)
     if (!queue) return undefined

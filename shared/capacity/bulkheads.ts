@@ -21,7 +21,7 @@ export interface ConcurrencyLimit extends Work {
   readonly capacity: number
   /** Returns the current limit if the engine adapts it at run time. Undefined if `capacity` is constant. */
   readonly currentLimit?: () => number | undefined
-  /** Permits that jobs of low priority never use; default: 1. At least one permit is left to them. */
+  /** Permits that jobs of low priority never use. Default: 1. At least one permit is left to them. */
   readonly interactive?: number
 }
 

@@ -15,49 +15,46 @@ import type { RateLimits, RemainingLimit } from './rate-limits.ts'
 import { Semaphore } from './semaphore.ts'
 
 /*
- * The gates that a call passes, in this order. A gate delays the call, or refuses it with an error that states when to try again.
- * Each line names the gate, what the gate protects, the answer to a refused caller, the setting, and the class.
- * Two errors have no Retry-After, because a retry is useless: 429 insufficient_quota, and 403, which replaces 429 if a limit is 0.
+ * The gates that a call passes, in this order. A gate delays the call, or refuses it with an error that states when to try again. Each line names the
+ * gate, what the gate protects, the answer to a refused caller, the setting, and the class. Two errors have no Retry-After, because a retry is
+ * useless: 429 insufficient_quota, and 403, which replaces 429 if a limit is 0.
  *
- *  1. Requests per minute and concurrent calls of a key. Protects other keys. 429. RATE_LIMIT_REQUESTS, CONCURRENCY_MAX_PER_KEY,
- *     and the limits of keys and projects. RateLimits.
+ *  1. Requests per minute and concurrent calls of a key. Protects other keys. 429. RATE_LIMIT_REQUESTS, CONCURRENCY_MAX_PER_KEY, and the limits of
+ *     keys and projects. RateLimits.
  *  2. Budget that is already spent. Protects the money of the project. 429 insufficient_quota. Budget of a key or project. Budgets.
- *  3. Bytes of request bodies in memory. Protects the ingress. 503. BODY_BUDGET_BYTES, of which one key may use half. A body counts
- *     until a blob or the store has it, or its call has ended. ByteBudget.
+ *  3. Bytes of request bodies in memory. Protects the ingress. 503. BODY_BUDGET_BYTES, of which one key may use half. A body counts until a blob or
+ *     the store has it, or its call has ended. ByteBudget.
  *  4. Code runs of an end user. Protects other end users of the key. 429. CODE_RUNS_PER_USER. RateLimits.
  *  5. Reserved tokens and budget. Protects both limits against bursts. 429. RATE_LIMIT_TOKENS, and the budget. RateLimits, Budgets.
  *  6. Concurrent calls and jobs of a project. Protects other projects. 429. Limit `running` of the project. RateLimits.
  *  7. Calls in flight. Protects the memory of the ingress. 503. JOBS_MAX. AttachedJobs.
  *  8. Paused pool or model. Protects what the operator repairs. 503. Admin API. Pauses.
- *  9. Estimated wait. Protects callers from a wait that ends in a timeout. 503 with Retry-After. START_TIMEOUT_MS. A call that already
- *     waits is refused if the total wait would exceed twice the setting. AdmissionControl.
+ *  9. Estimated wait. Protects callers from a wait that ends in a timeout. 503 with Retry-After. START_TIMEOUT_MS. A call that already waits is
+ *     refused if the total wait would exceed twice the setting. AdmissionControl.
  * 10. Fair queue of tenants. Protects tenants from each other. The call waits. No setting. TenantDispatcher.
- * 11. Free slot of a worker. Protects the worker. The call waits. If no live worker has the model: 503 after START_TIMEOUT_MS, at most
- *     a minute. INFERENCE_SLOTS and its siblings. Poller.
- * 12. Permit of the model. Protects other models of the worker. The call waits, or another worker takes it. The `concurrency` of
- *     the model, divided among the workers. ModelBulkheads, ParkedCalls.
+ * 11. Free slot of a worker. Protects the worker. The call waits. If no live worker has the model: 503 after START_TIMEOUT_MS, at most a minute.
+ *     INFERENCE_SLOTS and its siblings. Poller.
+ * 12. Permit of the model. Protects other models of the worker. The call waits, or another worker takes it. The `concurrency` of the model, divided
+ *     among the workers. ModelBulkheads, ParkedCalls.
  * 13. Bytes of bodies from blobs. Protects the memory of the worker. The call waits. BODY_BUDGET_BYTES. Semaphore.
- * 14. Adaptive limit and circuit breaker of a server. Protects the upstream. Another server. If the working servers are full, then the
- *     call waits. If no server works: 503, which the owner of the job may retry. The `concurrency` of the model is the maximum of the
- *     limit, for all workers together. AdaptiveLimit, Breaker.
+ * 14. Adaptive limit and circuit breaker of a server. Protects the upstream. Another server. If the working servers are full, then the call waits. If
+ *     no server works: 503, which the owner of the job may retry. The `concurrency` of the model is the maximum of the limit, for all workers
+ *     together. AdaptiveLimit, Breaker.
  *
- * A durable job passes gates 1 to 4, a, b, 5 and c when it is submitted. When a worker takes the job, it passes 11, 12, d, 13 and 14.
- * The job fails with `model_not_found` if no worker of its pool has the model for 5 minutes.
+ * A durable job passes gates 1 to 4, a, b, 5 and c when it is submitted. When a worker takes the job, it passes 11, 12, d, 13 and 14. The job fails
+ * with `model_not_found` if no worker of its pool has the model for 5 minutes.
  *
  *  a. Concurrent submissions: two per ingress while other projects make calls. Protects those calls. The job waits. 429 after 30 s, or
- *     if 1,000 submissions of the project wait. No setting. SubmitQueue.
- *  b. Number of jobs. Protects other projects and the store. Limit of the project or key: 429. Limit of the service, or
- *     unreachable store: 503. DURABLE_JOBS_MAX and its siblings. JobQuota.
- *  c. Free disk space and stored bytes of the project. Protects the disk. 503, or 429 insufficient_quota. DISK_FREE_BYTES_MIN,
- *     FILES_BYTES_MAX_PER_PROJECT. StoredQuota.
- *  d. Claim in turn of tenants. Protects tenants from each other. The job stays queued while its pool or model is paused, or its project
+ *     if 1,000 submissions of the project wait. No setting. SubmitQueue. b. Number of jobs. Protects other projects and the store. Limit of the project or key: 429. Limit of the service, or
+ *     unreachable store: 503. DURABLE_JOBS_MAX and its siblings. JobQuota. c. Free disk space and stored bytes of the project. Protects the disk. 503, or 429 insufficient_quota. DISK_FREE_BYTES_MIN,
+ *     FILES_BYTES_MAX_PER_PROJECT. StoredQuota. d. Claim, one job of each tenant in rotation. Protects tenants from each other. The job stays queued while its pool or model is paused, or its project
  *     is at the limit of gate 6.
  *
- * A line of a batch passes gates c, 1 and 5 when the line becomes a job. While calls run, SubmitQueue also spaces the lines. A line
- * beyond a limit waits.
+ * A line of a batch passes gates c, 1 and 5 when the line becomes a job. While calls run, SubmitQueue also spaces the lines. A line beyond a limit
+ * waits.
  *
- * Some kinds have a gate of their own. Embeddings, documents, embedded models and WebAssembly wait for a Semaphore. Audio beyond the
- * AudioQuota of its tenant is refused with 429. `shared/lib/yielding.ts` bounds how long work may hold the event loop.
+ * Some kinds have a gate of their own. Embeddings, documents, embedded models and WebAssembly wait for a Semaphore. Audio beyond the AudioQuota of
+ * its tenant is refused with 429. `shared/lib/yielding.ts` bounds how long work may hold the event loop.
  */
 
 /**

@@ -38,8 +38,8 @@ export class ConfigError extends Error {
 }
 
 /**
- * Reads the settings from the environment and from `.env` in the working directory, if that file exists. A variable of the
- * environment replaces the one in the file.
+ * Reads the settings from the environment and from `.env` in the working directory, if that file exists. A variable of the environment replaces that
+ * in the file.
  *
  * @throws ConfigError with every problem at once
  */
@@ -48,7 +48,7 @@ export function loadConfig(): Config {
   return parseConfig(process.env)
 }
 
-/** Parses settings from any set of variables. An empty value counts as unset. @throws ConfigError with every problem at once */
+/** Parses settings from any set of variables. An empty value counts as unset. @throws ConfigError with all problems */
 export function parseConfig(env: Record<string, string | undefined>) {
   const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
   const renamed = Object.entries(RENAMED_SETTINGS).filter(([old]) => given[old] !== undefined)
@@ -89,7 +89,7 @@ function namedOf(settings: Settings): Named {
   return Object.fromEntries(Object.entries(settings).map(([name, value]) => [camelCase(name), value])) as Named
 }
 
-/** URL under which this machine reaches a service that listens on `host`. */
+/** Returns the URL under which this machine reaches a service that listens on `host`. */
 export function urlOf(host: string, port: number): string {
   const reached = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
   return `http://${reached.includes(':') ? `[${reached}]` : reached}:${port}`

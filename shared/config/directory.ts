@@ -7,7 +7,10 @@ import { dirname, join, relative } from 'node:path'
 import { newId } from '#shared/lib/id.ts'
 import { ConfigError } from './config.ts'
 
-/** File systems may store a small file inside its inode. A file of this size needs disk blocks. */
+/**
+ * Bytes of a test file. File systems may store a smaller file inside its inode, but a file of this size needs disk
+ * blocks.
+ */
 const PROBE_BYTES = 16 * 1024
 
 const PROBLEMS: Readonly<Record<string, string>> = {
@@ -70,7 +73,7 @@ export function makePrivateFile(path: string): void {
   }
 }
 
-/** Gives a file to the owner of `other`. Otherwise a command run as root creates files that the service's user cannot open. */
+/** Gives a file to the owner of `other`. Otherwise a command that root runs would create files that the service's user cannot open. */
 export function giveToOwnerOf(other: string, path: string): void {
   if (process.getuid?.() !== 0) return
   const { uid, gid } = statSync(other)
@@ -81,7 +84,7 @@ function closeToOthers(path: string): void {
   try {
     if ((statSync(path).mode & 0o077) !== 0) chmodSync(path, 0o600)
   } catch (error) {
-    // If another user owns the file, then that user may have shared it on purpose.
+    // A file that another user owns may be shared on purpose.
     if (codeOf(error) !== 'EPERM') throw error
   }
 }
@@ -109,8 +112,8 @@ interface DataDirectories {
 }
 
 /**
- * Refuses to start if data cannot be written. DATA_DIR is not checked if this process runs a single role and BLOB_DIR is elsewhere,
- * because the role may not need DATA_DIR. If it does, then a later write fails.
+ * Refuses to start if data cannot be written. DATA_DIR is not checked if this process runs a single role and BLOB_DIR is elsewhere, because the role
+ * may not need DATA_DIR.
  *
  * @throws ConfigError
  */

@@ -15,7 +15,7 @@ type Issue = z.core.$ZodIssue
 type JsonSchema = z.core.JSONSchema.BaseSchema
 
 /**
- * One problem in one line, such as `models[0].engine.type: expected one of openai, echo, got 'opneai'`.
+ * Returns one problem in one line, such as `models[0].engine.type: expected one of openai, echo, got 'opneai'`.
  *
  * @param input The whole validated value @param isSecret True to omit the value from the text
  */
@@ -78,7 +78,7 @@ function shown(value: unknown): string {
   return (JSON.stringify(value) ?? String(value)).slice(0, SHOWN_MAX)
 }
 
-/** Known fields of the object at a path. If the schema has alternatives, then the value's `type` selects one of them. */
+/** Returns the known fields of the object at a path. If the schema has alternatives, then the value's `type` selects one of them. */
 function fieldsAt(schema: JsonSchema, path: readonly PropertyKey[], value: unknown): string[] {
   const own = chosen(schema, value)
   const [key, ...rest] = path

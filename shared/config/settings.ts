@@ -5,7 +5,10 @@ import { PoolName } from '#schemas/job.ts'
 import { RUN_SECONDS_MAX } from '#schemas/kinds/code.ts'
 
 const HOUR_MS = 3_600_000
-/** Two bodies of the maximum size fit into this budget, because a body takes three times its size in memory. */
+/**
+ * Minimum of BODY_BUDGET_BYTES. Two bodies of the maximum size fit, because a body takes three times its size in
+ * memory.
+ */
 const BODY_BUDGET_BYTES_MIN = 192 * 1024 * 1024
 const Switch = z.stringbool()
 const Milliseconds = whole(1, 24 * HOUR_MS)
@@ -392,13 +395,12 @@ export const Settings = z.object({
 })
 export type Settings = z.infer<typeof Settings>
 
-/** Present name of each renamed setting. A process does not start if a former name is set. */
+/** Current name of each renamed setting. A process refuses to start if a former name is set. */
 export const RENAMED_SETTINGS: Readonly<Record<string, keyof Settings>> = {
   RUNNING_MAX_PER_KEY: 'CONCURRENCY_MAX_PER_KEY',
   WORKER_SILENT_MS: 'WORKER_SUSPECTED_MS',
 }
 
-/** Settings whose values are never shown, even if invalid. */
 export const SECRETS: ReadonlySet<string> = new Set([
   'SLUICE_API_KEY',
   'KAFKA_USERNAME',

@@ -13,18 +13,18 @@ import type { ContentFilter } from './content-filter.ts'
 
 /** Maximum length of checked text, in UTF-16 units. Checking it takes about 3 ms of CPU. */
 const TEXT_MAX = 16 * 1024
-/** The library obscenity keeps up to two of these letters in a row (ni_gg_er, fe_ll_atio), and only one of any other letter. */
+/** Letters of which the library obscenity keeps up to two in a row (ni_gg_er, fe_ll_atio). Only one is kept of any other letter. */
 const PAIRS = new Set([...'beolsg'].map((letter) => letter.charCodeAt(0)))
 const CODE_UNITS = 65_536
 let scan: ((text: string) => boolean) | undefined
 const DISGUISES = [resolveConfusablesTransformer(), resolveLeetSpeakTransformer(), toAsciiLowerCaseTransformer()]
 
 /**
- * Finds English profanity, also in common disguises, by the word list of the npm package `obscenity`. Context is ignored. Other categories
- * need a classifier or an upstream that has one.
+ * Opens a filter for English profanity, also in common disguises, by the word list of the npm package `obscenity`. Context is ignored. Other
+ * categories need a classifier, or an upstream with a classifier.
  */
 export function openProfanityFilter(): ContentFilter {
-  // Building the scan takes 15 ms with cold code, so it is built before the first call.
+  // Building the scan takes 15 ms at first, so it is built before the first call.
   scan ??= openScan(TEXT_MAX)
   const mayMatch = scan
   let matcher: RegExpMatcher | undefined
@@ -40,8 +40,8 @@ export function openProfanityFilter(): ContentFilter {
 /**
  * Creates a prefilter. The filter accepts every text in which obscenity's English matcher finds a word, and few other texts.
  *
- * The matcher walks the text twice and then searches it once for each of 119 patterns. That takes 46 µs for 256 characters and 280
- * µs for 2,000. The prefilter walks the text once, through a table, and searches once for all patterns: 3 µs and 22 µs.
+ * The matcher walks the text twice and then searches it once for each of 119 patterns, which takes 46 µs for 256 characters and 280 µs for 2,000. The
+ * prefilter walks the text once, with a table, and searches once for all patterns, which takes 3 µs and 22 µs.
  *
  * @param textMax Maximum text length, in UTF-16 units
  */
@@ -57,7 +57,7 @@ function openScan(textMax: number): (text: string) => boolean {
   return (text) => any.test(bytes.toString('utf16le', 0, 2 * writePlain(text, plain, units)))
 }
 
-/** Writes the text to `units` without disguises and repeated letters. @returns Number of units written */
+/** Writes the text without disguises and repeated letters to `units`. @returns Number of units written */
 function writePlain(text: string, plain: Uint16Array, units: Uint16Array): number {
   let written = 0
   let last = -1

@@ -7,7 +7,7 @@ import { openProfanityFilter } from './profanity.ts'
 
 /** Number of characters that are checked between two event-loop yields, in under a millisecond. */
 const WINDOW_MAX = 2_048
-/** Two windows overlap by this number of characters, so that one of them contains a word of several parts completely. */
+/** Number of characters by which two windows overlap, so that one of them contains a word of several parts completely. */
 const OVERLAP = 256
 
 /** Slurs against groups of people. */
@@ -22,8 +22,8 @@ const HARASSMENT = new Set([
 ])
 
 /**
- * The word list as a moderation engine. English words, plain or in common disguises (obscenity), each belong to one category.
- * Context is ignored, and a score is 0 or 1. Categories that single words cannot show are always false. Images are not supported.
+ * Opens a moderation engine with a word list. English words, plain or in common disguises (obscenity), each belong to one category. Context is
+ * ignored, and a score is 0 or 1. Categories that single words cannot show are always false. Images are not supported.
  */
 export function openWordList(): ModerationEngine {
   const filter = openProfanityFilter()
@@ -43,7 +43,7 @@ export function openWordList(): ModerationEngine {
     return found
   }
   /**
-   * One generator for all inputs. With one generator per input, each input would begin a new time slice, so many small inputs would never
+   * Classifies all inputs with one generator. With one generator per input, each input would begin a new time slice, so many small inputs would never
    * yield.
    */
   const judgeAll = function* (inputs: readonly ModerationInput[]): Generator<undefined, ModerationResult[]> {

@@ -9,19 +9,19 @@ export interface Finding {
   readonly details?: readonly string[]
 }
 
-/** A read-only check of one dependency. If `run` throws, then the check yields a finding with status `fail`. */
+/** A read-only check of one dependency. If `run` throws, then the result is a finding with status `fail`. */
 export interface Check {
   readonly name: string
   readonly remediation: string
-  /** Time limit in ms; default: 20,000. */
+  /** Timeout in ms. Default: 20,000. */
   readonly msMax?: number
   run(config: Config): Promise<readonly Finding[]>
 }
 
-/** Default time limit of a check, in ms. Connection attempts end after 5 s, so most checks take less. */
+/** Default timeout of a check, in ms. Connection attempts end after 5 s, so most checks take less. */
 const CHECK_MS_MAX = 20_000
 
-/** Runs a check with its time limit. Never rejects: an error or a timeout becomes a finding with status `fail`. */
+/** Runs a check with its timeout. Never rejects, because an error or a timeout becomes a finding with status `fail`. */
 export async function runCheck(check: Check, config: Config): Promise<readonly Finding[]> {
   const { name, remediation, msMax = CHECK_MS_MAX } = check
   const stop = new AbortController()
@@ -65,7 +65,7 @@ export function reasonOf(error: unknown): string {
   // If connections to several addresses failed, then the outer message is empty, and the inner errors have the reasons.
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const cause = error.cause === undefined ? '' : reasonOf(error.cause)
-  // If the cause has a remedy, then the outer message is meant for API callers and is omitted.
+  // If the cause has a remedy, then the outer message is for API callers and is omitted.
   if (remediationOf(error.cause) !== undefined) return cause
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
 }

@@ -1,8 +1,6 @@
 import { type Finding, failed, ok, warned } from './check.ts'
 
-/**
- * Maximum wait of the oldest job, in seconds. A longer wait is reported if all slots, or all permits of a model, are in use.
- */
+/** Wait of the oldest job, in seconds, beyond which a finding is reported if all slots, or all permits of a model, are in use. */
 const LONG_WAIT = 60
 
 export interface PoolFacts {
@@ -21,17 +19,20 @@ export interface FleetFacts {
   readonly broker: { readonly name: string; readonly isReachable: boolean; readonly missing?: readonly string[] }
   readonly store: { readonly name: string; readonly isReachable: boolean; readonly isFull: boolean } | undefined
   readonly pools: readonly PoolFacts[]
-  /** Number of unfinished durable jobs, and DURABLE_JOBS_MAX; undefined until both are known. */
+  /** Number of unfinished durable jobs, and DURABLE_JOBS_MAX. Undefined until both are known. */
   readonly durable: { readonly count: number; readonly max: number } | undefined
   readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
-  /** Models for which all upstreams fail, and the number of workers that report this. */
+  /** Models for which all upstreams fail, each with the number of workers that report the failure. */
   readonly failing: readonly { readonly model: string; readonly workers: number }[]
   /** Number of budgets, if no model has a price; otherwise 0. */
   readonly uselessBudgets: number
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
 }
 
-/** Present problems of the fleet with their remedies, failures first; one finding `ok` if there are none. */
+/**
+ * Returns the current problems of the fleet with their remedies, failures first. If there are none, then one finding
+ * `ok` is returned.
+ */
 export function fleetFindings(facts: FleetFacts): readonly Finding[] {
   const { broker, store, pools, durable, paused, failing, uselessBudgets, deadLetters } = facts
   const findings = [
@@ -85,7 +86,10 @@ function storeFull(name: string): Finding {
   )
 }
 
-/** A project may use as many durable jobs as are still free. One project alone is therefore refused at half of the maximum. */
+/**
+ * Reports a nearly exhausted quota of durable jobs. A project may use as many jobs as are still free, so a single project is refused at half of the
+ * maximum.
+ */
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []
   const remediation =
@@ -117,8 +121,8 @@ function poolFinding(pool: PoolFacts): Finding[] {
 }
 
 /**
- * If a job waits although slots and permits are free, then another limit delays it, such as that of its key. Such a wait is
- * intended, so it is not reported.
+ * Reports jobs that wait too long. A job that waits although slots and permits are free is delayed by another limit, such as that of its key. Such a
+ * wait is intended, so it is not reported.
  */
 function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, queued: string): Finding[] {
   if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []

@@ -10,9 +10,9 @@ import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.
 
 const NODE_MAJOR_MIN = 24
 const GIB = 1024 ** 3
-/** Below this free space a check warns, because a few large bodies would fill the disk. */
+/** Free space in bytes below which a check warns, because a few large bodies would fill the disk. */
 const FREE_BYTES_MIN = GIB
-/** Below this free space the disk counts as full, because a single body may be as large. */
+/** Free space in bytes below which the disk counts as full, because a single body may need as much. */
 const FULL_BYTES = 32 * 1024 ** 2
 
 export function nodeFinding(): Finding {
@@ -66,7 +66,7 @@ async function nearest(path: string): Promise<string> {
   return isThere ? parent : await nearest(parent)
 }
 
-/** Checks the model catalogue, and that the environment contains the API keys that the catalogue names. */
+/** Checks the model catalogue, and whether the environment contains the API keys to which the catalogue refers. */
 export const modelsCheck: Check = {
   name: 'models',
   remediation: 'docs/operate/models.md describes the file; MODELS_FILE is its path.',

@@ -49,7 +49,7 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
   return failed('postgres', `${version}, the schema lacks ${names}, and this user may not create tables`, remediation)
 }
 
-/** Whether this process sees the blobs of other processes. If no process has registered its directory, then there is no finding. */
+/** Checks whether this process can access the blobs of other processes. If no process has registered its directory, then there is no finding. */
 async function sharedBlobsFindings({ blobs_id }: PostgresFacts, blobDir: string): Promise<Finding[]> {
   if (blobs_id === undefined) return []
   if ((await findDirectoryId(blobDir)) === blobs_id)

@@ -4,7 +4,7 @@ import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import { type Check, type Finding, failed, ok, reasonOf, skipped, warned } from './check.ts'
 
-/** Time limit per sandbox in ms. Interpreters load their libraries at the start, which takes long. */
+/** Timeout per sandbox in ms. Interpreters load their libraries at the start, which takes long. */
 const OPEN_MS_MAX = 60_000
 
 /** Checks the sandboxes for code: opens each one and runs a line of Python. The check downloads and builds nothing. */
@@ -22,7 +22,7 @@ export const sandboxCheck: Check = {
   },
 }
 
-/** Finding for one sandbox if at least one works. A sandbox that does not work is then not needed, so it is reported as skipped. */
+/** Finding for one sandbox if at least one works. A sandbox that fails is then not needed, so it is reported as skipped. */
 function withSandbox({ name, works, message, details }: Tried, chosen: Tried): Finding {
   if (!works) return skipped('sandbox', `${name}: not needed, ${chosen.name} is used: ${message}`)
   const role = name === chosen.name ? 'works, chosen' : 'works, not chosen'

@@ -103,7 +103,7 @@ export class Peers {
     return this.workers(pool).filter(isOne)
   }
 
-  /** Progress of the worker that is ready first; undefined if a worker with the model is ready, or none has the model. */
+  /** Progress of the worker that will be ready first. Undefined if a worker with the model is ready, or none has the model. */
   preparing(pool: PoolName, model: string): Preparing | undefined {
     let first: Preparing | undefined
     for (const peer of this.workersWithModel(pool, model)) {
@@ -161,7 +161,7 @@ export class Peers {
 
 export type Preparing = NonNullable<Capacity['preparing']>[number]
 
-/** Progress of the model on this worker; undefined if the model is ready. */
+/** Progress of the model on this worker. Undefined if the model is ready. */
 export function preparingOn({ capacity }: Peer, model: string): Preparing | undefined {
   return capacity?.preparing?.find((one) => one.model === null || one.model === model)
 }

@@ -45,8 +45,8 @@ interface Place {
 }
 
 /**
- * Bounds the JSON Schemas of one request, for any engine. The expanded size is computed without expanding the schemas, so each
- * schema object is visited once. Patterns are not checked, because Sluice neither runs nor translates them.
+ * Bounds the JSON Schemas of one request, for any engine. The expanded size is computed without expansion, so each schema object is visited once.
+ * Patterns are not checked, because Sluice neither runs nor translates them.
  */
 export class SchemaBounds {
   #written = 0
@@ -95,7 +95,9 @@ class Walk {
     return cost
   }
 
-  /** Counts a recursive schema once. A cycle at one level of the value would expand forever, so the schema is refused. */
+  /**
+   * Returns the cost of a recursive schema, which counts once. A cycle at one level of the value would expand forever, so such a schema is refused.
+   */
   #costOfCycle(visit: Visit, place: Place): Cost {
     if (visit.level === place.level) refuse(place.path, 'the schema has endless recursion.')
     return { nodes: 1, characters: 0 }

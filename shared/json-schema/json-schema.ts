@@ -1,4 +1,4 @@
-/** A JSON Schema object; the schemas `true` and `false` are not included. */
+/** A JSON Schema object. The schemas `true` and `false` are not included. */
 export type Schema = Readonly<Record<string, unknown>>
 
 /** Maximum length of a chain of references. A longer chain is treated as circular, and its last reference as dangling. */
@@ -24,7 +24,10 @@ export function requiredOf(schema: Schema): Set<string> {
   return new Set(listOf(schema, 'required').filter((name) => typeof name === 'string'))
 }
 
-/** Schema of a property; undefined if absent. Names of prototype members, such as `constructor`, count as absent. */
+/**
+ * Returns the schema of a property. Undefined if the schema lists no such property. Names of prototype members, such as
+ * `constructor`, are handled correctly.
+ */
 export function propertyOf(schema: Schema, name: string): unknown {
   return isSchema(schema.properties) && Object.hasOwn(schema.properties, name) ? schema.properties[name] : undefined
 }
@@ -39,7 +42,7 @@ export class SchemaReader {
     this.#root = root
   }
 
-  /** Target of a local reference (RFC 6901); undefined if it does not exist or is in another document. */
+  /** Returns the target of a local reference (RFC 6901). Undefined if it does not exist or is in another document. */
   follow(pointer: string): unknown {
     if (!this.#targets.has(pointer)) this.#targets.set(pointer, followPointer(pointer, this.#root))
     return this.#targets.get(pointer)
@@ -58,8 +61,8 @@ export class SchemaReader {
   }
 
   /**
-   * Merges schemas that must all hold into one. If parts differ in `pattern`, `format` or `multipleOf`, then the keyword becomes a
-   * list. For `prefixItems`, `not`, `if`, `contains` and keywords that assert nothing, the last part wins.
+   * Merges schemas that must all hold into one. If parts differ in `pattern`, `format` or `multipleOf`, then the keyword becomes a list. For
+   * `prefixItems`, `not`, `if`, `contains` and keywords that assert nothing, the value of the last part is used.
    *
    * @throws RangeError if merging copies too much in total
    */
@@ -101,7 +104,7 @@ export class SchemaReader {
     return other
   }
 
-  /** Merges properties. A part also restricts properties that only other parts list, by its `additionalProperties`. */
+  /** Merges properties. The `additionalProperties` of a part also restricts properties that only other parts list. */
   #joinProperties(all: readonly Schema[]): Schema {
     const joined: Record<string, unknown> = Object.create(null)
     for (const { properties } of all) {
@@ -188,7 +191,9 @@ function bothOf(one: unknown, other: unknown): unknown {
   return one === false || other === false ? false : { allOf: [one, other] }
 }
 
-/** Detects two parts with one reference. Otherwise merging a recursive schema with itself would never end. */
+/**
+ * Whether two parts have equal references. Without this check, merging a recursive schema with itself would never end.
+ */
 function isSameReference(one: unknown, other: unknown): boolean {
   const [a, b] = [one, other].map((schema) =>
     isSchema(schema) && Object.keys(schema).length === 1 ? schema.$ref : undefined,
@@ -233,7 +238,7 @@ function decodeStep(step: string): string | undefined {
   try {
     return decodeURIComponent(step).replaceAll('~1', '/').replaceAll('~0', '~')
   } catch {
-    // A lone percent sign is invalid, so the pointer is dangling.
+    // A lone percent sign is invalid, so the pointer has no target.
     return undefined
   }
 }

@@ -1,7 +1,10 @@
 import { runToEnd } from '#shared/lib/yielding.ts'
 import { refuseShape } from './read.ts'
 
-/** A longer text is checked for size and depth before it is parsed, because parsing it could block the event loop. */
+/**
+ * Maximum characters of a text that is parsed without checks. The size and depth of a longer text are checked first,
+ * because parsing it could block the event loop.
+ */
 const SMALL_CHARS = 1_024
 
 /**
@@ -17,6 +20,6 @@ export function objectIn(text: string): Record<string, unknown> | undefined {
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
     return isObject ? (value as Record<string, unknown>) : undefined
   } catch {
-    return undefined // A token limit cut the text, or the model wrote invalid JSON. The caller handles both.
+    return undefined // The model wrote invalid JSON, or a token limit truncated the text. The caller handles both.
   }
 }

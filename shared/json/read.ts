@@ -4,12 +4,15 @@ import { runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
 /**
  * JSON.parse for large texts, in pieces. JSON.parse itself blocks the event loop for up to half a second per 32 MiB.
  *
- * The text is split between members of arrays and objects, and inside long strings. JSON.parse parses each piece. The result equals
- * that of JSON.parse for the whole text: the last of duplicate keys wins, and `__proto__` is an ordinary key.
+ * The text is split between members of arrays and objects, and inside long strings. JSON.parse parses each piece. The result equals that of
+ * JSON.parse for the whole text: of duplicate keys, the last is used, and `__proto__` is an ordinary key.
  */
 
 export const PIECE_BYTES = 128 * 1024
-/** V8 allocates strings of more than 128 KiB separately, which costs more than joining smaller ones. */
+/**
+ * Bytes of a string that are parsed at once. V8 allocates strings of more than 128 KiB separately, which costs more
+ * than joining smaller strings.
+ */
 const STRING_PIECE_BYTES = 64 * 1024
 
 const QUOTE = 0x22
@@ -43,13 +46,13 @@ export function* readJson(json: Buffer): Generator<undefined, unknown> {
   return value
 }
 
-/** Parses a stored text. For a large text, the result is a promise, so that the event loop is not blocked. @throws SyntaxError */
+/** Parses a stored text. For a large text, the result is a promise, because parsing yields to the event loop. @throws SyntaxError */
 export function parseSoon(text: string): unknown | Promise<unknown> {
   return text.length <= PIECE_BYTES ? JSON.parse(text) : parseLarge(text)
 }
 
 async function parseLarge(text: string): Promise<unknown> {
-  // The caller has just read the text, which took time in this event-loop iteration, so parsing begins in the next one.
+  // Parsing begins in the next event-loop iteration, because reading the text has already taken time in this one.
   await yieldToEventLoop()
   const json = Buffer.from(text)
   await yieldToEventLoop()
@@ -68,7 +71,7 @@ function parse(json: Buffer, start: number, end: number, before = '', after = ''
 class Reader {
   readonly #json: Buffer
   #at = 0
-  /** Result of the search for the end of the last long string. Each nested level would otherwise search the string again. */
+  /** Result of the search for the end of the last long string. Without it, each nested level would search the string again. */
   #searched = { start: -1, to: 0, isFound: false }
 
   constructor(json: Buffer) {
@@ -140,7 +143,7 @@ class Reader {
       if (end === undefined) {
         yield* take.large()
       } else {
-        // A comma without a further member is an error. JSON.parse would not detect it, because the piece becomes the valid text `[]`.
+        // A comma without a further member is an error that JSON.parse would not detect, because the piece becomes the valid text `[]`.
         yield* this.#skipBlanks()
         if (this.#at >= end) throw this.#unexpected()
         take.run(start, end)
@@ -199,7 +202,7 @@ class Reader {
       const quote = this.#endOfString(start, most)
       const isWhole = quote < most
       const end = isWhole ? quote : endOfCharacter(json, most, start)
-      // If the string fits into one piece, then its own quotes are parsed too. Adding quotes would copy the text.
+      // A string that fits into one piece is parsed with its own quotes, because adding quotes would copy the text.
       if (isWhole && parts.length === 0) parts.push(parse(json, start - 1, end + 1) as string)
       else parts.push(parse(json, start, end, '"', '"') as string)
       yield
@@ -233,7 +236,10 @@ class Reader {
   }
 }
 
-/** Index of the closing quote of a string. If there is none before `most`, then `most` or the index after it. */
+/**
+ * Returns the index of the closing quote of a string. If there is none before `most`, then `most` or the index after
+ * it.
+ */
 export function endOfString(json: Buffer, start: number, most: number): number {
   let piece: Buffer | undefined
   for (let end = start; ; ) {
@@ -250,7 +256,7 @@ export function endOfString(json: Buffer, start: number, most: number): number {
   }
 }
 
-/** Number of bytes of a string that are compared one by one. `indexOf` costs about as much, so it is called only after these. */
+/** Number of bytes of a string that are compared one by one before `indexOf` is called, which costs about as much. */
 const NEAR_BYTES = 16
 
 function backslashesBefore(json: Buffer, at: number, start: number): number {
@@ -259,7 +265,7 @@ function backslashesBefore(json: Buffer, at: number, start: number): number {
   return at - first
 }
 
-/** Index at which to split a string: near `most`, but not inside an escape sequence or a character. */
+/** Returns the index at which to split a string: near `most`, but not inside an escape sequence or a character. */
 function endOfCharacter(json: Buffer, most: number, start: number): number {
   let end = most
   for (let i = most - 1; i >= Math.max(start, most - ESCAPE_BYTES_MAX); i--) {
@@ -306,7 +312,7 @@ const KEYS_MAX = 50_000
 
 const SHAPE_PIECE_BYTES = 256 * 1024
 
-/** Maximum values in a request. A conversation of 100,000 messages fits. */
+/** Maximum JSON values in a request. A conversation of 100,000 messages fits. */
 const VALUES_MAX = 400_000
 
 /**
@@ -315,9 +321,9 @@ const VALUES_MAX = 400_000
  * 2. 32 MiB of `[` take gigabytes of memory in the parser.
  * 3. An object of 400,000 keys takes seconds.
  *
- * The text may be invalid JSON: that is not checked. To be run by `runYielding`.
+ * The syntax of the text is not checked. Must be run by `runYielding`.
  *
- * @param valuesMax Maximum number of values; default: that of a request
+ * @param valuesMax Maximum number of values. Default: that of a request
  * @returns Approximate number of values
  * @throws ServiceError `invalid_request`
  */

@@ -108,7 +108,7 @@ function* stringParts(text: string): Generator<string> {
   yield '"'
   for (let at = 0; at < text.length; ) {
     let end = Math.min(text.length, at + PIECE_CHARS)
-    // If a surrogate pair were split here, then JSON.stringify would write each half as an escape sequence.
+    // A surrogate pair must not be split, because JSON.stringify would write each half as an escape sequence.
     if (end < text.length && isLowSurrogate(text.charCodeAt(end))) end++
     yield JSON.stringify(text.slice(at, end)).slice(1, -1)
     at = end
@@ -128,7 +128,10 @@ function* arrayParts(array: readonly unknown[], options: WriteOptions): Generato
   yield ']'
 }
 
-/** End of the items from `start` on that JSON.stringify can write in one call without blocking the event loop. */
+/**
+ * Returns the end of the items from `start` on that JSON.stringify can write in one call without blocking the event
+ * loop.
+ */
 function endOfSmallItems(array: readonly unknown[], start: number): number {
   const budget = { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE }
   let end = start

@@ -43,7 +43,7 @@ export function rotationAction(
   return { change, action: { ...action, change: { ...action.change, successor: successor.id } } }
 }
 
-/** JSON cannot represent undefined, so the value of a removed field becomes null. */
+/** Replaces the value of a removed field with null, because JSON cannot represent undefined. */
 function withNulls(change: object): Record<string, unknown> {
   return Object.fromEntries(Object.entries(change).map(([name, value]) => [name, value ?? null]))
 }

@@ -1,6 +1,6 @@
 /**
  * Operations on keys and projects, shared by the command line (`services/cli/commands/keys.ts`) and the admin API
- * (`services/ingress/admin/keys/`). Both validate the input before they call these functions.
+ * (`services/ingress/admin/keys/`). The callers validate the input.
  */
 import {
   type ApiKey,
@@ -16,7 +16,7 @@ import {
 
 const SECOND_MS = 1_000
 
-/** Time in seconds for which an old key stays valid after its successor was created. */
+/** Default time in seconds for which an old key stays valid after the creation of its successor. */
 export const GRACE_PERIOD_SECONDS = 86_400
 
 export type KeyView = Omit<ApiKey, 'hash'>
@@ -37,8 +37,8 @@ export async function createKey(store: KeyStore, options: KeyOptions, by: string
 }
 
 /**
- * The reason why a key cannot be rotated; undefined if it can. `ends` means that the key has an expiry date, so the caller must set
- * an expiry date for the successor.
+ * Returns the reason why a key cannot be rotated. Undefined if it can. `ends` means that the key has an expiry date, so the caller must set an expiry
+ * date for the successor.
  */
 export function rotationError(old: ApiKey, isEndGiven: boolean): 'revoked' | 'expired' | 'ends' | undefined {
   const state = stateOf(old, Date.now())
@@ -67,7 +67,7 @@ export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, grace
   return ending && { key, secret, ending }
 }
 
-/** Changes a project. If keys name the project but it has no record yet, then the record is created. */
+/** Changes a project. If keys belong to the project but it has no record yet, then the record is created. */
 export async function changeProject(store: KeyStore, id: string, change: ProjectChange, by: string): Promise<Project> {
   const changed = await store.updateProject(id, change, by)
   if (changed) return changed

@@ -1,15 +1,12 @@
 import { type ApiKey, coversPath, hasScope } from './keys.ts'
 
-/**
- * The rights that a key grants. `limits` are not included: a key that may create keys may also change the limits of projects, so a
- * check of them would protect nothing.
- */
+/** The rights that a key grants. `limits` are not included, because a key that may create keys may also change the limits of projects. */
 export type Permissions = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
 
 /**
  * Prevents privilege escalation: finds the first right in `given` that `giver` does not have. Undefined if there is none.
  *
- * @param before Present rights of the key that is changed; it may keep them
+ * @param before Current rights of the key that is changed, which it may keep
  * @returns The field, and part of a sentence such as `the scope calls`
  */
 export function missingPermission(

@@ -27,12 +27,12 @@ import { KeysFile, type StoredKeys } from './keys-file.ts'
 import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import { randomSecret, SecretText, WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
-/** Maximum wait for the lock while another process writes, which takes milliseconds. */
+/** Maximum wait in ms for the lock while another process writes, which takes milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
 
 /**
- * Key store in `keys.json` of the data directory, for the processes of one machine. Operators may edit the file by hand. If they
- * delete it, then the next start creates a new first key.
+ * Key store in `keys.json` of the data directory, for the processes of one machine. Operators may edit the file by hand. If the file is deleted, then
+ * the next start creates a new first key.
  *
  * @param directory Created when the first key is created
  * @param onProblem Called for each invalid key or project, whenever the file has changed
@@ -149,8 +149,8 @@ class FileKeys implements KeyStore {
   async close(): Promise<void> {}
 
   async #load(): Promise<ValidKeys> {
-    // The fingerprint is taken before the read. A change during the read is then detected by the next call. fs.watchFile would miss
-    // changes before its first poll.
+    // The fingerprint is taken before the read, so that the next call detects a change during the read. The function fs.watchFile would miss changes
+    // before its first poll.
     const look = this.#file.fingerprint()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
@@ -173,7 +173,7 @@ class FileKeys implements KeyStore {
    * Changes one key under the lock.
    *
    * @param decide Returns undefined to change nothing
-   * @param also Another change to include in the same write
+   * @param also Another change in the same write
    * @returns The key after the change
    */
   #changeKey(
@@ -200,8 +200,8 @@ class FileKeys implements KeyStore {
 }
 
 /**
- * Takes an exclusive lock on an empty SQLite file. The kernel releases the lock when the process ends, even after a crash. The file
- * is private, because any user who can read it could hold the lock forever.
+ * Takes an exclusive lock on an empty SQLite file. The kernel releases the lock when the process ends, even after a crash. The file is private,
+ * because any user with read access could hold the lock forever.
  */
 function lock(path: string): () => void {
   makePrivateFile(path)
@@ -220,8 +220,8 @@ function full(path: string, most: number, what: string): string {
 }
 
 /**
- * The secret in the file `webhook-root` of the data directory, created once and readable by its owner only. `keys.json` cannot
- * contain the secret, because the existence of `keys.json` means that a key was once created.
+ * Returns the secret in the file `webhook-root` of the data directory, which is created once and readable by its owner only. `keys.json` cannot
+ * contain the secret, because its existence means that a key was once created.
  *
  * @throws Error if the file does not contain a secret
  */

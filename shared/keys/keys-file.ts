@@ -19,7 +19,7 @@ import { KEYS_MAX, PROJECTS_MAX } from './keys.ts'
 import { StoredKey, StoredProject } from './lenient.ts'
 import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
-/** Other versions write the file too, so the object is loose: fields that this version does not know survive a rewrite. */
+/** Content of `keys.json`. Other versions write the file too, so the object is loose: unknown fields survive a rewrite. */
 const StoredKeys = z.looseObject({
   keys: z.array(StoredKey).max(KEYS_MAX),
   projects: z.array(StoredProject).max(PROJECTS_MAX).optional(),
@@ -35,7 +35,7 @@ const AUDIT_TAIL_BYTES = 1024 * 1024
 /**
  * `keys.json`, and `audit.jsonl` next to it with one line per change, for the processes of one machine.
  *
- * A reader sees the old text or the new one, never a part. A lock admits one writer at a time.
+ * A reader gets the old text or the new text, never a part. A lock admits one writer at a time.
  */
 export class KeysFile {
   readonly path: string
@@ -52,7 +52,7 @@ export class KeysFile {
     this.#auditPath = join(directory, 'audit.jsonl')
   }
 
-  /** Fingerprint of the file, which differs after each change; empty if the file does not exist. */
+  /** Returns a fingerprint of the file, which differs after each change. Empty if the file does not exist. */
   fingerprint(): string {
     const stat = statSync(this.path, { throwIfNoEntry: false })
     return stat ? `${stat.ino} ${stat.size} ${stat.mtimeMs} ${stat.ctimeMs}` : ''
@@ -69,8 +69,8 @@ export class KeysFile {
   }
 
   /**
-   * Replaces the content by the result of `decide`, under the lock. The audit line is written first. After a crash, a line without
-   * its change is possible, but no change without its line.
+   * Replaces the content with the result of `decide`, under the lock. The audit line is written first, so that after a crash a line without its
+   * change is possible, but no change without its line.
    *
    * @returns False if `decide` returned undefined
    */
@@ -131,7 +131,7 @@ function entryOf(line: string): AuditEntry | undefined {
   try {
     return AuditEntry.parse(JSON.parse(line))
   } catch {
-    // A full disk may have truncated this line, so the line is skipped.
+    // A full disk may have truncated this line, so it is skipped.
     return undefined
   }
 }

@@ -7,10 +7,7 @@ import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
 
 const Count = z.int().min(0)
 
-/**
- * Limits of a project or a key over all ingresses. If a limit is absent, then the default of the settings applies; 0 allows
- * nothing.
- */
+/** Limits of a project or a key over all ingresses. For a missing limit, the default of the settings applies. 0 allows nothing. */
 export const Limits = z.strictObject({
   requests_per_minute: Count.optional().describe('Calls'),
   tokens_per_minute: Count.optional().describe('Tokens in and out'),
@@ -47,7 +44,7 @@ export function newProject({ id, name, limits = {} }: Partial<Pick<Project, 'id'
   return { id: id ?? newId('proj_', 16), ...(name !== undefined && { name }), created_at, limits }
 }
 
-/** The project of a key. A key without a project is its own project, whose id is that of the key. */
+/** Returns the project of a key. A key without a project is its own project, whose id is that of the key. */
 export function projectIdOf(key: { readonly id: string; readonly project?: string | undefined }): string {
   return key.project ?? key.id
 }
@@ -55,7 +52,7 @@ export function projectIdOf(key: { readonly id: string; readonly project?: strin
 export const KeyScope = z.enum(['calls', 'admin'])
 export type KeyScope = z.infer<typeof KeyScope>
 
-/** An API key as it is stored: with a hash of its secret, but without the secret. */
+/** An API key as stored, with a hash of its secret instead of the secret. */
 export const ApiKey = z.strictObject({
   id: z.string().min(1),
   hash: z
@@ -99,24 +96,24 @@ export interface KeyChange {
  * 1. A resolved change is durable. Every process that uses the store reads it with its next `list`.
  * 2. Concurrent writers do not overwrite each other's changes. A reader never sees a partial write.
  * 3. Keys are never deleted, only revoked, which is final. Projects are never deleted.
- * 4. Each change adds one audit entry, which is stored forever. `by` is its author (`audit.ts`); default: the service.
- * 5. If this version does not know a field of a key or project, then the key, or all keys of the project, are invalid. The field
- *    could be a limit, which this version would not enforce. The stored record stays unchanged.
+ * 4. Each change adds one audit entry, which is stored forever. `by` is its author (`audit.ts`). Default: the service.
+ * 5. If a key or project has a field that this version does not define, then the key, or all keys of the project, are invalid. The field could be a
+ *    limit, which this version would not enforce. The stored record stays unchanged.
  * 6. While the store is unreachable or unreadable, every call rejects. Calls succeed again when the store is back.
  */
 export interface KeyStore extends WebhookSecretSource {
   readonly name: string
   /**
-   * All keys including revoked ones, oldest first. The caller may call it every second: while the store is unchanged, the call is
-   * cheap and returns the same array object.
+   * Lists all keys including revoked ones, oldest first. Callers poll every second: while the store is unchanged, the call is cheap and returns the
+   * previous array.
    */
   list(): Promise<readonly ApiKey[]>
-  /** All created projects, oldest first; unchanged projects are returned as the same array object, as by {@link list}. */
+  /** Lists all created projects, oldest first. While the store is unchanged, the call returns the previous array, as {@link list} does. */
   listProjects(): Promise<readonly Project[]>
   /** @throws Error if the id or secret exists, or if there are {@link KEYS_MAX} keys */
   create(key: ApiKey, by?: string): Promise<void>
   /**
-   * Adds the first key to a store that never had a key or a project. If several processes start at once, then only one adds a key.
+   * Adds the first key to a store that never had a key or a project. If several processes start at once, then only one of them adds a key.
    *
    * @returns Whether this call added the key
    */
@@ -125,12 +122,12 @@ export interface KeyStore extends WebhookSecretSource {
   /**
    * Adds the successor of a key and sets the expiry of the old key, atomically.
    *
-   * @param endsAt Unix seconds; the old key keeps its own expiry if that is earlier
-   * @returns The old key; undefined if it does not exist, in which case nothing is added
+   * @param endsAt Unix seconds. The old key keeps its own expiry if that is earlier
+   * @returns The old key. Undefined if it does not exist, in which case nothing is added
    * @throws Error as {@link create}
    */
   rotate(id: string, successor: ApiKey, endsAt: number, by?: string): Promise<ApiKey | undefined>
-  /** Revokes a key; idempotent. @returns The key; undefined if it does not exist */
+  /** Revokes a key. A second call has no effect. @returns The key. Undefined if it does not exist */
   revoke(id: string, by?: string): Promise<ApiKey | undefined>
   /** @throws Error if the id exists, or if there are {@link PROJECTS_MAX} projects */
   createProject(project: Project, by?: string): Promise<void>
@@ -138,7 +135,7 @@ export interface KeyStore extends WebhookSecretSource {
   /**
    * Adds a webhook secret to a project.
    *
-   * @param first Derived secret of the project. If the project has no secret yet, it is stored first, so that it stays valid
+   * @param first Derived secret of the project. If the project has no secret yet, then the derived secret is stored too, so that it stays valid
    * @returns False if the project has {@link WEBHOOK_SECRETS_MAX} secrets
    */
   createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by?: string): Promise<boolean>
@@ -158,7 +155,9 @@ export interface KeyOptions {
   readonly limits?: Limits | undefined
 }
 
-/** Creates a key with a random secret of 240 bits: `sk-` and 40 characters. The key holds only a hash of the secret. */
+/**
+ * Creates a key with a random secret of 240 bits: `sk-` and 40 characters. The key contains only a hash of the secret.
+ */
 export function newKey(options: KeyOptions = {}): { key: ApiKey; secret: string } {
   const secret = `sk-${randomBytes(30).toString('base64url')}`
   return { key: keyOf(secret, options), secret }
@@ -182,7 +181,10 @@ export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
   }
 }
 
-/** SHA-256 of a secret, in hex. A slow password hash is not needed, because 240 random bits cannot be guessed. */
+/**
+ * Returns the SHA-256 of a secret, in hex. A slow password hash is not needed, because 240 random bits cannot be
+ * guessed.
+ */
 export function hashOf(secret: string): string {
   return hash('sha256', secret)
 }
@@ -206,10 +208,10 @@ interface OwnedLimits {
 }
 
 /**
- * Limits that apply to a call: those of its key, with the settings as defaults, and those of its project. Limits of a
- * project count the calls of all its keys.
+ * Returns the limits that apply to a call: those of its key, with the settings as defaults, and those of its project.
+ * Limits of a project count the calls of all its keys.
  *
- * @param ofProject Returns the limits of a project; undefined if it has none
+ * @param ofProject Returns the limits of a project. Undefined if it has none
  */
 export function limitsOfKey(
   { id, project, limits = {} }: Pick<ApiKey, 'id' | 'project' | 'limits'>,
@@ -230,10 +232,10 @@ export function limitsOfKey(
 }
 
 /**
- * Effective limits of a key: for each limit, the smaller one of the key's (or the default) and the project's. Other keys may
- * already have used up the project's limit.
+ * Returns the effective limits of a key. Each is the smaller of the key's limit (or the default) and the project's limit. Other keys may already have
+ * used up the project's limit.
  *
- * @param ofProject Returns the limits of a project; undefined if it has none
+ * @param ofProject Returns the limits of a project. Undefined if it has none
  */
 export function effectiveLimits(
   key: Pick<ApiKey, 'id' | 'project' | 'limits'>,
@@ -281,10 +283,7 @@ export function keyEndpointsWith(paths: readonly string[]): readonly string[] {
 /** Root of the admin API. Paths below it require the scope `admin` and ignore the `endpoints` of a key. */
 export const ADMIN_PATH = '/v1/admin'
 
-/**
- * Whether a key has a scope. A key without a list of scopes has only `calls`. A key with the scope `admin` may read and change all
- * projects.
- */
+/** Whether a key has a scope. A key without a list of scopes has only `calls`. A key with the scope `admin` may read and change all projects. */
 export function hasScope({ scopes = ['calls'] }: Pick<ApiKey, 'scopes'>, scope: KeyScope): boolean {
   return scopes.includes(scope)
 }

@@ -13,10 +13,10 @@ export interface ValidKeys {
 }
 
 /**
- * Selects the keys and projects that this version supports. A generator, so that the caller can yield to the event loop.
+ * Selects the keys and projects that this version supports. The generator yields, so that the caller can yield to the event loop.
  *
- * A record with an unknown field is left out, and so are all keys of such a project. The field may be a limit of a newer version,
- * or a misspelt one, which this version would not enforce.
+ * A record with an unknown field is left out, and so are all keys of such a project. The field may be a limit of a newer version, or a misspelt
+ * limit, which this version would not enforce.
  *
  * @param onProblem Called with one sentence for each record that is left out
  */

@@ -12,7 +12,10 @@ const JSON_COLUMNS = ['endpoints', 'models', 'scopes', 'limits', 'change'] as co
 const hashOf = (table: string) =>
   `(SELECT concat(count(*), ' ', sum(hashtextextended(${table}::text, 0)::numeric)) FROM ${table})`
 
-/** A checksum over all keys and projects. Reading the checksum each second is far cheaper than reading the rows. */
+/**
+ * Computes a checksum over all keys and projects. Reading the checksum each second is far cheaper than reading the
+ * rows.
+ */
 export const STATE: Statement = {
   name: 'keys_state',
   sql: `SELECT concat(${hashOf('api_keys')}, ' ', ${hashOf('projects')}) AS state`,
@@ -30,7 +33,10 @@ export const CREATE_KEY: Statement = {
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
     WHERE (SELECT count(*) FROM api_keys) < ${KEYS_MAX} RETURNING id`,
 }
-/** Every first key has the same id. If two processes insert it at once, then the second insert has no effect. */
+/**
+ * Inserts the first key, which always has the same id. If two processes insert it at once, then the second insert has
+ * no effect.
+ */
 export const CREATE_FIRST_KEY: Statement = {
   name: 'keys_create_first',
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
@@ -71,7 +77,7 @@ export const LIST_SECRETS: Statement = {
   name: 'webhook_secrets_list',
   sql: 'SELECT id, project, secret, created_at FROM webhook_secrets WHERE project = :project ORDER BY created_at, id',
 }
-/** Until the transaction ends, no other transaction can change the secrets of the project. */
+/** Locks the secrets of a project, which no other transaction can change until this transaction ends. */
 export const LOCK_SECRETS: Statement = {
   name: 'webhook_secrets_lock',
   sql: "SELECT pg_advisory_xact_lock(hashtext('webhook_secrets'), hashtext(:project))",

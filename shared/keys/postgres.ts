@@ -26,15 +26,15 @@ import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import * as rows from './postgres-rows.ts'
 import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
-/** One connection for reads and one for writes suffice, because keys are few and rarely change. */
+/** Maximum connections: one for reads and one for writes, because keys are few and rarely change. */
 const CONNECTIONS_MAX = 2
-/** Time limit of a statement. Until the statement ends, an ingress uses the keys of the last read. */
+/** Timeout of a statement in ms. Until the statement ends, an ingress uses the keys of the last read. */
 const STATEMENT_TIMEOUT_MS = 5_000
 
 type Run = (statement: Statement, params: Params) => Promise<Row[]>
 
 /**
- * Key store in tables of Postgres, for any number of processes. Migrates the database schema first.
+ * Opens the key store in tables of Postgres, for any number of processes. Migrates the database schema first.
  *
  * @param url `postgres://user:password@host:port/database`
  * @param onProblem Called for each invalid key or project, whenever the tables have changed
@@ -167,7 +167,7 @@ class PostgresKeys implements KeyStore {
     const [row] = await this.#run(rows.STATE, {})
     const state = String(row?.state)
     if (state === this.#seen) return this.#known
-    // The checksum was read before the rows. A change in between is then detected by the next call.
+    // The checksum is read before the rows, so that the next call detects a change in between.
     const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
     const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
     const known = await runYielding(readKnownVersion(keys, projects, this.#onProblem))
@@ -180,7 +180,7 @@ class PostgresKeys implements KeyStore {
    * Changes one key in a transaction.
    *
    * @param decide Returns undefined to change nothing
-   * @param also Another change to include in the same transaction
+   * @param also Another change in the same transaction
    * @returns The key after the change
    */
   async #changeKey(
@@ -225,7 +225,7 @@ function runOn(client: { query(text: string, values: unknown[]): Promise<{ rows:
   }
 }
 
-/** The secrets of a project. No other transaction can change them until this one ends. */
+/** Returns the secrets of a project, which no other transaction can change until this transaction ends. */
 async function ownSecrets(run: Run, project: string): Promise<WebhookSecret[]> {
   await run(rows.LOCK_SECRETS, { project })
   return (await run(rows.LIST_SECRETS, { project })).map((row) => WebhookSecret.parse(row))

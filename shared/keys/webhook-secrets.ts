@@ -8,7 +8,7 @@ const SECRET_BYTES = 32
 /** A secret in the format of Standard Webhooks: `whsec_` followed by the base64 of 24 to 64 bytes. */
 export const SecretText = z.string().regex(/^whsec_[A-Za-z0-9+/]{32,88}={0,2}$/, 'must be a webhook secret')
 
-/** A secret that signs the webhooks of one project. Signing needs the secret itself, so a hash is not enough to store. */
+/** A secret that signs the webhooks of one project. The secret itself is stored, because signing with a hash is not possible. */
 export const WebhookSecret = z.strictObject({
   id: z.string().min(1),
   project: z.string().min(1),
@@ -18,24 +18,24 @@ export const WebhookSecret = z.strictObject({
 export type WebhookSecret = z.infer<typeof WebhookSecret>
 
 /**
- * Maximum secrets per project. Each message is signed with all of them. During a rotation, some receivers have the old secret and
- * others the new one.
+ * Maximum secrets per project. Each message is signed with all of them, because during a rotation some receivers have the old secret and others the
+ * new one.
  */
 export const WEBHOOK_SECRETS_MAX = 2
 export const DEFAULT_SECRET_ID = 'default'
 
 export interface WebhookSecretSource {
   /**
-   * The secret from which default secrets are derived. No caller ever receives it. The first call of any process creates and stores
-   * it.
+   * Returns the secret from which default secrets are derived, and which no caller ever receives. The first call of any process creates and stores
+   * the secret.
    */
   webhookRoot(): Promise<string>
   listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]>
 }
 
 /**
- * The secrets that sign the webhooks of a project. If none is stored, then one is derived from the root secret by HMAC-SHA256 of
- * the project id. A derived secret reveals nothing about the secrets of other projects.
+ * Returns the secrets that sign the webhooks of a project. If none is stored, then one is derived from the root secret by HMAC-SHA256 of the project
+ * id. A derived secret reveals nothing about other projects' secrets.
  */
 export async function webhookSecretsOf(
   source: WebhookSecretSource,

@@ -1,9 +1,11 @@
-/** A timer may fire shortly before its tick. If less time than this remains until a tick, then the following tick is used. */
+/**
+ * Minimum time in ms until the next tick. If less time remains, then the following tick is used, because a timer may fire shortly before its tick.
+ */
 const EARLY_MS = 5
 
 /**
- * Milliseconds until the next multiple of an interval on the monotonic clock. All timers of a process that use this function fire
- * together, so an idle process wakes up rarely.
+ * Returns the time in ms until the next multiple of an interval on the monotonic clock. All timers of a process that use this function fire together,
+ * so an idle process wakes up rarely.
  */
 export function untilAligned(ms: number): number {
   const left = ms - (performance.now() % ms)

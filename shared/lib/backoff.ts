@@ -5,10 +5,10 @@ export interface Backoff {
 }
 
 /**
- * Delay in milliseconds after a failed try.
+ * Returns the delay in ms after a failed try.
  *
  * @param tries Number of tries so far, at least 1
- * @param random In [0, 1); a parameter so that tests can fix it
+ * @param random In [0, 1). A parameter, so that tests can fix it
  */
 export function backoffMs(tries: number, backoff: Backoff, random: number): number {
   const ceiling = Math.min(backoff.maxMs, backoff.baseMs * 2 ** (tries - 1))

@@ -1,18 +1,16 @@
 import { ServiceError } from './error.ts'
 
 /**
- * Size ({@link sizeOf}) from which no further output is merged into an event. The JSON of such an event is at most six times as
- * long, so a record can hold it.
+ * Size ({@link sizeOf}) from which no further output is merged into an event. The JSON of such an event is at most six times as long, so a record can
+ * contain it.
  */
 export const EVENT_SIZE_MAX = 64 * 1024
-/**
- * Maximum JSON of an event, in bytes. The broker would reject a larger record at every attempt, which would block all later ones.
- */
+/** Maximum JSON bytes of an event. The broker would reject a larger record at every attempt, which would block all later records. */
 const OUTPUT_BYTES_MAX = 512 * 1024
 
 /**
- * Approximate size of an event: the length of its strings, plus a little per value. The JSON usually has about as many bytes. If
- * all characters are control characters, then the JSON has six times as many.
+ * Returns the approximate size of an event: the length of its strings, plus a little per value. The JSON usually has about as many bytes, and at most
+ * six times as many (for control characters).
  *
  * @param enough Counting stops above this size
  */
@@ -39,7 +37,7 @@ export function isUncarriable(event: unknown): boolean {
 }
 
 /**
- * True if no other event may be merged into this one, because of its size.
+ * Whether an event is so large that no other event may be merged into it.
  *
  * @throws ServiceError `internal_error` for an event over 512 KiB of JSON
  */
@@ -95,11 +93,10 @@ export class EventBuffer<Event = unknown> {
 }
 
 /**
- * Prevents a text stream from being split inside a surrogate pair: the first half waits for the next piece of text.
+ * Prevents a text stream from being split inside a surrogate pair. The first half is buffered until the next piece of text arrives.
  *
- * Upstreams escape characters beyond the BMP as two `\u` escapes and may split a text between them. Half a pair is invalid text,
- * which UTF-8 encoders replace with U+FFFD. If the second half never arrives, then this class also returns U+FFFD. Use one instance
- * per text.
+ * Upstreams escape characters beyond the BMP as two `\\u` escapes and may split a text between them. Half a pair is invalid text, which UTF-8
+ * encoders replace with U+FFFD. If the second half never arrives, then this class also returns U+FFFD. Each text needs its own instance.
  */
 export class SurrogateBuffer {
   #held = ''

@@ -1,8 +1,8 @@
 import { ERRORS, type ErrorBody, type ErrorCode } from '#schemas/error.ts'
 
 /**
- * The only error class of the service. Compare the `code`, never the class or the message. Callers receive the message, so details
- * for operators belong into `cause`.
+ * The only error class of the service. Code compares the `code`, never the class or the message. Callers receive the message, so details for
+ * operators belong into `cause`.
  */
 export class ServiceError extends Error {
   readonly code: ErrorCode
@@ -10,7 +10,9 @@ export class ServiceError extends Error {
   readonly retryAfterMs: number | undefined
   /** True if the request certainly had no effect. False if the outcome is unknown, for example because a response was lost. */
   readonly isUndone: boolean
-  /** True if the service's own store failed. The job is not at fault, so the attempt is repeated and not counted. */
+  /**
+   * True if the service's own store failed. The job is not at fault, so the attempt is repeated without being counted.
+   */
   readonly isInfrastructure: boolean
 
   constructor(
@@ -33,7 +35,6 @@ export class ServiceError extends Error {
     this.isInfrastructure = options.isInfrastructure ?? false
   }
 
-  /** HTTP status of the OpenAI API. The Messages API uses 529 instead of 503. */
   get status(): number {
     return ERRORS[this.code].status
   }
@@ -64,7 +65,7 @@ export class ServiceError extends Error {
 }
 
 /**
- * The error for an answer that exceeds the maximum size. A retry would not help, because the request itself asks for too much.
+ * Returns the error for an answer that exceeds the maximum size. A retry would not help, because the request itself asks for too much.
  *
  * @param bytesMax Approximate maximum, in bytes
  */

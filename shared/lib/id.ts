@@ -3,11 +3,14 @@ import { randomBytes } from 'node:crypto'
 const ALPHABET = '0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghjkmnpqrstvwxyz'
 const POOL_BYTES = 8_192
 
-// One block of random bytes serves hundreds of ids. A system call per id would cost more than the rest of its creation.
+// One block of random bytes serves hundreds of ids, because a system call per id would cost more than the rest of its
+// creation.
 let pool = Buffer.alloc(0)
 let position = 0
 
-/** A random id: `prefix` and `length` characters with about 5.7 bits each. No character needs escaping in URLs. */
+/**
+ * Returns a random id: `prefix` and `length` characters with about 5.7 bits each. No character needs escaping in URLs.
+ */
 export function newId(prefix: string, length = 24): string {
   let id = prefix
   for (let i = 0; i < length; ) {
@@ -15,8 +18,8 @@ export function newId(prefix: string, length = 24): string {
       pool = randomBytes(POOL_BYTES)
       position = 0
     }
-    // A byte at or above the largest multiple of the alphabet's length is skipped. Otherwise the first
-    // characters of the alphabet would be more frequent.
+    // A byte at or above the largest multiple of the alphabet's length is skipped. Otherwise the first characters of
+    // the alphabet would be more frequent.
     const byte = pool[position++] as number
     if (byte >= 256 - (256 % ALPHABET.length)) continue
     id += ALPHABET[byte % ALPHABET.length]
@@ -51,7 +54,7 @@ export function newRequestId(): string {
   return newId(`req_${timeTextOf(Date.now())}`, REQUEST_RANDOM_LENGTH)
 }
 
-/** FNV-1a hash. Every process, in any language, computes an equal value for a text. */
+/** Returns the FNV-1a hash of a text, which is equal in every process and programming language. */
 export function hashOf(text: string): number {
   let hash = 0x811c9dc5
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0

@@ -2,11 +2,13 @@ import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { atAlignedInterval } from './aligned-interval.ts'
 
-/** Resolution of the event-loop measurement, which wakes the process at this interval while the process is busy. */
+/**
+ * Resolution in ms of the event-loop measurement, which wakes the process at this interval while the process is busy.
+ */
 const PRECISION_MS = 10
 const SAMPLE_INTERVAL_MS = 1_000
 
-/** A process counts as busy if its event loop is active for longer than this per interval, in ms. */
+/** Active time in ms per interval from which the event loop counts as busy. */
 const BUSY_MS = 50
 
 const IDLE_LOOKS = 5
@@ -15,7 +17,7 @@ const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as con
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
-/** Resolution that effectively disables prom-client's own measurement, which would otherwise wake an idle process at short intervals. */
+/** Resolution in ms that effectively disables prom-client's own measurement, which would otherwise wake an idle process at short intervals. */
 const NEVER_MS = 2 ** 31 - 1
 
 /**
@@ -154,9 +156,7 @@ export class Metrics {
     this.#gaugeLoopDelay()
   }
 
-  /**
-   * Registers a value that is read at each scrape. @param read May be asynchronous; if undefined is returned, the sample is omitted
-   */
+  /** Registers a value that is read at each scrape. @param read May be asynchronous. If it returns undefined, then the sample is omitted */
   gauge<Name extends GaugeName>(
     name: Name,
     labels: Readonly<Record<(typeof GAUGES)[Name]['labels'][number], string>>,
@@ -217,9 +217,8 @@ export class Metrics {
 type Statistic = (typeof LOOP_DELAYS)[number]
 
 /**
- * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. The hundred wake-ups per
- * second would be most of the work of an idle process. A second without a measurement counts with the active time of the loop,
- * which is an upper bound of the delay.
+ * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. In an idle process, the hundred wake-ups per
+ * second would be most of its work. A second without a measurement counts with the active time of the loop, which is an upper bound of the delay.
  */
 export class LoopDelay {
   readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
@@ -231,7 +230,7 @@ export class LoopDelay {
     atAlignedInterval(SAMPLE_INTERVAL_MS, () => this.#check(), { keepsAlive: false })
   }
 
-  /** Statistics since the last call, in seconds. A statistic without a measurement is absent. */
+  /** Returns statistics since the last call, in seconds. A statistic without a measurement is missing. */
   take(): Readonly<Partial<Record<Statistic, number>>> {
     this.#active()
     const { count, min, max, mean, stddev } = this.#histogram
@@ -253,7 +252,7 @@ export class LoopDelay {
     else if (before > 0 && this.#measured === 0) this.#pause()
   }
 
-  /** Stores the maximum and resets the histogram. Otherwise the histogram would count the pause as one long delay. */
+  /** Stores the maximum and resets the histogram, which would otherwise count the pause as one long delay. */
   #pause(): void {
     this.#histogram.disable()
     this.#longestMs = Math.max(this.#longestMs, (1_000 * this.#histogram.max) / NANOS)

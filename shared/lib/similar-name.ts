@@ -2,7 +2,7 @@ const CHARS_MAX = 64
 const NAMES_MAX = 500
 
 /**
- * Existing names, most similar to `wanted` first.
+ * Returns existing names, most similar to `wanted` first.
  *
  * @returns Each name with its edit distance (Levenshtein)
  */

@@ -3,10 +3,10 @@ import { z } from 'zod'
 const readers = new WeakMap<z.core.$ZodType, z.core.$ZodType>()
 
 /**
- * A schema for reading records: unknown fields are removed at every depth, and known fields are checked as before.
+ * Returns a schema for reading records. Unknown fields are removed at every depth, and known fields are checked as in the given schema.
  *
- * The schemas in `schemas/` are strict, because they define exactly the fields that this version writes. During a rolling upgrade,
- * records of other versions may contain unknown fields.
+ * The schemas in `schemas/` are strict, because they define exactly the fields that this version writes. During a rolling upgrade, records of other
+ * versions may contain unknown fields.
  */
 export function tolerant<S extends z.core.$ZodType>(schema: S): S {
   const known = readers.get(schema)

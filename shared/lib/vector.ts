@@ -1,18 +1,15 @@
-/**
- * Vectors in requests and answers. Callers receive equal vectors as numbers and as base64, because both are made from the same
- * float32 values.
- */
+/** Vectors in requests and answers. Numbers and base64 are made from the same float32 values, so callers receive equal vectors in both formats. */
 
 const FLOAT_BYTES = 4
 
-/** Base64 of little-endian float32 values, which is how every supported platform stores them in memory. */
+/** Returns the base64 of little-endian float32 values, which is how every supported platform stores them in memory. */
 export function vectorToBase64(vector: Float32Array): string {
   return Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')
 }
 
-/** The vector that {@link vectorToBase64} encoded; undefined if the text is not the base64 of complete float32 values. */
+/** Returns the vector that {@link vectorToBase64} encoded. Undefined if the text is not the base64 of complete float32 values. */
 export function vectorFromBase64(text: string): Float32Array | undefined {
-  // Node skips invalid base64 characters, so the decoded length shows whether there were any.
+  // Node skips invalid base64 characters, so only the decoded length shows whether there were any.
   const bytes = Buffer.from(text, 'base64')
   const isWhole = bytes.length > 0 && bytes.length % FLOAT_BYTES === 0
   if (!isWhole || Math.ceil(bytes.length / 3) * 4 !== text.length) return undefined
@@ -33,8 +30,8 @@ const SCALE_MIN = 1e6
 const SCALE_MAX = 1e22
 
 /**
- * The number with the fewest decimals that rounds to the same float32. Example: 0.1f as a double is 0.10000000149011612, and the
- * result is 0.1. Dividing an integer below 2⁵³ by 10ⁿ with n ≤ 22 gives exactly the double of the decimal text.
+ * Returns the number with the fewest decimals that rounds to the given float32. Example: 0.1f as a double is 0.10000000149011612, and the result is
+ * 0.1. Dividing an integer below 2⁵³ by 10ⁿ with n ≤ 22 gives exactly the double of the decimal text.
  */
 function shortNumber(value: number): number {
   for (let scale = SCALE_MIN / magnitude(value); scale <= SCALE_MAX; scale *= 10) {

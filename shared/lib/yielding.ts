@@ -1,17 +1,17 @@
 const YIELD_INTERVAL_MS = 2
-/** Work that ends within this time never waits, so that small work is not queued behind large work. */
+/** Time in ms for which work runs without waiting, so that small work is not queued behind large work. */
 const SYNC_BUDGET_MS = 1
 
-/** Waiting computations by project, in round robin: the project that comes first has waited longest for its last slice. */
+/** Waiting computations by project, in round robin. The project that comes first has waited longest for its next slice. */
 const waiting = new Map<string, (() => void)[]>()
 
 /**
- * Runs a long computation in slices of 2 ms. Between slices the event loop handles other events. Per event-loop iteration, only one
- * slice of all such computations runs. A hundred computations therefore delay other events no more than one.
+ * Runs a long computation in slices of 2 ms. Between slices, the event loop handles other events. Each event-loop iteration runs one slice of one
+ * computation, so a hundred computations delay other events no more than a single one.
  *
  * @param work Yields at each point where it may be interrupted, at least once per millisecond
  * @param signal Stops the work at its next slice
- * @throws Any error of the work; the signal's reason
+ * @throws Any error of the work, or the signal's reason
  */
 export async function runYielding<T>(work: Generator<unknown, T>, signal?: AbortSignal, project = ''): Promise<T> {
   let turnEnds = performance.now() + (waiting.size > 0 ? SYNC_BUDGET_MS : YIELD_INTERVAL_MS)
@@ -26,8 +26,7 @@ export async function runYielding<T>(work: Generator<unknown, T>, signal?: Abort
 }
 
 /**
- * As {@link runYielding}, for work that is usually short. If the work ends within its first slice, then the result is returned
- * without a promise.
+ * Runs work as {@link runYielding} does. If the work ends within its first slice, then the result is returned without a promise.
  *
  * @throws Any error of the work
  */
@@ -40,7 +39,7 @@ export function runNowOrYielding<T>(work: Generator<unknown, T>): T | Promise<T>
   }
 }
 
-/** Runs work to its end without yielding. Use it only for work whose bounds make it short. @throws Any error of the work */
+/** Runs work to its end without yielding, for work whose bounds make it short. @throws Any error of the work */
 export function runToEnd<T>(work: Generator<unknown, T>): T {
   for (;;) {
     const step = work.next()
@@ -48,7 +47,9 @@ export function runToEnd<T>(work: Generator<unknown, T>): T {
   }
 }
 
-/** Resolves in a later event-loop iteration, after all earlier callers of the project. Projects take turns. */
+/**
+ * Resolves in a later event-loop iteration, after all earlier callers of the project. Projects are served round robin.
+ */
 export function yieldToEventLoop(project = ''): Promise<void> {
   return new Promise((resolve) => {
     const own = waiting.get(project)
@@ -58,7 +59,10 @@ export function yieldToEventLoop(project = ''): Promise<void> {
   })
 }
 
-/** An immediate that is scheduled here runs in the next iteration. The event loop handles other events in between. */
+/**
+ * Resumes one waiting computation. An immediate that is scheduled here runs in the next iteration, and the event loop
+ * handles other events in between.
+ */
 function grant(): void {
   const [next] = waiting
   if (!next) return

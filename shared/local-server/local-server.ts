@@ -29,10 +29,13 @@ const IDLE_MS = 10 * 60_000
 const MEMORY_BYTES_MAX = 2 * 1024 ** 3
 const AUDIO_SECONDS_MAX = 4 * 3600
 const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
-/** After this number of crashes within CRASH_WINDOW_MS, the server is not started until the oldest crash is outside the window. */
+/** Maximum number of crashes within CRASH_WINDOW_MS. At this maximum, the server is not started until the oldest crash is outside the window. */
 const CRASHES_MAX = 5
 const CRASH_WINDOW_MS = 5 * 60_000
-/** Maximum time that a call waits for a restart. If the backoff is longer, then the call fails with Retry-After. */
+/**
+ * Maximum time in ms for which a call waits for a restart. If the backoff is longer, then the call fails with
+ * Retry-After.
+ */
 const WAIT_MS_MAX = 1_000
 
 export interface LocalServerOptions {
@@ -40,23 +43,23 @@ export interface LocalServerOptions {
   readonly python?: string | undefined
   readonly log: Log
   readonly preparations?: Preparations | undefined
-  /** Time without a call after which the process is stopped. Default: 10 minutes. */
+  /** Time in ms without a call after which the process is stopped. Default: 10 minutes. */
   readonly idleMs?: number | undefined
-  /** Limit of the private memory of each server process. Default: 2 GiB. For the audio decoder the limit is always 1 GiB. */
+  /** Limit of the private memory of each server process, in bytes. Default: 2 GiB. For the audio decoder the limit is always 1 GiB. */
   readonly memoryBytesMax?: number | undefined
   readonly audioSecondsMax?: number | undefined
 }
 
 /**
- * A connection to the running server, for undici's `request`. Call {@link LocalServer.connect} before each request, because another
- * process may have been started.
+ * A connection to the running server, for undici's `request`. {@link LocalServer.connect} must be called before each request, because another process
+ * may have been started.
  */
 export interface LocalConnection {
   readonly origin: string
   readonly dispatcher: Dispatcher
 }
 
-/** The local model server of this process. Create one per process and close it with {@link LocalServer.close}. */
+/** The local model server. Each process of Sluice creates one, and closes it with {@link LocalServer.close}. */
 export class LocalServer {
   readonly #options: LocalServerOptions
   readonly #closing = new AbortController()
@@ -82,7 +85,7 @@ export class LocalServer {
    * Prepares the Python packages and models, unless they are ready.
    *
    * @param onProgress Called with a fraction from 0 to 1 and the name of the running step
-   * @throws ServiceError `model_loading` with one line about the missing dependency; the abort reason
+   * @throws ServiceError `model_loading` with one line about the missing dependency, or the abort reason
    */
   async prepare(onProgress?: OnProgress, signal?: AbortSignal): Promise<void> {
     const { directory, python, preparations } = this.#options
@@ -143,7 +146,7 @@ export class LocalServer {
     const { log, memoryBytesMax = MEMORY_BYTES_MAX, audioSecondsMax = AUDIO_SECONDS_MAX } = this.#options
     const startedMs = performance.now()
     const limits = { memoryBytesMax, audioSecondsMax }
-    // The import loads the HTTP client, whose memory is saved in processes that never start the server.
+    // The import loads the HTTP client, so that processes that never start the server save its memory.
     const { ServerProcess } = await import('./server-process.ts')
     const server = await ServerProcess.start(environment, limits, log, this.#closing.signal).catch((error) => {
       if (!this.#closing.signal.aborted) this.#crashesMs.push(performance.now())

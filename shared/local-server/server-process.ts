@@ -14,7 +14,9 @@ import type { Environment } from './environment.ts'
 
 const LINE_CHARACTERS_MAX = 2_000
 
-/** Maximum logged lines per minute. Otherwise a library that warns about every audio frame could fill the disk. */
+/**
+ * Maximum logged lines per minute, because a library that warns about every audio frame could otherwise fill the disk.
+ */
 const LINES_A_MINUTE = 60
 const MINUTE_MS = 60_000
 
@@ -22,25 +24,25 @@ const MINUTE_MS = 60_000
 const ORIGIN = 'http://local'
 
 const MAIN = fileURLToPath(new URL('./python/main.py', import.meta.url))
-/** Maximum time until the server is healthy. On a busy machine, the first start takes long because it reads 100 MB of libraries. */
+/** Maximum time in ms until the server is healthy. On a busy machine, the first start takes long because it reads 100 MB of libraries. */
 const START_MS = 60_000
 const POLL_MS = 50
 const STOP_MS = 5_000
 const CONNECTIONS = 96
 /**
- * Maximum time until the response headers. Without streaming, the headers are sent after the complete transcription, which may take
- * hours. Callers set shorter limits.
+ * Maximum time in ms until the response headers. Without streaming, the headers follow the complete transcription, which may take hours. Callers set
+ * shorter limits.
  */
 const HEADERS_MS = 2 * 3600_000
-/** Maximum pause between two chunks of a response. A stream sends an event with every transcribed segment. */
+/** Maximum pause in ms between two chunks of a response. A stream sends an event with every transcribed segment. */
 const BODY_MS = 300_000
 
 /**
- * All environment variables of the server. The server parses hostile files, so it must not inherit the variables of this process,
- * which may contain keys.
+ * All environment variables of the server. The server parses hostile files, so it must not inherit the variables of this process, which may contain
+ * keys.
  *
- * By default glibc keeps freed memory per thread, which was 1.3 GB for two threads with long texts. These settings return large
- * blocks to the system at once, which reduced it to 0.5 GB.
+ * By default, glibc keeps freed memory per thread, which was 1.3 GB for two threads with long texts. With these settings, glibc returns large blocks
+ * to the system at once, which reduced the memory to 0.5 GB.
  */
 const VARIABLES = {
   LANG: 'C.UTF-8',
@@ -76,14 +78,14 @@ export class ServerProcess {
       ([code, killedBy]) => code ?? killedBy,
       (error: Error) => error.message,
     )
-    // If the process ends, then stdin emits EPIPE. `exited` already reports the end, so the error is ignored.
+    // When the process ends, stdin emits EPIPE. The error is ignored, because `exited` already reports the end.
     child.stdin.on('error', () => {})
   }
 
   /**
    * Starts the server and waits until it is healthy. If this fails, then no process remains.
    *
-   * @throws ServiceError `model_loading` if the server is not healthy within a minute; the abort reason
+   * @throws ServiceError `model_loading` if the server is not healthy within a minute, or the abort reason
    */
   static async start(environment: Environment, limits: Limits, log: Log, signal: AbortSignal): Promise<ServerProcess> {
     const runDir = await mkdtemp(join(tmpdir(), 'sluice-local-'))
@@ -133,7 +135,7 @@ export class ServerProcess {
   }
 
   async #poll(signal: AbortSignal): Promise<void> {
-    // After a failed connection, undici's pool counts requests in flight wrongly, so this check has a client of its own.
+    // This check has a client of its own, because undici's pool counts requests in flight wrongly after a failed connection.
     const client = new Client(ORIGIN, { socketPath: this.#socketPath })
     try {
       while (!(await isHealthy(client, signal))) await sleep(POLL_MS, undefined, { signal })

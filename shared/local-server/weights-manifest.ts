@@ -60,8 +60,8 @@ export const WEIGHT_WHEELS: readonly WeightWheel[] = [
     ],
   },
   {
-    // pyannote's speaker-diarization-community-1, CC-BY-4.0: a segmentation model, and the speaker embedding model WeSpeaker
-    // ResNet34 in 8 bits. The package, MIT, contains both as files of ONNX Runtime.
+    // pyannote's speaker-diarization-community-1, CC-BY-4.0: a segmentation model, and the speaker embedding model WeSpeaker ResNet34 in 8 bits. The
+    // package (MIT) contains both as files of ONNX Runtime.
     package: 'moonshine-voice',
     version: '0.1.0',
     wheelSha256: '0f833deb43bad5dcfb4cfd3257b6df83ef9abd3f27be3199622fe41932e8d916',

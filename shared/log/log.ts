@@ -3,8 +3,8 @@ import { type Logger, pino } from 'pino'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Log form of an error. pino's default form copies the message, the stack, the causes and all other properties. Each of these may
- * quote user data: a prompt, a row that a database refused, invalid JSON, a server's address.
+ * Returns the log form of an error. pino's default form copies the message, the stack, the causes and all other properties. Each of these may quote
+ * user data: a prompt, a row that a database refused, invalid JSON, a server's address.
  *
  * The properties are therefore chosen here. Messages are logged only if they cannot contain data of a call:
  * 1. A ServiceError with a status below 500 is logged with its code only, because its message quotes the caller's request.
@@ -63,10 +63,7 @@ function framesOf({ stack = '', message }: Error): string {
     .join('\n')
 }
 
-/**
- * The log as text for a terminal. Otherwise the log is JSON. Both have the same content, except that the text omits fields that
- * every line repeats.
- */
+/** The log as text for a terminal. Compared with the JSON log, the text omits fields that every line repeats. */
 
 const ERROR = 50
 const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' | 'red' }>> = {
@@ -79,7 +76,7 @@ const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' 
 
 const WAITING_CHARS_MAX = 64 * 1024
 
-/** A structured logger: `log.info({ job_id }, 'job done')`. One line per state change; never bodies, prompts or keys. */
+/** A structured logger: `log.info({ job_id }, 'job done')`. One line is logged per state change. Bodies, prompts and keys are never logged. */
 export type Log = Logger
 
 const SERIALIZERS = { err: errorFields }
@@ -101,8 +98,8 @@ interface LineSink {
 }
 
 /**
- * Buffers log lines and writes them once per event-loop iteration, because each write is a system call. Buffered lines are written
- * before the process exits. A process that is killed loses the lines of its last iteration.
+ * Buffers log lines and writes them once per event-loop iteration, because each write is a system call. Buffered lines are written before the process
+ * exits. A killed process loses the lines of its last iteration.
  */
 export class BatchedLines implements LineSink {
   readonly #sink: LineSink
@@ -147,7 +144,7 @@ function whyText({ message, code, type, cause }: Record<string, unknown>): strin
   return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own
 }
 
-/** A value that is a single word is written as it is. Any other value is written as JSON, so that its end is visible. */
+/** Formats a value. A single word is written as it is, and any other value as JSON, so that its end is visible. */
 function valueText(value: unknown): string {
   if (Array.isArray(value) && value.length > 0 && value.every(isWord)) return value.join(',')
   return isWord(value) ? value : JSON.stringify(value)

@@ -17,11 +17,9 @@ export interface Models {
   find(name: string): ModelConfig | undefined
 }
 
-/**
- * The model catalogue of the service. {@link become} replaces its models while the process runs, so callers must not cache results.
- */
+/** The model catalogue of the service. {@link become} replaces the models while the process runs, so callers must not cache results. */
 export class ModelCatalogue implements Models {
-  /** Models that the workers of this process run; all models, unless the setting MODELS lists some. */
+  /** Models that the workers of this process run: all models, unless the setting MODELS lists some. */
   readonly served: Models
   readonly #byName = new Map<string, ModelConfig>()
   readonly #listeners = new Set<() => void>()
@@ -29,7 +27,7 @@ export class ModelCatalogue implements Models {
   #codePrice: Price | undefined
 
   /**
-   * @param served Names of the models that the workers of this process run; undefined: all
+   * @param served Names of the models that the workers of this process run. Default: all
    * @param codePrice Price of code runs
    * @throws ConfigError if an id or alias is not unique, or a fallback does not exist
    */
@@ -76,7 +74,7 @@ export class ModelCatalogue implements Models {
     }
   }
 
-  /** Replaces the models by those of another catalogue, then calls the listeners. Unchanged models stay the same objects. */
+  /** Replaces the models with those of another catalogue, then calls the listeners. Unchanged models stay the same objects. */
   become(next: ModelCatalogue): void {
     const before = new Map(this.#models.map((model) => [model.id, model]))
     this.#models = next.models.map((model) => {
@@ -122,7 +120,7 @@ function servedOf(catalogue: Models, names: readonly string[]): Models {
 /**
  * Reads models.yaml.
  *
- * @param served Names of the models that the workers of this process run; undefined: all
+ * @param served Names of the models that the workers of this process run. Default: all
  * @throws ConfigError with the file and every problem in it, or with the names in MODELS that do not exist
  */
 export function loadModels(path: string, served?: readonly string[]): ModelCatalogue {
@@ -158,7 +156,7 @@ export function readModels(path: string): ModelsFile {
   return parsed.data
 }
 
-/** Reads only regular files, because reading a pipe or a device could block forever. */
+/** Returns the text of a regular file. Reading a pipe or a device could block forever, so both are refused. */
 function textOf(path: string): string {
   const found = statSync(path)
   if (!found.isFile()) throw new Error('expected a regular file')
@@ -169,6 +167,7 @@ function textOf(path: string): string {
 function unreadable(error: unknown): string {
   const { code, message } = error as NodeJS.ErrnoException
   if (code === 'ENOENT') return 'there is no such file. Start in the directory that has models.yaml, or name it'
-  // Only the first line is shown. The other lines of the parser's message quote the file, which may contain secrets.
+  // Only the first line of the parser's message is shown, because its other lines quote the file, which may contain
+  // secrets.
   return (message.split('\n')[0] ?? message).replace(/:$/, '')
 }

@@ -8,10 +8,7 @@ import type { Log } from '#shared/log/log.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
 const POLL_INTERVAL_MS = 1_000
-/**
- * A file of at most this size is parsed on the event loop. Parsing it takes only some milliseconds, even if it has as many YAML
- * aliases as possible.
- */
+/** Maximum bytes of a file that is parsed on the event loop. Parsing takes only some milliseconds, even with as many YAML aliases as possible. */
 const SMALL_BYTES_MAX = 8 * 1024
 const READ_MS_MAX = 60_000
 const READ_MB_MAX = 512
@@ -20,18 +17,19 @@ export interface WatchOptions {
   readonly path: string
   readonly log: Log
   readonly metrics: Pick<Metrics, 'gauge'>
-  /** True if the process has a terminal. SIGHUP then ends the process as usual; otherwise SIGHUP reloads the file. */
+  /**
+   * True if the process has a terminal, so that SIGHUP ends the process as usual. Otherwise SIGHUP reloads the file.
+   */
   readonly hasTerminal: boolean
 }
 
 /**
- * Reloads models.yaml when it has changed, and on SIGHUP. An invalid file changes nothing. The log and a metric report it until it
- * is fixed.
+ * Reloads models.yaml when it has changed, and on SIGHUP. An invalid file is ignored, and the log and a metric report it until it is fixed.
  *
- * The file is polled, because file system events would miss changes. A ConfigMap of Kubernetes changes a symbolic link some folders
- * above, and network file systems send no events.
+ * The file is polled, because file system events would miss changes. A ConfigMap of Kubernetes changes a symbolic link some folders above, and
+ * network file systems send no events.
  *
- * @returns Function that stops the watch
+ * @returns A function that stops the watch
  */
 export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, hasTerminal }: WatchOptions): () => void {
   let isWrong = false
@@ -55,7 +53,7 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
       log.error({ path, problems }, 'models file invalid; models unchanged')
     }
   }
-  // All requests that arrive during a reload together cause one more reload.
+  // Reads the file. All requests that arrive during a reload together cause one more reload.
   const readAll = async () => {
     isReading = true
     do {

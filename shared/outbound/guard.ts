@@ -1,14 +1,13 @@
 /**
- * Guard against server-side request forgery (SSRF): decides which addresses that a user has chosen Sluice may call.
+ * Guard against server-side request forgery (SSRF). Decides whether Sluice may call an address that a user has chosen.
  *
  * The text of a URL does not show to which address its name resolves, so the guard has two steps.
  *
  * 1. {@link checkUrl} checks the text of the URL when a request is accepted, and again before each call.
  * 2. {@link resolveAllowed} resolves the name once. Sluice connects only to the returned addresses (`outbound.ts`).
  *
- * WHATWG's parser first normalizes every notation of an IPv4 address (decimal, octal, hex, short, full-width digits). The guard
- * cannot detect a NAT64 prefix inside public address space. A network with such a prefix must not route it to private addresses
- * (RFC 6052 §3.1).
+ * WHATWG's parser first normalizes every notation of an IPv4 address (decimal, octal, hex, short, full-width digits). The guard cannot detect a NAT64
+ * prefix inside public address space. A network with such a prefix must not route the prefix to private addresses (RFC 6052 §3.1).
  */
 import type { LookupAddress } from 'node:dns'
 import { lookup } from 'node:dns/promises'
@@ -76,8 +75,8 @@ export function hostOf(url: URL): string {
 /**
  * Resolves a host once and returns the addresses that are permitted. A literal address resolves to itself.
  *
- * @throws ServiceError `invalid_value` if no address is permitted. An unknown name has the same message, so that callers cannot
- * find out which names exist in the internal network
+ * @throws ServiceError `invalid_value` if no address is permitted. An unknown name has an equal message, so that callers cannot find out which names
+ * exist in the internal network
  */
 export async function resolveAllowed(
   host: string,
@@ -96,17 +95,17 @@ export async function resolveAllowed(
 
 const STRICT: OutboundPolicy = { allowPrivate: false }
 
-/** False if the host alone, without DNS, shows that the URL is not public. */
+/** Whether a URL may be public. The check uses only the host in the URL, without DNS. */
 export function mayBePublic(url: URL): boolean {
   return isHostAllowed(hostOf(url), STRICT)
 }
 
 /**
- * Checks the host of a URL that is sent to another server, which resolves the name again. That server may use any of the addresses,
- * so all of them must be public. Later changes in DNS are not detected.
+ * Checks the host of a URL that is sent to another server, which resolves the name again. That server may use any of the addresses, so all of them
+ * must be public. A later change in DNS is not detected.
  *
  * @param mayBeUnknown True to accept a name that does not resolve here, because it may exist only in the network of that server
- * @throws ServiceError `invalid_value`, with the same message for an unknown name
+ * @throws ServiceError `invalid_value`, with an equal message for an unknown name
  */
 export async function requirePublicHost(
   host: string,
@@ -127,7 +126,7 @@ function isHostAllowed(host: string, policy: OutboundPolicy): boolean {
   if (isIP(host)) return isReachAllowed(host, policy)
   const name = host.replace(/\.+$/, '')
   if (name === '') return false
-  // A resolver may append a domain of the internal network to a name without dots.
+  // A name without dots is refused, because a resolver may append a domain of the internal network.
   return policy.allowPrivate || (name.includes('.') && !PRIVATE_NAME.test(name))
 }
 
@@ -168,9 +167,9 @@ const PRIVATE_4 = subnets('ipv4', [
 ])
 
 /**
- * IPv6 addresses are public only if they are in this range, which IANA allocates, and contain no other address. Not public are
- * therefore: mapped (::ffff:0:0/96), compatible (::/96), NAT64 (64:ff9b::/96, 64:ff9b:1::/48), link-local, site-local and multicast
- * addresses.
+ * Public IPv6 addresses: those in the range that IANA allocates, unless they contain another address. Not public are therefore mapped
+ * (::ffff:0:0/96), compatible (::/96) and NAT64 (64:ff9b::/96, 64:ff9b:1::/48) addresses. Link-local, site-local and multicast addresses are not
+ * public either.
  */
 const PUBLIC_6 = subnets('ipv6', ['2000::/3'])
 const TRANSLATED_6 = subnets('ipv6', [

@@ -18,26 +18,29 @@ export interface NativeUrl {
 
 const FETCHED = /(^|_)(ur[il]|UR[IL]|endpoint)s?$|[a-z](Ur[il]|UR[IL]|Endpoint)s?$/
 const MEDIA = /^(image|file|audio|video)_?ur[il]s?$/i
-/** Fields with these names contain no URL that an upstream fetches, so they are skipped. */
+/** Names of fields that contain no URL for an upstream to fetch, so they are skipped. */
 const PASSED_OVER: ReadonlySet<string> = new Set([
   ...['annotations', 'citations', 'citation', 'sources', 'results', 'action', 'arguments', 'text'],
   ...['tabs', 'state_changes', 'parameters', 'input_schema', 'output_schema', 'schema', 'metadata'],
   ...['client_metadata', 'definition'],
 ])
-/** Fields with tool output. The URL of a page in them is a quotation, but the URL of an image or file is fetched. */
+/** Fields with tool output. A page URL in such a field is a quotation, but the URL of an image or file is fetched. */
 const OUTPUTS: ReadonlySet<string> = new Set(['output', 'outputs'])
-/** Objects of these types have the address of a quoted page as their `url`. That page is not fetched. */
+/** Types of objects whose `url` is the address of a quoted page, which is not fetched. */
 const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
 const VALUES_PER_PIECE = 1_000
-/** Maximum distinct URLs per request. A worker resolves at most 32 distinct hosts, so the limit for hosts is lower. */
+/**
+ * Maximum distinct URLs per request. For hosts the maximum is lower, because a worker resolves at most 32 distinct
+ * hosts.
+ */
 const URLS_MAX = 2_048
 /** Maximum characters of a URL. No server fetches a longer one, and parsing it would take long. */
 const URL_CHARS_MAX = 8_192
-/** The scheme of a URL. In `host:80`, the digit after the colon shows that `host` is no scheme. */
+/** Matches the scheme of a URL. In `host:80`, the digit after the colon shows that `host` is no scheme. */
 const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
 
 /**
- * All distinct URLs in the parts of a request that are passed on unchanged. To be run by `runYielding`.
+ * Finds all distinct URLs in the parts of a request that upstreams receive unchanged. Must be run by `runYielding`.
  *
  * @throws ServiceError `invalid_value` for too many URLs, or a URL that is too long
  */
@@ -107,7 +110,7 @@ class Walk {
     const isMedia = place.isMedia || MEDIA.test(name)
     if (place.isOutput && !isMedia) return
     if (text.length > URL_CHARS_MAX) throw refuse(`Expected URLs of at most ${URL_CHARS_MAX} characters.`)
-    // A server may add a scheme to a host without one, and fetch the result.
+    // A server may add a scheme to a host, and fetch the result.
     const url = SCHEME.test(text) ? text : `https://${text}`
     const known = this.found.get(url)
     if (known && (known.isMedia || !isMedia)) return

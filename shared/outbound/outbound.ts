@@ -12,7 +12,7 @@ import { checkUrl, hostOf, type OutboundPolicy, type Resolve, resolveAllowed } f
 export interface OutboundCall {
   readonly headers: Readonly<Record<string, string>>
   readonly policy: OutboundPolicy
-  /** Time limit in ms for the whole call, from DNS to the end of the answer. */
+  /** Timeout in ms for the whole call, from DNS to the end of the answer. */
   readonly timeoutMs: number
   /** Maximum bytes of the answer's body, received and decompressed. Beyond this size, the connection is closed. */
   readonly bytesMax: number
@@ -30,7 +30,9 @@ export interface OutboundMethod {
 }
 
 export interface PageCall extends OutboundCall {
-  /** Number of bytes that the caller uses of this answer's body. Reading ends when more have arrived. Default: all. */
+  /**
+   * Returns the number of bytes of the answer that the caller uses. Reading ends when more have arrived. Default: all.
+   */
   readonly usedBytesOf?: (answer: OutboundAnswer) => number
 }
 
@@ -46,16 +48,14 @@ export interface OutboundAnswer {
 /**
  * Posts to a URL that a user has chosen, if the guard permits it.
  *
- * DNS rebinding: the name is resolved once, and the socket connects to the addresses that were checked. A second DNS answer
- * therefore cannot redirect the call. TLS still verifies the name. Each call has its own connection, and proxies of the environment
- * are ignored.
+ * To prevent DNS rebinding, the name is resolved once, and the socket connects to the addresses that were checked. A second DNS answer therefore
+ * cannot redirect the call. TLS still verifies the name. Each call has its own connection, and proxies of the environment are ignored.
  *
- * Interim answers (1xx) are skipped, as RFC 9110 §15.2 requires. undici closes the connection at an unrequested `100 Continue`, so
- * this client uses `node:http`. A redirect is returned as an answer. To follow it, the caller calls again with its target, which is
- * then checked.
+ * Interim answers (1xx) are skipped, as RFC 9110 §15.2 requires. undici closes the connection at an unrequested `100 Continue`, so this client uses
+ * `node:http`. A redirect is returned as an answer. To follow it, the caller calls again with its target, which is then checked.
  *
- * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that may be
- * shown to the user; the abort reason
+ * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that may be shown to the user.
+ * The abort reason
  */
 export async function postOutbound(text: string, options: OutboundRequest): Promise<OutboundAnswer> {
   return await callOutbound(text, { ...options, method: 'POST' }, async (answer) => {
@@ -67,7 +67,7 @@ export async function postOutbound(text: string, options: OutboundRequest): Prom
 /**
  * Reads a page if the guard permits its URL. A redirect is returned as an answer.
  *
- * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`; the abort reason
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`. The abort reason
  */
 export async function getOutbound(text: string, options: PageCall): Promise<OutboundPage> {
   const requestHeaders = { ...options.headers, 'accept-encoding': 'gzip, deflate, br' }
@@ -80,12 +80,11 @@ export async function getOutbound(text: string, options: PageCall): Promise<Outb
 }
 
 /**
- * A replacement for `fetch`, for client libraries, whose URLs the guard checks. The body of the answer is a stream. `timeoutMs`
- * covers the body too, and the stream fails with `request_too_large` after `bytesMax`. A redirect is returned as an answer. A
- * compressed answer is refused, because the request asks for `identity`.
+ * A replacement for `fetch`, for client libraries, whose URLs the guard checks. The body of the answer is a stream. `timeoutMs` covers the body too,
+ * and the stream fails with `request_too_large` after `bytesMax`. A redirect is returned as an answer. A compressed answer is refused, because the
+ * request asks for `identity`.
  *
- * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`; the abort reason. Reading the body throws the same
- * errors
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`. The abort reason. Reading the body throws the same errors
  */
 export async function streamOutbound(text: string, options: OutboundCall & OutboundMethod): Promise<Response> {
   const { promise, resolve, reject } = Promise.withResolvers<Response>()
@@ -97,7 +96,7 @@ export async function streamOutbound(text: string, options: OutboundCall & Outbo
     resolve(responseOf(answer.statusCode ?? 0, answer.headers, readable))
     await ReadableStream.from(upTo(options.bytesMax, answer)).pipeTo(writable, { signal })
   })
-  // If the body fails after the answer was returned, then its reader receives the error, and this rejection has no effect.
+  // After the answer was returned, the reader of the body receives its error, and this rejection has no effect.
   call.catch(reject)
   return await promise
 }
@@ -151,7 +150,7 @@ async function answerOf(
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   const closed = new ServiceError('upstream_error', 'The host closed the connection without a response.')
   request.once('response', resolve).on('error', reject)
-  // If the server switches protocols without being asked, then the request closes with neither a response nor an error.
+  // A server that switches protocols without being asked causes neither a response nor an error, so the close rejects.
   request.once('close', () => reject(closed))
   request.end(body)
   return await promise
@@ -165,7 +164,7 @@ function lookupAmong(addresses: readonly LookupAddress[]): LookupFunction {
   }
 }
 
-/** Reads and discards a body. Status and headers decide the outcome, so errors are ignored. */
+/** Reads and discards a body. Errors are ignored, because status and headers already decide the outcome. */
 async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<void> {
   let bytes = 0
   try {
@@ -174,7 +173,7 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
       if (bytes > bytesMax) return
     }
   } catch {
-    // The connection closed early, or the time limit elapsed. The discarded body is not needed.
+    // The connection closed early, or the timeout elapsed. The discarded body is not needed.
   }
 }
 

@@ -31,7 +31,7 @@ export interface EngineOptions {
 }
 
 /**
- * Opens the engine of a model by its configuration. The engine runs in this process or behind HTTP. The caller closes it.
+ * Opens the engine of a model according to its configuration. The engine runs in this process or behind HTTP. The caller must close it.
  *
  * `openChatEngine` throws ServiceError `model_not_supported` if the model does not generate text.
  */

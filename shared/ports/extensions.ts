@@ -11,8 +11,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 const LOAD_TIMEOUT_MS = 10_000
 
 /**
- * A kind of job outside of this repository: its handler, and the endpoint that creates its jobs (docs/guides/extensions.md). The name is also the
- * model that jobs, logs and metrics show.
+ * A kind of job outside of this repository: its handler, and the endpoint that creates its jobs (docs/guides/extensions.md). Jobs, logs and metrics
+ * show the name as the model.
  */
 export interface Extension<Request = unknown, Event = unknown> extends Kind<Request, Event> {
   /** Path of the endpoint, such as `/v1/shout`. */
@@ -24,7 +24,7 @@ export interface Extension<Request = unknown, Event = unknown> extends Kind<Requ
   readonly run: Handler<Request, Event>['run']
 }
 
-/** Parts of Sluice that a module needs. Modules receive them as an argument, so that a module imports nothing from Sluice. */
+/** Parts of Sluice that a module needs. Modules receive them as an argument, so that they import nothing from Sluice. */
 export interface ExtensionTools {
   readonly z: typeof z
   readonly ServiceError: typeof ServiceError
@@ -98,7 +98,7 @@ async function loadExtension(file: string): Promise<Extension> {
   return extension as Extension
 }
 
-/** Handlers of the extensions of a pool, by kind. @throws ConfigError if the pool already has a kind of the same name */
+/** Returns the handlers of the extensions of a pool, by kind. @throws ConfigError if the pool already has a kind of that name */
 export function handlersOf(
   extensions: readonly Extension[],
   { name: pool, kinds }: { readonly name: PoolName; readonly kinds: Readonly<Record<string, Handler>> },

@@ -11,11 +11,11 @@ import {
 } from './prepare.ts'
 
 /*
- * A directory that is built once per machine. A work directory next to the final path is filled and then renamed. The name
- * contains a hash of the contents, so another version has another directory.
+ * A directory that is built once per machine. The build fills a work directory next to the final path, which is then renamed. The name contains a
+ * hash of the contents, so another version has another directory.
  */
 
-/** This file is written last, so it marks a complete directory. The JSON in the file contains facts for users of the directory. */
+/** Name of the file that marks a complete directory, because it is written last. The JSON in the file contains facts for users of the directory. */
 const READY = 'ready.json'
 
 export interface PreparedPlace {
@@ -35,7 +35,10 @@ export function placeFor(parent: string, name: string, contents: readonly (strin
   return { tag, directory: join(parent, full), workDir: join(parent, `.${full}`) }
 }
 
-/** Preparation state of a directory. If it is ready, then the state includes the facts that its builder returned. */
+/**
+ * Returns the preparation state of a directory. If the directory is ready, then the state includes the facts that its
+ * builder returned.
+ */
 export async function getDirectoryState<Facts>(place: PreparedPlace): Promise<PreparationState<Facts>> {
   return await getPreparationState(prepared<Facts>(place))
 }

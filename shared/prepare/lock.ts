@@ -27,7 +27,8 @@ export async function readNote(workDir: string): Promise<Note | undefined> {
     const isSilent = Date.now() - (await stat(file)).mtimeMs > SILENCE_MS
     return note.state === 'preparing' && isSilent ? undefined : note
   } catch {
-    // The file is missing, or another process is just creating it. To be certain, a caller must try to take the lock.
+    // The file is missing, or another process is just creating it. A caller can be certain only by trying to take the
+    // lock.
     return undefined
   }
 }
@@ -106,8 +107,8 @@ function isCode(error: unknown, code: string): boolean {
 }
 
 /**
- * Writes a draft and renames it, so that a reader never sees a part of the text. Errors are ignored, because the preparation itself
- * fails on a full disk.
+ * Writes a draft and renames it, so that a reader never gets a part of the text. Errors are ignored, because on a full disk the preparation itself
+ * fails.
  */
 async function replaceFile(file: string, text: string): Promise<void> {
   const draft = `${file}.${randomUUID()}`

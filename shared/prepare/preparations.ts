@@ -29,7 +29,7 @@ export class Preparations {
     if (!before || before.fraction < 1 !== fraction < 1) for (const listener of this.#listeners) listener()
   }
 
-  /** Progress from 0 to 1; undefined if the resource was never reported. */
+  /** Progress from 0 to 1. Undefined if the resource was never reported. */
   fractionOf(resource: string): number | undefined {
     return this.#steps.get(resource)?.fraction
   }

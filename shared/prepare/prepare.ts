@@ -5,8 +5,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { PreparationLock, readNote } from './lock.ts'
 
 /*
- * Prepares an artefact once per machine, such as weights or a Python environment. One of many processes does the work, and the
- * artefact is never visible in part. All processes read the state from disk:
+ * Prepares an artefact once per machine, such as weights or a Python environment. If several processes need it, then one process prepares it. An
+ * incomplete artefact is never visible. All processes read the state from disk:
  *
  *   absent → preparing → ready
  *                ↓ ↑
@@ -17,7 +17,7 @@ const POLL_MS = 250
 const RETRY_PREPARATION_MS = 60_000
 
 export interface Prepared<Found> {
-  /** The work directory is next to the final path, so that both are on one disk. */
+  /** Work directory next to the final path, so that both are on one disk. */
   readonly workDir: string
   find(): Promise<Found | undefined>
 }
@@ -49,11 +49,11 @@ export async function getPreparationState<Found>(thing: Prepared<Found>): Promis
 /**
  * Ensures that an artefact exists, and returns its facts.
  *
- * Concurrent calls share the work, even in several processes: one works, and the others wait and report its progress. A call may be
- * interrupted at any point and repeated.
+ * Concurrent calls share the work, even in several processes: one call works, and the others wait and report its progress. A call may be interrupted
+ * at any point and repeated.
  *
  * @param make Builds the artefact below `workDir` and renames it to its final path
- * @throws Errors of `make`; the abort reason
+ * @throws Errors of `make`, or the abort reason
  */
 export async function prepareOnce<Found>(
   thing: Prepared<Found>,
@@ -87,15 +87,15 @@ async function makeLocked<Found>(
   let furthest = 0
   try {
     await make((fraction, message) => {
-      // When a step of pip ends, its files leave the counted directory, so the fraction would decrease. The highest fraction so far is
-      // reported instead.
+      // When a step of pip ends, its files leave the counted directory, so the fraction would decrease. The highest fraction so far is therefore
+      // reported.
       furthest = Math.max(furthest, fraction)
       lock.note(furthest, message)
       onProgress?.(furthest, message)
     })
     await lock.release()
   } catch (error) {
-    // Another process may have taken over because this one seemed dead, and may have finished.
+    // Another process may have taken over because this process seemed dead, and may have finished.
     if ((await thing.find()) !== undefined) return await lock.release()
     await (signal?.aborted ? lock.release() : lock.fail(error instanceof Error ? error.message : String(error)))
     throw error

@@ -27,7 +27,7 @@ export interface Python {
 }
 
 export interface PythonNeeds {
-  /** Beginning of the error message, which names the feature that needs Python; default: speech and embeddings. */
+  /** Beginning of the error message, which states the feature that needs Python. Default: speech and embeddings. */
   readonly purpose?: string
   readonly needsPip?: boolean
   readonly code?: ErrorCode

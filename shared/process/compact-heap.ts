@@ -1,31 +1,30 @@
 import { performance } from 'node:perf_hooks'
 
 /*
- * Returns unused memory of a process to the operating system. Two components would otherwise keep it.
+ * Returns unused memory of a process to the operating system, which V8 and glibc would otherwise keep.
  *
- * 1. V8 collects garbage when the heap is nearly full, and the heap of an idle process never is. Minutes after a burst of large
- *    bodies, resident memory was still 1.3 GiB for a heap of 43 MiB. The heap is therefore compacted after the start, and when the
- *    process is idle after a burst. Compaction blocks the event loop for about 0.1 s.
+ * 1. V8 collects garbage when the heap is nearly full, and the heap of an idle process never is. Minutes after a burst of large bodies, resident
+ *    memory was still 1.3 GiB for a heap of 43 MiB. The heap is therefore compacted after the start, and when the process is idle after a burst.
+ *    Compaction blocks the event loop for about 0.1 s.
  *
- * 2. glibc serves large blocks from its own heap after it has released a block of that size (up to 32 MiB). Small blocks between
- *    them then prevent the heap from shrinking (388 of 544 MiB). The variable `MALLOC_MMAP_THRESHOLD_` disables this (mallopt(3)).
+ * 2. glibc serves large blocks from its own heap after it has released a block of that size (up to 32 MiB). Small blocks between them then prevent
+ *    the heap from shrinking (388 of 544 MiB). The variable `MALLOC_MMAP_THRESHOLD_` disables this (mallopt(3)).
  *
- * `npm start` and the image set the variable and start `node --expose-gc`. Without that flag nothing is compacted. Rejected:
- * reaching the collector through a second context (`node:vm`). In a process with two contexts V8 optimizes less, and each call cost
- * 50 % more CPU.
+ * `npm start` and the image set the variable and start `node --expose-gc`. Without that flag, the heap is not compacted. Rejected: access to the
+ * collector through a second context (`node:vm`). In a process with two contexts, V8 optimizes less, and each call cost 50 % more CPU.
  */
 
 /**
- * After a compaction, a process needs up to 20 % more CPU per token for several bursts. A process is therefore compacted only after a long
- * idle period, and only after its memory grew by more than 256 streams need.
+ * Interval in ms of the check whether to compact. After a compaction, a process needs up to 20 % more CPU per token for several bursts. Compaction
+ * therefore requires a long idle period, and memory growth beyond the needs of 256 streams.
  */
 const EVERY_MS = 30_000
 const IDLE = 0.02
 const GROWTH_BYTES = 256 * 1024 * 1024
-/** A larger heap is not compacted, because that would block calls for too long. V8 later shrinks such a heap in small steps. */
+/** Maximum heap size in bytes for a compaction, which blocks calls for longer in a larger heap. V8 later shrinks a larger heap in small steps. */
 const HEAP_BYTES_MAX = 1024 * 1024 * 1024
 
-/** Collects all garbage of this process and releases the freed pages. Without `node --expose-gc`, this function does nothing. */
+/** Collects all garbage of this process and releases the freed pages. Has no effect without `node --expose-gc`. */
 export function compactHeap(): void {
   // Only the flavor `last-resort` shrinks the heap completely. Node's type definitions lack these options.
   const collect = globalThis.gc as ((options: { type: string; flavor: string }) => void) | undefined
@@ -35,7 +34,7 @@ export function compactHeap(): void {
 /**
  * Compacts the heap now, and later whenever the process is idle after a burst. The timer does not keep the process alive.
  *
- * @param everyMs Time between two checks, in milliseconds. The event loop must have been idle since the last check
+ * @param everyMs Time between two checks, in ms. The event loop must have been idle since the last check
  */
 export function compactWhenIdle(everyMs = EVERY_MS): void {
   compactHeap()

@@ -2,18 +2,18 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Metrics } from '#shared/lib/metrics.ts'
 
 export interface Health {
-  /** Reasons why the process should receive no work now; empty if the process is ready. */
+  /** Returns the reasons why the process should receive no work now. Empty if the process is ready. */
   problems(): string[]
-  /** Names of models and environments whose preparation runs, with the progress of each. Absent if this process prepares none. */
+  /** Returns the names of models and environments whose preparation runs, with the progress of each. Undefined if this process prepares none. */
   preparing?(): string[]
   readonly metrics: Metrics | undefined
 }
 
 /**
- * Answers three paths: `/healthz` (alive; `/health` is its name in vLLM), `/readyz` (ready, or 503 with the reasons) and `/metrics`
- * (Prometheus). No key is required here, so a caller that sets `metrics` must have checked the request.
+ * Answers `/healthz` (alive, also under vLLM's name `/health`), `/readyz` (ready, or 503 with the reasons) and `/metrics` (Prometheus). No key is
+ * checked here, so a caller that sets `metrics` must have checked the request.
  *
- * @returns False if the path is none of these
+ * @returns False for any other path
  */
 export function answerHealth(health: Health, req: IncomingMessage, res: ServerResponse): boolean {
   const path = req.url?.split('?')[0]

@@ -10,15 +10,15 @@ export interface Service {
   problems(): string[]
 }
 
-/** Maximum time in ms for closing after the drain. The process then exits, even if it is not closed. */
+/** Maximum time in ms for closing after the drain. Afterwards the process exits in any case. */
 const CLOSE_MS = 10_000
-/** Under npm, Ctrl-C arrives twice: from the terminal and from npm. A second signal within this time is such a duplicate. */
+/** Time in ms within which a second signal counts as a duplicate. Under npm, Ctrl-C arrives twice: from the terminal and from npm. */
 const SAME_SIGNAL_MS = 1_000
 
 /**
  * Drains all services under one deadline, then closes them, both in reverse order of their start.
  *
- * @param drainMs Maximum drain time. Work that still runs then is requeued or fails
+ * @param drainMs Maximum drain time in ms. Work that runs longer is requeued or fails
  * @returns False if a service did not stop in time
  */
 export async function stopAll(services: readonly Service[], drainMs: number, log: Log): Promise<boolean> {
@@ -57,8 +57,8 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
 }
 
 /**
- * Drains services one after another, in reverse order of their start. Until its own work has ended, a service may need services
- * that were started earlier, as an ingress needs its workers.
+ * Drains services one after another, in reverse order of their start. A service may need services that were started earlier until its own work has
+ * ended. For example, an ingress needs its workers.
  */
 async function drainInReverse(services: readonly Service[], deadline: AbortSignal) {
   const ends: PromiseSettledResult<void>[] = []

@@ -7,8 +7,8 @@ import { ServiceError } from '#shared/lib/error.ts'
  * A worker thread that handles one task at a time. The tasks run code of unknown cost: templates of model files, and conversions of schemas.
  *
  * The thread starts with its first task. If a task fails or times out, then the thread is terminated, and the next task starts a new one. An endless
- * loop, or memory beyond the limit, therefore ends only the thread, not the process, and never blocks the event loop. A task whose caller has
- * cancelled still ends within its timeout. Must be closed.
+ * loop, or memory beyond the limit, therefore ends only the thread, and never blocks the event loop. A task whose caller has cancelled still ends
+ * within its timeout. Must be closed.
  */
 export class SerialThread {
   readonly #start: () => Promise<Worker>

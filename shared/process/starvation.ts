@@ -1,7 +1,7 @@
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 
 const SAMPLE_INTERVAL_MS = 5_000
-/** A worker counts as starved if for this time it has received no record although jobs are queued and it has free slots. */
+/** Time in ms without a record after which a worker counts as starved, if jobs are queued and it has free slots. */
 const STARVED_MS = 15_000
 
 interface JobTaker {
@@ -23,7 +23,7 @@ export class Starvation {
   #sinceMs: number | undefined
   #isChecking = false
 
-  /** Checks at an interval until closed. @param lag Returns the number of queued records; undefined if unknown */
+  /** Checks at an interval until closed. @param lag Returns the number of queued records. Undefined if unknown */
   constructor(
     taker: JobTaker,
     slots: number,

@@ -3,11 +3,11 @@ import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Time for which a starting process retries an unreachable Kafka or Postgres. Both take less time to start. */
+/** Time in ms for which a starting process retries an unreachable Kafka or Postgres. Both need less time to start. */
 const START_WAIT_MS = 120_000
 /**
- * Time for which a starting process retries an error that looks permanent, such as a wrong password. In a new deployment, the
- * database user may be created a moment later.
+ * Time in ms for which a starting process retries an error that looks permanent, such as a wrong password. In a new deployment, the database user may
+ * be created a moment later.
  */
 const REFUSED_WAIT_MS = 5_000
 const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
@@ -27,7 +27,7 @@ interface Reason {
 /**
  * Opens a dependency, and retries while it is unreachable. The wait is logged once.
  *
- * @throws Error of the last attempt; any error other than unreachability at once
+ * @throws Error of the last attempt. An error other than unreachability is thrown at once
  */
 export async function openWhenAvailable<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
   const startedAt = performance.now()

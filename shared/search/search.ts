@@ -1,18 +1,18 @@
 import { createHash } from 'node:crypto'
 
 /**
- * The search port, which finds and reads the sources of a report. The local corpus (`local/`) needs only this machine. The other adapters
- * call a web service.
+ * The search port, which finds and reads the sources of a report. The local corpus (`local/`) needs only this machine. The other adapters call a web
+ * service.
  *
  * Guarantees of every adapter:
- * - Hits are sorted, best first, and at most `limit`.
+ * - At most `limit` hits are returned, best first.
  * - A failure, a refusal or a rate limit throws an error. An empty list always means "nothing found", never an outage.
  * - Text is plain and bounded. Instructions in a text are data of the page: they are quoted and searched, never executed.
  */
 
 /** The hosts that may be searched and read. All documents of the local corpus have the host `local`. */
 export interface DomainRules {
-  /** Allowed hosts, including their subdomains. If empty, all hosts are allowed. */
+  /** Allowed hosts, including their subdomains. If empty, then all hosts are allowed. */
   readonly allow: readonly string[]
   readonly deny: readonly string[]
 }
@@ -22,14 +22,14 @@ export interface SearchOptions {
   readonly domains: DomainRules
   /** A BCP 47 tag. A backend that cannot search by language ignores the tag. */
   readonly language?: string | undefined
-  /** If true, only the documents indexed so far are searched. If false, the search waits for the first indexing. Default: false. */
+  /** If true, then only the documents indexed so far are searched. If false, then the search waits for the first indexing. Default: false. */
   readonly isPartial?: boolean
   readonly signal: AbortSignal
 }
 
 export interface ReadOptions {
   readonly domains: DomainRules
-  /** Id of the calling project. Projects take turns at the threads that read documents. */
+  /** Id of the calling project. Projects are served round robin by the threads that read documents. */
   readonly project: string
   readonly signal: AbortSignal
 }
@@ -39,7 +39,7 @@ export interface Hit {
   readonly title: string
   readonly snippet: string
   readonly date?: string
-  /** The backend's id of the document. Present only if the backend does not read documents by URL. */
+  /** The backend's id of the document. Undefined if the backend reads documents by URL. */
   readonly id?: string
   /** Hash of the found text, if the backend stores texts. {@link SearchBackend.read} then returns this version, never a later one. */
   readonly sha256?: string
@@ -79,28 +79,28 @@ export interface IndexProgress {
 export interface SearchBackend {
   readonly name: string
   readonly searchUsd: number
-  /** Returns false if the rules exclude every document of this backend. A backend without this method always has allowed documents. */
+  /** Whether this backend has a document that the rules allow. A backend without this method always has one. */
   hasAllowed?(domains: DomainRules): boolean
   /**
    * Finds sources for a text in plain words.
    *
-   * @throws ServiceError `upstream_error`, `upstream_timeout`, `rate_limit_exceeded`, `upstream_refused`; the signal's reason
+   * @throws ServiceError `upstream_error`, `upstream_timeout`, `rate_limit_exceeded`, `upstream_refused`. The signal's reason
    */
   search(text: string, options: SearchOptions): Promise<Hit[]>
   /**
    * Reads a hit.
    *
    * @throws ServiceError `not_found`, `unsupported_media_type`, `request_too_large`, `permission_denied`,
-   * `invalid_value` (a forbidden address), `upstream_error`, `upstream_timeout`; the signal's reason
+   * `invalid_value` (a forbidden address), `upstream_error`, `upstream_timeout`. The signal's reason
    */
   read(hit: Hit, options: ReadOptions): Promise<Snapshot>
-  /** Counts the passages with each term. Only backends with their own index have this method. @throws ServiceError As {@link search} */
+  /** Counts the passages with each term. Only backends with their own index have this method. @throws ServiceError as {@link search} */
   countTerms?(terms: readonly string[], signal: AbortSignal): Promise<TermCounts>
   /**
    * Waits until all documents are indexed. Only backends with an index of their own have this method.
    *
-   * @param waitMs Maximum time to wait.
-   * @returns The progress if the time was too short. Undefined if indexing has ended or failed; a search then throws the reason.
+   * @param waitMs Maximum wait in ms.
+   * @returns The progress if the time was too short. Undefined if indexing has ended or failed. After a failure, a search throws the reason.
    * @throws The signal's reason
    */
   indexed?(waitMs: number, signal: AbortSignal): Promise<IndexProgress | undefined>
@@ -110,7 +110,10 @@ export interface SearchBackend {
 /** Host name by which domain rules refer to the local corpus. */
 export const LOCAL_HOST = 'local'
 export const HITS_MAX = 20
-/** Maximum UTF-16 units of a snapshot. A longer local document becomes several sources; a longer web page is cut. */
+/**
+ * Maximum UTF-16 units of a snapshot. A longer local document becomes several sources, and a longer web page is
+ * truncated.
+ */
 export const SNAPSHOT_CHARS_MAX = 48 * 1024
 export const TITLE_CHARS_MAX = 200
 export const SNIPPET_CHARS_MAX = 300

@@ -158,7 +158,7 @@ export interface EndedJob {
   /** Usage that the worker reported. Null if none was reported. */
   readonly metered: unknown
   readonly endedAtMs: number
-  /** The row of the job; null if the row was already deleted. */
+  /** The row of the job. Null if the row was already deleted. */
   readonly job: DurableJob | null
   /** The batch of a job that is a line of one. */
   readonly batchId: string | null

@@ -34,7 +34,7 @@ export interface RequestRow {
   readonly outputTokens: number
   readonly costNanos: number
   readonly attempts: number
-  /** Id of the durable job; null for attached calls. */
+  /** Id of the durable job. Null for attached calls. */
   readonly jobId: string | null
   /** Job id of the batch to which a line belongs. */
   readonly batchId: string | null
@@ -71,7 +71,7 @@ export interface RequestQuery {
 
 export interface RequestPage {
   readonly rows: readonly RequestRow[]
-  /** Position of the next page; null after the last one. A page may have fewer rows than the limit and still have a next page. */
+  /** Position of the next page. Null after the last page. A page may have fewer rows than the limit and still have a next page. */
   readonly next: RequestCursor | null
 }
 
@@ -91,7 +91,7 @@ export interface RequestLog {
    * next page continues.
    */
   list(query: RequestQuery): Promise<RequestPage>
-  /** The last request with this id. @param project Only of this project; undefined: of any */
+  /** The last request with this id. @param project Only requests of this project. If undefined, of any project */
   find(id: string, project?: string): Promise<RequestRow | undefined>
 }
 

@@ -39,7 +39,7 @@ export interface Store extends StoreView, JobTransitions, FamilyTransitions, Swe
    * Deletes some expired rows and prepares the partitions of the coming days. Must be called every minute, and again at once while `hasMore` is true.
    * Each call is bounded, so that other calls are not delayed.
    *
-   * @param requests Bounds of the request log; default: none
+   * @param requests Bounds of the request log. Default: none
    */
   purge(requests?: RequestBounds): Promise<Purged>
 }

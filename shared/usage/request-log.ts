@@ -122,7 +122,7 @@ function queueMsOf({ created_at_ms, run_at_ms, started_at_ms }: DurableJob): num
   return Math.max(0, started_at_ms - dueAtMs)
 }
 
-/** Trace id of a `traceparent` header (W3C Trace Context); null if the header is missing or invalid. */
+/** Trace id of a `traceparent` header (W3C Trace Context). Null if the header is missing or invalid. */
 export function traceIdOf(traceparent: string | null | undefined): string | null {
   return /^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/.exec(traceparent ?? '')?.[1] ?? null
 }

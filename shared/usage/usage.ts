@@ -4,7 +4,7 @@ import { Metered } from '#schemas/usage.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { UsageEntry, UsageLedger } from '#shared/store/records.ts'
 
-/** Used for calls that end before the engine reports their tokens. */
+/** Characters per token, for calls that end before the engine reports their tokens. */
 const CHARS_PER_TOKEN = 4
 const NANOS_PER_USD = 1_000_000_000
 
@@ -71,7 +71,7 @@ export function meteredOf(events: readonly unknown[]): Metered {
   return meter.metered
 }
 
-/** A price of one dollar per million units is this number of billionths of a dollar per unit. */
+/** Billionths of a dollar per unit, for a price of one dollar per million units. */
 const NANOS_PER_MILLIONTH = 1_000
 
 export interface EndedCall {
@@ -89,7 +89,7 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   const { project, keyId, pool, model, endpoint, end, endedAtMs } = call
   // A batch itself does not count as a call, because each of its requests does.
   const calls = pool === 'batches' ? 0 : 1
-  // The child jobs of a research job used its tokens, and they have ledger rows of their own.
+  // The child jobs of a research job used its tokens, and have ledger rows of their own.
   const isComposed = pool === 'research'
   const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
   return {
@@ -136,8 +136,8 @@ export function callCost(metered: Metered, price: Price | undefined, isCompleted
 }
 
 /**
- * Cost in whole billionths of a dollar, so that sums are exact. Tokens and time are charged even if the call failed. The price per
- * call is charged only if the call completed.
+ * Returns the cost in whole billionths of a dollar, so that sums are exact. Tokens and time are charged even if the call failed. The price per call
+ * is charged only if the call completed.
  */
 function costNanos(metered: Metered, price: Price, isCompleted: boolean): number {
   const { input_tokens, output_tokens, audio_ms, run_ms } = metered
@@ -150,7 +150,7 @@ function costNanos(metered: Metered, price: Price, isCompleted: boolean): number
   return Math.round(ofTokens * NANOS_PER_MILLIONTH + (ofTime + ofCall) * NANOS_PER_USD)
 }
 
-/** Maximum time in ms until usage is written. A process that is killed loses at most the usage of this time. */
+/** Maximum time in ms until usage is written, and therefore maximum usage that a killed process loses. */
 const WRITE_MS = 1_000
 const ENTRIES_MAX = 500
 /**

@@ -7,11 +7,11 @@ import type { Annotation, Report } from '../score.ts'
 import { clausesOf, PassageIndex } from './passages.ts'
 import { type Passage, passagesIn } from './reader.ts'
 
-/** Minimum share of the question's weight in one passage. `SHORT_MASS_MIN` applies to questions of up to `SHORT_TERMS` terms. */
+/** Minimum share of the question's weight that one passage must contain. `SHORT_MASS_MIN` applies to questions of up to `SHORT_TERMS` terms. */
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 const SHORT_TERMS = 3
-/** Weight of relevance; the rest is the weight of novelty (maximal marginal relevance). */
+/** Weight of relevance in maximal marginal relevance. Novelty has the weight `1 - LAMBDA`. */
 const LAMBDA = 0.72
 const PER_DOCUMENT_MAX = 7
 /** Maximum sentences of a report, the same number as the default of Sluice. */

@@ -139,7 +139,7 @@ export class AdminApi {
     return await this.#post(JobView, `jobs/${encodeURIComponent(id)}/redrive`)
   }
 
-  /** Lists at most `max` jobs of all projects, newest first; fetches pages on demand. */
+  /** Lists at most `max` jobs of all projects, newest first. Pages are fetched on demand. */
   async *list({ statuses, includeChildren, ...rest }: AdminFilter, max: number): AsyncGenerator<JobView> {
     const include_children = includeChildren ? 'true' : undefined
     yield* this.#pages(JobPage, 'jobs', { ...rest, status: statuses?.join(','), include_children }, max)
@@ -167,7 +167,7 @@ export class AdminApi {
     return await this.#post(PauseView, `${target}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`)
   }
 
-  /** Lists at most `max` webhook deliveries, newest first. Without `status`: pending and failed ones. */
+  /** Lists at most `max` webhook deliveries, newest first. Default for `status`: pending and failed. */
   deliveries(filter: { project?: string | undefined; status?: string | undefined }, max: number) {
     return this.#pages(DeliveryPage, 'deliveries', filter, max)
   }

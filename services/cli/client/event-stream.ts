@@ -6,7 +6,7 @@ import { type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { isFinalEvent, JobEventView } from './job.ts'
 import { jobPath } from './jobs-api.ts'
 
-/** Maximum consecutive connections without a new event. With the delays between them, about a minute passes before the client gives up. */
+/** Maximum consecutive connections without a new event. With the delays between them, the client gives up after about a minute. */
 const TRIES_MAX = 12
 /**
  * Maximum connection attempts before the first response, about 8 s in total. Several attempts give the service time to start. With more
@@ -20,7 +20,7 @@ const EVENT_CHARACTERS_MAX = 64 * 1024 * 1024
 const EXCERPT_CHARS_MAX = 200
 
 export interface FollowOptions {
-  /** Sequence number of the last event that the caller already has. 0: all events are yielded. */
+  /** Sequence number of the last event that the caller has received. With 0, all events are yielded. */
   readonly after: number
   readonly signal: AbortSignal
   /** Called when the connection is lost, before the delay of the next attempt. */
@@ -30,12 +30,11 @@ export interface FollowOptions {
 /**
  * Follows the event stream of a job to its final event and reconnects as needed.
  *
- * Each event is yielded exactly once, in order. A lost connection resumes after the last received event (`Last-Event-ID`).
- * Duplicates are dropped, and a gap in the sequence numbers counts as a lost connection. If `after` is the final event, the
- * generator returns without an event.
+ * Each event is yielded exactly once, in order. A lost connection resumes after the last received event (`Last-Event-ID`). Duplicates are dropped,
+ * and a gap in the sequence numbers counts as a lost connection. If `after` is the final event, then the generator returns without an event.
  *
- * @throws CommandError for an error response that a retry cannot fix, after {@link TRIES_MAX} connections without a new event,
- * or after {@link FIRST_TRIES_MAX} attempts without any response
+ * @throws CommandError for an error response that a retry cannot fix, after {@link TRIES_MAX} connections without a new event, or after
+ * {@link FIRST_TRIES_MAX} attempts without any response
  */
 export async function* followEvents(http: HttpClient, jobId: string, options: FollowOptions) {
   const position: Position = { last: options.after, retryMs: 0, isReached: false }
@@ -63,7 +62,7 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
 
 interface Position {
   last: number
-  /** Minimum reconnect delay, from the `retry` field of the stream. */
+  /** Minimum reconnect delay in ms, from the `retry` field of the stream. */
   retryMs: number
   isReached: boolean
 }
@@ -105,7 +104,9 @@ async function* readStream(http: HttpClient, jobId: string, position: Position, 
   throw new ConnectionLost('the connection ended before the job did')
 }
 
-/** Statuses 429 and 5xx are retried after Retry-After. All others end the stream. */
+/**
+ * Returns the error of a stream. Statuses 429 and 5xx are retried after Retry-After. All other statuses end the stream.
+ */
 async function streamError(response: HttpResponse): Promise<Error> {
   const error = await readApiError(response)
   if (response.statusCode < 500 && response.statusCode !== 429) return error
@@ -142,7 +143,7 @@ function readEvent(data: string): JobEventView {
   }
 }
 
-/** Wraps a retryable error in a ConnectionLost. @throws CommandError unchanged, because a retry does not help */
+/** Wraps a retryable error in a ConnectionLost. Rethrows a CommandError unchanged, because a retry does not help. */
 function connectionLostFrom(error: unknown): ConnectionLost {
   if (error instanceof ConnectionLost) return error
   if (error instanceof CommandError) throw error
@@ -150,8 +151,8 @@ function connectionLostFrom(error: unknown): ConnectionLost {
 }
 
 /**
- * If the lost connection delivered an event (`tries` is 0), then the next attempt follows soon. Later attempts back off and respect the
- * stream's `retry` field.
+ * Returns the delay before the next attempt. After a connection that delivered an event (`tries` is 0), the delay is short. Later delays grow and
+ * respect the stream's `retry` field.
  */
 function delayOf(tries: number, { retryMs }: Position): number {
   return tries === 0

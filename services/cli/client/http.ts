@@ -35,7 +35,7 @@ export class ApiError extends CommandError {
   readonly code: string
 
   constructor(status: number, code: string, message: string, next: string | undefined) {
-    // A server error (5xx) gets the exit code `unreachable`, like a failed connection, because the caller may retry either of them later.
+    // A server error (5xx) gets the exit code `unreachable`, like a failed connection, because a later retry may help in both cases.
     super(status >= 500 ? EXIT.unreachable : EXIT.refused, message, next)
     this.status = status
     this.code = code
@@ -49,8 +49,7 @@ function apiErrorFrom(status: number, body: unknown, retryAfter: string | undefi
   const message = error
     ? `${plain(error.message)}${plain(code) && ` ${plain(code)}`}`
     : `The service responded with HTTP status ${status}.`
-  // A 404 with a message but without an error code means that a worker or job does not exist. The message contains the remedy, so none is
-  // added.
+  // A 404 with a message but without an error code means that a worker or job does not exist. The message already contains the remedy.
   const isResource = status === 404 && error !== undefined && !error.code && !error.message.startsWith('Invalid URL')
   const remedy = isResource ? undefined : remedyFor(status, error?.code ?? '', retryAfter)
   return new ApiError(status, error?.code ?? '', message, remedy)
@@ -68,8 +67,8 @@ function remedyFor(status: number, code: string, retryAfter: string | undefined)
 
 const CONNECT_TIMEOUT_MS = 5_000
 /**
- * Maximum time until the response headers, and between two chunks of a body. An event stream sends a comment every 15 s, so a live stream
- * stays within this time.
+ * Maximum time in ms until the response headers, and between two chunks of a body. An event stream sends a comment every 15 s, so a live stream stays
+ * within this time.
  */
 const IDLE_TIMEOUT_MS = 45_000
 const JSON_BYTES_MAX = 64 * 1024 * 1024
@@ -80,7 +79,7 @@ interface RequestOptions {
   readonly body?: unknown
   /** Form that is streamed as the body, instead of `body`. */
   readonly form?: FormData
-  /** Time for which the service may delay its response (long poll). The timeout of the response headers is extended by this time. */
+  /** Time in ms for which the service may delay its response (long poll). The timeout of the response headers is extended by this time. */
   readonly waitMs?: number
   readonly signal?: AbortSignal
 }

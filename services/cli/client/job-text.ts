@@ -3,8 +3,8 @@ import { plain } from '#services/cli/text/output.ts'
 import { endedAt, type JobView, queueText } from './job.ts'
 
 /*
- * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as JSON; a chunk of an
- * unknown shape is not shown. The JSON output of commands does not use this module.
+ * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as JSON, and a chunk of an unknown
+ * shape is not shown. The JSON output of commands does not use this module.
  */
 
 const OUTPUT_CHARS_MAX = 300
@@ -18,7 +18,10 @@ const Blocks = z.looseObject({ content: z.array(z.looseObject({ type: z.string()
 const Transcript = z.looseObject({ text: z.string() })
 const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
 
-/** The text in one chunk of streamed output, or an empty text. If the chunk has several choices, the first one counts. */
+/**
+ * Returns the text in one chunk of streamed output, or an empty text. If the chunk has several choices, only the first
+ * is read.
+ */
 export function textOf(chunk: unknown): string {
   const block = BlockDelta.safeParse(chunk).data?.delta.text ?? TranscriptDelta.safeParse(chunk).data?.delta
   return block ?? OutputText.safeParse(chunk).data?.text ?? choiceText(chunk, 'delta') ?? ''
@@ -71,7 +74,7 @@ export function attemptText({ attempt, endpoint }: JobView): string {
   return attempt && !endpoint?.endsWith('/batches') ? String(attempt) : ''
 }
 
-/** Rate and estimated end of a batch, such as `1.5 requests/s, ends about 14:05 (in 4 min)`; empty without an estimate. */
+/** Rate and estimated end of a batch, such as `1.5 requests/s, ends about 14:05 (in 4 min)`. Empty without an estimate. */
 export function rateText({ requests_per_second, estimated_end_at }: BatchRate, nowMs = Date.now()): string {
   if (typeof requests_per_second !== 'number' || typeof estimated_end_at !== 'number') return ''
   const at = new Date(estimated_end_at * 1_000).toLocaleTimeString('sv-SE').slice(0, 5)

@@ -2,8 +2,8 @@ import { z } from 'zod'
 import { EXIT, type ExitCode } from '#services/cli/text/output.ts'
 
 /*
- * Responses are decoded leniently, because the tool and the service may have different versions. Unknown fields are preserved, and a
- * missing optional field is not an error (docs/internals/protocol.md, The job object).
+ * Responses are decoded leniently, because the command line and the service may have different versions. Unknown fields are preserved, and a missing
+ * optional field is not an error (docs/internals/protocol.md, The job object).
  */
 
 const Progress = z.looseObject({
@@ -105,7 +105,10 @@ export function isFinalEvent(event: JobEventView): boolean {
   return group === 'job' && state !== undefined && Object.hasOwn(EXIT_BY_STATUS, state)
 }
 
-/** The queue position of a pending job, such as ` (#4 in queue)`, or an empty text if the position is not available. */
+/**
+ * Returns the queue position of a pending job, such as ` (#4 in queue)`, or an empty text if the position is not
+ * available.
+ */
 export function queueText({ queue }: Pick<JobView, 'queue'>): string {
   return typeof queue?.position === 'number' ? ` (#${queue.position + 1} in queue)` : ''
 }

@@ -4,10 +4,10 @@ import { AdminApi } from './admin-api.ts'
 import { ApiError, type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { endedAt, exitCodeOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
 
-/** Maximum duration of one long poll (docs/guides/jobs.md). A longer wait takes several requests. */
+/** Maximum duration of one long poll, in seconds (docs/guides/jobs.md). A longer wait takes several requests. */
 const WAIT_SECONDS_MAX = 60
 const PAGE_MAX = 100
-/** Poll interval for jobs of other projects. These jobs are read from the admin API, which has no long poll. */
+/** Poll interval in ms for jobs of other projects, which are read from the admin API without long polls. */
 const POLL_INTERVAL_MS = 1_000
 
 export interface JobFilter {
@@ -22,8 +22,8 @@ export interface JobFilter {
 }
 
 /**
- * Client of the jobs API (docs/guides/jobs.md). If a job does not belong to the key's project, or the key lacks the `calls` scope, the
- * client falls back to the admin API. The fallback needs the `admin` scope.
+ * Client of the jobs API (docs/guides/jobs.md). The client uses the admin API, which needs the `admin` scope, for a job of another project or for a
+ * key without the `calls` scope.
  *
  * @throws CommandError for every error response
  */
@@ -103,7 +103,7 @@ export class JobsApi {
   }
 
   /**
-   * Finds the job that a redrive of `job` created. Child jobs of `job` have the same parent id. Only a redriven job was created after `job`
+   * Finds the job that a redrive of `job` created. Child jobs of `job` have the same parent id, but only the redriven job was created after `job`
    * ended.
    */
   async findRedriven(job: JobView): Promise<JobView | undefined> {

@@ -53,7 +53,10 @@ export const JOB_SELECTOR_HELP = `Options for keys with the admin scope:
   --pool POOL      with either of these: only jobs in this pool
   --model MODEL    with either of these: only jobs of this model`
 
-/** The filter for the admin API, or undefined if the command is about the key's own project. @throws CommandError */
+/**
+ * Returns the filter for the admin API, or undefined if the command is about the key's own project. @throws
+ * CommandError
+ */
 export function adminFilterOf(values: Values): AdminFilter | undefined {
   const project = values.text('project')
   const isAllProjects = values.has('all-projects')

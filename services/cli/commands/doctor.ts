@@ -67,7 +67,7 @@ function printerOf(values: Values, out: Output): (findings: readonly Finding[]) 
   }
 }
 
-/** The checks that the service runs itself, plus those that only this command runs: each sandbox, the service and the fleet. */
+/** Returns the checks that the service runs itself, plus those that only this command runs: each sandbox, the service and the fleet. */
 async function checksOf(config: Config, values: Values, api: JobsApi): Promise<Check[]> {
   const { sandboxCheck } = await import('#shared/doctor/sandbox.ts')
   const isUrlConfigured = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
@@ -104,7 +104,7 @@ function fleetCheck(api: JobsApi): Check {
 }
 
 interface ServiceOptions {
-  /** Whether --url or SLUICE_URL is set. If so, an unreachable service is a failure instead of a warning. */
+  /** Whether --url or SLUICE_URL is set. If true, then an unreachable service is a failure instead of a warning. */
   readonly isUrlConfigured: boolean
   readonly hasKey: boolean
 }

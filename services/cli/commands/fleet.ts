@@ -152,8 +152,8 @@ Examples:
 }
 
 /**
- * Polls the worker until two consecutive polls find no job in flight. The worker counts jobs in slots and calls without a slot separately.
- * A job that moves from one count to the other can be missing from both in a single poll.
+ * Polls the worker until two consecutive polls find no job in flight. The worker counts jobs with and without a slot separately, so a single poll can
+ * miss a job that moves between the two counts.
  *
  * @throws CommandError on timeout, or if the drain was undone
  */

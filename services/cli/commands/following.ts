@@ -92,13 +92,16 @@ export async function follow(
   return exitCodeOf(ended) ?? EXIT.failed
 }
 
-/** Removes the progress from an event, because the polled progress is newer. Undefined if the event contains nothing else. */
+/** Removes the progress from an event, because the polled progress is newer. Undefined if no other content remains. */
 function withoutProgress(event: ViewEvent, isSummaryOnly: boolean): ViewEvent | undefined {
   if (isSummaryOnly) return { ...event, progress: undefined }
   return event.type === 'job.progress' ? undefined : event
 }
 
-/** Polls the progress and displays it; in a pipe only if it has changed. @returns A function that stops the polling. */
+/**
+ * Polls the progress and displays it. In a pipe, only changed progress is displayed. @returns A function that stops the
+ * polling.
+ */
 function startPolling(view: FollowView, read: () => Promise<Progress>, isTerminal: boolean): () => void {
   const stop = new AbortController()
   const intervalMs = isTerminal ? POLL_INTERVAL_MS : PIPED_POLL_INTERVAL_MS
@@ -161,7 +164,7 @@ interface FollowView {
 const BAR_WIDTH = 24
 const REDRAW_MS = 1_000
 
-/** A progress bar with the output on a terminal; otherwise one line of JSON per event. */
+/** Opens a view: a progress bar with the output on a terminal, or one line of JSON per event otherwise. */
 export function openFollowView(out: Output): FollowView {
   return out.isHumanReadable ? new TerminalView(out) : new JsonLinesView(out)
 }
@@ -197,7 +200,9 @@ class JsonLinesView implements FollowView {
  */
 class TerminalView implements FollowView {
   readonly #out: Output
-  /** Start of the displayed elapsed time. If an event contains the submission time, then this value is set to it. */
+  /**
+   * Start of the displayed elapsed time: the submission time if an event contained it, or else the start of following.
+   */
   #sinceMs = Date.now()
   #untilMs: number | undefined
   readonly #timer: NodeJS.Timeout | undefined
@@ -240,7 +245,7 @@ class TerminalView implements FollowView {
     this.#erase()
   }
 
-  /** Takes the times of submission and end from the event, because following may begin long after either of them. */
+  /** Takes the times of submission and end from the event, because both may precede the start of following. */
   #updateTimes({ sequence_number, created_at, job }: JobEventView): void {
     const submittedAt = job?.created_at ?? (sequence_number === 1 ? created_at : undefined)
     if (submittedAt != null) this.#sinceMs = submittedAt * 1_000
@@ -271,7 +276,7 @@ class TerminalView implements FollowView {
 
   #draw(): void {
     if (!this.#out.canRedraw || !this.#isAtLineStart) return
-    // At least 0, because the clock of the service may be ahead of this machine's clock.
+    // The time is at least 0, because the clock of the service may be ahead of this machine's clock.
     const seconds = Math.max(0, Math.floor(((this.#untilMs ?? Date.now()) - this.#sinceMs) / 1_000))
     this.#out.redraw(barLine(this.#label, this.#progress, seconds).slice(0, this.#out.columns - 1))
     this.#isDrawn = true
@@ -291,7 +296,7 @@ const LABELS: Readonly<Record<string, string>> = {
   'job.cancelling': 'cancelling',
 }
 
-/** The progress line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. */
+/** Returns the progress line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. */
 export function barLine(label: string, { phase, percent, message }: Progress, seconds: number): string {
   const parts = [plain(phase ?? label)]
   if (typeof percent === 'number') {
@@ -300,7 +305,7 @@ export function barLine(label: string, { phase, percent, message }: Progress, se
     parts.push(`${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)} ${Math.round(fraction * 100)} %`)
   }
   parts.push(`(${seconds} s)`)
-  // The message is the last part, because a narrow terminal cuts off the end of the line.
+  // The message is the last part, because a narrow terminal truncates the end of the line.
   if (message) parts.push(plain(message))
   return parts.join(' ')
 }
@@ -319,7 +324,10 @@ function endLines(job: JobView): string[] {
   return [line, `To run the job again: sluice redrive ${job.id}`]
 }
 
-/** Tokens and times of a completed job: `, 12 input tokens, 40 output tokens, ran for 3 s after 1 s in the queue`. */
+/**
+ * Returns tokens and times of a completed job: `, 12 input tokens, 40 output tokens, ran for 3 s after 1 s in the
+ * queue`.
+ */
 function costOf({ usage, created_at, started_at, completed_at }: JobView): string {
   const counted = Tokens.safeParse(usage).data
   const tokens = counted ? `, ${counted.in} input tokens, ${counted.out} output tokens` : ''

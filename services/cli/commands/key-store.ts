@@ -32,7 +32,7 @@ export interface StoreAction {
 const GLOBAL_OPTIONS = ['url', 'key', 'json', 'help']
 
 /**
- * Runs the action that the first argument names, such as `create`, on the key store.
+ * Runs an action of a command, such as `create` of `keys`, on the key store. The first argument names the action.
  *
  * @param command The command, such as `keys`.
  * @throws CommandError for an unknown action or unsupported option, or if the key store is unavailable
@@ -42,7 +42,7 @@ export async function runOnStore(
   actions: Readonly<Record<string, StoreAction>>,
   invocation: Invocation,
 ): Promise<ExitCode> {
-  // Imported on demand: the module loads all adapters, and no other command needs them.
+  // The module is imported on demand, because it loads all adapters, which no other command needs.
   const { openKeyStore } = await import('#shared/ports.ts')
   const [name = '', ...args] = invocation.args
   const action = actionOf(command, actions, name)
@@ -93,7 +93,7 @@ function unavailable(error: unknown): never {
 /** Id of the key in the setting SLUICE_API_KEY. The project of that key has the same id. */
 export const ENV_KEY_ID = 'key_env'
 
-/** Value of `--endpoints`. @throws CommandError with similar names for an unknown endpoint */
+/** Returns the value of `--endpoints`. @throws CommandError with similar names for an unknown endpoint */
 export async function endpointsOf({ values, config }: Invocation): Promise<string[] | undefined> {
   const paths = values.parts('endpoints')
   const invalid = paths?.find((path) => !path.startsWith('/'))
@@ -108,7 +108,7 @@ export async function endpointsOf({ values, config }: Invocation): Promise<strin
   throw unknownName('--endpoints', unknown, 'endpoint', known)
 }
 
-/** Value of `--models` as model ids. Aliases are resolved, because permissions are checked by id. @throws CommandError */
+/** Returns the value of `--models` as model ids. Aliases are resolved, because permissions are checked by id. @throws CommandError */
 export async function modelsOf({ values, config }: Invocation): Promise<string[] | undefined> {
   const names = values.parts('models')
   if (!names) return undefined
@@ -130,7 +130,7 @@ export function scopesOf(values: Values): KeyScope[] | undefined {
   })
 }
 
-/** Value of `--expires` in Unix seconds; null for `never`. @throws CommandError for a time in the past */
+/** Returns the value of `--expires` in Unix seconds. Null for `never`. @throws CommandError for a time in the past */
 export function expiryOf(values: Values): number | null | undefined {
   const text = values.text('expires')
   if (text === undefined) return undefined
@@ -186,7 +186,7 @@ const OPTIONS = {
 } as const satisfies Record<string, keyof Limits>
 
 const COUNT_MAX = 1_000_000_000_000
-/** Value of an option that removes a limit. The limit from the service's settings then applies. */
+/** Option value that removes a limit, so that the limit from the service's settings applies. */
 const DEFAULT = 'default'
 
 export const LIMIT_OPTIONS = Object.fromEntries(Object.keys(OPTIONS).map((name) => [name, { type: 'string' as const }]))
@@ -200,7 +200,7 @@ export const LIMIT_HELP = `  --requests-per-minute N  calls per minute
 Each limit applies to the whole fleet. 0 blocks everything; default removes the limit, so that the service's setting applies.`
 
 /**
- * Applies the limit options to the limits `before`.
+ * Returns the limits `before`, changed by the limit options.
  *
  * @returns Undefined if no option sets a limit
  * @throws CommandError for an invalid number

@@ -125,8 +125,8 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
 }
 
 /**
- * Prints where the first key is stored. If DATA_DIR or DATABASE_URL is wrong, then every service rejects the key with 401, and the 401 does
- * not name the cause.
+ * Prints where the first key is stored. If DATA_DIR or DATABASE_URL is wrong, then every service rejects the key with 401, and the error does not
+ * contain the cause.
  */
 function noteFirstKey({ out, config }: Invocation): void {
   out.note(

@@ -117,7 +117,7 @@ async function show({ out }: Invocation, found: readonly JobView[]): Promise<Exi
   return EXIT.ok
 }
 
-/** HTTP statuses of errors that concern one job only. After such an error the remaining jobs are still redriven. */
+/** HTTP statuses of errors that concern a single job. After such an error, the remaining jobs are still redriven. */
 const JOB_ERROR_STATUSES: readonly number[] = [404, 409]
 
 async function redriveAll({ api, out }: Invocation, found: readonly JobView[]): Promise<ExitCode> {

@@ -7,7 +7,7 @@ import type { Command, Invocation } from './command.ts'
 
 /** Maximum steps of a run that are read into memory. A job has at most this many steps. */
 const STEPS_MAX = 1_000
-/** Maximum wait for the replay. A replay makes no external calls, so it finishes quickly. */
+/** Maximum wait for the replay, in seconds. A replay makes no external calls, so it finishes quickly. */
 const WAIT_SECONDS = 300
 
 export const replay: Command = {
@@ -63,7 +63,7 @@ async function stepsOf({ api }: Invocation, id: string): Promise<StepView[]> {
 }
 
 /**
- * Hash of a run's status and report, to compare two runs. The report of a completion consists of its messages, without ids. The report of
+ * Returns a hash of a run's status and report, to compare two runs. The report of a completion consists of its messages, without ids. The report of
  * any other result is the whole result.
  */
 function reportHash({ status, result }: JobView): string {
@@ -107,12 +107,15 @@ function divergenceLines({ step: { number, kind }, nearest, differences }: Diver
 }
 
 /**
- * Kinds of steps whose output is a timestamp. Such outputs differ in every run and are not compared. If a timestamp changed the course of a
- * run, then later steps differ.
+ * Kinds of steps whose output is a timestamp. Such outputs differ in every run, so they are not compared. If a timestamp changed the course of a run,
+ * then later steps differ.
  */
 const TIMESTAMP_KINDS: ReadonlySet<string> = new Set(['admit'])
 
-/** A step of the first run compared with the second run. `missing`: the second run has no step with the same input. */
+/**
+ * A step of the first run compared with the second run. `missing` means that the second run has no step with that
+ * input.
+ */
 interface ComparedStep {
   readonly step: StepView
   readonly is: 'same' | 'other output' | 'missing'
@@ -132,7 +135,7 @@ interface Comparison {
   readonly divergence: Divergence | undefined
 }
 
-/** Compares two runs by their steps. Steps match by key, which is derived from kind and input, regardless of their order. */
+/** Compares two runs by their steps, regardless of the order. Steps match if their keys, which are derived from kind and input, are equal. */
 export function compareRuns(first: readonly StepView[], second: readonly StepView[]): Comparison {
   const byKey = new Map(second.map((step) => [step.key, step]))
   const keys = new Set(first.map(({ key }) => key))

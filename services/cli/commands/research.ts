@@ -58,7 +58,7 @@ Examples:
   },
 }
 
-/** The first Ctrl-C requests a partial report; the second one cancels the job. */
+/** Handlers for Ctrl-C: the first one requests a partial report, and the second one cancels the job. */
 function earlyEnd({ api, out }: Invocation, id: string): Interrupts {
   return {
     onFirst() {

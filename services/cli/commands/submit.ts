@@ -83,8 +83,8 @@ Examples:
 }
 
 /**
- * Adds to an error without a response that the job may have been created. A refused connection is rethrown unchanged, because the service
- * did not receive the request.
+ * Adds to an error without a response that the job may have been created. A refused connection is rethrown unchanged, because the request never
+ * reached the service.
  */
 function explainUnknownOutcome(error: unknown): never {
   const isRefused = (error as { cause?: NodeJS.ErrnoException }).cause?.code === 'ECONNREFUSED'
@@ -222,7 +222,7 @@ Examples:
         )
       return EXIT.ok
     }
-    // Prints the id of the batch, because later events contain only the id of its job, which `sluice results` does not accept.
+    // The id of the batch is printed here, because later events contain only the id of its job, which `sluice results` does not accept.
     if (out.isHumanReadable) out.note(created.id)
     else await out.json(created)
     return await followBatch(invocation, created.id, 0)
@@ -240,7 +240,7 @@ async function endpointIn(path: string): Promise<string> {
     const { url } = JSON.parse(line) as { url?: unknown }
     if (typeof url === 'string') return url
   } catch (error) {
-    // A line longer than HEAD_BYTES is cut and therefore not valid JSON.
+    // A line longer than HEAD_BYTES is truncated and therefore not valid JSON.
     if (!(error instanceof SyntaxError)) throw error
   } finally {
     await file.close()

@@ -71,8 +71,8 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   const project = await projectOf(store, invocation)
   const secret = newWebhookSecret(project)
   const [current] = await webhookSecretsOf(store, project)
-  // A project without stored secrets signs with a derived secret. The derived secret is now stored as the older of the two secrets, so that
-  // it continues to sign.
+  // A project without stored secrets signs with a derived secret. The derived secret is now stored as the older of the two secrets, so that it
+  // continues to sign.
   const first = { ...newWebhookSecret(project, current.secret), created_at: secret.created_at - 1 }
   if (!(await store.createWebhookSecret(secret, first, author()))) {
     const next = `Delete a secret first. To list the secrets: sluice webhook-secrets list --project ${project}`

@@ -1,11 +1,10 @@
 import { once } from 'node:events'
 import { stripVTControlCharacters, styleText } from 'node:util'
 
-/** Exit codes of the tool (docs/reference/cli.md, Output and exit codes). */
 export const EXIT = { ok: 0, failed: 1, usage: 2, cancelled: 3, unreachable: 4, refused: 5, interrupted: 130 } as const
 export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
 
-/** An error that is shown to the user without a stack trace: the problem and, if there is one, the remedy. */
+/** An error that is shown to the user without a stack trace: the problem and its remedy, if there is one. */
 export class CommandError extends Error {
   readonly exit: ExitCode
   readonly next: string | undefined
@@ -22,7 +21,7 @@ export function usageError(message: string, next?: string): CommandError {
   return new CommandError(EXIT.usage, message, next)
 }
 
-/** Results go to `out` (stdout); messages and progress go to `err` (stderr). */
+/** Output streams of the command: results to `out` (stdout), and messages and progress to `err` (stderr). */
 interface Streams {
   readonly out: NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
   readonly err: NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
@@ -35,7 +34,7 @@ const ROWS_DEFAULT = 24
 /** Writes results as text on a terminal, or as one line of JSON each with `--json` and in a pipe. */
 export class Output {
   readonly isHumanReadable: boolean
-  /** stderr is a terminal too, so a progress line can be redrawn. */
+  /** Whether stderr is a terminal too, so that a progress line can be redrawn. */
   readonly canRedraw: boolean
   readonly #streams: Streams
 
@@ -79,7 +78,7 @@ export class Output {
 interface Table {
   readonly head: readonly string[]
   readonly rows: readonly (readonly string[])[]
-  /** Columns to drop if the terminal is too narrow, in this order. */
+  /** Columns that are dropped if the terminal is too narrow, in this order. */
   readonly spare: readonly string[]
 }
 
@@ -87,8 +86,8 @@ const GAP = '  '
 const CELL_MIN = 6
 
 /**
- * Formats a table in at most `columnsMax` columns if possible. Spare columns are dropped first, then the widest columns are cut.
- * The first column is never cut, because it holds the id that users copy.
+ * Formats a table in at most `columnsMax` columns if possible. Spare columns are dropped first, then the widest columns are truncated. The first
+ * column is never truncated, because users copy the ids in it.
  */
 export function tableOf({ head, rows, spare }: Table, columnsMax: number): string {
   const lines = [head, ...rows].map((row) => row.map(plain))
@@ -120,18 +119,18 @@ function cellOf(text: string, width: number): string {
   return text.length > width ? `${beginning(text, width - 1)}…` : text.padEnd(width)
 }
 
-/** The first characters of a text, without a trailing half of a surrogate pair. */
+/** Returns the first characters of a text, without a trailing half of a surrogate pair. */
 export function beginning(text: string, charsMax: number): string {
   return text.slice(0, Math.max(0, charsMax)).replace(/[\ud800-\udbff]$/, '')
 }
 
-/** Untrusted text on one line, without control characters, which could overwrite the screen. */
+/** Returns untrusted text on one line, without control characters, which could overwrite the screen. */
 export function plain(text: string): string {
   return printable(text).replaceAll(/\s+/g, ' ').trim()
 }
 
 /**
- * Untrusted text without escape sequences, bidirectional overrides and control characters, except line breaks and tabs. An override could
+ * Returns untrusted text without escape sequences, bidirectional overrides and control characters, except line breaks and tabs. An override could
  * display the characters of a line in another order (CVE-2021-42574).
  */
 export function printable(text: string): string {
@@ -146,7 +145,7 @@ export function coloured(colour: 'dim' | 'green' | 'red' | 'yellow', text: strin
 
 const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3_600, d: 86_400 }
 
-/** A duration in seconds, from a text such as `90`, `90s`, `15m`, `2h` or `1d`. @throws CommandError that names the option */
+/** Parses a duration in seconds, from a text such as `90`, `90s`, `15m`, `2h` or `1d`. @throws CommandError with the option's name */
 export function secondsOf(option: string, text: string): number {
   const [, digits, unit = 's'] = /^(\d{1,9})([smhd])?$/.exec(text) ?? []
   if (digits === undefined) {
@@ -156,10 +155,10 @@ export function secondsOf(option: string, text: string): number {
 }
 
 /**
- * A point in time in Unix seconds: an ISO 8601 date and time, Unix seconds, or a duration relative to now.
+ * Parses a point in time in Unix seconds: an ISO 8601 date and time, Unix seconds, or a duration relative to now.
  *
- * @param sign 1: the duration counts from now; -1: it counts back from now.
- * @throws CommandError that names the option
+ * @param sign 1: the duration counts from now. -1: the duration counts back from now.
+ * @throws CommandError with the option's name
  */
 export function timeOf(option: string, text: string, nowMs: number, sign: 1 | -1): number {
   if (/^\d{10,11}$/.test(text)) return Number(text)
@@ -176,8 +175,8 @@ const WIDTH = 80
 /**
  * Wraps a help text to 80 columns without changing its words.
  *
- * Paragraphs are filled. An option's description continues in its own column. Usage lines and examples continue indented;
- * a broken example ends in a backslash, so that it can still be pasted into a shell.
+ * Paragraphs are filled. An option's description continues in its own column. Usage lines and examples continue indented. A line of an example that
+ * is broken ends in a backslash, so that it can be pasted into a shell.
  */
 export function formatHelp(help: string): string {
   return blocksOf(help).map(fill).join('\n')
@@ -216,20 +215,18 @@ function fill(block: string): string {
 }
 
 /**
- * Indentation of the second and later lines of a block: the column where the description of its option begins. At least two spaces separate
- * an option from its description.
+ * Returns the indentation of the second and later lines of a block, which is the column where the description of its option begins. At least two
+ * spaces separate an option from its description.
  */
 function hangOf(block: string): number {
   const indent = indentOf(block)
-  // A block that is indented by more than 6 columns is a description on the line below its option.
+  // An indentation of more than 6 columns means a description on the line below its option.
   if (indent === 0 || indent > 6) return indent
   const [lead] = /^ +\S+(?: \S+)*? {2,}(?=\S)/.exec(block) ?? []
   return lead?.length ?? indent + 2
 }
 
-/**
- * Splits a block into words. A group in brackets is one word, and extra spaces before a word are preserved, because they align the columns.
- */
+/** Splits a block into words. A group in brackets is one word. Extra spaces before a word are preserved, because they align the columns. */
 function usageWords(block: string): string[] {
   return (
     block
@@ -255,7 +252,7 @@ function indentOf(line: string): number {
   return line.length - line.trimStart().length
 }
 
-/** Maximum characters of a name that are compared. Limited, because the work grows with the square of the length. */
+/** Maximum characters of a name that are compared, because the time grows with the square of the length. */
 const CHARS_MAX = 64
 const SUGGESTIONS_MAX = 3
 
@@ -265,8 +262,8 @@ export function didYouMean(unknown: string, names: readonly string[]): string {
 }
 
 /**
- * The names that a typo may have meant, the most similar first. Two names are similar if their edit distance is at most a
- * quarter of the letters. A prefix of a name is similar too.
+ * Returns names that a typo may have meant, most similar first. Two names are similar if one is a prefix of the other, or if their edit distance is
+ * at most a quarter of the letters.
  */
 export function similarNames(unknown: string, names: readonly string[]): string[] {
   const typed = unknown.toLowerCase().slice(0, CHARS_MAX)

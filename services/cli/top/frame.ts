@@ -9,8 +9,8 @@ import { jobTable } from '#services/cli/commands/jobs.ts'
 import { beginning, coloured, plain, tableOf } from '#services/cli/text/output.ts'
 
 /**
- * Maximum jobs per snapshot, separately for running and for queued jobs. One more job is requested, to detect whether there are more, and a
- * page has at most 100 jobs.
+ * Maximum jobs per snapshot, separately for running and for queued jobs. A page has at most 100 jobs, and one more job is requested to detect whether
+ * there are more.
  */
 const JOBS_MAX = 99
 const RUNNING = ['in_progress', 'cancelling']
@@ -18,9 +18,9 @@ const WAITING = ['queued']
 
 interface ModelView {
   readonly id: string
-  /** Number of workers that serve the model; null without the admin scope. */
+  /** Number of workers that serve the model. Null without the admin scope. */
   readonly workers: number | null
-  /** Maximum concurrent jobs on these workers; null without the admin scope. */
+  /** Maximum concurrent jobs on these workers. Null without the admin scope. */
   readonly capacity: number | null
   readonly running: number
   readonly waiting: number
@@ -31,17 +31,17 @@ interface ModelView {
 export interface Snapshot {
   readonly object: 'top'
   readonly created_at: number
-  /** `all`: the snapshot covers all projects, because the key has the scope `admin`. `own`: only the project of the key. */
+  /** Scope of the snapshot. `all`: all projects, because the key has the scope `admin`. `own`: only the project of the key. */
   readonly sees: 'all' | 'own'
   readonly pools: readonly PoolView[] | null
   readonly workers: readonly WorkerView[] | null
   readonly models: readonly ModelView[]
-  /** Running durable jobs, then queued ones, each newest first; null if the service has no job store. */
+  /** Running durable jobs, then queued ones, each newest first. Null if the service has no job store. */
   readonly jobs: readonly JobView[] | null
   readonly has_more_jobs: boolean
 }
 
-/** Reads snapshots. The first one determines whether the key has the admin scope. */
+/** Reads snapshots. The first snapshot determines whether the key has the admin scope. */
 export class Reader {
   readonly #api: JobsApi
   #sees: Snapshot['sees'] | undefined
@@ -50,7 +50,6 @@ export class Reader {
     this.#api = api
   }
 
-  /** @throws CommandError if the service rejects the key or is unreachable */
   async read(): Promise<Snapshot> {
     const fleet = this.#sees === 'own' ? undefined : await this.#findFleet()
     this.#sees ??= fleet ? 'all' : 'own'
@@ -75,11 +74,10 @@ export class Reader {
     }
   }
 
-  /** Pools and workers; undefined if the key lacks the admin scope, or if the service has no admin API. */
+  /** Reads pools and workers. Undefined if the key lacks the admin scope, or if the service has no admin API. */
   async #findFleet(): Promise<Fleet | undefined> {
     const { admin } = this.#api
-    // After a successful read, a 403 means that the key has changed. The error is thrown, because the view must not switch to `own`
-    // silently.
+    // After a successful read, a 403 means that the key has changed. The error is thrown, because the view must not switch to `own` silently.
     const expected = this.#sees === undefined ? [403, 404] : []
     return await undefinedIfRefused(expected, async () => {
       const [pools, workers] = await Promise.all([admin.pools(), admin.workers()])
@@ -118,7 +116,7 @@ async function undefinedIfRefused<T>(
   }
 }
 
-/** The models that the key can call, and those that any worker serves, sorted by name. */
+/** Returns the models that the key can call, and those that any worker serves, sorted by name. */
 function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fleet | undefined): ModelView[] {
   const known = new Set([...names, ...(fleet?.workers ?? []).flatMap(({ models }) => models ?? [])])
   const paused = new Set(fleet?.pools.flatMap((pool) => pool.paused.map(({ target, id }) => `${target} ${id}`)))
@@ -137,8 +135,8 @@ function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fle
 }
 
 /**
- * Maximum concurrent jobs of a model, summed over its workers. A worker runs at most as many as its slots and its highest concurrency limit
- * for the model permit.
+ * Returns the maximum concurrent jobs of a model, summed over its workers. For each worker, the maximum is the smaller of its slots and its highest
+ * concurrency limit for the model.
  */
 function capacityOf(model: string, workers: readonly WorkerView[]): number {
   return workers.reduce((sum, { slots, draining, concurrency_limits: bounds }) => {
@@ -156,7 +154,7 @@ export interface View {
 type Order = (one: JobView, other: JobView) => number
 
 const STATUSES = ['in_progress', 'cancelling', 'queued']
-/** Jobs that were created in the same second are ordered by id, because ids increase with time. */
+/** Compares jobs by age. Jobs of the same second are ordered by id, because ids increase with time. */
 const byAge: Order = (one, other) => one.created_at - other.created_at || compare(one.id, other.id)
 const byText = (read: (job: JobView) => string | null | undefined): Order => {
   return (one, other) => compare(read(one) ?? '', read(other) ?? '') || byAge(one, other)
@@ -198,7 +196,7 @@ export function afterKey(view: View, name: string, jobs: number): View {
   return { ...view, offset: Math.max(0, Math.min(view.offset + step, jobs - 1)) }
 }
 
-/** The sorted jobs from the scroll position on. If the list became shorter than this position, then the last job is returned. */
+/** Returns the sorted jobs from the scroll position on. If the list is now shorter than this position, then the last job is returned. */
 export function sorted(jobs: readonly JobView[], { sort, isReversed, offset }: View): JobView[] {
   const inOrder = jobs.toSorted(SORTS[sort].order)
   if (isReversed) inOrder.reverse()
@@ -237,15 +235,15 @@ const FIXED_LINES = 2
 const HEIGHT_MIN = 4
 
 interface Section {
-  /** The section with the lowest rank is dropped first. */
+  /** Rank of the section. The section with the lowest rank is dropped first. */
   readonly rank: number
   readonly lines: readonly string[]
   readonly hasMore: boolean
 }
 
 /**
- * Renders the screen as at most `rows` lines of at most `columns` characters. Small sections are shown completely; the larger ones
- * share the remaining rows evenly. The last line of a truncated section shows the number of hidden rows.
+ * Renders the screen as at most `rows` lines of at most `columns` characters. Small sections are shown completely, and the larger sections share the
+ * remaining rows evenly. The last line of a truncated section shows the number of hidden rows.
  */
 export function frameOf(snapshot: Snapshot, frame: Frame): string[] {
   const { columns, rows, view, readError } = frame
@@ -279,7 +277,7 @@ function sectionsOf(snapshot: Snapshot, { columns, view }: Frame): Section[] {
   return [...sections, { rank: 3, lines: jobLines(jobs, view, columns), hasMore }]
 }
 
-/** Moves busy rows to the top, so that idle rows are cut off first. The order is otherwise preserved. */
+/** Moves busy rows to the top, so that idle rows are truncated first. The order is otherwise preserved. */
 function busyFirst<Row>(rows: readonly Row[], isBusy: (row: Row) => boolean): Row[] {
   return [...rows.filter(isBusy), ...rows.filter((row) => !isBusy(row))]
 }
@@ -348,10 +346,10 @@ function visibleSections(sections: readonly Section[], height: number): readonly
 }
 
 /**
- * Max-min fair allocation of rows. A section that needs less than an even share gets all its rows. The others divide the rest
+ * Max-min fair allocation of rows. A section that needs less than an even share gets all its rows. The other sections divide the remaining rows
  * evenly.
  *
- * @returns Rows per section; their sum is at most `total`
+ * @returns Rows per section. Their sum is at most `total`
  */
 export function shareRows(needed: readonly number[], total: number): number[] {
   const allocated = needed.map(() => 0)
@@ -364,7 +362,7 @@ export function shareRows(needed: readonly number[], total: number): number[] {
   return allocated
 }
 
-/** A blank line, then as much of the section as fits into `height` lines; empty if not even one row fits. */
+/** Returns a blank line, then as much of the section as fits into `height` lines. Empty if not even one row fits. */
 function truncated({ lines, hasMore }: Section, height: number): string[] {
   if (height < Math.min(lines.length, 2)) return []
   if (lines.length <= height) return ['', ...lines]
@@ -373,7 +371,7 @@ function truncated({ lines, hasMore }: Section, height: number): string[] {
   return ['', ...lines.slice(0, height - 1), coloured('dim', `… ${hidden}${hasMore ? '+' : ''} more`)]
 }
 
-/** Cuts a line to the width. A cut line is printed without colours, because the sequence that resets the colour might be cut off. */
+/** Truncates a line to the width. A truncated line is printed without colours, because the sequence that resets the colour might be missing. */
 function fitted(line: string, columns: number): string {
   const bare = stripVTControlCharacters(line)
   return bare.length > columns ? `${beginning(bare, columns - 1)}…` : line

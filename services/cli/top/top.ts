@@ -43,7 +43,7 @@ Examples:
     }
     const options = { out, input: process.stdin, url: api.http.url, intervalMs: seconds * 1_000 }
     const signal = await showLive(reader, first, options)
-    // The terminal is restored. Re-raise the signal, so that the process ends with the status that the signal causes by default.
+    // The terminal is restored. The signal is raised again, so that the process ends with the status that the signal causes by default.
     if (signal !== undefined && signal !== 'SIGINT') process.kill(process.pid, signal)
     return signal === undefined ? EXIT.ok : EXIT.interrupted
   },
@@ -71,10 +71,9 @@ interface LiveOptions {
 const RETRYABLE_STATUSES = [429]
 
 /**
- * Shows snapshots until the user quits. While the service is unreachable, the view keeps the last snapshot and shows the error in
- * the last line.
+ * Shows snapshots until the user quits. While the service is unreachable, the view keeps the last snapshot and shows the error in the last line.
  *
- * @returns The signal that ended the view; undefined after q
+ * @returns The signal that ended the view. Undefined after the key q
  * @throws CommandError if the service rejects the key
  */
 async function showLive(reader: Reader, first: Snapshot, options: LiveOptions): Promise<NodeJS.Signals | undefined> {
@@ -113,7 +112,7 @@ class Live {
       while (!this.#stop.signal.aborted) {
         // The promise is replaced before drawing, so that a change while drawing causes another frame.
         this.#changed = Promise.withResolvers()
-        // The last column stays empty: "clear to end of line" would erase a character in it.
+        // The last column stays empty, because "clear to end of line" would erase a character in it.
         const frame = { columns: out.columns - 1, rows: out.rows, view: this.#view, url, readError: this.#readError }
         await screen.draw(frameOf(this.#snapshot, frame))
         await this.#changed.promise
@@ -123,7 +122,7 @@ class Live {
     return this.#signal
   }
 
-  /** Never throws: an error is displayed, or ends the view. */
+  /** Reads snapshots until the view ends. Never throws, because an error is displayed or ends the view. */
   async #readPeriodically(): Promise<void> {
     const { signal } = this.#stop
     for (;;) {

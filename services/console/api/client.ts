@@ -15,7 +15,7 @@ import type { ModelListAnswer } from '#schemas/answers/models.ts'
 import { syncClock } from './clock.ts'
 
 export type Job = z.infer<typeof JobAnswer>
-/** A durable job as operators see it: without input and output. */
+/** A durable job in the form for operators, without input and output. */
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 export type AnyJob = Job | OperatorJob
 export type JobInput = z.infer<typeof JobInputAnswer>
@@ -85,20 +85,20 @@ interface RequestOptions {
   readonly body?: unknown
   readonly signal?: AbortSignal
   readonly headers?: Readonly<Record<string, string>>
-  /** Default: the key of the session. */
+  /** API key of the request. Default: the key of the session. */
   readonly key?: string
   /** Error statuses that are returned to the caller as a response instead of an error. */
   readonly expects?: readonly number[]
 }
 
-/** Timeout of a GET. Limited, because pages poll, and the next poll waits for the previous response. */
+/** Timeout of a GET in ms. The next poll of a page waits for the previous response. */
 const READ_TIMEOUT_MS = 15_000
 const RETRY_DELAY_MS = 2_000
 
 /**
  * Sends a request with the key of this tab. If the service rejects this key with 401, then the tab is signed out.
  *
- * @throws ApiFailure for an error status; TypeError without a connection
+ * @throws ApiFailure for an error status. TypeError without a connection
  */
 export async function fetchApi(
   path: string,
@@ -137,10 +137,7 @@ export async function trySignIn(key: string): Promise<void> {
   signIn(key, await fetchJson<OwnKey>('/v1/key', { key }))
 }
 
-/**
- * Loads the permissions of a key restored from session storage. Until the service responds, the key is treated as one without the `admin`
- * scope.
- */
+/** Loads the permissions of a key from session storage. Until the service responds, the key is treated as one without the `admin` scope. */
 export async function loadOwnKey(): Promise<void> {
   while (!ownKey.value && apiKey.value) {
     const isLoaded = await fetchJson<OwnKey>('/v1/key').then(
@@ -175,7 +172,7 @@ async function failureOf(response: Response): Promise<ApiFailure> {
 }
 
 const PAGE_SIZE = 50
-/** Maximum number of pages. Limited, because every refresh requests all loaded pages again. */
+/** Maximum number of pages, because every refresh requests all loaded pages again. */
 const PAGES_MAX = 10
 
 /** A paginated list of the API. Contains the pages that the user has loaded so far, in the order of the API. */
@@ -227,7 +224,7 @@ export class Pages<Item extends { readonly id: string }> {
   }
 }
 
-/** The parsed data of each server-sent event, until the stream ends or sends `[DONE]`. */
+/** Yields the parsed data of each server-sent event, until the stream ends or sends `[DONE]`. */
 export async function* eventsOf(response: Response): AsyncGenerator<Record<string, unknown>> {
   if (!response.body) return
   const events = response.body.pipeThrough(new TextDecoderStream() as never).pipeThrough(new EventSourceParserStream())
@@ -246,7 +243,9 @@ export async function* eventsOf(response: Response): AsyncGenerator<Record<strin
 /** Last key to which the service refused the list of models with 403. The list is not requested again with this key. */
 let rejectedKey = ''
 
-/** The models that the key can call, one entry per id and alias. Empty for a key with the `admin` scope alone. */
+/**
+ * Returns the models that the key can call, one entry per id and alias. Empty for a key with only the `admin` scope.
+ */
 export async function fetchModels(abort: AbortSignal): Promise<readonly Model[]> {
   if (apiKey.value === rejectedKey || canCall.value === false) return []
   return await fetchJson<Page<Model>>('/v1/models', { signal: abort }).then(

@@ -62,7 +62,7 @@ export function offsetText(seconds: number): string {
   return `+${Math.floor(seconds / length)} ${unit}${rest > 0 ? ` ${rest} ${below}` : ''}`
 }
 
-/** A latency, such as `120 ms` or `2.5 s`; a dash if unknown. */
+/** Formats a latency, such as `120 ms` or `2.5 s`. A dash if unknown. */
 export function latencyText(seconds: number | undefined): string {
   if (seconds === undefined) return '–'
   if (!Number.isFinite(seconds)) return '> 10 min'

@@ -8,7 +8,7 @@ export interface Sample {
 
 export class Metrics {
   readonly #byName = new Map<string, Sample[]>()
-  /** Index by model, built per metric name on first use. Without it, a page with thousands of models scans all samples per model. */
+  /** Samples by model, built per metric name on first use. Otherwise a page with thousands of models would scan all samples per model. */
   readonly #byModel = new Map<string, Map<string, Sample[]>>()
 
   constructor(text: string) {
@@ -52,7 +52,7 @@ function labelsOf(text: string): Record<string, string> {
 /**
  * Scrapes the process that serves this page and records the result for {@link earlierScrape}.
  *
- * @returns Undefined if the metrics are served on METRICS_PORT only. A key with the `admin` scope reads them from the admin API instead.
+ * @returns Undefined if the metrics are served on METRICS_PORT only. For a key with the `admin` scope, the admin API is used instead.
  * @throws ApiFailure, TypeError
  */
 export async function fetchMetrics(abort: AbortSignal): Promise<Metrics | undefined> {
@@ -66,7 +66,7 @@ export async function fetchMetrics(abort: AbortSignal): Promise<Metrics | undefi
   return now
 }
 
-/** Records a scrape, at most one per 10 s, and drops those older than five minutes. @param atMs Time of the scrape */
+/** Records a scrape, at most one per 10 s, and drops scrapes older than five minutes. @param atMs Time of the scrape */
 export function recordScrape(now: Metrics, atMs: number): void {
   const last = history.at(-1)
   // After a restart, earlier counters are higher than current ones and would give negative differences.
@@ -76,23 +76,21 @@ export function recordScrape(now: Metrics, atMs: number): void {
     history.push({ atMs, metrics: now })
 }
 
-/** Whether this port does not serve the metrics (404). If so, the metrics are not requested again. */
+/** Whether this port does not serve the metrics (404), so that they are not requested again. */
 let isElsewhere = false
 
 const WINDOW_MS = 300_000
-/** Minimum interval between recorded scrapes. Limited, because with many models a scrape has megabytes. */
+/** Minimum interval between recorded scrapes, in ms, because with many models a scrape has megabytes. */
 const SCRAPE_INTERVAL_MS = 10_000
 const history: { readonly atMs: number; readonly metrics: Metrics }[] = []
 
-/** The oldest recorded scrape of the last five minutes, or undefined if there is none before `now`. */
+/** Returns the oldest recorded scrape of the last five minutes. Undefined if there is none before `now`. */
 export function earlierScrape(now: Metrics): Metrics | undefined {
   const [oldest] = history
   return oldest?.metrics === now ? undefined : oldest?.metrics
 }
 
-/**
- * Quantiles in seconds, over the last five minutes. If nothing finished in this time, then they cover all runs since the process started.
- */
+/** Quantiles in seconds, over the last five minutes. If no run finished in this time, then they cover all runs since the process started. */
 export interface Latency {
   readonly p50: number | undefined
   readonly p95: number | undefined
@@ -104,11 +102,11 @@ export function latencyOf(name: string, labels: Readonly<Record<string, string>>
 }
 
 /**
- * A quantile of the observations between two scrapes, or of all observations if there was none in between. Interpolates linearly
- * within a bucket, like `histogram_quantile` of Prometheus.
+ * Returns a quantile of the observations between two scrapes, or of all observations if there was none in between. Interpolates linearly within a
+ * bucket, like `histogram_quantile` of Prometheus.
  *
  * @param share 0.5 for the median
- * @returns Seconds; infinite beyond the last bound; undefined without observations
+ * @returns Seconds. Infinite beyond the last bound, and undefined without observations
  */
 function quantile(
   name: string,
@@ -136,7 +134,7 @@ function quantile(
 }
 
 /**
- * Load progress of a model, 0 to 1. The metric exists only for models that had to be loaded. Any other model of a pool that this process
+ * Returns the load progress of a model, 0 to 1. The metric exists only for models that had to be loaded. Any other model of a pool that this process
  * runs counts as loaded.
  *
  * @returns Undefined if this process does not run the pool

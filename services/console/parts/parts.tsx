@@ -92,7 +92,7 @@ export function Dialog({ title, onClose, children }: DialogProps) {
 }
 
 interface ConfirmProps {
-  /** Label of both buttons, such as `Pause`. */
+  /** Verb on both buttons, such as `Pause`. */
   readonly verb: string
   /** Object of the verb, such as a model id. */
   readonly what: string
@@ -185,7 +185,7 @@ export function CopyButton({ text, label }: { readonly text: string; readonly la
   )
 }
 
-/** Without TLS a page has no clipboard API, except on localhost. Such a page copies a selection with the deprecated `execCommand`. */
+/** Copies a text. Without TLS, a page has no clipboard API except on localhost, so it copies a selection with the deprecated `execCommand`. */
 async function copyText(text: string, button: HTMLElement): Promise<boolean> {
   if (isSecureContext && navigator.clipboard) {
     return await navigator.clipboard.writeText(text).then(
@@ -242,7 +242,7 @@ export function Status({ status }: { readonly status: string }) {
 
 interface TableProps {
   readonly label: string
-  /** Column heads. An empty head belongs to a column of buttons. */
+  /** Column heads. A column of buttons has an empty head. */
   readonly columns: readonly string[]
   readonly children: ComponentChildren
 }
@@ -273,10 +273,7 @@ export function Cell({ column = '', children }: { readonly column?: string; read
   )
 }
 
-/**
- * Playground form for each capability of a model, in order of precedence. If a model has several of these capabilities, then the first one
- * in this list decides.
- */
+/** Playground form for each capability of a model, in order of precedence. */
 const FORM_OF = [
   ['chat', 'chat'],
   ['transcription', 'audio'],
@@ -318,7 +315,7 @@ interface PlotProps {
   readonly label: string
   readonly series: readonly Series[]
   readonly samples?: number
-  /** Minimum for the top of the scale, so that small values do not fill the chart. Default: 1. */
+  /** Minimum top of the scale, so that small values do not fill the chart. Default: 1. */
   readonly topMin?: number
   readonly textOf?: (most: number) => string
 }
@@ -357,7 +354,10 @@ function lineOf(values: readonly number[], most: number, samples: number): strin
   return `M${points.join('L')}`
 }
 
-/** Calls `round` now and at an interval while the page is visible. A round in progress suppresses the next one. */
+/**
+ * Calls `round` now and at an interval while the page is visible. While a round is in progress, the next one is
+ * skipped.
+ */
 export function usePoll(
   everyMs: number,
   round: (signal: AbortSignal) => Promise<void>,

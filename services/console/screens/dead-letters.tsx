@@ -67,7 +67,7 @@ function PoolFilter({ pool }: { readonly pool: string }) {
       ({ data }) => {
         pools.value = data.map(({ id }) => id)
       },
-      // An error is ignored, because the filter is optional: without it, the page shows all pools.
+      // An error is ignored, because the page works without the filter and then shows all pools.
       () => {},
     )
   }, [pools])
@@ -147,7 +147,7 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
   )
 }
 
-/** The id of a job, as a link if the job is durable. Other jobs have no page. */
+/** Shows the id of a job, as a link if the job is durable. Other jobs have no page. */
 function JobName({ id, isDurable }: { readonly id: string; readonly isDurable: boolean }) {
   if (!isDurable) return <code>{id}</code>
   return (
@@ -300,10 +300,7 @@ class DeadLetterList {
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly pool: string
-  /**
-   * Ids of the dead letters that were discarded on this page. A response to an older request can still contain them, so they are filtered
-   * out.
-   */
+  /** Ids of the dead letters that were discarded on this page. The response to an older request can still contain them, so they are filtered out. */
   readonly #discarded = new Set<string>()
   #last: string | null = null
 
@@ -314,8 +311,8 @@ class DeadLetterList {
   async refresh(abort: AbortSignal): Promise<void> {
     try {
       const page = await this.#page({}, abort)
-      // If more new records arrived than a page holds, then some are missing between this page and the loaded ones. The list then starts
-      // again from this page.
+      // If more new records arrived than fit into a page, then some are missing between this page and the loaded ones. The list then starts again
+      // from this page.
       const isGap = page.has_more && !page.data.some(({ id }) => this.letters.value.some((known) => known.id === id))
       if (!this.isLoaded.value || isGap) this.#restart(page)
       else this.#merge(page.data)

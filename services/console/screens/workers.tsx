@@ -160,7 +160,7 @@ async function setDrained({ id }: Worker, isDrained: boolean): Promise<void> {
 
 function stateOf({ slots, suspected, draining, running }: Worker): string {
   if (suspected) return 'unresponsive'
-  // The ingress and the scheduler have no slots, so they can only be alive.
+  // The ingress and the scheduler have no slots, so their only state besides `unresponsive` is `alive`.
   if (slots === 0) return 'alive'
   if (draining) return running > 0 ? 'draining' : 'drained'
   return running > 0 ? 'active' : 'idle'

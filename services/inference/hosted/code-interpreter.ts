@@ -3,7 +3,7 @@ import { tolerant } from '#shared/lib/tolerant.ts'
 import { CODE_POINTS_MAX } from '#shared/sandbox/protocol/limits.ts'
 import { type HostedInput, type HostedResult, type HostedRunner, notRun, textField } from './tool.ts'
 
-/** Maximum characters of a program's output in the answer to the caller. The model reads at most {@link READ_CHARS_MAX}. */
+/** Maximum characters of a program's output in the answer to the caller. The model receives at most {@link READ_CHARS_MAX}. */
 const LOGS_CHARS_MAX = 256 * 1024
 const READ_CHARS_MAX = 32 * 1024
 /** Maximum base64 characters of all figures of one call. Figures beyond the maximum are left out. */
@@ -32,8 +32,8 @@ function codeOf(text: string): HostedInput {
   if (code === undefined) return { input: text, problem: 'The arguments must be a JSON object with the string "code".' }
   if (code.trim() === '') return { input: code, problem: 'The code is empty.' }
   if (code.includes('\0')) return { input: code, problem: 'The code contains a NUL character.' }
-  // `length` counts UTF-16 units, so a character outside the BMP counts as two. The check is too strict for such code, which is rare; the
-  // model can then write a shorter program.
+  // `length` counts UTF-16 units, so a character outside the BMP counts as two. For such rare code, the check is too strict, and the model can then
+  // write a shorter program.
   if (code.length > CODE_POINTS_MAX) {
     return { input: code.slice(0, READ_CHARS_MAX), problem: `The code is longer than ${CODE_POINTS_MAX} characters.` }
   }

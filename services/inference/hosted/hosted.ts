@@ -19,7 +19,7 @@ import {
 
 const RESULTS_USUAL = 8
 
-/** Maximum time of a search, including reading the pages found. */
+/** Maximum time of a search in ms, including reading the pages found. */
 const SEARCH_MS_MAX = 60_000
 
 const READ_CHARS_MAX = 32 * 1024
@@ -36,7 +36,7 @@ const searching: HostedRunner = {
     const search = hosted?.search
     const limits = { limit: search?.results_max ?? RESULTS_USUAL, domains: search?.domains ?? { allow: [], deny: [] } }
     const body: SearchRequest = { query, in: tool === 'web_search' ? 'web' : 'documents', ...limits }
-    // No endpoint offers a search alone. The pool and the models of deep research run searches, so the job names that endpoint.
+    // No endpoint offers a search alone. The job has the endpoint of deep research, because the pool and models of deep research run the searches.
     const endpoint = '/v1/deep-research'
     const model = search?.model ?? ''
     return { endpoint, kind: 'search', pool: 'research', model, body, deadlineInMs: SEARCH_MS_MAX }
@@ -60,9 +60,9 @@ const searching: HostedRunner = {
  * key, so an attempt that repeats a round publishes nothing twice.
  */
 
-/** Maximum rounds of one answer. Limited, because some models would call tools forever. */
+/** Maximum rounds of one answer, because some models would call tools forever. */
 const ROUNDS_MAX = 20
-/** Maximum tool calls that run per round. Further calls are not run; the model receives an error as their result. */
+/** Maximum tool calls that run per round. For further calls, the model receives an error as their result. */
 const CALLS_IN_FLIGHT_MAX = 16
 
 export type Generate = (request: GenerateRequest, context: AttemptContext) => AsyncIterable<GenerateEvent>
@@ -74,10 +74,10 @@ const RUNNERS: Readonly<Record<HostedTool, HostedRunner>> = {
 }
 
 /**
- * Alternates between the model and its tool calls until the model answers or calls a function of its caller. After the last permitted call
- * the model runs once more, without tools.
+ * Alternates between the model and its tool calls until the model answers or calls a function of its caller. After the last permitted call, the model
+ * runs once more, without tools.
  *
- * @throws ServiceError The model's error; `timeout` if the deadline passed while a tool ran
+ * @throws ServiceError The model's error. `timeout` if the deadline passed while a tool ran
  */
 export async function* generateHosted(
   generate: Generate,
@@ -158,10 +158,10 @@ class HostedAnswer {
       const spoken = new OutputBuffer()
       for await (const event of this.#generate(request, { ...this.#context, signal })) {
         spoken.push(event)
-        // Without `stream` the caller receives the whole answer at once, so nothing is published early.
+        // Without `stream`, the caller receives the whole answer at once, so no event is published early.
         if (request.stream) await published.receive(event)
       }
-      // An engine that returns without an error when aborted has not completed its answer.
+      // An engine that returns without an error after an abort has not completed its answer.
       signal.throwIfAborted()
       return { value: spoken.takeAll() }
     })
@@ -216,13 +216,13 @@ class HostedAnswer {
     this.#request = {
       ...this.#request,
       turns: [...turns, { role: 'assistant', parts: [...round.parts, ...calls] }, ...answers],
-      // The forced call was made in this round. With an unchanged tool choice the model would be forced to call again in each round.
+      // The forced call was made in this round. With an unchanged tool choice, the model would be forced to call again in each round.
       tool_choice: isForced ? { type: 'auto' } : tool_choice,
     }
   }
 }
 
-/** If the model still calls tools in a round without tools, then there is no answer, and the finish reason is `length`. */
+/** Returns the finish event. If the model calls tools even in the round without tools, then there is no answer, and the reason is `length`. */
 function finishOf({ finish }: Round, isAnswer: boolean): GenerateEvent {
   return isAnswer ? finish : { ...finish, reason: 'length', calls_full: true }
 }
@@ -235,12 +235,11 @@ function resultEvent(run: number, { status, output }: HostedResult): GenerateEve
   return { type: 'hosted_result', choice: 0, run, status, output }
 }
 
-/** Buffers the output of one round. The output must fit into a recorded step; larger output is rejected. */
+/** Buffers the output of one round. The output must fit into a recorded step, so larger output is rejected. */
 export class OutputBuffer {
   readonly #events = new EventBuffer(mergeGenerateEvents)
   #bytes = 0
 
-  /** @throws ServiceError `answer_too_large` */
   push(event: GenerateEvent): void {
     this.#events.push(event)
     const hasOnlyText = 'text' in event && !(event.type === 'text' && event.logprobs)
@@ -271,13 +270,13 @@ interface HostedCall {
 }
 
 interface Round {
-  /** Text, refusals and reasoning; in the first round also the start event. */
+  /** Text, refusals and reasoning of the round. In the first round also the start event. */
   readonly text: readonly GenerateEvent[]
   readonly hosted: readonly HostedCall[]
   readonly functions: readonly GenerateEvent[]
   readonly finish: Extract<GenerateEvent, { type: 'finish' }>
   readonly usage: Usage
-  /** The text and reasoning as parts of the conversation that the next round reads. Calls are added separately. */
+  /** Text and reasoning as parts of the conversation for the next round. Calls are added separately. */
   readonly parts: readonly Part[]
 }
 
@@ -315,7 +314,7 @@ function readRound(events: readonly GenerateEvent[], tools: readonly HostedTool[
 function withoutHosted(request: GenerateRequest): GenerateRequest {
   const hosted: readonly string[] = request.hosted?.tools ?? []
   const functions = request.tools.map(({ name }) => name).filter((name) => !hosted.includes(name))
-  // The tools stay declared: servers refuse conversations with calls of undeclared tools.
+  // The tools stay declared, because servers refuse conversations with calls of undeclared tools.
   if (functions.length === 0) return { ...request, tool_choice: { type: 'none' }, allowed_tools: undefined }
   return { ...request, tool_choice: { type: 'auto' }, allowed_tools: functions }
 }

@@ -3,13 +3,13 @@ import type { Composition } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
 
 /**
- * Maximum pieces of one answer that are published while the model generates. Limited, because each piece is a recorded step. Later text
- * is published at the end of its round.
+ * Maximum pieces of one answer that are published while the model generates, because each piece is a recorded step. Later text is published at the
+ * end of its round.
  */
 const PIECES_MAX = 600
 /**
- * Initial interval between two pieces. The interval grows by {@link PIECE_MS} after every {@link PACE_PIECES} pieces, so that a long
- * answer does not use up its pieces early.
+ * Initial interval between two pieces, in ms. The interval grows by this amount after every {@link PACE_PIECES} pieces, so that a long answer does
+ * not use up its pieces early.
  */
 const PIECE_MS = 100
 const PACE_PIECES = 20
@@ -24,11 +24,11 @@ export interface DeltaInterval {
 /**
  * Publishes the output of one round while the model still generates (docs/internals/design.md, Composed jobs).
  *
- * Each published piece is stored. If a worker stops within a round, then the next attempt publishes the stored pieces under the same keys.
- * Subscribers thus do not receive them again. This attempt then runs the model again.
+ * Each published piece is stored. If a worker stops within a round, then the next attempt publishes the stored pieces under their original keys.
+ * Subscribers therefore do not receive them again. The attempt then runs the model again.
  *
- * While the new output equals the stored output, nothing is published. At the first difference a `cut` event discards the published text,
- * and all of the new text follows.
+ * While the new output equals the stored output, no event is published. At the first difference, a `cut` event discards the published text, and all
+ * of the new text follows.
  */
 export class ResumableStream {
   readonly #composition: Composition
@@ -36,7 +36,7 @@ export class ResumableStream {
   readonly #pace: DeltaInterval
   #pieces = 0
   #published: GenerateEvent[] = []
-  /** Events generated in this attempt and not published yet. While {@link #isBehind} is true: all events of this attempt. */
+  /** Events generated in this attempt that are not published yet. While {@link #isBehind} is true: all events of this attempt. */
   #pending: GenerateEvent[] = []
   /** Whether earlier attempts published text that this attempt has not generated again yet. */
   #isBehind = false
@@ -106,18 +106,18 @@ export class ResumableStream {
 }
 
 /**
- * Result of comparing a new run of the model with the events that were published. `within`: the new text is a prefix of the published text.
- * `beyond`: the new text continues the published text. `parted`: the texts differ.
+ * Result of comparing a new run of the model with the published events. `within`: the new text is a prefix of the published text. `beyond`: the new
+ * text continues the published text. `parted`: the texts differ.
  */
 interface Rest {
   readonly state: 'within' | 'beyond' | 'parted'
-  /** With `beyond`: the events that follow the published ones. */
+  /** Events that follow the published ones, if `state` is `beyond`. */
   readonly rest: GenerateEvent[]
 }
 
 /**
- * Whether events of this type are published while the model generates. Tool calls are published when they run, finish and usage events at
- * the end of the answer.
+ * Whether events of this type are published while the model generates. Tool calls are published when they run, and finish and usage events at the end
+ * of the answer.
  */
 function wasSent({ type }: GenerateEvent): boolean {
   return type !== 'tool_call' && type !== 'tool_arguments' && type !== 'finish' && type !== 'usage'
@@ -146,7 +146,7 @@ function restOf(published: readonly GenerateEvent[], generated: readonly Generat
   return { state: 'beyond', rest: words.slice(at) }
 }
 
-/** Length of the common prefix if one text is a prefix of the other; undefined if the texts differ. */
+/** Returns the length of the common prefix if one text is a prefix of the other. Undefined if the texts differ. */
 function sharedOf(a: GenerateEvent, b: GenerateEvent): number | undefined {
   if (a.type !== b.type || !('text' in a) || !('text' in b)) {
     return JSON.stringify(a) === JSON.stringify(b) ? 0 : undefined
@@ -156,7 +156,7 @@ function sharedOf(a: GenerateEvent, b: GenerateEvent): number | undefined {
   return a.text.slice(0, length) === b.text.slice(0, length) ? length : undefined
 }
 
-/** An event with only the signature of a reasoning text, if this text was published without its signature. */
+/** Returns an event with only the signature of a reasoning text, if the text was published without its signature. */
 function signatureOf(published: GenerateEvent, generated: GenerateEvent, length: number): GenerateEvent | undefined {
   if (published.type !== 'reasoning' || generated.type !== 'reasoning' || generated.signature === undefined)
     return undefined

@@ -33,7 +33,7 @@ export function notRun(problem: string): HostedResult {
 }
 
 export function textField(json: string, name: string): string | undefined {
-  // Invalid JSON is no error here: the model receives the problem as the result of its call.
+  // Invalid JSON is no error here, because the model receives the problem as the result of its call.
   const value = objectIn(json)?.[name]
   return typeof value === 'string' ? value.toWellFormed() : undefined
 }

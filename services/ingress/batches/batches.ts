@@ -270,7 +270,7 @@ function countsOf({ result, begun }: BatchDetails, counts: ChildCounts | undefin
   return { total, completed, failed: total - completed }
 }
 
-/** Rate and estimated end while the requests run; null before and after. */
+/** Rate and estimated end while the requests run. Null before and after. */
 function progressOf(status: string, counts: ChildCounts | undefined): object | null {
   if (status !== 'in_progress' || !counts) return null
   const { requests_per_second = null, estimated_end_at = null } = counts

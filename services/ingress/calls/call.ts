@@ -238,7 +238,7 @@ export interface JobEndpoint {
    * @throws ServiceError as `getModel`
    */
   requireModel?(context: IngressContext, caller: Caller, model: string): void
-  /** Whether the answer to this body can be streamed. If so, streaming is the default over a WebSocket. */
+  /** Whether the answer to this body can be streamed. Such an answer is streamed by default over a WebSocket. */
   canStream?(body: Record<string, unknown>): boolean
   readBody?(context: IngressContext, call: Call, req: IncomingMessage): Promise<unknown>
   prepare(context: IngressContext, caller: Caller, body: unknown): PreparedCall | Promise<PreparedCall>
@@ -281,7 +281,7 @@ export interface Reply {
   /**
    * Sets the form of the answer, so that keep-alives can be sent while the caller waits.
    *
-   * @param failed Returns the error frame of a stream that fails after its head; default: the frame of the API format
+   * @param failed Returns the error frame of a stream that fails after its head. Default: the frame of the API format
    * @param waitsFor Returns what a stream waits for before its first output, which is sent as a comment; see {@link StreamOptions}
    */
   open(form: ReplyForm, failed?: (error: ServiceError) => Frame, waitsFor?: () => string | undefined): void
@@ -329,7 +329,7 @@ export interface Output {
 
 interface StreamOptions {
   readonly onEvent?: (event: unknown) => void
-  /** Reason why the job waits, such as its queue position; undefined if the job runs. Called once per second before the first output. */
+  /** Reason why the job waits, such as its queue position. Undefined if the job runs. Called once per second before the first output. */
   readonly waitsFor?: () => string | undefined
 }
 

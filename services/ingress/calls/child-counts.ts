@@ -129,7 +129,7 @@ function sumOf(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0)
 }
 
-/** The limit or budget for which the next requests of a batch wait; null if there is none. */
+/** Limit or budget for which the next requests of a batch wait. Null if there is none. */
 export async function waitingFor(
   { store }: IngressContext,
   { id, tenant }: DurableJob,

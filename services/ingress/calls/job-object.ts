@@ -16,7 +16,7 @@ export interface ChildCounts {
   readonly completed: number
   /** Failed, cancelled or expired. */
   readonly failed: number
-  /** Requests that ended per second over the last minutes. Null without a basis; absent unless a batch runs. */
+  /** Requests that ended per second over the last minutes. Null if no request has ended. Absent unless a batch runs. */
   readonly requests_per_second?: number | null
   /** Unix seconds. Null without a basis. */
   readonly estimated_end_at?: number | null

@@ -6,9 +6,9 @@ export interface Bounds {
   readonly pages: number
   readonly tokens: number
   readonly usd: number
-  /** Time from the start of the first attempt after which the run stops gathering and writes its report. */
+  /** Time in seconds from the start of the first attempt after which the run stops gathering and writes its report. */
   readonly seconds: number
-  /** Maximum rounds of searching and reading. Each round adds queries from the results of the previous one. */
+  /** Maximum rounds of searching and reading. Each round adds queries from the results of the previous round. */
   readonly rounds: number
   readonly queries: number
   /** Maximum claims of a report that is written without a model. */
@@ -22,8 +22,8 @@ const EFFORTS: Readonly<Record<ResearchEffort, Bounds>> = {
 }
 
 /**
- * Combines the limits of the effort level with those of the request. The request can lower `searches` and `tokens` below the limits of the
- * level. The request can also lower or raise sources, seconds and cost.
+ * Combines the limits of the effort level with those of the request. The request can only lower `searches` and `tokens`, and can lower or raise
+ * sources, seconds and cost.
  */
 export function boundsOf(effort: ResearchEffort, limits: ResearchLimits): Bounds {
   const own = EFFORTS[effort]
@@ -40,10 +40,10 @@ export function boundsOf(effort: ResearchEffort, limits: ResearchLimits): Bounds
 export type Unit = 'searches' | 'pages' | 'tokens' | 'usd'
 
 /**
- * The remaining budget of a run. Each amount is reserved before the work and settled afterwards, so concurrent calls cannot spend the
- * same remainder twice. Example: with 1,000 tokens left, two concurrent calls that reserve 600 each do not both start.
+ * The remaining budget of a run. Each amount is reserved before the work and settled afterwards, so concurrent calls cannot spend the same remainder
+ * twice. Example: with 1,000 tokens left, two concurrent calls that reserve 600 each do not both start.
  *
- * A replayed step reserves and settles like an executed one. A resumed run therefore takes the same decisions.
+ * A replayed step reserves and settles like an executed step, so a resumed run makes equal decisions.
  */
 export class Budget {
   readonly bounds: Bounds
@@ -57,7 +57,7 @@ export class Budget {
     return this.#used
   }
 
-  /** Reserves all amounts. If one exceeds its remainder, then nothing is reserved. @returns Whether the amounts were reserved */
+  /** Reserves all amounts, or none if one exceeds its remainder. @returns Whether the amounts were reserved */
   reserve(amounts: Partial<Record<Unit, number>>): boolean {
     const units = Object.entries(amounts) as [Unit, number][]
     const fits = units.every(([unit, amount]) => this.#used[unit] + amount <= this.bounds[unit])

@@ -2,8 +2,8 @@ import type { ResearchStop } from '#schemas/kinds/research.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
 /**
- * The deadline of a run. Decisions that depend on the time are recorded as steps. A resumed run replays them and reads the real clock
- * only after its last recorded step. Without the record, a run resumed after its deadline would skip work that it had already done.
+ * The deadline of a run. Decisions that depend on the time are recorded as steps. A resumed run replays these steps and reads the real clock only
+ * after its last recorded step. Without the record, a run resumed after its deadline would skip work that it had already done.
  */
 export class Clock {
   readonly composition: Composition
@@ -20,12 +20,11 @@ export class Clock {
     this.#endsAtMs = startedAtMs + this.#seconds * 1_000
   }
 
-  /** Total time limit of the run, in milliseconds. The deadline of the job may be earlier. */
   get totalMs(): number {
     return this.#seconds * 1_000
   }
 
-  /** Milliseconds until the run must start to write its report; at least 1. */
+  /** Time in ms until the run must start to write its report, at least 1. */
   get remainingMs(): number {
     return Math.max(1, Math.min(this.composition.wrapUpAtMs, this.#endsAtMs) - Date.now())
   }
@@ -39,7 +38,7 @@ export class Clock {
     return (await this.composition.step('clock', { at }, async () => ({ value: this.#stopReason() }))) ?? undefined
   }
 
-  /** Aborts when the run is cancelled. The run then writes its report from the sources it has. */
+  /** Aborts when the run is cancelled. The run then writes its report from the sources read so far. */
   get cancelled(): AbortSignal {
     return this.composition.cancelled
   }

@@ -18,12 +18,12 @@ export type AnswerType =
   | 'list'
   | 'definition'
   | 'default'
-/** If a question asks for one of these types, then a text without it is no answer. */
+/** Types of answers that a text must contain if the question asks for them. */
 export type RequiredType = 'date' | 'number' | 'person'
 
 const REQUIRED: readonly RequiredType[] = ['date', 'number', 'person']
 
-/** Phrases for a value that the user did not set: `if I give no value`, `I never changed anything`. */
+/** Matches phrases for a value that the user did not set: `if I give no value`, `I never changed anything`. */
 const UNSET =
   /\b(?:out of the box|freshly installed|unless (?:I|you|one|we|it is|otherwise|configured|set|changed)|not (?:set|given|specified|configured|changed)|(?:give|set|specify|pass|choose|configure|change)s?\b.{0,20} (?:no|none|nothing)\b|(?:never|(?:do|did|have)(?: not|n't)) (?:set|give|given|specify|specified|pass|customi[sz]ed?|configured?|changed?|touched?)|without (?:setting|giving|specifying|passing|configuring|changing))/i
 
@@ -63,7 +63,7 @@ const YEAR = /\b(?:1[5-9]|20)\d\d\b/
 const DATE = new RegExp(String.raw`${YEAR.source}|['’]\d\d\b|\b\d+\.\d|\b(?:${MONTH})\b`, 'i')
 const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
-/** Two capitalized words in a row. The first word must not be an article, pronoun or preposition. */
+/** Matches two capitalized words in a row. The first word must not be an article, pronoun or preposition. */
 const PERSON =
   /\b(?!(?:The|An?|This|That|These|Those|It|All|Each|No|In|On|At|By|For|From|If|When|See|Note)\b)\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/u
 const FOUND: Readonly<Record<AnswerType, RegExp>> = {
@@ -93,7 +93,7 @@ const TYPES = Object.keys(ASKED) as AnswerType[]
 
 const PRICE =
   /\b(?:price|fee|cost|salary|preis|kostet|kosten|prix|coûte|precio|cuesta|prezzo|costa|preço|custa)\b|цена|стоит|价格|售价|多少(?:元|钱|錢)|価格|何円|가격/iu
-/** Each pair has two patterns. The first matches question words of a measure; the second matches a value in a unit of that measure. */
+/** Pairs of patterns. The first matches question words of a measure, and the second a value in a unit of that measure. */
 const MEASURES: readonly (readonly [RegExp, RegExp])[] = [
   [
     /\bhow (?:long|often|old|soon|fast|quickly)\b|\b(?:timeout|duration|interval|delay|period)\b/i,
@@ -162,7 +162,7 @@ const FORMS: Readonly<Record<AnswerForm, { readonly pattern: RegExp; readonly ot
   },
 }
 
-/** Returns the form for which a question asks. A noun counts after the first question word, so the search takes linear time. */
+/** Returns the form for which a question asks. The noun must follow the first question word, so the search takes linear time. */
 export function answerFormOf(question: string): AnswerForm | undefined {
   return ASKED_FORMS.find(([, word, noun]) => {
     const at = question.search(word)
@@ -199,12 +199,12 @@ function definitionFit(text: string, question: string): number {
 
 const COUNTED = /\bhow many ((?:\p{L}+ ){0,2}?\p{L}{3,})/iu
 
-/** Nouns of a question whose answer needs a unit. A number without a unit of the measure rates only 0.4. */
+/** Matches nouns of a question whose answer needs a unit. A number without a unit of the measure rates only 0.4. */
 const UNIT_REQUIRED = new RegExp(
   String.raw`\b(?:timeout|duration|interval|delay|period|percentage)\b|${PRICE.source}`,
   'iu',
 )
-/** Words that mark a default value. If a question asks for a default, then a number without such a word rates at most 0.5. */
+/** Matches words that mark a default value. If a question asks for a default, then a number without such a word rates at most 0.5. */
 const DEFAULT = /\b(?:defaults?|initial(?:ly)?|preset|standard)\b/i
 
 function numberFit(text: string, question: string): number {

@@ -30,9 +30,8 @@ import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 /**
- * Minimum shares of the idf weight for other languages than English, whose stop words and endings are known less well.
- * `SHORT_FOREIGN_TYPED_MASS_MIN` applies to questions of any length that ask for a date or a number; the other value applies to short
- * questions.
+ * Minimum shares of the idf weight for other languages than English, whose stop words and endings are covered less well.
+ * `SHORT_FOREIGN_TYPED_MASS_MIN` applies to questions of any length that ask for a date or a number, and the other value to short questions.
  */
 const SHORT_FOREIGN_MASS_MIN = 0.5
 const SHORT_FOREIGN_TYPED_MASS_MIN = 0.4
@@ -64,7 +63,10 @@ const PASSAGES_MAX = 150
 export interface Part {
   readonly text: string
   readonly terms: readonly string[]
-  /** If the part has names, then only passages of sources that contain the rarest name. Otherwise all passages. */
+  /**
+   * Passages that may contain the answer. If the part has names, then only passages of sources that contain the rarest
+   * name.
+   */
   readonly passages: readonly CountedPassage[]
   readonly names: ReadonlySet<string>
   /** Exact strings, such as versions, that an answer or the text around the answer must contain. */
@@ -161,9 +163,7 @@ export function isAnchored(
   return isCompared ? anchors.some(stands) : anchors.every(stands)
 }
 
-/**
- * Yields each group of neighbouring sentences: its text, the labels above it, and a function that returns the credit of a term (0 to 1).
- */
+/** Yields each group of neighbouring sentences: its text, the labels above it, and a function that returns the credit of a term (0 to 1). */
 function* together(
   { source, heading, sentences: all }: CountedPassage,
   asked: QueryTerms,
@@ -198,7 +198,7 @@ function creditOf(terms: Iterable<string>, weights: Weights, holds: (term: strin
   return all === 0 ? 0 : held / all
 }
 
-/** Returns the passages of sources that contain the rarest of the names. Without names, returns all passages. */
+/** Returns the passages of sources that contain the rarest of the names. Without names, all passages are returned. */
 function* namedPassages(
   names: readonly string[],
   passages: readonly CountedPassage[],

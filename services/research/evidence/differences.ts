@@ -12,8 +12,8 @@ export interface Difference {
 
 const DIFFERENCES_MAX = 3
 /**
- * A quote is compared with the answer only if three conditions show that both have one subject. The score of the quote is lower by at most
- * 1.5. The quote has at least 75 % of the question terms in the answer. The sentence alone has at least 30 % of the question's terms.
+ * Conditions under which a quote has the subject of the answer, so that its values are compared. The score of the quote is lower by at most 1.5. The
+ * quote has at least 75 % of the question terms in the answer. The sentence alone has at least 30 % of the question's terms.
  */
 const SCORE_LOSS_MAX = 1.5
 const SHARED_MIN = 0.75

@@ -3,7 +3,7 @@ import type { Quote } from './evidence.ts'
 export interface Claim {
   readonly text: string
   readonly quotes: readonly Quote[]
-  /** Subject shown before a statement that does not name it, such as the term of a definition or the header of a table. */
+  /** Subject shown before a statement that lacks its subject, such as the term of a definition or the header of a table. */
   readonly context?: string
 }
 
@@ -22,7 +22,10 @@ export function claimsOf({ summary, sections, differences = [] }: Draft): Claim[
   return [...summary, ...sections.flatMap(({ claims }) => claims), ...differences]
 }
 
-/** Removes the least important claim: the last one of the sections. If no section is left, removes a difference, then a summary claim. */
+/**
+ * Removes the least important claim: the last claim of the sections. If no section is left, then a difference is removed, and at last a summary
+ * claim.
+ */
 export function withoutLast(draft: Draft): Draft {
   const { sections, differences = [], summary } = draft
   const last = sections.at(-1)

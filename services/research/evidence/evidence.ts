@@ -53,28 +53,30 @@ export interface Evidence {
   readonly gaps: readonly string[]
 }
 
-/** The sentences of the 64 best passages are scored. In addition, up to 8 passages of each of the 8 best sources are scored. */
+/** Number of best passages whose sentences are scored. In addition, up to 8 passages of each of the 8 best sources are scored. */
 const PASSAGES_MAX = 64
 const BEST_SOURCES = 8
 const SOURCE_PASSAGES = 8
-/** A source is dropped if its best passage contains less than 55 % of the idf weight that the best passage of all sources contains. */
+/** Minimum ratio of a source's best idf weight to the best idf weight of all sources. A source below this ratio is dropped. */
 const SOURCE_SHARE_MIN = 0.55
 /**
  * Minimum share of the idf weight of the question's terms that a sentence and its surroundings (label, heading, title, neighbours) must
  * contain.
  */
 const SENTENCE_MASS_MIN = 0.05
-/**
- * When sentences are scored for one part of the question, the weights of terms that only other parts contain are multiplied by this factor.
- */
+/** Factor for the weights of terms that only other parts of the question contain, when sentences are scored for one part. */
 const OTHER_PARTS = 0.4
-/** Factor for the noun after `which` or `what`: an answer to "which city" names a city and may lack the word "city". */
+/**
+ * Factor for the noun after `which` or `what`, because an answer to "which city" contains a city and may lack the word
+ * "city".
+ */
 const KIND = 0.5
 
 /**
  * Finds the sentences that answer a question. Yields to the event loop between passages.
  *
- * 1. If an anchor of the question is in no source, or if the sources do not answer (see `answerable.ts`), then only gaps are returned.
+ * 1. Only gaps are returned if the sources do not answer (see `answerable.ts`), or if an anchor of the question is in no source. An anchor is an
+ *    exact string such as a version.
  * 2. The best passages are chosen, and further passages of the best sources.
  * 3. Each sentence of the chosen passages is scored against each part of the question (see `signals.ts`).
  *
@@ -121,7 +123,7 @@ export function* findEvidence(
   return { candidates: merged(parts), parts, gaps }
 }
 
-/** Whether a part contains a word that the corpus lacks. A word with synonyms does not count, nor does the noun after `which` or `what`. */
+/** Whether a part contains a word that the corpus lacks. Words with synonyms, and the noun after `which` or `what`, do not count. */
 function asksForAbsent({ text, terms, isEnglish }: Part, absent: ReadonlySet<string>): boolean {
   const kind = kindTermOf(text)
   return isEnglish && terms.some((term) => absent.has(term) && term !== kind && synonymsOf(term).size === 0)
@@ -260,7 +262,7 @@ function contextOf(
     const held = wanted.asked.termsIn(text)
     return sentence?.isRow || wanted.terms.some((term) => held.has(term) && !own.has(term))
   })
-  // A line such as `Default: 0` does not name its subject. The heading above it does, so the heading is shown with the quote.
+  // The subject of a line such as `Default: 0` is in the heading above it, so the heading is shown with the quote.
   const subject = sentence && STATED_VALUE.test(sentence.text) && isForReaders(heading) ? [heading] : []
   const context = [...subject, ...shown.map(({ text }) => text)]
     .map((text) => text.replace(/\s*[.:：¶]$/u, ''))
@@ -295,8 +297,8 @@ function byScore(a: Candidate, b: Candidate): number {
 /**
  * Returns the clauses that no passage answers, and the words of the question that no passage contains.
  *
- * Returns nothing if the question's script does not separate words, because missing words cannot be determined. Returns nothing if a
- * question in another language than English shares no word with the passages, because the sources may be in a different language.
+ * The result is empty if the question's script does not separate words, because missing words cannot be determined. The sources may be in another
+ * language than a question that is not in English. The result is also empty if such a question shares no word with the passages.
  */
 function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Part[]): string[] {
   if (isUndivided(question.text)) return []

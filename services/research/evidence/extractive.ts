@@ -19,14 +19,14 @@ const ANSWER_PROBABILITY_MIN = 0.97
 /** Minimum quotes per part, even if fewer quotes already reach `ANSWER_PROBABILITY_MIN`. */
 const QUOTES_PER_PART_MIN = 4
 const QUOTES_PER_SOURCE_MAX = 4
-/** A quote's score is reduced by this factor times its similarity to the most similar quote already chosen (maximal marginal relevance). */
+/** Factor of the similarity to the most similar chosen quote, by which a quote's score is reduced (maximal marginal relevance). */
 const SIMILARITY_PENALTY = 1
 const POOL_MAX = 200
 /** Minimum likelihood of a quote, as a fraction of the best quote's likelihood. Quotes below it are dropped. */
 const SHARE_MIN = 0.1
-/** A quote may be replaced by a longer one that begins with it. The score of the longer quote may be lower by at most this value. */
+/** Maximum loss of score if a quote is replaced with a longer quote that begins with it. */
 const GROWTH_LOSS_MAX = 1
-/** Two sentences are treated as repeats of each other if the Jaccard similarity of their terms reaches this value. */
+/** Minimum Jaccard similarity of the terms of two sentences at which they count as repeats of each other. */
 const REPEAT_SIMILARITY_MIN = 0.75
 
 export function writeExtractive({ parts, gaps }: Evidence, claimsMax: number): Draft {
@@ -116,7 +116,9 @@ function nextOf(pool: readonly Candidate[], chosen: readonly Candidate[]): Candi
   return next
 }
 
-/** Replaces a quote by a longer one that also contains the next sentence, if the longer quote scores nearly as well. */
+/**
+ * Replaces a quote with a longer quote that also contains the next sentence, if the longer quote scores nearly as well.
+ */
 function grown(quote: Candidate, pool: readonly Candidate[], chosen: readonly Candidate[]): Candidate {
   const longer = pool.find(({ source, start, end, score }) => {
     return source === quote.source && start === quote.start && end > quote.end && score >= quote.score - GROWTH_LOSS_MAX

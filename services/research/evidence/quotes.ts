@@ -4,18 +4,18 @@ import { QUOTE_CHARS_MAX, type Sentence } from '#shared/search/text/sentences.ts
 
 const PRONOUN =
   /^(?:it|its|they|their|them|this|these|that|those|he|she|his|her|such|then|there|both|so|but|and|or|else|here)\b/i
-/** Phrases that refer to the previous sentence: `that Office`, `in these cases`, `the latter`. */
+/** Matches phrases that refer to the previous sentence: `that Office`, `in these cases`, `the latter`. */
 const REFERENCE =
   /\b(?:this|that|these|those|such)\s+\p{Lu}\p{L}+|^(?:\p{L}+\s+){0,3}(?:this|these|those|such)\s+\p{L}{3,}|\b(?:the latter|the former|the same|thereof|therein)\b/u
 
-/** A quotable piece of a passage: one sentence, preceded by the previous sentence if the quoted one refers to it. */
+/** A quotable piece of a passage: one sentence, preceded by the previous sentence if it refers to that sentence. */
 export interface Quotable {
   readonly at: number
   readonly start: number
   readonly end: number
   readonly text: string
   readonly hasReference: boolean
-  /** True if the sentence refers to the previous one and the quote omits the previous one. */
+  /** True if the sentence refers to the previous sentence and the quote omits that sentence. */
   readonly lacksReferent: boolean
   /** True for a line of code that is quoted without the sentence that introduces it. */
   readonly isCode: boolean
@@ -58,8 +58,8 @@ export function isCodeLike(text: string): boolean {
 }
 
 /**
- * Whether a sentence is quoted together with the previous one. A line of code is joined with the sentence that introduces it. A sentence
- * that refers to the previous one is joined if both are in one paragraph, because text between paragraphs may be missing.
+ * Whether a sentence is quoted together with the previous one. A line of code is joined with the sentence that introduces it. A sentence that refers
+ * to the previous sentence is joined with it if both are in one paragraph, because text between paragraphs may be missing.
  */
 function isJoined(text: string, before: Sentence, sentence: Sentence): boolean {
   if (before.isCode || before.isLabel || !isForReaders(before.text)) return false

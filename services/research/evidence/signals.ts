@@ -1,17 +1,17 @@
 /*
- * Scores how well one sentence answers a question. Signals between 0 and 1 describe the sentence; their weighted sum is its score.
+ * Scores how well one sentence answers a question. Signals between 0 and 1 describe the sentence, and their weighted sum is its score.
  *
- * Each term of the question counts with its idf weight, multiplied by a credit for the position at which the term was found. The credit is
- * 1 in the sentence. The credit is lower in the sentence's label, table header or heading, or in the previous sentence to which the
- * sentence refers. Example for the question "What is the default of shared_buffers?":
+ * Each term of the question counts with its idf weight, multiplied by a credit for the position at which the term was found. The credit is 1 in the
+ * sentence. The credit is lower in the sentence's label, table header or heading, or in the previous sentence to which the sentence refers. Example
+ * for the question "What is the default of shared_buffers?":
  *
  *     shared_buffers (integer)
  *     The default is typically 128 megabytes.
  *
- * The second line is the answer, though it contains only one of the two terms. The label above it supplies the other one.
+ * The second line is the answer, although it contains only one of the two terms. The label above it supplies the second term.
  *
- * The weights come from a softmax regression over 142 questions of three sets (`bench/quality`). The predicted event is that a sentence states
- * a requested fact. The weights are scaled so that the score is a log-odds.
+ * The weights come from a softmax regression over 142 questions of three sets (`bench/quality`). The predicted event is that a sentence states a
+ * requested fact. The weights are scaled so that the score is a log-odds.
  */
 import { bm25, type CountedPassage, massOf } from '#services/research/question/passages.ts'
 import type { Anchor, Weights } from '#services/research/question/question.ts'
@@ -42,11 +42,11 @@ const HEADING = 0.6
 const TITLE = 0.35
 const NEIGHBOUR = 0.3
 const LABEL_CHARS_MAX = 120
-/** If a question asks for a definition, then a sentence with at least this {@link labelFit} counts as the definition. */
+/** Minimum {@link labelFit} with which a sentence counts as the definition, if a question asks for a definition. */
 const DEFINED_LABEL_MIN = 0.35
 /** Number of UTF-16 units at which the length signal reaches 1. */
 const LENGTH_CHARS = 500
-/** The window signal covers this number of sentences before and after the sentence. */
+/** Number of sentences before and after the sentence that the window signal covers. */
 const WINDOW = 3
 /** Distance from the start of the document, in UTF-16 units, at which the position signal is 0.5. */
 const POSITION_CHARS = 4_000
@@ -64,7 +64,7 @@ const WEIGHTS = {
   passage: 1.51,
   /** Share of the question's weight in the best passage of the source. */
   source: 0.52,
-  /** 1 / (1 + rank) of the source; the source of the best passage has rank 0. */
+  /** 1 / (1 + rank) of the source. The source of the best passage has rank 0. */
   sourceRank: 0.49,
   /** Share of the question's weight in the sentences of the window. */
   window: 0.83,
@@ -73,7 +73,7 @@ const WEIGHTS = {
   length: -0.47,
   /** Share of the question's terms that are neither in the sentence nor around it. */
   missing: -0.9,
-  /** Similarity of label or heading to a question that asks for a definition or a default value, see {@link labelFit}. Otherwise 0. */
+  /** Similarity of label or heading to a question that asks for a definition or a default value (see {@link labelFit}). Otherwise 0. */
   labelAsked: 1.29,
   /** 1 for a line that states a value, such as `Default: 0`, if the question asks for a value. */
   value: 0.95,
@@ -83,9 +83,11 @@ const WEIGHTS = {
   row: 0.45,
   /** Share of the numbers in the question that the sentence contains. Years do not count. */
   numbers: 0.82,
-  /** Set by hand, because the reader does not see the previous sentence. */
+  /** Weight set by hand, because the reader does not see the previous sentence. */
   lacksReferent: -0.5,
-  /** Share of the anchors missing in and around the sentence. Set by hand: a fact of 2024 does not answer a question about 2021. */
+  /**
+   * Share of the anchors missing in and around the sentence. The weight is set by hand, because a fact of 2024 does not answer a question about 2021.
+   */
   unanchored: -2,
 }
 const BIAS = -5.6

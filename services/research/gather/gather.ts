@@ -13,7 +13,7 @@ const FRESH =
   /\b(?:latest|newest|most recent|recent|recently|current|currently|nowadays|today|up[- ]to[- ]date|this (?:year|month|week)|as of)\b/i
 const YEAR = /\b(?:19|20)\d\d\b/g
 
-/** A failed call is retried once, by default after 500 ms. If the server's Retry-After exceeds 5 s, then there is no retry. */
+/** Maximum attempts of a call, and delay in ms before the retry. If the server's Retry-After exceeds 5 s, then there is no retry. */
 const ATTEMPTS_MAX = 2
 const RETRY_DELAY_MS = 500
 const RETRY_AFTER_MS_MAX = 5_000
@@ -24,8 +24,8 @@ const RRF_K = 60
 /** Maximum pages per host and round, so that one site cannot fill the report. */
 const PER_HOST_MAX = 3
 /**
- * Two texts may be copies of each other only if the shorter one has at least 90 % of the length of the longer one. Up to 200 UTF-16 units
- * of further difference are ignored, because copies may have different headers and footers.
+ * Minimum ratio of lengths, and ignored difference in UTF-16 units, of two texts that may be copies of each other. Copies may have different headers
+ * and footers.
  */
 const LENGTH_RATIO_MIN = 0.9
 const LENGTH_SLACK = 200
@@ -65,7 +65,7 @@ export class Gathering {
   unread = 0
   /** True if a cancel interrupted a search or a read. Some results are then missing, although no call has failed. */
   isCut = false
-  /** Progress of an index that is searched although it is incomplete; undefined if all indexes are complete. */
+  /** Progress of an index that is searched although it is incomplete. Undefined if all indexes are complete. */
   indexing: IndexProgress | undefined
   #failure: ServiceError | undefined
   readonly #freshness: Freshness | undefined
@@ -166,7 +166,7 @@ export class Gathering {
   }
 
   /**
-   * Runs a backend call, with retries, as a recorded step. A backend error is returned; any other error is thrown.
+   * Runs a backend call, with retries, as a recorded step. A backend error is returned. Any other error is thrown.
    *
    * @returns The result or the failure. If a cancel interrupted the call, then both are undefined.
    */
@@ -253,7 +253,7 @@ async function inGroups<T, R>(items: readonly T[], work: (item: T) => Promise<R>
  * Runs a call with a timeout per try. A retryable error is retried once, unless its Retry-After exceeds 5 s or the remaining time.
  *
  * @param leftMs Time limit for all tries together, in milliseconds.
- * @throws ServiceError of the last try; the signal's reason
+ * @throws ServiceError of the last try, or the signal's reason
  */
 async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: AbortSignal, leftMs: number): Promise<T> {
   const endsAtMs = Date.now() + leftMs
@@ -282,9 +282,8 @@ async function withRetry<T>(run: (signal: AbortSignal) => Promise<T>, signal: Ab
 type Freshness = <T extends { readonly hit: Hit }>(found: readonly T[]) => T[]
 
 /**
- * Returns a function that selects hits by their date; undefined if the question does not mention time. Words such as "latest" sort the
- * newest hits first. A year in the question selects the hits of that year. Local files count as undated, because a file's date may be that
- * of its copy.
+ * Returns a function that selects hits by their date. Undefined if the question does not mention time. Words such as "latest" sort the newest hits
+ * first. A year in the question selects the hits of that year. Local files count as undated, because a file's date may be that of its copy.
  */
 function freshnessOf(question: string): Freshness | undefined {
   if (FRESH.test(question)) return newestFirst

@@ -1,16 +1,16 @@
 import type { Clock } from '#services/research/budget/clock.ts'
 import type { IndexProgress, SearchBackend } from '#shared/search/search.ts'
 
-/** Each index is polled at most twice, for at most 3 s each. The polls of an index use at most 40 % of the run's time. */
+/** Maximum duration in ms and number of polls per index. The polls of an index use at most 40 % of the run's time. */
 const POLL_INTERVAL_MS = 3_000
 const POLLS_MAX = 2
 const TIME_SHARE = 0.4
 
 /**
- * Waits a few seconds for indexes that are incomplete, such as after the first start with a large folder, and yields their progress. Each
- * wait is a recorded step, so that a resumed run yields the same events.
+ * Waits a few seconds for indexes that are incomplete, such as after the first start with a large folder, and yields their progress. Each wait is a
+ * recorded step, so that a resumed run yields the same events.
  *
- * @returns Progress of an index that is still incomplete; undefined if all indexes are complete
+ * @returns Progress of an index that is still incomplete. Undefined if all indexes are complete
  * @throws The signal's reason
  */
 export async function* waitForIndexes(

@@ -1,15 +1,15 @@
 import type { Clock } from '#services/research/budget/clock.ts'
 import type { SearchBackend, TermCounts } from '#shared/search/search.ts'
 
-/** The word counts may take at most 10 s and at most half of the run's remaining time. */
+/** Maximum time in ms for the word counts, which may also take at most half of the run's remaining time. */
 const COUNT_TIMEOUT_MS = 10_000
 const TIME_SHARE = 0.5
 
 /**
  * Counts how many passages of the corpus contain each word. The result, including a timeout, is a recorded step.
  *
- * @returns The counts; undefined if there are several backends, or if the backend cannot count its whole corpus in time
- * @throws ServiceError of the backend; the signal's reason
+ * @returns The counts. Undefined if there are several backends, or if the backend cannot count its whole corpus in time
+ * @throws ServiceError of the backend, or the signal's reason
  */
 export async function fetchTermCounts(
   backends: readonly SearchBackend[],

@@ -9,7 +9,7 @@ const TITLE_WEIGHT = 4
 const HEADING_WEIGHT = 2
 /** Weight of one occurrence of a synonym, which is weaker evidence than the term itself. */
 const SYNONYM_WEIGHT = 0.5
-/** Parameters of BM25: K1 saturates the frequency of a term, B normalizes by the length of the passage. */
+/** Parameters of BM25. K1 saturates the frequency of a term, and B normalizes by the length of the passage. */
 const K1 = 1.2
 const B = 0.75
 /** Typical number of terms of a passage. */
@@ -22,7 +22,7 @@ export interface CountedPassage extends Passage {
   /** Terms of the passage's sentences, heading and context. Terms of the title are not included. */
   readonly terms: ReadonlySet<string>
   readonly similar: ReadonlySet<string>
-  /** Term → sum of the weights of its occurrences, including the title. */
+  /** For each term, the sum of the weights of its occurrences, including those in the title. */
   readonly counts: ReadonlyMap<string, number>
   readonly length: number
 }
@@ -68,8 +68,8 @@ export function weightsIn(terms: readonly string[], passages: readonly CountedPa
 }
 
 /**
- * Ranks passages, best first. Several BM25 rankings are fused by reciprocal rank fusion. There is one ranking by all terms of the
- * question, one by each clause, and one by each pair of the three rarest terms. A passage that answers only one clause can thus still rank high.
+ * Ranks passages, best first. Several BM25 rankings are fused by reciprocal rank fusion. There is one ranking by all terms of the question, one by
+ * each clause, and one by each pair of the three rarest terms. A passage that answers only one clause can therefore still rank high.
  */
 export function* rankPassages(
   question: Question,
@@ -120,7 +120,7 @@ export function bm25(terms: readonly string[], { counts, length }: CountedPassag
   return score
 }
 
-/** Breaks ties by URL and offset, so that the order is deterministic. */
+/** Compares by score. Ties are broken by URL and offset, so that the order is deterministic. */
 function byScore([a, scoreA]: [CountedPassage, number], [b, scoreB]: [CountedPassage, number]): number {
   if (scoreA !== scoreB) return scoreB - scoreA
   if (a.source.url !== b.source.url) return a.source.url < b.source.url ? -1 : 1

@@ -5,7 +5,10 @@ import { termOf, termSet } from '#shared/search/text/terms.ts'
 
 const CLAUSES_MAX = 6
 const TERMS_MAX = 40
-/** A question with fewer terms is treated as a follow-up of the previous user turn, as in "and in 2024?". */
+/**
+ * Minimum terms of a question. With fewer terms, a question is treated as a follow-up of the previous user turn, as in
+ * "and in 2024?".
+ */
 const OWN_TERMS_MIN = 3
 const WORDS_PER_YIELD = 50
 const CLAUSES_PER_YIELD = 10
@@ -67,7 +70,9 @@ function* clausesOf(question: string, language: Language): Generator<void, Claus
   return clauses
 }
 
-/** Returns no clause for a text with fewer than two different words, because a single word is not a question. */
+/**
+ * Makes a clause. A text with fewer than two different words gives no clause, because a single word is not a question.
+ */
 function clauseOf(text: string, language: Language): Clause[] {
   const words = new Map<string, string>()
   for (const { term, word } of queryTermsOf(text, language)) if (!words.has(term)) words.set(term, word)
@@ -94,7 +99,7 @@ export function searchFormOf(term: string, word: string): string {
   return termOf(word) === term ? word : term
 }
 
-/** Names within a sentence. Matches capitalized words, optionally followed by a number, and versions: `Debian 13`, `Wayland`, `2.39`. */
+/** Matches names within a sentence: capitalized words, optionally followed by a number, and versions. Examples: `Debian 13`, `Wayland`, `2.39`. */
 const NAME = /(?<=[\p{Ll}\p{N},;:)’']\s)(?:\p{Lu}[\p{L}\p{N}+#-]+\s+\d[\d.]*\d|\p{Lu}[\p{L}\p{N}+#-]+|\d+(?:\.\d+)+)/gu
 
 /** Matches a platform such as "on Debian". Most documents about a program do not mention the platform, so an answer need not contain it. */
@@ -115,7 +120,7 @@ export interface Anchor {
 }
 
 const IDENTIFIER = /(?<![\w-])(?:--[a-z][\w-]+|\w+(?:_\w+)+|[a-z]+\d*[A-Z]\w*|\p{Lu}[\p{L}\d]*\/\d[\d.]*)/gu
-/** A hyphenated name followed by the noun that says what it is, such as `repo-create` in 'the `repo-create` command'. */
+/** Matches a hyphenated name followed by a noun for its type, such as `repo-create` in 'the `repo-create` command'. */
 const HYPHENATED =
   /(?<![\w-])[a-z]\w*(?:-\w+)+(?=[’'"`]? (?:command|option|directive|setting|flag|subcommand|program|module|function|method|parameter|property|attribute|header)s?\b)/giu
 const VERSION = /(?<![\w.,])\d+(?:\.\d+)+(?![\w])/g
@@ -159,7 +164,7 @@ export function weightsOf(terms: readonly string[], { passages, holding }: TermC
   return new Map(terms.map((term, at) => [term, idf(all, holding[at] ?? 0)]))
 }
 
-/** The idf of BM25: ln(1 + (N - n + 0.5) / (n + 0.5)), if n of N passages contain the term. The result is never negative. */
+/** Returns the idf of BM25: ln(1 + (N - n + 0.5) / (n + 0.5)), if n of N passages contain the term. The result is never negative. */
 export function idf(passages: number, holding: number): number {
   return Math.log(1 + (passages - holding + 0.5) / (holding + 0.5))
 }

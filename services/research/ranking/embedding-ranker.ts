@@ -7,12 +7,15 @@ import type { Question } from '#services/research/question/question.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
-/** Only the 64 best passages by words are embedded, together with the question and up to 4 of its parts. */
+/**
+ * Maximum passages that are embedded (the best ones by words), and maximum parts of the question that are embedded with
+ * it.
+ */
 const PASSAGES_MAX = 64
 const PARTS_MAX = 4
 /** Maximum UTF-8 bytes of an embedded text: about 250 tokens of English, and fewer than 512 tokens in any other language. */
 const TEXT_BYTES_MAX = 1_000
-/** Computing the embeddings may take at most 20 % of the run's remaining time and at most 30 s. */
+/** Maximum share of the run's remaining time, and maximum time in ms, for computing the embeddings. */
 const TIME_SHARE = 0.2
 const TIME_MS_MAX = 30_000
 
@@ -27,7 +30,7 @@ export class EmbeddingRanker {
   readonly #budget: Budget
   readonly #model: string
   #similarity: Promise<Similarity | undefined> | undefined
-  /** A sentence for the report that says why vectors were not used. Undefined if vectors were used or not requested yet. */
+  /** A sentence for the report that gives the reason why vectors were not used. Undefined if vectors were used or not requested yet. */
   caveat: string | undefined
   inputTokens = 0
 
@@ -38,10 +41,10 @@ export class EmbeddingRanker {
   }
 
   /**
-   * Merges the rankings by words and by vectors through reciprocal rank fusion. A second call reuses the vectors of the first.
+   * Merges the rankings by words and by vectors through reciprocal rank fusion. A second call reuses the vectors of the first call.
    *
    * @param ranked Passages ranked by words, best first.
-   * @returns The merged ranking; undefined if vectors are not available
+   * @returns The merged ranking. Undefined if vectors are not available
    * @throws The signal's reason
    */
   async rank(

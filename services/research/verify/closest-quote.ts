@@ -4,11 +4,11 @@ import { termSet } from '#shared/search/text/terms.ts'
 import { plain } from './verify.ts'
 
 /**
- * Replaces the quotes of a claim by a closer candidate, if one exists. A candidate with the text of the claim is closer. A candidate is also
- * closer if it shares more terms with the claim than all quotes together.
+ * Replaces the quotes of a claim with a closer candidate, if one exists. A candidate is closer if it contains the text of the claim, or shares more
+ * terms with the claim than all quotes together.
  *
- * Models sometimes cite the wrong quote for a correct statement. The following check compares the claim with the new quote, so an unrelated
- * quote cannot support the claim.
+ * Models sometimes cite the wrong quote for a correct statement. The following check compares the claim with the new quote, so an unrelated quote
+ * cannot support the claim.
  *
  * @param candidates All sentences that were in the model's prompts.
  */

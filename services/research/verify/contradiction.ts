@@ -5,7 +5,10 @@
 
 const NEGATION =
   /\b(?:not|no|never|none|nobody|nothing|neither|nor|without|cannot|nowhere|hardly|rarely|seldom|fails? to|failed to|lacks?|instead of|rather than)\b|n['’]t\b/gi
-/** Words that make a statement universal. A claim may contain such a word only if its quote contains the word too. */
+/**
+ * Matches words that make a statement universal. A claim may contain such a word only if its quote contains the word
+ * too.
+ */
 const UNIVERSAL = /\b(?:all|every|everyone|everything|always|only|entirely|completely|must|guaranteed?|guarantees)\b/gi
 const OPPOSITES: readonly (readonly [RegExp, RegExp])[] = [
   ['allow|permit', 'forb[ia]d|prohibit|prevent|den[iy]|refus|disallow'],
@@ -50,7 +53,7 @@ function isAntonymSwapped(claim: string, quote: string, own: RegExp, other: RegE
   return countOf(own, claim) > countOf(own, quote) && countOf(other, claim) < countOf(other, quote)
 }
 
-/** Whether one text contains a word and the other contains only its negated form, as in `safe` and `unsafe`. */
+/** Whether one text contains a word and the other only its negated form, as in `safe` and `unsafe`. */
 function hasOtherPrefix(claim: string, quote: string): boolean {
   const [own, other] = [wordsOf(claim), wordsOf(quote)]
   const isDenied = (some: ReadonlySet<string>, others: ReadonlySet<string>) =>

@@ -19,7 +19,7 @@ export type Verdict =
 
 const MARKUP = /\]\(|<\w[^>]{0,300}>/
 const NUMBER = /(?<![\p{L}\p{N}_])(\d+(?:[.,:]\d+)*)\s?(%|[\p{L}µ]+)?/gu
-/** Words that limit a statement. A claim that omits such a word of its quote states more than the quote. */
+/** Matches words that limit a statement. A claim that omits such a word of its quote states more than the quote. */
 const QUALIFIER =
   /\b(?:if|unless|until|except|only|may|might|could|should|would|when|while|where|sometimes|often|usually|mostly|almost|about|up to|at least|at most|allegedly|claims?|claimed|reportedly|planned|proposed)\b/gi
 
@@ -88,7 +88,7 @@ export function verifyClaim(claim: string, quotes: readonly string[]): Verdict {
   return { verdict: 'supported' }
 }
 
-/** Whether a text contains an address or markup. Only the report's own code may add these, so models and sources must not. */
+/** Whether a text contains an address or markup. Only the report's own code may add them, so texts of models and sources must not contain any. */
 export function hasLink(text: string): boolean {
   return hasAddress(text) || MARKUP.test(text)
 }
@@ -104,7 +104,7 @@ function nearest(claim: string, quotes: readonly string[]): string {
   return quotes[shared.indexOf(Math.max(...shared))] ?? ''
 }
 
-/** Detects names and numbers in a different order than in the quote. Example: "A is 5 and B is 7" does not support "B is 5". */
+/** Returns a name or number whose order differs from that in the quote. Example: "A is 5 and B is 7" does not support "B is 5". */
 function reorderedIn(claim: string, quote: string): string | undefined {
   const [own, other] = [[...wordsIn(claim)], [...wordsIn(quote)]]
   const names = new Set([...namesIn(claim), ...namesIn(quote)])

@@ -36,8 +36,8 @@ const Completion = z.looseObject({
 /**
  * Calls a model through child jobs and parses its answers as JSON. A malformed answer is sent back to the model once for correction.
  *
- * The result is undefined if the model failed, its answer is malformed twice, the budget is used up or the time is over. The caller then
- * continues without the model.
+ * The result is undefined if the model failed, its answer is malformed twice, or the budget or the time is used up. The caller then continues without
+ * the model.
  */
 export class Asker {
   readonly #composition: Composition
@@ -63,7 +63,7 @@ export class Asker {
 
   async askAll<T>(asks: readonly Ask<T>[]): Promise<(T | undefined)[]> {
     const [any] = asks
-    // The decision to stop is a recorded step, so a replay takes the same decision.
+    // The decision to stop is a recorded step, so that a replay makes an equal decision.
     if (!any || (await this.#clock.stop(`ask.${any.key}`))) return asks.map(() => undefined)
     const first = await this.#send(asks.map((ask) => this.#childOf(ask)))
     const read = asks.map((ask, at) => readAnswer(first[at], ask.schema))
@@ -79,7 +79,7 @@ export class Asker {
     return read.map((each) => (each && 'value' in each ? each.value : undefined))
   }
 
-  /** Submits the child jobs that the budget covers, and waits. @returns One end per child; undefined for a child that was not covered */
+  /** Submits the child jobs that the budget covers, and waits. @returns One end per child. Undefined for a child that was not covered */
   async #send(children: readonly ChildJob[]): Promise<(ChildEnd | undefined)[]> {
     const paid = children.map((child) => this.#budget.reserve({ tokens: tokensOf(child) }))
     const ids = await Promise.all(children.map((child, at) => (paid[at] ? this.#composition.submit(child) : undefined)))
@@ -126,7 +126,7 @@ export class Asker {
 
   #repairRequest<T>(ask: Ask<T>, { text, problem }: { text: string; problem: string }): ChildJob {
     const shown = text.slice(0, SHOWN_CHARS_MAX).toWellFormed() || '(nothing)'
-    // The validation message is cut, because it may list thousands of unknown keys of the answer.
+    // The validation message is truncated, because it may list thousands of unknown keys of the answer.
     const what = problem.slice(0, PROBLEM_CHARS_MAX).toWellFormed()
     const told = `That is not the JSON object that was asked for: ${what}. Answer again, with the JSON object alone.`
     const turns: GenerateRequest['turns'] = [

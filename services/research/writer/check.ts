@@ -24,7 +24,7 @@ interface Checked {
 }
 
 /**
- * Checks claims against their quotes. The model rewrites each failed claim once; then the claim is checked again.
+ * Checks claims against their quotes. The model rewrites each failed claim once, and the claim is then checked again.
  *
  * @returns One entry per claim, in order: the claim, possibly rewritten, or undefined if its quotes do not support it
  */

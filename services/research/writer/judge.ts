@@ -2,7 +2,7 @@ import { z } from 'zod'
 import type { Claim } from '#services/research/evidence/draft.ts'
 import type { Ask, Asker } from './ask.ts'
 
-/** Decision of the judge on a claim. `unchecked`: the judge gave no clear verdict, or was too late. */
+/** Decision of the judge on a claim. `unchecked`: the judge gave no clear verdict, or none in time. */
 export type Judgement = 'supported' | 'not_supported' | 'unchecked'
 
 export type Judge = (claims: readonly Claim[], round: string) => Promise<Judgement[]>

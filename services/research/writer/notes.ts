@@ -34,9 +34,9 @@ export interface PartNotes {
 }
 
 /**
- * Calls a model once per part to derive claims from quotes. Each claim names the ids of its quotes.
+ * Calls a model once per part to derive claims from quotes. Each claim contains the ids of its quotes.
  *
- * @returns Parts that have claims; undefined if every call failed
+ * @returns Parts that have claims. Undefined if every call failed
  */
 export async function takeNotes(
   asker: Asker,

@@ -6,7 +6,7 @@ import type { Asker } from './ask.ts'
 const PARTS_MAX = 5
 const QUERIES_MAX = 3
 const TEXT_CHARS_MAX = 300
-/** Maximum share of the remaining time for the plan; the rest is for searching, reading and writing. */
+/** Maximum share of the remaining time for the plan. The rest is for searching, reading and writing. */
 const TIME_SHARE = 0.3
 
 const Text = z.string().min(1).max(TEXT_CHARS_MAX)
@@ -32,7 +32,7 @@ export async function planResearch(asker: Asker, { question, context }: Research
     tokensMax: 1_500,
     timeShare: TIME_SHARE,
   })
-  // A model can only have copied an address from the conversation. A query with it would find that page, so the part is dropped.
+  // A model can only have copied an address from the conversation. A query with the address would find that page, so the part is dropped.
   const parts = plan?.parts.filter((part) => ![part.question, ...part.queries].some(hasLink))
   return parts === undefined || parts.length === 0 ? undefined : { parts }
 }

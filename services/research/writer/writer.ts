@@ -45,12 +45,12 @@ export interface Assignment {
 /**
  * Writes a draft with a model, in three steps:
  * 1. Notes: the model derives claims from quotes, each with the ids of its quotes.
- * 2. Compose: the model writes a report whose sentences name claims.
+ * 2. Compose: the model writes a report whose sentences refer to claims.
  * 3. Check: every sentence is checked against its quotes and, if it fails, rewritten once.
  *
- * A sentence that fails twice is replaced by its first quote, or removed if that quote is already in the report.
+ * A sentence that fails twice is replaced with its first quote, or removed if that quote is already in the report.
  *
- * @returns The draft; undefined if the model fails or no sentence is supported. The report then consists of quotes.
+ * @returns The draft. Undefined if the model fails or no sentence is supported. The report then consists of quotes.
  */
 export async function writeByModel(
   asker: Asker,
@@ -131,7 +131,10 @@ function keyOf({ source, start }: Claim['quotes'][number]): string {
   return `${source.sha256} ${start}`
 }
 
-/** Replaces a title with a link or a new number by "More". Titles have no citations, so they must not state facts. */
+/**
+ * Replaces a title that contains a link or a new number with "More". Titles have no citations, so they must not state
+ * facts.
+ */
 function titleOf(title: string, question: string): string {
   const asked = numbersIn(question).map(({ value }) => value)
   const isNew = numbersIn(title).some(({ value }) => !asked.includes(value))

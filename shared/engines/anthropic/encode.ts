@@ -82,7 +82,7 @@ function temperature({ temperature }: GenerateRequest): number | undefined {
 /**
  * Encodes the tools. The API cannot restrict the choice to some tools, so tools that are not allowed are left out.
  *
- * @param extra Fields of the client's tool_choice that the internal request cannot represent, which are passed on unchanged.
+ * @param extra Fields of the client's tool_choice that the internal request cannot represent, which are sent unchanged.
  */
 function tools(request: GenerateRequest, extra: unknown): object {
   const allowed = request.allowed_tools
@@ -120,8 +120,8 @@ function toolChoice(request: GenerateRequest): object | undefined {
 }
 
 /**
- * Thinking options that the caller sent in this API's form are passed on. Options from the internal form override them, because the ingress may have
- * clamped those.
+ * Thinking options that the caller sent in this API's form are sent unchanged. Options from the internal form override them, because the ingress may
+ * have clamped those.
  */
 function thinking(request: GenerateRequest, extra: unknown): object | undefined {
   const own = thinkingOf(request)

@@ -24,7 +24,7 @@ const ABOUT_TEXT = /^input(\[|$)/
  * 1. While no call runs, an input is sent at once, so a lone caller does not wait.
  * 2. Otherwise an input waits up to `waitMs`, or until the batch is full. If `callsMax` calls are running, then the input waits until one ends. A
  *    slow engine therefore gets full batches.
- * 3. A batch takes one input of each job in turn. The last free call is reserved for jobs without a running call. A job of thousands of inputs
+ * 3. A batch takes one input of each job in rotation. The last free call is reserved for jobs without a running call. A job of thousands of inputs
  *    therefore does not delay a job of a single text.
  * 4. If there are many jobs, then a batch takes inputs of at most half of them. The engine works on one half while the callers of the other half read
  *    their answers and submit new jobs. Otherwise all callers would do this at the same time, and the engine would idle.

@@ -17,7 +17,7 @@ const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
  * Encodes the body of POST /chat/completions for an upstream with OpenAI's API.
  *
  * OpenAI's own servers and compatible servers differ in a few fields, and the base URL decides which form is sent. Unknown fields of a request of the
- * same API are passed on, but never override a known field.
+ * same API are sent unchanged, but never override a known field.
  *
  * @throws ServiceError for a parameter that the API lacks
  */
@@ -116,8 +116,8 @@ function allowedTools(request: GenerateRequest, allowed: readonly string[]): unk
 }
 
 /**
- * Requests usage in the stream, unless the configuration disables this. Other stream options of the caller are passed on if the upstream has the same
- * API.
+ * Requests usage in the stream, unless the configuration disables this. Other stream options of the caller are sent unchanged if the upstream has the
+ * same API.
  */
 function streamOptions(request: GenerateRequest, config: UpstreamConfig): object | undefined {
   if (!request.stream) return undefined

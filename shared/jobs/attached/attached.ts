@@ -178,7 +178,7 @@ export class AttachedJobs implements JobOwner {
     this.onOutcome(job, { type: 'cancelled', error })
   }
 
-  /** Reason why a job without output waits, as text for its caller; undefined if the job has output, or runs in a slot. */
+  /** Reason why a job without output waits, as text for its caller. Undefined if the job has output, or runs in a slot. */
   waitOf(job: AttachedJob): string | undefined {
     if (job.state === 'done' || job.firstOutputAtMs !== undefined) return undefined
     const { pool, model } = job.envelope
@@ -364,7 +364,7 @@ export class AttachedJobs implements JobOwner {
     this.#options.observer.onEnd(job, end, shown)
   }
 
-  /** Error for a job whose deadline ended while every worker with its model prepared the model; undefined if a worker is ready. */
+  /** Error for a job whose deadline ended while every worker with its model prepared the model. Undefined if a worker is ready. */
   #unpreparedError({ envelope: { pool, model }, firstOutputAtMs }: AttachedJob): ErrorBody | undefined {
     const preparing = this.presence.preparing(pool, model)
     if (!preparing || firstOutputAtMs !== undefined) return undefined

@@ -4,8 +4,8 @@
  * The problem: the queue of the broker serves jobs in order of arrival. If every job were sent at once, then one tenant could delay all others.
  *
  * How it works: a job is published at once if no other job waits and the prefetch allows one more. Otherwise the job waits in the fair queue of its
- * pool (`tenant-dispatcher.ts`), which releases jobs of all tenants in turn. The prefetch of an ingress is its share of the free slots, or of a
- * quarter of all slots if that is more. In a full pool, a new call therefore waits behind few other jobs. Several ingresses divide the slots by
+ * pool (`tenant-dispatcher.ts`), which releases one job of each tenant in rotation. The prefetch of an ingress is its share of the free slots, or of
+ * a quarter of all slots if that is more. In a full pool, a new call therefore waits behind few other jobs. Several ingresses divide the slots by
  * tenant.
  *
  * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. The body of a waiting job is stored

@@ -202,7 +202,7 @@ class AttemptEvents implements ReportedEvents {
 /**
  * Events of an attempt whose ingress is in the same process, numbered from 1.
  *
- * Events of one socket read are merged and passed on before the next socket is read. A burst over many streams is therefore delivered in order, and
+ * Events of one socket read are merged and delivered before the next socket is read. A burst over many streams is therefore delivered in order, and
  * no token waits for tokens of another stream. Slow readers cause no backlog here, because the ingress buffers their output and pauses the attempt.
  */
 class LocalEvents implements ReportedEvents {

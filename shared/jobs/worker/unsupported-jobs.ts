@@ -122,8 +122,8 @@ export class UnsupportedJobs {
 }
 
 /**
- * Error for a kind that no worker supports. The Retry-After exceeds the period in which an ingress retries, because every live worker has been tried
- * by then.
+ * Error for a kind that no worker supports. The Retry-After exceeds the period in which an ingress retries, because every live worker has already
+ * rejected the job.
  */
 const UNKNOWN_KIND: ErrorBody = {
   code: 'overloaded',

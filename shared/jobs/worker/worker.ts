@@ -81,7 +81,7 @@ interface WorkerOptions {
   readonly bodyBudgetBytes: number
   readonly upstreams?: UpstreamFleet | undefined
   readonly pauses?: Pauses | undefined
-  /** Models whose calls wait for a download or a build on this worker; default: none. */
+  /** Models whose calls wait for a download or a build on this worker. Default: none. */
   readonly preparing?: (() => NonNullable<Capacity['preparing']>) | undefined
   /** Called if the consume loop failed permanently: the process must exit. */
   readonly onFatal: (error: unknown) => void

@@ -1,4 +1,4 @@
-/** The document does not have its declared type or is broken. The message is shown to the caller. */
+/** Thrown if the document is broken or does not have its declared type. The message is shown to the caller. */
 export class Unreadable extends Error {}
 
 /** Bytes at the start of a document that may declare its encoding (HTML, 4.2.5.4 Specifying the document's character encoding). */
@@ -7,10 +7,10 @@ const HEAD_BYTES = 1_024
 /**
  * Decodes a document.
  *
- * The first known encoding counts, in this order: byte order mark, HTTP's `charset`, declaration in the document,
+ * The first known encoding is used, in this order: byte order mark, HTTP's `charset`, declaration in the document,
  * UTF-8. Invalid UTF-8 is decoded as Windows-1252.
  *
- * @param bytesMax Maximum bytes that are decoded; a character that is cut there is omitted.
+ * @param bytesMax Maximum bytes that are decoded. A character that is split there is omitted.
  * @throws Unreadable if the document is binary
  */
 export function decodeText(whole: Uint8Array, charset?: string, bytesMax = Number.POSITIVE_INFINITY): string {
@@ -47,7 +47,7 @@ function known(label: string | undefined): string | undefined {
   }
 }
 
-/** Rejects binary data: encoded text contains no zero bytes. */
+/** Rejects binary data, which is detected by zero bytes. */
 function requireText(bytes: Uint8Array): void {
   if (bytes.includes(0)) throw new Unreadable('The document is binary.')
 }

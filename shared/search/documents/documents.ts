@@ -1,9 +1,9 @@
 /**
- * Reads documents in threads, because a hostile document can block or exhaust the thread that reads it. A thread reads one document at a
- * time. If a document takes too long or too much memory, then its thread ends, and the next document starts a new thread.
+ * Reads documents in threads, because a hostile document can block or exhaust the thread that reads it. A thread reads one document at a time. If a
+ * document takes too long or too much memory, then its thread ends, and the next document starts a new thread.
  *
- * Projects take turns. A project never has all threads. Otherwise 200 documents that each take the whole {@link DOCUMENT_TIMEOUT_MS} would
- * delay the documents of other projects.
+ * Projects are served round robin, and no project gets all threads. Otherwise 200 documents that each take the whole {@link DOCUMENT_TIMEOUT_MS}
+ * would delay the documents of other projects.
  */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
@@ -15,9 +15,9 @@ import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './m
 const DOCUMENT_TIMEOUT_MS = 10_000
 const THREADS_MAX = 4
 const ROBOTS_TIMEOUT_MS = 2_000
-/** Maximum heap of a thread. Reading a page of 5 MB takes about 100 MB. */
+/** Maximum heap of a thread, in MB. Reading a page of 5 MB takes about 100 MB. */
 const HEAP_MB = 384
-/** Maximum size of a thread's buffers, which are not part of its heap. For example, 2 MB of a PDF may unpack to 2 GB. */
+/** Maximum bytes of a thread's buffers, which are outside its heap. For example, 2 MB of a PDF may unpack to 2 GB. */
 const BUFFER_BYTES_MAX = 256 * 1024 * 1024
 const MEASURE_INTERVAL_MS = 50
 /** Maximum waiting documents per project. 12 research runs that each read up to five documents at once need 60. */
@@ -25,10 +25,10 @@ const QUEUED_PER_PROJECT_MAX = 64
 const IDLE_TIMEOUT_MS = 30_000
 
 export interface DocumentReaderOptions {
-  /** Maximum time per document. If a document takes longer, then its thread is replaced. Default: 10 s. */
+  /** Maximum time in ms per document. A thread that takes longer is replaced. Default: 10 s. */
   readonly documentMs?: number
   readonly threads?: number
-  /** Maximum size of a thread's buffers. If the buffers are larger, then the thread is replaced. Default: 256 MiB. */
+  /** Maximum bytes of a thread's buffers. A thread with larger buffers is replaced. Default: 256 MiB. */
   readonly bufferBytesMax?: number
 }
 
@@ -57,8 +57,8 @@ export class DocumentReader {
    * Returns the text of a document.
    *
    * @param project Id of the calling project. Projects share the threads fairly.
-   * @throws ServiceError `unsupported_media_type` if the document does not have its type, or exceeds the time or memory;
-   *   `overloaded` if too many documents of the project wait. Also throws the signal's reason.
+   * @throws ServiceError `unsupported_media_type` if the document does not have its type, or exceeds the time or memory. `overloaded` if too many
+   * documents of the project wait. The signal's reason.
    */
   async read(input: DocumentInput, project: string, signal: AbortSignal): Promise<ReadDocument> {
     const reply = await this.#runTask(input, this.#documentMs, project, signal)
@@ -69,7 +69,7 @@ export class DocumentReader {
   /**
    * Whether a robots.txt allows a page to be read. A robots.txt that takes too long to parse counts as a refusal.
    *
-   * @throws ServiceError `overloaded`; the signal's reason
+   * @throws ServiceError `overloaded`, or the signal's reason
    */
   async isAllowedByRobots(question: RobotsQuestion, project: string, signal: AbortSignal): Promise<boolean> {
     const reply = await this.#runTask(question, ROBOTS_TIMEOUT_MS, project, signal).catch((error: unknown) => {
@@ -177,7 +177,7 @@ class DocumentThread {
     worker.stdout.resume()
     worker.stderr.resume()
     worker.unref()
-    // The thread may end between two documents. Without a listener its error event would end the process.
+    // Without a listener, the error event of a thread that ends between two documents would end the process.
     worker.on('error', () => {})
     worker.on('exit', () => {
       if (this.#worker === worker) this.#worker = undefined
@@ -203,7 +203,7 @@ class DocumentThread {
   }
 }
 
-/** The signal aborts if the buffers of a thread exceed the maximum. The measurement works even if the thread is in an endless loop. */
+/** Measures the buffers of a thread, also if the thread is in an endless loop. The signal aborts if they exceed the maximum. */
 function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: AbortSignal; stop(): void } {
   const isOver = new AbortController()
   const measure = async () => {
@@ -214,7 +214,7 @@ function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: Ab
   return { signal: isOver.signal, stop: () => clearInterval(timer) }
 }
 
-/** Sends one document to the thread. @throws Error if the thread exits without a reply; the signal's reason */
+/** Sends one document to the thread. @throws Error if the thread exits without a reply, or the signal's reason */
 async function replyOf(worker: Worker, task: ThreadTask, signal: AbortSignal): Promise<ThreadReply> {
   const { promise, resolve, reject } = Promise.withResolvers<ThreadReply>()
   const onExit = () => reject(new Error('The thread ended.'))

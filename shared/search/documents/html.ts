@@ -5,9 +5,9 @@ import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { DEPTH_MAX as PAGE_DEPTH_MAX, type ReducedPage, reducePage } from './reduce.ts'
 
 const NODES_MAX = 60_000
-/** Maximum depth of elements that are visited. The parser adds up to 10 levels to the depth of a reduced page. */
+/** Maximum depth of visited elements. The parser adds up to 10 levels to the depth of a reduced page. */
 const DEPTH_MAX = PAGE_DEPTH_MAX + 10
-/** Maximum of elements × depth up to which Readability is used. Readability visits the ancestors of each element several times. */
+/** Maximum product of elements and depth for which Readability is used, because Readability visits the ancestors of each element several times. */
 export const ARTICLE_WORK_MAX = 60_000
 
 const BLOCKS: Readonly<Record<string, BlockType>> = {
@@ -44,9 +44,9 @@ const NESTING = new Set(['BLOCKQUOTE', 'DD', 'LI'])
 
 const AROUND = new Set(['HEADER', 'FOOTER'])
 const AROUND_ROLES = new Set(['navigation', 'banner', 'contentinfo', 'search', 'complementary', 'menu', 'menubar'])
-/** Minimum share of the page's text in Readability's article. A smaller article lacks parts of the page, as often happens with manuals. */
+/** Minimum fraction of the page's text in Readability's article. A smaller article lacks parts of the page, as often happens with manuals. */
 const ARTICLE_SHARE_MIN = 0.9
-/** Maximum share of link text in a paragraph or item. An element with more link text is treated as navigation and omitted. */
+/** Maximum fraction of link text in a paragraph or item. An element with more link text is treated as navigation and omitted. */
 const LINK_SHARE_MAX = 0.8
 
 const ELEMENT = 1

@@ -3,8 +3,7 @@ import type { ReadDocument } from '#shared/search/text/builder.ts'
 export type DocumentType = 'markdown' | 'text' | 'html' | 'pdf' | 'docx'
 
 /**
- * Maximum bytes of a document per character of the result. The rest of the document is not read. A page of HTML has scripts and styles next
- * to its text.
+ * Maximum bytes of a document per character of the result. Further bytes are not read. A page of HTML has scripts and styles in addition to its text.
  */
 const BYTES_PER_CHAR = { text: 16, markdown: 16, html: 40, pdf: Infinity, docx: Infinity }
 
@@ -15,7 +14,7 @@ export function usedBytesOf(type: DocumentType, charsMax: number): number {
 export interface DocumentInput {
   readonly type: DocumentType
   readonly bytes: Uint8Array
-  /** Charset of the Content-Type header. If absent, the encoding that the document declares is used. */
+  /** Charset of the Content-Type header. If undefined, then the encoding that the document declares is used. */
   readonly charset?: string | undefined
   readonly charsMax: number
 }

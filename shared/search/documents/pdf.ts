@@ -6,16 +6,18 @@ import { Unreadable } from './charset.ts'
 const PAGES_MAX = 1_000
 /** Maximum characters read from the pages, before white space is collapsed, per character of the result. */
 const RAW_CHARS_PER_CHAR = 2
-/** CPU time of the thread after which no further page is read. The text length alone is no limit, because pages may have no text. */
+/**
+ * CPU time of the thread, in ms, after which no further page is read. A limit of the text length does not suffice, because pages may have no text.
+ */
 const CPU_MS_MAX = 1_000
-/** Additional CPU time that is allowed per character of the pages read so far. */
+/** Additional CPU time in ms per character of the pages read so far. */
 const CPU_MS_PER_CHAR = 0.01
 
 type Pdf = Awaited<ReturnType<typeof getDocumentProxy>>
 
 /** Reads the text of a PDF page by page, up to the maximum length. Scanned pages have no text. @throws Unreadable */
 export async function readPdf(bytes: Uint8Array, charsMax: number, builder: TextBuilder): Promise<ReadDocument> {
-  // The library rejects Buffer, the subclass of Uint8Array in which the message arrives, so the bytes are copied.
+  // The library rejects Buffer, a subclass of Uint8Array, so the bytes are copied.
   const pdf = await getDocumentProxy(new Uint8Array(bytes))
   try {
     if (pdf.numPages > PAGES_MAX) throw new Unreadable(`The document has more than ${PAGES_MAX} pages.`)
@@ -23,7 +25,7 @@ export async function readPdf(bytes: Uint8Array, charsMax: number, builder: Text
     await readPages(pdf, charsMax * RAW_CHARS_PER_CHAR, builder)
     return { ...builder.build(), title: typeof info?.Title === 'string' ? info.Title.trim() : '' }
   } finally {
-    // If only a part of a page was read, then its evaluation is still running and must end.
+    // The evaluation of a partially read page is still running and must end.
     await pdf.loadingTask.destroy()
   }
 }

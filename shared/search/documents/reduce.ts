@@ -1,16 +1,16 @@
 import { Parser } from 'htmlparser2'
 
 /*
- * Reduces a page before it becomes a DOM. The time for building a DOM grows with the product of elements, depth and attributes, so a
- * hostile page of 30 KB could take a minute. A streaming parser therefore first reads the page once, in time linear to its bytes. The
- * parser writes only the elements that matter for the text, up to a maximum depth and number of elements.
+ * Reduces a page before it becomes a DOM. The time for building a DOM grows with the product of elements, depth and attributes, so a hostile page of
+ * 30 KB could take a minute. A streaming parser therefore first reads the page in linear time. The parser writes only the elements that matter for
+ * the text, up to a maximum depth and number of elements.
  */
 
 export const ELEMENTS_MAX = 8_000
 /** Maximum depth of elements. Deeper text is kept without its tags. */
 export const DEPTH_MAX = 100
 const ATTRIBUTE_CHARS_MAX = 200
-/** Maximum open elements. The page is cut at this depth, because the parser moves all open elements for each further element. */
+/** Maximum open elements, at which the page is truncated, because the parser moves all open elements for each further element. */
 const OPEN_MAX = 4_000
 /** Maximum of the characters `&`, `<` and `>` that are kept, because the DOM parser creates a node for each of their entities. */
 const MARKS_MAX = 8_000
@@ -61,7 +61,7 @@ class Reducer {
   #deepest = 0
   #elements = 0
   #marks = 0
-  /** Number of open elements at the start of a dropped element; undefined outside of dropped elements. */
+  /** Number of open elements at the start of a dropped element. Undefined outside of dropped elements. */
   #droppedAt: number | undefined
 
   get isFull(): boolean {

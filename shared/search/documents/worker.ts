@@ -1,4 +1,4 @@
-/** The thread that parses documents. Each task gets one reply, in the order of the tasks, except `start`, which gets none. */
+/** The thread that parses documents. Each task gets one reply, in order, except `start`, which gets none. */
 import { setPriority } from 'node:os'
 import { parentPort } from 'node:worker_threads'
 import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
@@ -9,7 +9,7 @@ import { type DocumentInput, type ThreadReply, type ThreadStart, type ThreadTask
 
 const NICENESS = 10
 
-/** The threads yield the processor to the event loop. Linux sets the priority of this thread, other systems that of the whole process. */
+/** The threads have a lower priority than the event loop. Linux sets the priority of this thread, and other systems that of the whole process. */
 if (process.platform === 'linux') setPriority(NICENESS)
 
 parentPort?.on('message', async (task: ThreadTask) => {

@@ -11,9 +11,9 @@ import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 export const PASSAGES_MAX = 50_000
 /** Maximum passages that a search ranks before they are grouped by document. */
 const PASSAGES_RANKED_MAX = 200
-/** Time for which removed texts stay readable. 8 days are longer than the maximum duration of a job. */
+/** Time in ms for which removed texts stay readable. 8 days exceed the maximum duration of a job. */
 const UNREFERENCED_TTL_MS = 8 * 24 * 3_600_000
-/** Age after which an incompletely added source is a remnant of a crash. Adding one file takes much less time. */
+/** Age in ms at which an incompletely added source is a remnant of a crash. Adding one file takes much less time. */
 const INCOMPLETE_TTL_MS = 3_600_000
 const BUSY_TIMEOUT_MS = 5_000
 const PASSAGES_PER_TRANSACTION = 8
@@ -58,8 +58,8 @@ export interface FoundSource {
 }
 
 /**
- * The full-text index of a corpus in SQLite (FTS5). All contents come from the files, so a broken index is deleted and built again. A text
- * that was removed from its file stays readable by its hash for 8 days. A research run can thus read all its hits until it ends.
+ * The full-text index of a corpus in SQLite (FTS5). All contents come from the files, so a broken index is deleted and built again. A text that was
+ * removed from its file stays readable by its hash for 8 days. A research run can therefore read all its hits until it ends.
  */
 export class CorpusIndex {
   readonly #db: DatabaseSync
@@ -119,7 +119,7 @@ export class CorpusIndex {
     yield* this.sweep()
   }
 
-  /** Deletes the passages of removed sources, and removed texts whose TTL has expired. */
+  /** Deletes the passages of removed sources, and removed texts whose lifetime has ended. */
   *sweep(): Generator<void> {
     // A crash may leave a source incomplete (`is_current = 2`). After INCOMPLETE_TTL_MS, no process can still be adding it.
     this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - INCOMPLETE_TTL_MS)
@@ -148,7 +148,7 @@ export class CorpusIndex {
     return [...best.values()]
   }
 
-  /** Returns the number of passages with a form of the word or, for a prefix term, with any word of that prefix. */
+  /** Returns the number of passages with a form of the word. For a prefix term, any word with that prefix counts. */
   count(word: string): number {
     const terms = prefixOf(word) === undefined ? [[...termsOf(word)].map(({ term }) => term).join(' ')] : [word]
     const [row] = this.#match('SELECT count(*) AS count FROM passages WHERE passages MATCH ?', terms)
@@ -264,7 +264,10 @@ function openAnew(path: string): DatabaseSync {
   return db
 }
 
-/** With `synchronous = OFF`, a crash of the machine may lose data. The lost data is indexed again from the files. */
+/**
+ * Opens the database with `synchronous = OFF`. A crash of the machine may lose data, which is indexed again from the
+ * files.
+ */
 function open(path: string): DatabaseSync {
   const db = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS })
   db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000')

@@ -6,7 +6,7 @@ import type { DocumentType } from '#shared/search/documents/message.ts'
 
 export interface Corpus {
   readonly directory: string
-  /** Relative paths of the files and folders to search. The path `.` selects everything. */
+  /** Relative paths of the files and folders to search. `.` selects all files. */
   readonly paths: readonly string[]
 }
 

@@ -42,7 +42,7 @@ export interface LocalCorpusOptions {
   readonly corpus: Corpus
   readonly directory: string
   readonly onProblem?: (problem: string) => void
-  /** Interval of full scans, which find changes that caused no file system event. Default: 30 s. */
+  /** Interval in ms of full scans, which find changes that caused no file system event. Default: 30 s. */
   readonly pollIntervalMs?: number
 }
 
@@ -104,7 +104,7 @@ class CorpusBackend implements LocalCorpus {
   async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains))
       throw new ServiceError('permission_denied', 'The local corpus is not among the allowed domains.')
-    // A hit with a hash comes from the index, so its text can be read before the first scan ends.
+    // A hit with a hash is in the index, so its text can be read before the first scan ends.
     if (sha256 === undefined) await this.#waitForScan(signal)
     const snapshot = this.#index.find(url, sha256)
     if (!snapshot) throw new ServiceError('not_found', `The corpus has no document ${url}.`)
@@ -125,7 +125,7 @@ class CorpusBackend implements LocalCorpus {
   }
 
   refresh(): Promise<void> {
-    // The running scan may already have passed a file that changed since. Callers therefore wait for the scan after it.
+    // The running scan may have passed a file before its last change, so callers wait for the next scan.
     this.#next ??= this.#scanning
       .catch(() => {})
       .then(() => {
@@ -208,7 +208,7 @@ class CorpusBackend implements LocalCorpus {
 
   #sourcesOf(file: FoundFile): Promise<Snapshot[]> {
     const reading = this.#read(file)
-    // Reading ahead may fail before its result is awaited. Without this handler, the rejection would be unhandled.
+    // Reading ahead may fail before its result is awaited. This handler prevents an unhandled rejection.
     reading.catch(() => {})
     return reading
   }

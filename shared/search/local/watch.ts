@@ -2,9 +2,9 @@ import { type FSWatcher, watch } from 'node:fs'
 import { join } from 'node:path'
 import type { Corpus } from './files.ts'
 
-/** Change events within this time cause one scan, because an editor writes a file several times. */
+/** Time in ms within which change events cause one scan, because an editor writes a file several times. */
 const DEBOUNCE_MS = 200
-/** Interval of full scans. Network drives, and corpora with too many folders, produce no change events. */
+/** Interval in ms of full scans. Network drives, and corpora with too many folders, produce no change events. */
 const POLL_INTERVAL_MS = 30_000
 
 export function watchCorpus(

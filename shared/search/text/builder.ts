@@ -6,7 +6,7 @@ export interface ReadText {
 }
 
 export interface ReadDocument extends ReadText {
-  /** The title in the document's metadata, else its first heading, else an empty string. */
+  /** The title in the document's metadata, or else its first heading, or else an empty string. */
   readonly title: string
 }
 
@@ -26,8 +26,7 @@ const NAMED: Readonly<Record<string, string>> = {
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
 /**
- * A zero-width joiner between letters (Persian, Sinhala) or between emoji belongs to the spelling. Elsewhere it is an invisible character
- * and is removed.
+ * Matches zero-width joiners that are removed as invisible characters. Between letters (Persian, Sinhala) or emoji, a joiner belongs to the spelling.
  */
 const HIDDEN_JOINER =
   /(?<![\p{L}\p{M}\p{Extended_Pictographic}\p{Emoji_Modifier}])(?:\u200c|\u200d)|(?:\u200c|\u200d)(?![\p{L}\p{Extended_Pictographic}])/gu

@@ -27,13 +27,16 @@ export interface BlockContext {
 const LABEL_CHARS_MAX = 90
 const LABEL_QUESTION_CHARS_MAX = 200
 const LEAD_CHARS_MAX = 240
-/** A label in a list of definitions applies to the blocks until the next label, but to at most this number of blocks. */
+/** Maximum number of blocks to which a label in a list of definitions applies. The next label ends the range earlier. */
 const LABEL_BLOCKS_MAX = 5
 const HEAD_ROWS = 6
 const HEAD_CELL_CHARS_MAX = 40
 /** Maximum consecutive labels that apply to the same block. */
 const CHAINED_MAX = 4
-/** The first row is a header if other rows contain numbers, or if their cells are on average longer by this factor. */
+/**
+ * Factor by which the cells of other rows are longer on average if the first row is a header. Numbers in other rows
+ * also show that the first row is a header.
+ */
 const HEAD_LENGTH_RATIO = 1.5
 
 const SENTENCE_END = /[.!?:;,…。！？：；、،؟।]['"”’»)\]]?$/
@@ -84,8 +87,8 @@ interface Scope {
   readonly label: Span | undefined
   readonly left: number
   /**
-   * The lead-in is the sentence that introduces the next block, or all blocks of a list, code or table that follows. A caption applies only
-   * to a table.
+   * The lead-in is the sentence that introduces the next block, or all blocks of a list, code or table that follows. A caption applies only to a
+   * table.
    */
   readonly lead: Span | undefined
   readonly caption: Span | undefined
@@ -151,7 +154,7 @@ function labelsOf(text: string, blocks: readonly Block[]): number[] {
     const isChained = chain > 0 && chain < CHAINED_MAX
     chain = block && isLabelAt(at, text, blocks, isChained) ? chain + 1 : 0
     if (chain === 0) continue
-    // The end of a list of definitions cannot be recognized, so the last label applies to only one block.
+    // The end of a list of definitions cannot be detected, so the last label applies to only one block.
     reach[at] = next === undefined ? 1 : Math.min(LABEL_BLOCKS_MAX, next - at)
     next = at
   }

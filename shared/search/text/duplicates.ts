@@ -1,7 +1,7 @@
 /*
- * Detects duplicate sources, so that mirrors and syndicated texts count as one source. Texts with equal words are duplicates. Texts with
- * similar SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007). Exception: if a sentence of one text differs from a
- * sentence of the other in a few words, then both texts count. Pages generated from one template differ in exactly such words.
+ * Detects duplicate sources, so that mirrors and syndicated texts count as one source. Texts with equal words are duplicates. Texts with similar
+ * SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007). An exception are texts in which two sentences differ in a few words,
+ * as in pages generated from one template. Both texts then count.
  */
 import { sha256Of } from '#shared/search/search.ts'
 
@@ -10,7 +10,7 @@ const DISTANCE_MAX = 3
 const GRAM = 3
 /** Minimum n-grams for a comparison by SimHash. In a shorter text, a single n-gram changes many bits of the hash. */
 const GRAMS_MIN = 60
-/** A sentence counts as a variant if the other text contains at least this share of its n-grams. */
+/** Minimum fraction of a sentence's n-grams in the other text, from which the sentence counts as a variant. */
 const VARIANT_SHARE = 0.4
 /** Minimum words of a sentence that is compared by n-grams. A shorter sentence counts as a variant if it contains a number. */
 const VARIANT_WORDS = 4
@@ -46,7 +46,7 @@ export function* printOf(text: string): Generator<void, TextPrint> {
   return { sha256: sha256Of([...sentences].join(' ')), high: bitsOf(sum.high), low: bitsOf(sum.low), grams, sentences }
 }
 
-/** Whether a text says nothing that the other text does not say. Yields to the event loop between sentences. */
+/** Whether a text repeats the other text without adding information. Yields to the event loop between sentences. */
 export function* isRepeat(text: TextPrint, other: TextPrint): Generator<void, boolean> {
   if (text.sha256 === other.sha256) return true
   if (Math.min(text.grams.size, other.grams.size) < GRAMS_MIN) return false
@@ -72,7 +72,7 @@ const LOW = 0x1b873593
 
 function addGram(gram: string, grams: Set<number>, sum: { high: Int32Array; low: Int32Array }): void {
   const low = hashOf(gram, LOW)
-  // A repeated phrase counts once. Otherwise it would dominate the hash.
+  // A repeated phrase counts once, because otherwise it would dominate the hash.
   if (grams.has(low)) return
   grams.add(low)
   vote(sum.low, low)

@@ -1,7 +1,7 @@
 import type { BlockType } from '#shared/search/search.ts'
 import { decodeEntities, type TextBuilder } from './builder.ts'
 
-/** The line below the header row of a table. Adjacent parts of the pattern match different characters, so matching takes linear time. */
+/** Matches the line below the header row of a table. Adjacent parts of the pattern match different characters, so matching takes linear time. */
 const TABLE_RULE = /^\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?$/
 const CELLS_MAX = 1_000
 const FENCE = /^\s{0,3}(`{3,}|~{3,})/
@@ -183,8 +183,8 @@ function inlineText(line: string, start: RegExp): string {
 }
 
 /**
- * Removes the markup of a line. Each pattern is bounded, so that no line takes long. Link addresses are matched in a lookahead, because the
- * engine does not retry a lookahead with other lengths.
+ * Removes the markup of a line. Each pattern is bounded, so that no line takes long. Link addresses are matched in a lookahead, because the engine
+ * does not retry a lookahead with other lengths.
  */
 function plain(line: string): string {
   const unmarked = line

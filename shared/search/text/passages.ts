@@ -4,9 +4,11 @@ import { type Sentence, sentencesOf } from './sentences.ts'
 
 /** Maximum UTF-16 units of a passage, which has some paragraphs under one heading. A longer sentence is a passage by itself. */
 const PASSAGE_CHARS = 700
-/** Maximum UTF-16 units of a sentence. A longer one is divided into equal parts, which are too long to be quoted. */
+/**
+ * Maximum UTF-16 units of a sentence. A longer sentence is divided into equal parts, which are too long to be quoted.
+ */
 const PART_CHARS_MAX = 2_000
-/** A part ends at the last space before its intended end if the distance is below this value. Otherwise a word is divided. */
+/** Maximum distance of a part's intended end to the last space before it. At a longer distance, a word is divided. */
 const SPACE_CHARS_MAX = 100
 const PASSAGES_MAX = 600
 

@@ -82,16 +82,16 @@ const SCRIPT_STOP_WORDS: Readonly<Record<string, string>> = {
 }
 
 /*
- * Splits a question into search terms. Documents are split into terms without regard to their language. A question is split by the rules of
- * its language, because every needless word lowers the score of the right passage.
+ * Splits a question into search terms. Documents are split into terms without regard to their language. A question is split by the rules of its
+ * language, because every needless word lowers the score of the best passage.
  *
  * English: the terms of `terms.ts`.
  *
- * Other languages with spaces: the words without stop words, as prefixes. `Kilometern` becomes `kilome*`, which matches `Kilometer`.
- * Prefixes replace a stemmer for each language with about the same quality (McNamee and Mayfield 2004).
+ * Other languages with spaces: the words without stop words, as prefixes. `Kilometern` becomes `kilome*`, which matches `Kilometer`. Prefixes replace
+ * a stemmer for each language with about the same quality (McNamee and Mayfield 2004).
  *
- * Scripts without spaces: the words of `Intl.Segmenter` without stop words, divided into overlapping n-grams, and single Han characters.
- * The question word `長度` then partly matches `全長` in a document.
+ * Scripts without spaces: the words of `Intl.Segmenter` without stop words, divided into overlapping n-grams, and single Han characters. The question
+ * word `長度` then partly matches `全長` in a document.
  */
 
 /** Suffix that marks a term as a prefix of terms. Terms of documents never contain this character. */
@@ -101,7 +101,7 @@ const PREFIX_SHORT = 4
 const PREFIX_MIDDLE = 5
 const PREFIX_LONG = 6
 const WORDS_MAX = 60
-/** If at least this share of the letters are not Latin, then the question is not treated as English. */
+/** Minimum fraction of letters outside the Latin script with which a question is not treated as English. */
 const OTHER_SCRIPT_SHARE = 0.3
 
 const KOREAN_ENDING =
@@ -189,7 +189,7 @@ function queryTermsOfWord(word: string, { stopWords }: Language): string | undef
   if (term.length < PREFIX_SHORT) return isLatin || term.length < 3 ? term : term + PREFIX_MARK
   if (term.length > 8) return term.slice(0, PREFIX_LONG) + PREFIX_MARK
   if (term.length > 5) return term.slice(0, PREFIX_MIDDLE) + PREFIX_MARK
-  // If a short word ends in a vowel, then the vowel is often an ending and is removed.
+  // A final vowel of a short word is often an ending, so it is removed.
   const isEnding = term.length === PREFIX_SHORT && /[aeiouyаеиоуыэюяαεηιουω]$/u.test(term)
   return term.slice(0, isEnding ? PREFIX_SHORT - 1 : PREFIX_SHORT) + PREFIX_MARK
 }
@@ -218,7 +218,7 @@ export class QueryTerms {
     }
   }
 
-  /** Yields the terms of the question that match `term`, a term of a document, without being equal to it: a common prefix, for example. */
+  /** Yields the terms of the question that match a document's term without being equal to it, such as by a common prefix. */
   *matching(term: string): Generator<string> {
     if (this.#prefixes.size > 0) {
       for (let length = PREFIX_SHORT - 1; length <= PREFIX_LONG; length++) {

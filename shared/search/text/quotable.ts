@@ -13,9 +13,9 @@ const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
 
 const OPENING = String.raw`^\W*(?:(?:please|now|also|important|attention|warning|note|system|hey)\b\W*)*`
 const FOR_MODELS = [
-  // "Ignore all previous instructions and …"
+  // Example: "Ignore all previous instructions and …"
   String.raw`(?:ignore|disregard|forget|override)\b(?:\W+\w+){0,3}?\W+(?:previous|prior|above|earlier|preceding|your|other)\b(?:\W+\w+){0,2}?\W+(?:instructions?|prompts?|directives?|guidelines)\b`,
-  // "Dear AI assistant, …", "Note to language models: …", "AI agents reading this page must …"
+  // Examples: "Dear AI assistant, …", "Note to language models: …", "AI agents reading this page must …"
   String.raw`(?:dear|to (?:all|any)|instructions? (?:to|for)|if you are|you are(?: now)?)\W+(?:an?\W+)?(?:\w+\W+)?(?:AI|LLMs?|(?:large )?language models?|chatbots?|AI (?:assistants?|agents?|models?))\b`,
   String.raw`(?:any |all )?(?:AI|LLMs?|language models?|AI (?:assistants?|agents?|models?)|chatbots?|assistants?)\W+(?:that (?:are |is )?)?(?:reading|summari[sz]ing|processing) this\b`,
 ].map((pattern) => new RegExp(`${OPENING}${pattern}`, 'i'))
@@ -37,7 +37,7 @@ function isValue({ text, isRow, contexts }: Pick<Sentence, 'text' | 'isRow' | 'c
   return STATED_VALUE.test(text) || ((isRow || contexts !== undefined) && text.length >= VALUE_CHARS_MIN)
 }
 
-/** Length of a text, converted to English. One Chinese character counts as three letters, because it says about as much. */
+/** Returns the length of a text, converted to English. One Chinese character counts as three letters, because it carries about as much meaning. */
 function weightedLengthOf(text: string): number {
   const syllables = text.match(SYLLABLES)?.length ?? 0
   const letters = text.match(OTHER_LETTERS)?.length ?? 0

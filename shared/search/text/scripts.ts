@@ -1,6 +1,6 @@
 export interface Piece {
   readonly text: string
-  /** Length in UTF-16 units of the n-grams into which the run is divided; 0 for a word, which is not divided. */
+  /** Length in UTF-16 units of the n-grams into which the run is divided. 0 for a word, which is not divided. */
   readonly spanLength: number
 }
 
@@ -36,7 +36,7 @@ export function* spansOf(run: string, length: number): Generator<string> {
   }
 }
 
-/** Whether a text is in a script whose words cannot be separated. A word that is missing in a source then proves nothing. */
+/** Whether a text is in a script whose words cannot be separated. In such a script, a missing word does not show that a source is irrelevant. */
 export function isUndivided(text: string): boolean {
   return UNDIVIDED_LETTER.test(text)
 }

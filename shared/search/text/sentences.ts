@@ -14,7 +14,7 @@ export interface Sentence extends Span {
 /** Maximum UTF-16 units of a quote. Longer texts are tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
 const SENTENCES_MAX = 400
-/** Only this number of lines at the beginning of a code block can be quoted. */
+/** Maximum number of lines at the beginning of a code block that can be quoted. */
 const CODE_LINES_MAX = 12
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
@@ -27,7 +27,7 @@ const PHRASE_END =
 const PHRASE_CHARS_MIN = 40
 const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
-/** Returns the sentences of a block. An item without full stops is one sentence, as is a row up to {@link QUOTE_CHARS_MAX}. */
+/** Returns the sentences of a block. An item without full stops is one sentence, and so is a row of at most {@link QUOTE_CHARS_MAX}. */
 export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end }: Block): Sentence[] {
   if (type === 'heading') return []
   const block = text.slice(start, end)
@@ -53,8 +53,8 @@ function piecesOfRow(row: string): string[] {
 }
 
 /**
- * Joins segments of `Intl.Segmenter` that were split after the full stop of an abbreviation. Only end offsets are stored, because joining
- * the strings would copy a long piece once per segment.
+ * Joins segments of `Intl.Segmenter` that were split after the full stop of an abbreviation. Only end offsets are stored, because joining the strings
+ * would copy a long piece once per segment.
  */
 function joined(block: string): string[] {
   const ends: number[] = []

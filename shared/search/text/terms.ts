@@ -46,7 +46,7 @@ export function* termsOf(text: string): Generator<Term> {
   }
 }
 
-/** Yields the terms of a text for the index, and shorter n-grams in addition. A question of a single character needs the shorter ones. */
+/** Yields the terms of a text for the index. The shorter n-grams are included, because a question of a single character needs them. */
 export function* indexTermsOf(text: string): Generator<string> {
   for (const { text: word, spanLength } of wordsOf(text)) {
     if (spanLength > 0) {

@@ -8,7 +8,7 @@ export interface ApiCall<T> {
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
   readonly schema: z.ZodType<T>
-  /** Remedy for a 401 or 403. The remedy is written to the log for the operator; callers do not receive it. */
+  /** Remedy for a 401 or 403, which is logged for the operator. Callers do not receive it. */
   readonly refusedHint?: string
 }
 
@@ -18,8 +18,8 @@ const BYTES_MAX = 4 * 1024 * 1024
 /**
  * Calls a search service.
  *
- * @throws ServiceError `rate_limit_exceeded` (with the delay of Retry-After), `upstream_refused`, `upstream_error`, `upstream_timeout`; the
- *   signal's reason
+ * @throws ServiceError `rate_limit_exceeded` (with the delay of Retry-After), `upstream_refused`, `upstream_error`, `upstream_timeout`. The signal's
+ * reason
  */
 export async function callApi<T>(name: string, call: ApiCall<T>, signal: AbortSignal): Promise<T> {
   const timeout = AbortSignal.timeout(TIMEOUT_MS)
@@ -67,7 +67,7 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
   }
 }
 
-/** Creates the error for a status other than 200. @param after Value of Retry-After in seconds; a value that is no number is ignored */
+/** Creates the error for a status other than 200. @param after Value of Retry-After in seconds. Ignored if it is no number */
 export function refusal(name: string, status: number, after: unknown, hint?: string): ServiceError {
   const seconds = Number(after)
   const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}

@@ -89,7 +89,8 @@ export function searxng(base: string): WebService<z.infer<typeof SearxngAnswer>>
       return { url: url.href, schema: SearxngAnswer, refusedHint }
     },
     hits({ results, unresponsive_engines: failed }) {
-      // SearXNG returns 200 with an empty list even if all its engines failed. That is an outage, not an empty result.
+      // SearXNG returns 200 with an empty list even if all its engines failed, which is an outage instead of an empty
+      // result.
       if (results.length === 0 && failed?.length)
         throw new ServiceError(
           'upstream_error',

@@ -30,8 +30,8 @@ const PAGE_BYTES_MAX = 5 * 1024 * 1024
 const REDIRECTS_MAX = 5
 const DOWNLOADS_MAX = 64
 /**
- * Maximum concurrent downloads per project. The event loop handles the arrived data of all connections before other events. Unlimited downloads of
- * one project would therefore delay other projects.
+ * Maximum concurrent downloads per project. The event loop handles the arrived data of all connections before other events, so unlimited downloads of
+ * one project would delay other projects.
  */
 const DOWNLOADS_PER_PROJECT_MAX = 8
 
@@ -93,7 +93,7 @@ export class WebPages {
     while (url && seen.size <= REDIRECTS_MAX && !seen.has(url.href)) {
       url.hash = ''
       seen.add(url.href)
-      // The address is checked before the first request to the site, which is the request for its robots.txt.
+      // The address is checked before the first request to the site, which is that for its robots.txt.
       checkUrl(url.href, this.#options.policy)
       if (!isHostAllowed(url.hostname, options.domains))
         throw new ServiceError('permission_denied', 'The host is outside the allowed domains.')
@@ -126,7 +126,7 @@ function typeOf({ headers }: OutboundAnswer): DocumentType | undefined {
   return TYPES[(headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? '']
 }
 
-/** The body of an error or of a page that cannot be read is not downloaded. */
+/** Returns the number of bytes to read. The body of an error, or of a page that cannot be read, is not downloaded. */
 function usedBytesIn(answer: OutboundAnswer): number {
   const type = answer.status === 200 ? typeOf(answer) : undefined
   return type ? usedBytesOf(type, SNAPSHOT_CHARS_MAX) : 0

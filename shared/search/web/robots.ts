@@ -8,13 +8,13 @@ export type Fetch = (url: string, bytesMax: number, options: ReadOptions) => Pro
 /** Maximum bytes that are read. A crawler must support at least this size (RFC 9309 §2.5). */
 const BYTES_MAX = 512 * 1024
 const REDIRECTS_MAX = 5
-/** Cache lifetime of a robots.txt. RFC 9309 §2.4 allows up to 24 hours. */
+/** Cache lifetime of a robots.txt, in ms. RFC 9309 §2.4 allows up to 24 hours. */
 const ROBOTS_TTL_MS = 3_600_000
-/** Cache lifetime if robots.txt could not be fetched. Until then nothing of the site is read. */
+/** Cache lifetime in ms after robots.txt could not be fetched. In this time, no page of the site is read. */
 const FAILURE_TTL_MS = 60_000
 const ORIGINS_MAX = 100
 
-/** The content of a robots.txt, or a decision if there is none. */
+/** Content of a robots.txt, or a decision if there is none. */
 type Rules = Buffer | 'all' | 'nothing'
 
 export class Robots {
@@ -30,9 +30,9 @@ export class Robots {
   }
 
   /**
-   * Whether a page may be read. If a site has no robots.txt, then all of it may be read. If the file cannot be fetched, then none may be.
+   * Whether a page may be read. Without a robots.txt, all pages of a site may be read. If the file cannot be fetched, then none may be read.
    *
-   * @throws ServiceError `overloaded`; the signal's reason
+   * @throws ServiceError `overloaded`, or the signal's reason
    */
   async isAllowed({ origin, href }: URL, options: ReadOptions): Promise<boolean> {
     const rules = await this.#rulesOf(origin, options)
@@ -64,7 +64,7 @@ export class Robots {
       return 'all'
     } catch (error) {
       options.signal.throwIfAborted()
-      // A robots.txt larger than BYTES_MAX counts as absent, so all pages are allowed.
+      // A robots.txt larger than BYTES_MAX counts as missing, so all pages are allowed.
       return ServiceError.from(error).code === 'request_too_large' ? 'all' : 'nothing'
     }
   }

@@ -1,6 +1,6 @@
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Pause after a rate limit, if the response has no Retry-After. */
+/** Pause in ms after a rate limit, if the response has no Retry-After. */
 const BACKOFF_MS = 2_000
 const BACKOFF_MS_MAX = 10 * 60_000
 
@@ -13,7 +13,9 @@ export class Throttle {
     this.#name = name
   }
 
-  /** @throws ServiceError `rate_limit_exceeded` during the pause, without a call; also the errors of the call */
+  /**
+   * Runs a call. @throws ServiceError `rate_limit_exceeded` during the pause, without a call. The errors of the call
+   */
   async run<T>(call: () => Promise<T>): Promise<T> {
     const heldMs = this.#pausedUntilMs - Date.now()
     if (heldMs > 0)

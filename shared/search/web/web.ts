@@ -18,10 +18,10 @@ import { Throttle } from './throttle.ts'
 export interface WebService<T = unknown> {
   readonly name: string
   readonly searchUsd: number
-  /** Whether the service has a parameter for domains. Otherwise the domains are added to the text of the query. */
+  /** Whether the service has a parameter for domains. If not, then the domains are added to the text of the query. */
   readonly takesDomains: boolean
   call(text: string, options: SearchOptions): ApiCall<T>
-  /** @throws ServiceError if the response reports a failed search */
+  /** Returns the hits of an answer. @throws ServiceError if the response reports a failed search */
   hits(answer: T): RawHit[]
 }
 
@@ -123,7 +123,7 @@ function dayOf(date: string): string | undefined {
 function withSites(text: string, { allow, deny }: DomainRules): string {
   const sites = allow.slice(0, SITES_MAX).map((domain) => `site:${domain}`)
   const without = deny.slice(0, SITES_MAX).map((domain) => `-site:${domain}`)
-  // With more domains than SITES_MAX, the query names none, and the results are filtered afterwards.
+  // With more domains than SITES_MAX, the query contains none, and the results are filtered afterwards.
   const wanted =
     allow.length > 0 && allow.length <= SITES_MAX ? [sites.length > 1 ? `(${sites.join(' OR ')})` : sites[0]] : []
   return [text, ...wanted, ...without].join(' ')

@@ -139,12 +139,12 @@ function Models() {
 interface Problem {
   readonly message: string
   readonly remediation: string
-  /** Whether calls fail because of the problem. The page then shows an error instead of a warning. */
+  /** Whether the problem makes calls fail, so that the page shows an error instead of a warning. */
   readonly isError: boolean
 }
 
 /**
- * Current problems, errors first. Operators see the failed health checks of `sluice doctor`; callers see the problems that `/readyz`
+ * Current problems, errors first. For operators, these are the failed health checks of `sluice doctor`, and for callers the problems that `/readyz`
  * reports.
  */
 const problems = computed<readonly Problem[]>(() => {
@@ -171,8 +171,8 @@ const problems = computed<readonly Problem[]>(() => {
 })
 
 /**
- * Maps a check of this machine to the check of the fleet that reports the same outage. If both fail, then only the fleet check is shown,
- * because it also names the consequence.
+ * Maps a check of this machine to the check of the fleet that reports the same outage. If both fail, then only the fleet check is shown, because it
+ * also states the consequence.
  */
 const FLEET_CHECKS: Readonly<Record<string, string>> = { postgres: 'store', kafka: 'broker' }
 
@@ -195,7 +195,7 @@ const findings = signal<readonly Finding[] | undefined>(undefined)
 /** Error text of the last refresh, or an empty string. The previous data stays on the page. */
 const refreshError = signal('')
 
-/** False if the metrics are served on METRICS_PORT only. */
+/** Whether this port serves the metrics. False if they are served on METRICS_PORT only. */
 const hasMetrics = signal(true)
 
 async function refresh(abort: AbortSignal): Promise<void> {
@@ -203,7 +203,7 @@ async function refresh(abort: AbortSignal): Promise<void> {
   try {
     const [metrics, ready, list, adminPools] = await Promise.all([
       fetchMetrics(abort),
-      // A 503 is not an error here, because its body lists the problems.
+      // A 503 is no error here, because its body lists the problems.
       fetchJson<Ready>('/readyz', { signal: abort, expects: [503] }),
       fetchModels(abort),
       isOperator.value ? fetchPools(abort) : undefined,
@@ -232,7 +232,7 @@ function preparationsOf({ preparing = [] }: Ready): readonly Preparation[] {
   })
 }
 
-/** Reads the pools. Undefined if the store, which counts queued jobs, is unreachable; the page then shows the metrics instead. */
+/** Reads the pools. Undefined if the store, which counts queued jobs, is unreachable. The page then shows the metrics instead. */
 async function fetchPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
   return await fetchJson<Page<Pool>>('/v1/admin/pools', { signal: abort }).catch((error: unknown) => {
     if (error instanceof ApiFailure && error.status === 503) return undefined
@@ -242,7 +242,7 @@ async function fetchPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
 
 let isFetchingFindings = false
 
-/** Runs separately from the refresh and at most once at a time, because a check of an unreachable database takes seconds. */
+/** Reads the findings, separately from the refresh and at most once at a time, because a check of an unreachable database takes seconds. */
 async function fetchFindings(abort: AbortSignal): Promise<void> {
   if (isFetchingFindings) return
   isFetchingFindings = true
@@ -270,8 +270,8 @@ const MODELS_MAX = 6
 const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString()} jobs`)
 
 /**
- * Metrics that the plots can show, by their name in the URL. In each plot, the first line has the colour of running work, the second that
- * of queued work.
+ * Metrics that the plots can show, by their name in the URL. In each plot, the first line has the colour of running work, and the second line that of
+ * queued work.
  */
 const PLOTS = {
   jobs: { name: 'Jobs', lines: ['running', 'waiting'], textOf: jobs, topMin: 1 },
@@ -324,7 +324,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
     <article class="card pool">
       <div class="title">
         <h3>{id}</h3>
-        {/* A missing worker without queued work may be intended, so the card shows no error. The list of problems above shows real ones. */}
+        {/* Without queued work, a missing worker may be intended, so the card shows no error. The list of problems above shows real errors. */}
         <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
           {state}
         </span>
@@ -373,7 +373,7 @@ interface FigureProps {
   readonly name: string
   readonly value: string
   readonly title?: string
-  /** Colour of the line in the plot that shows this value; undefined: the value is not plotted. */
+  /** Colour of the plot line that shows this value. Undefined if the value is not plotted. */
   readonly mark?: string | undefined
   readonly isBad?: boolean
 }

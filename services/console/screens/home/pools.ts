@@ -16,7 +16,7 @@ export interface PoolSample {
 }
 
 interface Runs {
-  /** Duration of runs, or the time to the first output if this process does not run the pool. */
+  /** Duration of runs. If this process does not run the pool, then the time to the first output. */
   readonly latency: Latency & { readonly isOfRuns: boolean }
   readonly ended: number
   readonly failed: number
@@ -27,7 +27,7 @@ interface Runs {
 export interface ModelStats extends Runs {
   readonly id: string
   readonly waiting: number
-  /** Load progress, 0 to 1; undefined: unknown to this process. */
+  /** Load progress, 0 to 1. Undefined if unknown to this process. */
   readonly loadProgress: number | undefined
 }
 
@@ -40,13 +40,13 @@ export interface PoolState extends Runs {
   readonly oldestSeconds: number | undefined
   readonly isPaused: boolean
   readonly samples: readonly PoolSample[]
-  /** Sorted by queued calls, then by latency, both descending. */
+  /** Models of the pool, sorted by queued calls, then by latency, both descending. */
   readonly models: readonly ModelStats[]
 }
 
 const samples = new Map<string, PoolSample[]>()
 
-/** The current state of a pool. Also records a sample for its plots. @param pool From the admin API; undefined without an admin key */
+/** Returns the current state of a pool, and records a sample for its plots. @param pool From the admin API. Undefined without an admin key */
 export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolState {
   const durable = pool?.jobs?.queued
   const waiting = pool
@@ -79,7 +79,7 @@ function ageOf(at: number | null): number | undefined {
 }
 
 /**
- * Age of the oldest queued job, in seconds. Only the admin API has the exact age, so callers see the metric, which is updated less often.
+ * Returns the age of the oldest queued job in seconds. Only the admin API has the exact age, so callers see the metric, which is updated less often.
  */
 function oldestIn(now: Metrics, pool: string): number | undefined {
   const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)

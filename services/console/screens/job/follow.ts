@@ -18,7 +18,7 @@ export interface Line {
   readonly type: string
   readonly at: number
   readonly note: string
-  /** Distinct notes of the newest events of this line; at least one. */
+  /** Distinct notes of the newest events of this line, at least one. */
   readonly notes: readonly string[]
   readonly times: number
 }
@@ -69,7 +69,7 @@ export class FollowedJob {
       if (isForeign && isOperator.value !== false) return undefined
       throw error
     })
-    // Ignores the response if the final event has arrived meanwhile, because a finished job does not change.
+    // The response is ignored if the final event has arrived in the meantime, because a finished job does not change.
     if (isEnded(this.job.value?.status ?? '')) return
     this.job.value = own
     if (isOperator.value || !own) {

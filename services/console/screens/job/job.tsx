@@ -8,7 +8,7 @@ import { isEnded, progressText } from '#services/console/screens/jobs/list.ts'
 import { FollowedJob, type Line, textOfResult } from './follow.ts'
 import { Input, Steps } from './input.tsx'
 
-/** Refresh interval of values that have no events: the queue position and the progress of child jobs. */
+/** Refresh interval in ms of values that have no events: the queue position and the progress of child jobs. */
 const REFRESH_INTERVAL_MS = 3_000
 
 export function JobScreen({ id }: { readonly id: string }) {
@@ -135,7 +135,7 @@ function emptyText(status: string, hasResult: boolean): string {
 
 interface ActionsProps {
   readonly job: AnyJob
-  /** Whether the job belongs to the key's project. Otherwise the admin API is used. */
+  /** Whether the job belongs to the key's project. If false, then the admin API is used. */
   readonly isOwn: boolean
   readonly onDone: () => Promise<void>
 }
@@ -179,8 +179,8 @@ function curlOf(url: string, { status }: AnyJob): string {
 }
 
 /**
- * Lines of the timeline. The events of a job of another project cannot be read, because they would reveal its output. The timestamps of
- * such a job are shown instead.
+ * Returns the lines of the timeline. The events of a job of another project cannot be read, because they would reveal its output, so its timestamps
+ * are shown instead.
  */
 function linesOf({ job, operatorJob, lines }: FollowedJob): readonly Line[] {
   return job.value || !operatorJob.value ? lines.value : timesOf(operatorJob.value)
@@ -353,7 +353,7 @@ function Branch({ job, isOwn, depth }: ChildrenProps & { readonly depth: number 
     },
     [children, isFinished],
   )
-  // Sorted by creation time, because ids of child jobs do not increase with time.
+  // The jobs are sorted by creation time, because ids of child jobs do not increase with time.
   const jobs = children.items.value.toSorted((a, b) => a.created_at - b.created_at || (a.id < b.id ? -1 : 1))
   return (
     <>

@@ -229,8 +229,8 @@ const PARENT_REFRESH_MS = 2_000
 const ID = /^[\w-]+$/
 
 /**
- * Header of a table filtered by parent: the parent job, the progress of its child jobs, and a link to all jobs. Errors other than 404 are
- * not shown, because the table already reports them.
+ * Header of a table filtered by parent: the parent job, the progress of its child jobs, and a link to all jobs. Only a 404 is shown as an error,
+ * because the table already reports all other errors.
  *
  * @param id Job or batch id from the URL, unchecked
  */

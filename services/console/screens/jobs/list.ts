@@ -8,7 +8,7 @@ export interface Filter {
   readonly status: string
   readonly model: string
   readonly endpoint: string
-  /** Id of a parent job or batch; empty: no restriction. */
+  /** Id of a parent job or batch. Empty for no restriction. */
   readonly group: string
   readonly isAll: boolean
 }
@@ -16,10 +16,9 @@ export interface Filter {
 /**
  * Jobs that match a filter, newest first.
  *
- * Scrolling loads further pages. A refresh reads the first page, and then some of the unfinished jobs on the later pages, one by one.
- * Successive refreshes rotate through all unfinished jobs. A refresh thus costs a bounded number of requests, and each job is updated
- * eventually. If more new jobs arrived than a page holds, then some are missing between the pages. The list then starts again from the
- * first page.
+ * Scrolling loads further pages. A refresh reads the first page, and then some of the unfinished jobs on the later pages, one by one. Successive
+ * refreshes rotate through all unfinished jobs. A refresh therefore costs a bounded number of requests, and each job is updated eventually. If more
+ * new jobs arrived than fit into a page, then some are missing between the pages. The list then starts again from the first page.
  */
 export class JobList {
   readonly jobs = signal<readonly AnyJob[]>([])
@@ -130,7 +129,7 @@ export function isEnded(status: string): boolean {
   return ['completed', 'failed', 'cancelled', 'expired'].includes(status)
 }
 
-/** Progress of the child jobs, such as `120 of 500 done`; empty without children. */
+/** Returns the progress of the child jobs, such as `120 of 500 done`. Empty without children. */
 export function progressText({ child_counts }: AnyJob): string {
   if (!child_counts) return ''
   const { total, completed, failed } = child_counts
@@ -141,17 +140,17 @@ interface Document {
   readonly paths: Readonly<Record<string, { readonly post?: { readonly parameters?: readonly { name: string }[] } }>>
 }
 
-/** A request to this endpoint always creates a durable job, although the endpoint does not have the header `prefer`. */
+/** Endpoint that always creates a durable job, although it does not have the header `prefer`. */
 const BATCHES = '/v1/batches'
 
-/** Endpoints whose requests can run as durable jobs; empty until loaded. */
+/** Endpoints whose requests can run as durable jobs. Empty until loaded. */
 export const jobEndpoints = signal<readonly string[]>([])
 
 export async function loadJobEndpoints(): Promise<void> {
   if (jobEndpoints.value.length === 0) jobEndpoints.value = endpointsOf(await fetchJson<Document>('/openapi.json'))
 }
 
-/** Endpoints that can run as a job: those that accept `Prefer: respond-async`. */
+/** Returns the endpoints that can run as a job, which are those that accept `Prefer: respond-async`. */
 export function endpointsOf({ paths }: Document): readonly string[] {
   const async = Object.entries(paths).filter(([, { post }]) => post?.parameters?.some(({ name }) => name === 'prefer'))
   return [...async.map(([path]) => path), BATCHES]

@@ -131,7 +131,7 @@ function ExpiryField({ draft, before }: { readonly draft: Draft; readonly before
   )
 }
 
-/** The chosen expiry in unix seconds; null: never; undefined: unchanged. */
+/** Returns the chosen expiry in Unix seconds. Null for never, and undefined if unchanged. */
 export function expiryOf(draft: Draft): number | null | undefined {
   const text = draft.text('expiry')
   if (text === '') return undefined
@@ -160,12 +160,12 @@ function draftOf({ name, scopes, models, endpoints, limits }: ApiKey): Record<st
   }
 }
 
-/** A key can grant only the scopes that it has itself. */
+/** Whether the form may grant a scope. A key can grant only the scopes that it has itself. */
 function canGrant(scope: string): boolean {
   return ownKey.value?.scopes.includes(scope) ?? false
 }
 
-/** The secret of a new key. The API returns it once. */
+/** Shows the secret of a new key, which the API returns only once. */
 export function Secret({ createdKey, close }: { readonly createdKey: CreatedKey; readonly close: () => void }) {
   const secret = useRef<HTMLElement>(null)
   useEffect(() => secret.current?.focus(), [])

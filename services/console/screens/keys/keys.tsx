@@ -40,7 +40,7 @@ const GRACE_PERIODS = [
 ] as const
 
 const REFRESH_INTERVAL_MS = 10_000
-/** If a key expires within this time (two days), then the expiry is shown to the minute, otherwise as a date. */
+/** Remaining time in seconds (two days) below which an expiry is shown to the minute instead of as a date. */
 const SOON_SECONDS = 172_800
 const USE_RETENTION_SECONDS = 90 * 86_400
 const COLUMNS = ['Key', 'Project', 'Permissions', 'Limits', 'This month', 'State', '']
@@ -60,7 +60,7 @@ function KeysAndProjects() {
   const state = queryParam('state') || 'valid'
   const filter = { project: queryParam('project'), state: state === 'all' ? '' : state }
   const refreshList = () => void refresh(filter)
-  // Opening the usage of a key also refreshes its row, so both show the same values.
+  // Opening the usage of a key also refreshes its row, so that both show equal values.
   usePoll(REFRESH_INTERVAL_MS, (signal) => refresh(filter, signal), [filter.project, filter.state, queryParam('usage')])
   const [, owner, id] = /^(key|project):(.+)$/.exec(queryParam('usage')) ?? []
   return (
@@ -219,7 +219,7 @@ function KeyActions({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly ref
   )
 }
 
-/** The last use of a key. Usage is stored for 90 days only, so an older key may have been used before. */
+/** Returns the last use of a key. Usage is stored for 90 days only, so an older key may have been used before. */
 function lastUse({ last_used_on, created_at }: ApiKey): string {
   if (last_used_on) return `last used ${last_used_on}`
   const isNew = created_at !== null && created_at > serviceNow() - USE_RETENTION_SECONDS

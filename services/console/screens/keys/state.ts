@@ -49,7 +49,7 @@ export async function revokeKey(id: string): Promise<void> {
   await fetchJson(`${pathOf('keys', id)}/revoke`, { method: 'POST' })
 }
 
-/** Creates a project, or updates the one with this id. @throws ApiFailure */
+/** Creates a project, or updates the project with this id. @throws ApiFailure */
 export async function saveProject(id: string | undefined, body: object): Promise<void> {
   await fetchJson(id === undefined ? '/v1/admin/projects' : pathOf('projects', id), { method: 'POST', body })
 }
@@ -94,7 +94,7 @@ export class Draft {
     return text === '' ? null : Number(text)
   }
 
-  /** Values separated by commas or spaces; null for an empty field. */
+  /** Returns values separated by commas or spaces. Null for an empty field. */
   parts(name: string): string[] | null {
     const parts = this.text(name)
       .split(/[\s,]+/)

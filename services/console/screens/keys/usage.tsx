@@ -11,7 +11,7 @@ const DAY_MS = 86_400_000
 const DAYS = 30
 type Report = z.infer<typeof UsageReport>
 
-/** Formats US dollars; amounts below a cent get two significant digits. */
+/** Formats US dollars. Amounts below a cent get two significant digits. */
 export function usd(amount: number): string {
   if (amount === 0) return '$0'
   return amount < 0.01 ? `$${amount.toPrecision(2)}` : `$${amount.toFixed(2)}`

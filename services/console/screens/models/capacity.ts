@@ -4,7 +4,7 @@ export interface ModelCapacity {
   readonly workers: number
   readonly concurrency: number
   readonly slots: number
-  /** Workers with an open circuit breaker for this model. */
+  /** Number of workers with an open circuit breaker for this model. */
   readonly failing: number
   /** Adaptive concurrency limits by server. A server that never signalled overload has no limit. */
   readonly limits: readonly { readonly server: number; readonly limit: number }[]
@@ -26,8 +26,8 @@ export function capacityOf(id: string, pool: string, all: readonly Worker[]): Mo
 }
 
 /**
- * Number of a worker's slots that a model can use. A model without a concurrency limit can use all. If each kind of work has its own limit,
- * then the highest one applies.
+ * Returns the number of a worker's slots that a model can use. A model without a concurrency limit can use all slots. If each kind of work has its
+ * own limit, then the highest one applies.
  */
 function slotsOf(id: string, { concurrency_limits, slots }: Worker): number {
   const own = concurrency_limits.filter(({ model }) => model === id).map(({ capacity }) => capacity)
@@ -35,7 +35,8 @@ function slotsOf(id: string, { concurrency_limits, slots }: Worker): number {
 }
 
 /**
- * Adaptive concurrency limits of a model. All workers publish the limit of each server. The one with the highest generation is the newest.
+ * Returns the adaptive concurrency limits of a model. All workers publish the limit of each server, and the limit with the highest generation is the
+ * newest.
  */
 function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits'] {
   const newest = new Map<number, Worker['adaptive_limits'][number]>()

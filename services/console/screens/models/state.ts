@@ -13,7 +13,7 @@ import {
 import { fetchMetrics, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
 import { capacityOf, type ModelCapacity } from './capacity.ts'
 
-/** Name or alias → model id, cached. */
+/** Cached model id of each name or alias. */
 const idOf = new Map<string, string>()
 
 export interface ModelState {
@@ -24,14 +24,14 @@ export interface ModelState {
   readonly capabilities: readonly string[]
   readonly contextTokens: number | undefined
   readonly loadProgress: number | undefined
-  /** Queued calls and jobs of all projects; undefined: unknown to this process. */
+  /** Number of queued calls and jobs of all projects. Undefined if unknown to this process. */
   readonly waiting: number | undefined
   /** Time from acceptance to the first output, measured by this process. */
   readonly firstOutput: Latency | undefined
   /** Duration of full runs, if this process runs the model. */
   readonly run: Latency | undefined
   readonly pause: Pause | undefined
-  /** Capacity in the fleet; undefined without the `admin` scope. */
+  /** Capacity in the fleet. Undefined without the `admin` scope. */
   readonly capacity: ModelCapacity | undefined
 }
 
@@ -99,8 +99,8 @@ function show(
 }
 
 /**
- * Id and pool of every model, including models that the key may not call. If metrics are available, then they are used, because the lists
- * of workers also contain aliases.
+ * Returns id and pool of every model, including models that the key may not call. Metrics are preferred as the source, because the lists of workers
+ * also contain aliases.
  */
 function allModels(metrics: Metrics | undefined, workers: readonly Worker[]): readonly (readonly [string, string])[] {
   const shown = metrics
@@ -137,7 +137,7 @@ function pauseOf(adminView: AdminView | undefined, target: Pause['target'], id: 
   return adminView?.pauses.find((pause) => pause.target === target && pause.id === id)
 }
 
-/** The pool of a model, derived from its capabilities (services/ingress/endpoints/account.ts). */
+/** Returns the pool of a model, derived from its capabilities (services/ingress/endpoints/account.ts). */
 function poolWith(capabilities: readonly string[]): string {
   if (capabilities.includes('chat') || capabilities.includes('moderation') || capabilities.includes('speech'))
     return 'inference'

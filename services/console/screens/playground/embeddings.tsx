@@ -127,7 +127,7 @@ function HeatMap({ lines, vectors }: HeatMapProps) {
   )
 }
 
-/** Cosine similarity, -1 to 1; 0 if one of the vectors is zero. */
+/** Returns the cosine similarity, -1 to 1. 0 if one of the vectors is zero. */
 function cosine(a: readonly number[], b: readonly number[]): number {
   const dot = product(a, b)
   const lengths = Math.sqrt(product(a, a) * product(b, b))

@@ -19,7 +19,7 @@ interface Answer {
 interface Moderated {
   readonly line: string
   readonly isFlagged: boolean
-  /** Sorted by score, highest first. */
+  /** Categories sorted by score, highest first. */
   readonly scores: readonly (readonly [category: string, score: number])[]
 }
 

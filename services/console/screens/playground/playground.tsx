@@ -238,9 +238,9 @@ interface Form {
   readonly id: string
   readonly name: string
   readonly path: string
-  /** Capability that a model needs; absent: the form works without a model. */
+  /** Capability that a model needs. Undefined if the form works without a model. */
   readonly capability?: string
-  /** How to configure a model with this capability. */
+  /** Text that explains how to configure a model with this capability. */
   readonly missing?: string
   readonly Content: FunctionComponent
 }
@@ -290,7 +290,7 @@ const FORMS: readonly Form[] = [
   },
 ]
 
-/** A form per endpoint that the service has. Each shows code that sends the same request. */
+/** Shows a form for each endpoint of the service, with code that sends an equal request. */
 export function Playground() {
   return (
     <section class="playground">

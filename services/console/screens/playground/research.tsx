@@ -201,7 +201,7 @@ function Quote({ citation, marker }: { readonly citation: Citation; readonly mar
   )
 }
 
-/** Web pages are links. A local document is plain text, because a browser cannot open it. */
+/** Shows a source. A web page is a link, and a local document is plain text, because a browser cannot open it. */
 function Link({ url, text }: { readonly url: string; readonly text: string }) {
   if (!/^https?:\/\//.test(url)) return <span title={url}>{text}</span>
   return (
@@ -225,7 +225,10 @@ interface Line {
   readonly pieces: readonly Piece[]
 }
 
-/** Parses the Markdown subset of reports: headings, list items, links and citation markers. Everything else is text. */
+/**
+ * Parses the Markdown subset of reports: headings, list items, links and citation markers. All other syntax is plain
+ * text.
+ */
 function linesOf(report: string, citations: readonly Citation[]): readonly Line[] {
   return marked(report, citations)
     .split('\n')

@@ -2,7 +2,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const CAUSES_MAX = 5
 
-/** Converts any failure of an MCP server into an error that names the backend. A failure must not look like an empty result. */
+/** Converts any failure of an MCP server into an error with the name of the backend. A failure must not look like an empty result. */
 export function failureOf(error: unknown, signal: AbortSignal, broken: AbortSignal): unknown {
   if (signal.aborted) return signal.reason
   const own = serviceErrorIn(broken.aborted ? broken.reason : error)
@@ -14,7 +14,7 @@ export function failureOf(error: unknown, signal: AbortSignal, broken: AbortSign
   return failed('does not speak MCP over streamable HTTP', error)
 }
 
-/** Returns an error about the MCP server. The text `what` completes the sentence "The search backend mcp …". */
+/** Returns an error about the MCP server. `what` completes the sentence "The search backend mcp …". */
 export function failed(what: string, cause?: unknown): ServiceError {
   return new ServiceError('upstream_error', `The search backend mcp ${what}.`, { cause })
 }
@@ -23,7 +23,7 @@ function timedOut(cause: unknown): ServiceError {
   return new ServiceError('upstream_timeout', 'The search backend mcp did not respond in time.', { cause })
 }
 
-/** Replaces the host in the message by the name of the backend, because callers do not know the host. */
+/** Replaces the host in the message with the name of the backend, because callers do not know the host. */
 function named(cause: ServiceError): ServiceError {
   switch (cause.code) {
     case 'rate_limit_exceeded':

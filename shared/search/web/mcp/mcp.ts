@@ -38,7 +38,7 @@ const Document = z.looseObject({
 })
 
 const FETCH_TOOL = 'fetch'
-/** A connection is replaced after this time, because the tools of the server may change. */
+/** Lifetime of a connection in ms. A connection is replaced regularly, because the tools of the server may change. */
 const SESSION_TTL_MS = 10 * 60_000
 
 /**
@@ -58,7 +58,7 @@ interface Connection {
 
 class McpSearch implements SearchBackend {
   readonly name = NAME
-  /** The price of an external MCP server is unknown, so its searches count as free. */
+  /** Price of a search. The price of an external MCP server is unknown, so its searches count as free. */
   readonly searchUsd = 0
   readonly #server: McpServer
   readonly #pages: WebPages
@@ -100,7 +100,10 @@ class McpSearch implements SearchBackend {
     await this.#pages.close()
   }
 
-  /** @throws ServiceError `upstream_refused` if the server lacks the tool, or if the tool requires other parameters */
+  /**
+   * Calls a tool. @throws ServiceError `upstream_refused` if the server lacks the tool, or if the tool requires other
+   * parameters
+   */
   async #call(tool: string, parameter: string, value: string, signal: AbortSignal): Promise<ToolAnswer> {
     const session = await this.#opened(signal)
     const current = this.#session
@@ -113,7 +116,7 @@ class McpSearch implements SearchBackend {
     try {
       return await session.call(tool, { [parameter]: value }, signal)
     } catch (error) {
-      // The call may have failed because the server restarted and lost the connection, so the next call opens another one.
+      // The server may have restarted and lost the connection, so the next call opens another connection.
       if (!signal.aborted) this.#forget(current)
       throw error
     }

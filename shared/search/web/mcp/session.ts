@@ -8,7 +8,7 @@ export interface McpServer {
   readonly url: string
   readonly token?: string | undefined
   readonly searchTool: string
-  /** Timeout of each request. Default: 15 s. */
+  /** Timeout of each request, in ms. Default: 15 s. */
   readonly timeoutMs?: number
 }
 
@@ -16,10 +16,12 @@ export type ToolAnswer = Awaited<ReturnType<Client['callTool']>>
 
 export const NAME = 'mcp'
 const TIMEOUT_MS = 15_000
-/** Maximum bytes of one answer, because JSON is parsed in one step. A text is cut at 48 Ki characters in any case. */
+/**
+ * Maximum bytes of one answer, because JSON is parsed in one step. A text is truncated to 48 Ki characters in any case.
+ */
 const BYTES_MAX = 512 * 1024
 const TOOL_PAGES_MAX = 5
-/** Statuses that the server returns to every request, such as after a wrong token or a rate limit. */
+/** Statuses that the server returns to every request, for example after a wrong token or a rate limit. */
 const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])
 
 /**
@@ -41,7 +43,7 @@ export class McpSession {
     this.#broken = broken
   }
 
-  /** @throws ServiceError `upstream_error`, `upstream_timeout`, `upstream_refused`, `rate_limit_exceeded`; the signal's reason */
+  /** Opens a connection. @throws ServiceError `upstream_error`, `upstream_timeout`, `upstream_refused`, `rate_limit_exceeded`. The signal's reason */
   static async open(server: McpServer, signal: AbortSignal): Promise<McpSession> {
     // The SDK is large, so it is loaded only if an MCP server is configured.
     const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client')
@@ -104,14 +106,14 @@ function toolsOf(tools: readonly { name: string; inputSchema: { required?: unkno
   )
 }
 
-/** The SDK would validate results against the server's own schemas. That is disabled, because `mcp.ts` validates them against ours. */
+/** Disables the SDK's validation of results against the server's schemas, because `mcp.ts` validates results itself. */
 const UNCHECKED = {
   getValidator<T>(): JsonSchemaValidator<T> {
     return (input) => ({ valid: true, data: input as T, errorMessage: undefined })
   },
 }
 
-/** A broken stream fails its call. The SDK must not reconnect. */
+/** Options without reconnection. A broken stream fails its call. */
 const NO_RECONNECTION = {
   maxRetries: 0,
   initialReconnectionDelay: 1,
@@ -121,10 +123,10 @@ const NO_RECONNECTION = {
 
 type Fetch = (url: string | URL, init?: RequestInit) => Promise<Response>
 
-/** @param broken Aborted if a response body breaks off. The SDK does not fail the waiting call in that case. */
+/** @param broken Aborted if a response body breaks off, because the SDK does not fail the waiting call in this case. */
 function guarded(timeoutMs: number, broken: AbortController): Fetch {
   return async (url, { method = 'GET', headers, body, signal } = {}) => {
-    // With GET, the SDK asks for a stream of unsolicited messages from the server. The status 405 declines the request.
+    // With GET, the SDK requests a stream of unsolicited messages from the server. The status 405 declines the request.
     if (method === 'GET') return new Response(null, { status: 405 })
     const answer = await streamOutbound(String(url), {
       method: method === 'DELETE' ? 'DELETE' : 'POST',

@@ -71,7 +71,7 @@ function Source() {
   const file = audio.file.value
   useEffect(() => {
     if (!field.current || !file || field.current.files?.[0] === file) return
-    // Sets the file of the file field. Otherwise the field shows "no file chosen" for a dropped or recorded file.
+    // Without this assignment, the file field would show "no file chosen" for a dropped or recorded file.
     const data = new DataTransfer()
     data.items.add(file)
     field.current.files = data.files
@@ -174,12 +174,12 @@ function PlayButton({ player }: { readonly player: Player }) {
   )
 }
 
-/** Position from which playback starts: the current one, or 0 if playback has reached the end. */
+/** Returns the position from which playback starts: the current position, or 0 at the end. */
 function restart({ at, sound }: Player): number {
   return sound.value && at.value < sound.value.duration - 0.05 ? at.value : 0
 }
 
-/** Pixels per second, reduced if the waveform would exceed WIDTH_MAX. */
+/** Pixels per second. Reduced if the waveform would exceed WIDTH_MAX. */
 const SCALE = 110
 const WIDTH_MAX = 24_000
 const HEIGHT = 72

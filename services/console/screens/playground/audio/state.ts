@@ -10,7 +10,7 @@ const BARS_PER_SECOND = 40
 export class Player {
   readonly at = signal(0)
   readonly isPlaying = signal(false)
-  /** Undefined if nothing is loaded, or if this browser cannot decode the file. */
+  /** Decoded audio. Undefined if no file is loaded, or if this browser cannot decode the file. */
   readonly sound = signal<AudioBuffer | undefined>(undefined)
   #context: AudioContext | undefined
   #source: AudioBufferSourceNode | undefined
@@ -60,7 +60,7 @@ export class Player {
   }
 }
 
-/** The bars of a waveform: peaks of equal parts of the audio, scaled to 0 to 1. */
+/** Returns the bars of a waveform: peaks of equal parts of the audio, scaled to 0 to 1. */
 export function barsOf(sound: AudioBuffer): readonly number[] {
   const samples = sound.getChannelData(0)
   const count = Math.max(1, Math.min(BARS_MAX, Math.round(sound.duration * BARS_PER_SECOND)))
@@ -148,11 +148,11 @@ async function upload<T>({ path, body }: Call, file: File, signal: AbortSignal):
 }
 
 class Recorder {
-  /** Start of the recording in unix milliseconds; undefined: not recording. */
+  /** Start of the recording in Unix milliseconds. Undefined if not recording. */
   readonly since = signal<number | undefined>(undefined)
   #recorder: MediaRecorder | undefined
 
-  /** @throws Error with a text for the user if there is no microphone or access is denied */
+  /** Starts a recording. @throws Error with a text for the user if there is no microphone or access is denied */
   async start(onRecorded: (file: File) => void): Promise<void> {
     const stream = await microphone()
     const pieces: Blob[] = []
@@ -188,7 +188,7 @@ async function microphone(): Promise<MediaStream> {
 /** Created after the classes above, because the constructor of Audio creates instances of these classes. */
 export const audio = new Audio()
 
-/** Delay until the object URL is revoked. Long enough for the browser to start the download. */
+/** Delay in ms until the object URL is revoked, within which the browser starts the download. */
 const REVOKE_DELAY_MS = 10_000
 
 export function download(name: string, content: string | Blob): void {

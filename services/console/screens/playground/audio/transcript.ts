@@ -50,7 +50,7 @@ export function transcriptOf(verbose: Verbose, diarized: Diarized | undefined): 
   }
 }
 
-/** The speaker at a time; between segments, that of the nearest segment. Empty without diarization. */
+/** Returns the speaker at a time. Between segments, the speaker of the nearest segment. Empty without diarization. */
 function speakerAt(segments: readonly Segment[], seconds: number): string {
   const away = ({ start, end }: Segment) => Math.max(0, start - seconds, seconds - end)
   const [first, ...rest] = segments
@@ -60,7 +60,7 @@ function speakerAt(segments: readonly Segment[], seconds: number): string {
 
 export type SubtitleFormat = 'srt' | 'vtt'
 
-// The encoders yield to the event loop with setImmediate during a long transcript. Browsers do not have this function.
+// During a long transcript, the encoders yield with setImmediate, which browsers do not have.
 globalThis.setImmediate ??= ((callback: () => void) => setTimeout(callback)) as unknown as typeof setImmediate
 
 export async function subtitlesOf({ cues }: Transcript, format: SubtitleFormat): Promise<string> {

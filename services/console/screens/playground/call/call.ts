@@ -4,7 +4,7 @@ export interface Call {
   readonly name: string
   readonly path: string
   readonly body: Readonly<Record<string, unknown>>
-  /** Method of the OpenAI SDK, except `messages`, which belongs to the Anthropic SDK. Absent if no SDK has a method for the endpoint. */
+  /** Method of the OpenAI SDK, except `messages`, which belongs to the Anthropic SDK. Undefined if no SDK has a method for the endpoint. */
   readonly method?:
     | 'chat.completions'
     | 'responses'
@@ -14,9 +14,9 @@ export interface Call {
     | 'audio.transcriptions'
     | 'audio.speech'
     | 'moderations'
-  /** Name of the uploaded file; the body is then a multipart form. */
+  /** Name of the uploaded file. The body is then a multipart form. */
   readonly file?: string
-  /** Name of the file that a binary response is saved to. */
+  /** Name of the file in which a binary response is saved. */
   readonly into?: string
 }
 
@@ -71,7 +71,7 @@ const STREAM_READERS: Readonly<Record<string, { readonly python: string; readonl
   },
 }
 
-/** The SDK client for a request. The Anthropic SDK appends /v1 to its base URL. */
+/** Returns the SDK client for a request. The Anthropic SDK appends /v1 to its base URL. */
 function clientOf({ method }: Call, origin: string) {
   return method === 'messages'
     ? { python: 'anthropic', typescript: '@anthropic-ai/sdk', name: 'Anthropic', url: origin }

@@ -39,9 +39,7 @@ export interface Field {
   readonly hint: string
 }
 
-/**
- * Schemas give the range of an integer type as bounds. A bound of at least this absolute value is such a range and is not shown as a limit.
- */
+/** Absolute value from which a bound is not shown as a limit, because schemas write the range of an integer type as bounds. */
 const UNLIMITED = 2 ** 52
 
 function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {
@@ -114,7 +112,7 @@ function isScalar({ type, enum: choices, anyOf }: Schema): boolean {
   return choices !== undefined || (type !== undefined && [type].flat().every((one) => SCALARS.has(one)))
 }
 
-/** Job endpoints whose JSON body has only single values, with the names of these. */
+/** Returns the job endpoints whose JSON body has only single values, with the names of these values. */
 export function scalarEndpointsOf(reference: Reference): ReadonlyMap<string, readonly string[]> {
   const all = Object.entries(reference.paths).flatMap(([path, { post }]) => {
     const body = post?.requestBody?.content['application/json']?.schema
@@ -125,7 +123,7 @@ export function scalarEndpointsOf(reference: Reference): ReadonlyMap<string, rea
   return new Map(all)
 }
 
-/** The options of an endpoint with these names, if its schema has them. Empty until the schema is loaded. */
+/** Returns the options of an endpoint with these names, if its schema has them. Empty until the schema is loaded. */
 export function optionsOf(path: string, names: readonly string[]): readonly Field[] {
   return catalog.value ? fieldsOf(catalog.value.reference, path, names) : []
 }
@@ -134,7 +132,10 @@ export function modelsFor(capability: string): readonly Model[] {
   return catalog.value?.models.filter(({ capabilities }) => capabilities.includes(capability)) ?? []
 }
 
-/** The wanted model if it has the capability, else the first model that has it, else an empty string. */
+/**
+ * Returns the wanted model if it has the capability, or else the first model with the capability, or else an empty
+ * string.
+ */
 export function modelFor(capability: string, wanted: string): string {
   const ids = modelsFor(capability).map(({ id }) => id)
   return ids.includes(wanted) ? wanted : (ids[0] ?? '')

@@ -9,7 +9,7 @@ import type { Run } from './run.ts'
 
 interface CallFormProps {
   readonly run: Run
-  /** The model field: the capability that the endpoint requires, and the chosen model. Absent if the endpoint needs no model. */
+  /** The model field: the capability that the endpoint requires, and the chosen model. Undefined if the endpoint needs no model. */
   readonly model?: { readonly capability: string; readonly chosen: Signal<string> }
   readonly fields: readonly Field[]
   readonly values: Signal<Readonly<Record<string, string>>>
@@ -110,7 +110,7 @@ export function RunProblem({ run }: { readonly run: Run }) {
   return <ErrorText text={[message, fix].filter(Boolean).join(' ')} />
 }
 
-/** Code that repeats the last request, in three languages; nothing before the first request. */
+/** Shows code that repeats the last request, in three languages. Empty before the first request. */
 export function Code({ calls }: { readonly calls: readonly Call[] }) {
   const language = useSignal<Language>('curl')
   const chosen = useSignal('')

@@ -4,7 +4,7 @@ import type { Call } from './call.ts'
 
 interface Problem {
   readonly message: string
-  /** Remedy; empty if the error text already includes it. */
+  /** Remedy. Empty if the error text already includes it. */
   readonly fix: string
 }
 
@@ -22,14 +22,14 @@ const REMEDIES: Readonly<Record<number, string>> = {
   504: 'Try again, reduce the request, or submit it as a durable job.',
 }
 
-/** The requests of one form. At most one is in flight. Keeps the error of the last request. */
+/** The requests of one form. At most one request is in flight. The error of the last request is kept. */
 export class Run {
   readonly isBusy = signal(false)
   readonly problem = signal<Problem | undefined>(undefined)
   readonly calls = signal<readonly Call[]>([])
   #abort = new AbortController()
 
-  /** Cancels the request in flight, if any, and runs the next one to its end. */
+  /** Cancels the request in flight, if there is one, and runs the next request to its end. */
   async start(
     calls: readonly Call[],
     work: (signal: AbortSignal) => Promise<void>,
@@ -62,7 +62,7 @@ export class Run {
   }
 }
 
-/** The events of a streamed response. @throws ApiFailure for an error status or an error event */
+/** Yields the events of a streamed response. @throws ApiFailure for an error status or an error event */
 export async function* streamed<Event>({ path, body }: Call, signal: AbortSignal): AsyncGenerator<Event> {
   const response = await fetchApi(path, { method: 'POST', body, signal })
   for await (const event of eventsOf(response)) {
@@ -78,8 +78,8 @@ interface Failure {
 }
 
 /**
- * Returns the error that an event reports. A Responses event of type `error` is the error itself, and one of type `response.failed`
- * contains the error.
+ * Returns the error that an event reports. A Responses event of type `error` is the error itself, and an event of type `response.failed` contains the
+ * error.
  */
 function failureIn(event: object): Failure | undefined {
   const { type, message, error, response } = event as {
