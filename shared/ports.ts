@@ -158,7 +158,7 @@ export function portsService({
 
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
-/** Runs preparations one after another, because concurrent ones would compete for the network and for the terminal's progress line. */
+/** Runs preparations one after another, because concurrent preparations would compete for the network and for the terminal's progress line. */
 function openPreparation(
   models: ModelCatalogue,
   directory: string,

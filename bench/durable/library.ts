@@ -13,7 +13,7 @@ import { CONCURRENCY, type JobSystem, OpenJobs, PAYLOAD, RESULT } from './system
 
 const DAY_MS = 24 * 3_600_000
 const TENANT = 'key_bench'
-/** The model catalogue. No process starts without one. */
+/** The model catalogue, without which no process starts. */
 const MODELS_FILE = resolve(import.meta.dirname, '../../models.yaml')
 
 /** Sluice without HTTP. Durable jobs and a worker run in this process, with SQLite or Postgres. */
@@ -27,7 +27,7 @@ export async function openLibrary(settings: { databaseUrl?: string; dir: string 
   const ports = await openPorts(config, log, 'bench', true, onFatal)
   const { store, broker, blobs } = ports
   if (!store) throw new Error('no store')
-  // The worker publishes its free slots only to an ingress, so this process registers as one.
+  // The worker publishes its free slots only to an ingress, so this process registers as an ingress.
   const presence = await Presence.open({
     ...{ broker, log, lostMs: 5_000, listener: {} },
     self: {

@@ -5,7 +5,7 @@
 const DIGITS = 16
 const MARK = '@'
 
-/** Text in a prompt that asks the mock upstream for a stream in lockstep. All such streams receive their tokens at the same moments. */
+/** Text in a prompt that makes the mock upstream send a stream in lockstep. All such streams receive their tokens at the same moments. */
 export const LOCKSTEP = 'in-lockstep'
 
 /** Microseconds of the monotonic clock, which is the same in all processes of the machine. */

@@ -121,7 +121,7 @@ class CodeRun {
     } catch (error) {
       this.#error =
         error ?? new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished. Try again.')
-      // A sandbox that cannot start runs is discarded, so that the next run chooses another one.
+      // A sandbox that cannot start runs is discarded, so that the next run chooses another sandbox.
       if (ServiceError.from(error).code === 'sandbox_unavailable') this.#bench.sandbox.discard(this.#sandbox)
     }
     this.#seconds = (performance.now() - this.#startedAt) / 1_000

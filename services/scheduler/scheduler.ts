@@ -159,7 +159,7 @@ interface LoopOptions {
   run(stopped: AbortSignal): Promise<unknown>
 }
 
-/** Runs iterations one after the other, from its creation until it is stopped. A failed iteration does not prevent the next one. */
+/** Runs iterations one after the other, from its creation until it is stopped. A failed iteration does not prevent the next iteration. */
 export class Loop {
   readonly #options: LoopOptions
   readonly #stopped = new AbortController()
@@ -179,7 +179,7 @@ export class Loop {
     return `The scheduler's loop '${this.#options.name}' ${hangs ? 'hangs' : 'fails'}.`
   }
 
-  /** Starts no further iteration and waits for the running one. May be called twice. */
+  /** Starts no further iteration and waits for the running iteration. May be called twice. */
   async stop(): Promise<void> {
     this.#stopped.abort()
     await this.#ended

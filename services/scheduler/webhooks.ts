@@ -273,7 +273,7 @@ function statusOf(type: DurableEventType): string {
 }
 
 /**
- * Returns the outcome of an attempt. A 2xx status means delivered. A 410 means failed, because the receiver wants no further attempt. After any other
+ * Returns the outcome of an attempt. A 2xx status means delivered. A 410 means failed, because this status ends the deliveries. After any other
  * answer or error, the next attempt follows after a delay. If all delays are used up, then the message has failed.
  *
  * @param result The answer, or the error if there is no answer.

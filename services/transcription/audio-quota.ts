@@ -9,7 +9,9 @@ const SHORT_SECONDS = 60
 const RETRY_AFTER_MS = { perSecond: 10, min: 6_000, max: 60_000 }
 
 export interface AudioQuotaOptions {
-  /** Maximum seconds of audio that one key may have in flight. 0 for no limit. A longer file is accepted if it is the only one of its key. */
+  /**
+   * Maximum seconds of audio that one key may have in flight. 0 for no limit. A longer file is accepted if no other audio of its key is in flight.
+   */
   readonly secondsPerKey: number
   readonly secondsMax: number
 }

@@ -102,7 +102,7 @@ class Speakers {
     )
   }
 
-  /** Removes the words of a segment, which were needed to find its speaker, unless the request asked for words. */
+  /** Removes the words of a segment, which were needed to find its speaker, unless the request selects words. */
   #asAsked({ words, ...segment }: TranscriptSegment): TranscriptSegment {
     return this.#request.words && words ? { ...segment, words } : segment
   }

@@ -5,7 +5,7 @@ import type { Readable } from 'node:stream'
  *
  * Guarantees of every adapter (test/shared/blobs/blobs.test.ts):
  * 1. After `put` resolves, `get` returns the complete value in every process.
- * 2. A reader never sees a partial value.
+ * 2. `get` never returns a partial value.
  * 3. A missing key throws `not_found`.
  * 4. A second `put` of a key replaces the value.
  */

@@ -9,7 +9,7 @@ const TIMES_MAX = 32
  */
 const TIMES_MIN = 5
 const RUNNING_MAX = 1_000
-/** Number of waiting jobs up to which a position is exact. Above it, each job is reported as the last one. */
+/** Number of waiting jobs up to which a position is exact. Above it, each job is reported as the last job. */
 const POSITIONS_MAX = 200
 /** If a job has waited longer than this, then all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
@@ -96,7 +96,7 @@ export class WaitEstimate<Job = unknown> {
 
   /** Mean duration in ms. A running job that exceeds the usual duration counts with the time for which it has run. */
   /**
-   * Position of a job that waits here, or at a worker for a permit of its model; 1 is the next one. Undefined for a job that runs.
+   * Position of a job that waits here, or at a worker for a permit of its model; 1 is the position of the next job. Undefined for a job that runs.
    *
    * @param places Slots that run such jobs; 0 if unknown
    */
@@ -291,7 +291,7 @@ interface QueuesPresence {
  *    that of the tenant's previously rejected job. Above the maximum, Retry-After is a random time between half of the maximum and the maximum.
  *
  * Example: `startTimeoutMs` is 60 s, the estimate is 100 s, and 2 jobs complete per second. The first Retry-After is (100 − 48) × 1.03 = 53.6 s, and
- * the next one is half a second later.
+ * the next Retry-After is half a second longer.
  *
  * Rejected alternative: reservations, which recognise a returning caller by a hash of its request and admit it before newer callers. Goodput did not
  * improve, and the state and its rules took 350 lines.

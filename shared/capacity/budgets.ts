@@ -31,7 +31,7 @@ export interface BudgetOptions {
   readonly ledger: UsageLedger | undefined
   readonly log: Log
   limitsOf(project: string): Limits
-  /** Synchronization with other ingresses. Undefined if this ingress is the only one. */
+  /** Synchronization with other ingresses. Undefined if there is no other ingress. */
   readonly fleet?: Fleet | undefined
   ingresses?(): number
   now?(): number
@@ -94,9 +94,9 @@ export interface BudgetReservation {
  * Monthly (UTC) budgets of projects and keys. The usage ledger counts the spending of the whole fleet
  * (docs/operate/usage.md, Budgets).
  *
- * A call reserves its estimated cost before it runs. The call is admitted if the estimate fits into the unreserved rest
- * of the budget. A call is also admitted if no other call of that budget is in flight. At most one call can therefore
- * exceed a budget.
+ * A call reserves its estimated cost before it runs. The call is admitted if the estimate is at most the unreserved
+ * part of the budget. A call is also admitted if no other call of that budget is in flight. At most one call can
+ * therefore exceed a budget.
  *
  * Reservations of attached calls are kept in memory and published to the other ingresses. Reservations of durable jobs
  * are stored with the jobs and read together with the ledger.

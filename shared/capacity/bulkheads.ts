@@ -283,7 +283,7 @@ export class ModelBulkheads {
 
   /**
    * True if the capacity that this worker published is outdated. Either the permits of a model changed by more than a quarter, or published waiting
-   * jobs no longer wait. While jobs of a model are published as waiting, other processes send no records for new ones.
+   * jobs no longer wait. While jobs of a model are published as waiting, other processes send no records for new jobs.
    */
   get isOutdated(): boolean {
     if (this.#publishedWaiting.some(({ bulkhead, lane }) => !bulkhead.unsettled.has(lane))) return true

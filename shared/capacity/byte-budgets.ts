@@ -78,8 +78,8 @@ export class ByteBudget {
   }
 
   /**
-   * Changes the counted bytes of one body. A body is always admitted if it is the only one. Otherwise a body larger than the budget would be refused
-   * forever.
+   * Changes the counted bytes of one body. A body is always admitted if no other body is counted. Otherwise a body larger than the budget would be
+   * refused forever.
    *
    * @throws ServiceError `overloaded` if the budget is exceeded. Nothing is changed then
    */

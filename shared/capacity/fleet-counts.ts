@@ -36,8 +36,8 @@ export function callsName(tenant: string): string {
 export interface FleetCounts {
   readonly isReachable: boolean
   /**
-   * Adds amounts and returns the current window of each name. A negative amount undoes an earlier one, and an amount of
-   * 0 only reads.
+   * Adds amounts and returns the current window of each name. A negative amount undoes an earlier amount, and an amount
+   * of 0 only reads.
    *
    * @param used At most {@link NAMES_MAX} names, each at most once
    */

@@ -23,7 +23,7 @@ const OVERDUE_MS = 4_000
 const COUNT_PAUSE_FACTOR = 50
 const RETRY_AFTER_MS = 10_000
 
-/** Limits on the number of durable jobs. Scheduled jobs (`run_at` in the future) are counted separately from queued and running ones. */
+/** Limits on the number of durable jobs. Scheduled jobs (`run_at` in the future) are counted separately from queued and running jobs. */
 export interface JobBounds {
   readonly jobsMax: number
   readonly scheduledMax: number
@@ -198,7 +198,7 @@ export class JobQuota {
     this.#counting ??= this.#read().finally(() => {
       this.#counting = undefined
     })
-    // If the count fails, then the next job starts a new one. Only jobs that wait for the failed count receive its error.
+    // If the count fails, then the next job starts a new count. Only jobs that wait for the failed count receive its error.
     if (overdueMs < OVERDUE_MS) this.#counting.catch(() => {})
     else await this.#counting
   }

@@ -34,8 +34,7 @@ export interface RateLimitOptions {
   /** Counts of running durable jobs. Undefined if the deployment has no durable jobs. */
   readonly tenants?: Pick<TenantReads, 'running'> | undefined
   /**
-   * Counts shared with other ingresses. Undefined if this ingress is the only one, or if no store supports shared
-   * counts.
+   * Counts shared with other ingresses. Undefined if there is no other ingress, or if no store supports shared counts.
    */
   readonly fleet?: Fleet | undefined
   ingresses?(): number

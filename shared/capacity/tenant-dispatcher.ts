@@ -310,10 +310,10 @@ export class TenantDispatcher<Job extends FairQueueItem> {
 }
 
 /**
- * Returns the max-min fair part of the slots, which no consumer may exceed while another consumer wants more than it has. Infinity if the slots
- * suffice for all.
+ * Returns the max-min fair part of the slots, which no consumer may exceed while another consumer has fewer slots than it needs. Infinity if the
+ * slots suffice for all.
  *
- * @example maxMinPart([256, 10], 256) // 246: the consumer that wants 10 gets 10, the other consumer gets the rest
+ * @example maxMinPart([256, 10], 256) // 246: the consumer that needs 10 gets 10, the other consumer gets the rest
  */
 export function maxMinPart(wanted: readonly number[], slots: number): number {
   let left = slots

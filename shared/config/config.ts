@@ -18,7 +18,7 @@ export interface KafkaConfig {
     | undefined
 }
 
-/** PEM texts. */
+/** Certificates and private key for Kafka, as PEM texts. */
 interface KafkaTlsConfig {
   readonly ca?: string
   readonly cert?: string

@@ -4,7 +4,7 @@ import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import { type Check, type Finding, failed, ok, reasonOf, skipped, warned } from './check.ts'
 
-/** Timeout per sandbox in ms. Interpreters load their libraries at the start, which takes long. */
+/** Timeout per sandbox in ms. An interpreter may need many seconds at the start, because it loads its libraries. */
 const OPEN_MS_MAX = 60_000
 
 /** Checks the sandboxes for code: opens each one and runs a line of Python. The check downloads and builds nothing. */

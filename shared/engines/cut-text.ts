@@ -1,6 +1,6 @@
 import type { Word } from '#schemas/kinds/transcription.ts'
 
-/** Maximum characters between a word and the next one. A match farther away is another occurrence of the word. */
+/** Maximum characters between a word and the next word. A match farther away is another occurrence of the word. */
 const LOOKAHEAD = 80
 
 /**

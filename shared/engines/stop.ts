@@ -14,8 +14,8 @@ export interface Released {
 /**
  * Buffers text that may become a stop string, so that neither a stop string nor a part of one is ever output.
  *
- * The stop string that is completed first ends the answer. If two stop strings end at the same character, then the longer one counts. How the text is
- * split into calls of `push` does not matter.
+ * The stop string that is completed first ends the answer. If two stop strings end at the same character, then the longer stop string counts. How the
+ * text is split into calls of `push` does not matter.
  *
  * At most the length of the longest stop string is buffered. The cost per character does not depend on the length of the stop strings.
  */

@@ -50,7 +50,7 @@ export interface DeadLetterQuery {
 }
 
 /**
- * Lists matching records, newest first, without discarded ones. Scans at most {@link SCANNED_MAX} records within about ten seconds, and returns a
+ * Lists matching records, newest first, without discarded records. Scans at most {@link SCANNED_MAX} records within about ten seconds, and returns a
  * cursor.
  *
  * @returns `next` is the value of `before` for the next page. Undefined on the last page

@@ -42,8 +42,8 @@ export interface RetryPolicy {
   readonly crashesMax: number
   readonly backoff: Backoff
   /**
-   * Maximum number of hand-backs of a job. The first two hand-backs are retried at once, and later ones after a growing
-   * delay.
+   * Maximum number of hand-backs of a job. The first two hand-backs are retried at once, and later hand-backs after a
+   * growing delay.
    */
   readonly handBacksMax: number
   readonly delayMsMax: number

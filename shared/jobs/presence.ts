@@ -55,7 +55,7 @@ const CHANNEL_SILENCE_MS = 2_500
 const CHECK_LATE_MS = 1_000
 
 /**
- * {@link Presence} objects of this process that receive nothing from a broker. Only the first and the last one log, so that all roles of a process
+ * {@link Presence} objects of this process that receive nothing from a broker. Only the first and the last object log, so that all roles of a process
  * together log one message.
  */
 const silentChannels = new WeakMap<Broker, Set<Presence>>()

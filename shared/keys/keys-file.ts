@@ -35,7 +35,7 @@ const AUDIT_TAIL_BYTES = 1024 * 1024
 /**
  * `keys.json`, and `audit.jsonl` next to it with one line per change, for the processes of one machine.
  *
- * A reader gets the old text or the new text, never a part. A lock admits one writer at a time.
+ * A reader gets either the old or the new content, never a part of the content. A lock admits one writer at a time.
  */
 export class KeysFile {
   readonly path: string

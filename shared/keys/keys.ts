@@ -75,7 +75,7 @@ export const ApiKey = z.strictObject({
 })
 export type ApiKey = z.infer<typeof ApiKey>
 
-/** Maximum keys of one store, including revoked ones. Every ingress holds all keys in memory. */
+/** Maximum keys of one store, including revoked keys. Every ingress holds all keys in memory. */
 export const KEYS_MAX = 10_000
 
 export const FIRST_KEY_ID = 'key_first'
@@ -94,7 +94,7 @@ export interface KeyChange {
  *
  * Guarantees of every adapter (test/shared/keys/keys.test.ts):
  * 1. A resolved change is durable. Every process that uses the store reads it with its next `list`.
- * 2. Concurrent writers do not overwrite each other's changes. A reader never sees a partial write.
+ * 2. Concurrent writers do not overwrite each other's changes. A read never returns a partial write.
  * 3. Keys are never deleted, only revoked, which is final. Projects are never deleted.
  * 4. Each change adds one audit entry, which is stored forever. `by` is its author (`audit.ts`). Default: the service.
  * 5. If a key or project has a field that this version does not define, then the key, or all keys of the project, are invalid. The field could be a
@@ -104,7 +104,7 @@ export interface KeyChange {
 export interface KeyStore extends WebhookSecretSource {
   readonly name: string
   /**
-   * Lists all keys including revoked ones, oldest first. Callers poll every second: while the store is unchanged, the call is cheap and returns the
+   * Lists all keys, including revoked keys, oldest first. Callers poll every second: while the store is unchanged, the call is cheap and returns the
    * previous array.
    */
   list(): Promise<readonly ApiKey[]>

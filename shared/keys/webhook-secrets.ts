@@ -18,8 +18,8 @@ export const WebhookSecret = z.strictObject({
 export type WebhookSecret = z.infer<typeof WebhookSecret>
 
 /**
- * Maximum secrets per project. Each message is signed with all of them, because during a rotation some receivers have the old secret and others the
- * new one.
+ * Maximum secrets per project. Each message is signed with all of them, because during a rotation some receivers have the old secret and other
+ * receivers the new secret.
  */
 export const WEBHOOK_SECRETS_MAX = 2
 export const DEFAULT_SECRET_ID = 'default'

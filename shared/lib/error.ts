@@ -65,7 +65,8 @@ export class ServiceError extends Error {
 }
 
 /**
- * Returns the error for an answer that exceeds the maximum size. A retry would not help, because the request itself asks for too much.
+ * Returns the error for an answer that exceeds the maximum size. A retry would not help, because the repeated request would have an answer of the
+ * same size.
  *
  * @param bytesMax Approximate maximum, in bytes
  */

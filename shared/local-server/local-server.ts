@@ -18,9 +18,9 @@ import {
 import type { ServerProcess } from './server-process.ts'
 
 /*
- * Manages the local model server, a Python process that serves the OpenAI API on a UNIX socket. The server transcribes speech,
- * finds speakers, computes embeddings and decodes audio. The first call starts the process. After `idleMs` without calls the
- * process is stopped. If the process was stopped or has crashed, then the next call starts another one.
+ * Manages the local model server, a Python process that serves the OpenAI API on a UNIX socket. The server transcribes speech, finds speakers,
+ * computes embeddings and decodes audio. The first call starts the process. After `idleMs` without calls the process is stopped. If the process was
+ * stopped or has crashed, then the next call starts another process.
  *
  *   stopped → starting → running → stopped (idle, crash)
  */

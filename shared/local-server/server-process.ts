@@ -24,7 +24,7 @@ const MINUTE_MS = 60_000
 const ORIGIN = 'http://local'
 
 const MAIN = fileURLToPath(new URL('./python/main.py', import.meta.url))
-/** Maximum time in ms until the server is healthy. On a busy machine, the first start takes long because it reads 100 MB of libraries. */
+/** Maximum time in ms until the server is healthy. On a busy machine, the first start is slow, because the process reads 100 MB of libraries. */
 const START_MS = 60_000
 const POLL_MS = 50
 const STOP_MS = 5_000

@@ -34,7 +34,7 @@ const VALUES_PER_PIECE = 1_000
  * hosts.
  */
 const URLS_MAX = 2_048
-/** Maximum characters of a URL. No server fetches a longer one, and parsing it would take long. */
+/** Maximum characters of a URL. No server fetches a longer URL, and parsing it could block the event loop. */
 const URL_CHARS_MAX = 8_192
 /** Matches the scheme of a URL. In `host:80`, the digit after the colon shows that `host` is no scheme. */
 const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i

@@ -150,7 +150,8 @@ async function answerOf(
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   const closed = new ServiceError('upstream_error', 'The host closed the connection without a response.')
   request.once('response', resolve).on('error', reject)
-  // A server that switches protocols without being asked causes neither a response nor an error, so the close rejects.
+  // A server that switches protocols without a request for this causes neither a response nor an error, so the close
+  // rejects.
   request.once('close', () => reject(closed))
   request.end(body)
   return await promise

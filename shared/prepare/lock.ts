@@ -3,13 +3,11 @@ import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 
 /*
- * A lock file per preparation. The file contains the progress of the running preparation, or the reason why the last one failed.
- * The owner rewrites the file every second. After 15 s without a write, the owner counts as dead, and another process may take the
- * lock.
+ * A lock file per preparation. The file contains the progress of the running preparation, or the reason why the last preparation failed. The owner
+ * rewrites the file every second. After 15 s without a write, the owner counts as dead, and another process may take the lock.
  *
- * One race remains. Two processes find the same dead owner, and the slower one removes the new file of the faster one. Both then
- * prepare, and one of them fails because its files were moved. A process that fails therefore checks first whether the result
- * exists.
+ * One race remains. Two processes find the same dead owner, and the slower one removes the new file of the faster one. Both processes then prepare,
+ * and one process fails because its files were moved. A process that fails therefore checks first whether the result exists.
  */
 
 const NOTE = 'state.json'

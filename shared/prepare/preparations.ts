@@ -6,7 +6,7 @@ export const SANDBOX_RESOURCE = 'the sandbox for code'
 export const LOCAL_SERVER_RESOURCE = 'speech and embeddings'
 
 export interface PreparationStep {
-  /** From 0 to 1. */
+  /** Progress as a fraction from 0 to 1. */
   readonly fraction: number
   readonly message: string
 }

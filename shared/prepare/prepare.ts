@@ -117,7 +117,7 @@ interface Wanted<Found> {
 export class BackgroundPreparation {
   readonly #what: string
   #running: Promise<unknown> | undefined
-  /** Last failure in this process. The lock file has it too, unless the disk is full. */
+  /** Last failure in this process. The lock file also contains this failure, unless the disk is full. */
   #failed: Extract<NotReady, { state: 'failed' }> | undefined
 
   /** @param what Subject of the messages to callers */

@@ -6,9 +6,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 /**
  * A worker thread that handles one task at a time. The tasks run code of unknown cost: templates of model files, and conversions of schemas.
  *
- * The thread starts with its first task. If a task fails or times out, then the thread is terminated, and the next task starts a new one. An endless
- * loop, or memory beyond the limit, therefore ends only the thread, and never blocks the event loop. A task whose caller has cancelled still ends
- * within its timeout. Must be closed.
+ * The thread starts with its first task. If a task fails or times out, then the thread is terminated, and the next task starts a new thread. An
+ * endless loop, or memory beyond the limit, therefore ends only the thread, and never blocks the event loop. A task whose caller has cancelled still
+ * ends within its timeout. Must be closed.
  */
 export class SerialThread {
   readonly #start: () => Promise<Worker>
@@ -22,8 +22,8 @@ export class SerialThread {
   }
 
   /**
-   * Runs a task after all earlier ones. @throws ServiceError `overloaded` after `close`, or the error of the task. The signal's reason, if the signal
-   * aborts
+   * Runs a task after all earlier tasks. @throws ServiceError `overloaded` after `close`, or the error of the task. The signal's reason, if the
+   * signal aborts
    */
   async run<Result>(task: (worker: Worker) => Promise<Result>, signal: AbortSignal): Promise<Result> {
     await this.#turn.take(signal)

@@ -6,7 +6,7 @@ import type { Metered } from '#schemas/usage.ts'
 import { newId, TIME_LENGTH, timeOfText, timeTextOf } from '#shared/lib/id.ts'
 
 /**
- * Ids of durable jobs: `job_`, ten characters of time, 22 random ones (125 bits).
+ * Ids of durable jobs: `job_`, ten characters of time, 22 random characters (125 bits).
  *
  * Ids sort by age, so an id serves as the cursor of lists and determines the daily partition of the job and its events. The time comes from the clock
  * of the process, so it is never used for deadlines or leases.
@@ -166,7 +166,7 @@ export const AHEAD_MAX = 10_000
  */
 export interface OperatorStore {
   /**
-   * Lists jobs, newest first, without erased ones. The number of rows read is bounded, so a page may be short or empty although further pages follow.
+   * Lists jobs, newest first, without erased jobs. The number of rows read is bounded, so a page may be short or empty although further pages follow.
    */
   listJobs(query: OperatorJobs): Promise<{ readonly jobs: DurableJob[]; readonly next: Cursor }>
   /** Counts the older queued jobs of the same model and priority, up to {@link AHEAD_MAX}. */

@@ -160,7 +160,7 @@ export interface EndedJob {
   readonly endedAtMs: number
   /** The row of the job. Null if the row was already deleted. */
   readonly job: DurableJob | null
-  /** The batch of a job that is a line of one. */
+  /** Id of the batch, if the job is a line of a batch. */
   readonly batchId: string | null
 }
 

@@ -56,7 +56,7 @@ export interface RequestQuery {
   readonly keyId?: string | undefined
   readonly model?: string | undefined
   readonly endpoint?: string | undefined
-  /** First and last status. */
+  /** First and last HTTP status of a range. */
   readonly statuses?: readonly [number, number] | undefined
   readonly errorCode?: string | undefined
   readonly jobId?: string | undefined

@@ -196,7 +196,7 @@ export interface JobReads {
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
   findResultText(scope: Scope, id: string): Promise<string | null>
   /**
-   * Lists jobs without erased ones, newest first unless `order` is asc. For one tenant, the cost depends only on the page. For all tenants, the call
+   * Lists jobs without erased jobs, newest first unless `order` is asc. For one tenant, the cost depends only on the page. For all tenants, the call
    * also reads all jobs that do not match.
    */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
@@ -214,7 +214,7 @@ export interface JobReads {
   listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
   /**
-   * Child jobs by parent and state, with the recently ended ones.
+   * Child jobs by parent and state, with the recently ended child jobs.
    *
    * @param parents At most 100 ids. The caller bounds their child jobs, because each of them is read
    * @param sinceMs Child jobs that ended at or after this time count as recent

@@ -74,7 +74,7 @@ export class RequestBatches {
       } catch (error) {
         return this.#fail(error)
       }
-      // Rows may have been dropped during the write, so the written ones are found by their last row.
+      // Rows may have been dropped during the write, so the written rows are found by their last row.
       this.#waiting.splice(0, this.#waiting.indexOf(last as RequestRow) + 1)
       this.#isFailing = false
     }

@@ -12,7 +12,7 @@ export interface AdminFilter {
   readonly statuses?: readonly string[] | undefined
   /** Only jobs created at or after this time, in Unix seconds. */
   readonly since?: number | undefined
-  /** For lists only. */
+  /** Whether a list includes child jobs. Has no effect on other calls. */
   readonly includeChildren?: boolean | undefined
 }
 
@@ -176,7 +176,7 @@ export class AdminApi {
     return this.#pages(DeadLetterPage, 'dead-letters', filter, max)
   }
 
-  /** Requeues up to `max` dead letters. A dry run only returns the selected ones. */
+  /** Requeues up to `max` dead letters. A dry run only returns the selected dead letters. */
   async redriveDeadLetters(
     filter: { pool?: string | undefined; after?: number | undefined },
     max: number,

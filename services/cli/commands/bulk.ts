@@ -54,8 +54,8 @@ export const JOB_SELECTOR_HELP = `Options for keys with the admin scope:
   --model MODEL    with either of these: only jobs of this model`
 
 /**
- * Returns the filter for the admin API, or undefined if the command is about the key's own project. @throws
- * CommandError
+ * Returns the filter for the admin API, or undefined if the command applies only to the key's own project. @throws
+ * CommandError for an invalid option
  */
 export function adminFilterOf(values: Values): AdminFilter | undefined {
   const project = values.text('project')

@@ -3,7 +3,7 @@ import { readApiError } from '#services/cli/client/http.ts'
 import { EXIT, type ExitCode, tableOf, usageError } from '#services/cli/text/output.ts'
 import { type Command, noArguments } from './command.ts'
 
-/** Query parameter of `GET /v1/usage` → option. */
+/** Option of this command for each query parameter of `GET /v1/usage`. */
 const QUERY = {
   ...{ from: 'from', to: 'to', group_by: 'group-by', order_by: 'order-by' },
   ...{ project: 'project', key: 'key-id', model: 'model', endpoint: 'endpoint' },

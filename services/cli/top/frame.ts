@@ -36,7 +36,7 @@ export interface Snapshot {
   readonly pools: readonly PoolView[] | null
   readonly workers: readonly WorkerView[] | null
   readonly models: readonly ModelView[]
-  /** Running durable jobs, then queued ones, each newest first. Null if the service has no job store. */
+  /** Running durable jobs, then queued durable jobs, each newest first. Null if the service has no job store. */
   readonly jobs: readonly JobView[] | null
   readonly has_more_jobs: boolean
 }
@@ -173,7 +173,7 @@ const SORTS = {
 
 type Sort = keyof typeof SORTS
 
-/** View at the start: running jobs before queued ones, oldest first. */
+/** View at the start: running jobs before queued jobs, oldest first. */
 export const FIRST_VIEW: View = { sort: 'status', isReversed: false, offset: 0 }
 
 const SCROLLS: Readonly<Record<string, number>> = {

@@ -311,8 +311,8 @@ class DeadLetterList {
   async refresh(abort: AbortSignal): Promise<void> {
     try {
       const page = await this.#page({}, abort)
-      // If more new records arrived than fit into a page, then some are missing between this page and the loaded ones. The list then starts again
-      // from this page.
+      // If more new records arrived than fit into a page, then some records are missing between this page and the loaded pages. The list then starts
+      // again from this page.
       const isGap = page.has_more && !page.data.some(({ id }) => this.letters.value.some((known) => known.id === id))
       if (!this.isLoaded.value || isGap) this.#restart(page)
       else this.#merge(page.data)
@@ -339,7 +339,7 @@ class DeadLetterList {
     this.letters.value = this.letters.value.filter((letter) => letter.id !== id)
   }
 
-  /** Requeues several dead letters. @param after `last_id` of the previous result, to continue with older ones @throws ApiFailure */
+  /** Requeues several dead letters. @param after `last_id` of the previous result, to continue with older dead letters @throws ApiFailure */
   async redrive(max: number, isDry: boolean, after: string | null = null): Promise<RequeueResult> {
     const body = { max, dry_run: isDry, ...(this.pool && { pool: this.pool }), ...(after !== null && { after }) }
     return await fetchJson('/v1/admin/dead-letters/redrive', { method: 'POST', body })

@@ -111,7 +111,7 @@ export class ResumableStream {
  */
 interface Rest {
   readonly state: 'within' | 'beyond' | 'parted'
-  /** Events that follow the published ones, if `state` is `beyond`. */
+  /** Events that follow the published events, if `state` is `beyond`. */
   readonly rest: GenerateEvent[]
 }
 

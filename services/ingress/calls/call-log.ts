@@ -18,7 +18,10 @@ interface EndedCall {
 
 const PATH_CHARS_MAX = 200
 
-/** Id of the attached job of a request. The answer has the id of the job, so each id leads to the other. */
+/**
+ * Id of the attached job of a request. The answer contains the id of the job, so the two ids can be looked up from each
+ * other.
+ */
 export function attachedIdOf(requestId: string): string {
   return requestId.replace('req_', 'job_')
 }

@@ -3,7 +3,7 @@
  *
  * 1. `http/` or `ws/` makes a `Call` of the request: key, headers, `Reply`, and the reservations that end with the call.
  * 2. The `JobEndpoint` validates the body, and returns a `PreparedCall` in the internal form of its kind.
- * 3. `answer.ts` submits the call as a job, and `sendStream` or `sendBytes` sends the output. Further events are read only after the previous ones
+ * 3. `answer.ts` submits the call as a job, and `sendStream` or `sendBytes` sends the output. Further events are read only after the previous events
  *    were sent. If the caller reads slowly, then the buffer of the job fills, which pauses the worker.
  * 4. Handlers throw failures, before or after output. The code that called the handler passes a failure to `Reply.end`, which sends the error and
  *    updates the access log and the metrics.

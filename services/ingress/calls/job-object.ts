@@ -14,11 +14,11 @@ import type { Call, IngressContext } from './call.ts'
 export interface ChildCounts {
   readonly total: number
   readonly completed: number
-  /** Failed, cancelled or expired. */
+  /** Number of requests that failed, were cancelled or expired. */
   readonly failed: number
   /** Requests that ended per second over the last minutes. Null if no request has ended. Absent unless a batch runs. */
   readonly requests_per_second?: number | null
-  /** Unix seconds. Null without a basis. */
+  /** Expected end of the batch in Unix seconds. Null if no request has ended. */
   readonly estimated_end_at?: number | null
 }
 

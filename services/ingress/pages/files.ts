@@ -34,7 +34,7 @@ const TYPES: Readonly<Record<string, string>> = {
 
 /**
  * Browser caching of a file. `immutable`: the browser keeps the file forever, because its name contains a hash of its
- * content. `checked`: the browser asks the server by ETag whether the file has changed.
+ * content. `checked`: the browser checks by ETag whether the file has changed.
  */
 type Caching = 'immutable' | 'checked'
 

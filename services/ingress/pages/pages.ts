@@ -64,7 +64,7 @@ async function describeApi(endpoints: PageContext['endpoints']): Promise<Buffer>
   return Buffer.from(JSON.stringify(await openApiDocument(endpoints)))
 }
 
-/** Whether a browser sends the request. Browsers accept text/html, while SDKs and curl do not ask for it. */
+/** Whether a browser sends the request. Browsers accept text/html, and SDKs and curl do not. */
 function wantsPage({ headers }: IncomingMessage): boolean {
   return String(headers.accept ?? '').includes('text/html')
 }

@@ -129,7 +129,7 @@ function asksForAbsent({ text, terms, isEnglish }: Part, absent: ReadonlySet<str
   return isEnglish && terms.some((term) => absent.has(term) && term !== kind && synonymsOf(term).size === 0)
 }
 
-/** Returns the clauses that ask something, if there are several. Otherwise the whole question is the only part. */
+/** Returns the clauses that contain a question, if there are several. Otherwise the whole question is the only part. */
 function partsOf(question: Question): { text: string; terms: readonly string[] }[] {
   const asking = question.clauses.filter(({ text }) => ASKS.test(text))
   if (asking.length > 1) return asking.map(({ text, terms }) => ({ text, terms }))
@@ -144,7 +144,9 @@ function kindTermOf(question: string): string | undefined {
 }
 
 const VERB = 'is|are|was|were|does|do|did|can|could|should|must|may|will|has|have'
-/** Matches a clause that asks something. Other clauses describe a situation, such as "Argon2 has three flavours". */
+/**
+ * Matches a clause that contains a question. Other clauses describe a situation, such as "Argon2 has three flavours".
+ */
 const ASKS = new RegExp(
   String.raw`\b(?:who|whom|whose|what|which|why|how)\b|(?:\b(?:when|where)\s+|^\W*(?:(?:and|or|but|then|so)\s+)?)(?:${VERB})\b`,
   'i',

@@ -58,8 +58,8 @@ export function isCodeLike(text: string): boolean {
 }
 
 /**
- * Whether a sentence is quoted together with the previous one. A line of code is joined with the sentence that introduces it. A sentence that refers
- * to the previous sentence is joined with it if both are in one paragraph, because text between paragraphs may be missing.
+ * Whether a sentence is quoted together with the previous sentence. A line of code is joined with the sentence that introduces it. A sentence that
+ * refers to the previous sentence is joined with it if both are in one paragraph, because text between paragraphs may be missing.
  */
 function isJoined(text: string, before: Sentence, sentence: Sentence): boolean {
   if (before.isCode || before.isLabel || !isForReaders(before.text)) return false

@@ -46,7 +46,9 @@ const LABEL_CHARS_MAX = 120
 const DEFINED_LABEL_MIN = 0.35
 /** Number of UTF-16 units at which the length signal reaches 1. */
 const LENGTH_CHARS = 500
-/** Number of sentences before and after the sentence that the window signal covers. */
+/**
+ * Number of sentences on each side of a sentence that belong to its window, over which the window signal is computed.
+ */
 const WINDOW = 3
 /** Distance from the start of the document, in UTF-16 units, at which the position signal is 0.5. */
 const POSITION_CHARS = 4_000
@@ -83,7 +85,10 @@ const WEIGHTS = {
   row: 0.45,
   /** Share of the numbers in the question that the sentence contains. Years do not count. */
   numbers: 0.82,
-  /** Weight set by hand, because the reader does not see the previous sentence. */
+  /**
+   * 1 for a sentence that refers to the previous sentence, because the report may not contain that sentence. The weight
+   * is set by hand.
+   */
   lacksReferent: -0.5,
   /**
    * Share of the anchors missing in and around the sentence. The weight is set by hand, because a fact of 2024 does not answer a question about 2021.

@@ -8,8 +8,8 @@ import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * Maximum passages that are embedded (the best ones by words), and maximum parts of the question that are embedded with
- * it.
+ * Maximum passages that are embedded (the best passages by words), and maximum parts of the question that are embedded
+ * with it.
  */
 const PASSAGES_MAX = 64
 const PARTS_MAX = 4

@@ -33,7 +33,7 @@ export interface KafkaClient {
   close(): Promise<void>
 }
 
-/** The broker port on Kafka, except for the operations of {@link KafkaClient}. Closes the given client. */
+/** Implements the broker port on Kafka, except for the operations of {@link KafkaClient}. Closes the given client. */
 export class KafkaBroker implements Broker {
   readonly #client: KafkaClient
   readonly #options: KafkaOptions

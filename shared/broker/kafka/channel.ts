@@ -135,7 +135,7 @@ export class ChannelReceiver implements Receiver {
     // The gap is measured from request to request. After a fetch that takes longer than the gap, the next fetch follows at once.
     poll.requestedAtMs = performance.now()
     const answers = await this.#fetch(poll)
-    // Rotates the order, so that the partition that was last in a full response is first in the next one.
+    // Rotates the order, so that the partition that was last in a full response is first in the next response.
     poll.positions.push(...poll.positions.splice(0, 1))
     await this.#take(poll.positions, answers)
     return false
@@ -160,7 +160,7 @@ export class ChannelReceiver implements Receiver {
   #deliver(place: Position, { records }: FetchedPartition): void {
     for (const batch of records ?? []) {
       for (const record of batch.records) {
-        // A fetch returns whole batches, so the first one may begin before the position.
+        // A fetch returns whole batches, so the first batch may begin before the position.
         const offset = batch.firstOffset + BigInt(record.offsetDelta)
         if (offset < place.position || this.#closing.signal.aborted) continue
         deliver(this.#onRecord, {

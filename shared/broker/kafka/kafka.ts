@@ -20,7 +20,7 @@ const SHARE_GROUPS_OFF = new KafkaUnsuitableError([
 ])
 
 /**
- * Connects, creates missing topics, and checks the existing ones.
+ * Connects, creates missing topics, and checks the existing topics.
  *
  * @returns A broker that the caller closes.
  * @throws KafkaUnsuitableError with every problem and its remedy. ServiceError `overloaded` if no broker answers, with the remedy in its cause

@@ -7,7 +7,7 @@ import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 /**
  * Converts the content blocks of one message into events.
  *
- * The API sends one block after another, but some servers open a block before they close the previous one. A text event does not name its block, so
+ * The API sends one block after another, but some servers open a block before they close the previous block. A text event does not name its block, so
  * the events of a block wait until all earlier blocks are closed. Blocks are ordered by their starts. If too many blocks are open or too many
  * characters wait, then the oldest block is closed early.
  *

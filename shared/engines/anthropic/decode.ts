@@ -211,7 +211,7 @@ export class AnthropicDecoder implements AnswerDecoder {
 /**
  * Usage of one message. Servers report usage at the start of the message, at its end, or at both.
  *
- * Reports are cumulative, so a later count replaces an earlier one. A later zero or null is ignored, because several servers end a message with a
+ * Reports are cumulative, so a later count replaces an earlier count. A later zero or null is ignored, because several servers end a message with a
  * template of zeros. Details of the API, such as `cache_creation`, are returned unchanged.
  */
 class ReportedUsage {

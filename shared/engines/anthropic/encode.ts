@@ -183,7 +183,7 @@ type ToolCallPart = Extract<Part, { type: 'tool_call' }>
  * the same API, then all other turns stay unchanged, including `system` turns.
  *
  * Turns of callers of other APIs must alternate. Adjacent turns of one role are therefore merged, and all `system` turns move to the front. If there
- * are only system turns, then the last one becomes the user message.
+ * are only system turns, then the last turn becomes the user message.
  *
  * Empty texts are removed, because the API rejects them. Names of speakers are dropped.
  */
@@ -307,7 +307,8 @@ function mediaSource(url: string): { type: 'base64'; media_type: string; data: s
 }
 
 /**
- * Encodes the arguments of a call. The API accepts only objects, so other arguments are wrapped. The model then sees its mistake and can correct it.
+ * Encodes the arguments of a call. The API accepts only objects, so other arguments are wrapped. The model then gets its invalid arguments back and
+ * can correct them.
  */
 function toolInput(part: ToolCallPart): object {
   if (part.arguments.trim() === '') return {}

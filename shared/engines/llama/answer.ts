@@ -286,8 +286,8 @@ async function makeGrammar(
 }
 
 /**
- * Returns the tokens of the request's only raw prompt, with a BOS token if the model wants one. Text such as `<|im_start|>` becomes a control token,
- * as in vLLM and llama.cpp.
+ * Returns the tokens of the request's only raw prompt, with a BOS token if the model expects one. Text such as `<|im_start|>` becomes a control
+ * token, as in vLLM and llama.cpp.
  *
  * @throws ServiceError `invalid_value` for an unknown token id, or `context_length_exceeded`. The signal's reason, if the signal aborts
  */

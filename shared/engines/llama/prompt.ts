@@ -41,8 +41,8 @@ export function describeNativeCall(runtime: LlamaRuntime, request: GenerateReque
 }
 
 /**
- * Makes the prompt that asks which tool the last user turn needs. The prompt has two examples. Without examples, a small model gives the same answer
- * to nearly every question.
+ * Makes the prompt by which the model chooses which tool the last user turn needs. The prompt has two examples. Without examples, a small model gives
+ * the same answer to nearly every question.
  */
 export function describeRouting(request: GenerateRequest, tools: readonly Tool[]): Conversation {
   const first = tools[0]?.name ?? NO_TOOL

@@ -26,8 +26,8 @@ export const NAME_TOKENS_MAX = 64
  *
  * 1. Choice `tool`: that tool. Choice `required`: the only tool, or the tool that the model selects.
  * 2. Choice `auto` with a template that supports tools: the text may become a call in the form for which the model was trained ({@link triggerOf}).
- * 3. Choice `auto` without such a template: the model is asked which tool the last user turn needs, if any ({@link ask}). After a tool's result the
- *    answer is always text, because a small model would call the same tool forever.
+ * 3. Choice `auto` without such a template: the model first chooses which tool the last user turn needs, if any ({@link ask}). After a tool's result
+ *    the answer is always text, because a small model would call the same tool forever.
  */
 export async function chooseTool(call: LlamaCall): Promise<Tool | undefined> {
   const { request, runtime } = call

@@ -151,8 +151,8 @@ const ownServers = new WeakMap<UpstreamConfig, boolean>()
  * A circuit breaker. After `failures` consecutive failed calls, calls are rejected for `resetMs`. Then one trial call decides whether the circuit
  * closes again.
  *
- * Each model of each upstream server has its own breaker, so that a broken model does not affect healthy ones. Only faults of the upstream before the
- * first byte count as failures.
+ * Each model of each upstream server has its own breaker, so that a broken model does not affect healthy models. Only faults of the upstream before
+ * the first byte count as failures.
  */
 export class Breaker {
   readonly #model: string

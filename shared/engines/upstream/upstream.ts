@@ -164,7 +164,7 @@ export class Upstream {
       pipelining: 1,
       allowH2: false,
       connect: { timeout: timeouts.connect_ms },
-      // Timers of undici are disabled, because they are coarse and cannot distinguish the first token from later ones. The exchange has its own
+      // Timers of undici are disabled, because they are coarse and cannot distinguish the first token from later tokens. The exchange has its own
       // timers.
       headersTimeout: 0,
       bodyTimeout: 0,

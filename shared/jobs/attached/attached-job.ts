@@ -6,7 +6,8 @@
  * 1. The first worker that sends `started` is bound to the attempt. If another worker starts the same attempt, then the owner cancels it there.
  * 2. Only events of the bound worker count, in the order of `seq`. Events of other workers and of other attempts are dropped.
  * 3. A gap in `seq` means lost events, so the attempt counts as lost. Example: event 4 arrives after event 2.
- * 4. Output is merged and buffered until the caller reads it. Above 256 KiB the worker is asked to pause, and below 64 KiB to resume.
+ * 4. Output is merged and buffered until the caller reads it. Above 256 KiB the worker receives a request to pause, and below 64 KiB a request to
+ *    resume.
  * 5. A new attempt drops the unread output of the old one. A job without streaming returns all events when it is done.
  */
 

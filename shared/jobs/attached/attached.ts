@@ -192,7 +192,7 @@ export class AttachedJobs implements JobOwner {
 
   failAll(error: ErrorBody): void {
     const held = [...this.#jobs.values()]
-    // The fair queue is emptied first. Otherwise each ended job would release the next one to the broker.
+    // The fair queue is emptied first. Otherwise each ended job would release the next waiting job to the broker.
     this.#sender.forget(held)
     for (const job of held) {
       this.#stopWorker(job)

@@ -10,7 +10,7 @@
  * 3. Events are published with the end and the result of the job, if these are small, so that waiting callers need not read the store.
  * 4. Children of an ended or cancelled job are cancelled at all depths. A parent that waits for no other child is woken (`Family`).
  *
- * Example: 10 free slots and 1,000 new jobs give 10 records and one announcement.
+ * Example: with 10 free slots and 1,000 new jobs, the dispatcher publishes 10 records and one announcement.
  *
  * The invariant: correctness never depends on a publication. The scheduler republishes jobs whose records were lost. An ended job stays unsettled in
  * the store until its parent and children were updated, so the scheduler can complete the update. Subscribers read lost events from the store.

@@ -419,7 +419,7 @@ export class Positions {
     tenants?.set(job.tenant, (tenants.get(job.tenant) ?? 0) + 1)
     const places = await this.#places.get(`${queueOf(job)} ${job.tenant}`)?.value.catch(() => undefined)
     if (!places) return
-    // The new job is nearly always the last one, because ids begin with their creation time.
+    // The new job is nearly always the last job, because ids begin with their creation time.
     const at = indexOf(job.id, places)
     const after = places.slice(at).map(({ id, nth }) => ({ id, nth: nth + 1 }))
     places.splice(at, after.length, { id: job.id, nth: (places[at - 1]?.nth ?? 0) + 1 }, ...after)

@@ -1,5 +1,5 @@
 /*
- * Follows a durable job: delivers its events until the last one, or waits for its end.
+ * Follows a durable job: delivers its events up to the last event, or waits for its end.
  *
  * The problem: live events arrive fast but may be lost. The store has all events but is expensive to poll.
  *
@@ -107,7 +107,7 @@ class Subscription {
     this.#wake?.()
   }
 
-  /** Returns the events after `seq` up to the first gap, and drops older ones. */
+  /** Returns the events after `seq` up to the first gap, and drops older events. */
   takeAfter(seq: number): DurableEvent[] {
     const taken: DurableEvent[] = []
     for (const event of this.#events) if (event.seq === seq + taken.length + 1) taken.push(event)

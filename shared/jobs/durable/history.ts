@@ -15,8 +15,8 @@ import { TERMINAL } from './follow.ts'
 /*
  * Shared storage for the history of chained responses.
  *
- * The problem: a response that continues another one has the whole conversation as its prompt. If each job stored a copy, then a chain of n responses
- * would take space in the order of n².
+ * The problem: a response that continues another response has the whole conversation as its prompt. If each job stored a copy, then a chain of n
+ * responses would take space in the order of n².
  *
  * How it works: a job stores its own turns, and names the segments that hold the earlier turns. A segment is a blob of at least 64 KiB. A job writes
  * a segment when its own stored turns reach this size. Until then, turns are stored with the job, so a chain of n short responses takes at most n ×

@@ -5,9 +5,9 @@
  * worker.
  *
  * 1. If the call was cancelled, or its ingress is dead, then the record is acknowledged and dropped.
- * 2. If this worker does not have the model but another one does, then the call is requeued.
- * 3. If the bulkhead of the model is full here, then the call is requeued at most twice, so that another worker can start it. This limit
- *    also applies while this worker prepares the model and another one is ready.
+ * 2. If this worker does not have the model but another worker does, then the call is requeued.
+ * 3. If the bulkhead of the model is full here, then the call is requeued at most twice, so that another worker can start it. This limit also applies
+ *    while this worker prepares the model and another one is ready.
  * 4. After that, the worker keeps the call, sends `started` and runs the attempt. If the model has no free permit, then the call is parked
  *    (`shared/capacity/slots.ts`).
  *

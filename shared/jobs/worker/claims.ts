@@ -90,8 +90,7 @@ export class Claims {
   }
 
   /**
-   * Claims the next job of the record's kind, model and priority, round robin over tenants. The claimed job may be another one than the job in the
-   * record.
+   * Claims the next job of the record's kind, model and priority, round robin over tenants. The claimed job may differ from the job in the record.
    *
    * The record is always acknowledged, so the broker never reaches its delivery limit. A job that stays in the store is claimed later or announced
    * again.
@@ -149,7 +148,7 @@ export class Claims {
     if (poller.stopped.aborted) return
     const waiting = [...bulkheads.waiting()]
     const next = this.#pulledLast ? waiting.indexOf(this.#pulledLast) + 1 : 0
-    // Models that hold equally many slots alternate. Otherwise the first one would get every freed slot.
+    // Models that hold equally many slots alternate. Otherwise the first model would get every freed slot.
     for (const bulkhead of fewestFirst([...waiting.slice(next), ...waiting.slice(0, next)])) {
       for (const lane of poller.lanes) if (bulkhead.isWaiting(lane.priority)) this.#pullFor(lane, bulkhead, isOffered)
     }

@@ -94,7 +94,7 @@ export class ZygoteSandbox implements Sandbox {
     return zygote.runs >= runsMax || performance.now() - zygote.startedMs > ageMsMax
   }
 
-  /** Replaces the current zygote. Runs use the old zygote until the new one can fork, so both run for a moment. */
+  /** Replaces the current zygote. Runs use the old zygote until the new zygote can fork, so both run for a moment. */
   #replace(old: ZygoteProcess): void {
     if (old !== this.#current || this.#starting || performance.now() < this.#notBeforeMs) return
     this.#start().then(

@@ -93,7 +93,7 @@ export class CorpusIndex {
     return rows.map(({ path, problem }) => `${path}: ${problem}`)
   }
 
-  /** Replaces the sources of a file. Yields to the event loop. Searches find the old sources until all new ones are added. */
+  /** Replaces the sources of a file. Yields to the event loop. Searches find the old sources until all new sources are added. */
   *replace(file: IndexedFile, sources: readonly Snapshot[], problem: string | null): Generator<void> {
     const { path, bytes, modifiedMs } = file
     const added: number[] = []
@@ -250,7 +250,7 @@ function openCurrent(path: string): DatabaseSync | undefined {
     const { user_version } = db.prepare('PRAGMA user_version').get() ?? {}
     if (user_version === VERSION) return db
   } catch {
-    // A broken index is treated as missing, so that the caller builds a new one.
+    // A broken index is treated as missing, so that the caller builds a new index.
   }
   db?.close()
   return undefined

@@ -4,7 +4,10 @@ import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 /** Minimum UTF-16 units of a quoted sentence, and of a quoted line of code. */
 const QUOTE_CHARS_MIN = 24
 const CODE_CHARS_MIN = 4
-/** Minimum UTF-16 units of a row, item or definition. The value is low, because the header, lead-in or term is shown too. */
+/**
+ * Minimum UTF-16 units of a row, item or definition. The value is low, because a quote of a row, item or definition also contains its header, lead-in
+ * or term.
+ */
 const VALUE_CHARS_MIN = 8
 const SYLLABLES = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/gu
 const OTHER_LETTERS = /(?!\p{Script=Latin})\p{L}/gu

@@ -6,7 +6,7 @@ export interface Piece {
 
 /** Scripts that are divided into n-grams of two characters. Korean has spaces but attaches particles to words, so n-grams match more. */
 const EAST = String.raw`\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Bopomofo}\u30fc`
-/** Scripts without spaces whose words ICU can find. */
+/** Scripts without spaces whose words the library ICU can find. */
 const SOUTH = String.raw`\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}`
 /** Scripts without spaces whose words ICU cannot find. */
 const UNDIVIDED = String.raw`\p{Script=Javanese}\p{Script=Balinese}\p{Script=Sundanese}\p{Script=Tai_Tham}\p{Script=Tai_Le}\p{Script=New_Tai_Lue}\p{Script=Tai_Viet}\p{Script=Cham}\p{Script=Tibetan}`

@@ -197,7 +197,7 @@ export class PostgresConnection {
   }
 }
 
-/** Client with its own limit for opening a connection. The pool has only one timeout for opening a connection and waiting for a free one. */
+/** Client with its own limit for opening a connection. The pool has only one timeout for opening a connection and waiting for a free connection. */
 class PromptClient extends Client {
   constructor(config?: ClientConfig) {
     super({ ...config, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
@@ -211,7 +211,8 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     connectionString: url,
     max: connectionsMax,
     Client: PromptClient,
-    // A caller may wait for a free connection as long as a statement may run on a busy one.
+    // A busy connection becomes free within the statement timeout, so a caller waits at least that long for a
+    // connection.
     connectionTimeoutMillis: Math.max(statementTimeoutMs, CONNECT_TIMEOUT_MS) + ANSWER_MARGIN_MS,
     idleTimeoutMillis: IDLE_MS,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,

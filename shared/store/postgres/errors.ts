@@ -2,8 +2,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 /**
  * Classifies every failure of Postgres, of a pooler in front of Postgres, or of the network in between. The class decides three things:
- * 1. The effect: either the database is gone, so that each call is refused at once until a probe succeeds, or only this call failed.
- * 2. Whether a starting process waits for recovery. A wrong password stays wrong, so the process exits after some seconds.
+ * 1. The effect: either the database is unavailable, so that each call is rejected at once until a probe succeeds, or only this call failed.
+ * 2. Whether a starting process waits for recovery. Waiting does not correct a wrong password, so in this case the process exits after some seconds.
  * 3. The message for the operator: the problem and its remedy. Callers get a sentence without internals.
  *
  * A failure without a class is a defect of Sluice or a value that Postgres refuses, such as a violated constraint. Only such a failure may end a job.

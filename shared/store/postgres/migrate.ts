@@ -25,9 +25,9 @@ const LOCK_CONFLICTS = new Set(['55P03', '40P01'])
  * Updates the database schema. If several processes call this function, then one makes the changes, and the others wait and log. Processes of the
  * previous version continue to work.
  *
- * One connection makes the changes, without time limits. A second one holds the lock in an otherwise idle transaction. The first connection cannot
- * hold the lock in a transaction, because online index creation is not allowed there. A session lock would remain on a pooler's server after the end
- * of this process. An idle transaction has no snapshot, so no index creation waits for it.
+ * One connection makes the changes, without time limits. A second connection holds the lock in an otherwise idle transaction. The first connection
+ * cannot hold the lock in a transaction, because online index creation is not allowed there. A session lock would remain on a pooler's server after
+ * the end of this process. An idle transaction has no snapshot, so no index creation waits for it.
  *
  * @throws ServiceError `overloaded` if the database is unreachable
  * @throws SchemaError if an older version created the schema. The database stays unchanged

@@ -105,7 +105,7 @@ class PostgresDatabase implements SqlDatabase {
     } catch (error) {
       const madeAtMs = jobIdTime(String(params.new_id ?? params.id))
       if ((error as { code?: string }).code !== NO_PARTITION || madeAtMs === undefined) throw error
-      // No partition exists for the day, because no purge ran for days or a clock is far off.
+      // No partition exists for the day, because no purge ran for days or a clock differs by days.
       await addPartitions(this.#connection, madeAtMs)
       return await this.#insert(insert, params, hasKey)
     }

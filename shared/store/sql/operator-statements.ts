@@ -89,7 +89,7 @@ export const COUNT_AHEAD: Statement = {
 }
 
 /**
- * Returns the statement that reads the next `look` messages of a state, or all undelivered ones, newest first. Delivered and undelivered messages
+ * Returns the statement that reads the next `look` messages of a state, or all undelivered messages, newest first. Delivered and undelivered messages
  * have separate indexes.
  */
 export function deliveriesToScan(

@@ -73,7 +73,7 @@ export const CLAIM_NEXT: Transition = {
   event: `'job.started'`,
 }
 
-/** Guard of every write by the owner: the job is in progress, in the expected attempt, and the write is the next one in order. */
+/** Guard of every write by the owner. The job must be in progress and in the expected attempt, and the number of the write must be the next. */
 export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
 export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean),

@@ -70,7 +70,7 @@ export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: 
     migrate(db)
     // All former owners of jobs have ended, because only one process at a time can open the file.
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
-    // The queue was in the memory of the former process. With this time, all queued jobs are published again at once.
+    // The queue was in the memory of the former process. With the time 0, all queued jobs are published again at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
     return new SqlStore(new SqliteDatabase(db, unlock, limits, onProblem))
   } catch (error) {

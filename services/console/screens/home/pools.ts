@@ -79,7 +79,8 @@ function ageOf(at: number | null): number | undefined {
 }
 
 /**
- * Returns the age of the oldest queued job in seconds. Only the admin API has the exact age, so callers see the metric, which is updated less often.
+ * Returns the age of the oldest queued job in seconds. Only the admin API has the exact age, so other keys get the value of the metric, which is
+ * updated less often.
  */
 function oldestIn(now: Metrics, pool: string): number | undefined {
   const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)

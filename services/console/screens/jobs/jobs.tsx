@@ -143,7 +143,7 @@ function NoJobs({ filter }: { readonly filter: Filter }) {
 /** Row height in pixels, as set in styles/screens.css. A narrow row has two lines. */
 const ROW = { wide: 44, narrow: 90 }
 const NARROW = '(max-width: 760px)'
-/** Rows rendered above and below the visible ones. */
+/** Number of rows that are rendered above the visible rows, and below. */
 const MARGIN_ROWS = 12
 
 /** A virtual table: only visible rows are in the DOM. The page scrolls, and the next page loads before the end is reached. */

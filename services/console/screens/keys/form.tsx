@@ -10,7 +10,7 @@ const DAYS = [7, 30, 90, 365]
 const SCOPES = { calls: 'API calls', admin: 'Admin: manage all projects, workers and keys' } as const
 
 interface FormProps {
-  /** The key to edit. Without a key, the form creates one. */
+  /** The key to edit. Without a key, the form creates a key. */
   readonly before?: ApiKey
   readonly close: () => void
 }

@@ -129,7 +129,7 @@ class BatchRun {
   async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
     if (this.#isOver) return undefined
     const ids: string[] = []
-    // Parts after this group are submitted too. Otherwise one slow part of the group would delay all later parts.
+    // Parts after this group are also submitted. Otherwise one slow part of the group would delay all later parts.
     for (let nth = first; nth < Math.min(first + PARTS_IN_FLIGHT_MAX, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }

@@ -187,8 +187,8 @@ export async function streamStored(
   const events = new StoredEvents(kept, after, isBackground)
   reply.open('stream', (error) => events.failed(error))
   if (hasEnded(kept.job) && after >= kept.job.last_seq) return
-  // The first event of the job becomes two events of the stream. For a caller that received only one of them, reading
-  // starts at the beginning.
+  // The first event of the job becomes two events of the stream. If a caller received only one of the two events, then
+  // reading starts at the first event of the job.
   const from = after <= QUEUED ? 0 : after
   for await (const recorded of jobs.follow(tenant, id, from, reply.disconnectedOrDraining)) {
     const last = recorded.find(isLast)

@@ -343,7 +343,7 @@ class KafkaJsAdmin implements KafkaAdmin {
   async createTopic({ name, partitions, replicas, settings }: NewTopic): Promise<void> {
     const configEntries = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
     const topic = { topic: name, numPartitions: partitions, replicationFactor: replicas, configEntries }
-    // With `waitForLeaders`, kafkajs would fail if the asked broker does not have the topic yet.
+    // With `waitForLeaders`, kafkajs would fail if the broker that answers does not have the topic yet.
     await this.#admin.createTopics({ waitForLeaders: false, topics: [topic] })
     for (let asks = 0; asks < SPREAD_ASKS_MAX; asks++) {
       const known = await this.partitions([name]).catch(() => new Map<string, number>())
@@ -354,8 +354,8 @@ class KafkaJsAdmin implements KafkaAdmin {
   }
 
   /**
-   * Changes settings of a topic. The only request that kafkajs supports replaces all settings, so the existing ones are
-   * sent too.
+   * Changes settings of a topic. The only request that kafkajs supports replaces all settings, so the existing settings
+   * are also sent.
    */
   async setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void> {
     const type = kafkajs.ConfigResourceTypes.TOPIC

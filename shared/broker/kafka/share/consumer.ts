@@ -2,10 +2,10 @@
  * A member of a share group (KIP-932), which consumes a queue on Kafka 4.2 or later.
  *
  * A membership loop (membership.ts) receives the assigned partitions. A fetch loop runs only during `take`, with one session per node that leads an
- * assigned partition (session.ts). All sessions together never request more records than the caller wants.
+ * assigned partition (session.ts). All sessions together never request more records than the maximum of the call.
  *
- * A fetch in flight cannot be revoked when its caller gives up. The fetched records are buffered for the next caller for {@link ACQUIRED_TTL_MS},
- * then released. Record locks are not renewed, because a record is acknowledged long before its lock ends (30 s).
+ * A fetch in flight cannot be revoked when its caller aborts. The fetched records are buffered for the next caller for {@link ACQUIRED_TTL_MS}, then
+ * released. Record locks are not renewed, because a record is acknowledged long before its lock ends (30 s).
  */
 import { randomUUID } from 'node:crypto'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'

@@ -135,7 +135,7 @@ export class ShareSession {
       this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
       if (failed && records.length === 0) this.#noteFailure(failed)
-      // A broker may answer an empty poll early. The rest of the poll time is waited here, because otherwise the polls would form a tight loop.
+      // A broker may answer an empty poll early. The session then waits for the rest of the poll time. Otherwise the polls would form a tight loop.
       const earlyMs = sentAt + maxWaitMs - performance.now()
       if (records.length === 0 && acks.length === 0 && earlyMs > 1) await sleep(earlyMs)
       return records
@@ -238,7 +238,7 @@ export class ShareSession {
    * the end of the poll. In a measurement, 5 of 12,000 calls took the whole 500 ms (Kafka 4.3.1).
    *
    * An acknowledgement must wait for the poll in flight. While records are being processed, a poll therefore lasts at most half the age of the oldest
-   * one. An acknowledgement then waits at most half as long as its job took.
+   * record. An acknowledgement then waits at most half as long as its job took.
    */
   #waitMs(pollMs: number): number {
     const quietMs = Math.min(pollMs, FIRST_POLL_MS * 2 ** this.#emptyPolls)

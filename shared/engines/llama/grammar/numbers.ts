@@ -163,8 +163,8 @@ interface Bounds {
 const LARGEST = 999_999_999_999_999
 const DIGITS = 6
 /**
- * Numbers of fraction digits that are tried, in order, for a range without an integer. The first one that permits at least {@link NARROW_NUMBERS_MIN}
- * numbers is used.
+ * Numbers of fraction digits that are tried, in order, for a range without an integer. The first number that permits at least
+ * {@link NARROW_NUMBERS_MIN} numbers is used.
  */
 const NARROW_DIGITS = [1, 2, 3, 6, 9]
 const NARROW_NUMBERS_MIN = 8

@@ -18,7 +18,7 @@ const REFUSED: ReadonlyMap<string, (schema: Schema) => boolean> = new Map<string
   ['$recursiveRef', () => true],
 ])
 
-/** Keywords that refer to the other keywords of their own schema. Merging that schema with another one would change their meaning. */
+/** Keywords that refer to the other keywords of their own schema. Merging that schema with another schema would change their meaning. */
 const ALONE = ['patternProperties', 'prefixItems', 'unevaluatedProperties', 'unevaluatedItems']
 
 const COUNTS = 'minLength maxLength minItems maxItems minProperties maxProperties minContains maxContains'.split(' ')

@@ -23,7 +23,10 @@ function timedOut(cause: unknown): ServiceError {
   return new ServiceError('upstream_timeout', 'The search backend mcp did not respond in time.', { cause })
 }
 
-/** Replaces the host in the message with the name of the backend, because callers do not know the host. */
+/**
+ * Replaces the host in the message with the name of the backend, because the host is internal and means nothing to
+ * callers.
+ */
 function named(cause: ServiceError): ServiceError {
   switch (cause.code) {
     case 'rate_limit_exceeded':

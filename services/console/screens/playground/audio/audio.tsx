@@ -261,7 +261,7 @@ function pathOf(bars: readonly number[]): string {
 }
 
 const PATH = '/v1/audio/speech'
-/** The OpenAI SDK requires a voice, and most servers accept this one. */
+/** The OpenAI SDK requires a voice, and most servers accept this voice. */
 const VOICE = 'alloy'
 
 const run = new Run()

@@ -4,7 +4,7 @@ import type { Call } from './call.ts'
 
 interface Problem {
   readonly message: string
-  /** Remedy. Empty if the error text already includes it. */
+  /** Text of the remedy. Empty if the error text already contains the remedy. */
   readonly fix: string
 }
 

@@ -157,7 +157,7 @@ function writable({ node, canWrite }: OpenFile): ScratchFile {
 
 function preopen(descriptors: Descriptors, fd: number): string {
   const found = descriptors.get(fd)
-  // The guest's library asks for descriptors in ascending order until this error ends the list of initial directories.
+  // The guest's library queries descriptors in ascending order until this error ends the list of initial directories.
   if (found.kind === 'file' || found.preopen === undefined) throw new WasiError('badf')
   return found.preopen
 }
