@@ -32,7 +32,7 @@ const MEMORY_RETRY_AFTER_MS = 2_000
 
 export interface HeldBytes {
   readonly bytes: number
-  /** Replaces the number of bytes in the account. @throws ServiceError `overloaded` */
+  /** Replaces the number of bytes in the account. @throws ServiceError `overloaded` if the budget is exceeded */
   hold(bytes: number): void
   shrink(bytes: number): void
   release(): void

@@ -78,7 +78,7 @@ export class JobQuota {
   #countMs = 0
   #counting: Promise<void> | undefined
   #tally: Tally
-  /** Jobs that the current count may miss: those admitted since it began, and those whose creation was in progress at that time. */
+  /** Jobs that the current count may miss: jobs admitted since the count began, and jobs whose creation was in progress at that time. */
   #since: Tally
   readonly #pendingCreates = new Set<PendingCreate>()
   readonly #begunOfKeys = new Map<string, Begun>()

@@ -77,7 +77,7 @@ export interface RequestPage {
 
 export interface RequestBounds {
   readonly keepMs: number
-  /** Approximate: gaps in the numbers of rows count as rows. */
+  /** Approximate maximum rows of the log. Gaps in the numbers of rows count as rows. */
   readonly rowsMax: number
 }
 

@@ -172,7 +172,9 @@ export class SocketReply implements Reply {
     this.#options = options
   }
 
-  /** Does not abort when the process drains, because the connection stays open until its calls had time to end. */
+  /**
+   * Does not abort when the process drains, because a draining process gives the calls of the connection time to end.
+   */
   get disconnectedOrDraining(): AbortSignal {
     return this.disconnected
   }

@@ -49,7 +49,9 @@ function configOf({ id, engine }: ModelConfig): UpstreamConfig {
   return { ...localConfig('/v1', engine.concurrency), model: engine.model }
 }
 
-/** Client configuration of the local model server. The client sets no timeouts, because the server has its own and the caller has a deadline. */
+/**
+ * Client configuration of the local model server. The client sets no timeouts, because the server has its own timeouts and the caller has a deadline.
+ */
 function localConfig(path: string, concurrency: number): UpstreamConfig {
   const [first_token_ms, between_tokens_ms, total_ms] = [CALL_MS_MAX, CALL_MS_MAX, CALL_MS_MAX]
   return {

@@ -1,23 +1,23 @@
 /*
  * Affinity: the calls of a conversation go to one server of the model, whose prefix cache has the start of their prompt.
  *
- * The problem: placement by load sends each turn to another server, which computes the whole prompt again. With four servers, every second
- * cached prompt token was lost.
+ * The problem: placement by load sends each turn to another server, which computes the whole prompt again. With four servers, every second cached
+ * prompt token was lost.
  *
  * 1. The ingress computes the key of the conversation once ({@link affinityKeyOf}). The key is part of the request, so a retry has the same key.
- * 2. Weighted rendezvous hashing (Thaler and Ravishankar 1998) gives each key an order of the servers. All workers compute the same order
- *    without a store. A server that leaves moves only its own keys, each to the second server of its order.
- * 3. Load bound, similar to consistent hashing with bounded loads (Mirrokni et al. 2018): a call above the bound of a server goes to the next
- *    server of its order. If every server is above its bound, then the least loaded server gets the call.
+ * 2. Weighted rendezvous hashing (Thaler and Ravishankar 1998) gives each key an order of the servers. All workers compute the same order without a
+ *    store. A server that leaves moves only its own keys, each to the second server of its order.
+ * 3. The load of each server is bounded, similar to consistent hashing with bounded loads (Mirrokni et al. 2018). A call above the bound of a server
+ *    goes to the next server of its order. If every server is above its bound, then the least loaded server gets the call.
  *
- * The bound is 1.25 times the mean of the calls in flight, or the mean plus a tolerance of 1 to 5 calls if that is more. A worker with few
- * calls would otherwise exceed the bound by chance. The tolerance depends on the key, so a loaded server always moves the same keys, whose
- * prompts are then cached on the next server.
+ * The bound is 1.25 times the mean of the calls in flight, or the mean plus a tolerance of 1 to 5 calls if that is more. A worker with few calls
+ * would otherwise exceed the bound by chance. The tolerance depends on the key, so a loaded server always moves the same keys, whose prompts are then
+ * cached on the next server.
  *
  * If a key has several calls in flight, then callers share it, such as one prompt for all users. Such calls are placed by load alone.
  *
- * Example: 4 servers with 10, 4, 5 and 4 calls in flight. With the new call, the mean is 6. A key with tolerance 4 leaves the first server,
- * because 11 calls are more than 6 + 4. A key with tolerance 5 stays.
+ * Example: 4 servers with 10, 4, 5 and 4 calls in flight. With the new call, the mean is 6. A key with tolerance 4 leaves the first server, because
+ * 11 calls are more than 6 + 4. A key with tolerance 5 stays.
  */
 
 import { createHash } from 'node:crypto'

@@ -61,7 +61,10 @@ class UpstreamAnswer extends Error {
   }
 }
 
-/** Cause of a failed connection, for the operator's log. Only the error code is recorded, because the message would contain the address. */
+/**
+ * An error with the cause of a failed connection, for the operator's log. Only the error code is recorded, because the message would contain the
+ * address.
+ */
 class UpstreamConnection extends Error {
   readonly facts: { readonly reason: string }
 

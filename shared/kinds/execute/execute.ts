@@ -61,7 +61,7 @@ class CodeGather {
   #plot: string[] = []
   #end: Extract<CodeEvent, { type: 'end' }> | undefined
 
-  /** Adds the next event. Returns a plot if the event contains the last piece of one. */
+  /** Adds the next event. Returns a plot if the event contains the last piece of a plot. */
   push(event: CodeEvent): CodePlot | undefined {
     if (event.type === 'output') this.#text[event.stream] += event.piece
     else if (event.type === 'end') this.#end = event

@@ -47,7 +47,7 @@ const COLUMNS = {
 const NAMES = Object.keys(COLUMNS) as (keyof typeof COLUMNS)[]
 const ALL = NAMES.join(', ')
 
-/** Values of the columns. A row older than a day is recorded as one of yesterday, because older days have no partition. */
+/** Values of the columns. A row older than a day is recorded as a row of yesterday, because older days have no partition. */
 const GIVEN = NAMES.map((name) =>
   name === 'ended_at_ms'
     ? `greatest(least(given.ended_at_ms, now_ms()), now_ms() - ${DAY_MS}) AS ended_at_ms`

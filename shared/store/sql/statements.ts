@@ -258,7 +258,10 @@ export const takeDeliveries = (lock: string): Statement => ({
         RETURNING ${DELIVERY_COLUMNS}`,
 })
 
-/** If the previous message of the job is due within this time, in ms, then a blocked message is checked again after {@link RETRY_DELAY_MS}. */
+/**
+ * A message is blocked while an earlier message of its job is undelivered. If the earlier message is due within this time, in ms, then the blocked
+ * message is checked again after {@link RETRY_DELAY_MS}.
+ */
 const SOON_MS = 30_000
 const RETRY_DELAY_MS = 2_000
 

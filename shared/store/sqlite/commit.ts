@@ -40,20 +40,20 @@ interface Write {
 /**
  * Group commit: writes of one event-loop iteration share one transaction and one sync of the disk.
  *
- * The problem: SQLite syncs its files inside COMMIT, on the event loop. A sync takes 1 to 8 ms on an idle disk and 100 ms on a busy
- * one, and a checkpoint with its two syncs takes 100 ms.
+ * The problem: SQLite syncs its files inside COMMIT, on the event loop. A sync takes 1 to 8 ms on an idle disk and 100 ms on a busy disk. A
+ * checkpoint with its two syncs takes 100 ms.
  *
- * The invariants: writes run in call order, and each write sees the effects of earlier writes. A failing write undoes only itself.
- * No write resolves before it is on the disk. The transaction is synchronous, so no reader sees part of it.
+ * The invariants: writes run in call order, and each write reads the effects of earlier writes. A failing write undoes only itself. No write resolves
+ * before it is on the disk. The transaction is synchronous, so no read returns a part of a transaction.
  *
- * How it works: SQLite runs with `synchronous=NORMAL`, so COMMIT only writes to the page cache. Then the thread pool syncs the
- * write-ahead log, and the writes of the group resolve. No transaction runs during a sync, so slow disks get larger groups.
+ * How it works: SQLite runs with `synchronous=NORMAL`, so COMMIT only writes to the page cache. Then the thread pool syncs the write-ahead log, and
+ * the writes of the group resolve. No transaction runs during a sync, so slow disks get larger groups.
  *
- * A checkpoint copies the log into the main file. Automatic checkpoints are off, because they sync on the event loop. The order here
- * is: sync the log, copy without a sync, sync the main file. Only then may the next transaction overwrite the log.
+ * A checkpoint copies the log into the main file. Automatic checkpoints are off, because they sync on the event loop. This class first syncs the log,
+ * then copies it without a sync, and then syncs the main file. Only afterwards may the next transaction overwrite the log.
  *
- * A group that consists of transient writes only is not synced. Otherwise an idle process would sync each second, only to renew leases
- * that its next start deletes.
+ * A group that consists of transient writes only is not synced. Otherwise an idle process would sync each second, only to renew leases that its next
+ * start deletes.
  *
  * Rejected alternative: a thread with its own connection. Every row would be copied between threads, and reads would become messages.
  */
