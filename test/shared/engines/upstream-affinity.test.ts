@@ -25,16 +25,19 @@ test.each([
   [1, 1, 1, 1],
   [1, 2, 3],
   [0.5, 4],
-])('servers with weights %j get keys in proportion to their weights, within 5 %%', (...weights) => {
-  const servers = serversOf(...weights)
-  const total = weights.reduce((sum, weight) => sum + weight)
-  for (const server of servers) {
-    const share = keys.filter((key) => preferredServer(key, servers) === server).length / keys.length
-    expect(Math.abs(share / (server.weight / total) - 1), `share ${share}`).toBeLessThan(0.05)
-  }
-})
+])(
+  'upstream servers with weights %j receive conversation keys in proportion to their weights, within 5 %%',
+  (...weights) => {
+    const servers = serversOf(...weights)
+    const total = weights.reduce((sum, weight) => sum + weight)
+    for (const server of servers) {
+      const share = keys.filter((key) => preferredServer(key, servers) === server).length / keys.length
+      expect(Math.abs(share / (server.weight / total) - 1), `share ${share}`).toBeLessThan(0.05)
+    }
+  },
+)
 
-test('a lost server moves only its own keys, to all others, and its return moves only these keys back', () => {
+test('a lost upstream server moves only its own conversation keys, and its return moves these keys back', () => {
   const servers = serversOf(1, 1, 2, 1)
   const [lost, ...left] = servers
   const taken = new Map<Fake | undefined, number>()
@@ -48,7 +51,7 @@ test('a lost server moves only its own keys, to all others, and its return moves
   expect(taken.size).toBe(left.length)
 })
 
-test('a call above the load bound goes to the next server of its key, and workers agree on it', () => {
+test('a call above the load bound goes to the next server of its conversation key, equal in all workers', () => {
   const servers = serversOf(1, 1, 1, 1)
   for (const key of keys.slice(0, 1_000)) {
     const first = preferredServer(key, servers) as Fake
@@ -65,7 +68,7 @@ test('a call above the load bound goes to the next server of its key, and worker
   }
 })
 
-test('a load below the bound moves no key, and a load above the bound of all servers leaves the choice to the load', () => {
+test('a load below the bound moves no conversation key; if all servers are above, the least loaded one is chosen', () => {
   const servers = serversOf(1, 1, 1, 1)
   for (const key of keys.slice(0, 200)) {
     const idle = preferredServer(key, servers)
@@ -85,7 +88,7 @@ const requestOf = (fields: object) =>
 const keyOf = (fields: object, headers: Record<string, string> = {}, project = 'p1', id?: string) =>
   affinityKeyOf(requestOf(fields), { project, headers, id })
 
-test('all turns of a conversation have one key, and other starts of a prompt have other keys', () => {
+test('all turns of a conversation have one key, and prompts with different starts have different keys', () => {
   const first = keyOf({})
   expect(first).toMatch(/^[\w-]{22}$/)
   expect(keyOf({ turns: [system, user('hi'), answer('ho'), user('and?')] })).toBe(first)
@@ -99,7 +102,7 @@ test('all turns of a conversation have one key, and other starts of a prompt hav
   expect(new Set([first, ...other]).size).toBe(6)
 })
 
-test('prompt_cache_key, then a session header, then the conversation id decide, each within its project', () => {
+test('the conversation key is derived from prompt_cache_key, else a session header, else the conversation id', () => {
   const headers = { 'x-claude-code-session-id': 's' }
   const extra = { prompt_cache_key: 'k' }
   const turns = [user('something else')]
@@ -125,7 +128,7 @@ test('a session header of 1 MB is ignored, and only the start of a long key or p
   expect(keyOf({ completion: { echo: false } })).toBeUndefined()
 })
 
-test('a key is computed only for models with several servers and affinity, or with such a fallback', () => {
+test('a conversation key is computed only if the model or a fallback has several servers and affinity', () => {
   const model = (fields: object, base_urls = ['http://a/v1', 'http://b/v1']) =>
     ModelConfig.parse({ id: 'm', engine: { type: 'openai', base_urls }, ...fields })
   const [several, off, single] = [model({}), model({ affinity: 'off' }), model({ fallbacks: ['n'] }, ['http://a/v1'])]
@@ -154,7 +157,7 @@ const homeOf = (servers: readonly ScriptedUpstream[], key: string) => {
   return preferredServer(key, all)?.server as ScriptedUpstream
 }
 
-test('the calls of a conversation go to one upstream server, also while other conversations run; with affinity off they spread', async () => {
+test('the calls of a conversation go to one upstream server, or to all servers if affinity is off', async () => {
   await using a = await startUpstream(answering)
   await using b = await startUpstream(answering)
   await using engine = engineOn([a, b])
@@ -166,7 +169,7 @@ test('the calls of a conversation go to one upstream server, also while other co
   expect([a, b].map(({ calls }) => calls.length).toSorted()).toEqual([3, 9])
 })
 
-test('concurrent calls with one key for all callers spread over the upstream servers', async () => {
+test('concurrent calls with one prompt_cache_key for all callers are distributed over the upstream servers', async () => {
   await using a = await startUpstream(() => {})
   await using b = await startUpstream(() => {})
   await using c = await startUpstream(() => {})

@@ -17,7 +17,7 @@ function load(...models: string[]) {
   return loadModels(file)
 }
 
-it('takes the price of the name at the upstream, or of the id', () => {
+it('a published price is that of the upstream name of the model, or else of its id', () => {
   const models = load(
     `{ id: gpt-4o, ${UPSTREAM} }, price: published }`,
     `{ id: fast, ${UPSTREAM}, model: gpt-4o-mini }, price: published }`,
@@ -30,7 +30,7 @@ it('takes the price of the name at the upstream, or of the id', () => {
   expect(load(`{ id: own, ${UPSTREAM} } }`).hasPrices).toBe(false)
 })
 
-it('refuses a name without a published price, with similar names and the date of the list', () => {
+it('a model without a published price is refused with similar names and the date of the list', () => {
   expect(() => load(`{ id: gpt-4o-mimi, ${UPSTREAM} }, price: published }`)).toThrow(
     expect.objectContaining({
       problems: [
@@ -40,6 +40,6 @@ it('refuses a name without a published price, with similar names and the date of
   )
 })
 
-it('contains valid prices only', () => {
+it('the list of published prices contains only valid prices', () => {
   for (const [name, price] of Object.entries(list.prices)) expect(Price.safeParse(price).error, name).toBeUndefined()
 })

@@ -37,7 +37,7 @@ describe.each(ADAPTERS)('the history on $name', ({ isHere, openDatabase }) => {
   })
   const read = (step: number, project = '') => store.history.read({ project, from: 0, to: 10_000, step })
 
-  it('sums calls and attached work over processes, and takes durable jobs once', async () => {
+  it('adds up calls and attached work of all processes, and counts durable jobs once', async () => {
     await Promise.all([1, 2, 3].map(() => store.history.add([SAMPLE, { ...SAMPLE, project: 'proj' }])))
     const whole = { ...SAMPLE, calls: 6, failed: 3, inputTokens: 30, outputTokens: 12, costNanos: 21 }
     const times = { queueCalls: 6, queueMs: 90, firstCalls: 3, firstMs: 150 }
@@ -46,7 +46,7 @@ describe.each(ADAPTERS)('the history on $name', ({ isHere, openDatabase }) => {
     expect(await read(15, 'other')).toEqual([])
   })
 
-  it('takes the maximum of running and queued work of an interval, and keeps all figures when samples are merged', async () => {
+  it('has the maximum of running and queued work per interval, unchanged after samples are merged', async () => {
     const times = [2_985, 3_000, 3_015, 3_285, 3_300]
     await store.history.add(times.map((atSeconds, nth) => ({ ...SAMPLE, atSeconds, running: nth })))
     const before = await read(300)
@@ -62,7 +62,7 @@ describe.each(ADAPTERS)('the history on $name', ({ isHere, openDatabase }) => {
   })
 })
 
-describe('the recorder', () => {
+describe('the recorder of usage samples', () => {
   const openRecorder = (add: HistoryStore['add'], gauges = async () => new Map()) => {
     const store = { add, read: async () => [], tidy: async () => false }
     return new HistoryRecorder({ store, log: silentLog, gauges })
@@ -106,7 +106,7 @@ describe('the recorder', () => {
 })
 
 describe('GET /v1/history', () => {
-  it('returns equal intervals of the own project, of the whole service to operators, and survives a restart', async () => {
+  it("returns the intervals of the caller's project, or of all projects to operators, also after a restart", async () => {
     const dataDir = mkdtempSync(join(tmpdir(), 'sluice-history-'))
     onTestFinished(() => rmSync(dataDir, { recursive: true }))
     const before = await openAdmin({ dataDir })

@@ -53,7 +53,7 @@ test('all turns of a conversation reach one of four servers, in each API and wit
   }
 })
 
-test('a chain of responses, and a stored conversation, stay on one server each', async () => {
+test('the responses of a chain, and those of a stored conversation, run on one upstream server', async () => {
   let previous: unknown
   for (const input of ['one', 'two', 'three']) {
     const { id } = await post('/v1/responses', {
@@ -87,7 +87,7 @@ test('a session header or prompt_cache_key keeps calls with different prompts to
   expect(used().length).toBeGreaterThan(1)
 })
 
-test('the input of a stored job does not show the key of its conversation', async () => {
+test('the endpoint for the input of a job does not return the conversation key', async () => {
   const accepted = await stack.post(
     '/v1/chat/completions',
     { model: 'm', messages: [userSays('hi')] },
@@ -100,7 +100,7 @@ test('the input of a stored job does not show the key of its conversation', asyn
   await until(async () => ((await (await stack.get(`/v1/jobs/${id}`)).json()) as Json).status === 'completed')
 })
 
-test('servers that models.yaml removes and adds under load lose and get conversations, and no call fails', async () => {
+test('no call fails under load when models.yaml removes an upstream server and adds another server', async () => {
   const session = (at: number) => ({ 'x-session-id': `churn-${at}` })
   const ask = async (at: number) => {
     await post('/v1/chat/completions', { messages: [userSays('hi')] }, session(at))
