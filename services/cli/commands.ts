@@ -4,6 +4,7 @@ import { doctor } from './commands/doctor.ts'
 import { drain, pause, pools, resume, workers } from './commands/fleet.ts'
 import { cancel, followCommand, get, jobs, steps } from './commands/jobs.ts'
 import { keys, projects } from './commands/keys.ts'
+import { logs } from './commands/logs.ts'
 import { redrive } from './commands/redrive.ts'
 import { replay } from './commands/replay.ts'
 import { research } from './commands/research.ts'
@@ -176,6 +177,7 @@ const BASE_COMMANDS: Readonly<Record<string, Command>> = {
   projects,
   keys,
   usage,
+  logs,
   'webhook-secrets': webhookSecrets,
   doctor,
 }

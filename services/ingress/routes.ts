@@ -32,6 +32,7 @@ import {
 import { bulkCancelJobs, bulkRedriveJobs, cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys.ts'
 import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/projects.ts'
+import { getRequest, listRequests } from './admin/requests.ts'
 import { cancelBatch, createBatch, listBatches, retrieveBatch } from './batches/batches.ts'
 import { createFile, readUpload } from './batches/files.ts'
 import {
@@ -126,6 +127,8 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'pauses', listPauses),
   admin('POST', 'models/:id/pause', pauseModel),
   admin('POST', 'models/:id/resume', resumeModel),
+  { ...admin('GET', 'requests', listRequests), scope: 'any' },
+  { ...admin('GET', 'requests/:id', getRequest), scope: 'any' },
 ]
 
 function admin(method: Route['method'], path: string, handle: Route['handle']): Route {

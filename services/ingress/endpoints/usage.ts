@@ -75,19 +75,21 @@ function csvOf({ group_by, data }: UsageReport): string {
   return [head, ...rows].map(csvLine).join('')
 }
 
-function namesOf({ keys }: IngressContext, by: ReadUsage['group_by']): (id: string) => string | null {
+/** Names of projects or keys by id; null for those without a name. */
+export function namesOf({ keys }: IngressContext, by: ReadUsage['group_by']): (id: string) => string | null {
   if (by !== 'project' && by !== 'key') return () => null
   const names = new Map(keys.known.keys.map(({ id, name }) => [id, name]))
   if (by === 'project') for (const { id, name } of keys.known.projects) names.set(id, name)
   return (id) => names.get(id) ?? null
 }
 
-function projectFor({ keys }: IngressContext, { key }: Call, asked: string | undefined): string | undefined {
+/** The project whose data a caller may read; undefined: those of all projects. @throws ServiceError `permission_denied` */
+export function projectFor({ keys }: IngressContext, { key }: Call, asked: string | undefined): string | undefined {
   const own = projectIdOf(key)
   if (hasScope(key, 'admin')) return asked === undefined ? undefined : projectIdNamed(keys.known, asked)
   const ownName = keys.known.projects.find(({ id }) => id === own)?.name
   if (asked === undefined || asked === own || asked === ownName) return own
-  throw new ServiceError('permission_denied', 'This API key may only see the usage of its own project.', {
+  throw new ServiceError('permission_denied', 'This API key may only see its own project.', {
     param: 'project',
   })
 }

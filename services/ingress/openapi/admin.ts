@@ -7,6 +7,7 @@ import {
   ListKeys,
   ListProjects,
 } from '#schemas/admin/admin.ts'
+import { ListRequests } from '#schemas/requests.ts'
 import { type Operation, type Operations, ok } from './operation.ts'
 
 const DRY_RUN = 'With `dry_run: true`, the response lists the affected objects and nothing changes.'
@@ -134,6 +135,18 @@ export const ADMIN: Operations = {
     },
     description: 'Available regardless of METRICS_PORT.',
     answers: { 200: { description: 'Metrics in the Prometheus text format.', media: ['text/plain'] } },
+  },
+  'GET /v1/admin/requests': {
+    ...{ id: 'listRequests', tag: 'Admin', guide: 'requests', summary: 'List requests' },
+    description:
+      'Ended calls and durable jobs, newest first. A page may have fewer items than `limit`, or none, while `has_more` is true. Without the admin scope, only those of the own project.',
+    query: ListRequests,
+    answers: ok('A page of requests.', 'RequestList'),
+  },
+  'GET /v1/admin/requests/:id': {
+    ...{ id: 'getRequest', tag: 'Admin', guide: 'requests', summary: 'Retrieve a request' },
+    description: '`id` is the id of the request, of its durable job, or of its answer such as chatcmpl-….',
+    answers: ok('The request.', 'Request'),
   },
   'GET /v1/admin/pauses': {
     ...{

@@ -12,6 +12,7 @@ import * as responses from '#schemas/answers/responses.ts'
 import { CreateBatch } from '#schemas/batches/batch.ts'
 import { FileForm } from '#schemas/files.ts'
 import { SubmitJob } from '#schemas/jobs.ts'
+import { RequestAnswer, RequestListAnswer } from '#schemas/requests.ts'
 import { CreateConversation, CreateItems, UpdateConversation } from '#schemas/responses/request.ts'
 import { HistoryReport, UsageReport } from '#schemas/usage.ts'
 import { UpdateCompletion } from '#services/ingress/endpoints/chat/stored.ts'
@@ -91,6 +92,8 @@ export const ANSWERS = {
   Worker: admin.WorkerAnswer,
   WorkerList: admin.WorkerListAnswer,
   PoolList: admin.PoolListAnswer,
+  Request: RequestAnswer,
+  RequestList: RequestListAnswer,
   PauseList: admin.PauseListAnswer,
   Pause: admin.PauseAnswer,
   Health: HealthAnswer,

@@ -11,7 +11,8 @@ export const TAGS = {
   Jobs: 'Durable background jobs: submit, poll, follow, cancel and rerun.',
   Batches: 'Files, and batches of up to 50,000 requests.',
   Account: 'Models, the calling API key, usage and webhook secrets.',
-  Admin: 'Jobs of all projects, workers, pools, API keys and webhook deliveries. Requires the `admin` scope.',
+  Admin:
+    'Jobs of all projects, workers, pools, API keys and webhook deliveries. Requires the `admin` scope, except for the requests of the own project.',
   Service: 'Health checks, metrics and this document. No API key is required.',
 } as const
 type TagName = keyof typeof TAGS

@@ -52,6 +52,7 @@ const PARTS: readonly Part[] = [
     backup: 'Backup and restore',
     models: 'Models',
     keys: 'API keys and projects',
+    requests: 'Request log',
     usage: 'Usage and cost',
     reliability: 'Reliability',
     scale: 'Scaling',

@@ -1,0 +1,72 @@
+import { z } from 'zod'
+import { listOf } from './answers/models.ts'
+
+const Text = z
+  .string()
+  .min(1)
+  .max(256)
+  .regex(/^\P{Cc}*$/u)
+const Time = z.coerce.number().min(0).max(99_999_999_999).optional()
+
+/** Query of `GET /v1/admin/requests` (docs/operate/requests.md). All filters must match. */
+export const ListRequests = z.object({
+  project: Text.optional().describe('Project id or name. Default: the own project; with the admin scope all projects'),
+  key: Text.optional().describe('API key id'),
+  model: Text.optional().describe('Model id or alias'),
+  endpoint: Text.optional().describe('Path of the endpoint, such as /v1/chat/completions'),
+  status: z
+    .string()
+    .regex(/^([1-5]xx|[1-5]\d\d|failed)$/, 'must be a status such as 429, a class such as 5xx, or failed')
+    .optional()
+    .describe('HTTP status, its class such as 5xx, or `failed` for 400 and above. 499: cancelled by the caller'),
+  error_code: Text.optional().describe('Error code, such as rate_limit_exceeded'),
+  request_id: Text.optional().describe('Request id, or the id of an answer such as chatcmpl-…'),
+  job_id: Text.optional().describe('Id of a durable job'),
+  batch_id: Text.optional().describe('Id of a batch: only its lines'),
+  since: Time.describe('Only requests that ended at or after this time, in Unix seconds'),
+  until: Time.describe('Only requests that ended before this time, in Unix seconds'),
+  min_duration_ms: z.coerce.number().int().min(0).max(1e12).optional().describe('Minimum duration in milliseconds'),
+  limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),
+  after: z
+    .string()
+    .regex(/^\d{1,15}_\d{1,15}$/, 'must be the last_id of a page')
+    .optional()
+    .describe('Cursor: last_id of the previous page'),
+})
+export type ListRequests = z.infer<typeof ListRequests>
+
+const Count = z.int().min(0)
+const Milliseconds = Count.nullable()
+
+/** One row of the request log. */
+export const RequestAnswer = z.object({
+  object: z.literal('request'),
+  id: z.string().describe('Value of x-request-id. Child jobs, such as the lines of a batch, have their job id'),
+  started_at: z.number().describe('Unix seconds, with milliseconds'),
+  ended_at: z.number().describe('Unix seconds, with milliseconds'),
+  project: z.string(),
+  project_name: z.string().nullable(),
+  key_id: z.string(),
+  key_name: z.string().nullable(),
+  endpoint: z.string(),
+  kind: z.string().nullable().describe('Kind of the job. null: the call was refused early or creates no job'),
+  model: z.string().nullable(),
+  worker: z.string().nullable().describe('Process that ran the last attempt'),
+  status: z.int().describe('HTTP status. 499: the caller cancelled or left'),
+  error_code: z.string().nullable(),
+  queue_ms: Milliseconds.describe('Time from acceptance to the first start'),
+  first_output_ms: Milliseconds.describe('Time from acceptance to the first output. null for durable jobs'),
+  duration_ms: Count,
+  input_tokens: Count,
+  cached_input_tokens: Count.describe('Part of the input tokens that came from a prompt cache'),
+  output_tokens: Count,
+  cost_usd: z.number().min(0),
+  attempts: Count.describe('Number of executions started'),
+  job_id: z.string().nullable().describe('Id of the durable job. null for attached calls'),
+  batch_id: z.string().nullable().describe('Batch of which the request is a line'),
+  trace_id: z.string().nullable().describe('Trace id of the header traceparent'),
+  user_agent: z.string().nullable().describe('null for durable jobs'),
+})
+export type RequestAnswer = z.infer<typeof RequestAnswer>
+
+export const RequestListAnswer = listOf(RequestAnswer)

@@ -1,0 +1,210 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { RequestAnswer, RequestListAnswer } from '#schemas/requests.ts'
+import type { HttpClient } from '#services/cli/client/http.ts'
+import { EXIT, type ExitCode, type Output, plain, tableOf, timeOf, usageError } from '#services/cli/text/output.ts'
+import { csvLine } from '#shared/lib/csv.ts'
+import { type Command, noArguments, type Values } from './command.ts'
+
+const PATH = '/v1/admin/requests'
+const PAGE_MAX = 100
+const LIMIT_DEFAULT = 50
+const LIMIT_MAX = 100_000
+const FOLLOW_INTERVAL_MS = 1_500
+/**
+ * Time that each poll of `--follow` reads again, in seconds. Rows are written up to a second after their end, and clocks of processes
+ * differ.
+ */
+const REREAD_SECONDS = 10
+/** Query parameter → option. */
+const FILTERS = {
+  ...{ status: 'status', model: 'model', endpoint: 'endpoint', project: 'project', key: 'key-id' },
+  ...{ error_code: 'error-code', job_id: 'job', batch_id: 'batch', min_duration_ms: 'min-duration-ms' },
+} as const
+const FORMATS = ['table', 'json', 'csv'] as const
+type Format = (typeof FORMATS)[number]
+
+export const logs: Command = {
+  summary: 'Show ended calls: status, times, tokens and cost',
+  help: `Usage: sluice logs [options]
+       sluice logs REQUEST
+
+Shows the latest ended calls and durable jobs of your key's project, the newest last. With REQUEST, shows all fields of one: the id of a request
+(x-request-id), of a durable job, or of an answer such as chatcmpl-…. A key with the admin scope sees every project. The output is a table on
+a terminal and JSON lines otherwise.
+
+Options:
+  --follow             keep running and print calls as they end; short: -f
+  --status STATUS      a status such as 429, a class such as 5xx, or failed for 400 and above
+  --model MODEL        only this model
+  --endpoint PATH      only this endpoint, such as /v1/chat/completions
+  --error-code CODE    only this error code, such as rate_limit_exceeded
+  --project P          only this project, by id or name; requires the admin scope
+  --key-id ID          only this API key
+  --job JOB            only this durable job
+  --batch BATCH        only the lines of this batch
+  --min-duration-ms N  only calls that took at least N milliseconds
+  --since TIME         only calls that ended at or after this time, or this long ago
+  --until TIME         only calls that ended before this time
+  --limit N            maximum number of calls (default ${LIMIT_DEFAULT})
+  --output FORMAT      table, json or csv; short: -o
+
+Examples:
+  sluice logs --status failed --since 1h
+  sluice logs --follow --model qwen3-8b
+  sluice logs --since 1d --limit 10000 -o csv > calls.csv`,
+  options: {
+    ...Object.fromEntries(Object.values(FILTERS).map((option) => [option, { type: 'string' }] as const)),
+    ...{ since: { type: 'string' }, until: { type: 'string' }, limit: { type: 'string' } },
+    follow: { type: 'boolean', short: 'f' },
+    output: { type: 'string', short: 'o' },
+  },
+  async run({ values, args, api, out }): Promise<ExitCode> {
+    const format = formatOf(values, out)
+    const [id, ...more] = args
+    noArguments(more)
+    if (id !== undefined) return await showOne(api.http, id, format, out)
+    const printer = new Printer(format, out)
+    const query = queryOf(values)
+    const rows = await readPages(api.http, query, values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT)
+    await printer.print(rows)
+    if (values.has('follow')) await follow(api.http, query, rows, printer)
+    else if (rows.length === 0 && format === 'table') out.note('No calls in the log match.')
+    return EXIT.ok
+  },
+}
+
+function formatOf(values: Values, out: Output): Format {
+  const asked = values.text('output') ?? (out.isHumanReadable ? 'table' : 'json')
+  const format = FORMATS.find((one) => one === asked)
+  if (!format) throw usageError(`--output must be ${FORMATS.join(', ')}; got '${asked}'.`)
+  return format
+}
+
+function queryOf(values: Values): URLSearchParams {
+  const query = new URLSearchParams()
+  for (const [name, option] of Object.entries(FILTERS)) {
+    const value = values.text(option)
+    if (value !== undefined) query.set(name, value)
+  }
+  for (const option of ['since', 'until']) {
+    const text = values.text(option)
+    if (text !== undefined) query.set(option, String(timeOf(option, text, Date.now(), -1)))
+  }
+  return query
+}
+
+/** At most `limit` rows that match, the newest last. */
+async function readPages(http: HttpClient, query: URLSearchParams, limit: number): Promise<RequestAnswer[]> {
+  const rows: RequestAnswer[] = []
+  for (let after: string | null = null; rows.length < limit; ) {
+    const page = new URLSearchParams(query)
+    page.set('limit', String(Math.min(PAGE_MAX, limit - rows.length)))
+    if (after !== null) page.set('after', after)
+    const { data, has_more, last_id } = await http.json(RequestListAnswer, `${PATH}?${page}`)
+    rows.push(...data)
+    if (!has_more) break
+    after = last_id
+  }
+  return rows.reverse()
+}
+
+/** Polls for rows that ended after those that were printed. A row is printed once, although polls overlap. */
+async function follow(
+  http: HttpClient,
+  query: URLSearchParams,
+  printed: readonly RequestAnswer[],
+  printer: Printer,
+): Promise<never> {
+  const seen = new Map(printed.map(({ id, ended_at }) => [`${id} ${ended_at}`, ended_at]))
+  let newest = printed.at(-1)?.ended_at ?? Date.now() / 1_000
+  for (;;) {
+    await delay(FOLLOW_INTERVAL_MS)
+    const since = newest - REREAD_SECONDS
+    const next = new URLSearchParams(query)
+    next.set('since', String(Math.max(since, Number(query.get('since') ?? 0))))
+    const rows = await readPages(http, next, LIMIT_MAX)
+    const fresh = rows.filter(({ id, ended_at }) => !seen.has(`${id} ${ended_at}`))
+    for (const { id, ended_at } of fresh) seen.set(`${id} ${ended_at}`, ended_at)
+    newest = Math.max(newest, rows.at(-1)?.ended_at ?? 0)
+    for (const [key, endedAt] of seen) if (endedAt < newest - 2 * REREAD_SECONDS) seen.delete(key)
+    await printer.print(fresh)
+  }
+}
+
+async function showOne(http: HttpClient, id: string, format: Format, out: Output): Promise<ExitCode> {
+  const row = await http.json(RequestAnswer, `${PATH}/${encodeURIComponent(id)}`)
+  if (format !== 'table') await new Printer(format, out).print([row])
+  else {
+    const fields = Object.entries(shownOf(row)).filter(([, value]) => value !== null)
+    await out.write(fields.map(([name, value]) => `${name.padEnd(20)}  ${plain(String(value))}\n`).join(''))
+  }
+  return EXIT.ok
+}
+
+const HEAD = [
+  'request',
+  'ended',
+  'status',
+  'took',
+  'queued',
+  'first',
+  'model',
+  'endpoint',
+  'tokens',
+  'cost $',
+  'project',
+  'error',
+]
+const SPARE = ['queued', 'endpoint', 'first', 'cost $', 'project']
+
+/** Prints rows in a format, with the head of a table or CSV before the first ones. */
+class Printer {
+  readonly #format: Format
+  readonly #out: Output
+  #hasHead = false
+
+  constructor(format: Format, out: Output) {
+    this.#format = format
+    this.#out = out
+  }
+
+  async print(rows: readonly RequestAnswer[]): Promise<void> {
+    const [first] = rows
+    if (!first) return
+    const isFirst = !this.#hasHead
+    this.#hasHead = true
+    if (this.#format === 'json') for (const row of rows) await this.#out.json(row)
+    else if (this.#format === 'csv') {
+      const head = isFirst ? csvLine(Object.keys(shownOf(first))) : ''
+      await this.#out.write(head + rows.map((row) => csvLine(Object.values(shownOf(row)))).join(''))
+    } else {
+      const text = tableOf({ head: HEAD, rows: rows.map(cellsOf), spare: SPARE }, this.#out.columns)
+      await this.#out.write(isFirst ? text : text.slice(text.indexOf('\n') + 1))
+    }
+  }
+}
+
+/** The fields for people: without the type of the object, and with times as text. */
+function shownOf({ object: _, started_at, ended_at, ...row }: RequestAnswer) {
+  const { id, ...rest } = row
+  return { id, started_at: timeText(started_at, 23), ended_at: timeText(ended_at, 23), ...rest }
+}
+
+function cellsOf(row: RequestAnswer): string[] {
+  const { id, ended_at, status, duration_ms, queue_ms, first_output_ms, model, endpoint, error_code } = row
+  const times = [duration_ms, queue_ms, first_output_ms].map(durationText)
+  const tokens = `${row.input_tokens} → ${row.output_tokens}`
+  const project = row.project_name ?? row.project
+  const named = [model ?? '', endpoint.replace('/v1/', ''), tokens, row.cost_usd.toFixed(4), project, error_code ?? '']
+  return [id, timeText(ended_at, 19).replace('T', ' '), String(status), ...times, ...named]
+}
+
+function durationText(ms: number | null): string {
+  if (ms === null) return ''
+  return ms < 1_000 ? `${ms} ms` : `${(ms / 1_000).toFixed(1)} s`
+}
+
+/** A time as ISO 8601 in UTC. @param chars 19: to the second, 23: to the millisecond */
+function timeText(seconds: number, chars: number): string {
+  return `${new Date(seconds * 1_000).toISOString().slice(0, chars)}Z`
+}

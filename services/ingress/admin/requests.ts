@@ -1,0 +1,125 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { ListRequests, type RequestAnswer } from '#schemas/requests.ts'
+import { beginningOf } from '#services/ingress/body/problem.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { namesOf, projectFor } from '#services/ingress/endpoints/usage.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { RequestCursor, RequestLog, RequestQuery, RequestRow } from '#shared/store/requests.ts'
+
+const NANOS_PER_USD = 1_000_000_000
+/** Time after which the search for the first match of a page ends. The page is then empty, and its cursor continues the search. */
+const SEARCH_MS = 60
+
+/**
+ * GET /v1/admin/requests: the request log of the caller's project. Operators receive that of all projects, or of the project
+ * that they name.
+ *
+ * @throws ServiceError `permission_denied` for another project; `not_found` if the log is off; `jobs_unavailable` without a store
+ */
+export async function listRequests(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListRequests, call.query)
+  const asked = parseBody(ListRequests, { ...call.query }, 'openai')
+  const log = requireLog(context)
+  const project = projectFor(context, call, asked.project)
+  const { rows, next } =
+    asked.request_id === undefined
+      ? await search(log, queryOf(context, asked, project))
+      : { rows: await findRows(log, asked.request_id, project), next: null }
+  const data = rows.map(shownBy(context))
+  const last_id = next && `${next.endedAtMs}_${next.n}`
+  await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
+}
+
+/** GET /v1/admin/requests/{id}: by the id of the request, of its durable job, or of its answer. */
+export async function getRequest(context: IngressContext, call: Call): Promise<void> {
+  const id = String(call.params.id)
+  const [row] = await findRows(requireLog(context), id, projectFor(context, call, undefined))
+  if (!row) throw notFound(id)
+  await call.reply.whole(shownBy(context)(row))
+}
+
+function notFound(id: string): ServiceError {
+  const message = `No request with the id '${beginningOf(id, 64)}' is in the log. A request appears a second after its end, and for REQUEST_LOG_MS.`
+  return new ServiceError('not_found', message)
+}
+
+function requireLog({ store, config }: IngressContext): RequestLog {
+  if (!store)
+    throw new ServiceError('jobs_unavailable', 'The request log is not available: the deployment has no database.')
+  if (config.isRequestLogOn) return store.requests
+  throw new ServiceError('not_found', 'The request log is off, because REQUEST_LOG_MS or REQUEST_LOG_ROWS_MAX is 0.')
+}
+
+async function search(log: RequestLog, query: RequestQuery) {
+  const startedAt = performance.now()
+  let page = await log.list(query)
+  while (page.rows.length === 0 && page.next && performance.now() - startedAt < SEARCH_MS) {
+    // An embedded store answers without yielding to the event loop, so the yield happens here.
+    await nextTurn()
+    page = await log.list({ ...query, after: page.next })
+  }
+  return page
+}
+
+async function findRows(log: RequestLog, id: string, project: string | undefined): Promise<readonly RequestRow[]> {
+  const found = await log.find(requestIdOf(id), project)
+  if (found) return [found]
+  return (await log.list({ jobId: jobIdOf(id), project, limit: 1 })).rows
+}
+
+/** An attached call has the id of its answer with another prefix. Any other id is returned unchanged. */
+function requestIdOf(id: string): string {
+  return id.replace(/^(chatcmpl-|cmpl-|resp_|msg_|job_)(?=[0-9A-Za-z]{24}$)/, 'req_')
+}
+
+function jobIdOf(id: string): string {
+  return id.replace(/^(msg_?batch_|batch_|resp_|msg_|chatcmpl-)(?=\w{32}$)/, 'job_')
+}
+
+function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: string | undefined): RequestQuery {
+  const { key, model, endpoint, status, error_code, job_id, batch_id, since, until, after, limit } = asked
+  const known = key === undefined ? undefined : keys.known.keys.find(({ id }) => id === key)
+  return {
+    // The log has an index of projects and none of keys.
+    project: own ?? (known && projectIdOf(known)),
+    keyId: key,
+    model: model === undefined ? undefined : (models.find(model)?.id ?? model),
+    ...{ endpoint, errorCode: error_code, limit },
+    statuses: status === undefined ? undefined : statusesOf(status),
+    jobId: job_id === undefined ? undefined : jobIdOf(job_id),
+    batchId: batch_id === undefined ? undefined : jobIdOf(batch_id),
+    sinceMs: since === undefined ? undefined : Math.round(since * 1_000),
+    untilMs: until === undefined ? undefined : Math.round(until * 1_000),
+    durationMsMin: asked.min_duration_ms,
+    after: after === undefined ? undefined : cursorOf(after),
+  }
+}
+
+function statusesOf(status: string): [number, number] {
+  if (status === 'failed') return [400, 599]
+  const first = Number(status.replace('xx', '00'))
+  return [first, status.endsWith('xx') ? first + 99 : first]
+}
+
+function cursorOf(text: string): RequestCursor {
+  const [endedAtMs = 0, n = 0] = text.split('_').map(Number)
+  return { endedAtMs, n }
+}
+
+function shownBy(context: IngressContext): (row: RequestRow) => RequestAnswer {
+  const [projectName, keyName] = [namesOf(context, 'project'), namesOf(context, 'key')]
+  return (row) => ({
+    ...{ object: 'request', id: row.id, started_at: row.startedAtMs / 1_000, ended_at: row.endedAtMs / 1_000 },
+    ...{ project: row.project, project_name: projectName(row.project) },
+    ...{ key_id: row.keyId, key_name: keyName(row.keyId) },
+    ...{ endpoint: row.endpoint, kind: row.kind, model: row.model, worker: row.worker },
+    ...{ status: row.status, error_code: row.errorCode },
+    ...{ queue_ms: row.queueMs, first_output_ms: row.firstOutputMs, duration_ms: row.durationMs },
+    ...{ input_tokens: row.inputTokens, cached_input_tokens: row.cachedInputTokens, output_tokens: row.outputTokens },
+    ...{ cost_usd: row.costNanos / NANOS_PER_USD, attempts: row.attempts, job_id: row.jobId },
+    batch_id: row.batchId?.replace('job_', row.endpoint === '/v1/messages' ? 'msgbatch_' : 'batch_') ?? null,
+    ...{ trace_id: row.traceId, user_agent: row.userAgent },
+  })
+}

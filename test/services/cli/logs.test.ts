@@ -1,0 +1,84 @@
+/** `sluice logs` on a terminal, in a pipe, and while calls end. */
+import { PassThrough } from 'node:stream'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { HttpClient } from '#services/cli/client/http.ts'
+import { JobsApi } from '#services/cli/client/jobs-api.ts'
+import { Values } from '#services/cli/commands/command.ts'
+import { logs } from '#services/cli/commands/logs.ts'
+import { Output } from '#services/cli/text/output.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
+
+describe('sluice logs', () => {
+  let stack: Stack
+  beforeAll(async () => {
+    stack = await startStack({ models: [{ ...ECHO_MODEL, price: { output_per_million: 100_000 } }] })
+  })
+  afterAll(async () => await stack[Symbol.asyncDispose]())
+
+  /** Starts the command. @returns Its output so far, and its end */
+  function start(values: Record<string, string | boolean> = {}, args: string[] = [], isTTY = true) {
+    const http = new HttpClient(stack.url, TEST_KEY)
+    const [out, err] = [Object.assign(new PassThrough(), { isTTY, columns: 180 }), new PassThrough()]
+    let printed = ''
+    out.on('data', (chunk) => (printed += chunk))
+    const invocation = { values: new Values(values), args, config: parseConfig({}), api: new JobsApi(http) }
+    const ended = logs.run({ ...invocation, out: new Output({ out, err }, false) }).finally(() => http.close())
+    return { http, ended, printed: () => printed }
+  }
+  async function run(...given: Parameters<typeof start>): Promise<string> {
+    const { ended, printed } = start(...given)
+    await ended
+    return printed()
+  }
+  async function call(content: string): Promise<string> {
+    const body = { model: 'echo-1', messages: [{ role: 'user', content }] }
+    const response = await stack.post('/v1/chat/completions', body)
+    await response.text()
+    return String(response.headers.get('x-request-id'))
+  }
+  const untilLogged = async (id: string) => await until(async () => (await run({}, [], false)).includes(id))
+
+  it('prints a table on a terminal, JSON lines in a pipe, and CSV, the newest call last', async () => {
+    const ids = [await call('!echo tokens=10'), await call('!echo fail=upstream_refused')]
+    await untilLogged(ids[1] ?? '')
+    const table = (await run()).split('\n')
+    expect(table[0]).toMatch(
+      /^request +ended +status +took +queued +first +model +endpoint +tokens +cost \$ +project +error$/,
+    )
+    expect(table[1]).toMatch(
+      new RegExp(`^${ids[0]} +\\d{4}-\\d\\d-\\d\\d .* 200 .* echo-1 +chat/completions +\\d+ → 10 +1\\.0000 `),
+    )
+    expect(table[2]).toMatch(new RegExp(`^${ids[1]} .* upstream_refused$`))
+    const rows = (await run({}, [], false))
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line))
+    expect(rows.map(({ id }) => id)).toEqual(ids)
+    const csv = (await run({ output: 'csv', status: '2xx' })).trim().split('\r\n')
+    expect(csv[0]).toMatch(/^id,started_at,ended_at,project,/)
+    expect(csv.slice(1).map((line) => line.split(',')[0])).toEqual([ids[0]])
+  })
+
+  it('filters by time, status and duration, and shows all fields of one call', async () => {
+    const id = await call('!echo fail=upstream_refused')
+    await untilLogged(id)
+    expect(await run({ status: 'failed', since: '1h', limit: '1' })).toContain(id)
+    expect(await run({ status: 'failed', until: '1h' })).toBe('')
+    expect(await run({ 'min-duration-ms': '600000' })).toBe('')
+    expect(await run({}, [id])).toMatch(/^error_code +upstream_refused$/m)
+    await expect(run({}, ['req_none'])).rejects.toThrow("No request with the id 'req_none'")
+    await expect(run({ output: 'xml' })).rejects.toThrow("--output must be table, json, csv; got 'xml'.")
+  })
+
+  it('prints each new call once with --follow', async () => {
+    const following = start({ follow: true, status: '2xx' })
+    const ids = [await call('one'), await call('two')]
+    await until(() => following.printed().includes(ids[1] ?? ''))
+    const last = await call('three')
+    await until(() => following.printed().includes(last))
+    await following.http.close()
+    await expect(following.ended).rejects.toThrow()
+    for (const id of [...ids, last]) expect(following.printed().split(id)).toHaveLength(2)
+  })
+})

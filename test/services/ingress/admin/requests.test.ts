@@ -1,0 +1,191 @@
+/** The request log in the admin API (docs/operate/requests.md). */
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type Admin, openAdmin, secretOf } from '../../../support/admin.ts'
+import { until } from '../../../support/stack.ts'
+
+interface Row extends Record<string, unknown> {
+  readonly id: string
+}
+
+interface RowPage {
+  readonly data: readonly Row[]
+  readonly has_more: boolean
+  readonly last_id: string | null
+}
+
+const CHAT = '/v1/chat/completions'
+const bodyOf = (content: string, more = {}) => ({ model: 'echo-1', messages: [{ role: 'user', content }], ...more })
+
+describe('the request log', () => {
+  let door: Admin
+  beforeAll(async () => {
+    door = await openAdmin({ models: 2 })
+  })
+  afterAll(async () => await door[Symbol.asyncDispose]())
+
+  const list = async (who: string, query = ''): Promise<RowPage> =>
+    (await (await door.as(who).get(`/v1/admin/requests${query}`)).json()) as RowPage
+  const find = async (who: string, id: string): Promise<Row> =>
+    await until(async () => {
+      const response = await door.as(who).get(`/v1/admin/requests/${id}`)
+      return response.status === 200 ? ((await response.json()) as Row) : undefined
+    })
+  const chat = async (who: string, content: string, more: { body?: object; headers?: Record<string, string> } = {}) => {
+    const response = await fetch(`${door.stack.url}${CHAT}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${secretOf(who)}`, 'content-type': 'application/json', ...more.headers },
+      body: JSON.stringify(bodyOf(content, more.body)),
+    })
+    return { id: String(response.headers.get('x-request-id')), text: await response.text(), status: response.status }
+  }
+
+  it('has each attached call with its usage, whole and streamed, by the id of its request and of its answer', async () => {
+    const trace = 'ab'.repeat(16)
+    const headers = { traceparent: `00-${trace}-${'cd'.repeat(8)}-01`, 'user-agent': 'test/1' }
+    const whole = await chat('alice', 'hello there', { headers })
+    const streamed = await chat('alice', 'hello there', { body: { stream: true } })
+    const row = await find('alice', whole.id)
+    expect(row).toMatchObject({
+      ...{ object: 'request', project: 'alice', key_id: 'alice', endpoint: CHAT, kind: 'generate', model: 'echo-1' },
+      ...{ status: 200, error_code: null, attempts: 1, trace_id: trace, user_agent: 'test/1', job_id: null },
+      ...{ queue_ms: expect.any(Number), first_output_ms: expect.any(Number), worker: expect.any(String) },
+    })
+    const { usage, id } = JSON.parse(whole.text) as { id: string; usage: Record<string, number> }
+    expect([row.input_tokens, row.output_tokens]).toEqual([usage.prompt_tokens, usage.completion_tokens])
+    expect(await find('alice', id), 'found by chatcmpl-…').toEqual(row)
+    expect(await find('alice', streamed.id)).toMatchObject({ status: 200, output_tokens: row.output_tokens })
+  })
+
+  it('has calls that are refused after authentication, and calls that fail', async () => {
+    const invalid = await chat('alice', 'x', { body: { temperature: 9 } })
+    const unknown = await chat('alice', 'x', { body: { model: 'none' } })
+    const failed = await chat('alice', '!echo fail=upstream_refused')
+    expect(await find('alice', invalid.id)).toMatchObject({ status: 400, model: null, kind: 'generate', attempts: 0 })
+    expect(await find('alice', unknown.id)).toMatchObject({ status: 404, error_code: 'model_not_found' })
+    expect(await find('alice', failed.id)).toMatchObject({ status: failed.status, error_code: 'upstream_refused' })
+    const { data } = await list('alice', '?status=failed&limit=100')
+    expect(data.map(({ id }) => id)).toEqual(expect.arrayContaining([invalid.id, unknown.id, failed.id]))
+    expect(data.every(({ status }) => Number(status) >= 400)).toBe(true)
+    const forbidden = await fetch(`${door.stack.url}${CHAT}`, {
+      ...{ method: 'POST', headers: { authorization: `Bearer ${secretOf('op')}` }, body: '{}' },
+    })
+    expect(await find('op', String(forbidden.headers.get('x-request-id')))).toMatchObject({
+      status: 403,
+      project: 'ops',
+    })
+  })
+
+  it('has a call whose caller left, with the usage until then', async () => {
+    const left = new AbortController()
+    const response = await fetch(`${door.stack.url}${CHAT}`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${secretOf('alice')}`, 'content-type': 'application/json' },
+      body: JSON.stringify(bodyOf('!echo delay_ms=20 tokens=5000', { stream: true })),
+      signal: left.signal,
+    })
+    await response.body?.getReader().read()
+    left.abort()
+    const row = await find('alice', String(response.headers.get('x-request-id')))
+    expect(row).toMatchObject({ status: 499, error_code: null })
+    expect(row.output_tokens).toBeGreaterThan(0)
+  })
+
+  it('has one row of a durable job, by the id of the call and of the job, and a row of a repeated call', async () => {
+    const headers = { 'idempotency-key': 'once' }
+    const first = await chat('alice', 'durable', { headers })
+    const row = await find('alice', first.id)
+    expect(row).toMatchObject({ status: 200, kind: 'generate', job_id: expect.stringMatching(/^job_/) })
+    const again = await chat('alice', 'durable', { headers })
+    expect(await find('alice', again.id)).toMatchObject({
+      status: 200,
+      job_id: row.job_id,
+      output_tokens: 0,
+      attempts: 0,
+    })
+    const job = await door.submit('alice', '!echo fail=upstream_refused')
+    expect(await find('alice', job)).toMatchObject({ job_id: job, error_code: 'upstream_refused' })
+    expect((await list('alice', `?job_id=${row.job_id}`)).data.map(({ id }) => id).toSorted()).toEqual(
+      [first.id, again.id].toSorted(),
+    )
+  })
+
+  it('shows a project only its own rows, whatever it asks', async () => {
+    const [mine, other] = [await chat('alice', 'mine'), await chat('bob', 'other')]
+    await find('alice', mine.id)
+    await find('op', other.id)
+    const read = async (path: string) => (await door.as('alice').get(`/v1/admin/requests${path}`)).status
+    expect(await read(`/${other.id}`)).toBe(404)
+    expect(await read('?project=bob')).toBe(403)
+    expect(await read("/req_'%20OR%201=1")).toBe(404)
+    for (const query of [
+      '',
+      `?request_id=${other.id}`,
+      '?key=bob',
+      '?status=2xx&model=echo-1',
+      "?model=m'%20OR%20'1'='1",
+    ])
+      expect(
+        (await list('alice', query)).data.filter(({ project }) => project !== 'alice'),
+        query,
+      ).toEqual([])
+    const all = await list('op', '?limit=100')
+    expect(new Set(all.data.map(({ project }) => project))).toEqual(new Set(['alice', 'bob', 'ops']))
+    expect((await list('op', '?project=bob')).data.map(({ id }) => id)).toEqual([other.id])
+    expect((await list('op', '?key=bob&status=2xx&min_duration_ms=0')).data.map(({ id }) => id)).toEqual([other.id])
+  })
+
+  it('is paged by a cursor that works with any filter', async () => {
+    const seen: string[] = []
+    let page = await list('op', '?limit=2')
+    for (; page.has_more; page = await list('op', `?limit=2&after=${page.last_id}`))
+      seen.push(...page.data.map(({ id }) => id))
+    seen.push(...page.data.map(({ id }) => id))
+    expect(new Set(seen).size).toBe(seen.length)
+    expect(seen).toHaveLength((await list('op', '?limit=100')).data.length)
+    const { last_id } = await list('op', '?limit=2')
+    const { data } = await list('alice', `?limit=100&status=failed&after=${last_id}`)
+    expect(data.every(({ project, status }) => project === 'alice' && Number(status) >= 400)).toBe(true)
+  })
+
+  it('refuses invalid parameters with the name of the parameter', async () => {
+    const paramOf = async (query: string) => {
+      const { error } = (await (await door.as('op').get(`/v1/admin/requests?${query}`)).json()) as {
+        error: { param: string | null }
+      }
+      return error.param
+    }
+    const wrong = [
+      'limit=0',
+      'status=9xx',
+      'after=x',
+      'after=1_2_3',
+      'since=-1',
+      'model=%00',
+      'min_duration_ms=a',
+      'colour=red',
+    ]
+    for (const query of wrong) expect(await paramOf(query)).toBe(query.split('=')[0])
+    expect(await paramOf(`model=${'x'.repeat(257)}`)).toBe('model')
+  })
+
+  it('bounds the user agent, and records no id that a caller made up as a model', async () => {
+    const headers = { 'user-agent': `é\u0080${'x'.repeat(10_000)}` }
+    const { id } = await chat('alice', 'x', { headers })
+    const row = await find('alice', id)
+    expect(row.user_agent).toBe(`??${'x'.repeat(198)}`)
+    const made = await Promise.all(
+      Array.from({ length: 50 }, (_, nth) => chat('alice', 'x', { body: { model: `made-up-${nth}` } })),
+    )
+    for (const call of made.slice(0, 3)) expect(await find('alice', call.id)).toMatchObject({ model: null })
+  })
+})
+
+describe('the request log that is turned off', () => {
+  it('records nothing, and its list names the setting', async () => {
+    await using door = await openAdmin({ settings: { REQUEST_LOG_MS: '0' } })
+    expect((await door.as('alice').post(CHAT, bodyOf('hello'))).status).toBe(200)
+    const response = await door.as('op').get('/v1/admin/requests')
+    expect(response.status).toBe(404)
+    expect(await response.text()).toContain('REQUEST_LOG_MS')
+  })
+})
