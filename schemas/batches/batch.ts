@@ -114,6 +114,15 @@ export const ListBatches = z.object({
 })
 export type ListBatches = z.infer<typeof ListBatches>
 
+export const BatchResults = z.object({
+  format: z
+    .enum(['jsonl', 'csv'])
+    .default('jsonl')
+    .describe('csv: custom_id, answer, error and tokens of each request'),
+  status: z.enum(['completed', 'failed']).optional().describe('Only successful, or only other requests. Default: all'),
+})
+export type BatchResults = z.infer<typeof BatchResults>
+
 export const ListMessageBatches = z.object({
   limit: z.coerce.number().int().min(1).max(1_000).default(20).describe('Maximum batches per page'),
   after_id: z.string().max(64).optional().describe('Cursor: the page starts after this batch'),

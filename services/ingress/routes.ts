@@ -45,6 +45,7 @@ import {
   readRequests,
   retrieveMessageBatch,
 } from './batches/messages.ts'
+import { batchResults } from './batches/pool/results.ts'
 import type { WireFormat } from './body/body.ts'
 import { answerCall } from './calls/answer.ts'
 import type { Call, IngressContext, JobEndpoint } from './calls/call.ts'
@@ -216,6 +217,7 @@ const OTHER_ROUTES: readonly Route[] = [
   { method: 'POST', path: '/v1/batches', format: 'openai', isCall: true, hasBody: true, handle: createBatch },
   { method: 'GET', path: '/v1/batches', format: 'openai', handle: listBatches },
   { method: 'GET', path: '/v1/batches/:id', format: 'openai', handle: retrieveBatch },
+  { method: 'GET', path: '/v1/batches/:id/results', format: 'openai', handle: batchResults },
   { method: 'POST', path: '/v1/batches/:id/cancel', format: 'openai', handle: cancelBatch },
   ...MESSAGE_BATCH_ROUTES,
   { method: 'GET', path: '/v1/webhook-secrets', format: 'openai', handle: listWebhookSecrets },

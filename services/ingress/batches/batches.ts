@@ -19,7 +19,7 @@ import { tolerant } from '#shared/lib/tolerant.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
 import { countInput } from './files.ts'
 
-const BATCHES = '/v1/batches'
+export const BATCHES = '/v1/batches'
 
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
 

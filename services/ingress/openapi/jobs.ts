@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { ListBatches, ListMessageBatches } from '#schemas/batches/batch.ts'
+import { BatchResults, ListBatches, ListMessageBatches } from '#schemas/batches/batch.ts'
 import { ListFiles } from '#schemas/files.ts'
 import { ListJobs } from '#schemas/jobs.ts'
 import { ListModels } from '#schemas/models.ts'
@@ -144,6 +144,13 @@ export const BATCHES: Operations = {
   'GET /v1/batches/:id': {
     ...{ id: 'getBatch', tag: 'Batches', guide: 'batches', summary: 'Retrieve a batch' },
     answers: ok('The batch.', 'Batch'),
+  },
+  'GET /v1/batches/:id/results': {
+    ...{ id: 'getBatchResults', tag: 'Batches', guide: 'batches#results', summary: 'Download the results of a batch' },
+    description:
+      'The results so far, also while the batch runs and after a cancellation. In CSV, a text that begins with `=`, `+`, `-` or `@` gets an apostrophe in front, because a spreadsheet would run it as a formula.',
+    query: BatchResults,
+    answers: { 200: { description: 'One result per line.', media: ['application/x-jsonl', 'text/csv'] } },
   },
   'POST /v1/batches/:id/cancel': {
     ...{ id: 'cancelBatch', tag: 'Batches', guide: 'batches', summary: 'Cancel a batch' },

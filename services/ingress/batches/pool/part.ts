@@ -297,7 +297,7 @@ export function outcomeOf(end: ChildEnd): Outcome {
  *
  * @param id Id of the request's job. For a refused request, which has no job, the id that its job would have had
  */
-function outcomeLine(dialect: BatchDialect, id: string, customId: string, outcome: Outcome): object {
+export function outcomeLine(dialect: BatchDialect, id: string, customId: string, outcome: Outcome): object {
   if (dialect === 'messages') return { custom_id: customId, result: messagesResult(id, outcome) }
   return { id: id.replace('job_', 'batch_req_'), custom_id: customId, ...requestResult(id, outcome) }
 }

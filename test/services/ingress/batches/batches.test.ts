@@ -194,8 +194,23 @@ describe('batches', () => {
       expect(batch).toMatchObject({ request_counts: counts, progress: { requests_per_second: expect.any(Number) } })
       expect((batch as { progress: Row }).progress.estimated_end_at).toBeGreaterThan(Date.now() / 1_000)
     }
+    const results = async (query: string) => await (await stack.get(`/v1/batches/${id}/results${query}`)).text()
+    const idsIn = (text: string) =>
+      text.split('\n').flatMap((one) => (one ? [JSON.parse(one).custom_id as string] : []))
+    const rows = (text: string) => text.trimEnd().split('\r\n')
+    expect(idsIn(await results('')).toSorted()).toEqual(['r0', 'r1', 'r2', 'r3', 'r4'])
+    expect(await results('?status=failed')).toBe('')
+    expect(rows(await results('?format=csv')).toSorted()).toEqual([
+      'custom_id,answer,error,input_tokens,output_tokens',
+      ...[0, 1, 2, 3, 4].map((nth) => expect.stringMatching(new RegExp(`^r${nth},quick.*,,\\d+,\\d+$`))),
+    ])
     await client.batches.cancel(id)
     expect(await ended(id)).toMatchObject({ request_counts: { total: 120, completed: 5, failed: 115 }, progress: null })
+    expect(idsIn(await results('?status=completed'))).toEqual(['r0', 'r1', 'r2', 'r3', 'r4'])
+    expect(idsIn(await results(''))).toHaveLength(120)
+    expect(rows(await results('?format=csv&status=failed'))[1]).toMatch(/^r5,,batch_cancelled: .*,,$/)
+    expect((await stack.get(`/v1/batches/${id}/results?format=xlsx`)).status).toBe(400)
+    expect((await stack.get(`/v1/batches/${jobId}/results`)).status).toBe(404)
   })
 
   it('write the finished results if they are cancelled', async () => {

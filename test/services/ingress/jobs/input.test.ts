@@ -85,6 +85,16 @@ describe('the endpoints for the input and progress of a job', () => {
     expect(failed).toMatchObject([{ status: 'failed', project: 'alice' }])
     expect(JSON.stringify(await read('alice', `/v1/jobs/${jobId}/input`))).not.toContain('rights')
     expect((await admin.as('op').get('/v1/admin/jobs?parent_id=x')).status).toBe(400)
+    const listedLines = await listed('op', `/v1/admin/jobs?group=${id}&limit=100`)
+    expect([listedLines.length, ...new Set(listedLines.map(({ endpoint }) => endpoint))]).toEqual([
+      100,
+      '/v1/chat/completions',
+    ])
+    expect(await listed('op', `/v1/admin/jobs?group=${id}&status=failed`)).toHaveLength(1)
+    const all = await listed('op', '/v1/admin/jobs?limit=100')
+    expect(all.filter(({ parent_id }) => parent_id !== null)).toEqual([])
+    expect((await admin.as('op').get(`/v1/batches/${id}/results`)).status).toBe(404)
+    expect(await (await admin.as('alice').get(`/v1/batches/${id}/results?status=failed`)).text()).toContain('"r7"')
   })
 })
 

@@ -1,0 +1,73 @@
+import { z } from 'zod'
+
+/*
+ * One result line of a batch as the cells of a table row: answer, error and tokens. The console and `GET
+ * /v1/batches/{id}/results` show these cells next to the custom_id, and the tool next to the columns of the input.
+ */
+
+export interface BatchRow {
+  readonly customId: string
+  readonly answer: string
+  readonly error: string
+  readonly inputTokens: number | null
+  readonly outputTokens: number | null
+}
+
+/** Names of the cells after those of the input, in their order. */
+export const ROW_COLUMNS = ['answer', 'error', 'input_tokens', 'output_tokens'] as const
+
+const Problem = z.looseObject({ code: z.string().nullish(), type: z.string().nullish(), message: z.string() })
+const ResultLine = z.looseObject({
+  custom_id: z.string(),
+  response: z.looseObject({ status_code: z.number(), body: z.unknown() }).nullish(),
+  error: Problem.nullish(),
+})
+const Failure = z.looseObject({ error: Problem })
+
+const Chat = z.looseObject({ choices: z.tuple([z.looseObject({ message: z.looseObject({ content: z.string() }) })]) })
+const Completion = z.looseObject({ choices: z.tuple([z.looseObject({ text: z.string() })]) })
+const Blocks = z.looseObject({ content: z.array(z.looseObject({ text: z.string().optional() })) })
+const Response = z.looseObject({
+  output: z.array(z.looseObject({ content: z.array(z.looseObject({ text: z.string().optional() })).optional() })),
+})
+const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
+const Transcript = z.looseObject({ text: z.string() })
+const Used = z.looseObject({
+  usage: z.looseObject({
+    input_tokens: z.number().optional(),
+    prompt_tokens: z.number().optional(),
+    output_tokens: z.number().optional(),
+    completion_tokens: z.number().optional(),
+  }),
+})
+
+/** The cells of a result line of the OpenAI format. Undefined if the value is not such a line. */
+export function batchRowOf(value: unknown): BatchRow | undefined {
+  const line = ResultLine.safeParse(value).data
+  if (!line) return undefined
+  const { custom_id: customId, response, error } = line
+  const body = response?.body
+  const failed = error ?? (response && response.status_code >= 400 ? Failure.safeParse(body).data?.error : undefined)
+  const usage = Used.safeParse(body).data?.usage
+  return {
+    customId,
+    answer: failed || !response ? '' : answerText(body),
+    error: failed ? `${failed.code ?? failed.type ?? 'error'}: ${failed.message}` : '',
+    inputTokens: usage?.input_tokens ?? usage?.prompt_tokens ?? null,
+    outputTokens: usage?.output_tokens ?? usage?.completion_tokens ?? null,
+  }
+}
+
+/** The text of a result of any endpoint. A result without text, such as a vector, is JSON. */
+function answerText(body: unknown): string {
+  if (typeof body === 'string') return body
+  const printed = Printed.safeParse(body).data
+  if (printed) return printed.stdout + printed.stderr
+  const blocks = Blocks.safeParse(body).data?.content.map(({ text }) => text ?? '')
+  const items = Response.safeParse(body).data?.output.flatMap(({ content = [] }) =>
+    content.map(({ text }) => text ?? ''),
+  )
+  const choice =
+    Chat.safeParse(body).data?.choices[0].message.content ?? Completion.safeParse(body).data?.choices[0].text
+  return choice ?? blocks?.join('') ?? items?.join('') ?? Transcript.safeParse(body).data?.text ?? JSON.stringify(body)
+}
