@@ -1,3 +1,5 @@
+import { batch } from './batches/batch.ts'
+import { batches, results } from './batches/results.ts'
 import { type Command, onlyArgument } from './commands/command.ts'
 import { deadLetters, deliveries } from './commands/dead-letters.ts'
 import { doctor } from './commands/doctor.ts'
@@ -8,7 +10,7 @@ import { logs } from './commands/logs.ts'
 import { redrive } from './commands/redrive.ts'
 import { replay } from './commands/replay.ts'
 import { research } from './commands/research.ts'
-import { batch, results, submit } from './commands/submit.ts'
+import { submit } from './commands/submit.ts'
 import { usage } from './commands/usage.ts'
 import { webhookSecrets } from './commands/webhook-secrets.ts'
 import { EXIT, usageError } from './text/output.ts'
@@ -158,6 +160,7 @@ const BASE_COMMANDS: Readonly<Record<string, Command>> = {
   submit,
   research,
   batch,
+  batches,
   follow: followCommand,
   get,
   results,

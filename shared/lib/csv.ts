@@ -6,17 +6,21 @@
  */
 
 const FORMULA = /^[=+\-@\t\r\n]/
-const QUOTED = /[",\r\n]|^\s|\s$/
+const QUOTED = /[",;\t\r\n]|^\s|\s$/
 
 export type CsvCell = string | number | boolean | null | undefined
 
 /** One line of CSV with its line break. Null and undefined are empty cells. */
 export function csvLine(cells: readonly CsvCell[]): string {
-  return `${cells.map(cellText).join(',')}\r\n`
+  return exactLine(cells.map((cell) => (typeof cell === 'string' && FORMULA.test(cell) ? `'${cell}` : cell)))
+}
+
+/** Like {@link csvLine}, but without apostrophes, for tables that a program reads. */
+export function exactLine(cells: readonly CsvCell[], delimiter = ','): string {
+  return `${cells.map(cellText).join(delimiter)}\r\n`
 }
 
 function cellText(cell: CsvCell): string {
   if (typeof cell !== 'string') return cell === null || cell === undefined ? '' : String(cell)
-  const text = FORMULA.test(cell) ? `'${cell}` : cell
-  return QUOTED.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+  return QUOTED.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell
 }

@@ -179,6 +179,11 @@ export const BatchView = z.looseObject({
   endpoint: z.string(),
   created_at: z.number(),
   completed_at: z.number().nullish(),
+  model: z.string().nullish(),
+  progress: z
+    .looseObject({ requests_per_second: z.number().nullish(), estimated_end_at: z.number().nullish() })
+    .nullish(),
+  waiting_for: z.string().nullish(),
   output_file_id: z.string().nullish(),
   error_file_id: z.string().nullish(),
   errors: z
@@ -187,6 +192,11 @@ export const BatchView = z.looseObject({
   request_counts: z.looseObject({ total: z.number(), completed: z.number(), failed: z.number() }),
 })
 export type BatchView = z.infer<typeof BatchView>
+
+const BATCHES = '/v1/batches'
+const PAGE_MAX = 100
+const BatchPage = z.looseObject({ data: z.array(BatchView), has_more: z.boolean(), last_id: z.string().nullish() })
+const JobIds = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
 
 /** Client of the files and batches APIs (docs/guides/batches.md). @throws CommandError for every error response */
 export class BatchesApi {
@@ -214,8 +224,32 @@ export class BatchesApi {
     return await this.#http.json(BatchView, `/v1/batches/${encodeURIComponent(id)}`)
   }
 
-  async content(file: string): Promise<HttpResponse> {
-    return await this.#read(`/v1/files/${encodeURIComponent(file)}/content`)
+  async cancel(id: string): Promise<BatchView> {
+    return await this.#http.json(BatchView, `/v1/batches/${encodeURIComponent(id)}/cancel`, { method: 'POST' })
+  }
+
+  /** Lists at most `max` batches, newest first; fetches pages on demand. */
+  async *list(max: number): AsyncGenerator<BatchView> {
+    for (let left = max, after = ''; left > 0; ) {
+      const query = new URLSearchParams({ limit: String(Math.min(left, PAGE_MAX)), ...(after && { after }) })
+      const page = await this.#http.json(BatchPage, `/v1/batches?${query}`)
+      yield* page.data
+      left -= page.data.length
+      after = page.last_id ?? ''
+      if (!page.has_more || after === '') return
+    }
+  }
+
+  /** The newest batch with this metadata. */
+  async findByMetadata(name: string, value: string): Promise<BatchView | undefined> {
+    const query = new URLSearchParams({ endpoint: BATCHES, limit: '1', [`metadata[${name}]`]: value })
+    const [job] = (await this.#http.json(JobIds, `/v1/jobs?${query}`)).data
+    return job && (await this.get(job.id.replace('job_', 'batch_')))
+  }
+
+  /** The results so far. */
+  async results(id: string, query: Readonly<Record<string, string>> = {}): Promise<HttpResponse> {
+    return await this.#read(`${BATCHES}/${encodeURIComponent(id)}/results?${new URLSearchParams(query)}`)
   }
 
   async messagesResults(id: string): Promise<HttpResponse> {

@@ -11,7 +11,7 @@ import {
   type Progress,
   queueText,
 } from '#services/cli/client/job.ts'
-import { resultText, textOf } from '#services/cli/client/job-text.ts'
+import { rateText, resultText, textOf } from '#services/cli/client/job-text.ts'
 import {
   CommandError,
   coloured,
@@ -131,10 +131,12 @@ export async function followBatch(invocation: Invocation, id: string, after: num
   return exit === EXIT.ok ? batchExitCode(ended) : exit
 }
 
-function progressOf({ status, request_counts: { total, completed, failed } }: BatchView): Progress {
+function progressOf({ status, request_counts, progress }: BatchView): Progress {
+  const { total, completed, failed } = request_counts
   const done = completed + failed
   const failures = failed > 0 ? `, ${failed} failed` : ''
-  const message = total > 0 ? `${done} of ${total} requests finished${failures}` : null
+  const rate = rateText(progress ?? {})
+  const message = total > 0 ? `${done} of ${total} requests finished${failures}${rate && `, ${rate}`}` : null
   return { phase: status, percent: total > 0 ? (100 * done) / total : null, message }
 }
 

@@ -1,20 +1,16 @@
-import { open, readFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { text as readText } from 'node:stream/consumers'
-import { BatchesApi, type HttpResponse } from '#services/cli/client/http.ts'
 import {
   CommandError,
   coloured,
   EXIT,
   type ExitCode,
-  type Output,
-  plain,
-  printable,
   secondsOf,
   timeOf,
   usageError,
 } from '#services/cli/text/output.ts'
-import { type Command, type Invocation, noArguments, onlyArgument, type Values } from './command.ts'
-import { follow, followBatch } from './following.ts'
+import { type Command, type Invocation, noArguments, type Values } from './command.ts'
+import { follow } from './following.ts'
 
 const CHAT = '/v1/chat/completions'
 const COMPLETIONS = '/v1/completions'
@@ -175,125 +171,4 @@ export function metadataOf(pairs: readonly string[]): Record<string, string> | u
       return [pair.slice(0, at), pair.slice(at + 1)]
     }),
   )
-}
-
-const WINDOW = '24h'
-/** Maximum bytes of the file that are read to find the endpoint in its first line. */
-const HEAD_BYTES = 256 * 1024
-
-export const batch: Command = {
-  summary: 'Run a file of requests as a batch',
-  help: `Usage: sluice batch FILE.jsonl [options]
-
-Uploads a file with one request per line and runs the requests when capacity is free. With --follow the exit code is 0 if every
-request finished, 1 if the batch failed or expired, and 3 if it was cancelled. Ctrl-C stops following but does not cancel the
-batch. In a pipe the first line is the batch with its id; with --follow the events come after it.
-
-Options:
-  --endpoint PATH       endpoint of the requests (default: the url of the first line)
-  --window DURATION     time limit for the whole batch, such as 90m or 24h (default ${WINDOW})
-  --metadata KEY=VALUE  attach metadata to the batch; repeatable
-  --follow              show progress until the batch has finished
-
-Examples:
-  sluice batch requests.jsonl --follow
-  id=$(sluice batch requests.jsonl --window 2h | jq -r .id)
-  sluice results $id > answers.jsonl`,
-  options: {
-    endpoint: { type: 'string' },
-    window: { type: 'string' },
-    metadata: { type: 'string', multiple: true },
-    follow: { type: 'boolean' },
-  },
-  async run(invocation): Promise<ExitCode> {
-    const { values, args, api, out } = invocation
-    const path = onlyArgument(args, 'FILE')
-    const endpoint = values.text('endpoint') ?? (await endpointIn(path))
-    const metadata = metadataOf(values.list('metadata'))
-    const batches = new BatchesApi(api.http)
-    const input_file_id = await batches.upload(path)
-    const completion_window = values.text('window') ?? WINDOW
-    const created = await batches.create({ input_file_id, endpoint, completion_window, ...(metadata && { metadata }) })
-    if (!values.has('follow')) {
-      if (!out.isHumanReadable) await out.json(created)
-      else
-        await out.write(
-          `${coloured('green', created.id)} ${created.status}\nTo follow the batch: sluice follow ${created.id}\n`,
-        )
-      return EXIT.ok
-    }
-    // The id of the batch is printed here, because later events contain only the id of its job, which `sluice results` does not accept.
-    if (out.isHumanReadable) out.note(created.id)
-    else await out.json(created)
-    return await followBatch(invocation, created.id, 0)
-  },
-}
-
-async function endpointIn(path: string): Promise<string> {
-  const file = await open(path).catch((error: Error) => {
-    throw usageError(`${path}: ${error.message}`)
-  })
-  try {
-    const { buffer, bytesRead } = await file.read(Buffer.alloc(HEAD_BYTES), 0, HEAD_BYTES, 0)
-    const [line = ''] = buffer.toString('utf8', 0, bytesRead).trimStart().split('\n')
-    if (!line.startsWith('{')) throw usageError(`${path}: the first line is not a request.`, FORMAT_HINT)
-    const { url } = JSON.parse(line) as { url?: unknown }
-    if (typeof url === 'string') return url
-  } catch (error) {
-    // A line longer than HEAD_BYTES is truncated and therefore not valid JSON.
-    if (!(error instanceof SyntaxError)) throw error
-  } finally {
-    await file.close()
-  }
-  throw usageError(`${path}: the first line has no url.`, 'Set the endpoint with --endpoint.')
-}
-
-/**
- * Remedy if the first line is not a request. The file may have another format, such as one prompt per line, so --endpoint would not help.
- */
-const FORMAT_HINT =
-  'Each line must be a JSON object with custom_id, method, url and body. docs/guides/batches.md shows how to create one from prompts.'
-
-export const results: Command = {
-  summary: 'Print the results of a batch',
-  help: `Usage: sluice results BATCH [--errors]
-
-Prints one line of JSON per request: first the successful requests, then the failed ones. The exit code is 5 if the batch has not
-finished.
-
-Options:
-  --errors  print only the failed requests
-
-Examples:
-  sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F > answers.jsonl
-  sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --errors | jq -r .custom_id`,
-  options: { errors: { type: 'boolean' } },
-  async run({ values, args, api, out }): Promise<ExitCode> {
-    const id = onlyArgument(args, 'BATCH')
-    const batches = new BatchesApi(api.http)
-    if (id.startsWith('msgbatch_')) {
-      await print(await batches.messagesResults(id), out)
-      return EXIT.ok
-    }
-    const { status, output_file_id, error_file_id } = await batches.get(id.replace(/^job_/, 'batch_'))
-    if (!TERMINAL_STATUSES.has(status)) {
-      throw new CommandError(
-        EXIT.refused,
-        `${plain(id)} has not finished; its status is ${plain(status)}.`,
-        `To follow the batch: sluice follow ${id}`,
-      )
-    }
-    for (const file of [...(values.has('errors') ? [] : [output_file_id]), error_file_id]) {
-      if (file) await print(await batches.content(file), out)
-    }
-    return EXIT.ok
-  },
-}
-
-const TERMINAL_STATUSES: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
-
-async function print({ body }: HttpResponse, out: Output): Promise<void> {
-  const decoder = new TextDecoder()
-  for await (const chunk of body)
-    await out.write(out.isHumanReadable ? printable(decoder.decode(chunk, { stream: true })) : chunk)
 }

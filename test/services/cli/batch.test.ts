@@ -59,6 +59,7 @@ describe('sluice batch', () => {
     expect([code, err]).toEqual([130, expect.stringContaining(`sluice follow ${id}`)])
     const early = await run(['results', id])
     expect([early.code, early.err]).toEqual([5, expect.stringContaining(`sluice follow ${id}`)])
+    expect(early.lines.map(({ custom_id }) => custom_id)).toEqual(['b'])
     expect((await run(['get', id])).lines).toMatchObject([{ status: 'in_progress' }])
     expect((await run(['cancel', id])).code).toBe(0)
     const again = await run(['follow', id])
