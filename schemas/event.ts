@@ -114,6 +114,17 @@ export const ControlRecord = z.discriminatedUnion('type', [
         )
         .optional()
         .describe('Models whose calls wait in the worker, because a part of them is not ready yet'),
+      prompt_tokens: z
+        .array(
+          z.strictObject({
+            model: z.string(),
+            server: z.int().min(0).describe('Index of the server in base_urls of the model'),
+            input: z.int().min(0),
+            cached: z.int().min(0).describe('Tokens that the server read from its prefix cache'),
+          }),
+        )
+        .optional()
+        .describe('Prompt tokens of upstream servers since the worker opened the model'),
       open_circuits: z.array(z.string()).optional().describe('Models with open circuit breakers on all servers'),
     })
     .describe(

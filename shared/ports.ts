@@ -105,7 +105,7 @@ export async function openPorts(
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
-  const upstreams = new UpstreamFleet()
+  const upstreams = new UpstreamFleet(metrics.promptTokens)
   const onKeyProblem = (problem: string) =>
     log.warn({ problem }, 'stored API key or project is invalid and was ignored')
   const openKeys = () => openWhenAvailable('the key store', () => openKeyStore(config, onKeyProblem), log)

@@ -108,6 +108,35 @@ export const WorkerListAnswer = z.object({
   has_more: z.literal(false),
 })
 
+const CachedPrompts = z.object({
+  input_tokens: Count.describe('Prompt tokens of all workers since they opened the model'),
+  cached_tokens: Count.describe('Tokens of them that were read from a prefix cache'),
+  cached_share: z
+    .number()
+    .nullable()
+    .describe('`cached_tokens` / `input_tokens`. null: no server has reported cached tokens'),
+})
+
+export const ModelStateListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(
+    CachedPrompts.extend({
+      id: z.string(),
+      object: z.literal('model.state'),
+      pool: PoolName,
+      affinity: z.enum(['auto', 'off']),
+      servers: z.array(
+        CachedPrompts.extend({
+          server: Count.describe('Index in the `base_urls` of the model'),
+          host: z.string().describe('Host and port'),
+          weight: z.number(),
+        }),
+      ),
+    }),
+  ),
+  has_more: z.literal(false),
+})
+
 export const PoolListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(

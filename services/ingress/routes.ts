@@ -31,6 +31,7 @@ import {
 } from './admin/fleet.ts'
 import { bulkCancelJobs, bulkRedriveJobs, cancelAnyJob, getAnyJob, listAllJobs, redriveAnyJob } from './admin/jobs.ts'
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys.ts'
+import { listModelStates } from './admin/models.ts'
 import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/projects.ts'
 import { getRequest, listRequests } from './admin/requests.ts'
 import { cancelBatch, createBatch, listBatches, retrieveBatch } from './batches/batches.ts'
@@ -121,6 +122,7 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('POST', 'workers/:id/drain', drainWorker),
   admin('POST', 'workers/:id/undrain', undrainWorker),
   admin('GET', 'pools', listPools),
+  admin('GET', 'models', listModelStates),
   admin('POST', 'pools/:id/pause', pausePool),
   admin('POST', 'pools/:id/resume', resumePool),
   admin('GET', 'findings', listFindings),

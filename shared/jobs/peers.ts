@@ -23,6 +23,7 @@ interface PeerCapacity {
   readonly pid: number | undefined
   readonly adaptiveLimits?: Capacity['adaptive_limits']
   readonly openCircuits?: Capacity['open_circuits']
+  readonly promptTokens?: Capacity['prompt_tokens']
   readonly preparing?: Capacity['preparing']
 }
 
@@ -137,6 +138,7 @@ export class Peers {
       pid,
       adaptive_limits,
       open_circuits,
+      prompt_tokens,
       preparing,
     }: Capacity,
   ): Peer | undefined {
@@ -152,6 +154,7 @@ export class Peers {
         pid,
         adaptiveLimits: adaptive_limits,
         openCircuits: open_circuits,
+        promptTokens: prompt_tokens,
         preparing,
       },
     }

@@ -115,6 +115,11 @@ export class Metrics {
     ['model', 'direction'],
     'Tokens, by direction (`input`, `output`)',
   )
+  readonly promptTokens = this.#counter(
+    'sluice_server_prompt_tokens_total',
+    ['model', 'server', 'cache'],
+    'Prompt tokens that a server of a model counted (`server`: index in `base_urls`), by its prefix cache (`hit`, `miss`)',
+  )
   readonly sandboxRuns = this.#counter(
     'sluice_sandbox_runs_total',
     ['sandbox', 'outcome'],

@@ -5,6 +5,7 @@ import type {
   DeadLetterListAnswer,
   DeliveryAnswer,
   FindingListAnswer,
+  ModelStateListAnswer,
   PauseListAnswer,
   PoolListAnswer,
   WorkerAnswer,
@@ -21,6 +22,7 @@ export type AnyJob = Job | OperatorJob
 export type JobInput = z.infer<typeof JobInputAnswer>
 export type StepPage = z.infer<typeof StepListAnswer>
 export type Step = StepPage['data'][number]
+export type ModelServers = z.infer<typeof ModelStateListAnswer>['data'][number]
 export type Pool = z.infer<typeof PoolListAnswer>['data'][number]
 export type Worker = z.infer<typeof WorkerAnswer>
 export type Pause = z.infer<typeof PauseListAnswer>['data'][number]

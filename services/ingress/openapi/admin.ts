@@ -120,6 +120,16 @@ export const ADMIN: Operations = {
     description: 'Workers, slots, queue lengths and queue age per pool.',
     answers: ok('The pools.', 'PoolList'),
   },
+  'GET /v1/admin/models': {
+    ...{
+      id: 'listModelStates',
+      tag: 'Admin',
+      guide: 'several-servers#the-gain',
+      summary: 'List models with their servers',
+    },
+    description: 'Prompt tokens and cached prompt tokens per model and server.',
+    answers: ok('The models.', 'ModelStateList'),
+  },
   'GET /v1/admin/findings': {
     ...{ id: 'listFindings', tag: 'Admin', guide: 'incidents#runbook', summary: 'Run health checks' },
     description: 'The checks of `sluice doctor`: current problems and how to fix them.',

@@ -94,6 +94,7 @@ export const ANSWERS = {
   PoolList: admin.PoolListAnswer,
   Request: RequestAnswer,
   RequestList: RequestListAnswer,
+  ModelStateList: admin.ModelStateListAnswer,
   PauseList: admin.PauseListAnswer,
   Pause: admin.PauseAnswer,
   Health: HealthAnswer,

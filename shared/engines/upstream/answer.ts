@@ -87,6 +87,7 @@ export async function* answerEvents(
     }
     const { nativeUsage } = decoder
     const usage = await completeUsage(decoder.usage, request, written)
+    exchange.onUsage?.(usage)
     const last: GenerateEvent = { type: 'usage', usage, ...(nativeUsage && { native_usage: nativeUsage }) }
     requireRecordSize(last, request.model)
     yield last

@@ -2,6 +2,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { Transform } from 'node:stream'
 import * as zlib from 'node:zlib'
 import type { Dispatcher } from 'undici'
+import type { Usage } from '#schemas/kinds/generate.ts'
 import type { Timeouts } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { answerError, connectionError, type ErrorContext } from './error.ts'
@@ -34,6 +35,8 @@ const REUSE_TIMEOUT_MS = 1_000
  */
 export class Exchange implements Dispatcher.DispatchHandler {
   readonly errorContext: ErrorContext
+  /** Receives the usage of the whole answer. */
+  readonly onUsage: ((usage: Usage) => void) | undefined
   readonly #timeouts: Timeouts
   readonly #signal: AbortSignal
   readonly #onEnd: () => void
@@ -65,7 +68,9 @@ export class Exchange implements Dispatcher.DispatchHandler {
     signal: AbortSignal
     isStream: boolean
     onEnd: () => void
+    onUsage?: ((usage: Usage) => void) | undefined
   }) {
+    this.onUsage = options.onUsage
     this.errorContext = options.errorContext
     this.#timeouts = options.timeouts
     this.#signal = options.signal

@@ -1,4 +1,5 @@
 import type { PoolName } from '#schemas/job.ts'
+import type { Usage } from '#schemas/kinds/generate.ts'
 import type { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 
 const MEMBERS_TTL_MS = 100
@@ -21,6 +22,20 @@ export interface PublishedLimit {
   readonly limit: number
 }
 
+/** Prompt tokens of a server since its model was opened in this worker, and those of them that the server read from its prefix cache. */
+export interface PromptTokens {
+  readonly model: string
+  readonly server: number
+  readonly input: number
+  readonly cached: number
+}
+
+interface PromptCounter {
+  inc(labels: { readonly model: string; readonly server: string; readonly cache: 'hit' | 'miss' }, tokens: number): void
+}
+
+const NO_COUNTER: PromptCounter = { inc() {} }
+
 /**
  * Divides the concurrency limits of upstreams among the workers of this process and those of other processes (docs/internals/design.md,
  * Bulkheads).
@@ -28,6 +43,12 @@ export interface PublishedLimit {
 export class UpstreamFleet {
   readonly #views = new Map<PoolName, FleetView>()
   readonly #partitions = new Map<string, ModelPartition>()
+  readonly #promptTokens: PromptCounter
+
+  /** @param promptTokens Metric of prompt tokens by server */
+  constructor(promptTokens: PromptCounter = NO_COUNTER) {
+    this.#promptTokens = promptTokens
+  }
 
   /**
    * Registers a worker of this process, so that limits of the pool's models are divided among workers. @returns A function that unregisters the
@@ -40,7 +61,7 @@ export class UpstreamFleet {
 
   /** Returns this process's part of a model's limits. If a model is opened several times, then only the last upstream uses the part. */
   open({ id, pool }: { readonly id: string; readonly pool: PoolName }): ModelPartition {
-    const share = new ModelPartition(id, () => this.#views.get(pool))
+    const share = new ModelPartition(id, () => this.#views.get(pool), this.#promptTokens)
     this.#partitions.set(id, share)
     return share
   }
@@ -48,6 +69,10 @@ export class UpstreamFleet {
   /** Returns the limits to publish to other processes. A limit is published after its first decrease. */
   limitsToPublish(models: Iterable<string>): PublishedLimit[] {
     return [...models].flatMap((model) => this.#partitions.get(model)?.limitsToPublish() ?? [])
+  }
+
+  promptTokensOf(models: Iterable<string>): PromptTokens[] {
+    return [...models].flatMap((model) => this.#partitions.get(model)?.promptTokens ?? [])
   }
 
   failingModels(models: Iterable<string>): string[] {
@@ -68,10 +93,29 @@ export class ModelPartition {
   #isFailing = () => false
   #members: readonly Member[] = []
   #membersAtMs = Number.NEGATIVE_INFINITY
+  readonly #counter: PromptCounter
+  readonly #prompts = new Map<number, PromptTokens>()
 
-  constructor(model: string, view: () => FleetView | undefined) {
+  constructor(model: string, view: () => FleetView | undefined, counter: PromptCounter) {
     this.#model = model
     this.#view = view
+    this.#counter = counter
+  }
+
+  get promptTokens(): PromptTokens[] {
+    return [...this.#prompts.values()]
+  }
+
+  /** Counts the prompt of a call, unless its usage is estimated. @param server Index of the server */
+  countPrompt(server: number, { input_tokens, cached_tokens = 0, estimated }: Usage): void {
+    if (estimated) return
+    const hit = Math.min(cached_tokens, input_tokens)
+    const model = this.#model
+    const { input, cached } = this.#prompts.get(server) ?? { input: 0, cached: 0 }
+    this.#prompts.set(server, { model, server, input: input + input_tokens, cached: cached + hit })
+    const labels = { model, server: String(server) }
+    this.#counter.inc({ ...labels, cache: 'hit' }, hit)
+    this.#counter.inc({ ...labels, cache: 'miss' }, input_tokens - hit)
   }
 
   /**

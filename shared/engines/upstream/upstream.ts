@@ -226,6 +226,7 @@ export class Upstream {
       signal: call.signal,
       isStream: call.isStream,
       onEnd: () => this.#servers.leave(acquired),
+      onUsage: (usage) => this.#partition?.countPrompt(this.#servers.all.indexOf(acquired.server), usage),
     })
     const headers = {
       ...call.forwarded,

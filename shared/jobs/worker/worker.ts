@@ -264,6 +264,7 @@ export class Worker {
     const capacity = this.#bulkheads.capacityToPublish() ?? UNLIMITED
     const found = this.#options.upstreams?.limitsToPublish(capacity.models ?? []) ?? []
     const failing = this.#options.upstreams?.failingModels(capacity.models ?? []) ?? []
+    const prompts = this.#options.upstreams?.promptTokensOf(capacity.models ?? []) ?? []
     const preparing = this.#options.preparing?.() ?? []
     const self = { parked_calls: this.parkedCalls, host: hostname(), pid: process.pid }
     return {
@@ -271,6 +272,7 @@ export class Worker {
       ...self,
       ...(found.length > 0 && { adaptive_limits: found }),
       ...(failing.length > 0 && { open_circuits: failing }),
+      ...(prompts.length > 0 && { prompt_tokens: prompts }),
       ...(preparing.length > 0 && { preparing }),
     }
   }

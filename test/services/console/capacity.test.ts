@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { capacityOf } from '#services/console/screens/models/capacity.ts'
+import { cachedStats, capacityOf } from '#services/console/screens/models/capacity.ts'
 
 type Worker = Parameters<typeof capacityOf>[2][number]
 
@@ -46,6 +46,19 @@ it('the capacity of a model excludes suspected and drained workers, other pools 
   const others = [{ suspected: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
   const all = others.map((more, nth) => worker(`wrk_${nth}`, more))
   expect(capacityOf('m', 'inference', all)).toEqual({ workers: 0, concurrency: 0, slots: 0, failing: 0, limits: [] })
+})
+
+it('the share of cached prompt tokens is shown for a model and each of its servers, unless no server reports it', () => {
+  const server = { server: 0, host: 'a:1', weight: 1, input_tokens: 100, cached_tokens: 76, cached_share: 0.76 }
+  const unused = { ...server, server: 1, input_tokens: 0, cached_tokens: 0, cached_share: null }
+  const model = { id: 'm', object: 'model.state', pool: 'inference', affinity: 'auto' } as const
+  expect(cachedStats({ ...model, ...server, servers: [server, unused] })).toEqual([
+    ['cached prompt tokens', '76 %'],
+    ['cached, server 1', '76 %'],
+    ['cached, server 2', '–'],
+  ])
+  expect(cachedStats({ ...model, ...server, servers: [server] })).toHaveLength(1)
+  expect(cachedStats({ ...model, ...unused, servers: [unused] })).toEqual([])
 })
 
 it('the capacity of a model includes the newest adaptive limit of each of its servers', () => {

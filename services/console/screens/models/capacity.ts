@@ -1,4 +1,4 @@
-import type { Worker } from '#services/console/api/client.ts'
+import type { ModelServers, Worker } from '#services/console/api/client.ts'
 
 export interface ModelCapacity {
   readonly workers: number
@@ -44,4 +44,21 @@ function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits
     if (one.generation > (newest.get(one.server)?.generation ?? 0)) newest.set(one.server, one)
   }
   return [...newest.values()].toSorted((a, b) => a.server - b.server)
+}
+
+/** Share of cached prompt tokens: of the model, and of each server if there are several. */
+export function cachedStats({ cached_share: all, servers }: ModelServers): [string, string][] {
+  if (all === null) return []
+  const each = servers.length > 1 ? servers : []
+  return [
+    ['cached prompt tokens', percentText(all)],
+    ...each.map(({ server, cached_share }): [string, string] => [
+      `cached, server ${server + 1}`,
+      cached_share === null ? '–' : percentText(cached_share),
+    ]),
+  ]
+}
+
+function percentText(share: number): string {
+  return `${Math.round(100 * share)} %`
 }

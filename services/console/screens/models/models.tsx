@@ -1,6 +1,7 @@
 import { isOperator } from '#services/console/api/client.ts'
 import { ageText, latencyText } from '#services/console/api/clock.ts'
 import { Confirm, ErrorText, TryIt, usePoll } from '#services/console/parts/parts.tsx'
+import { cachedStats } from './capacity.ts'
 import { isLoaded, type ModelState, type PoolModels, pools, problem, refresh, setPaused } from './state.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
@@ -128,7 +129,7 @@ function State({ model, isPoolPaused }: CardProps) {
 }
 
 function Stats({ model }: { readonly model: ModelState }) {
-  const { waiting, contextTokens, capacity } = model
+  const { waiting, contextTokens, capacity, prompts } = model
   const stats: [string, string][] = []
   if (waiting !== undefined) stats.push(['queued', waiting.toLocaleString()])
   if (contextTokens !== undefined) stats.push(['context', `${contextTokens.toLocaleString()} tokens`])
@@ -140,6 +141,7 @@ function Stats({ model }: { readonly model: ModelState }) {
     const name = (capacity?.limits.length ?? 0) > 1 ? `adaptive limit, server ${server + 1}` : 'adaptive limit'
     stats.push([name, `${limit} concurrent`])
   }
+  if (prompts) stats.push(...cachedStats(prompts))
   return (
     <dl>
       {stats.map(([name, value]) => (

@@ -4,6 +4,7 @@ import {
   fetchModels,
   isOperator,
   type Model,
+  type ModelServers,
   messageOf,
   type Page,
   type Pause,
@@ -33,6 +34,8 @@ export interface ModelState {
   readonly pause: Pause | undefined
   /** Capacity in the fleet. Undefined without the `admin` scope. */
   readonly capacity: ModelCapacity | undefined
+  /** Prompt tokens by server; undefined without the `admin` scope. */
+  readonly prompts: ModelServers | undefined
 }
 
 export interface PoolModels {
@@ -45,6 +48,7 @@ interface AdminView {
   readonly workers: readonly Worker[]
   readonly pauses: readonly Pause[]
   readonly pools: readonly string[]
+  readonly models: readonly ModelServers[]
 }
 
 export const pools = signal<readonly PoolModels[]>([])
@@ -73,12 +77,13 @@ export async function setPaused(target: Pause['target'], id: string, isPaused: b
 }
 
 async function fetchAdminView(abort: AbortSignal): Promise<AdminView> {
-  const [workers, pauses, all] = await Promise.all([
+  const [workers, pauses, all, models] = await Promise.all([
     fetchJson<Page<Worker>>('/v1/admin/workers', { signal: abort }),
     fetchJson<Page<Pause>>('/v1/admin/pauses', { signal: abort }),
     fetchJson<Page<Pool>>('/v1/admin/pools', { signal: abort }),
+    fetchJson<Page<ModelServers>>('/v1/admin/models', { signal: abort }),
   ])
-  return { workers: workers.data, pauses: pauses.data, pools: all.data.map(({ id }) => id) }
+  return { workers: workers.data, pauses: pauses.data, pools: all.data.map(({ id }) => id), models: models.data }
 }
 
 function show(
@@ -130,6 +135,7 @@ function stateOf(id: string, pool: string, { callable, metrics, adminView }: Sou
     run: metrics && latencyOf('sluice_attempt_duration_seconds', { model: id }, metrics),
     pause: pauseOf(adminView, 'model', id),
     capacity: adminView && capacityOf(id, pool, adminView.workers),
+    prompts: adminView?.models.find((model) => model.id === id),
   }
 }
 

@@ -2,6 +2,7 @@ import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
 import { stringify } from 'yaml'
+import { keyOf } from '#shared/keys/keys.ts'
 import { type Script, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { type Stack, startStack, until } from '../../../support/stack.ts'
 
@@ -13,6 +14,8 @@ const answering: Script = (_call, answer) => {
   answer.json({ choices: [{ index: 0, message, finish_reason: 'stop' }], usage })
 }
 
+const OPERATOR = { headers: { authorization: 'Bearer sk-op-0123456789' } }
+
 let servers: ScriptedUpstream[]
 let stack: Stack
 const modelsOn = (used: readonly ScriptedUpstream[]) => [
@@ -21,6 +24,9 @@ const modelsOn = (used: readonly ScriptedUpstream[]) => [
 beforeAll(async () => {
   servers = await Promise.all([1, 2, 3, 4].map(() => startUpstream(answering)))
   stack = await startStack({ models: modelsOn(servers) })
+  const operator = keyOf('sk-op-0123456789', { id: 'op', project: 'ops', scopes: ['admin'] })
+  await writeFile(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: [operator] }))
+  await until(async () => (await stack.get('/v1/admin/models', OPERATOR)).status === 200)
 })
 afterAll(async () => {
   await stack[Symbol.asyncDispose]()
@@ -85,6 +91,23 @@ test('a session header or prompt_cache_key keeps calls with different prompts to
     await post('/v1/chat/completions', { messages: [userSays(text)] }, { 'x-session-id': 'x'.repeat(8_000) })
   }
   expect(used().length).toBeGreaterThan(1)
+})
+
+test('the admin API and a metric show the share of cached prompt tokens by server', async () => {
+  const model = async () => {
+    const { data } = (await (await stack.get('/v1/admin/models', OPERATOR)).json()) as { data: Json[] }
+    return data[0] as { id: string; cached_share: number | null; servers: Json[] }
+  }
+  await post('/v1/chat/completions', { messages: CONVERSATION })
+  // A worker publishes its counts every two seconds.
+  await until(async () => (await model()).cached_share === 0.75)
+  const { servers: shown } = await model()
+  expect(shown.map(({ host }) => host)).toEqual(servers.map(({ url }) => new URL(url).host))
+  expect(shown.some(({ input_tokens, cached_tokens }) => Number(input_tokens) > 0 && Number(cached_tokens) > 0)).toBe(
+    true,
+  )
+  const metrics = await (await stack.get('/metrics')).text()
+  expect(metrics).toMatch(/sluice_server_prompt_tokens_total\{model="m",server="\d",cache="hit"\} [1-9]/)
 })
 
 test('the endpoint for the input of a job does not return the conversation key', async () => {

@@ -254,6 +254,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('POST', '/v1/admin/models/{id}/pause', '/v1/admin/models/echo-1/pause', { as })
     await call('POST', '/v1/admin/models/{id}/resume', '/v1/admin/models/echo-1/resume', { as })
     await call('GET', '/v1/admin/pools', '/v1/admin/pools', { as })
+    await call('GET', '/v1/admin/models', '/v1/admin/models', { as })
     await call('GET', '/v1/admin/deliveries', '/v1/admin/deliveries', { as })
     await call('GET', '/v1/admin/dead-letters', '/v1/admin/dead-letters', { as })
     await call('GET', '/v1/admin/audit', '/v1/admin/audit', { as })
