@@ -35,6 +35,15 @@ describe('code blocks of the documentation', () => {
     expect(marked.length).toBeLessThan(20)
   })
 
+  it('call sluice through npx, because no step of a page puts it on the PATH', () => {
+    const bare = /(?:^|[|;&(])[ \t]*sluice [a-z]/m
+    const pages = BLOCKS.filter(({ page }) => page !== 'docs/reference/cli.md')
+    expect(
+      pages.filter(({ language, code }) => language === 'sh' && bare.test(code)).map(({ place }) => place),
+    ).toEqual([])
+    expect(pages.filter(({ code }) => code.includes('npx sluice ')).length).toBeGreaterThan(5)
+  })
+
   it('are equal to the programs of examples/ that they show', async () => {
     const shown = BLOCKS.filter(({ file }) => file !== undefined && existsSync(join('examples', file)))
     expect(shown.map(({ file }) => file).sort()).toEqual(['job.py', 'job.ts'])

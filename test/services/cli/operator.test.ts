@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest'
 import { COMMANDS } from '#services/cli/commands.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
-import { sluiceHere } from '../../support/processes/sluice-here.ts'
+import { sluiceHere, sluiceTable } from '../../support/processes/sluice-here.ts'
 import { until } from '../../support/stack.ts'
 
 const ENDLESS = '!echo tokens=100000 delay_ms=40'
@@ -63,10 +63,15 @@ describe('operator commands of sluice', () => {
   it('list workers and pools, drain a worker and pause a model', async () => {
     await using admin = await openAdmin()
     const op = commandsAs(admin, 'op')
+    const env = { SLUICE_URL: admin.stack.url, SLUICE_API_KEY: secretOf('op') }
     const worker = (await op('workers')).lines.find(({ role }) => role === 'inference')
     expect((await op('drain', String(worker?.id))).lines).toMatchObject([{ draining: true }])
     expect((await op('drain', String(worker?.id), '--undo')).lines).toMatchObject([{ draining: false }])
     expect((await op('pools')).lines.map(({ id }) => id)).toContain('inference')
+    // The calls are those of the ingress that responds; all other columns cover the fleet.
+    const [head = '', ...rows] = (await sluiceTable(['pools'], env)).split('\n')
+    expect(head).toMatch(/^pool +workers +slots +free +calls here +jobs /)
+    expect(rows.find((row) => row.startsWith('inference'))).toMatch(/^inference +1 +\d+ +\d+ +0 +0 /)
     expect((await op('pause', 'model', 'echo-1')).lines).toMatchObject([
       { target: 'model', id: 'echo-1', paused: true },
     ])

@@ -9,15 +9,28 @@ import { COMMANDS } from '#services/cli/commands.ts'
 import { CommandError, type ExitCode, Output } from '#services/cli/text/output.ts'
 import { parseConfig } from '#shared/config/config.ts'
 
+const TERMINAL_COLUMNS = 200
+
 /** Runs a command with piped output and only the given settings. @throws Error for an unknown option */
 export async function sluiceHere(
-  [name = '', ...args]: readonly string[],
+  args: readonly string[],
   env: Record<string, string>,
 ): Promise<{ code: ExitCode; lines: Record<string, unknown>[]; err: string }> {
+  const { code, out, err } = await run(args, env, false)
+  return { code, lines: out.split('\n').flatMap((line) => (line ? JSON.parse(line) : [])), err }
+}
+
+/** Output of a command on a terminal. @throws Error for an unknown option */
+export async function sluiceTable(args: readonly string[], env: Record<string, string>): Promise<string> {
+  return (await run(args, env, true)).out
+}
+
+async function run([name = '', ...args]: readonly string[], env: Record<string, string>, isTTY: boolean) {
   const command = COMMANDS[name]
   if (!command) throw new Error(`There is no command ${name}.`)
   const { values, positionals } = parseArgs({ args, allowPositionals: true, options: command.options })
-  const [out, err] = [new PassThrough(), new PassThrough()]
+  const out = Object.assign(new PassThrough(), { isTTY, columns: TERMINAL_COLUMNS })
+  const err = new PassThrough()
   const said = Promise.all([text(out), text(err)])
   const config = parseConfig(env)
   const http = new HttpClient(env.SLUICE_URL ?? 'http://127.0.0.1:1', config.sluiceApiKey)
@@ -36,6 +49,6 @@ export async function sluiceHere(
   })
   for (const stream of [out, err]) stream.end()
   await http.close()
-  const [lines, notes] = await said
-  return { code, lines: lines.split('\n').flatMap((line) => (line ? JSON.parse(line) : [])), err: notes }
+  const [shown, notes] = await said
+  return { code, out: shown, err: notes }
 }
