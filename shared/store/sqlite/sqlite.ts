@@ -169,13 +169,13 @@ class SqliteDatabase implements SqlDatabase {
     while (!signal.aborted && !this.#closing && this.isIdle) await this.#untilWritten(signal)
   }
 
-  async run({ sql, isTransient }: Statement, params: Params): Promise<Row[]> {
+  async run({ sql, sqlite, isTransient }: Statement, params: Params): Promise<Row[]> {
     this.#refuseWhenClosed()
     if (!sql.startsWith('SELECT')) return await this.#write(() => this.#all(sql, params), isTransient)
     try {
-      const rows = this.#all(sql, params)
+      const rows = this.#all(sqlite ?? sql, params)
       await this.#writes.synced
-      return rows
+      return sqlite ? rows.map(withTexts) : rows
     } catch (error) {
       throw translated(error)
     }
@@ -289,6 +289,18 @@ class SqliteDatabase implements SqlDatabase {
         isInfrastructure: true,
       })
   }
+}
+
+function withTexts(row: Row): Row {
+  const entries = Object.entries(row).map(([name, value]) => [
+    name,
+    value instanceof Uint8Array ? textOf(value) : value,
+  ])
+  return Object.fromEntries(entries)
+}
+
+function textOf({ buffer, byteOffset, byteLength }: Uint8Array): string {
+  return Buffer.from(buffer, byteOffset, byteLength).toString()
 }
 
 function returning({ event, data, givesRequest }: Pick<Transition, 'event' | 'data' | 'givesRequest'>): string {

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { DatabaseSync } from 'node:sqlite'
+import { DatabaseSync, StatementSync } from 'node:sqlite'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { REAPER_LEASE } from '#shared/store/jobs.ts'
 import { loadMigrations } from '#shared/store/sql/migrations.ts'
@@ -151,6 +151,24 @@ it('the SQLite store refuses the store of an older version, and changes no byte 
       'Export what you need with that version, then move store.db out of DATA_DIR.',
   )
   expect(await contentsOf(database.directory)).toEqual(before)
+})
+
+it('the SQLite store reads large texts as bytes, because a conversion by SQLite blocks the event loop', async () => {
+  const store = openSqliteStore({ directory, boot: 'boot_a' })
+  const text = '日本語😀'.repeat(20_000)
+  const run = await running(store, { request: { text } })
+  const output = [{ type: 'job.output.delta' as const, data: { chunk: text } }]
+  await store.complete(run, { result: { text }, usage: null, output })
+  const all = vi.spyOn(StatementSync.prototype, 'all')
+  const events = await store.listEvents('key_a', run.id, 0, 100)
+  expect(events.find(({ type }) => type === 'job.output.delta')?.data).toEqual({ chunk: text })
+  expect(await store.findContent('key_a', run.id)).toEqual({ request: { text }, result: { text } })
+  expect(await store.findResultText('key_a', run.id)).toBe(JSON.stringify({ text }))
+  const values = all.mock.results.flatMap(({ value }) => (value as Record<string, unknown>[]).flatMap(Object.values))
+  all.mockRestore()
+  expect(values.filter((value) => value instanceof Uint8Array).length).toBeGreaterThan(3)
+  expect(values.filter((value) => typeof value === 'string' && value.length > 10_000)).toEqual([])
+  await store.close()
 })
 
 async function contentsOf(directory: string): Promise<Record<string, string>> {
