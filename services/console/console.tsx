@@ -10,11 +10,13 @@ import { Jobs } from './screens/jobs/jobs.tsx'
 import { Keys } from './screens/keys/keys.tsx'
 import { Models } from './screens/models/models.tsx'
 import { Playground } from './screens/playground/playground.tsx'
+import { RequestScreen, Requests } from './screens/requests.tsx'
 import { Webhooks } from './screens/webhooks.tsx'
 import { Workers } from './screens/workers.tsx'
 
 const SCREENS: readonly MenuEntry[] = [
   { path: BASE, name: 'Home', icon: 'home' },
+  { path: `${BASE}/requests`, name: 'Requests', icon: 'requests' },
   { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
   { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
   { path: `${BASE}/models`, name: 'Models', icon: 'models' },
@@ -94,6 +96,9 @@ function Screen() {
   const path = currentUrl.value.pathname.replace(/\/$/, '')
   const [, id] = /^\/console\/jobs\/([\w-]+)$/.exec(path) ?? []
   if (id) return <JobScreen key={id} id={id} />
+  const [, request] = /^\/console\/requests\/([\w-]+)$/.exec(path) ?? []
+  if (request) return <RequestScreen key={request} id={request} />
+  if (path === `${BASE}/requests`) return <Requests />
   if (path === `${BASE}/jobs`) return <Jobs />
   if (path === `${BASE}/playground`) return <Playground />
   if (path === `${BASE}/models`) return <Models />

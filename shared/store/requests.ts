@@ -51,6 +51,9 @@ export interface RequestCursor {
   readonly n: number
 }
 
+/** Maximum rows per page. A higher limit has this effect. */
+export const REQUESTS_MAX = 100
+
 export interface RequestQuery {
   readonly project?: string | undefined
   readonly keyId?: string | undefined

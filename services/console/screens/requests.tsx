@@ -1,0 +1,320 @@
+import { useSignal } from '@preact/signals'
+import { useEffect, useMemo } from 'preact/hooks'
+import type { RequestAnswer } from '#schemas/requests.ts'
+import { fetchJson, isOperator, messageOf, Pages } from '#services/console/api/client.ts'
+import { ageText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
+import { Cell, CopyButton, ErrorText, Icon, LoadMore, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/router.ts'
+
+const PATH = '/v1/admin/requests'
+const REFRESH_INTERVAL_MS = 3_000
+const COLUMNS = ['Status', 'Request', 'Model', 'Duration', 'First output', 'Tokens', 'Cost', 'Ended']
+const STATUSES = [
+  { id: '', name: 'All' },
+  { id: '2xx', name: 'Completed' },
+  { id: 'failed', name: 'Failed' },
+  { id: '429', name: 'Rate limited' },
+  { id: '5xx', name: 'Server errors' },
+  { id: '499', name: 'Cancelled' },
+] as const
+/** Filters of the URL that are text fields, with their labels. */
+const FIELDS = { model: 'Model', endpoint: 'Endpoint', error_code: 'Error code' } as const
+const OPERATOR_FIELDS = { project: 'Project', key: 'Key id' } as const
+const RANGES = { '': 'Any time', '3600': 'Last hour', '86400': 'Last 24 hours', '604800': 'Last 7 days' } as const
+const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s', '60000': 'Over 1 min' } as const
+const CANCELLED = 499
+
+export function Requests() {
+  const fields = { ...FIELDS, ...(isOperator.value ? OPERATOR_FIELDS : {}) }
+  const names = ['status', 'batch_id', 'min_duration_ms', ...Object.keys(fields)]
+  const filters = Object.fromEntries(names.map((name) => [name, queryParam(name)]))
+  const range = queryParam('range')
+  const key = JSON.stringify([filters, range])
+  const list = useMemo(() => {
+    const since = Number(range) > 0 ? String(Math.floor(serviceNow() - Number(range))) : ''
+    return new Pages<RequestAnswer>(PATH, { ...filters, since })
+  }, [key])
+  usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
+  const { items, isLoaded, problem } = list
+  const isFiltered = range !== '' || Object.values(filters).some((value) => value !== '')
+  return (
+    <section class="requests">
+      <div class="title">
+        <h1>Requests</h1>
+        {isLoaded.value && (
+          <p class="dim" aria-live="polite">
+            {countOf(list)}
+          </p>
+        )}
+      </div>
+      <p class="dim">Ended calls and durable jobs, newest first.</p>
+      <Find />
+      <Filters fields={fields} />
+      <ErrorText text={problem.value} />
+      {isLoaded.value && items.value.length === 0 && (
+        <NoRequests isFiltered={isFiltered} hasMore={list.hasMore.value} />
+      )}
+      {items.value.length > 0 && (
+        <Table label="Requests" columns={COLUMNS}>
+          {items.value.map((request) => (
+            <Row key={`${request.id} ${request.ended_at}`} request={request} />
+          ))}
+        </Table>
+      )}
+      {isLoaded.value ? <LoadMore list={list} /> : !problem.value && <p class="dim">Loading…</p>}
+    </section>
+  )
+}
+
+function countOf({ items, hasMore }: Pages<RequestAnswer>): string {
+  const count = items.value.length
+  return count === 1 && !hasMore.value ? '1 request' : `${count.toLocaleString()}${hasMore.value ? '+' : ''} requests`
+}
+
+/** Opens the page of one request. */
+function Find() {
+  const id = useSignal('')
+  const open = (event: Event) => {
+    event.preventDefault()
+    const text = id.value.trim()
+    if (text) navigate(`${BASE}/requests/${encodeURIComponent(text)}`)
+  }
+  return (
+    <form class="filters" onSubmit={open}>
+      <input
+        type="search"
+        class="wide"
+        aria-label="Request id"
+        placeholder="req_…, job_… or chatcmpl-…"
+        value={id.value}
+        onInput={({ currentTarget }) => {
+          id.value = currentTarget.value
+        }}
+      />
+      <button type="submit">Find request</button>
+    </form>
+  )
+}
+
+function Filters({ fields }: { readonly fields: Readonly<Record<string, string>> }) {
+  const status = queryParam('status')
+  return (
+    <div class="filters">
+      <fieldset class="chips">
+        <legend class="visually-hidden">Status</legend>
+        {STATUSES.map(({ id, name }) => (
+          <button
+            key={id}
+            type="button"
+            class="chip"
+            aria-pressed={id === status}
+            onClick={() => setQuery({ status: id })}
+          >
+            {name}
+          </button>
+        ))}
+      </fieldset>
+      {Object.entries(fields).map(([name, label]) => (
+        <input
+          key={name}
+          type="search"
+          aria-label={label}
+          placeholder={label}
+          value={queryParam(name)}
+          onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value.trim() })}
+        />
+      ))}
+      <Choice name="range" label="Time" choices={RANGES} />
+      <Choice name="min_duration_ms" label="Duration" choices={DURATIONS} />
+    </div>
+  )
+}
+
+interface ChoiceProps {
+  readonly name: string
+  readonly label: string
+  readonly choices: Readonly<Record<string, string>>
+}
+
+function Choice({ name, label, choices }: ChoiceProps) {
+  return (
+    <select
+      aria-label={label}
+      value={queryParam(name)}
+      onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value })}
+    >
+      {Object.entries(choices)
+        .toSorted(([a], [b]) => Number(a) - Number(b))
+        .map(([value, text]) => (
+          <option key={value} value={value}>
+            {text}
+          </option>
+        ))}
+    </select>
+  )
+}
+
+function NoRequests({ isFiltered, hasMore }: { readonly isFiltered: boolean; readonly hasMore: boolean }) {
+  return (
+    <div class="empty card">
+      <h2>{isFiltered ? 'No matching requests' : 'No requests yet'}</h2>
+      <p class="dim">
+        {hasMore
+          ? 'The newest part of the log has no match. Load more to search further back.'
+          : isFiltered
+            ? 'Remove a filter to see more requests.'
+            : 'Each call appears here about a second after its end.'}
+      </p>
+      {!isFiltered && (
+        <p>
+          <a class="button" href={`${BASE}/playground`}>
+            Try it in the playground
+          </a>
+        </p>
+      )}
+    </div>
+  )
+}
+
+function Outcome({ request: { status, error_code } }: { readonly request: RequestAnswer }) {
+  const style = status < 400 ? 'completed' : status === CANCELLED ? 'cancelled' : 'failed'
+  return (
+    <>
+      <span class={`status ${style}`}>{status === CANCELLED ? 'cancelled' : status}</span>
+      {error_code && status !== CANCELLED && <span class="below">{error_code}</span>}
+    </>
+  )
+}
+
+function Row({ request }: { readonly request: RequestAnswer }) {
+  const { id, model, endpoint, duration_ms, first_output_ms, input_tokens, output_tokens, cost_usd, ended_at } = request
+  const owner = [request.project_name ?? request.project, request.key_name ?? request.key_id].filter(Boolean)
+  return (
+    <tr>
+      <Cell column="Status">
+        <Outcome request={request} />
+      </Cell>
+      <Cell column="Request">
+        <a href={`${BASE}/requests/${id}`}>
+          <code class="breaks">{id}</code>
+        </a>
+        {isOperator.value && <span class="dim below">{[...new Set(owner)].join(' · ')}</span>}
+      </Cell>
+      <Cell column="Model">
+        {model ?? <span class="dim">–</span>}
+        <span class="dim below">{endpoint.replace('/v1/', '')}</span>
+      </Cell>
+      <Cell column="Duration">{latencyText(duration_ms / 1_000)}</Cell>
+      <Cell column="First output">{latencyText(first_output_ms === null ? undefined : first_output_ms / 1_000)}</Cell>
+      <Cell column="Tokens">
+        {input_tokens.toLocaleString()} → {output_tokens.toLocaleString()}
+      </Cell>
+      <Cell column="Cost">{costText(cost_usd)}</Cell>
+      <Cell column="Ended">
+        <span title={dateTimeText(ended_at)}>{ageText(ended_at)}</span>
+      </Cell>
+    </tr>
+  )
+}
+
+/** US dollars. Amounts below one dollar have three significant digits, because a call can cost fractions of a cent. */
+function costText(usd: number): string {
+  if (usd === 0) return '–'
+  return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
+}
+
+/** @param id Id of a request, durable job or answer from the URL, unchecked */
+export function RequestScreen({ id }: { readonly id: string }) {
+  const request = useSignal<RequestAnswer | undefined>(undefined)
+  const problem = useSignal('')
+  useEffect(() => {
+    const abort = new AbortController()
+    fetchJson<RequestAnswer>(`${PATH}/${encodeURIComponent(id)}`, { signal: abort.signal }).then(
+      (found) => {
+        request.value = found
+      },
+      (error: unknown) => {
+        if (!abort.signal.aborted) problem.value = messageOf(error)
+      },
+    )
+    return () => abort.abort()
+  }, [id])
+  return (
+    <section class="request">
+      <p>
+        <a href={`${BASE}/requests`}>
+          <Icon name="back" /> Requests
+        </a>
+      </p>
+      <div class="title">
+        <h1>Request</h1>
+        {request.value && <Outcome request={request.value} />}
+      </div>
+      <p>
+        <code class="breaks">{request.value?.id ?? id}</code>{' '}
+        <CopyButton text={request.value?.id ?? id} label="Copy id" />
+      </p>
+      <ErrorText text={problem.value} />
+      {request.value ? <Details request={request.value} /> : !problem.value && <p class="dim">Loading…</p>}
+    </section>
+  )
+}
+
+function Details({ request }: { readonly request: RequestAnswer }) {
+  const { job_id, batch_id } = request
+  return (
+    <div class="card details">
+      <h2>Details</h2>
+      <dl>
+        {fieldsOf(request).map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+        {job_id && (
+          <div>
+            <dt>Durable job</dt>
+            <dd>
+              <a href={`${BASE}/jobs/${job_id}`}>{job_id}</a>
+            </dd>
+          </div>
+        )}
+        {batch_id && (
+          <div>
+            <dt>Batch</dt>
+            <dd>
+              <a href={`${BASE}/requests?batch_id=${batch_id}`}>{batch_id}</a>
+            </dd>
+          </div>
+        )}
+      </dl>
+    </div>
+  )
+}
+
+function fieldsOf(request: RequestAnswer): [string, string][] {
+  const seconds = (ms: number | null) => latencyText(ms === null ? undefined : ms / 1_000)
+  const named = (id: string, name: string | null) => (name && name !== id ? `${name} (${id})` : id)
+  const fields: [string, string | null][] = [
+    ['Error code', request.error_code],
+    ['Model', request.model],
+    ['Endpoint', request.endpoint],
+    ['Project', named(request.project, request.project_name)],
+    ['API key', named(request.key_id, request.key_name)],
+    ['Started', dateTimeText(request.started_at)],
+    ['Ended', dateTimeText(request.ended_at)],
+    ['Time in queue', seconds(request.queue_ms)],
+    ['First output', seconds(request.first_output_ms)],
+    ['Duration', seconds(request.duration_ms)],
+    ['Input tokens', request.input_tokens.toLocaleString()],
+    ['Cached input tokens', request.cached_input_tokens.toLocaleString()],
+    ['Output tokens', request.output_tokens.toLocaleString()],
+    ['Cost', costText(request.cost_usd)],
+    ['Attempts', String(request.attempts)],
+    ['Worker', request.worker],
+    ['Trace id', request.trace_id],
+    ['User agent', request.user_agent],
+  ]
+  return fields.filter((field): field is [string, string] => field[1] !== null)
+}

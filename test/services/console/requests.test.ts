@@ -1,0 +1,90 @@
+import type { Browser, Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
+import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+import { until } from '../../support/stack.ts'
+
+/*
+ * The screen Requests: filters in the URL, live refresh, and the page of one request.
+ */
+
+const NARROW = { width: 360, height: 740 }
+const CHAT = '/v1/chat/completions'
+
+describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * PAGE_MS }, () => {
+  let admin: Admin
+  let browser: Browser
+  const faults: string[] = []
+
+  beforeAll(async () => {
+    admin = await openAdmin({ models: 2 })
+    browser = await openChromium()
+  }, PAGE_MS)
+  afterAll(async () => {
+    await browser?.close()
+    await admin?.[Symbol.asyncDispose]()
+  })
+
+  const look = async (page: Page, name: string) => expect(await faultsOf(page, name)).toEqual([])
+  async function call(who: string, content: string, model = 'echo-1'): Promise<string> {
+    const response = await admin.as(who).post(CHAT, { model, messages: [{ role: 'user', content }] })
+    await response.text()
+    return String(response.headers.get('x-request-id'))
+  }
+
+  it('shows calls as they end, filters them in the URL, and opens one by its id', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
+    await page.getByRole('link', { name: 'Requests', exact: true }).click()
+    await page.getByText('No requests yet').waitFor()
+    await look(page, 'requests-empty')
+    const done = await call('alice', 'Hello.')
+    const failed = await call('bob', '!echo fail=upstream_refused', 'echo-2')
+    const row = (id: string) => page.getByRole('row').filter({ hasText: id })
+    await row(done).getByText('200').waitFor()
+    await row(failed).getByText('upstream_refused').waitFor()
+    await look(page, 'requests')
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await look(page, 'requests-dark')
+    await page.getByRole('button', { name: 'Failed', exact: true }).click()
+    await row(done).waitFor({ state: 'detached' })
+    await page.getByLabel('Model').fill('echo-2')
+    await page.keyboard.press('Enter')
+    await page.getByLabel('Duration').selectOption('Over 1 s')
+    await page.getByText('No matching requests').waitFor()
+    expect(new URL(page.url()).search).toBe('?status=failed&model=echo-2&min_duration_ms=1000')
+    await page.goto(`${admin.stack.url}/console/requests?status=failed&model=echo-2`)
+    await row(failed).waitFor()
+    expect(await page.getByLabel('Model').inputValue()).toBe('echo-2')
+    await row(failed).getByRole('link').click()
+    await page.getByText('Time in queue').waitFor()
+    expect(new URL(page.url()).pathname).toBe(`/console/requests/${failed}`)
+    await page.getByText('upstream_refused').first().waitFor()
+    await look(page, 'request-dark')
+    await page.emulateMedia({ colorScheme: 'light' })
+    await look(page, 'request')
+    await page.context().close()
+  })
+
+  it('shows a project only its own calls at a narrow width, and reports an unknown id', async () => {
+    const [mine, other] = [await call('alice', 'Hello.'), await call('bob', 'Hello.')]
+    await until(async () => (await admin.as('op').get(`/v1/admin/requests/${other}`)).status === 200)
+    const expected: string[] = []
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), expected, { viewport: NARROW })
+    await page.goto(`${admin.stack.url}/console/requests`)
+    await page.getByText(mine).waitFor()
+    expect(await page.getByText(other).count()).toBe(0)
+    await look(page, 'requests-narrow')
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await look(page, 'requests-narrow-dark')
+    await page.getByLabel('Request id').fill(other)
+    await page.getByRole('button', { name: 'Find request' }).click()
+    await page.getByText(`No request with the id '${other}'`).waitFor()
+    await look(page, 'request-unknown-narrow')
+    expect(expected.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
+    await page.context().close()
+  })
+
+  it('logs no errors and sends no requests to other hosts', () => {
+    expect(faults).toEqual([])
+  })
+})
