@@ -11,6 +11,7 @@ import { Keys } from './screens/keys/keys.tsx'
 import { Models } from './screens/models/models.tsx'
 import { Playground } from './screens/playground/playground.tsx'
 import { RequestScreen, Requests } from './screens/requests.tsx'
+import { Usage } from './screens/usage/usage.tsx'
 import { Webhooks } from './screens/webhooks.tsx'
 import { Workers } from './screens/workers.tsx'
 
@@ -19,6 +20,7 @@ const SCREENS: readonly MenuEntry[] = [
   { path: `${BASE}/requests`, name: 'Requests', icon: 'requests' },
   { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
   { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
+  { path: `${BASE}/usage`, name: 'Usage', icon: 'usage' },
   { path: `${BASE}/models`, name: 'Models', icon: 'models' },
   { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
   { path: `${BASE}/dead-letters`, name: 'Dead letters', icon: 'letters', isForOperators: true },
@@ -101,6 +103,7 @@ function Screen() {
   if (path === `${BASE}/requests`) return <Requests />
   if (path === `${BASE}/jobs`) return <Jobs />
   if (path === `${BASE}/playground`) return <Playground />
+  if (path === `${BASE}/usage`) return <Usage />
   if (path === `${BASE}/models`) return <Models />
   if (path === `${BASE}/workers`) return <Workers />
   if (path === `${BASE}/dead-letters`) return <DeadLetters />

@@ -7,6 +7,7 @@ import './styles/screens.css'
 import './styles/fleet.css'
 import './styles/playground.css'
 import './styles/keys.css'
+import './styles/usage.css'
 
 const place = document.getElementById('console')
 if (place) render(<Console />, place)

@@ -38,7 +38,7 @@ export interface Admin extends AsyncDisposable {
 
 /** @param options `models`: number of models, echo-1 and so on; `dataDir`: a directory that outlives the service */
 export async function openAdmin(
-  options: { models?: number; settings?: Record<string, string>; dataDir?: string } = {},
+  options: { models?: number; price?: object; settings?: Record<string, string>; dataDir?: string } = {},
 ): Promise<Admin> {
   const lines: Record<string, unknown>[] = []
   const log = pino(
@@ -50,7 +50,11 @@ export async function openAdmin(
       },
     }),
   )
-  const models = Array.from({ length: options.models ?? 1 }, (_, nth) => ({ ...ECHO_MODEL, id: `echo-${nth + 1}` }))
+  const models = Array.from({ length: options.models ?? 1 }, (_, nth) => ({
+    ...ECHO_MODEL,
+    id: `echo-${nth + 1}`,
+    ...(options.price && { price: options.price }),
+  }))
   const { settings = {}, dataDir } = options
   const stack = await startStack({ models, settings, log, ...(dataDir !== undefined && { dataDir }) })
   await addKeys(stack)

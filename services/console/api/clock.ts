@@ -53,6 +53,21 @@ export function minuteText(seconds: number): string {
 const DAY = { year: 'numeric', month: 'short', day: 'numeric' } as const
 const TIME = { hour: 'numeric', minute: '2-digit', timeZoneName: 'short' } as const
 
+export function dateText(seconds: number): string {
+  return new Date(seconds * 1_000).toLocaleDateString(undefined, DAY)
+}
+
+/** A UTC day such as `2030-01-31`, in the format of all dates. */
+export function dayText(day: string): string {
+  return new Date(`${day}T00:00:00Z`).toLocaleDateString(undefined, { ...DAY, timeZone: 'UTC' })
+}
+
+/** US dollars; amounts below a cent get two significant digits. */
+export function usdText(amount: number): string {
+  if (amount === 0) return '$0'
+  return amount < 0.01 ? `$${Number(amount.toPrecision(2))}` : `$${amount.toFixed(2)}`
+}
+
 export function offsetText(seconds: number): string {
   if (seconds < 60) return `+${Math.max(0, Math.floor(seconds))} s`
   const nth = UNITS.findIndex(([, length]) => seconds >= length)

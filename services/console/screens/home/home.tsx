@@ -15,6 +15,7 @@ import { durationText, latencyText } from '#services/console/api/clock.ts'
 import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
 import { Icon, Plot, TryIt, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { History } from './history.tsx'
 import { type ModelStats, type PoolSample, type PoolState, stateOf } from './pools.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
@@ -33,6 +34,7 @@ export function Home() {
       </div>
       <Problems />
       <LoadingModels />
+      <History />
       <div class="title">
         <h2>Pools</h2>
         <PlotChoice />

@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { type ApiKey, ownKey } from '#services/console/api/client.ts'
-import { serviceNow } from '#services/console/api/clock.ts'
+import { dateText, serviceNow } from '#services/console/api/clock.ts'
 import { CopyButton, FormActions, Icon, useAction } from '#services/console/parts/parts.tsx'
 import { type CreatedKey, createKey, type Draft, projects, updateKey, useDraft } from './state.ts'
 
@@ -115,11 +115,7 @@ function ExpiryField({ draft, before }: { readonly draft: Draft; readonly before
     <label>
       <span>Expires</span>
       <select value={draft.text('expiry')} onChange={({ currentTarget }) => draft.set('expiry', currentTarget.value)}>
-        {before && (
-          <option value="">
-            Unchanged ({before.expires_at ? new Date(before.expires_at * 1_000).toLocaleDateString() : 'never'})
-          </option>
-        )}
+        {before && <option value="">Unchanged ({before.expires_at ? dateText(before.expires_at) : 'never'})</option>}
         <option value={before ? 'never' : ''}>Never</option>
         {DAYS.map((days) => (
           <option key={days} value={String(days)}>

@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { type ApiKey, ownKey, type Project } from '#services/console/api/client.ts'
-import { dateTimeText, minuteText, serviceNow } from '#services/console/api/clock.ts'
+import { dateText, dateTimeText, minuteText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import {
   Cell,
   Confirm,
@@ -14,7 +14,7 @@ import {
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
-import { queryParam, setQuery } from '#services/console/parts/router.ts'
+import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { expiryOf, KeyForm, LIMIT_NAMES, LimitFields, limitTexts, Secret, Text } from './form.tsx'
 import {
   type CreatedKey,
@@ -30,7 +30,6 @@ import {
   saveProject,
   useDraft,
 } from './state.ts'
-import { Usage, usd } from './usage.tsx'
 
 const GRACE_PERIODS = [
   [0, 'Revoke immediately'],
@@ -60,9 +59,7 @@ function KeysAndProjects() {
   const state = queryParam('state') || 'valid'
   const filter = { project: queryParam('project'), state: state === 'all' ? '' : state }
   const refreshList = () => void refresh(filter)
-  // Opening the usage of a key also refreshes its row, so that both show equal values.
-  usePoll(REFRESH_INTERVAL_MS, (signal) => refresh(filter, signal), [filter.project, filter.state, queryParam('usage')])
-  const [, owner, id] = /^(key|project):(.+)$/.exec(queryParam('usage')) ?? []
+  usePoll(REFRESH_INTERVAL_MS, (signal) => refresh(filter, signal), [filter.project, filter.state])
   return (
     <>
       <div class="title">
@@ -72,7 +69,6 @@ function KeysAndProjects() {
         </DialogButton>
       </div>
       <ErrorText text={problem.value} />
-      {id && <Usage owner={owner as 'key' | 'project'} id={id} name={owner === 'key' ? keyName(id) : nameOf(id)} />}
       {isLoaded.value ? (
         <>
           <Projects refresh={refreshList} />
@@ -165,7 +161,7 @@ function Row({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly refresh: (
         {limitTexts(limits).length === 0 && <span class="dim">–</span>}
       </Cell>
       <Cell column="This month">
-        {month ? usd(month.cost_usd) : '–'}
+        {month ? usdText(month.cost_usd) : '–'}
         {month && (
           <span class="dim below">{month.calls === 1 ? '1 request' : `${month.calls.toLocaleString()} requests`}</span>
         )}
@@ -181,14 +177,13 @@ function Row({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly refresh: (
       </Cell>
       <Cell>
         <div class="key-actions">
-          <button
-            type="button"
-            class="small"
+          <a
+            class="button small"
+            href={`${BASE}/usage?key=${encodeURIComponent(id)}&by=model`}
             aria-label={`Usage of ${name ?? id}`}
-            onClick={() => setQuery({ usage: `key:${id}` })}
           >
             Usage
-          </button>
+          </a>
           {state === 'valid' && !apiKey.is_setting && <KeyActions apiKey={apiKey} refresh={refresh} />}
         </div>
       </Cell>
@@ -226,13 +221,8 @@ function lastUse({ last_used_on, created_at }: ApiKey): string {
   return isNew ? 'never used' : 'not used in 90 days'
 }
 
-function keyName(id: string): string {
-  return keys.value.find((key) => key.id === id)?.name ?? id
-}
-
 function expiryText(expiresAt: number): string {
-  const end = new Date(expiresAt * 1_000)
-  return expiresAt - serviceNow() < SOON_SECONDS ? minuteText(expiresAt) : end.toLocaleDateString()
+  return expiresAt - serviceNow() < SOON_SECONDS ? minuteText(expiresAt) : dateText(expiresAt)
 }
 
 function Rotate({ apiKey, close }: { readonly apiKey: ApiKey; readonly close: () => void }) {
@@ -320,28 +310,27 @@ function Card({ project, refresh }: { readonly project: Project; readonly refres
       {name && <code class="dim">{id}</code>}
       <p>
         {month
-          ? `${usd(month.cost_usd)} this month, ${month.calls === 1 ? '1 request' : `${month.calls.toLocaleString()} requests`}`
+          ? `${usdText(month.cost_usd)} this month, ${month.calls === 1 ? '1 request' : `${month.calls.toLocaleString()} requests`}`
           : 'Usage is not recorded.'}
       </p>
       {budget && (
         <label class="budget">
           <progress value={Math.min(budget.spent_usd, budget.budget_usd)} max={budget.budget_usd || 1} />
           <span class={budget.remaining_usd === 0 ? 'bad' : 'dim'}>
-            {budget.remaining_usd === 0 ? 'Budget used up:' : `${usd(budget.remaining_usd)} left of`}{' '}
-            {usd(budget.budget_usd)}
+            {budget.remaining_usd === 0 ? 'Budget used up:' : `${usdText(budget.remaining_usd)} left of`}{' '}
+            {usdText(budget.budget_usd)}
           </span>
         </label>
       )}
       {limitTexts(rest).length > 0 && <p class="dim">{limitTexts(rest).join(', ')}</p>}
       <div class="actions">
-        <button
-          type="button"
-          class="small"
+        <a
+          class="button small"
+          href={`${BASE}/usage?project=${encodeURIComponent(id)}&by=key`}
           aria-label={`Usage of ${name ?? id}`}
-          onClick={() => setQuery({ usage: `project:${id}` })}
         >
           Usage
-        </button>
+        </a>
         <DialogButton verb="Edit" isSmall title={`Edit ${name ?? id}`} onClose={refresh}>
           {(close) => <ProjectForm before={project} close={close} />}
         </DialogButton>

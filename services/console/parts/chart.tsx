@@ -1,0 +1,153 @@
+import { useSignal } from '@preact/signals'
+
+/*
+ * A chart of values over time, in plain SVG. Pointing at the chart shows the values of one interval; the arrow keys do so by keyboard, and a
+ * screen reader reads them as the value of a slider.
+ */
+
+const WIDTH = 600
+const HEIGHT = 120
+const TOP = 6
+
+/** Values of one line. Null: no value in this interval, such as the mean queue time without calls. */
+export interface ChartSeries {
+  readonly name: string
+  /** CSS class that sets the colour. */
+  readonly mark: 'running' | 'waiting' | 'failed'
+  readonly values: readonly (number | null)[]
+}
+
+export interface ChartProps {
+  readonly label: string
+  readonly series: readonly ChartSeries[]
+  /** Text of the time of the interval with this number. */
+  readonly timeOf: (nth: number) => string
+  readonly textOf: (value: number) => string
+  /** Draws one bar per interval instead of lines. */
+  readonly hasBars?: boolean
+}
+
+export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartProps) {
+  const chosen = useSignal<number | undefined>(undefined)
+  const count = series[0]?.values.length ?? 0
+  const most = Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0)))
+  const at = chosen.value === undefined ? undefined : Math.min(chosen.value, count - 1)
+  const text = (nth: number) =>
+    `${timeOf(nth)}: ${series.map(({ name, values }) => `${name} ${shown(values[nth], textOf)}`).join(', ')}`
+  const point = (event: PointerEvent) => {
+    const { left, width } = (event.currentTarget as HTMLElement).getBoundingClientRect()
+    chosen.value = Math.max(0, Math.min(count - 1, Math.floor(((event.clientX - left) / width) * count)))
+  }
+  const press = (event: KeyboardEvent) => {
+    const last = count - 1
+    const from = at ?? last
+    const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last }[event.key]
+    if (event.key === 'Escape') chosen.value = undefined
+    if (to === undefined) return
+    event.preventDefault()
+    chosen.value = Math.max(0, Math.min(last, to))
+  }
+  return (
+    <div
+      class="chart"
+      role="slider"
+      tabIndex={0}
+      aria-label={label}
+      aria-valuemin={0}
+      aria-valuemax={Math.max(0, count - 1)}
+      aria-valuenow={at ?? count - 1}
+      aria-valuetext={count === 0 ? 'no values' : text(at ?? count - 1)}
+      onPointerMove={point}
+      onPointerDown={point}
+      onPointerLeave={() => {
+        chosen.value = undefined
+      }}
+      onBlur={() => {
+        chosen.value = undefined
+      }}
+      onKeyDown={press}
+    >
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
+        <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
+        {series.map((one, nth) => (
+          <g key={one.name} class={one.mark}>
+            {hasBars ? (
+              <path class="bars" d={barsOf(one.values, most)} />
+            ) : (
+              <>
+                {nth === 0 && <path class="area" d={areasOf(one.values, most)} />}
+                <path class="line" d={linesOf(one.values, most)} />
+              </>
+            )}
+          </g>
+        ))}
+        {at !== undefined && <path class="cursor" d={`M${xOf(at, count)} 0V${HEIGHT}`} />}
+      </svg>
+      <span class="most dim" aria-hidden="true">
+        {textOf(most)}
+      </span>
+      {at !== undefined && (
+        <div class={at < count / 2 ? 'values' : 'values left'} aria-hidden="true">
+          <strong>{timeOf(at)}</strong>
+          {series.map(({ name, mark, values }) => (
+            <span key={name}>
+              <span class={`mark ${mark}`} />
+              {name} {shown(values[at], textOf)}
+            </span>
+          ))}
+        </div>
+      )}
+    </div>
+  )
+}
+
+function shown(value: number | null | undefined, textOf: ChartProps['textOf']): string {
+  return value === null || value === undefined ? '–' : textOf(value)
+}
+
+function xOf(nth: number, count: number): number {
+  return ((nth + 0.5) / count) * WIDTH
+}
+
+function yOf(value: number, most: number): number {
+  return HEIGHT - 1 - (most > 0 ? value / most : 0) * (HEIGHT - TOP)
+}
+
+/** The values without gaps: each run of consecutive values is one line. */
+function runsOf(values: readonly (number | null)[]): readonly (readonly (readonly [number, number])[])[] {
+  const runs: [number, number][][] = [[]]
+  values.forEach((value, nth) => {
+    if (value === null) runs.push([])
+    else runs.at(-1)?.push([nth, value])
+  })
+  return runs.filter((run) => run.length > 0)
+}
+
+function linesOf(values: readonly (number | null)[], most: number): string {
+  const point = ([nth, value]: readonly [number, number]) =>
+    `${xOf(nth, values.length).toFixed(1)} ${yOf(value, most).toFixed(1)}`
+  // A single value has no length, so a short stroke marks it.
+  return runsOf(values)
+    .map((run) => `M${run.map(point).join('L')}${run.length === 1 ? 'h3' : ''}`)
+    .join('')
+}
+
+function areasOf(values: readonly (number | null)[], most: number): string {
+  const x = (nth: number) => xOf(nth, values.length).toFixed(1)
+  return runsOf(values)
+    .map((run) => {
+      const line = run.map(([nth, value]) => `L${x(nth)} ${yOf(value, most).toFixed(1)}`).join('')
+      return `M${x(run[0]?.[0] ?? 0)} ${HEIGHT}${line}V${HEIGHT}Z`
+    })
+    .join('')
+}
+
+function barsOf(values: readonly (number | null)[], most: number): string {
+  const width = (WIDTH / values.length) * 0.7
+  const bar = (value: number | null, nth: number) => {
+    if (!value) return ''
+    const left = xOf(nth, values.length) - width / 2
+    return `M${left.toFixed(1)} ${HEIGHT - 1}V${yOf(value, most).toFixed(1)}h${width.toFixed(1)}V${HEIGHT - 1}Z`
+  }
+  return values.map(bar).join('')
+}

@@ -1,0 +1,151 @@
+import { signal } from '@preact/signals'
+import type { z } from 'zod'
+import type { HistoryRange, HistoryReport } from '#schemas/usage.ts'
+import { ApiFailure, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
+import { latencyText, minuteText, usdText } from '#services/console/api/clock.ts'
+import { Chart, type ChartSeries } from '#services/console/parts/chart.tsx'
+import { ErrorText, usePoll } from '#services/console/parts/parts.tsx'
+import { queryParam, setQuery } from '#services/console/parts/router.ts'
+
+const REFRESH_INTERVAL_MS = 15_000
+const RANGES: Readonly<Record<HistoryRange, string>> = {
+  ...{ '15m': '15 min', '1h': '1 h', '6h': '6 h', '24h': '24 h', '7d': '7 days' },
+}
+type Report = z.infer<typeof HistoryReport>
+type Point = Report['data'][number]
+
+const report = signal<Report | undefined>(undefined)
+const problem = signal('')
+/** A fleet without a database stores no history. */
+const isMissing = signal(false)
+
+export function History() {
+  const range = rangeOf()
+  usePoll(REFRESH_INTERVAL_MS, (abort) => refresh(range, abort), [range, isOperator.value])
+  if (isMissing.value) return null
+  const shown = report.value
+  return (
+    <section class="history" aria-label="History">
+      <div class="title">
+        <h2>History {isOperator.value === false && <span class="dim">of this project</span>}</h2>
+        <fieldset class="chips" aria-label="Range">
+          {Object.entries(RANGES).map(([id, name]) => (
+            <button
+              key={id}
+              type="button"
+              class="chip"
+              aria-pressed={id === range}
+              onClick={() => setQuery({ range: id === '1h' ? '' : id })}
+            >
+              {name}
+            </button>
+          ))}
+        </fieldset>
+      </div>
+      <ErrorText text={problem.value} />
+      {shown ? <Charts report={shown} /> : <p class="dim">Loading…</p>}
+    </section>
+  )
+}
+
+function rangeOf(): HistoryRange {
+  const asked = queryParam('range')
+  return Object.hasOwn(RANGES, asked) ? (asked as HistoryRange) : '1h'
+}
+
+async function refresh(range: HistoryRange, abort: AbortSignal): Promise<void> {
+  try {
+    report.value = await fetchJson<Report>(`/v1/history?range=${range}`, { signal: abort })
+    isMissing.value = false
+    problem.value = ''
+  } catch (error) {
+    if (abort.aborted) return
+    isMissing.value = error instanceof ApiFailure && error.status === 503 && report.value === undefined
+    problem.value = messageOf(error)
+  }
+}
+
+const perSecond = (value: number) => `${Number(value.toPrecision(2)).toLocaleString()}/s`
+const count = (value: number) => value.toLocaleString()
+
+interface Figure {
+  readonly name: string
+  readonly textOf: (value: number) => string
+  readonly lines: readonly (readonly [name: string, mark: ChartSeries['mark'], of: (point: Point) => number | null])[]
+}
+
+function figuresOf(step: number): readonly Figure[] {
+  return [
+    {
+      name: 'Requests',
+      textOf: perSecond,
+      lines: [
+        ['requests', 'running', ({ calls }) => calls / step],
+        ['failed', 'failed', ({ failed }) => failed / step],
+      ],
+    },
+    {
+      name: 'Tokens',
+      textOf: perSecond,
+      lines: [
+        ['output', 'running', ({ output_tokens }) => output_tokens / step],
+        ['input', 'waiting', ({ input_tokens }) => input_tokens / step],
+      ],
+    },
+    {
+      name: 'Running and queued',
+      textOf: count,
+      lines: [
+        ['running', 'running', ({ running }) => running],
+        ['queued', 'waiting', ({ waiting }) => waiting],
+      ],
+    },
+    {
+      name: 'Time in the queue',
+      textOf: latencyText,
+      lines: [
+        ['mean', 'running', ({ queue_seconds }) => queue_seconds],
+        ['maximum', 'waiting', ({ queue_seconds_max }) => queue_seconds_max],
+      ],
+    },
+    {
+      name: 'Time to first token',
+      textOf: latencyText,
+      lines: [
+        ['mean', 'running', ({ first_output_seconds }) => first_output_seconds],
+        ['maximum', 'waiting', ({ first_output_seconds_max }) => first_output_seconds_max],
+      ],
+    },
+    { name: 'Cost', textOf: usdText, lines: [['cost', 'running', ({ cost_usd }) => cost_usd]] },
+  ]
+}
+
+function Charts({ report: { data, step_seconds: step } }: { readonly report: Report }) {
+  const timeOf = (nth: number) => minuteText(data[nth]?.at ?? 0)
+  return (
+    <div class="grid">
+      {figuresOf(step).map(({ name, textOf, lines }) => (
+        <figure key={name} class="card">
+          <figcaption>
+            <strong>{name}</strong>
+            {lines.map(([line, mark]) => (
+              <span key={line} class="dim">
+                <span class={`mark ${mark}`} />
+                {line}
+              </span>
+            ))}
+          </figcaption>
+          <Chart
+            label={`${name} over time`}
+            series={lines.map(([line, mark, of]) => ({ name: line, mark, values: data.map(of) }))}
+            {...{ timeOf, textOf }}
+          />
+          <p class="dim span">
+            <span>{timeOf(0)}</span>
+            <span>now</span>
+          </p>
+        </figure>
+      ))}
+    </div>
+  )
+}
