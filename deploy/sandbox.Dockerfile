@@ -6,7 +6,7 @@
 # registry.
 FROM python:3.13-slim-bookworm AS build
 COPY shared/sandbox/root/build_root.py shared/sandbox/root/requirements.txt /sandbox/
-RUN pip install --quiet --no-deps --require-hashes --only-binary=:all: --no-compile \
+RUN pip install --no-cache-dir --quiet --no-deps --require-hashes --only-binary=:all: --no-compile \
       --target /image/opt/site -r /sandbox/requirements.txt \
  && python3 -B /sandbox/build_root.py /image
 

@@ -1,0 +1,21 @@
+import { Settings } from '#shared/config/settings.ts'
+
+/** Variables that are no settings of Sluice: read by Node, the C library, the AWS client, the units, or named by `api_key_env`. */
+const FOREIGN = new Set([
+  ...['HOME', 'MALLOC_MMAP_THRESHOLD_', 'NODE_EXTRA_CA_CERTS', 'ROLES'],
+  ...['AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY', 'OPENAI_API_KEY', 'ANTHROPIC_API_KEY'],
+])
+/** Time in seconds that a process may take after its drain until it exits. */
+const EXIT_S = 10
+const NOTICE_MS = 5_000
+
+/** Returns the names that are neither a setting nor a known variable of another program. */
+export function strangeVariables(names: readonly string[]): string[] {
+  return names.filter((name) => !(name in Settings.shape) && !FOREIGN.has(name))
+}
+
+/** Returns the minimum grace period in seconds of a process with these settings, with the defaults of a fleet. */
+export function graceSecondsMin(settings: Readonly<Record<string, string>>): number {
+  const drainMs = Number(settings.DRAIN_MS ?? Settings.shape.DRAIN_MS.parse(undefined))
+  return (drainMs + Number(settings.DRAIN_NOTICE_MS ?? NOTICE_MS)) / 1_000 + EXIT_S
+}
