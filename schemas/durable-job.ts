@@ -12,6 +12,7 @@ import { z } from 'zod'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 import { recordOf } from './lib/record.ts'
+import { BUDGET_EVENT } from './usage.ts'
 
 export const DurableState = z.enum([
   'queued',
@@ -129,13 +130,14 @@ export const WebhookDelivery = z.strictObject({
   job_id: z.string(),
   tenant: z.string(),
   url: z.string(),
-  type: DurableEventType,
+  type: z.union([DurableEventType, z.literal(BUDGET_EVENT)]),
   state: z.enum(['pending', 'delivered', 'failed']),
   tries: z.int().min(0),
   next_at_ms: Time,
   status: z.int().nullable().describe('HTTP status of the last attempt'),
   error: z.string().nullable().describe('Error of the last attempt'),
   created_at_ms: Time,
+  data: z.unknown().describe('Data of a message without a job. null: the message reports an event of its job'),
   history: z.array(DeliveryTry).max(DELIVERY_TRIES_MAX).describe('Last attempts, oldest first'),
 })
 export type WebhookDelivery = z.infer<typeof WebhookDelivery>

@@ -59,6 +59,14 @@ export const BudgetState = z.object({
 })
 export type BudgetState = z.infer<typeof BudgetState>
 
+/** Type and data of the webhook message when a part of a budget is spent (docs/operate/usage.md, Alerts). */
+export const BUDGET_EVENT = 'budget.threshold_reached'
+export const BudgetEventData = BudgetState.extend({
+  project: z.string(),
+  threshold_percent: z.union([z.literal(80), z.literal(100)]),
+})
+export type BudgetEventData = z.infer<typeof BudgetEventData>
+
 export const UsageReport = z.object({
   object: z.literal('usage'),
   from: z.string(),

@@ -43,7 +43,7 @@ export const DeliveryAnswer = z.object({
   id: z.string(),
   object: z.literal('webhook_delivery'),
   project: z.string(),
-  job_id: z.string(),
+  job_id: z.string().nullable().describe('null: an alert of a budget'),
   type: z.string(),
   host: z.string().nullable(),
   status: z.string().describe('pending, delivered or failed'),

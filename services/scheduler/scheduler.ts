@@ -23,6 +23,7 @@ import type { Service } from '#shared/process/lifecycle.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
 import { HistoryRecorder } from '#shared/usage/history.ts'
+import { alertBudgets } from './budget-alerts.ts'
 import { type SharedKey, sharedKeyOf, signingKeys } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
 
@@ -36,6 +37,7 @@ const WEBHOOKS_MS = 500
 const SECOND_MS = 1_000
 const BACKLOG_MS = 5_000
 const PURGE_MS = 60_000
+const BUDGETS_MS = 15_000
 const BLOBS_MS = 600_000
 
 const REAPER_LEASE_MS_MAX = 5_000
@@ -58,7 +60,10 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const policy = { allowPrivate: config.webhookAllowPrivate }
   const sender = new WebhookSender({ store, log, metrics, version, keysOf: signingKeys(keys, shared), policy })
   const history = new HistoryRecorder({ store: store.history, log })
-  const loops = openLoops(ports, store, sweeps, sender, history)
+  const url = config.budgetWebhookUrl
+  const alert =
+    url === undefined ? undefined : () => alertBudgets({ keys, ledger: store.usage, url, nowMs: Date.now() })
+  const loops = openLoops(ports, store, sweeps, sender, history, alert)
   const drain = async (signal: AbortSignal) => {
     await Promise.all(loops.map((loop) => loop.stop()))
     await sender.drain(signal)
@@ -94,6 +99,7 @@ function openLoops(
   sweeps: Sweeps,
   sender: WebhookSender,
   history: HistoryRecorder,
+  alert: (() => Promise<number>) | undefined,
 ): Loop[] {
   // The reaper's lease is shorter than the leases of workers. A store outage that outlasts the workers' leases therefore outlasts the reaper's lease
   // too. The reaper then waits again before it requeues jobs.
@@ -118,6 +124,7 @@ function openLoops(
       intervalMs: SECOND_MS,
       run: () => enterEnded(store.usage, models, { isLogged: config.isRequestLogOn, history }),
     }),
+    ...(alert ? [new Loop({ ...common, name: 'budgets', intervalMs: BUDGETS_MS, run: alert })] : []),
     new Loop({ ...common, name: 'backlog', intervalMs: BACKLOG_MS, run: () => sweeps.readBacklog() }),
     new Loop({
       ...resting,

@@ -1,11 +1,5 @@
 import { createHmac } from 'node:crypto'
-import {
-  DELIVERY_TRIES_MAX,
-  type DeliveryTry,
-  type DurableEventType,
-  type DurableJob,
-  type WebhookDelivery,
-} from '#schemas/durable-job.ts'
+import { DELIVERY_TRIES_MAX, type DeliveryTry, type WebhookDelivery } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -156,13 +150,19 @@ export class WebhookSender {
   }
 
   async #deliver(delivery: WebhookDelivery): Promise<Result> {
-    const job = await this.#options.store.find(ALL_TENANTS, delivery.job_id)
-    if (!job || job.erased_at_ms !== null) return { state: 'failed', error: 'The job was deleted.', isUntried: true }
+    const data = delivery.data ?? (await this.#dataOfJob(delivery))
+    if (!data) return { state: 'failed', error: 'The job was deleted.', isUntried: true }
     const keys = await this.#keysOf(delivery)
     if (!keys) return unsigned(delivery)
-    const answer = await this.#post(delivery, messageOf(delivery, job), keys)
+    const answer = await this.#post(delivery, messageOf(delivery, data), keys)
     if (!answer) return { state: 'pending', retryInMs: 0, error: 'The delivery attempt was aborted.' }
     return outcomeOf(answer, triesOf(delivery) + 1, this.#options.retriesMs ?? RETRIES_MS, Math.random())
+  }
+
+  async #dataOfJob({ job_id, type }: WebhookDelivery): Promise<object | undefined> {
+    const job = await this.#options.store.find(ALL_TENANTS, job_id)
+    if (!job || job.erased_at_ms !== null) return undefined
+    return { id: job.id, status: statusOf(type), endpoint: job.endpoint, metadata: job.metadata }
   }
 
   /**
@@ -238,14 +238,8 @@ function fieldsOf(outcome: DeliveryOutcome): object {
  * Returns the body of a message (docs/guides/webhooks.md, What arrives). The body is equal in every attempt, because it has the status that the event
  * reports instead of the job's current status.
  */
-function messageOf(delivery: WebhookDelivery, job: DurableJob): string {
-  return JSON.stringify({
-    id: delivery.id,
-    object: 'event',
-    type: delivery.type,
-    created_at: Math.floor(delivery.created_at_ms / 1_000),
-    data: { id: job.id, status: statusOf(delivery.type), endpoint: job.endpoint, metadata: job.metadata },
-  })
+function messageOf({ id, type, created_at_ms }: WebhookDelivery, data: unknown): string {
+  return JSON.stringify({ id, object: 'event', type, created_at: Math.floor(created_at_ms / 1_000), data })
 }
 
 /**
@@ -268,7 +262,7 @@ function signedHeaders(id: string, body: string, keys: readonly Buffer[], nowMs:
 }
 
 /** Job status that an event reports. Events are named after this status, except `job.started`. */
-function statusOf(type: DurableEventType): string {
+function statusOf(type: WebhookDelivery['type']): string {
   return type === 'job.started' ? 'in_progress' : type.replace(/^job\./, '')
 }
 

@@ -280,6 +280,14 @@ const DURABLE_JOBS = {
         'Additional signing secret for the webhooks of all projects: whsec_ and the base64 of 24 to 64 bytes',
       unset: "only each project's own secrets",
     }),
+  BUDGET_WEBHOOK_URL: z
+    .url({ protocol: /^https?$/, error: 'must be an http or https URL' })
+    .max(2_000)
+    .optional()
+    .meta({
+      description: 'URL that receives a signed webhook when 80 % and 100 % of a monthly budget are spent',
+      unset: 'no alerts',
+    }),
   WEBHOOK_ALLOW_PRIVATE: Switch.default(false).describe(
     'Allow webhooks to http URLs and private addresses. For development only',
   ),
@@ -408,6 +416,7 @@ export const SECRETS: ReadonlySet<string> = new Set([
   'KAFKA_SSL_KEY_PASSWORD',
   'DATABASE_URL',
   'WEBHOOK_SECRET',
+  'BUDGET_WEBHOOK_URL',
   'BRAVE_API_KEY',
   'TAVILY_API_KEY',
   'EXA_API_KEY',

@@ -201,6 +201,17 @@ interface Spent extends Spender {
   readonly reservedNanos: number
 }
 
+/** A webhook message about a budget. */
+export interface NewAlert {
+  readonly id: string
+  /** Project whose secret signs the message. */
+  readonly tenant: string
+  readonly url: string
+  readonly type: string
+  readonly data: unknown
+  readonly purgeAtMs: number
+}
+
 /**
  * The usage ledger, by project, key, model, endpoint and hour (docs/operate/usage.md). The usage of a durable job is recorded exactly once, in the
  * commit of the transition that ends the job.
@@ -216,6 +227,8 @@ export interface UsageLedger {
   listEnded(limit: number): Promise<EndedJob[]>
   /** Adds the usage of ended jobs to the ledger and their rows to the request log, each job exactly once, even with concurrent callers. */
   enter(jobs: readonly EnteredJob[]): Promise<void>
+  /** Adds a webhook message that belongs to no job. @returns False if a message with this id exists */
+  addAlert(alert: NewAlert): Promise<boolean>
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
   /** Merges at most `limit` rows of hours before `before` into hour 00 of their day. @returns Whether there may be more */
   mergeHours(before: string, limit: number): Promise<boolean>

@@ -76,7 +76,7 @@ export type PoolView = z.infer<typeof PoolView>
 export const DeliveryView = z.looseObject({
   id: z.string(),
   project: z.string(),
-  job_id: z.string(),
+  job_id: z.string().nullable(),
   type: z.string(),
   host: z.string().nullish(),
   status: z.string(),

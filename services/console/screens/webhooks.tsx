@@ -106,9 +106,13 @@ function Row({ delivery, list }: { readonly delivery: Delivery; readonly list: P
         <span class="below">{type}</span>
       </Cell>
       <Cell column="Job">
-        <a href={`${BASE}/jobs/${job_id}`}>
-          <code class="breaks">{job_id}</code>
-        </a>
+        {job_id === null ? (
+          <a href={`${BASE}/usage`}>budget</a>
+        ) : (
+          <a href={`${BASE}/jobs/${job_id}`}>
+            <code class="breaks">{job_id}</code>
+          </a>
+        )}
         <span class="dim below">project {project}</span>
       </Cell>
       <Cell column="Host">{host ?? <span class="dim">–</span>}</Cell>

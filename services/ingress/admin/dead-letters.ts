@@ -160,7 +160,7 @@ function deliveryObject(delivery: WebhookDelivery) {
     id,
     object: 'webhook_delivery',
     project: tenant,
-    job_id,
+    job_id: delivery.data === null ? job_id : null,
     type,
     host: URL.parse(url)?.host ?? null,
     status: state,

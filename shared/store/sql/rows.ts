@@ -41,7 +41,7 @@ export async function eventsOf(rows: readonly Row[]): Promise<DurableEvent[]> {
 }
 
 export function deliveryOf(row: Row): WebhookDelivery {
-  return { ...row, history: jsonOf(row.history) ?? [] } as WebhookDelivery
+  return { ...row, data: jsonOf(row.data), history: jsonOf(row.history) ?? [] } as WebhookDelivery
 }
 
 export function childrenOfStateOf(row: Row): ChildrenOfState {

@@ -236,7 +236,7 @@ export const RELEASE_LEASE: Statement = {
 }
 
 export const DELIVERY_COLUMNS =
-  'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history'
+  'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history, data'
 
 /**
  * SQL condition for messages that are found by id or job. The expression deliberately does not match the index of pending messages, because that

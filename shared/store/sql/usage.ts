@@ -5,6 +5,7 @@ import type {
   HistoryQuery,
   HistorySample,
   HistoryStore,
+  NewAlert,
   Spender,
   UsageAmounts,
   UsageEntry,
@@ -161,6 +162,14 @@ const spentBy = (owner: Spender['owner']): Statement => ({
           WHERE ${GROUPS[owner]} = :id AND reserved_nanos > 0) AS ended_nanos`,
 })
 
+/** A message without a job has its own id as the job id, so that no other message precedes it. */
+const ADD_ALERT: Statement = {
+  name: 'usage_add_alert',
+  sql: `INSERT INTO deliveries (id, job_id, seq, tenant, url, type, state, next_at_ms, created_at_ms, purge_at_ms, data)
+        VALUES (:id, :id, 0, :tenant, :url, :type, 'pending', now_ms(), now_ms(), CAST(:purge_at_ms AS bigint), :data)
+        ON CONFLICT (id) DO NOTHING RETURNING id`,
+}
+
 export class SqlUsage implements UsageLedger {
   readonly #db: SqlDatabase
 
@@ -181,6 +190,11 @@ export class SqlUsage implements UsageLedger {
     const rows = JSON.stringify(jobs.map((job) => ({ ...rowOf(job), job_id: job.jobId })))
     const requests = JSON.stringify(jobs.flatMap(({ request }) => (request ? [paramsOf(request)] : [])))
     await this.#db.write(ENTER, { rows, requests })
+  }
+
+  async addAlert({ data, purgeAtMs, ...alert }: NewAlert): Promise<boolean> {
+    const rows = await this.#db.run(ADD_ALERT, { ...alert, data: JSON.stringify(data), purge_at_ms: purgeAtMs })
+    return rows.length > 0
   }
 
   async sum(query: UsageQuery) {

@@ -225,6 +225,7 @@ async function openLedger() {
     enter: (jobs) => usage.enter(jobs),
     listEnded: (limit) => usage.listEnded(limit),
     mergeHours: (...query) => usage.mergeHours(...query),
+    addAlert: (alert) => usage.addAlert(alert),
   }
   return { ledger, link }
 }
