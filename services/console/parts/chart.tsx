@@ -1,8 +1,8 @@
 import { useSignal } from '@preact/signals'
 
 /*
- * A chart of values over time, in plain SVG. Pointing at the chart shows the values of one interval; the arrow keys do so by keyboard, and a
- * screen reader reads them as the value of a slider.
+ * A chart of values over time, in plain SVG. A pointer over the chart, or the arrow keys, select one interval, whose values are shown. For screen
+ * readers the chart is a slider, and these values are its text.
  */
 
 const WIDTH = 600
