@@ -112,6 +112,28 @@ describe.each(LANGUAGES)('example programs in $language', ({ command, extension 
     await expect(refused).rejects.toMatchObject({ code: 1, stderr: expect.stringMatching(/Incorrect API key/) })
   })
 
+  it.skipIf(extension === 'ts')(
+    'report empty and undecodable prompts, a failed line, and an absent service in one line',
+    async () => {
+      const fails = async (stdin: string | Buffer, env: Record<string, string> = {}) => {
+        const options = { env: environment(env), timeout: PROGRAM_MS }
+        const running = execute(command, [join(EXAMPLES, 'batch.py'), 'echo-1'], options)
+        running.child.stdin?.end(stdin)
+        return await running.then(
+          () => expect.fail('the program succeeded'),
+          ({ code, stderr }: { code: number; stderr: string }) => {
+            expect([code, stderr]).toEqual([1, expect.not.stringContaining('Traceback')])
+            return stderr
+          },
+        )
+      }
+      expect(await fails('\n\n')).toMatch(/^No prompts on standard input/)
+      expect(await fails(Buffer.from('caf\xe9', 'latin1'))).toMatch(/^The prompts are not UTF-8/)
+      expect(await fails('!echo fail=invalid_value')).toMatch(/line-1: The echo engine/)
+      expect(await fails('x', { SLUICE_URL: `http://127.0.0.1:${await freePort()}` })).toMatch(/^Cannot reach /)
+    },
+  )
+
   async function batchOfLines(prompts: readonly string[], env: Record<string, string>) {
     const [from, to] = [join(stack.dataDir, 'requests.jsonl'), join(stack.dataDir, 'answers.jsonl')]
     const lines = prompts.map((content, i) => {
@@ -127,7 +149,7 @@ describe.each(LANGUAGES)('example programs in $language', ({ command, extension 
   async function batchOfPrompts(prompts: readonly string[], env: Record<string, string>) {
     const { stdout, stderr } = await run('batch', ['echo-1'], env, prompts.join('\n'))
     const lines = stdout.trim().split('\n')
-    return { answers: lines.map((line) => JSON.parse(line.slice(line.indexOf(' ')))[0].text), stderr }
+    return { answers: lines.map((line) => JSON.parse(line.split('\t')[1] ?? '')), stderr }
   }
 })
 

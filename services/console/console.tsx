@@ -3,6 +3,8 @@ import { useEffect } from 'preact/hooks'
 import { isOperator, isSignedIn, loadOwnKey, messageOf, signInError, signOut, trySignIn } from './api/client.ts'
 import { ErrorText, Icon, type IconName } from './parts/parts.tsx'
 import { BASE, currentUrl } from './parts/router.ts'
+import { BatchScreen } from './screens/batches/batch.tsx'
+import { Batches } from './screens/batches/batches.tsx'
 import { DeadLetters } from './screens/dead-letters.tsx'
 import { Home } from './screens/home/home.tsx'
 import { JobScreen } from './screens/job/job.tsx'
@@ -19,6 +21,7 @@ const SCREENS: readonly MenuEntry[] = [
   { path: BASE, name: 'Home', icon: 'home' },
   { path: `${BASE}/requests`, name: 'Requests', icon: 'requests' },
   { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
+  { path: `${BASE}/batches`, name: 'Batches', icon: 'batches' },
   { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
   { path: `${BASE}/usage`, name: 'Usage', icon: 'usage' },
   { path: `${BASE}/models`, name: 'Models', icon: 'models' },
@@ -97,6 +100,9 @@ function Menu() {
 function Screen() {
   const path = currentUrl.value.pathname.replace(/\/$/, '')
   const [, id] = /^\/console\/jobs\/([\w-]+)$/.exec(path) ?? []
+  const [, batchId] = /^\/console\/batches\/(batch_[\w-]+)$/.exec(path) ?? []
+  if (batchId) return <BatchScreen key={batchId} id={batchId} />
+  if (path === `${BASE}/batches`) return <Batches />
   if (id) return <JobScreen key={id} id={id} />
   const [, request] = /^\/console\/requests\/([\w-]+)$/.exec(path) ?? []
   if (request) return <RequestScreen key={request} id={request} />

@@ -29,11 +29,11 @@ export const batch: Command = {
   help: `Usage: sluice batch TABLE --model ID [--prompt-column NAME] [--out FILE] [options]
        sluice batch REQUESTS.jsonl [--follow] [options]
 
-With --model, sends each row of a table as one chat request, follows the batch, and writes one output row per input row, in input
+With --model, sends each row of a table as one chat request and follows the batch. The output has one row per input row, in input
 order: the columns of the input, then answer, error, input_tokens and output_tokens. TABLE is a .csv, .tsv or .jsonl file with up
-to ${ROWS_MAX} rows, or a directory with one text per file. Ctrl-C leaves the batch running. The same command later finds the batch
-of the same rows again and writes its output. The exit code is 0 if the batch completed and any row has an answer, 1 if it failed
-or expired or no row has an answer, 3 if it was cancelled, and 130 after Ctrl-C.
+to ${ROWS_MAX} rows, or a directory with one text per file. Ctrl-C leaves the batch running. If the command is repeated with equal
+rows, then it finds this batch and writes its output. The exit code is 0 if the batch completed and any row has an answer, and 3
+if it was cancelled. Without an answer, or if the batch failed or expired, the exit code is 1. After Ctrl-C it is 130.
 
 Without --model, uploads a file with one request per line. With --follow the exit code is 0 if every request finished, 1 if the
 batch failed or expired, and 3 if it was cancelled. In a pipe the first line is the batch with its id; with --follow the events

@@ -8,8 +8,8 @@ export const results: Command = {
   summary: 'Print the results of a batch',
   help: `Usage: sluice results BATCH [--errors] [--csv]
 
-Prints the results so far, also while the batch runs: one line of JSON per request, or CSV with the columns custom_id, answer,
-error, input_tokens and output_tokens. The exit code is 5 if the batch has not finished.
+Prints the results so far, also while the batch runs. The exit code is 5 if the batch has not finished. The format is one line of
+JSON per request, or CSV with the columns custom_id, answer, error, input_tokens and output_tokens.
 
 Options:
   --errors  print only the failed requests

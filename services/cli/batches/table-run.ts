@@ -2,8 +2,8 @@
  * `sluice batch` for a table: one chat request per row, and one output row per input row.
  *
  * 1. The rows are converted to a file of requests, whose custom ids are the row numbers. Rows without a prompt are left out.
- * 2. The batch has the hash of this file in its metadata. The same command therefore finds its batch again after Ctrl-C, a
- *    crash or on another machine, without a file of state. A cancelled, failed or expired batch is not used again.
+ * 2. The batch has the hash of this file in its metadata. A repeated command therefore finds its batch again
+ *    after Ctrl-C, after a crash or on another machine, without a state file. A cancelled, failed or expired batch is not used again.
  * 3. The batch is followed by polling, which survives restarts of the service.
  * 4. The results are stored in a file, in the order of the service, with the offset of each row. The input is then read a
  *    second time, and each row is written with its result. Memory holds one row, and one number per row.
@@ -120,7 +120,7 @@ function customIdOf(row: number): string {
 
 const INPUT_KEY = 'sluice_input'
 
-interface Asked {
+interface OpenOptions {
   readonly window: string
   readonly metadata: Readonly<Record<string, string>> | undefined
   /** Ignore an earlier batch of the same input. */
@@ -132,7 +132,7 @@ export async function openBatch(
   batches: BatchesApi,
   { hash }: Converted,
   requests: string,
-  { window, metadata, isNew }: Asked,
+  { window, metadata, isNew }: OpenOptions,
 ): Promise<{ readonly batch: BatchView; readonly isResumed: boolean }> {
   const earlier = isNew ? undefined : await batches.findByMetadata(INPUT_KEY, hash)
   if (earlier && !['failed', 'expired', 'cancelling', 'cancelled'].includes(earlier.status)) {

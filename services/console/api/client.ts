@@ -10,6 +10,7 @@ import type {
   PoolListAnswer,
   WorkerAnswer,
 } from '#schemas/answers/admin.ts'
+import type { BatchAnswer } from '#schemas/answers/batches.ts'
 import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } from '#schemas/answers/jobs.ts'
 import type { KeyAnswer, OwnKeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
@@ -19,6 +20,7 @@ export type Job = z.infer<typeof JobAnswer>
 /** A durable job in the form for operators, without input and output. */
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 export type AnyJob = Job | OperatorJob
+export type Batch = z.infer<typeof BatchAnswer>
 export type JobInput = z.infer<typeof JobInputAnswer>
 export type StepPage = z.infer<typeof StepListAnswer>
 export type Step = StepPage['data'][number]
@@ -258,4 +260,17 @@ export async function fetchModels(abort: AbortSignal): Promise<readonly Model[]>
       return []
     },
   )
+}
+
+/** Delay in ms until the object URL is revoked, within which the browser starts the download. */
+const REVOKE_DELAY_MS = 10_000
+
+export function download(name: string, content: string | Blob): void {
+  const blob = typeof content === 'string' ? new Blob([content], { type: 'text/plain' }) : content
+  const url = URL.createObjectURL(blob)
+  const link = document.createElement('a')
+  link.href = url
+  link.download = name
+  link.click()
+  setTimeout(() => URL.revokeObjectURL(url), REVOKE_DELAY_MS)
 }

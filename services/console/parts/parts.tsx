@@ -11,6 +11,7 @@ const PATHS = {
   requests: 'M4 5h3M4 12h3M4 19h3M10 5h10M10 12h10M10 19h10',
   jobs: 'M4 6h16M4 12h16M4 18h10',
   usage: 'M4 20V10M10 20V4M16 20v-7M22 20H2',
+  batches: 'M4 5h16v4H4zM4 11h16v4H4zM4 17h9v3H4z',
   models: 'M12 3l9 5-9 5-9-5zM3 12l9 5 9-5M3 16l9 5 9-5',
   workers: 'M4 5h16v6H4zM4 13h16v6H4zM7 8h3M7 16h3',
   letters: 'M3 6h18v12H3zM3 7l9 7 9-7',

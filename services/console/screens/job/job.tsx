@@ -39,6 +39,11 @@ export function JobScreen({ id }: { readonly id: string }) {
           <code>{id}</code>
         </h1>
         {shown && <Status status={shown.status} />}
+        {followed.job.value?.endpoint === '/v1/batches' && (
+          <a class="button" href={`${BASE}/batches/${id.replace('job_', 'batch_')}`}>
+            Open the batch
+          </a>
+        )}
       </div>
       <ErrorText text={followed.problem.value} />
       {shown && (

@@ -4,7 +4,7 @@
  * The result files of a batch are written at its end. Until then, its results are in three places:
  * 1. A part whose requests have all ended has two blobs with its result lines, which the files are joined from.
  * 2. The requests of an unfinished part are jobs, whose results are read one at a time.
- * 3. A request that was refused has no job. Its error is in the blobs of its part, when the part has ended.
+ * 3. A request that was refused has no job. When its part has ended, the error is in the blobs of the part.
  *
  * Each source is a stream, and at most one result is in memory. At the end of the batch its part blobs are replaced by the
  * files. A download that then needs a blob is cut, and a repeated one reads the files.

@@ -1,12 +1,12 @@
 import { signal, useSignal } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
-import { fetchApi } from '#services/console/api/client.ts'
+import { download, fetchApi } from '#services/console/api/client.ts'
 import { latencyText } from '#services/console/api/clock.ts'
 import type { Call } from '#services/console/screens/playground/call/call.ts'
 import { modelsFor, optionsOf } from '#services/console/screens/playground/call/catalog.ts'
 import { CallForm, TextField } from '#services/console/screens/playground/call/form.tsx'
 import { Run } from '#services/console/screens/playground/call/run.ts'
-import { audio, barsOf, download, Player } from './state.ts'
+import { audio, barsOf, Player } from './state.ts'
 import { type SubtitleFormat, subtitlesOf, type Transcript } from './transcript.ts'
 
 export function AudioForm() {

@@ -1,0 +1,254 @@
+import { useSignal } from '@preact/signals'
+import { useEffect } from 'preact/hooks'
+import {
+  ApiFailure,
+  type Batch,
+  download,
+  fetchApi,
+  fetchJson,
+  isOperator,
+  messageOf,
+} from '#services/console/api/client.ts'
+import { dateTimeText } from '#services/console/api/clock.ts'
+import { Confirm, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
+import { BASE } from '#services/console/parts/router.ts'
+import { BatchBar, endText, rateText } from './batches.tsx'
+
+const REFRESH_INTERVAL_MS = 2_000
+const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
+/** Maximum failed requests that are read to count their error codes. */
+const FAILURES_MAX = 5_000
+const PROBLEMS_MAX = 10
+
+export function BatchScreen({ id }: { readonly id: string }) {
+  const batch = useSignal<Batch | undefined>(undefined)
+  const problem = useSignal('')
+  const refresh = async (signal?: AbortSignal) => {
+    if (ENDED.has(batch.peek()?.status ?? '')) return
+    await fetchJson<Batch>(`/v1/batches/${id}`, signal ? { signal } : {}).then(
+      (now) => {
+        batch.value = now
+        problem.value = ''
+      },
+      (error: unknown) => {
+        if ((error as Error).name !== 'AbortError') problem.value = messageOf(error)
+      },
+    )
+  }
+  usePoll(REFRESH_INTERVAL_MS, refresh, [id])
+  const shown = batch.value
+  return (
+    <section class="job">
+      <p>
+        <a class="up" href={`${BASE}/batches`}>
+          <Icon name="back" /> Batches
+        </a>
+      </p>
+      <div class="title">
+        <h1>
+          <code>{id}</code>
+        </h1>
+        {shown && <Status status={shown.status} />}
+      </div>
+      <ErrorText text={problem.value} />
+      {!shown && !problem.value && <p class="dim">Loading…</p>}
+      {shown && (
+        <>
+          <Actions batch={shown} refresh={refresh} />
+          <div class="columns">
+            <div>
+              <Progress batch={shown} />
+              <Problems batch={shown} />
+              {shown.request_counts.failed > 0 && <Failures batch={shown} />}
+            </div>
+            <Details batch={shown} />
+          </div>
+        </>
+      )}
+    </section>
+  )
+}
+
+interface ActionsProps {
+  readonly batch: Batch
+  readonly refresh: () => Promise<void>
+}
+
+function Actions({ batch, refresh }: ActionsProps) {
+  const { id, status, request_counts } = batch
+  const { isBusy, problem, run } = useAction()
+  const save = (query: string, name: string) => () =>
+    void run(async () => {
+      const response = await fetchApi(`/v1/batches/${id}/results?${query}`)
+      download(`${id}${name}`, await response.blob())
+    })
+  const isNone = request_counts.completed + request_counts.failed === 0
+  const isRunning = !ENDED.has(status)
+  return (
+    <div class="actions">
+      <button type="button" disabled={isBusy.value || isNone} onClick={save('format=csv', '.csv')}>
+        Download CSV
+      </button>
+      <button type="button" disabled={isBusy.value || isNone} onClick={save('format=jsonl', '.jsonl')}>
+        Download results (JSONL)
+      </button>
+      <button
+        type="button"
+        disabled={isBusy.value || request_counts.failed === 0}
+        onClick={save('status=failed', '-errors.jsonl')}
+      >
+        Download errors (JSONL)
+      </button>
+      {isRunning && (
+        <Confirm
+          verb="Cancel"
+          what={id}
+          action={async () => {
+            await fetchJson(`/v1/batches/${id}/cancel`, { method: 'POST' })
+            await refresh()
+          }}
+        >
+          <p>Requests that have not ended are cancelled. The results so far are kept. This cannot be undone.</p>
+        </Confirm>
+      )}
+      <ErrorText text={problem.value} />
+    </div>
+  )
+}
+
+function Progress({ batch }: { readonly batch: Batch }) {
+  const { id, waiting_for } = batch
+  const isRunning = !ENDED.has(batch.status)
+  const texts = [rateText(batch), isRunning && endText(batch) && `ends ${endText(batch)}`].filter(Boolean)
+  return (
+    <section class="card child-jobs" aria-label="Progress">
+      <h2>Progress</h2>
+      <BatchBar batch={batch} />
+      <p class="dim" aria-live="polite">
+        {texts.join(', ') || (isRunning ? 'An estimate appears after the first five requests.' : endText(batch))}
+      </p>
+      {waiting_for && <p class="note">{waiting_for}</p>}
+      <p>
+        <a href={`${BASE}/jobs?group=${id}${isOperator.value ? '&of=mine' : ''}`}>Show the requests</a>
+      </p>
+    </section>
+  )
+}
+
+function Problems({ batch }: { readonly batch: Batch }) {
+  const problems = batch.errors?.data ?? []
+  if (problems.length === 0) return null
+  return (
+    <div class="note bad">
+      <strong>No request ran</strong>
+      <ul>
+        {problems.slice(0, PROBLEMS_MAX).map(({ line, code, message }, nth) => (
+          <li key={`${nth}-${code}`}>{line === null ? message : `Line ${line}: ${message}`}</li>
+        ))}
+      </ul>
+    </div>
+  )
+}
+
+/** Failed requests by error code, most frequent first. */
+function Failures({ batch: { id, request_counts, status } }: { readonly batch: Batch }) {
+  const counts = useSignal<readonly (readonly [string, number])[]>([])
+  const problem = useSignal('')
+  const { failed } = request_counts
+  useEffect(() => {
+    const abort = new AbortController()
+    countFailures(id, abort.signal).then(
+      (found) => {
+        counts.value = found
+        problem.value = ''
+      },
+      (error: unknown) => {
+        if (!abort.signal.aborted) problem.value = messageOf(error)
+      },
+    )
+    return () => abort.abort()
+  }, [id, failed, status])
+  return (
+    <section class="card" aria-label="Failures">
+      <h2>Failures by error code</h2>
+      <ErrorText text={problem.value} />
+      <ul class="failures">
+        {counts.value.map(([code, count]) => (
+          <li key={code}>
+            <code>{code}</code> <span class="dim">{count.toLocaleString()}</span>
+          </li>
+        ))}
+      </ul>
+      {failed > FAILURES_MAX && <p class="dim">Of the first {FAILURES_MAX.toLocaleString()} failed requests.</p>}
+    </section>
+  )
+}
+
+async function countFailures(id: string, signal: AbortSignal): Promise<[string, number][]> {
+  const { body } = await fetchApi(`/v1/batches/${id}/results?status=failed`, { signal })
+  if (!body) throw new ApiFailure(502, 'The service returned no results.')
+  const counts = new Map<string, number>()
+  const reader = body
+    .pipeThrough(new TextDecoderStream() as never as ReadableWritablePair<string, Uint8Array>)
+    .getReader()
+  let [rest, lines] = ['', 0]
+  while (lines < FAILURES_MAX) {
+    const { done, value } = await reader.read()
+    if (done) break
+    const found = (rest + value).split('\n')
+    rest = found.pop() ?? ''
+    for (const line of found.slice(0, FAILURES_MAX - lines)) {
+      const code = codeOf(JSON.parse(line))
+      counts.set(code, (counts.get(code) ?? 0) + 1)
+      lines++
+    }
+  }
+  await reader.cancel()
+  return [...counts].toSorted(([, a], [, b]) => b - a)
+}
+
+interface FailedLine {
+  readonly error: { readonly code?: string } | null
+  readonly response: { readonly body: { readonly error?: { readonly code?: string; readonly type?: string } } } | null
+}
+
+function codeOf({ error, response }: FailedLine): string {
+  const failed = response?.body.error
+  return error?.code ?? failed?.code ?? failed?.type ?? 'unknown'
+}
+
+function Details({ batch }: { readonly batch: Batch }) {
+  return (
+    <aside class="card details" aria-label="Details">
+      <h2>Details</h2>
+      <dl>
+        {detailsOf(batch).map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </aside>
+  )
+}
+
+function detailsOf(batch: Batch): [string, string][] {
+  const { model, endpoint, completion_window, created_at, expires_at, usage, metadata } = batch
+  const ended = batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
+  return [
+    ...(model ? ([['Model', model]] as [string, string][]) : []),
+    ['Endpoint', endpoint],
+    ['Created', dateTimeText(created_at)],
+    ended === null
+      ? ['Time limit', `${completion_window}, until ${dateTimeText(expires_at)}`]
+      : ['Ended', dateTimeText(ended)],
+    ...(usage
+      ? ([
+          ['Input tokens', usage.input_tokens.toLocaleString()],
+          ['Output tokens', usage.output_tokens.toLocaleString()],
+        ] as [string, string][])
+      : []),
+    ...Object.entries(metadata).map(([name, value]): [string, string] => [`metadata.${name}`, value]),
+  ]
+}

@@ -1,0 +1,183 @@
+import { useSignal } from '@preact/signals'
+import { useMemo } from 'preact/hooks'
+import { type Batch, fetchJson, Pages } from '#services/console/api/client.ts'
+import { ageText, dateTimeText, durationText, minuteText, serviceNow } from '#services/console/api/clock.ts'
+import {
+  Cell,
+  CopyButton,
+  Dialog,
+  ErrorText,
+  FormActions,
+  LoadMore,
+  Status,
+  Table,
+  useAction,
+  usePoll,
+} from '#services/console/parts/parts.tsx'
+import { BASE, navigate } from '#services/console/parts/router.ts'
+
+const REFRESH_INTERVAL_MS = 2_000
+const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'End', 'Created'] as const
+/** Maximum bytes of the file that are read to find the endpoint in its first line. */
+const HEAD_BYTES = 256 * 1024
+const COMMAND = 'npx sluice batch prompts.csv --model MODEL --prompt-column prompt'
+
+export function Batches() {
+  const list = useMemo(() => new Pages<Batch>('/v1/batches', {}), [])
+  usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
+  const { items, isLoaded, problem } = list
+  return (
+    <section>
+      <div class="title">
+        <h1>Batches</h1>
+        <p class="dim">Batches of your project</p>
+        <NewBatch />
+      </div>
+      <ErrorText text={problem.value} />
+      {!isLoaded.value && !problem.value && <p class="dim">Loading…</p>}
+      {isLoaded.value && items.value.length === 0 && <NoBatches />}
+      {items.value.length > 0 && (
+        <Table label="Batches" columns={COLUMNS}>
+          {items.value.map((batch) => (
+            <Row key={batch.id} batch={batch} />
+          ))}
+        </Table>
+      )}
+      <LoadMore list={list} />
+    </section>
+  )
+}
+
+function NoBatches() {
+  return (
+    <div class="empty card">
+      <h2>No batches yet</h2>
+      <p class="dim">
+        A batch runs up to 50,000 requests when capacity is free. To run the rows of a CSV file and get a CSV file with
+        the answers:
+      </p>
+      <p>
+        <code>{COMMAND}</code> <CopyButton text={COMMAND} label="Copy command" />
+      </p>
+    </div>
+  )
+}
+
+function Row({ batch }: { readonly batch: Batch }) {
+  const { id, status, endpoint, model, created_at } = batch
+  return (
+    <tr>
+      <Cell column="Status">
+        <Status status={status} />
+      </Cell>
+      <Cell column="Batch">
+        <a href={`${BASE}/batches/${id}`}>
+          <code>{id}</code>
+        </a>
+        <span class="below dim">{[endpoint.replace('/v1/', ''), model].filter(Boolean).join(' · ')}</span>
+      </Cell>
+      <Cell column="Progress">
+        <BatchBar batch={batch} />
+      </Cell>
+      <Cell column="Rate">{rateText(batch) || <span class="dim">–</span>}</Cell>
+      <Cell column="End">{endText(batch) || <span class="dim">–</span>}</Cell>
+      <Cell column="Created">
+        <span class="dim" title={dateTimeText(created_at)}>
+          {ageText(created_at)}
+        </span>
+      </Cell>
+    </tr>
+  )
+}
+
+/** Progress bar with the ended requests, such as `290 of 500, 1 failed`. */
+export function BatchBar({ batch }: { readonly batch: Batch }) {
+  const { total, completed, failed } = batch.request_counts
+  if (total === 0) return <span class="dim">{batch.status === 'validating' ? 'validating' : 'no requests'}</span>
+  return (
+    <span class="batch-bar">
+      <progress value={completed + failed} max={total} aria-label={`Ended requests of ${batch.id}`} />
+      <span>
+        {(completed + failed).toLocaleString()} of {total.toLocaleString()}
+        {failed > 0 && <span class="bad">, {failed.toLocaleString()} failed</span>}
+      </span>
+    </span>
+  )
+}
+
+export function rateText({ progress }: Batch): string {
+  const rate = progress?.requests_per_second
+  return typeof rate === 'number' ? `${rate.toLocaleString()} requests/s` : ''
+}
+
+/** Estimated end of a running batch, or the end of an ended one. */
+export function endText({ progress, ...batch }: Batch): string {
+  const estimate = progress?.estimated_end_at
+  if (typeof estimate === 'number') return `in about ${durationText(Math.max(0, estimate - serviceNow()))}`
+  const ended = batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
+  return ended === null ? '' : minuteText(ended)
+}
+
+function NewBatch() {
+  const isOpen = useSignal(false)
+  const close = () => {
+    isOpen.value = false
+  }
+  return (
+    <>
+      <button
+        type="button"
+        class="primary"
+        onClick={() => {
+          isOpen.value = true
+        }}
+      >
+        New batch
+      </button>
+      {isOpen.value && (
+        <Dialog title="New batch" onClose={close}>
+          {(closeDialog) => <NewBatchForm close={closeDialog} />}
+        </Dialog>
+      )}
+    </>
+  )
+}
+
+function NewBatchForm({ close }: { readonly close: () => void }) {
+  const action = useAction()
+  const submit = async (event: SubmitEvent) => {
+    event.preventDefault()
+    const file = new FormData(event.currentTarget as HTMLFormElement).get('file') as File
+    await action.run(async () => {
+      const batch = await createFrom(file)
+      close()
+      navigate(`${BASE}/batches/${batch.id}`)
+    })
+  }
+  return (
+    <form onSubmit={(event) => void submit(event)}>
+      <label for="batch-file">File with one request per line (JSONL)</label>
+      <input id="batch-file" name="file" type="file" accept=".jsonl,.ndjson" required />
+      <p class="dim">
+        For a CSV file, run <code>{COMMAND}</code>
+      </p>
+      <FormActions action={action} verb="Create" close={close} />
+    </form>
+  )
+}
+
+async function createFrom(file: File): Promise<Batch> {
+  const endpoint = endpointIn(await file.slice(0, HEAD_BYTES).text())
+  const form = new FormData()
+  form.append('purpose', 'batch')
+  form.append('file', file)
+  const { id } = await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })
+  const body = { input_file_id: id, endpoint, completion_window: '24h' }
+  return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
+}
+
+/** The url of the first line. The service reports the other problems of the file. */
+function endpointIn(head: string): string {
+  const [, url] = /"url"\s*:\s*"(\/[^"]{1,200})"/.exec(head.trimStart().split('\n', 1)[0] ?? '') ?? []
+  return url ?? '/v1/chat/completions'
+}

@@ -1,0 +1,100 @@
+import { readFile } from 'node:fs/promises'
+import type { Browser, Page } from 'playwright-core'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
+import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+
+/* The screens of batches: create from a file, progress, failures, downloads and cancellation. */
+
+const CHAT = '/v1/chat/completions'
+const NARROW = { width: 360, height: 740 }
+
+describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * PAGE_MS }, () => {
+  let admin: Admin
+  let browser: Browser
+  const faults: string[] = []
+
+  beforeAll(async () => {
+    admin = await openAdmin()
+    browser = await openChromium()
+  }, PAGE_MS)
+  afterAll(async () => {
+    await browser?.close()
+    await admin?.[Symbol.asyncDispose]()
+  })
+
+  const look = async (page: Page, name: string) => expect(await faultsOf(page, name)).toEqual([])
+  const open = async (more: object = {}) => {
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults, more)
+    await page.goto(`${admin.stack.url}/console/batches`)
+    return page
+  }
+  const linesOf = (prompts: readonly string[]) =>
+    prompts.map((content, nth) => {
+      const body = { model: 'echo-1', messages: [{ role: 'user', content }] }
+      return JSON.stringify({ custom_id: `r${nth}`, method: 'POST', url: CHAT, body })
+    })
+  const create = async (page: Page, lines: readonly string[]) => {
+    await page.getByRole('button', { name: 'New batch' }).click()
+    const file = { name: 'in.jsonl', mimeType: 'application/jsonl', buffer: Buffer.from(lines.join('\n')) }
+    await page.getByLabel(/File with one request/).setInputFiles(file)
+    await look(page, 'batch-new')
+    await page.getByRole('button', { name: 'Create', exact: true }).click()
+  }
+
+  it('create a batch, show its live progress, download its results and cancel it', async () => {
+    const page = await open()
+    await page.getByText('No batches yet').waitFor()
+    await look(page, 'batches-empty')
+    const quick = Array.from({ length: 6 }, (_, nth) => `number ${nth}`)
+    await create(page, linesOf([...quick, '!echo fail=invalid_value', '!echo tokens=1000 delay_ms=1000']))
+    await page.getByText('7 of 8').waitFor()
+    await page.getByText(/requests\/s, ends in about/).waitFor()
+    await page.getByRole('region', { name: 'Failures' }).getByText('invalid_value').waitFor()
+    await look(page, 'batch')
+    await page.emulateMedia({ colorScheme: 'dark' })
+    await look(page, 'batch-dark')
+    const saved = async (name: string) => {
+      const [download] = await Promise.all([
+        page.waitForEvent('download'),
+        page.getByRole('button', { name, exact: true }).click(),
+      ])
+      return await readFile(await download.path(), 'utf8')
+    }
+    expect((await saved('Download CSV')).split('\r\n')).toHaveLength(9)
+    expect((await saved('Download errors (JSONL)')).trim().split('\n')).toHaveLength(1)
+    await page.goto(`${admin.stack.url}/console/batches`)
+    await page.getByRole('row').getByText('7 of 8').waitFor()
+    await look(page, 'batches-dark')
+    await page.emulateMedia({ colorScheme: 'light' })
+    await look(page, 'batches')
+    await page.goto(`${admin.stack.url}/console/jobs`)
+    await page.getByText('7 of 8 done').waitFor()
+    expect(await page.getByRole('table', { name: 'Jobs' }).getByRole('row').count()).toBe(2)
+    await page.getByRole('table', { name: 'Jobs' }).getByRole('link').click()
+    await page.getByRole('link', { name: 'Open the batch' }).click()
+    await page.getByRole('button', { name: /^Cancel batch_/ }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel', exact: true }).last().click()
+    await page.locator('.title .status.cancelled').waitFor()
+    await page.getByText('batch_cancelled').waitFor()
+    expect((await saved('Download results (JSONL)')).trim().split('\n')).toHaveLength(8)
+    await page.context().close()
+  })
+
+  it('name the problems of a file, and fit a narrow width', async () => {
+    const page = await open({ viewport: NARROW })
+    await create(page, ['{"custom_id": "a"}'])
+    await page.getByText(/Line 1/).waitFor()
+    await page.goto(`${admin.stack.url}/console/batches`)
+    await page.getByRole('row').getByRole('link').first().waitFor()
+    await look(page, 'batches-narrow')
+    await page.getByRole('row').getByRole('link').first().click()
+    await page.getByRole('heading', { name: 'Progress' }).waitFor()
+    await look(page, 'batch-narrow')
+    await page.context().close()
+  })
+
+  it('log no errors and send no requests to other hosts', () => {
+    expect(faults.filter((fault) => !fault.includes('400'))).toEqual([])
+  })
+})
