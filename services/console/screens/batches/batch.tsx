@@ -125,7 +125,7 @@ function Progress({ batch }: { readonly batch: Batch }) {
       <h2>Progress</h2>
       <BatchBar batch={batch} />
       <p class="dim" aria-live="polite">
-        {texts.join(', ') || (isRunning ? 'An estimate appears after the first five requests.' : endText(batch))}
+        {texts.join(', ') || (isRunning ? 'An estimate appears after the first five requests.' : `Ended ${endText(batch)}`)}
       </p>
       {waiting_for && <p class="note">{waiting_for}</p>}
       <p>
