@@ -1,16 +1,8 @@
 import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import {
-  ApiFailure,
-  type Batch,
-  download,
-  fetchApi,
-  fetchJson,
-  isOperator,
-  messageOf,
-} from '#services/console/api/client.ts'
+import { ApiFailure, type Batch, fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { dateTimeText } from '#services/console/api/clock.ts'
-import { Confirm, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
+import { Confirm, download, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { BatchBar, endText, rateText } from './batches.tsx'
 
@@ -125,7 +117,8 @@ function Progress({ batch }: { readonly batch: Batch }) {
       <h2>Progress</h2>
       <BatchBar batch={batch} />
       <p class="dim" aria-live="polite">
-        {texts.join(', ') || (isRunning ? 'An estimate appears after the first five requests.' : `Ended ${endText(batch)}`)}
+        {texts.join(', ') ||
+          (isRunning ? 'An estimate appears after the first five requests.' : `Ended ${endText(batch)}`)}
       </p>
       {waiting_for && <p class="note">{waiting_for}</p>}
       <p>
