@@ -67,7 +67,7 @@ function guessAll(texts: readonly string[]): number {
  * documents.
  *
  * @param vectors Vectors of the documents, then that of the query.
- * @throws ServiceError `upstream_error`
+ * @throws ServiceError `upstream_error` if a vector is missing or has another length
  */
 function* rank(vectors: readonly string[]): Generator<undefined, RankedDocument[]> {
   const query = unitOf(vectors.at(-1) ?? '')

@@ -9,7 +9,10 @@ export interface SharedKey {
   readonly key: Buffer
 }
 
-/** Returns the keys that sign the webhooks of a project, at least one. @throws If they cannot be read now */
+/**
+ * Returns the keys that sign the webhooks of a project, at least one. @throws Error if the keys cannot be read at the
+ * moment
+ */
 export type SigningKeys = (project: string) => Promise<readonly Buffer[]>
 
 /**

@@ -166,7 +166,8 @@ export class WebhookSender {
   }
 
   /**
-   * Returns the keys that sign the message. Undefined if they cannot be read now. An unsigned message is never sent.
+   * Returns the keys that sign the message. Undefined if the keys cannot be read at the moment. An unsigned message is
+   * never sent.
    */
   async #keysOf({ id, tenant }: WebhookDelivery): Promise<readonly Buffer[] | undefined> {
     try {

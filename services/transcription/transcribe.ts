@@ -48,7 +48,7 @@ export interface Workbench {
  * Transcribes or translates one request: checks the audio, then calls the model. If the model fails before any output, then its fallbacks are called
  * in order. If requested, the segments get speakers.
  *
- * @throws ServiceError
+ * @throws ServiceError as the engine
  */
 export async function* runTranscription(
   bench: Workbench,

@@ -20,7 +20,7 @@ export interface Blobs {
    * Opens a stream over a blob. The caller must read the stream to its end or destroy it.
    *
    * @param range Bytes from `start` to before `end`. Default: all
-   * @throws ServiceError `not_found`
+   * @throws ServiceError `not_found` if the blob is missing
    */
   open(key: string, range?: { readonly start: number; readonly end: number }): Promise<Readable>
   size(key: string): Promise<number>

@@ -46,7 +46,7 @@ export interface Broker {
    * Adds an object to a queue without serialization. Undefined unless all consumers run in this process. The object must not be changed afterwards.
    * The queue stays bounded.
    *
-   * @param bytes Approximate memory of the object. @throws ServiceError `overloaded`
+   * @param bytes Approximate memory of the object. @throws ServiceError `overloaded` if the queue is full
    */
   enqueueLocal?(queue: string, payload: object, bytes: number): void
 

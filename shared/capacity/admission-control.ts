@@ -310,8 +310,10 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   }
 
   /**
-   * Admits a job or rejects it. @param ahead Number of jobs that would run before this job @throws ServiceError
-   * `overloaded`
+   * Admits a job or rejects it.
+   *
+   * @param ahead Number of jobs that would run before this job
+   * @throws ServiceError `overloaded` if the job would not start within its start timeout
    */
   admit(asked: AdmissionRequest, ahead: number): void {
     if (ahead === 0) return

@@ -85,7 +85,7 @@ export interface BudgetReservation {
    * @param entered Resolves when the cost is in the ledger
    */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /** Ends this reservation, because the stored durable job now reserves {@link nanos}. */
+  /** Ends this reservation, because from now on the stored durable job reserves {@link nanos}. */
   handOver(): void
   release(): void
 }

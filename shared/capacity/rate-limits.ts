@@ -253,7 +253,7 @@ export class RateLimits implements RunningLimits {
    * admitted if this ingress runs no other call of the key. At most one call per ingress can therefore exceed the limit.
    *
    * @returns A function to call once, with the number of tokens used (0 if the call did not run)
-   * @throws ServiceError `token_limit_exceeded`
+   * @throws ServiceError `token_limit_exceeded` if the tokens exceed the limit
    */
   async reserveTokens(key: KeyOf, tokens: number): Promise<(used: number) => void> {
     const uses = this.#usesOf(key).filter(({ kind }) => kind === 'tokens')

@@ -115,7 +115,7 @@ interface DataDirectories {
  * Refuses to start if data cannot be written. DATA_DIR is not checked if this process runs a single role and BLOB_DIR is elsewhere, because the role
  * may not need DATA_DIR.
  *
- * @throws ConfigError
+ * @throws ConfigError if a checked directory is not writable
  */
 export function requireDirectories({ dataDir, blobDir }: DataDirectories, isWhole: boolean): void {
   const isInside = !relative(dataDir, blobDir).startsWith('..')

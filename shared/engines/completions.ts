@@ -51,7 +51,7 @@ export function choicesOf({ n, turns, completion }: GenerateRequest): number {
 /**
  * Generates a completion. If the engine accepts one prompt per call, then the calls run one after the other, and their events form one answer.
  *
- * @throws ServiceError
+ * @throws ServiceError as the engine
  */
 export function complete(
   engine: ChatEngine,

@@ -29,7 +29,12 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
     this.#open = open
   }
 
-  /** Returns the engine of a model, and opens it if necessary. @param name Id of a model, or an alias. @throws ServiceError `model_not_found` */
+  /**
+   * Returns the engine of a model, and opens it if necessary.
+   *
+   * @param name Id or alias of a model
+   * @throws ServiceError `model_not_found` if there is no such model
+   */
   get(name: string): Engine {
     const model = this.#models.find(name) ?? throwUnknown(name)
     const known = this.#opened.get(model.id)

@@ -25,8 +25,8 @@ export function requiredOf(schema: Schema): Set<string> {
 }
 
 /**
- * Returns the schema of a property. Undefined if the schema lists no such property. Names of prototype members, such as
- * `constructor`, are handled correctly.
+ * Returns the schema of a property. Undefined if the schema lists no such property. A name of a prototype member, such
+ * as `constructor`, is found only if the schema lists it.
  */
 export function propertyOf(schema: Schema, name: string): unknown {
   return isSchema(schema.properties) && Object.hasOwn(schema.properties, name) ? schema.properties[name] : undefined

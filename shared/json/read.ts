@@ -325,7 +325,7 @@ const VALUES_MAX = 400_000
  *
  * @param valuesMax Maximum number of values. Default: that of a request
  * @returns Approximate number of values
- * @throws ServiceError `invalid_request`
+ * @throws ServiceError `invalid_request` if the text exceeds a limit
  */
 export function* refuseShape(json: Buffer, valuesMax = VALUES_MAX): Generator<undefined, number> {
   let depth = 0

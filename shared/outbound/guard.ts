@@ -38,7 +38,7 @@ const PRIVATE_NAME = /(^|\.)(localhost|local|internal|home\.arpa)$/
  * 2. The port is 80, 443 or at least 1024.
  * 3. The host is neither a private name nor an address that is not public.
  *
- * @throws ServiceError `invalid_value`
+ * @throws ServiceError `invalid_value` for any other URL
  */
 export function checkUrl(text: string, policy: OutboundPolicy, param: string | null = null): URL {
   const refuse = (message: string) => new ServiceError('invalid_value', message, { param })

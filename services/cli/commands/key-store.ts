@@ -108,7 +108,10 @@ export async function endpointsOf({ values, config }: Invocation): Promise<strin
   throw unknownName('--endpoints', unknown, 'endpoint', known)
 }
 
-/** Returns the value of `--models` as model ids. Aliases are resolved, because permissions are checked by id. @throws CommandError */
+/**
+ * Returns the value of `--models` as model ids. Aliases are resolved, because permissions are checked by id. @throws CommandError for a model that is
+ * not in the catalogue
+ */
 export async function modelsOf({ values, config }: Invocation): Promise<string[] | undefined> {
   const names = values.parts('models')
   if (!names) return undefined

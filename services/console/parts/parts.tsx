@@ -358,8 +358,8 @@ function lineOf(values: readonly number[], most: number, samples: number): strin
 }
 
 /**
- * Calls `round` now and at an interval while the page is visible. While a round is in progress, the next one is
- * skipped.
+ * Calls `round` now and at an interval while the page is visible. While a call of `round` is in progress, the next call
+ * is skipped.
  */
 export function usePoll(
   everyMs: number,

@@ -75,7 +75,7 @@ export async function redriveDeadLetter(context: IngressContext, call: Call): Pr
 /**
  * DELETE /v1/admin/dead-letters/{id}: discards a dead letter. Afterwards, lists and bulk redrives leave it out.
  *
- * @throws ServiceError `not_found`
+ * @throws ServiceError `not_found` if the queue has no such dead letter
  */
 export async function discardDeadLetter(context: IngressContext, call: Call): Promise<void> {
   const letter = await findLetter(context, call)

@@ -225,7 +225,7 @@ export async function listPauses({ pauses }: IngressContext, call: Call): Promis
 /**
  * POST /v1/admin/models/{id}/pause: no more jobs of the model are started.
  *
- * @throws ServiceError `model_not_found`
+ * @throws ServiceError `model_not_found` if the catalogue has no such model
  */
 export async function pauseModel(context: IngressContext, call: Call): Promise<void> {
   await change(context, call, modelIn(context, call), true)
@@ -238,7 +238,7 @@ export async function resumeModel(context: IngressContext, call: Call): Promise<
 /**
  * POST /v1/admin/pools/{pool}/pause: no more jobs of the pool are started.
  *
- * @throws ServiceError `not_found`
+ * @throws ServiceError `not_found` if there is no such pool
  */
 export async function pausePool(context: IngressContext, call: Call): Promise<void> {
   await change(context, call, poolIn(call), true)

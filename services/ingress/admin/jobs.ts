@@ -107,7 +107,7 @@ function isAsked(job: DurableJob, { tenant, pool, model, sinceMs = 0 }: Operator
  * Converts the filters to a store query. Several statuses share one state in the store, so `isWanted` filters the
  * result by status.
  *
- * @throws ServiceError `invalid_value`
+ * @throws ServiceError `invalid_value` for an unknown status or project
  */
 function filterOf(context: IngressContext, { project, pool, model, status, since }: JobFilter) {
   const statuses = status?.split(',').map((one) => one.trim())

@@ -187,7 +187,7 @@ function endOf(expiresAt: number | null | undefined): number | undefined {
  * Prevents privilege escalation: refuses rights that the key of the call does not have.
  *
  * @param before Rights that the changed key already has and may keep
- * @throws ServiceError `permission_denied`
+ * @throws ServiceError `permission_denied` with the missing right
  */
 function requireDelegable({ key }: Call, given: Permissions, before?: Permissions): void {
   const missing = missingPermission(key, given, before)
@@ -221,7 +221,7 @@ export function authorOf({ key }: Call): string {
 /**
  * Refuses unknown fields, also in `limits`. Otherwise a misspelt limit would be ignored without an error.
  *
- * @throws ServiceError `unsupported_parameter`
+ * @throws ServiceError `unsupported_parameter` with the name of the unknown field
  */
 export function checkFields(schema: z.ZodObject, body: unknown): void {
   refuseUnknown(schema, body)

@@ -80,7 +80,7 @@ export async function retrieveBatch(context: IngressContext, call: Call): Promis
 /**
  * POST /v1/batches/{id}/cancel: cancels a batch. Results of requests that have ended are written to its files.
  *
- * @throws ServiceError `job_already_finished`
+ * @throws ServiceError `job_already_finished` if the batch has ended
  */
 export async function cancelBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await findBatch(context, call, BATCHES, 'batch_')

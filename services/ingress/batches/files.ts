@@ -219,7 +219,7 @@ interface BatchInput {
  * Counts the input of a batch as a file of its project. The row of the file is deleted when the batch completes, or
  * when its job is deleted or expires.
  *
- * @throws ServiceError `insufficient_quota`
+ * @throws ServiceError `insufficient_quota` if the project has the maximum number of files and batches
  */
 export async function countInput(
   context: IngressContext,

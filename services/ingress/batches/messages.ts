@@ -85,7 +85,7 @@ export async function cancelMessageBatch(context: IngressContext, call: Call): P
 /**
  * GET /v1/messages/batches/{id}/results: one line per request, in order.
  *
- * @throws ServiceError `job_not_finished`
+ * @throws ServiceError `job_not_finished` if the batch has not ended
  */
 export async function messageBatchResults(context: IngressContext, call: Call): Promise<void> {
   const job = await find(context, call)

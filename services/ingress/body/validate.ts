@@ -322,7 +322,7 @@ function wellFormedObject(object: object, depth: number): object {
  * upstream.
  *
  * @param path Prefix of the field name in the error, such as `webhook.`
- * @throws ServiceError `unsupported_parameter`
+ * @throws ServiceError `unsupported_parameter` with the name of the unknown field
  */
 export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): void {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) return

@@ -256,7 +256,7 @@ export function authenticate({ headers }: Pick<IncomingMessage, 'headers'>, keys
 
 /**
  * @param scope Scope that the key must have. The endpoints that a key may call are checked unless the scope is `admin`.
- * @throws ServiceError `permission_denied`
+ * @throws ServiceError `permission_denied` if the key lacks the scope or the endpoint
  */
 export function authorize(key: ApiKey, path: string, scope: KeyScope | 'any' = 'calls'): void {
   if (scope !== 'any' && !hasScope(key, scope)) throw lacksScope(scope)

@@ -299,7 +299,7 @@ export interface Reply {
    * Sends bytes while they are read. If no length is given, then the answer ends with the source. The source is always
    * read to its end or destroyed.
    *
-   * @throws ServiceError `slow_reader`
+   * @throws ServiceError `slow_reader` if the caller does not read the answer in time
    */
   bytes(source: Readable, head: { readonly type: string; readonly length?: number }): Promise<void>
   /** Ends the call, writes its log line and updates the metrics. Further calls of this method have no effect. */

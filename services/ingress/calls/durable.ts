@@ -190,7 +190,8 @@ async function sendRecorded(
  * Creates a job, or finds the job that an equal call created with the same idempotency key (docs/internals/protocol.md,
  * Idempotency). Afterwards, the memory reserved for the body is released.
  *
- * @throws ServiceError `idempotency_key_reused`. `result_expired` if the found job was deleted. `overloaded`
+ * @throws ServiceError `idempotency_key_reused` if another call used the key. `result_expired` if the found job was
+ * deleted. `overloaded` if the store is unreachable
  */
 export async function createJob(
   context: IngressContext,

@@ -187,7 +187,7 @@ export function jobNotFound(id: string): ServiceError {
 /**
  * Returns the job in the path, if it belongs to the project of the caller.
  *
- * @throws ServiceError `job_not_found`
+ * @throws ServiceError `job_not_found` if the project has no such job
  */
 export function findJob(jobs: DurableJobs, call: Call): Promise<DurableJob> {
   return jobs.get(projectIdOf(call.key), jobIdOf(call))

@@ -66,7 +66,7 @@ export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'
  * Reads an `Idempotency-Key` header: 1 to 255 visible ASCII characters, with or without quotes
  * (docs/internals/protocol.md, Idempotency).
  *
- * @throws ServiceError `invalid_request`
+ * @throws ServiceError `invalid_request` for any other value
  */
 export function readIdempotencyKey(header: string | string[] | undefined): string | undefined {
   if (header === undefined) return undefined
@@ -248,7 +248,7 @@ export class JobOptions {
   /**
    * Refuses unknown `x-job-` headers, which would otherwise be ignored without an error.
    *
-   * @throws ServiceError `unsupported_parameter`
+   * @throws ServiceError `unsupported_parameter` with the name of the header
    */
   refuseUnknownHeaders(): void {
     for (const name of Object.keys(this.#headers)) {

@@ -46,7 +46,7 @@ export const embeddings: JobEndpoint = {
  * Refuses inputs that certainly have more tokens than the limit. The ingress has no tokenizer, so it computes only a
  * lower bound from the bytes. The worker counts exactly.
  *
- * @throws ServiceError
+ * @throws ServiceError if an input or the sum of all inputs is too long
  */
 export function requireShort(inputs: readonly EmbedInput[], { limits, engine }: ModelConfig): void {
   // The tokenizer of the local model server counts a word of any length as one token, so the bytes give no lower bound.

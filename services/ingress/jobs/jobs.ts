@@ -145,7 +145,7 @@ export async function cancelJob(context: IngressContext, call: Call): Promise<vo
 /**
  * POST /v1/jobs/{id}/redrive: runs a failed, cancelled or expired job again as a new job.
  *
- * @throws ServiceError `job_not_finished`
+ * @throws ServiceError `job_not_finished` if the job has not ended
  */
 export async function redriveJob(context: IngressContext, call: Call): Promise<void> {
   await runAgain(context, call, 'redrive')
@@ -154,7 +154,7 @@ export async function redriveJob(context: IngressContext, call: Call): Promise<v
 /**
  * POST /v1/jobs/{id}/replay: runs a composed job again from its recorded steps, as a new job.
  *
- * @throws ServiceError `job_not_finished`
+ * @throws ServiceError `job_not_finished` if the job has not ended
  */
 export async function replayJob(context: IngressContext, call: Call): Promise<void> {
   await runAgain(context, call, 'replay')

@@ -27,8 +27,7 @@ export async function fetchTermCounts(
 }
 
 /**
- * @param signals Two abort signals. If `soft` aborts, then the call returns null, as after a timeout. If `hard` aborts, then the call
- * throws.
+ * @param signals Two abort signals. If `soft` aborts, then the function returns null, as after a timeout. If `hard` aborts, then the function throws.
  */
 async function countInTime(
   backend: SearchBackend,

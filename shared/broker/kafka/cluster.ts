@@ -26,7 +26,7 @@ const PROBE_INTERVAL_MS = 250
 /** Minimum time between two metadata requests, in ms. Callers within this time share the pending request. */
 const REFRESH_INTERVAL_MS = 100
 const GROUP_KEY_TYPE = 0
-/** Interval of metadata requests without failures, in ms. Only these requests detect the deletion of a topic without consumers. */
+/** Interval of metadata requests while no request fails, in ms. Only these requests detect the deletion of a topic without consumers. */
 const WATCH_INTERVAL_MS = 5_000
 const FORMER_IDS_MAX = 16
 

@@ -39,7 +39,7 @@ export interface Tokens {
    * Returns the text of token ids. Bytes that are not valid UTF-8 become U+FFFD.
    *
    * @param pathOf Returns the path of an unknown id by its position, such as `input[2][5]`
-   * @throws ServiceError `invalid_value`
+   * @throws ServiceError `invalid_value` for an unknown id
    */
   decode(ids: readonly number[], pathOf: (place: number) => string): string
 }

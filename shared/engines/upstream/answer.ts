@@ -119,7 +119,7 @@ function inPieces(events: readonly GenerateEvent[]): readonly GenerateEvent[] {
  * Rejects an event that is too large for a broker record. Ids, names and signatures cannot be split.
  *
  * @returns Size of the event
- * @throws ServiceError `upstream_error`
+ * @throws ServiceError `upstream_error` if such a field is too large
  */
 function requireRecordSize(event: GenerateEvent, model: string): number {
   const size = sizeOf(event)

@@ -95,7 +95,7 @@ export class Sender {
   /**
    * Sends a new job, or adds it to the fair queue. Resolves when the broker has the record, or at once if the job has to wait.
    *
-   * @throws ServiceError `overloaded`
+   * @throws ServiceError `overloaded` if a queue is full or the broker is unreachable
    */
   async accept(job: AttachedJob, { body, heldBytes }: Pick<NewAttachedJob, 'body' | 'heldBytes'>): Promise<void> {
     const { broker, blobs } = this.#options

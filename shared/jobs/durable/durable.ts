@@ -287,7 +287,7 @@ export class DurableJobs {
    * Waits until a job has ended or `signal` aborts, and returns the job.
    *
    * @param pollMsMax See {@link follow}
-   * @throws ServiceError `job_not_found`
+   * @throws ServiceError `job_not_found` if the project has no such job
    */
   async waitForEnd(scope: Scope, id: string, signal: AbortSignal, pollMsMax?: number): Promise<DurableJob> {
     return (await this.waitForResult(scope, id, signal, { pollMsMax })).job

@@ -266,7 +266,7 @@ function unknownPart({ value }: Unknown, param: string, context: TurnContext): N
  * Refuses addresses inside a part of an unknown type, such as `video_url`. An upstream would fetch them from inside the
  * operator's network (SSRF). The setting `REMOTE_IMAGES` covers only images. Data URLs are allowed.
  *
- * @throws ServiceError `unsupported_value`
+ * @throws ServiceError `unsupported_value` if the value contains such an address
  */
 function refuseAddresses(value: unknown, param: string): void {
   if (typeof value === 'string' && ADDRESS.test(value)) {

@@ -276,7 +276,7 @@ export function requireCapacity(items: readonly ConversationItem[], param: strin
  * Reserves the size of items in the project's quota of stored bytes. The result must be disposed. Output of responses
  * is stored even beyond the quota.
  *
- * @throws ServiceError `insufficient_quota`
+ * @throws ServiceError `insufficient_quota` if the items exceed the quota
  */
 export async function storeItems(
   { storage }: IngressContext,

@@ -153,7 +153,7 @@ export class ClassicConsumer implements QueueConsumer {
     })
     this.#consumer = consumer
     this.#unplaced = await unplaced(this.#admin, this.#topic)
-    // For these partitions the group has no position, for example because the topic was deleted. Known offsets may belong to other records now.
+    // For these partitions the group has no position, for example because the topic was deleted. The known offsets may then belong to other records.
     for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()
