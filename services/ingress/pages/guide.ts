@@ -47,6 +47,7 @@ const PARTS: readonly Part[] = [
   }),
   part('Operate', 'operate', {
     operations: 'Run a fleet',
+    kubernetes: 'Kubernetes',
     'three-machines': 'Three machines',
     monitoring: 'Monitoring',
     incidents: 'Incidents',

@@ -1,0 +1,175 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { homedir, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
+import { parse, parseAllDocuments, stringify } from 'yaml'
+import { z } from 'zod'
+import { ROLES } from '#services/services.ts'
+import { parseConfig } from '#shared/config/config.ts'
+import { loadModels } from '#shared/models/models.ts'
+import { graceSecondsMin, strangeVariables } from './variables.ts'
+
+/*
+ * The Helm chart: its settings exist, and a rendered Deployment is valid for Sluice. Rendering needs the program `helm`, for example from
+ * `go install helm.sh/helm/v3/cmd/helm@latest`. The Kubernetes API is stated, because a helm from `go install` assumes version 1.20.
+ */
+
+const CHART = 'deploy/helm/sluice'
+const EXAMPLES = readdirSync('deploy/helm/examples').map((name) => join('deploy/helm/examples', name))
+const PATH = [process.env.PATH, join(homedir(), 'go/bin')].join(':')
+const hasHelm = spawnSync('helm', ['version'], { env: { PATH } }).status === 0
+
+const Container = z.object({
+  args: z.array(z.string()),
+  env: z.array(z.object({ name: z.string(), value: z.string().optional() })),
+  ports: z.array(z.object({ name: z.string(), containerPort: z.number() })),
+  livenessProbe: z.object({ httpGet: z.object({ path: z.literal('/healthz'), port: z.literal('metrics') }) }),
+  readinessProbe: z.object({ httpGet: z.object({ path: z.literal('/readyz'), port: z.literal('metrics') }) }),
+  securityContext: z.object({
+    readOnlyRootFilesystem: z.literal(true),
+    allowPrivilegeEscalation: z.literal(false),
+    capabilities: z.object({ drop: z.tuple([z.literal('ALL')]) }),
+  }),
+  volumeMounts: z.array(z.object({ name: z.string(), mountPath: z.string() })),
+})
+const PodTemplate = z.object({
+  metadata: z.object({ labels: z.record(z.string(), z.string()) }),
+  spec: z.object({
+    terminationGracePeriodSeconds: z.number(),
+    securityContext: z.object({ runAsNonRoot: z.literal(true) }),
+    containers: z.tuple([Container]),
+    volumes: z.array(z.object({ name: z.string() })),
+  }),
+})
+const Resource = z.looseObject({
+  kind: z.string(),
+  metadata: z.object({ name: z.string() }),
+  spec: z.record(z.string(), z.unknown()).optional(),
+})
+
+const fileOf = (path: string) => z.record(z.string(), z.unknown()).parse(parse(readFileSync(path, 'utf8')))
+const Values = z.object({
+  settings: z.record(z.string(), z.unknown()).default({}),
+  secretKeys: z.record(z.string(), z.unknown()).default({}),
+  models: z.array(z.unknown()).default([]),
+  roles: z.record(z.string(), z.object({ settings: z.record(z.string(), z.unknown()).default({}) })).default({}),
+})
+
+describe('the Helm chart', () => {
+  it('sets only settings that exist', () => {
+    const helpers = readFileSync(join(CHART, 'templates/_helpers.tpl'), 'utf8')
+    const names = [...helpers.matchAll(/"([A-Z][A-Z0-9_]+)"/g)].map(([, name = '']) => name)
+    expect(names).toContain('KAFKA_SSL_CA')
+    for (const path of [join(CHART, 'values.yaml'), ...EXAMPLES]) {
+      const { settings, secretKeys, roles } = Values.parse(fileOf(path))
+      const own = Object.values(roles).flatMap((role) => Object.keys(role.settings))
+      names.push(...Object.keys(settings), ...Object.keys(secretKeys), ...own)
+    }
+    expect(strangeVariables(names)).toEqual([])
+  })
+
+  it('has every role, in its values and their schema', () => {
+    const Schema = z.object({
+      properties: z.object({ roles: z.object({ properties: z.record(z.string(), z.unknown()) }) }),
+    })
+    const schema = Schema.parse(JSON.parse(readFileSync(join(CHART, 'values.schema.json'), 'utf8')))
+    expect(Object.keys(schema.properties.roles.properties).sort()).toEqual([...ROLES].sort())
+    expect(Object.keys(Values.parse(fileOf(join(CHART, 'values.yaml'))).roles).sort()).toEqual([...ROLES].sort())
+  })
+
+  it('has models that a worker accepts, in its values and in each example', () => {
+    const models = [join(CHART, 'values.yaml'), ...EXAMPLES].flatMap((path) => Values.parse(fileOf(path)).models)
+    const directory = mkdtempSync(join(tmpdir(), 'sluice-chart-'))
+    onTestFinished(() => rmSync(directory, { recursive: true }))
+    const file = join(directory, 'models.yaml')
+    writeFileSync(file, stringify({ models }))
+    expect(loadModels(file).models.map(({ id }) => id)).toEqual(['echo-1', 'gpt-5-mini', 'qwen3-8b'])
+  })
+})
+
+describe.skipIf(!hasHelm)('the rendered Helm chart (needs helm in PATH)', () => {
+  it.each(EXAMPLES)('has valid Deployments with %s', (example) => {
+    const resources = rendered(['--values', example])
+    const deployments = resources.filter(({ kind }) => kind === 'Deployment')
+    expect(deployments.length).toBeGreaterThanOrEqual(3)
+    for (const { metadata, spec } of deployments) checkDeployment(metadata.name, PodTemplate.parse(spec?.template))
+  })
+
+  it('has valid Deployments with the values of the guide, and with every role', () => {
+    const guide = readFileSync('docs/operate/kubernetes.md', 'utf8')
+    const values = /<<'END'\n([\s\S]*?)\nEND\n/.exec(guide)?.[1] ?? ''
+    const all = ROLES.flatMap((role) => ['--set', `roles.${role}.enabled=true`])
+    const deployments = rendered(['--values', '-', ...all], values).filter(({ kind }) => kind === 'Deployment')
+    expect(deployments.map(({ metadata }) => metadata.name).sort()).toEqual(
+      ROLES.map((role) => `sluice-${role}`).sort(),
+    )
+    for (const { metadata, spec } of deployments) checkDeployment(metadata.name, PodTemplate.parse(spec?.template))
+  })
+
+  it('gives a pod the time of a longer drain', () => {
+    const set = ['--values', EXAMPLES[0] ?? '', '--set', 'drain.drainMs=600500,drain.noticeMs=20000']
+    const [ingress] = rendered(set).filter(
+      ({ metadata, kind }) => kind === 'Deployment' && /ingress$/.test(metadata.name),
+    )
+    const template = PodTemplate.parse(ingress?.spec?.template)
+    expect(template.spec.terminationGracePeriodSeconds).toBe(631)
+  })
+
+  it('leaves the number of replicas to the autoscaler', () => {
+    const set = ['--values', EXAMPLES[0] ?? '', '--set', 'roles.inference.autoscaling.kind=keda']
+    const resources = rendered(set)
+    const named = resources.filter(({ metadata }) => metadata.name === 'sluice-inference')
+    expect(named.find(({ kind }) => kind === 'Deployment')?.spec).not.toHaveProperty('replicas')
+    expect(named.map(({ kind }) => kind)).toContain('ScaledObject')
+  })
+
+  it.each([
+    ['kafka.brokers is empty', 'kafka.brokers='],
+    ['kafka', 'kafka.brokers=broker-without-port'],
+    ['no store of blobs', 'blobs.volume.create=false'],
+    ['autoscaling', 'roles.ingress.autoscaling.kind=keda'],
+    ['replica', 'roles.ingress.replica=3'],
+  ])('refuses wrong values and names the problem: %s', (problem, set) => {
+    const args = ['template', 'sluice', CHART, '--kube-version', '1.33.0', '--values', EXAMPLES[0] ?? '', '--set', set]
+    const { status, stderr } = spawnSync('helm', args, { env: { PATH }, encoding: 'utf8' })
+    expect(status).not.toBe(0)
+    expect(stderr).toContain(problem)
+  })
+
+  it('passes helm lint', () => {
+    execFileSync('helm', ['lint', '--strict', CHART, '--values', EXAMPLES[0] ?? ''], { env: { PATH } })
+  })
+})
+
+function rendered(args: readonly string[], input = ''): z.infer<typeof Resource>[] {
+  const command = ['template', 'sluice', CHART, '--namespace', 'sluice', '--kube-version', '1.33.0', ...args]
+  const text = execFileSync('helm', command, { env: { PATH }, input, encoding: 'utf8' })
+  return parseAllDocuments(text)
+    .map((document) => document.toJS())
+    .filter((document) => document !== null)
+    .map((document) => Resource.parse(document))
+}
+
+function checkDeployment(name: string, { metadata, spec }: z.infer<typeof PodTemplate>): void {
+  const [container] = spec.containers
+  const role = metadata.labels['app.kubernetes.io/component']
+  expect(container.args, name).toEqual([role])
+  const settings = Object.fromEntries(container.env.map(({ name, value = '' }) => [name, value]))
+  expect(strangeVariables(Object.keys(settings)), name).toEqual([])
+  expect(validated(settings), name).toMatchObject({ metricsPort: 8081 })
+  expect(container.ports, name).toContainEqual({ name: 'metrics', containerPort: 8081 })
+  const own = role === 'ingress' ? settings : { ...settings, DRAIN_NOTICE_MS: '0' }
+  expect(spec.terminationGracePeriodSeconds, name).toBeGreaterThanOrEqual(graceSecondsMin(own))
+  const volumes = new Set(spec.volumes.map(({ name }) => name))
+  expect(
+    container.volumeMounts.filter((mount) => !volumes.has(mount.name)),
+    name,
+  ).toEqual([])
+}
+
+/** Parses the settings. Files and credentials of Kafka are left out, because they exist in the cluster only. */
+function validated(settings: Record<string, string>) {
+  const isAbsent = (name: string) => /^KAFKA_(SSL|SASL)_/.test(name) || name === 'DATABASE_URL'
+  return parseConfig(Object.fromEntries(Object.entries(settings).filter(([name]) => !isAbsent(name))))
+}
