@@ -106,8 +106,13 @@ export class CallLog {
     const { status, durationMs, headers = {} } = this.#end
     const endedAtMs = Date.now()
     const row: RequestRow = {
-      ...{ id: this.requestId, project, keyId, endedAtMs, startedAtMs: endedAtMs - Math.round(durationMs) },
-      ...this.#handled,
+      id: this.requestId,
+      startedAtMs: endedAtMs - Math.round(durationMs),
+      endedAtMs,
+      project,
+      keyId,
+      endpoint: this.#handled.endpoint,
+      kind: this.#handled.kind,
       model: facts.model ?? null,
       worker: facts.worker ?? null,
       status: typeof status === 'number' ? status : CANCELLED_STATUS,

@@ -31,13 +31,14 @@ const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8
 /**
  * Planner settings. Every statement finds its rows by an index, so one cached generic plan serves all parameters. Sequential scans and large joins
- * are disabled, so that a plan made while a table was empty also uses the indexes. JIT is disabled, because the high estimated cost of disabled scans
- * would trigger it.
+ * are disabled, so that a plan made while a table was empty also uses the indexes. A bitmap scan would read and sort all rows of a value that is far
+ * more frequent than the average. JIT is disabled, because the high estimated cost of disabled scans would trigger it.
  */
 export const PLAN: Settings = {
   enable_seqscan: 'off',
   enable_hashjoin: 'off',
   enable_mergejoin: 'off',
+  enable_bitmapscan: 'off',
   jit: 'off',
   plan_cache_mode: 'force_generic_plan',
 }

@@ -109,7 +109,7 @@ export class SqlRequests implements RequestLog {
 
   async list(query: RequestQuery): Promise<RequestPage> {
     const limit = Math.min(query.limit, REQUESTS_MAX)
-    const list = listOf(query, this.#db.isShared)
+    const list = requestsToScan(query, this.#db.isShared)
     const found = await this.#db.run(list.page, { ...list.params, limit: limit + 1 })
     const rows = found.slice(0, limit)
     if (found.length > limit) return { rows: rows.map(rowOf), next: cursorOf(rows.at(-1)) }
@@ -175,8 +175,12 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
   return { indexed, others }
 }
 
-/** @param isShared Whether the database is Postgres */
-function listOf(query: RequestQuery, isShared: boolean) {
+/**
+ * The statements of a page: the page itself, and the end of its scan if some filters have no index.
+ *
+ * @param isShared Whether the database is Postgres
+ */
+export function requestsToScan(query: RequestQuery, isShared: boolean) {
   const { indexed, others } = conditionsOf(query)
   // Failed calls of one project have an index of their own. For any other pair, only the first condition selects the index.
   const taken =

@@ -219,7 +219,10 @@ class SqliteDatabase implements SqlDatabase {
 
   async writeRows({ sqlite, isTransient }: Write, _name: string, rows: readonly Params[]): Promise<void> {
     await this.#write(() => {
-      for (const sql of sqlite) for (const row of rows) this.#all(sql, row)
+      for (const sql of sqlite) {
+        const { compiled, statement } = this.#prepare(sql)
+        for (const row of rows) statement.run(...valuesOf(compiled, row).map(withoutBoolean))
+      }
     }, isTransient)
   }
 
@@ -256,14 +259,18 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   #all(sql: string, params: Params): Row[] {
+    const { compiled, statement } = this.#prepare(sql)
+    return statement.all(...valuesOf(compiled, params).map(withoutBoolean))
+  }
+
+  #prepare(sql: string): { compiled: Compiled; statement: StatementSync } {
     let prepared = this.#prepared.get(sql)
     if (!prepared) {
       const compiled = compile(sql, '?')
       prepared = { compiled, statement: this.#db.prepare(compiled.sql) }
       this.#prepared.set(sql, prepared)
     }
-    const values = valuesOf(prepared.compiled, params)
-    return prepared.statement.all(...values.map((value) => (typeof value === 'boolean' ? Number(value) : value)))
+    return prepared
   }
 
   #write<T>(work: () => T, isTransient?: boolean): Promise<T> {
@@ -301,6 +308,10 @@ function withTexts(row: Row): Row {
 
 function textOf({ buffer, byteOffset, byteLength }: Uint8Array): string {
   return Buffer.from(buffer, byteOffset, byteLength).toString()
+}
+
+function withoutBoolean(value: Params[string]) {
+  return typeof value === 'boolean' ? Number(value) : value
 }
 
 function returning({ event, data, givesRequest }: Pick<Transition, 'event' | 'data' | 'givesRequest'>): string {
