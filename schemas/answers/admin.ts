@@ -148,6 +148,9 @@ export const PoolListAnswer = z.object({
       draining: Count,
       slots: Count,
       free: Count.describe('Free slots'),
+      full_models: z
+        .array(z.object({ model: z.string(), slots: Count }))
+        .describe('Models that use all of their slots while jobs wait, with these slots'),
       running: Count,
       calls: z.object({ queued: Count, running: Count }).describe('Synchronous calls of this ingress'),
       jobs: z

@@ -9,8 +9,10 @@ export interface PoolFacts {
   readonly slots: number
   readonly free: number
   readonly waiting: number
+  /** Wait of the oldest call or job of normal priority. */
   readonly oldestSeconds: number | undefined
-  readonly fullModels: readonly string[]
+  /** Models that use all of their slots while jobs wait, with these slots. */
+  readonly fullModels: readonly { readonly model: string; readonly slots: number }[]
   /** Whether a configured model or feature needs a worker of this pool. */
   readonly isNeeded: boolean
 }
@@ -129,7 +131,7 @@ function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts,
   const remediation = 'Start more workers, or raise the slots of the pool if the machine has capacity.'
   const backlog = `${queued}, oldest ${durationText(oldestSeconds)}`
   if (free === 0) return [warned('pool', `The pool ${id} is at capacity (${slots} slots): ${backlog}.`, remediation)]
-  const models = fullModels.map((model) => `'${model}'`).join(', ')
+  const models = fullModels.map(({ model, slots: own }) => `'${model}' (${own} of ${own} slots running)`).join(', ')
   const message = `${models} ${fullModels.length === 1 ? 'is' : 'are'} at capacity in the pool ${id}: ${backlog}. Free slots are for other models.`
   return [warned('pool', message, remediation)]
 }

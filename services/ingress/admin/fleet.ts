@@ -55,6 +55,7 @@ async function poolObject(
     draining: workers.filter(({ draining }) => draining).length,
     slots: jobs.presence.slots(pool),
     free: jobs.presence.freeSlots(pool),
+    full_models: fullModels(jobs.presence.peers.values(), pool),
     running: workers.reduce((total, { running }) => total + running, 0),
     calls: { queued: jobs.count(pool, 'queued'), running: jobs.count(pool, 'running') },
     jobs: own ? durableOf(own, sum) : null,
@@ -368,7 +369,9 @@ async function poolFacts(
 ): Promise<PoolFacts> {
   const queued = depth?.filter((row) => row.pool === pool && row.state === 'queued') ?? []
   const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
-  const oldestMs = Math.min(oldestCallMs, ...queued.map(({ oldest_at_ms }) => oldest_at_ms))
+  // Work of low priority, such as the lines of a batch, is expected to wait for long.
+  const urgent = queued.filter(({ priority }) => priority !== 'low')
+  const oldestMs = Math.min(oldestCallMs, ...urgent.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
   // The queue contains attached calls, and possibly records of durable jobs that the store contains too. The larger
   // count is used, because the sum would count jobs twice.
@@ -385,9 +388,17 @@ async function poolFacts(
   }
 }
 
-function fullModels(peers: Iterable<Peer>, pool: PoolName): string[] {
-  const waiting = [...peers].filter(({ role, isSuspected }) => role === pool && !isSuspected)
-  return [...new Set(waiting.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))]
+/** Models of which a worker reports a backlog, with the slots that they have on all workers of the pool. */
+function fullModels(peers: Iterable<Peer>, pool: PoolName): PoolFacts['fullModels'] {
+  const workers = [...peers].filter(({ role, isSuspected }) => role === pool && !isSuspected)
+  const names = new Set(workers.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))
+  const slotsOn = ({ capacity, slots }: Peer, model: string) => {
+    const limits = [...(capacity?.concurrencyLimits ?? [])].filter(
+      ([work]) => work.slice(work.indexOf(' ') + 1) === model,
+    )
+    return limits.length === 0 ? slots : Math.min(slots, Math.max(...limits.map(([, limit]) => limit)))
+  }
+  return [...names].map((model) => ({ model, slots: workers.reduce((sum, one) => sum + slotsOn(one, model), 0) }))
 }
 
 function openCircuitsOf({ jobs }: IngressContext): FleetFacts['failing'] {

@@ -93,19 +93,19 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     ],
   ])('shows that the service returned %s, and recovers when the service responds again', async (_, answer, text) => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
-    await page.getByText('All systems operational.').waitFor()
+    await page.getByText(/^ ?(All systems operational|No problems found)\./).waitFor()
     const isOfService = ({ pathname }: URL) => /^\/(v1|readyz|metrics)/.test(pathname)
     await page.route(isOfService, (route) => route.fulfill(answer))
     await page.getByRole('list', { name: 'Problems' }).getByText(text).waitFor()
     expect(await page.getByText('METRICS_PORT').count()).toBe(0)
     await page.unroute(isOfService)
-    await page.getByText('All systems operational.').waitFor()
+    await page.getByText(/^ ?(All systems operational|No problems found)\./).waitFor()
     await page.context().close()
   })
 
   it('shows a timeout if the service does not respond, and retries the request', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), [])
-    await page.getByText('All systems operational.').waitFor()
+    await page.getByText(/^ ?(All systems operational|No problems found)\./).waitFor()
     await page.clock.install()
     let requests = 0
     await page.route('**/readyz', () => {

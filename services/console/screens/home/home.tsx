@@ -63,7 +63,12 @@ function Problems() {
   if (all.length === 0) {
     // While models are loading, no text is shown here, because the page lists these models below.
     if (preparations.value.length > 0) return null
-    return (
+    const queue = queueText()
+    return queue ? (
+      <p class="note">
+        <Icon name="jobs" /> No problems found. {queue}
+      </p>
+    ) : (
       <p class="note good">
         <Icon name="check" /> All systems operational.
       </p>
@@ -84,6 +89,17 @@ function Problems() {
       ))}
     </ul>
   )
+}
+
+/** Queued work as a sentence, or an empty text. */
+function queueText(): string {
+  const busy = pools.value.filter(({ waiting }) => waiting > 0)
+  const waiting = busy.reduce((sum, pool) => sum + pool.waiting, 0)
+  if (waiting === 0) return ''
+  const oldest = Math.max(0, ...busy.map(({ oldestSeconds = 0 }) => oldestSeconds))
+  const names = busy.map(({ id }) => id).join(', ')
+  const since = oldest >= 1 ? `; the oldest has waited ${durationText(oldest)}` : ''
+  return `${jobs(waiting)} ${waiting === 1 ? 'waits' : 'wait'} for a free slot in ${names}${since}.`
 }
 
 function Fix({ text }: { readonly text: string }) {
@@ -365,6 +381,12 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
           mark={markOf('failed')}
         />
       </dl>
+      {pool.fullModels.map(({ model, slots: own }) => (
+        <p key={model} class="dim">
+          {model}: {own} of {own} slots running,{' '}
+          {(pool.models.find(({ id }) => id === model)?.waiting ?? waiting).toLocaleString()} waiting
+        </p>
+      ))}
       {pool.models.length > 0 && <ByModel pool={pool} title={title} />}
       {workers !== undefined && <p class="dim workers">{workers === 1 ? '1 worker' : `${workers} workers`}</p>}
     </article>

@@ -124,7 +124,7 @@ describe('the fleet findings', () => {
     ['jobs wait for long', { pools: [{ ...pool, free: 0, waiting: 9, oldestSeconds: 90 }] }, ['pool warn']],
     [
       'jobs wait for long for a model at its limit',
-      { pools: [{ ...pool, oldestSeconds: 90, fullModels: ['m'] }] },
+      { pools: [{ ...pool, oldestSeconds: 90, fullModels: [{ model: 'm', slots: 2 }] }] },
       ['pool warn'],
     ],
     ['half of the job quota is used', { durable: { count: 50, max: 100 } }, ['room warn']],
