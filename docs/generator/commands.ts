@@ -1,4 +1,4 @@
-import { COMMANDS } from '#services/cli/commands.ts'
+import { COMMAND_GROUPS, COMMANDS } from '#services/cli/commands.ts'
 import { table } from './table.ts'
 
 /** An option of a help text with a description, which may begin on the next line. */
@@ -10,12 +10,14 @@ const CONTINUATION = /^ {6,}(\S.*)$/
  * several commands share is printed once; later sections link to it.
  */
 export function commandSections(): string {
-  const list = Object.entries(COMMANDS).map(([name, { summary }]) => [`[\`${name}\`](#${name})`, summary])
+  const list = Object.entries(COMMAND_GROUPS).flatMap(([group, commands]) =>
+    Object.entries(commands).map(([name, { summary }]) => [group, `[\`${name}\`](#${name})`, summary]),
+  )
   const printedIn = new Map<string, string>()
   const sections = Object.entries(COMMANDS).map(
     ([name, { help }]) => `### ${name}\n\n${sectionOf(name, help, printedIn)}`,
   )
-  return `${table(['Command', 'Purpose'], list)}\n\n${sections.join('\n')}`
+  return `${table(['Group', 'Command', 'Purpose'], list)}\n\n${sections.join('\n')}`
 }
 
 /** Further paragraphs and examples are left out: `--help` prints them. */

@@ -4,12 +4,15 @@ import packageJson from '../../package.json' with { type: 'json' }
 import { HttpClient } from './client/http.ts'
 import { JobsApi } from './client/jobs-api.ts'
 import { type Command, Values } from './commands/command.ts'
-import { COMMANDS } from './commands.ts'
+import { COMMAND_GROUPS, COMMANDS } from './commands.ts'
 import {
+  asTyped,
   CommandError,
   didYouMean,
   EXIT,
   type ExitCode,
+  FORMATS,
+  type Format,
   formatHelp,
   Output,
   similarNames,
@@ -20,13 +23,17 @@ const GLOBAL_OPTIONS = {
   url: { type: 'string' },
   key: { type: 'string' },
   json: { type: 'boolean' },
+  output: { type: 'string', short: 'o' },
   help: { type: 'boolean', short: 'h' },
 } as const
 
 const GLOBAL_HELP = `Global options, before or after the command:
   --url URL   base URL of the service (default: SLUICE_URL, or http://127.0.0.1:PORT)
   --key KEY   API key (default: SLUICE_API_KEY; other users of this machine can see a --key in the process list)
-  --json      print JSON lines, even on a terminal
+  --json      print JSON lines, even on a terminal; the same as -o json
+  -o, --output FORMAT
+              table, json or csv (default: table on a terminal, otherwise json);
+              csv only for commands that print a list
   -h, --help  show this help
 
 Exit codes:
@@ -78,7 +85,7 @@ function findCommand(argv: readonly string[]): { name: string | undefined; rest:
 }
 
 async function run(command: Command, values: Values, args: readonly string[]): Promise<ExitCode> {
-  const out = new Output({ out: process.stdout, err: process.stderr }, values.has('json'))
+  const out = new Output({ out: process.stdout, err: process.stderr }, formatOf(command, values))
   const config = readConfig()
   if (config instanceof ConfigError) {
     if (command.runWithoutSettings) return await command.runWithoutSettings(config.problems, values, out)
@@ -94,6 +101,17 @@ async function run(command: Command, values: Values, args: readonly string[]): P
   } finally {
     await http.close()
   }
+}
+
+function formatOf({ isList }: Command, values: Values): Format | undefined {
+  const asked = values.text('output')
+  if (asked === undefined) return values.has('json') ? 'json' : undefined
+  const format = FORMATS.find((one) => one === asked)
+  if (!format) throw usageError(`--output must be ${FORMATS.join(', ')}; got '${asked}'.`)
+  if (format === 'csv' && !isList)
+    throw usageError('--output csv needs a command that prints a list.', 'Use table or json.')
+  if (format !== 'json' && values.has('json')) throw usageError(`--json and --output ${format} exclude each other.`)
+  return format
 }
 
 function readConfig(): Config | ConfigError {
@@ -140,16 +158,19 @@ function help(rest: readonly string[], command: string | undefined): ExitCode {
   const [topic] = rest
   if (command !== undefined && topic !== undefined)
     return print(formatHelp(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`))
-  const list = Object.entries(COMMANDS).map(([name, { summary }]) => `  ${name.padEnd(15)}  ${summary}\n`)
-  const text = `Usage: sluice COMMAND [options]\n\nCommands:\n${list.join('')}\nFor options and examples: sluice COMMAND --help\n`
+  const lineOf = (name: string) => `  ${name.padEnd(15)}  ${COMMANDS[name]?.summary}\n`
+  const groups = Object.entries(COMMAND_GROUPS).map(
+    ([title, commands]) => `${title}:\n${Object.keys(commands).map(lineOf).join('')}\n`,
+  )
+  const text = `Usage: sluice COMMAND [options]\n\n${groups.join('')}For options and examples: sluice COMMAND --help\n`
   const isRequested = command !== undefined || rest.some((option) => option === '--help' || option === '-h')
   if (isRequested) return print(formatHelp(`${text}\n${GLOBAL_HELP}`))
-  process.stderr.write(formatHelp(text))
+  process.stderr.write(asTyped(formatHelp(text)))
   return EXIT.usage
 }
 
 function print(text: string): ExitCode {
-  process.stdout.write(text)
+  process.stdout.write(asTyped(text))
   return EXIT.ok
 }
 
@@ -165,6 +186,6 @@ function report(error: unknown, name = 'COMMAND'): ExitCode {
       ? `For help: sluice ${Object.hasOwn(COMMANDS, name) ? name : 'COMMAND'} --help`
       : undefined
   const next = error.next ?? help
-  process.stderr.write(`${error.message}\n${next ? `${next}\n` : ''}`)
+  process.stderr.write(asTyped(`${error.message}\n${next ? `${next}\n` : ''}`))
   return error.exit
 }

@@ -1,5 +1,7 @@
 import { batch } from './batches/batch.ts'
 import { batches, results } from './batches/results.ts'
+import { models, whoami } from './calls/account.ts'
+import { chat } from './calls/chat.ts'
 import { type Command, onlyArgument } from './commands/command.ts'
 import { deadLetters, deliveries } from './commands/dead-letters.ts'
 import { doctor } from './commands/doctor.ts'
@@ -24,7 +26,7 @@ interface CommandWords {
   readonly options: readonly string[]
 }
 
-const GLOBAL_OPTIONS = ['--url', '--key', '--json', '--help']
+const GLOBAL_OPTIONS = ['--url', '--key', '--json', '--output', '--help']
 
 const SHELLS: Readonly<Record<string, (commands: readonly CommandWords[]) => string>> = {
   bash: bashScript,
@@ -72,7 +74,7 @@ function bashScript(commands: readonly CommandWords[]): string {
   local current=\${COMP_WORDS[COMP_CWORD]} command= actions= words='${GLOBAL_OPTIONS.join(' ')}' at
   for ((at = 1; at < COMP_CWORD; at++)); do
     case \${COMP_WORDS[at]} in
-      --url | --key) ((at++)) ;;
+      --url | --key | --output | -o) ((at++)) ;;
       -*) ;;
       *) command=\${COMP_WORDS[at]}; break ;;
     esac
@@ -105,7 +107,7 @@ ${listed.join('\n')}
   options=(${GLOBAL_OPTIONS.join(' ')})
   while ((at < CURRENT)); do
     case $words[at] in
-      --url | --key) ((at += 2)) ;;
+      --url | --key | --output | -o) ((at += 2)) ;;
       -*) ((at++)) ;;
       *) break ;;
     esac
@@ -134,7 +136,7 @@ function fishScript(commands: readonly CommandWords[]): string {
   for word in (commandline -opc)[2..]
     if test $skip = yes
       set skip no
-    else if contains -- $word --url --key
+    else if contains -- $word --url --key --output -o
       set skip yes
     else if not string match -q -- '-*' $word
       echo $word
@@ -156,36 +158,22 @@ function quoted(text: string): string {
   return text.replaceAll("'", '’')
 }
 
-const BASE_COMMANDS: Readonly<Record<string, Command>> = {
-  submit,
-  research,
-  batch,
-  batches,
-  follow: followCommand,
-  get,
-  results,
-  cancel,
-  jobs,
-  redrive,
-  steps,
-  replay,
-  workers,
-  pools,
-  top,
-  drain,
-  pause,
-  resume,
-  deliveries,
-  'dead-letters': deadLetters,
-  projects,
-  keys,
-  usage,
-  logs,
-  'webhook-secrets': webhookSecrets,
-  doctor,
+/** Commands by the heading of their group in `sluice --help` and in the reference. */
+const BASE_GROUPS = {
+  'Calls and jobs': { chat, submit, research, follow: followCommand, get, cancel, jobs, logs, redrive, steps, replay },
+  Batches: { batch, batches, results },
+  'Models, keys and usage': { models, whoami, usage, keys, projects, 'webhook-secrets': webhookSecrets },
+  'Operation of the service': {
+    ...{ top, doctor, pools, workers, drain, pause, resume },
+    ...{ deliveries, 'dead-letters': deadLetters },
+  },
+} satisfies Readonly<Record<string, Readonly<Record<string, Command>>>>
+
+const BASE_COMMANDS: Readonly<Record<string, Command>> = Object.assign({}, ...Object.values(BASE_GROUPS))
+
+export const COMMAND_GROUPS: Readonly<Record<string, Readonly<Record<string, Command>>>> = {
+  ...BASE_GROUPS,
+  Shell: { completion: completionOf(BASE_COMMANDS) },
 }
 
-export const COMMANDS: Readonly<Record<string, Command>> = {
-  ...BASE_COMMANDS,
-  completion: completionOf(BASE_COMMANDS),
-}
+export const COMMANDS: Readonly<Record<string, Command>> = Object.assign({}, ...Object.values(COMMAND_GROUPS))

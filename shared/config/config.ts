@@ -142,3 +142,8 @@ function kafkaSaslOf(s: Settings): KafkaConfig['sasl'] {
   if (!tokenUrl) throw new ConfigError(['KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL: needed for OAUTHBEARER'])
   return { mechanism, ...login, tokenUrl, scope: s.KAFKA_SASL_OAUTHBEARER_SCOPE }
 }
+
+/** Whether `npx` or `npm exec` started this process. */
+export function isStartedByNpx(): boolean {
+  return process.env.npm_command === 'exec'
+}

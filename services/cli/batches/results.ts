@@ -51,6 +51,7 @@ const LIMIT_MAX = 1_000
 
 export const batches: Command = {
   summary: 'List batches with their progress, newest first',
+  isList: true,
   help: `Usage: sluice batches [--limit N]
 
 Lists the batches of your key's project: finished and failed requests, the rate over the last minutes and the estimated end. With

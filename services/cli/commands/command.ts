@@ -64,6 +64,8 @@ export interface Command {
   /** The help page, from `Usage:` to the examples; `formatHelp` wraps it to 80 columns. */
   readonly help: string
   readonly options: ParseArgsOptionsConfig
+  /** Whether each result is a row, so that the output may also be CSV; default: false. */
+  readonly isList?: boolean
   run(invocation: Invocation): Promise<ExitCode>
   /** Called instead of `run` if the settings are invalid. A command without this method fails with exit code 2. */
   runWithoutSettings?(problems: readonly string[], values: Values, out: Output): Promise<ExitCode>

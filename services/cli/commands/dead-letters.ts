@@ -19,6 +19,7 @@ const OPTION_NAMES = Object.keys(OPTIONS)
 
 export const deadLetters: Command = {
   summary: 'List, requeue or discard dead letters',
+  isList: true,
   help: `Usage: sluice dead-letters [--pool POOL] [--limit N]
        sluice dead-letters redrive [--pool POOL] [--max N] [--after ID] [--dry-run]
        sluice dead-letters discard ID ...
@@ -111,6 +112,7 @@ const STATUSES: readonly string[] = ['pending', 'failed', 'delivered']
 
 export const deliveries: Command = {
   summary: 'List webhook deliveries and resend failed ones',
+  isList: true,
   help: `Usage: sluice deliveries [options]
        sluice deliveries retry ID ...
 

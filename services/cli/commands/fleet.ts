@@ -11,6 +11,7 @@ const CLEAR = '\x1b[2J\x1b[H'
 
 export const workers: Command = {
   summary: 'List the processes of the fleet',
+  isList: true,
   help: `Usage: sluice workers [--watch]
 
 Lists every live process: role, state, running jobs and capacity, calls that wait for a slot, host and process id, version, and
@@ -32,6 +33,7 @@ Examples:
 
 export const pools: Command = {
   summary: 'List pools with slots and queue lengths',
+  isList: true,
   help: `Usage: sluice pools [--watch]
 
 Lists the workers, slots and free slots of each pool. Also lists queued calls, queued durable jobs (normal and low priority),

@@ -24,6 +24,7 @@ const LIMIT_MAX = 10_000
 
 export const jobs: Command = {
   summary: 'List jobs, newest first',
+  isList: true,
   help: `Usage: sluice jobs [options]
 
 Lists the jobs of your key's project, newest first. A batch is one job; --group lists its requests. On a terminal, the output is a table. With --json, or
@@ -258,6 +259,7 @@ Examples:
 
 export const steps: Command = {
   summary: 'List the recorded steps of a composed job',
+  isList: true,
   help: `Usage: sluice steps JOB
 
 Lists the recorded steps of a composed job, such as a research job, in execution order. On a terminal, each line shows a step's

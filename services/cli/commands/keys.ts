@@ -48,6 +48,7 @@ const PERMISSION_OPTIONS = ['name', 'endpoints', 'models', 'scopes', 'expires', 
 
 export const keys: Command = {
   summary: 'Create, list, update, rotate and revoke API keys',
+  isList: true,
   help: `Usage: sluice keys create [--project P] [--name NAME] [--expires TIME] [--scopes LIST] [--endpoints LIST]
                           [--models LIST] [limits]
        sluice keys list [--project P]
@@ -252,6 +253,7 @@ const FIELDS = ['name', ...Object.keys(LIMIT_OPTIONS)]
 
 export const projects: Command = {
   summary: 'Create, list and update projects, which own jobs and keys',
+  isList: true,
   help: `Usage: sluice projects create [--name NAME] [limits]
        sluice projects list
        sluice projects get P

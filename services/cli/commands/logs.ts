@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { RequestAnswer, RequestListAnswer } from '#schemas/requests.ts'
 import type { HttpClient } from '#services/cli/client/http.ts'
-import { EXIT, type ExitCode, type Output, plain, tableOf, timeOf, usageError } from '#services/cli/text/output.ts'
+import { EXIT, type ExitCode, type Format, type Output, plain, tableOf, timeOf } from '#services/cli/text/output.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { type Command, noArguments, type Values } from './command.ts'
 
@@ -20,11 +20,10 @@ const FILTERS = {
   ...{ status: 'status', model: 'model', endpoint: 'endpoint', project: 'project', key: 'key-id' },
   ...{ error_code: 'error-code', job_id: 'job', batch_id: 'batch', min_duration_ms: 'min-duration-ms' },
 } as const
-const FORMATS = ['table', 'json', 'csv'] as const
-type Format = (typeof FORMATS)[number]
 
 export const logs: Command = {
   summary: 'Show ended calls: status, times, tokens and cost',
+  isList: true,
   help: `Usage: sluice logs [options]
        sluice logs REQUEST
 
@@ -46,7 +45,6 @@ Options:
   --since TIME         only calls that ended at or after this time, or this long ago
   --until TIME         only calls that ended before this time
   --limit N            maximum number of calls (default ${LIMIT_DEFAULT})
-  --output FORMAT      table, json or csv; short: -o
 
 Examples:
   sluice logs --status failed --since 1h
@@ -56,7 +54,6 @@ Examples:
     ...Object.fromEntries(Object.values(FILTERS).map((option) => [option, { type: 'string' }] as const)),
     ...{ since: { type: 'string' }, until: { type: 'string' }, limit: { type: 'string' } },
     follow: { type: 'boolean', short: 'f' },
-    output: { type: 'string', short: 'o' },
   },
   async run({ values, args, api, out }): Promise<ExitCode> {
     const format = formatOf(values, out)
@@ -74,10 +71,8 @@ Examples:
 }
 
 function formatOf(values: Values, out: Output): Format {
-  const asked = values.text('output') ?? (out.isHumanReadable ? 'table' : 'json')
-  const format = FORMATS.find((one) => one === asked)
-  if (!format) throw usageError(`--output must be ${FORMATS.join(', ')}; got '${asked}'.`)
-  return format
+  if (values.text('output') === 'csv') return 'csv'
+  return out.isHumanReadable ? 'table' : 'json'
 }
 
 function queryOf(values: Values): URLSearchParams {

@@ -1,6 +1,6 @@
 import { UsageReport as Report, type UsageReport } from '#schemas/usage.ts'
 import { readApiError } from '#services/cli/client/http.ts'
-import { EXIT, type ExitCode, tableOf, usageError } from '#services/cli/text/output.ts'
+import { EXIT, type ExitCode, tableOf } from '#services/cli/text/output.ts'
 import { type Command, noArguments } from './command.ts'
 
 /** Option of this command for each query parameter of `GET /v1/usage`. */
@@ -8,10 +8,10 @@ const QUERY = {
   ...{ from: 'from', to: 'to', group_by: 'group-by', order_by: 'order-by' },
   ...{ project: 'project', key: 'key-id', model: 'model', endpoint: 'endpoint' },
 } as const
-const FORMATS = ['table', 'json', 'csv']
 
 export const usage: Command = {
   summary: 'Show usage, cost and budgets',
+  isList: true,
   help: `Usage: sluice usage [options]
 
 Shows calls, tokens, cost and the remaining budget of your key's project; days and hours are in UTC. The output is a table on a terminal
@@ -26,7 +26,6 @@ Options:
   --key-id ID          only this API key
   --model MODEL        only this model
   --endpoint PATH      only this endpoint, such as /v1/chat/completions
-  --output FORMAT      table, json or csv; short: -o
 
 Examples:
   sluice usage --group-by project --order-by cost --from 2030-01-01
@@ -34,7 +33,6 @@ Examples:
   sluice usage --from 2030-01-01 --to 2030-01-31 --json | jq .total.cost_usd`,
   options: {
     ...Object.fromEntries(Object.values(QUERY).map((option) => [option, { type: 'string' }] as const)),
-    output: { type: 'string', short: 'o' },
   },
   async run({ values, args, api, out }): Promise<ExitCode> {
     noArguments(args)
@@ -43,9 +41,7 @@ Examples:
       const value = values.text(option)
       if (value !== undefined) query.set(name, value)
     }
-    const format = values.text('output') ?? (out.isHumanReadable ? 'table' : 'json')
-    if (!FORMATS.includes(format)) throw usageError(`--output must be ${FORMATS.join(', ')}; got '${format}'.`)
-    if (format === 'csv') {
+    if (values.text('output') === 'csv') {
       query.set('format', 'csv')
       const response = await api.http.send(`/v1/usage?${query}`)
       if (response.statusCode >= 300) throw await readApiError(response)
@@ -53,7 +49,7 @@ Examples:
       return EXIT.ok
     }
     const report = await api.http.json(Report, `/v1/usage?${query}`)
-    if (format === 'table') await out.write(textOf(report, out.columns))
+    if (out.isHumanReadable) await out.write(textOf(report, out.columns))
     else await out.json(report)
     return EXIT.ok
   },

@@ -13,6 +13,7 @@ import { author, projectIdFor, runOnStore, type StoreAction, timeText } from './
 
 export const webhookSecrets: Command = {
   summary: "Show and rotate a project's webhook signing secrets",
+  isList: true,
   help: `Usage: sluice webhook-secrets list --project P
        sluice webhook-secrets show --project P
        sluice webhook-secrets create --project P

@@ -1,5 +1,8 @@
 import { once } from 'node:events'
 import { stripVTControlCharacters, styleText } from 'node:util'
+import { isStartedByNpx } from '#shared/config/config.ts'
+import { type CsvCell, csvLine } from '#shared/lib/csv.ts'
+import { similarNameOf } from '#shared/lib/similar-name.ts'
 
 export const EXIT = { ok: 0, failed: 1, usage: 2, cancelled: 3, unreachable: 4, refused: 5, interrupted: 130 } as const
 export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
@@ -21,6 +24,11 @@ export function usageError(message: string, next?: string): CommandError {
   return new CommandError(EXIT.usage, message, next)
 }
 
+/** Text with the commands in it as the user has to type them: after a start by npx, `sluice` is not on the PATH. */
+export function asTyped(text: string, isByNpx = isStartedByNpx()): string {
+  return isByNpx ? text.replaceAll(/(?<![\w./-]|npx )sluice (?=[a-z-]+|COMMAND)/g, 'npx sluice ') : text
+}
+
 /** Output streams of the command: results to `out` (stdout), and messages and progress to `err` (stderr). */
 interface Streams {
   readonly out: NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
@@ -31,17 +39,26 @@ interface Streams {
 const COLUMNS_DEFAULT = 80
 const ROWS_DEFAULT = 24
 
-/** Writes results as text on a terminal, or as one line of JSON each with `--json` and in a pipe. */
+export const FORMATS = ['table', 'json', 'csv'] as const
+export type Format = (typeof FORMATS)[number]
+
+/**
+ * Writes results as text, as one line of JSON each, or as CSV. Default: text on a terminal, JSON in a pipe. The columns of CSV are the fields of
+ * the first result; nested objects become columns such as `limits.running`, and lists are joined by a semicolon.
+ */
 export class Output {
   readonly isHumanReadable: boolean
   /** Whether stderr is a terminal too, so that a progress line can be redrawn. */
   readonly canRedraw: boolean
   readonly #streams: Streams
+  readonly #format: Format
+  #columns: readonly string[] | undefined
 
-  constructor(streams: Streams, isJson: boolean) {
+  constructor(streams: Streams, format?: Format) {
     this.#streams = streams
-    this.isHumanReadable = streams.out.isTTY === true && !isJson
-    this.canRedraw = this.isHumanReadable && streams.err.isTTY === true
+    this.#format = format ?? (streams.out.isTTY === true ? 'table' : 'json')
+    this.isHumanReadable = this.#format === 'table'
+    this.canRedraw = this.isHumanReadable && streams.out.isTTY === true && streams.err.isTTY === true
   }
 
   get columns(): number {
@@ -57,9 +74,15 @@ export class Output {
     return () => void this.#streams.out.off('resize', listener)
   }
 
-  /** Writes one result as a line of JSON. Resolves when stdout accepts more. */
+  /** Writes one result as a line of JSON, or as a row of CSV. Resolves when stdout accepts more. */
   async json(value: unknown): Promise<void> {
-    await this.write(`${JSON.stringify(value)}\n`)
+    if (this.#format !== 'csv') return await this.write(`${JSON.stringify(value)}\n`)
+    const cells = cellsOf(value)
+    if (!this.#columns) {
+      this.#columns = [...cells.keys()]
+      await this.write(csvLine(this.#columns))
+    }
+    await this.write(csvLine(this.#columns.map((name) => cells.get(name) ?? '')))
   }
 
   async write(chunk: string | Uint8Array): Promise<void> {
@@ -67,12 +90,25 @@ export class Output {
   }
 
   note(line: string): void {
-    this.#streams.err.write(`${line}\n`)
+    this.#streams.err.write(`${asTyped(line)}\n`)
   }
 
   redraw(line: string): void {
     this.#streams.err.write(`\r\x1b[K${line}`)
   }
+}
+
+function cellsOf(value: unknown, prefix = ''): Map<string, CsvCell> {
+  const cells = new Map<string, CsvCell>()
+  for (const [key, field] of Object.entries((value ?? {}) as object)) {
+    const name = `${prefix}${key}`
+    if (Array.isArray(field)) {
+      cells.set(name, field.map((one) => (typeof one === 'object' ? JSON.stringify(one) : String(one))).join(';'))
+    } else if (typeof field === 'object' && field !== null) {
+      for (const [inner, cell] of cellsOf(field, `${name}.`)) cells.set(inner, cell)
+    } else cells.set(name, typeof field === 'number' ? field : String(field ?? ''))
+  }
+  return cells
 }
 
 interface Table {
@@ -262,34 +298,23 @@ export function didYouMean(unknown: string, names: readonly string[]): string {
 }
 
 /**
+<<<<<<< HEAD
  * Returns names that a typo may have meant, most similar first. Two names are similar if one is a prefix of the other, or if their edit distance is
  * at most a quarter of the letters.
+=======
+ * The names that a typo may have meant, the most similar first. Two names are similar if their edit distance is at most a
+ * quarter of the letters. Two swapped letters are one edit. A prefix of a name is similar too.
+>>>>>>> ac03e406 (CLI: chat, models, whoami, -o table|json|csv, command groups)
  */
 export function similarNames(unknown: string, names: readonly string[]): string[] {
   const typed = unknown.toLowerCase().slice(0, CHARS_MAX)
   const distanceMax = Math.max(1, Math.floor(typed.length / 4))
-  const ranked = names.flatMap((name) => {
-    const known = name.toLowerCase().slice(0, CHARS_MAX)
-    if (Math.abs(known.length - typed.length) <= distanceMax) {
-      const distance = editDistance(typed, known)
-      if (distance <= distanceMax) return { name, rank: distance }
-    }
+  const ranked = similarNameOf(typed, names).flatMap(({ name, distance }) => {
+    if (distance <= distanceMax) return { name, rank: distance }
+    const known = name.toLowerCase()
     const isPrefix = typed.length > 2 && known.length > 2 && (known.startsWith(typed) || typed.startsWith(known))
     return isPrefix ? { name, rank: distanceMax + 1 } : []
   })
   const sorted = ranked.toSorted((one, other) => one.rank - other.rank)
   return sorted.slice(0, SUGGESTIONS_MAX).map(({ name }) => name)
-}
-
-function editDistance(one: string, other: string): number {
-  let row = Array.from({ length: other.length + 1 }, (_, i) => i)
-  for (const [i, letter] of [...one].entries()) {
-    const next = [i + 1]
-    for (let j = 0; j < other.length; j++) {
-      const [left = 0, above = 0, before = 0] = [next[j], row[j + 1], row[j]]
-      next.push(Math.min(left + 1, above + 1, before + (letter === other[j] ? 0 : 1)))
-    }
-    row = next
-  }
-  return row.at(-1) ?? 0
 }

@@ -193,7 +193,7 @@ function requireDelegable({ key }: Call, given: Permissions, before?: Permission
   const missing = missingPermission(key, given, before)
   if (!missing) return
   const { what, param } = missing
-  const message = `A key cannot grant a right that it lacks. This key lacks ${what}. Use a key that has it, or create one where the service runs: sluice keys create --help.`
+  const message = `A key cannot grant a right that it lacks. This key lacks ${what}. Use a key that has it, or create one where the service runs: npx sluice keys create --help.`
   throw new ServiceError('permission_denied', message, { param })
 }
 

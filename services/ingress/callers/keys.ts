@@ -266,7 +266,7 @@ export function authorize(key: ApiKey, path: string, scope: KeyScope | 'any' = '
 }
 
 function lacksScope(scope: KeyScope): ServiceError {
-  const how = `Create a key with this scope where the service runs: sluice keys create --scopes ${scope}`
+  const how = `Create a key with this scope where the service runs: npx sluice keys create --scopes ${scope}`
   return new ServiceError(
     'permission_denied',
     `This API key lacks the scope '${scope}', which this endpoint requires. ${how}`,

@@ -60,7 +60,7 @@ describe('the sluice command', () => {
     { args: ['--colour'], message: "Unknown option '--colour'" },
     { args: ['--json', 'fly'], message: "Unknown command 'fly'." },
     { args: ['--json', 'jobs', '--limit', '0'], message: 'For help: sluice jobs --help' },
-    { args: ['fly'], message: "Unknown command 'fly'.\nAvailable commands: submit, research," },
+    { args: ['fly'], message: "Unknown command 'fly'.\nAvailable commands: chat, submit, research," },
     { args: ['jobs', '--colour'], message: "Unknown option '--colour'" },
     { args: ['keys', 'create', '--runing', '3'], message: "Unknown option '--runing'.\nDid you mean --running?" },
     { args: ['keys', 'rotate', 'key_1', '--overlap', '1h'], message: "'--overlap' was renamed.\nUse --grace-period." },

@@ -219,7 +219,7 @@ function openOutput(isTTY: boolean) {
         return true
       },
     })
-  return { written, out: new Output({ out: stream('out: '), err: stream('err: ') }, false) }
+  return { written, out: new Output({ out: stream('out: '), err: stream('err: ') }) }
 }
 
 function terminal(isTTY = true) {

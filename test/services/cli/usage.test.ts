@@ -16,7 +16,7 @@ async function run(stack: Stack, values: Record<string, string>, isTTY: boolean)
   const stdout = text(out)
   const invocation = { values: new Values(values), args: [], config: parseConfig({}), api: new JobsApi(http) }
   try {
-    await usage.run({ ...invocation, out: new Output({ out, err }, false) })
+    await usage.run({ ...invocation, out: new Output({ out, err }) })
   } finally {
     out.end()
     await http.close()
@@ -40,7 +40,6 @@ describe('sluice usage', () => {
     const report = JSON.parse(await run(stack, { 'group-by': 'key' }, false))
     const csv = await run(stack, { 'group-by': 'model', output: 'csv' }, true)
     expect(csv.split('\r\n')[1]).toMatch(/^echo-1,1,0,\d+,0,10,0,1$/)
-    await expect(run(stack, { output: 'xml' }, true)).rejects.toThrow("--output must be table, json, csv; got 'xml'.")
     expect(report).toMatchObject({ object: 'usage', group_by: 'key', total: { cost_usd: 1, output_tokens: 10 } })
   })
 

@@ -39,7 +39,7 @@ async function run([name = '', ...args]: readonly string[], env: Record<string, 
     values: new Values(values),
     args: positionals,
     config,
-    out: new Output({ out, err }, false),
+    out: new Output({ out, err }),
     api,
   }
   const code = await command.run(invocation).catch((error: unknown) => {

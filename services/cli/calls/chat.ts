@@ -1,0 +1,243 @@
+/*
+ * `sluice chat`: one streamed call of `/v1/chat/completions`, or a conversation on a terminal.
+ *
+ * 1. The prompt comes from the arguments, from stdin if stdin is no terminal, or from both: the arguments first.
+ * 2. Without a prompt, each line on the terminal is one user message. The conversation is sent again with each line.
+ * 3. Comments of the stream, such as the queue position, are shown in a line on stderr until the first output.
+ * 4. Ctrl-C closes the connection, which cancels the call. In a conversation, a second Ctrl-C at the prompt ends the tool.
+ */
+
+import { createInterface } from 'node:readline/promises'
+import { createParser } from 'eventsource-parser'
+import { type HttpClient, readApiError } from '#services/cli/client/http.ts'
+import { type Command, type Invocation, type Values } from '#services/cli/commands/command.ts'
+import {
+  CommandError,
+  EXIT,
+  type ExitCode,
+  type Output,
+  plain,
+  printable,
+  usageError,
+} from '#services/cli/text/output.ts'
+import { listModels } from './account.ts'
+
+const PATH = '/v1/chat/completions'
+const STDIN_BYTES_MAX = 16 * 1024 * 1024
+const EVENT_CHARACTERS_MAX = 16 * 1024 * 1024
+/** Messages of a conversation that are sent again; older ones are dropped in pairs. */
+const MESSAGES_MAX = 200
+
+interface Message {
+  readonly role: 'system' | 'user' | 'assistant'
+  readonly content: string
+}
+
+export const chat: Command = {
+  summary: 'Chat with a model, streamed',
+  help: `Usage: sluice chat [PROMPT] [options]
+
+Sends one prompt and prints the answer while it is generated. The prompt is the argument, the text on stdin, or both. Without either, each
+line on the terminal continues a conversation. Ctrl-C cancels the answer; the exit code is then 130.
+
+Options:
+  --model MODEL      the model (default: the first chat model of sluice models)
+  --system TEXT      system message
+  --max-tokens N     maximum tokens of an answer
+  --temperature T    sampling temperature, from 0 to 2
+
+Examples:
+  sluice chat 'What is the capital of France?'
+  sluice chat 'Summarize this text:' --max-tokens 200 < README.md
+  sluice chat --model smollm2-135m-instruct --system 'Answer in one word.'`,
+  options: {
+    model: { type: 'string' },
+    system: { type: 'string' },
+    'max-tokens': { type: 'string' },
+    temperature: { type: 'string' },
+  },
+  async run(invocation): Promise<ExitCode> {
+    const { args, api, out, values } = invocation
+    const settings = settingsOf(values)
+    const prompt = await promptOf(args)
+    const model = values.text('model') ?? (await firstChatModel(api.http))
+    const system = values.text('system')
+    const before: Message[] = system === undefined ? [] : [{ role: 'system', content: system }]
+    const conversation = { http: api.http, out, body: { model, ...settings } }
+    if (prompt === undefined) return await converse(conversation, before)
+    const messages: Message[] = [...before, { role: 'user', content: prompt }]
+    const answer = out.isHumanReadable
+      ? await answerOnce(conversation, messages)
+      : await wholeAnswer(conversation, messages, out)
+    return answer === undefined ? EXIT.interrupted : EXIT.ok
+  },
+}
+
+interface Conversation {
+  readonly http: HttpClient
+  readonly out: Output
+  readonly body: object
+}
+
+function settingsOf(values: Values): object {
+  const max_tokens = values.count('max-tokens', 1, 10_000_000)
+  const text = values.text('temperature')
+  const temperature = text === undefined ? undefined : Number(text)
+  if (temperature !== undefined && !(text?.trim() !== '' && temperature >= 0 && temperature <= 2)) {
+    throw usageError(`--temperature must be a number from 0 to 2; got '${text}'.`)
+  }
+  return { ...(max_tokens !== undefined && { max_tokens }), ...(temperature !== undefined && { temperature }) }
+}
+
+async function promptOf(args: Invocation['args']): Promise<string | undefined> {
+  const given = args.join(' ')
+  if (process.stdin.isTTY) return given === '' ? undefined : given
+  const pieces: Buffer[] = []
+  let bytes = 0
+  for await (const piece of process.stdin as AsyncIterable<Buffer>) {
+    bytes += piece.length
+    if (bytes > STDIN_BYTES_MAX) throw usageError(`The text on stdin exceeds ${STDIN_BYTES_MAX} bytes.`)
+    pieces.push(piece)
+  }
+  const piped = Buffer.concat(pieces).toString('utf8').trim()
+  const prompt = [given, piped].filter((text) => text !== '').join('\n\n')
+  if (prompt === '') throw usageError('Missing PROMPT: neither an argument nor text on stdin.')
+  return prompt
+}
+
+async function firstChatModel(http: HttpClient): Promise<string> {
+  const found = (await listModels(http)).find(({ capabilities }) => capabilities.includes('chat'))
+  if (found) return found.id
+  throw new CommandError(EXIT.refused, 'No model of this key generates text.', 'To list the models: sluice models')
+}
+
+async function converse(conversation: Conversation, before: readonly Message[]): Promise<ExitCode> {
+  const terminal = createInterface({ input: process.stdin, output: process.stderr, prompt: '> ' })
+  const messages: Message[] = []
+  let isAnswering = false
+  terminal.on('SIGINT', () => {
+    // During an answer, the handler of the answer cancels it.
+    if (isAnswering) process.emit('SIGINT')
+    else terminal.close()
+  })
+  terminal.prompt()
+  for await (const line of terminal) {
+    if (line.trim() !== '') {
+      isAnswering = true
+      messages.push({ role: 'user', content: line })
+      const answer = await answerOnce(conversation, [...before, ...messages])
+      isAnswering = false
+      if (answer === undefined) messages.pop()
+      else messages.push({ role: 'assistant', content: answer })
+      messages.splice(0, Math.max(0, messages.length - MESSAGES_MAX))
+    }
+    terminal.prompt()
+  }
+  return EXIT.ok
+}
+
+/** Prints an answer while it is generated. @returns The answer; undefined if Ctrl-C cancelled it */
+async function answerOnce(conversation: Conversation, messages: readonly Message[]): Promise<string | undefined> {
+  const { out } = conversation
+  const stop = new AbortController()
+  const onInterrupt = () => stop.abort()
+  process.once('SIGINT', onInterrupt)
+  let answer = ''
+  let isWaiting = false
+  try {
+    for await (const { text, comment } of streamOf(conversation, messages, stop.signal)) {
+      if (comment !== undefined && answer === '' && out.canRedraw) {
+        out.redraw(comment)
+        isWaiting = true
+      }
+      if (text === undefined) continue
+      if (isWaiting) out.redraw('')
+      isWaiting = false
+      answer += text
+      await out.write(printable(text))
+    }
+    await out.write('\n')
+    return answer
+  } catch (error) {
+    if (!stop.signal.aborted) throw error
+    await out.write('\n')
+    out.note('Cancelled.')
+    return undefined
+  } finally {
+    process.off('SIGINT', onInterrupt)
+  }
+}
+
+async function wholeAnswer(
+  { http, body }: Conversation,
+  messages: readonly Message[],
+  out: Output,
+): Promise<string | undefined> {
+  const stop = new AbortController()
+  const onInterrupt = () => stop.abort()
+  process.once('SIGINT', onInterrupt)
+  try {
+    const headersMs = 600_000
+    const response = await http.send(PATH, {
+      method: 'POST',
+      body: { ...body, messages },
+      waitMs: headersMs,
+      signal: stop.signal,
+    })
+    if (response.statusCode >= 300) throw await readApiError(response)
+    await out.json(await response.body.json())
+    return ''
+  } catch (error) {
+    if (!stop.signal.aborted) throw error
+    return undefined
+  } finally {
+    process.off('SIGINT', onInterrupt)
+  }
+}
+
+interface Piece {
+  readonly text?: string
+  /** Reason of the wait, such as `#3 in queue, about 12 s`. */
+  readonly comment?: string
+}
+
+async function* streamOf(
+  { http, body }: Conversation,
+  messages: readonly Message[],
+  signal: AbortSignal,
+): AsyncGenerator<Piece> {
+  const response = await http.send(PATH, {
+    method: 'POST',
+    headers: { accept: 'text/event-stream' },
+    body: { ...body, stream: true, messages },
+    signal,
+  })
+  if (response.statusCode >= 300) throw await readApiError(response)
+  const pieces: Piece[] = []
+  const parser = createParser({
+    onEvent: ({ data }) => pieces.push(...pieceOf(data)),
+    onComment: (comment) => pieces.push({ comment: plain(comment) }),
+  })
+  const decoder = new TextDecoder()
+  let isOver = false
+  for await (const chunk of response.body) {
+    const text = decoder.decode(chunk as Uint8Array, { stream: true })
+    if (text.length > EVENT_CHARACTERS_MAX)
+      throw new CommandError(EXIT.unreachable, 'The service sent too large an event.')
+    isOver ||= text.includes('[DONE]')
+    parser.feed(text)
+    yield* pieces.splice(0)
+  }
+  if (!isOver) throw new CommandError(EXIT.unreachable, 'The connection broke before the end of the answer.')
+}
+
+function* pieceOf(data: string): Generator<Piece> {
+  if (data === '[DONE]') return
+  const event = JSON.parse(data) as {
+    readonly error?: { readonly message?: string }
+    readonly choices?: readonly { readonly delta?: { readonly content?: string | null } }[]
+  }
+  if (event.error) throw new CommandError(EXIT.unreachable, plain(event.error.message ?? 'The call failed.'))
+  const text = event.choices?.[0]?.delta?.content
+  if (text) yield { text }
+}

@@ -1,0 +1,81 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { asTyped } from '#services/cli/text/output.ts'
+import { type RunOptions, sluice } from '../../support/processes/sluice.ts'
+import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
+
+describe('a command for plain calls', () => {
+  let stack: Stack
+  beforeAll(async () => {
+    stack = await startStack()
+  })
+  afterAll(() => stack[Symbol.asyncDispose]())
+
+  const run = (args: string[], options: RunOptions = {}) =>
+    sluice(args, { ...options, env: { SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY } })
+
+  it('whoami shows the project, scopes and limits of the key', async () => {
+    const { code, lines } = await run(['whoami'])
+    expect([code, lines[0]]).toMatchObject([0, { id: 'key_env', project: 'key_env', scopes: ['calls'] }])
+    expect((await run(['whoami', '-o', 'table'])).out).toMatch(/^service +http.*\nkey +key_env\nproject +key_env\n/)
+  })
+
+  it('models lists the models of a capability as table, JSON or CSV', async () => {
+    const { lines } = await run(['models', '--capability', 'chat'])
+    expect(lines).toMatchObject([{ id: 'echo-1', capabilities: expect.arrayContaining(['chat']) }])
+    expect((await run(['models', '-o', 'table'])).out).toMatch(/^id +capabilities.*\necho-1 +chat, /)
+    const [head = '', row = ''] = (await run(['models', '--output', 'csv'])).out.split('\r\n')
+    expect(head.split(',').slice(0, 2)).toEqual(['id', 'owned_by'])
+    expect(row).toMatch(/^echo-1,sluice,.*chat;/)
+    expect((await run(['models', '--capability', 'none'])).out).toBe('')
+  })
+
+  it('chat streams the answer to a prompt from an argument, from stdin, or from both', async () => {
+    expect(await run(['chat', 'Hello there', '-o', 'table'])).toMatchObject({ code: 0, out: 'Hello there\n' })
+    expect((await run(['chat', '-o', 'table'], { stdin: 'from stdin\n' })).out).toBe('from stdin\n')
+    expect((await run(['chat', 'first', '-o', 'table'], { stdin: 'second' })).out).toBe('first\n\nsecond\n')
+    const { lines } = await run(['chat', 'Hello', '--model', 'echo-1', '--max-tokens', '3'])
+    expect(lines).toMatchObject([{ object: 'chat.completion', choices: [{ message: { content: 'Hello' } }] }])
+  })
+
+  it('chat cancels its call on Ctrl-C with exit code 130', async () => {
+    const onStart: RunOptions['onStart'] = (child) => {
+      child.stdout?.once('data', () => child.kill('SIGINT'))
+    }
+    const { code, err } = await run(['chat', '!echo tokens=100000 delay_ms=50', '-o', 'table'], { onStart })
+    expect([code, err]).toEqual([130, 'Cancelled.\n'])
+    const running = async () => /sluice_attached_jobs\{pool="inference",state="running"\} 0/.test(await metrics())
+    await until(running)
+  })
+
+  const metrics = async () => await (await stack.get('/metrics')).text()
+
+  it.each([
+    [['chat', '-o', 'csv', 'x'], '--output csv needs a command that prints a list.'],
+    [['models', '-o', 'xml'], "--output must be table, json, csv; got 'xml'."],
+    [['models', '--json', '-o', 'csv'], '--json and --output csv exclude each other.'],
+    [['chat'], 'Missing PROMPT'],
+    [['chat', 'x', '--temperature', '3'], "--temperature must be a number from 0 to 2; got '3'."],
+    [['btach'], 'Did you mean batch?'],
+    [['jobs', '--modle', 'x'], 'Did you mean --model?'],
+  ])('%j is refused with %j', async (args, message) => {
+    const { code, err } = await run(args)
+    expect([code, err]).toEqual([2, expect.stringContaining(message)])
+  })
+
+  it('jobs prints CSV with one column per field of the first job', async () => {
+    await run(['submit', '--model', 'echo-1', '--prompt', 'Hi', '--metadata', 'team=a'])
+    const [head = '', ...rows] = (await run(['jobs', '-o', 'csv'])).out.trim().split('\r\n')
+    expect(head.split(',')).toEqual(expect.arrayContaining(['id', 'status', 'queue.position', 'metadata.team']))
+    expect(rows).toHaveLength(1)
+  })
+})
+
+it.each([
+  ['For help: sluice jobs --help', 'For help: npx sluice jobs --help'],
+  ['`sluice jobs` lists jobs', '`npx sluice jobs` lists jobs'],
+  ['npx sluice keys create', 'npx sluice keys create'],
+  ['services/cli/sluice keys', 'services/cli/sluice keys'],
+])('after a start by npx, the text %j becomes %j', (text, expected) => {
+  expect(asTyped(text, true)).toBe(expected)
+  expect(asTyped(text, false)).toBe(text)
+})
