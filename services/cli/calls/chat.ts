@@ -8,9 +8,9 @@
  */
 
 import { createInterface } from 'node:readline/promises'
-import { createParser } from 'eventsource-parser'
+import { readMessages } from '#services/cli/client/event-stream.ts'
 import { type HttpClient, readApiError } from '#services/cli/client/http.ts'
-import { type Command, type Invocation, type Values } from '#services/cli/commands/command.ts'
+import type { Command, Invocation, Values } from '#services/cli/commands/command.ts'
 import {
   CommandError,
   EXIT,
@@ -24,7 +24,6 @@ import { listModels } from './account.ts'
 
 const PATH = '/v1/chat/completions'
 const STDIN_BYTES_MAX = 16 * 1024 * 1024
-const EVENT_CHARACTERS_MAX = 16 * 1024 * 1024
 /** Messages of a conversation that are sent again; older ones are dropped in pairs. */
 const MESSAGES_MAX = 200
 
@@ -213,20 +212,12 @@ async function* streamOf(
     signal,
   })
   if (response.statusCode >= 300) throw await readApiError(response)
-  const pieces: Piece[] = []
-  const parser = createParser({
-    onEvent: ({ data }) => pieces.push(...pieceOf(data)),
-    onComment: (comment) => pieces.push({ comment: plain(comment) }),
-  })
-  const decoder = new TextDecoder()
   let isOver = false
-  for await (const chunk of response.body) {
-    const text = decoder.decode(chunk as Uint8Array, { stream: true })
-    if (text.length > EVENT_CHARACTERS_MAX)
-      throw new CommandError(EXIT.unreachable, 'The service sent too large an event.')
-    isOver ||= text.includes('[DONE]')
-    parser.feed(text)
-    yield* pieces.splice(0)
+  for await (const { data, comment } of readMessages(response)) {
+    if (comment !== undefined) yield { comment: plain(comment) }
+    if (data === undefined) continue
+    isOver = data === '[DONE]'
+    yield* pieceOf(data)
   }
   if (!isOver) throw new CommandError(EXIT.unreachable, 'The connection broke before the end of the answer.')
 }

@@ -168,3 +168,23 @@ function gaveUp(jobId: string, last: number, lost: ConnectionLost): CommandError
     lost,
   )
 }
+
+/** Yields the data and the comments of a stream of server-sent events. @throws CommandError for an event over 64 Mi characters */
+export async function* readMessages({ body }: HttpResponse): AsyncGenerator<{ data?: string; comment?: string }> {
+  const messages: { data?: string; comment?: string }[] = []
+  let characters = 0
+  const parser = createParser({
+    onEvent: ({ data }) => messages.push({ data }),
+    onComment: (comment) => messages.push({ comment }),
+  })
+  const decoder = new TextDecoder()
+  for await (const chunk of body) {
+    const text = decoder.decode(chunk as Uint8Array, { stream: true })
+    characters += text.length
+    if (characters > EVENT_CHARACTERS_MAX)
+      throw new CommandError(EXIT.unreachable, 'An event of the service is too large.')
+    parser.feed(text)
+    if (messages.length > 0) characters = 0
+    yield* messages.splice(0)
+  }
+}
