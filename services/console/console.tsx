@@ -1,5 +1,5 @@
 import { effect, signal, useSignal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
+import { useEffect, useRef } from 'preact/hooks'
 import { isOperator, isSignedIn, loadOwnKey, messageOf, signInError, signOut, trySignIn } from './api/client.ts'
 import { ErrorText, Icon, type IconName } from './parts/parts.tsx'
 import { BASE, currentUrl } from './parts/router.ts'
@@ -60,6 +60,12 @@ function SignedIn() {
 
 function Menu() {
   const path = currentUrl.value.pathname.replace(/\/$/, '')
+  const nav = useRef<HTMLElement>(null)
+  // In a narrow window the menu is one row that scrolls.
+  useEffect(
+    () => nav.current?.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' }),
+    [path],
+  )
   const isHere = (one: string) => (one === BASE ? path === BASE : path === one || path.startsWith(`${one}/`))
   return (
     <header class="menu">
@@ -67,7 +73,7 @@ function Menu() {
         <Icon name="brand" />
         <span class="label">Sluice</span>
       </a>
-      <nav aria-label="Screens">
+      <nav aria-label="Screens" ref={nav}>
         {SCREENS.filter(({ isForOperators }) => !isForOperators || isOperator.value).map(({ path: to, name, icon }) => (
           <a key={to} href={to} aria-current={isHere(to) ? 'page' : undefined}>
             <Icon name={icon} />

@@ -228,10 +228,18 @@ export class Pages<Item extends { readonly id: string }> {
   }
 }
 
-/** Yields the parsed data of each server-sent event, until the stream ends or sends `[DONE]`. */
-export async function* eventsOf(response: Response): AsyncGenerator<Record<string, unknown>> {
+/**
+ * Yields the parsed data of each server-sent event, until the stream ends or sends `[DONE]`.
+ *
+ * @param onComment Called with each comment, such as the queue position of a waiting call
+ */
+export async function* eventsOf(
+  response: Response,
+  onComment: (text: string) => void = () => {},
+): AsyncGenerator<Record<string, unknown>> {
   if (!response.body) return
-  const events = response.body.pipeThrough(new TextDecoderStream() as never).pipeThrough(new EventSourceParserStream())
+  const parser = new EventSourceParserStream({ onComment })
+  const events = response.body.pipeThrough(new TextDecoderStream() as never).pipeThrough(parser)
   const reader = events.getReader()
   try {
     for (;;) {

@@ -100,11 +100,13 @@ interface ConfirmProps {
   /** Object of the verb, such as a model id. */
   readonly what: string
   readonly action: () => Promise<void>
+  /** Whether the action cannot be undone; default: false. */
+  readonly isDestructive?: boolean
   /** The consequence of the action, and whether the action can be undone. */
   readonly children: ComponentChildren
 }
 
-export function Confirm({ verb, what, action, children }: ConfirmProps) {
+export function Confirm({ verb, what, action, children, isDestructive = false }: ConfirmProps) {
   const isOpen = useSignal(false)
   const { isBusy, problem, run } = useAction()
   const open = () => {
@@ -113,7 +115,12 @@ export function Confirm({ verb, what, action, children }: ConfirmProps) {
   }
   return (
     <>
-      <button type="button" class="small" aria-label={`${verb} ${what}`} onClick={open}>
+      <button
+        type="button"
+        class={isDestructive ? 'small destructive' : 'small'}
+        aria-label={`${verb} ${what}`}
+        onClick={open}
+      >
         {verb}
       </button>
       {isOpen.value && (
@@ -133,7 +140,7 @@ export function Confirm({ verb, what, action, children }: ConfirmProps) {
                 </button>
                 <button
                   type="button"
-                  class="primary"
+                  class={isDestructive ? 'primary destructive' : 'primary'}
                   disabled={isBusy.value}
                   onClick={() => void run(action).then((isDone) => isDone && close())}
                 >

@@ -135,7 +135,7 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
               <p>The job returns to its queue. A job that has already finished does not change.</p>
             </Confirm>
           )}
-          <Confirm verb="Discard" what={`dead letter ${id}`} action={() => list.discard(id)}>
+          <Confirm isDestructive verb="Discard" what={`dead letter ${id}`} action={() => list.discard(id)}>
             <p>
               The record leaves this list and can no longer be requeued. A durable job expires at its deadline. This
               can’t be undone.

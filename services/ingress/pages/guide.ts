@@ -144,9 +144,9 @@ async function pageOf(chapter: Chapter): Promise<string> {
 <body>
 <a class="skip" href="#content">Skip to content</a>
 <header>
-<a class="name" href="${GUIDE}">Sluice guide</a>
+<a class="name" href="/console">Sluice</a>
+<nav class="site" aria-label="Site"><a href="/console">Console</a> <a href="${GUIDE}" aria-current="true">Guide</a> <a href="/docs">API reference</a></nav>
 <search class="search"></search>
-<nav class="elsewhere" aria-label="Site"><a href="/console">Console</a> <a href="/docs">API reference</a></nav>
 </header>
 <div class="columns">
 <details class="menu"><summary>All pages</summary>${menu(chapter)}</details>

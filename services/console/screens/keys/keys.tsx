@@ -69,6 +69,7 @@ function KeysAndProjects() {
         </DialogButton>
       </div>
       <ErrorText text={problem.value} />
+      {isOwnersKey(ownKey.value?.id) && <OwnersKeyNote />}
       {isLoaded.value ? (
         <>
           <Projects refresh={refreshList} />
@@ -80,6 +81,23 @@ function KeysAndProjects() {
         !problem.value && <p class="dim">Loading…</p>
       )}
     </>
+  )
+}
+
+/** Ids of the key in SLUICE_API_KEY, and of the key that the first start creates. */
+const FIRST_KEY_IDS = ['key_env', 'key_first']
+
+function isOwnersKey(id: string | undefined): boolean {
+  const hasOthers = keys.value.some((key) => key.state === 'valid' && !FIRST_KEY_IDS.includes(key.id))
+  return id !== undefined && FIRST_KEY_IDS.includes(id) && isLoaded.value && !hasOthers
+}
+
+function OwnersKeyNote() {
+  return (
+    <p class="note">
+      You are signed in with the owner’s key, which may do everything. Create a limited key for each program and each
+      person: such a key can be limited to models, endpoints and a budget, and revoked alone.
+    </p>
   )
 }
 
@@ -201,7 +219,7 @@ function KeyActions({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly ref
       <DialogButton verb="Rotate" isSmall title={`Rotate ${what}`} onClose={refresh}>
         {(close) => <Rotate apiKey={apiKey} close={close} />}
       </DialogButton>
-      <Confirm verb="Revoke" what={what} action={() => revokeKey(apiKey.id).then(refresh)}>
+      <Confirm isDestructive verb="Revoke" what={what} action={() => revokeKey(apiKey.id).then(refresh)}>
         <p>
           Requests with this key are rejected from now on, and open streams are closed. Submitted jobs keep running.
           This can’t be undone.

@@ -46,7 +46,7 @@ function textForm<Event>({ path, method, capability, options, toRequest, pieceOf
     const meter = new RateMeter()
     answer.value = { text: '', note: '' }
     const end = await run.start([call], async (abort) => {
-      for await (const event of streamed<Event>(call, abort)) {
+      for await (const event of streamed<Event>(call, abort, run)) {
         const { text = '', tokens } = pieceOf(event)
         meter.record(text, tokens)
         if (text) answer.value = { text: answer.value.text + text, note: '' }

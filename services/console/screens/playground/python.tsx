@@ -118,7 +118,7 @@ async function execute(options: Readonly<Record<string, unknown>>): Promise<void
   let now = EMPTY
   pythonRun.value = now
   const end = await run.start([call], async (abort) => {
-    for await (const frame of streamed<Frame>(call, abort)) {
+    for await (const frame of streamed<Frame>(call, abort, run)) {
       now = applyFrame(now, frame)
       pythonRun.value = now
     }

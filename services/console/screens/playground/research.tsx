@@ -45,7 +45,7 @@ async function startResearch(
   research.value = now
   const startedAt = performance.now()
   const end = await run.start([call], async (abort) => {
-    for await (const chunk of streamed<Chunk>(call, abort)) {
+    for await (const chunk of streamed<Chunk>(call, abort, run)) {
       now = applyChunk(now, chunk)
       research.value = now
     }

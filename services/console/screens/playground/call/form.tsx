@@ -105,9 +105,19 @@ function Send({ run, label, isReady }: SendProps) {
   )
 }
 
+/** Reason why the request of a form waits, and the error of its last request. */
 export function RunProblem({ run }: { readonly run: Run }) {
   const { message = '', fix = '' } = run.problem.value ?? {}
-  return <ErrorText text={[message, fix].filter(Boolean).join(' ')} />
+  return (
+    <>
+      {run.waitsFor.value && (
+        <p class="dim" role="status">
+          {run.waitsFor.value}
+        </p>
+      )}
+      <ErrorText text={[message, fix].filter(Boolean).join(' ')} />
+    </>
+  )
 }
 
 /** Shows code that repeats the last request, in three languages. Empty before the first request. */

@@ -27,6 +27,8 @@ export class Run {
   readonly isBusy = signal(false)
   readonly problem = signal<Problem | undefined>(undefined)
   readonly calls = signal<readonly Call[]>([])
+  /** Reason why the request waits, such as `#3 in queue, about 12 s`. Empty if the request does not wait. */
+  readonly waitsFor = signal('')
   #abort = new AbortController()
 
   /** Cancels the request in flight, if there is one, and runs the next request to its end. */
@@ -39,6 +41,7 @@ export class Run {
     this.#abort = abort
     this.calls.value = calls
     this.problem.value = undefined
+    this.waitsFor.value = ''
     this.isBusy.value = true
     try {
       await work(abort.signal)
@@ -48,7 +51,10 @@ export class Run {
       this.fail(error)
       return 'failed'
     } finally {
-      if (this.#abort === abort) this.isBusy.value = false
+      if (this.#abort === abort) {
+        this.isBusy.value = false
+        this.waitsFor.value = ''
+      }
     }
   }
 
@@ -62,10 +68,22 @@ export class Run {
   }
 }
 
-/** Yields the events of a streamed response. @throws ApiFailure for an error status or an error event */
-export async function* streamed<Event>({ path, body }: Call, signal: AbortSignal): AsyncGenerator<Event> {
+/**
+ * Yields the events of a streamed response. Until the first event, `run` has the reason why the request waits.
+ *
+ * @throws ApiFailure for an error status or an error event
+ */
+export async function* streamed<Event>(
+  { path, body }: Call,
+  signal: AbortSignal,
+  run: Pick<Run, 'waitsFor'>,
+): AsyncGenerator<Event> {
   const response = await fetchApi(path, { method: 'POST', body, signal })
-  for await (const event of eventsOf(response)) {
+  const onComment = (text: string) => {
+    if (text.trim() !== 'keep-alive') run.waitsFor.value = text.trim()
+  }
+  for await (const event of eventsOf(response, onComment)) {
+    run.waitsFor.value = ''
     const failure = failureIn(event)
     if (failure) throw new ApiFailure(failure.status ?? 502, failure.message)
     yield event as Event

@@ -295,7 +295,7 @@ async function complete(options: Readonly<Record<string, unknown>>): Promise<voi
   const meter = new RateMeter()
   completion.value = { prompt: sentPrompt, text: '', note: '' }
   const end = await run.start([call], async (abort) => {
-    for await (const { choices = [], usage } of streamed<Chunk>(call, abort)) {
+    for await (const { choices = [], usage } of streamed<Chunk>(call, abort, run)) {
       const added = choices[0]?.text ?? ''
       meter.record(added, usage?.completion_tokens)
       completion.value = { ...completion.value, text: completion.value.text + added }

@@ -55,7 +55,7 @@ export class Conversation {
   async #read(call: Call, messages: readonly ChatMessage[], signal: AbortSignal): Promise<void> {
     const meter = new RateMeter()
     let content = ''
-    for await (const { choices = [], usage } of streamed<Chunk>(call, signal)) {
+    for await (const { choices = [], usage } of streamed<Chunk>(call, signal, this.run)) {
       const added = choices[0]?.delta.content ?? ''
       meter.record(added, usage?.completion_tokens)
       content += added
