@@ -298,13 +298,8 @@ export function didYouMean(unknown: string, names: readonly string[]): string {
 }
 
 /**
-<<<<<<< HEAD
  * Returns names that a typo may have meant, most similar first. Two names are similar if one is a prefix of the other, or if their edit distance is
- * at most a quarter of the letters.
-=======
- * The names that a typo may have meant, the most similar first. Two names are similar if their edit distance is at most a
- * quarter of the letters. Two swapped letters are one edit. A prefix of a name is similar too.
->>>>>>> ac03e406 (CLI: chat, models, whoami, -o table|json|csv, command groups)
+ * at most a quarter of the letters. Two swapped letters are one edit.
  */
 export function similarNames(unknown: string, names: readonly string[]): string[] {
   const typed = unknown.toLowerCase().slice(0, CHARS_MAX)
