@@ -191,8 +191,10 @@ function linesOf({ job, operatorJob, lines }: FollowedJob): readonly Line[] {
   return job.value || !operatorJob.value ? lines.value : timesOf(operatorJob.value)
 }
 
-function timesOf({ attempt, worker, error, ...job }: OperatorJob): readonly Line[] {
-  const started = [attempt > 0 && `attempt ${attempt}`, worker && `on ${worker}`].filter(Boolean).join(' ')
+function timesOf({ attempt, worker, error, child_counts, ...job }: OperatorJob): readonly Line[] {
+  const started = [attempt > 0 && !child_counts && `attempt ${attempt}`, worker && `on ${worker}`]
+    .filter(Boolean)
+    .join(' ')
   const known: [type: string, at: number | null, note: string][] = [
     ['job.queued', job.created_at, ''],
     ['job.started', job.started_at, started],
