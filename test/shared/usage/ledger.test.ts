@@ -103,6 +103,11 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ isHere, openDatabase }) 
       ['2030-04-01T05', 1],
     ])
     expect([await sum('endpoint'), await counts('day')]).toEqual([before, days])
+    const twoDays = { from: '2030-03-31', to: '2030-04-01', groupBy: 'endpoint', limit: 9 } as const
+    expect(await store.usage.sum(twoDays)).toEqual(before)
+    expect((await store.usage.sum({ ...twoDays, groupBy: 'day', limit: 1 })).map(({ group }) => group)).toEqual([
+      '2030-03-31',
+    ])
     const query = { from: '2030-03-31', to: '2030-03-31', groupBy: 'endpoint', orderBy: 'cost', limit: 1 } as const
     expect((await store.usage.sum(query)).map(({ group }) => group)).toEqual(['/v1/embeddings'])
     const filtered = await store.usage.sum({ ...query, model: 'echo-1', endpoint: ENTRY.endpoint, limit: 9 })
