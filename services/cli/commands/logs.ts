@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { RequestAnswer, RequestListAnswer } from '#schemas/requests.ts'
+import { RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
 import type { HttpClient } from '#services/cli/client/http.ts'
 import { EXIT, type ExitCode, type Format, type Output, plain, tableOf, timeOf } from '#services/cli/text/output.ts'
 import { csvLine } from '#shared/lib/csv.ts'

@@ -1,6 +1,6 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
-import type { RequestAnswer } from '#schemas/requests.ts'
+import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { fetchJson, isOperator, messageOf, Pages } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { Cell, CopyButton, ErrorText, Icon, LoadMore, Table, usePoll } from '#services/console/parts/parts.tsx'

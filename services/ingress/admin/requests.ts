@@ -1,5 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { ListRequests, type RequestAnswer } from '#schemas/requests.ts'
+import { ListRequests, type RequestAnswer } from '#schemas/admin/requests.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'

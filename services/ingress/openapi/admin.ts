@@ -7,7 +7,7 @@ import {
   ListKeys,
   ListProjects,
 } from '#schemas/admin/admin.ts'
-import { ListRequests } from '#schemas/requests.ts'
+import { ListRequests } from '#schemas/admin/requests.ts'
 import { type Operation, type Operations, ok } from './operation.ts'
 
 const DRY_RUN = 'With `dry_run: true`, the response lists the affected objects and nothing changes.'

@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import { listOf } from './answers/models.ts'
+import { listOf } from '#schemas/answers/models.ts'
 
 const Text = z
   .string()
