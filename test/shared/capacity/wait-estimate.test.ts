@@ -122,3 +122,19 @@ it('the wait estimate does not count requeued attempts as durations', () => {
   }
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
+
+it('the position of a job counts waiting jobs in fair order, after the jobs that wait at a worker for a permit', () => {
+  const waits = new WaitEstimate<string>()
+  const inOrder = (jobs: string[]) => jobs.toSorted().map((job, before): [string, number] => [job, before])
+  for (const job of ['r1', 'r2', 'r3']) {
+    waits.entered(job, 0)
+    waits.started(job, 0)
+  }
+  waits.entered('b', 0)
+  waits.entered('a', 0)
+  const positionOf = (job: string, places: number) => waits.positionOf(job, places, inOrder)
+  expect(['r1', 'r2', 'r3', 'a', 'b'].map((job) => positionOf(job, 2))).toEqual([undefined, undefined, 1, 2, 3])
+  expect(['r3', 'a', 'b'].map((job) => positionOf(job, 0))).toEqual([undefined, 1, 2])
+  waits.left('r1', 1)
+  expect(['r3', 'a', 'b'].map((job) => positionOf(job, 2))).toEqual([undefined, 1, 2])
+})
