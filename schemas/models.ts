@@ -69,6 +69,14 @@ export const EngineConfig = z.discriminatedUnion('type', [
       .enum(['chat', 'responses'])
       .default('chat')
       .describe('openai: API for text generation. chat: POST /chat/completions. responses: POST /responses'),
+    cache_salt_env: z
+      .string()
+      .regex(/^[A-Za-z_][A-Za-z0-9_]*$/, 'Expected the name of an environment variable, such as CACHE_SALT_SECRET')
+      .optional()
+      .describe(
+        'openai: name of the environment variable with a secret. Each call then has a cache_salt of its project, so that projects ' +
+          'share no prefix cache (vLLM, SGLang)',
+      ),
     force_usage: z
       .boolean()
       .default(true)
@@ -123,6 +131,10 @@ export type UpstreamConfig = Extract<EngineConfig, { type: 'openai' | 'anthropic
 
 function isUpstream(engine: EngineConfig): engine is UpstreamConfig {
   return engine.type === 'openai' || engine.type === 'anthropic'
+}
+
+function isSalted(engine: EngineConfig): boolean {
+  return isUpstream(engine) && engine.cache_salt_env !== undefined
 }
 
 /** Engines that each pool supports: an engine type, or the name of a model of the local model server. */
@@ -278,6 +290,13 @@ export const ModelConfig = z
     {
       error: 'api: responses requires an engine of type openai in the pool inference',
       path: ['engine', 'api'],
+    },
+  )
+  .refine(
+    ({ pool, task, engine }) => !isSalted(engine) || (engine.type === 'openai' && pool === 'inference' && !task),
+    {
+      error: 'cache_salt_env requires an engine of type openai in the pool inference, without a task',
+      path: ['engine', 'cache_salt_env'],
     },
   )
   .refine(({ task, engine, fallbacks }) => !task || (engine.type === 'openai' && fallbacks.length === 0), {

@@ -74,9 +74,11 @@ export const modelsCheck: Check = {
     const { models } = readModels(modelsFile)
     const findings = [ok('models', `${modelsFile}: ${models.map(({ id }) => id).join(', ')}`)]
     for (const { id, engine } of models) {
-      const variable = 'api_key_env' in engine ? engine.api_key_env : undefined
-      if (!variable || env[variable]) continue
-      findings.push(warned('models', `${id}: ${variable} is not set`, `Set ${variable}, or remove api_key_env.`))
+      for (const field of ['api_key_env', 'cache_salt_env'] as const) {
+        const variable = field in engine ? (engine as Partial<Record<typeof field, string>>)[field] : undefined
+        if (!variable || env[variable]) continue
+        findings.push(warned('models', `${id}: ${variable} is not set`, `Set ${variable}, or remove ${field}.`))
+      }
     }
     return findings
   },

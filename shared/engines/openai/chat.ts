@@ -7,7 +7,7 @@ import { affinityOf } from '#shared/engines/upstream/affinity.ts'
 import { type AnswerDecoder, answerEvents } from '#shared/engines/upstream/answer.ts'
 import type { Exchange } from '#shared/engines/upstream/exchange.ts'
 import { bodyOf } from '#shared/engines/upstream/json.ts'
-import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
+import { cacheSaltOf, keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { ModelPartition } from '#shared/engines/upstream/limit-partition.ts'
 import { Upstream, type UpstreamCall } from '#shared/engines/upstream/upstream.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -51,6 +51,7 @@ class OpenAiEngine implements ChatEngine {
   readonly #config: UpstreamConfig
   readonly #plainConfig: UpstreamConfig
   readonly #upstream: Upstream
+  readonly #env: Record<string, string | undefined>
   #asksUsage = true
 
   constructor(
@@ -61,6 +62,7 @@ class OpenAiEngine implements ChatEngine {
   ) {
     this.#model = model
     this.#config = config
+    this.#env = env
     this.#plainConfig = { ...config, force_usage: false }
     const key = keyOf(model, env)
     const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
@@ -82,11 +84,12 @@ class OpenAiEngine implements ChatEngine {
       'idempotency-key': options.idempotencyKey,
       ...(options.traceparent ? { traceparent: options.traceparent } : {}),
     }
+    const cache_salt = cacheSaltOf(this.#model, this.#env, options.tenant ?? options.idempotencyKey)
     const open = async (config = this.#asksUsage ? this.#config : this.#plainConfig) => ({
       path,
       headers,
       forwarded: request.headers,
-      body: await bodyOf(encode(request, this.#model, config)),
+      body: await bodyOf({ ...encode(request, this.#model, config), ...(cache_salt !== undefined && { cache_salt }) }),
       isStream: request.stream,
       signal: options.signal,
       affinity: affinityOf(request, this.#model),

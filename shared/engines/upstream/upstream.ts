@@ -126,7 +126,7 @@ export class Upstream {
    */
   async call(call: UpstreamCall): Promise<Exchange> {
     if (this.#missingKey !== undefined) {
-      const message = `The model '${this.#model}' has no key for its upstream: ${this.#missingKey} is not set where its worker runs.`
+      const message = `The model '${this.#model}' lacks a secret for its upstream: ${this.#missingKey} is not set where its worker runs.`
       throw new ServiceError('upstream_refused', message)
     }
     if (this.#partition && this.#partition.workers > 1 && this.permits === 0) throw this.#noPartition()

@@ -415,7 +415,7 @@ function warnOfKeys({ models, config, log }: Ports, pool: string): void {
     if (variable)
       log.warn(
         { model: model.id, variable },
-        'environment variable named by api_key_env is not set; calls to this model fail',
+        'environment variable named by api_key_env or cache_salt_env is not set; calls to this model fail',
       )
   }
 }

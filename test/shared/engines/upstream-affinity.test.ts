@@ -1,9 +1,10 @@
 import { expect, test } from 'vitest'
 import { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
+import type { ChatEngine } from '#shared/engines/engine.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import { affinityKeyOf, hasAffinity, preferredServer, seedOf } from '#shared/engines/upstream/affinity.ts'
-import { ask, collect, textOf } from '../../support/engine-calls.ts'
+import { ask, collect, options, textOf } from '../../support/engine-calls.ts'
 import { type Script, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { until } from '../../support/stack.ts'
 
@@ -200,4 +201,24 @@ test('an upstream server that fails quickly loses its conversations, and gets th
   const before = other.calls.length
   for (let call = 0; call < 5; call++) await collect(engine, askOf('one'))
   expect(other.calls.length).toBe(before)
+})
+
+test('a model with cache_salt_env sends a salt that differs by project and replaces that of the caller; others send none', async () => {
+  await using server = await startUpstream(answering)
+  const base = { type: 'openai', base_url: `${server.url}/v1` }
+  const open = (engine: object, pass: string[] = []) =>
+    openOpenAiEngine(ModelConfig.parse({ id: 'm1', engine: { ...base, ...engine }, pass }), { SALT: 'secret' })
+  const saltOf = async (engine: ChatEngine, tenant: string | undefined, extra = {}) => {
+    for await (const _ of engine.generate(ask({ stream: false, extra }), { ...options(), tenant })) void _
+    return server.calls.at(-1)?.body.cache_salt
+  }
+  const salted = open({ cache_salt_env: 'SALT' })
+  const first = await saltOf(salted, 'p1')
+  expect(first).toMatch(/^[\w-]{43}$/)
+  expect(await saltOf(salted, 'p1', { cache_salt: 'mine' })).toBe(first)
+  expect(await saltOf(salted, 'p2')).not.toBe(first)
+  expect(await saltOf(open({}), 'p1')).toBeUndefined()
+  await expect(saltOf(open({ cache_salt_env: 'UNSET' }), 'p1')).rejects.toThrow('UNSET is not set')
+  const anthropic = { id: 'm', engine: { type: 'anthropic', base_url: server.url, cache_salt_env: 'SALT' } }
+  expect(() => ModelConfig.parse(anthropic)).toThrow(/cache_salt_env requires/)
 })
