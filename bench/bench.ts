@@ -6,6 +6,7 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { availableParallelism, cpus, tmpdir, totalmem } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
+import { AFFINITY } from './affinity/affinity.ts'
 import { CALLS } from './calls/calls.ts'
 import { DURABLE } from './durable/durable.ts'
 import { EMBEDDINGS } from './embeddings/embeddings.ts'
@@ -17,7 +18,17 @@ import { RESEARCH } from './research/research.ts'
 import { Run, type RunOptions, type Section } from './section.ts'
 import { TRANSCRIPTION } from './transcription/transcription.ts'
 
-const SECTIONS: readonly Section[] = [CALLS, PATH, DURABLE, OVERLOAD, EMBEDDINGS, TRANSCRIPTION, RESEARCH, QUALITY]
+const SECTIONS: readonly Section[] = [
+  CALLS,
+  PATH,
+  DURABLE,
+  OVERLOAD,
+  EMBEDDINGS,
+  TRANSCRIPTION,
+  RESEARCH,
+  QUALITY,
+  AFFINITY,
+]
 
 const HELP = `Usage: npm run bench -- [options]
 
