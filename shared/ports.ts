@@ -2,7 +2,7 @@ import { PoolName } from '#schemas/job.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import type { Blobs } from './blobs/blobs.ts'
 import { openDiskBlobs } from './blobs/disk.ts'
-import { type StopWatching, watchFleetDirectory } from './blobs/fleet-directory.ts'
+import { type StopWatching, watchFleetBlobs } from './blobs/fleet-blobs.ts'
 import type { Broker } from './broker/broker.ts'
 import type { KafkaOptions } from './broker/kafka/kafka.ts'
 import { openMemoryBroker } from './broker/memory.ts'
@@ -91,11 +91,13 @@ export async function openPorts(
   const models = loadModels(config.modelsFile, config.models)
   const extensions = await loadExtensions(config.extensions)
   const metrics = new Metrics()
-  const blobs = await openDiskBlobs(config.blobDir)
+  const blobs = await openBlobs(config, log)
   // The store is opened first, because it refuses a second process in one data directory.
   const store = await openStore(config, log, isWhole)
   const isFleet = store !== undefined && config.kafka !== undefined
-  const unwatchBlobs = isFleet ? await watchFleetDirectory(config.blobDir, store, log) : () => undefined
+  const unwatchBlobs = isFleet
+    ? await watchFleetBlobs(blobs, config.blobUrl ?? config.blobDir, store, log)
+    : () => undefined
   const pauses = await Pauses.open(store?.operator, log)
   const clientId = newId(`sluice-${role}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
@@ -261,6 +263,16 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
   } catch (error) {
     throw new ConfigError([`DATA_DIR: ${error instanceof Error ? error.message : error}`])
   }
+}
+
+async function openBlobs(config: Config, log: Log): Promise<Blobs> {
+  const { blobs: location, blobUrl } = config
+  if (location === undefined) return await openDiskBlobs(config.blobDir)
+  // Loaded on demand: the client takes 0.3 s and 34 MB.
+  const { openS3Blobs } = await import('./blobs/s3.ts')
+  return await openWhenAvailable('S3', () => openS3Blobs(location), log).catch((error: unknown) => {
+    throw new ConfigError([`BLOB_URL (${blobUrl}): ${error instanceof Error ? error.message : error}`])
+  })
 }
 
 async function openBroker(

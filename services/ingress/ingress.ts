@@ -276,7 +276,7 @@ function openLimits(ports: Ports, keys: ApiKeys, jobs: AttachedJobs) {
 
 function openStorage({ config, store }: Ports, boot: string): StoredQuota {
   const isEmbedded = store !== undefined && config.databaseUrl === undefined
-  const directories = isEmbedded ? [config.blobDir, config.dataDir] : [config.blobDir]
+  const directories = [...(config.blobs ? [] : [config.blobDir]), ...(isEmbedded ? [config.dataDir] : [])]
   const floor = openDiskFloor(directories, config.diskFreeBytesMin)
   return new StoredQuota({ bytes: store?.storedBytes, boot, most: config.filesBytesMaxPerProject, floor })
 }

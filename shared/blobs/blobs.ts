@@ -1,7 +1,8 @@
 import type { Readable } from 'node:stream'
 
 /**
- * The blob port stores values that are too large for a record, by key. The default adapter stores them in a directory.
+ * The blob port stores values that are too large for a record, by key. One adapter stores them in a directory,
+ * the other one in an S3 bucket.
  *
  * Guarantees of every adapter (test/shared/blobs/blobs.test.ts):
  * 1. After `put` resolves, `get` returns the complete value in every process.
@@ -32,9 +33,23 @@ export interface Blobs {
    * @param choose Receives some hundred old blobs at a time, and returns the keys to delete. Default: all
    */
   sweep(ageMs: number, choose?: (old: readonly OldBlob[]) => Promise<readonly string[]>): Promise<number>
+  /** Random id of the store, equal in all processes that use the same store. */
+  identity(): Promise<string>
 }
 
 export interface OldBlob {
   readonly key: string
   readonly ageMs: number
+}
+
+const KEY = /^[A-Za-z0-9_-]{1,200}$/
+
+export function isKey(key: string): boolean {
+  return KEY.test(key)
+}
+
+/** @throws Error for a malformed key, which is a defect of the caller */
+export function requireKey(key: string): string {
+  if (!isKey(key)) throw new Error('malformed blob key')
+  return key
 }

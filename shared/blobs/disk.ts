@@ -1,19 +1,22 @@
+import { randomBytes } from 'node:crypto'
 import { readFile as readFileWithCallback } from 'node:fs'
-import { copyFile, open, opendir, rename, rm, stat, unlink, writeFile } from 'node:fs/promises'
+import { copyFile, open, opendir, rename, rm, stat, unlink, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { promisify } from 'node:util'
 import { makeDirectory } from '#shared/config/directory.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
-import type { Blobs, OldBlob } from './blobs.ts'
+import { type Blobs, isKey, type OldBlob, requireKey } from './blobs.ts'
 
 /** `readFile` with a callback. The version in `node:fs/promises` takes 25 % more CPU time. */
 const readFile = promisify(readFileWithCallback)
 
-const KEY = /^[A-Za-z0-9_-]{1,200}$/
 /** Retry-After for a full disk, in ms. The purge, which may free space, runs every minute. */
 const FULL_RETRY_MS = 60_000
 const SWEEP_MAX = 256
+const ID_FILE = '.directory-id'
+const ID = /^[0-9a-f]{32}$/
 
 /**
  * Opens blobs as files of one directory. Several processes may share the directory, also over a network file system with atomic rename.
@@ -22,10 +25,8 @@ const SWEEP_MAX = 256
  */
 export async function openDiskBlobs(directory: string): Promise<Blobs> {
   makeDirectory(directory)
-  const pathOf = (key: string) => {
-    if (!KEY.test(key)) throw new Error('malformed blob key')
-    return join(directory, key)
-  }
+  let id: string | undefined
+  const pathOf = (key: string) => join(directory, requireKey(key))
   const writeAtomically = async (path: string, write: (partial: string) => Promise<void>) => {
     const partial = join(directory, newId('.partial-'))
     try {
@@ -46,6 +47,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       await writeAtomically(pathOf(to), (partial) => copyFile(source, partial)).catch(throwGone)
     },
     async open(key, range) {
+      if (range && range.end <= range.start) return Readable.from([])
       const file = await open(pathOf(key)).catch(throwGone)
       // In Node, `end` is the index of the last byte.
       return file.createReadStream(range && { start: range.start, end: range.end - 1 })
@@ -62,8 +64,8 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     async sweep(ageMs, choose = async (old) => old.map(({ key }) => key)) {
       let count = 0
       for await (const old of olderThan(directory, ageMs)) {
-        const blobs = old.filter(({ key }) => KEY.test(key))
-        const rest = old.filter(({ key }) => !KEY.test(key)).map(({ key }) => key)
+        const blobs = old.filter(({ key }) => isKey(key))
+        const rest = old.filter(({ key }) => !isKey(key)).map(({ key }) => key)
         for (const name of [...rest, ...(blobs.length > 0 ? await choose(blobs) : [])]) {
           await rm(join(directory, name), { force: true })
           count++
@@ -71,7 +73,32 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       }
       return count
     },
+    async identity() {
+      id = await keepId(directory, id)
+      return id
+    },
   }
+}
+
+/** Reads the id without creating one, for `sluice doctor`. */
+export async function findDirectoryId(directory: string): Promise<string | undefined> {
+  const text = await readFile(join(directory, ID_FILE), 'utf8').catch(() => '')
+  return ID.test(text) ? text : undefined
+}
+
+/** Reads or creates the id. The sweep deletes old files, so the mtime is renewed. @param before Id from an earlier read */
+async function keepId(directory: string, before: string | undefined): Promise<string> {
+  const path = join(directory, ID_FILE)
+  const made = before ?? randomBytes(16).toString('hex')
+  await writeFile(path, made, { flag: 'wx', mode: 0o600 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error
+  })
+  const id = await findDirectoryId(directory)
+  // The file exists but is incomplete, because another process is writing it.
+  if (id === undefined) throw new Error(`${path} has no id yet`)
+  const now = new Date()
+  await utimes(path, now, now)
+  return id
 }
 
 function withoutRoom(error: unknown): unknown {

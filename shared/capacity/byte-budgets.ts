@@ -340,6 +340,7 @@ class ProjectHolding implements Holding {
         await grow(value.length)
         await blobs.put(key, value)
       },
+      identity: () => blobs.identity(),
       copy: async (from, to) => {
         await grow(await blobs.size(from))
         await blobs.copy(from, to)

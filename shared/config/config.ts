@@ -72,6 +72,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     weightsDir: resolve(dataDir, 'models'),
     modelsDir: s.MODELS_DIR && resolve(s.MODELS_DIR),
     blobDir: s.BLOB_DIR ? resolve(s.BLOB_DIR) : resolve(dataDir, 'blobs'),
+    blobs: s3Of(s),
     kafka: kafkaOf(s),
     drainNoticeMs: s.DRAIN_NOTICE_MS ?? (s.KAFKA_BROKERS ? 5_000 : 0),
     url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),
@@ -93,6 +94,21 @@ function namedOf(settings: Settings): Named {
 export function urlOf(host: string, port: number): string {
   const reached = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
   return `http://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
+}
+
+/** The location that BLOB_URL names; undefined for a directory. */
+function s3Of(s: Settings) {
+  if (!s.BLOB_URL) return undefined
+  const [bucket = '', ...steps] = s.BLOB_URL.slice('s3://'.length).split('/')
+  const prefix = steps.filter((step) => step !== '').join('/')
+  return {
+    bucket,
+    prefix: prefix === '' ? '' : `${prefix}/`,
+    endpoint: s.BLOB_S3_ENDPOINT,
+    region: s.BLOB_S3_REGION,
+    encryption: s.BLOB_S3_SSE,
+    kmsKey: s.BLOB_S3_KMS_KEY,
+  }
 }
 
 function kafkaOf(s: Settings): KafkaConfig | undefined {

@@ -109,6 +109,8 @@ function codeOf(error: unknown): string | undefined {
 interface DataDirectories {
   readonly dataDir: string
   readonly blobDir: string
+  /** Set if blobs are stored in S3 and `blobDir` is not used. */
+  readonly blobUrl?: string | undefined
 }
 
 /**
@@ -117,8 +119,9 @@ interface DataDirectories {
  *
  * @throws ConfigError if a checked directory is not writable
  */
-export function requireDirectories({ dataDir, blobDir }: DataDirectories, isWhole: boolean): void {
+export function requireDirectories({ dataDir, blobDir, blobUrl }: DataDirectories, isWhole: boolean): void {
+  const isUsed = blobUrl === undefined
   const isInside = !relative(dataDir, blobDir).startsWith('..')
-  if (isWhole || isInside) requireWritable('DATA_DIR', dataDir)
-  if (!isInside) requireWritable('BLOB_DIR', blobDir)
+  if (isWhole || (isInside && isUsed)) requireWritable('DATA_DIR', dataDir)
+  if (!isInside && isUsed) requireWritable('BLOB_DIR', blobDir)
 }

@@ -172,9 +172,36 @@ const BROKER_AND_STORE = {
     }),
   DATABASE_CONNECTIONS: whole(1, 1_000).default(10).describe('Maximum connections of one process to Postgres'),
   BLOB_DIR: z.string().optional().meta({
-    description: 'Folder of bodies over 64 KiB and of files. All processes need the same folder',
+    description: 'Folder of bodies over 64 KiB and of files. Without BLOB_URL, all processes need the same folder',
     unset: 'DATA_DIR/blobs',
   }),
+  BLOB_URL: z
+    .string()
+    .regex(
+      /^s3:\/\/[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](\/[A-Za-z0-9._/-]*)?$/,
+      'must be s3://bucket or s3://bucket/prefix',
+    )
+    .optional()
+    .meta({
+      description: 'S3 bucket for bodies over 64 KiB and files, instead of BLOB_DIR: s3://bucket/prefix',
+      unset: 'BLOB_DIR',
+    }),
+  BLOB_S3_ENDPOINT: z
+    .url({ protocol: /^https?$/ })
+    .optional()
+    .meta({ description: 'URL of an S3 server that is not AWS, such as MinIO, Ceph or R2', unset: 'AWS' }),
+  BLOB_S3_REGION: z
+    .string()
+    .optional()
+    .meta({ description: 'Region of the bucket', unset: 'AWS_REGION, or us-east-1 with BLOB_S3_ENDPOINT' }),
+  BLOB_S3_SSE: z.enum(['AES256', 'aws:kms']).optional().meta({
+    description: 'Server-side encryption of new objects: AES256 or aws:kms',
+    unset: 'the default of the bucket',
+  }),
+  BLOB_S3_KMS_KEY: z
+    .string()
+    .optional()
+    .meta({ description: 'Key id for BLOB_S3_SSE=aws:kms', unset: 'the default key' }),
 }
 
 /** Settings of pools without a row in {@link WORKERS}. */

@@ -5,6 +5,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { type Config, ConfigError } from '#shared/config/config.ts'
 import { newId } from '#shared/lib/id.ts'
 import { loadModels } from '#shared/models/models.ts'
+import { findBlobsId } from '#shared/ports/inspect.ts'
 import { getWeightsState, isKnownWeights } from '#shared/prepare/weights.ts'
 import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.ts'
 
@@ -31,8 +32,13 @@ export const dataCheck: Check = {
 
 export const blobsCheck: Check = {
   name: 'blobs',
-  remediation: 'Set BLOB_DIR to a directory that this user may write.',
-  async run({ dataDir, blobDir }) {
+  remediation: 'Set BLOB_DIR to a directory that this user may write, or BLOB_URL to a bucket.',
+  async run(config) {
+    const { dataDir, blobDir, blobUrl } = config
+    if (blobUrl) {
+      await findBlobsId(config)
+      return [ok(this.name, `${blobUrl} can be read`)]
+    }
     if (!relative(dataDir, blobDir).startsWith('..')) return []
     return [await directoryFinding(this, 'BLOB_DIR', blobDir)]
   },

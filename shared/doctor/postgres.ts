@@ -1,5 +1,6 @@
-import { findDirectoryId } from '#shared/blobs/fleet-directory.ts'
-import { inspectPostgres, type PostgresFacts } from '#shared/ports/inspect.ts'
+import { SHARE_REMEDIATION } from '#shared/blobs/fleet-blobs.ts'
+import type { Config } from '#shared/config/config.ts'
+import { findBlobsId, inspectPostgres, type PostgresFacts } from '#shared/ports/inspect.ts'
 import { missingMigrations } from '#shared/store/sql/migrations.ts'
 import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 
@@ -9,10 +10,11 @@ const VERSION_MIN = 13
 export const postgresCheck: Check = {
   name: 'postgres',
   remediation: 'Start Postgres, or correct the host, user or password in DATABASE_URL.',
-  async run({ databaseUrl, kafka, blobDir }) {
+  async run(config) {
+    const { databaseUrl, kafka } = config
     if (databaseUrl === undefined) return [withoutPostgres(kafka !== undefined)]
     const facts = await inspectPostgres(databaseUrl)
-    return [...findingsOf(facts), ...(await sharedBlobsFindings(facts, blobDir))]
+    return [...findingsOf(facts), ...(await sharedBlobsFindings(facts, config))]
   },
 }
 
@@ -49,11 +51,11 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
   return failed('postgres', `${version}, the schema lacks ${names}, and this user may not create tables`, remediation)
 }
 
-/** Checks whether this process can access the blobs of other processes. If no process has registered its directory, then there is no finding. */
-async function sharedBlobsFindings({ blobs_id }: PostgresFacts, blobDir: string): Promise<Finding[]> {
+/** Checks whether this process can access the blobs of other processes. If no process has registered its store, then there is no finding. */
+async function sharedBlobsFindings({ blobs_id }: PostgresFacts, config: Config): Promise<Finding[]> {
   if (blobs_id === undefined) return []
-  if ((await findDirectoryId(blobDir)) === blobs_id)
-    return [ok('blobs', `${blobDir} is the directory of the running processes`)]
-  const message = `${blobDir} is not the directory of the running processes: bodies over 64 KiB and files would be missing`
-  return [failed('blobs', message, 'Give every process the same BLOB_DIR, such as a network file system.')]
+  const { blobUrl = config.blobDir } = config
+  if ((await findBlobsId(config)) === blobs_id) return [ok('blobs', `${blobUrl} is the store of the running processes`)]
+  const message = `${blobUrl} is not the store of the running processes: bodies over 64 KiB and files would be missing`
+  return [failed('blobs', message, SHARE_REMEDIATION)]
 }

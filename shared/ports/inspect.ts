@@ -26,3 +26,10 @@ export async function inspectPostgres(url: string): Promise<PostgresFacts> {
   const { inspectPostgres } = await import('#shared/store/postgres/inspect.ts')
   return await inspectPostgres(url)
 }
+
+/** Id of the blob store of this process; undefined if a directory has none. */
+export async function findBlobsId(config: Config): Promise<string | undefined> {
+  if (config.blobs === undefined) return await (await import('#shared/blobs/disk.ts')).findDirectoryId(config.blobDir)
+  const { openS3Blobs } = await import('#shared/blobs/s3.ts')
+  return await (await openS3Blobs(config.blobs)).identity()
+}

@@ -3,7 +3,7 @@ import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Time in ms for which a starting process retries an unreachable Kafka or Postgres. Both need less time to start. */
+/** Time in ms for which a starting process retries an unreachable Kafka, Postgres or S3. Each needs less time to start. */
 const START_WAIT_MS = 120_000
 /**
  * Time in ms for which a starting process retries an error that looks permanent, such as a wrong password. In a new deployment, the database user may
@@ -15,6 +15,7 @@ const START_POSTGRES = 'Start Postgres, or correct the host and port in DATABASE
 const FIX = {
   Kafka: 'Start Kafka (to try one out: deploy/kafka-local.sh start), or correct KAFKA_BROKERS.',
   Postgres: START_POSTGRES,
+  S3: 'Check BLOB_URL and BLOB_S3_ENDPOINT.',
   'the key store': START_POSTGRES,
 } as const
 

@@ -12,7 +12,7 @@ export const ALL = 'test/**/*.test.ts'
 /** Files that `npm test` leaves out. */
 const LONG = [
   // Fleets of processes, crashes and faults.
-  'test/{burst,event-loop,fleet,leaks,outage,poison,rolling-restart,upgrade}.test.ts',
+  'test/{burst,event-loop,fleet,leaks,outage,poison,rolling-restart,s3-fleet,upgrade}.test.ts',
   'test/chaos/{chaos,outages,single-process}.test.ts',
   'test/simulation/**',
   'test/shared/jobs/protocol-model.test.ts',
@@ -27,7 +27,7 @@ const LONG = [
   'test/services/ingress/pages/search.test.ts',
   'test/data-dir.test.ts',
   // Postgres.
-  'test/shared/{store/{store,family,operator,partitions,pooler,postgres,plans,turns},blobs/fleet-directory,keys/keys,capacity/fleet-counts,usage/ledger}.test.ts',
+  'test/shared/{store/{store,family,operator,partitions,pooler,postgres,plans,turns},blobs/{blobs,fleet-blobs},keys/keys,capacity/fleet-counts,usage/ledger}.test.ts',
   'test/shared/jobs/worker/compose.test.ts',
   'test/services/ingress/responses/{fleet,hosted}.test.ts',
   'test/services/ingress/jobs/{api,bad-input,embedded,events,idempotency,turns}.test.ts',

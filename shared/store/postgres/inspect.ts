@@ -1,5 +1,5 @@
 import type { PoolClient } from 'pg'
-import { BLOBS_LEASE } from '#shared/blobs/fleet-directory.ts'
+import { BLOBS_LEASE } from '#shared/blobs/fleet-blobs.ts'
 import { isPooled, PostgresConnection } from './connection.ts'
 
 const STATEMENT_TIMEOUT_MS = 5_000
@@ -12,7 +12,7 @@ export interface PostgresFacts {
   readonly synchronous_commit: string
   readonly has_migrations: boolean
   readonly can_create: boolean
-  /** Id of the blob directory that the live processes use (`#shared/blobs/fleet-directory.ts`). Undefined if no process runs. */
+  /** Id of the blob store that the live processes use (`#shared/blobs/fleet-blobs.ts`). Undefined if no process runs. */
   readonly blobs_id: string | undefined
   readonly applied: ReadonlyMap<string, string>
 }

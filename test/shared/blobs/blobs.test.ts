@@ -1,17 +1,26 @@
 import { spawnSync } from 'node:child_process'
 import { mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { basename, join, resolve } from 'node:path'
 import { Readable } from 'node:stream'
 import { buffer } from 'node:stream/consumers'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { CreateMultipartUploadCommand, S3Client } from '@aws-sdk/client-s3'
+import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { openDiskBlobs } from '#shared/blobs/disk.ts'
+import { openS3Blobs } from '#shared/blobs/s3.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { startS3, type TestS3 } from '../../support/processes/s3.ts'
 
-/** Every adapter, opened on an empty directory. */
+const s3 = await startS3()
+afterAll(async () => await s3?.[Symbol.asyncDispose]())
+const openS3 = (directory: string, own: TestS3) =>
+  openS3Blobs({ ...own.location, prefix: `${basename(directory).toLowerCase()}/` })
+
+/** Every adapter, opened on an empty directory or an empty prefix of a bucket. */
 const ADAPTERS: { name: string; open: (directory: string) => Promise<Blobs> }[] = [
   { name: 'disk', open: (directory) => openDiskBlobs(join(directory, 'made', 'when missing')) },
+  ...(s3 ? [{ name: 'S3', open: (directory: string) => openS3(directory, s3) }] : []),
 ]
 
 let directory: string
@@ -36,14 +45,6 @@ describe.each(ADAPTERS)('the blob store on $name', ({ open }) => {
     expect((await buffer(await blobs.open('streamed'))).equals(Buffer.concat(pieces))).toBe(true)
   })
 
-  it('creates its directory with mode 0700 and each blob with mode 0600', async () => {
-    const blobs = await open(directory)
-    await blobs.put('key', Buffer.from('what a user sent'))
-    const place = join(directory, 'made', 'when missing')
-    const modes = await Promise.all([place, join(place, 'key')].map(async (path) => (await stat(path)).mode & 0o777))
-    expect(modes).toEqual([0o700, 0o600])
-  })
-
   it('stores no blob if its source stream fails', async () => {
     const blobs = await open(directory)
     async function* failing() {
@@ -53,6 +54,25 @@ describe.each(ADAPTERS)('the blob store on $name', ({ open }) => {
     await expect(blobs.put('half', failing())).rejects.toThrow('cut')
     await expect(blobs.get('half')).rejects.toMatchObject({ code: 'not_found' })
     expect(await blobs.sweep(-1_000)).toBe(0)
+  })
+
+  it('streams the bytes of a range', async () => {
+    const blobs = await open(directory)
+    await blobs.put('key', Buffer.from('0123456789'))
+    const read = async (start: number, end: number) => String(await buffer(await blobs.open('key', { start, end })))
+    expect([await read(0, 3), await read(2, 10), await read(4, 4), await read(8, 99)]).toEqual([
+      '012',
+      '23456789',
+      '',
+      '89',
+    ])
+  })
+
+  it('has one id for all instances on the same place, which no sweep deletes', async () => {
+    const [one, other] = [await open(directory), await open(directory)]
+    const id = await one.identity()
+    await one.sweep(60_000)
+    expect([await other.identity(), await (await open(directory)).identity()]).toEqual([id, id])
   })
 
   it('returns the size of a blob in bytes', async () => {
@@ -128,6 +148,14 @@ describe.each(ADAPTERS)('the blob store on $name', ({ open }) => {
 })
 
 describe('the blob store on disk', () => {
+  it('creates its directory with mode 0700 and each blob with mode 0600', async () => {
+    const blobs = await openDiskBlobs(join(directory, 'made', 'when missing'))
+    await blobs.put('key', Buffer.from('what a user sent'))
+    const place = join(directory, 'made', 'when missing')
+    const modes = await Promise.all([place, join(place, 'key')].map(async (path) => (await stat(path)).mode & 0o777))
+    expect(modes).toEqual([0o700, 0o600])
+  })
+
   it('leaves no partial file behind if a blob cannot be written', async () => {
     const blobs = await openDiskBlobs(directory)
     // A directory in the way makes the rename fail, as a full disk would fail an earlier step.
@@ -180,3 +208,85 @@ it.skipIf(!canMount)(
     expect(JSON.parse(String(stdout))).toEqual([full, full, ['small']])
   },
 )
+
+describe.skipIf(!s3)('the blob store on S3', () => {
+  const server = () => s3 as TestS3
+  const failWith = (fault: Parameters<TestS3['fail']>[0], times?: number) => server().fail(fault, times)
+  afterEach(() => failWith('none'))
+  const large = () => Readable.from(Array.from({ length: 20 }, (_, i) => Buffer.alloc(1_000_000, String(i))))
+
+  it('sends a large stream in parts, and stores none of it if the stream fails', async () => {
+    const blobs = await openS3(directory, server())
+    await blobs.put('large', large())
+    expect(await blobs.size('large')).toBe(20_000_000)
+    expect((await buffer(await blobs.open('large'))).equals(await buffer(large()))).toBe(true)
+    async function* failing() {
+      for await (const piece of large()) yield piece as Buffer
+      throw new Error('cut')
+    }
+    await expect(blobs.put('half', failing())).rejects.toThrow('cut')
+    await expect(blobs.size('half')).rejects.toMatchObject({ code: 'not_found' })
+    expect(await blobs.sweep(-1_000)).toBe(1)
+  })
+
+  it.each(['down', 'slow-down'] as const)('completes requests after a short outage (%s)', async (fault) => {
+    const blobs = await openS3(directory, server())
+    failWith(fault, 2)
+    await blobs.put('key', Buffer.from('value'))
+    failWith(fault, 2)
+    expect(String(await blobs.get('key'))).toBe('value')
+  })
+
+  it('continues a read that breaks off, with the missing bytes only', async () => {
+    const blobs = await openS3(directory, server())
+    const value = Buffer.from(Array.from({ length: 300_000 }, (_, i) => i % 251))
+    await blobs.put('key', value)
+    failWith('truncate', 2)
+    expect((await blobs.get('key')).equals(value)).toBe(true)
+  })
+
+  it('frees the connections of streams that are destroyed unread', async () => {
+    const blobs = await openS3(directory, server())
+    await blobs.put('key', Buffer.alloc(2_000_000, 'x'))
+    for (let opened = 0; opened < 80; opened++) (await blobs.open('key')).destroy()
+    expect((await blobs.get('key')).length).toBe(2_000_000)
+  })
+
+  it('fails a read whose object was replaced in the middle, and never mixes two versions', async () => {
+    const blobs = await openS3(directory, server())
+    await blobs.put('key', Buffer.alloc(300_000, 'a'))
+    failWith('truncate', 1)
+    const stream = await blobs.open('key')
+    await blobs.put('key', Buffer.alloc(300_000, 'b'))
+    await expect(buffer(stream)).rejects.toMatchObject({ code: 'overloaded' })
+  })
+
+  it('reports an outage as an infrastructure error with a retry delay', async () => {
+    const blobs = await openS3(directory, server())
+    failWith('down')
+    await expect(blobs.get('key')).rejects.toMatchObject({
+      code: 'overloaded',
+      isInfrastructure: true,
+      retryAfterMs: 5_000,
+    })
+  })
+
+  it('names the setting to correct if the bucket is missing', async () => {
+    const error = await openS3Blobs({ ...server().location, bucket: 'no-such-bucket' }).catch(
+      (thrown: unknown) => thrown,
+    )
+    expect(error).toMatchObject({
+      code: 'overloaded',
+      cause: { isPermanent: true, remediation: expect.stringContaining('BLOB_URL') },
+    })
+  })
+
+  it('aborts multipart uploads of crashed processes in its sweep', async () => {
+    const blobs = await openS3(directory, server())
+    const client = new S3Client({ endpoint: server().endpoint, region: 'us-east-1', forcePathStyle: true })
+    const { bucket: Bucket } = server().location
+    const Key = `${basename(directory).toLowerCase()}/crashed`
+    await client.send(new CreateMultipartUploadCommand({ Bucket, Key }))
+    expect([await blobs.sweep(-1_000), await blobs.sweep(-1_000)]).toEqual([1, 0])
+  })
+})

@@ -16,6 +16,7 @@ export function memoryBlobs(kept = new Map<string, Buffer>()): Blobs {
     copy: async (from, to) => void kept.set(to, await get(from)),
     size: async (key) => (await get(key)).length,
     open: async (key) => Readable.from([await get(key)]),
+    identity: async () => 'memory',
     delete: async (key) => void kept.delete(key),
     sweep: async (_ageMs, choose = async (old) => old.map(({ key }) => key)) => {
       const chosen = await choose([...kept.keys()].map((key) => ({ key, ageMs: Number.POSITIVE_INFINITY })))

@@ -3,7 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
-import { BLOBS_LEASE, findDirectoryId, watchFleetDirectory } from '#shared/blobs/fleet-directory.ts'
+import { findDirectoryId, openDiskBlobs } from '#shared/blobs/disk.ts'
+import { BLOBS_LEASE, watchFleetBlobs } from '#shared/blobs/fleet-blobs.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { runCheck } from '#shared/doctor/check.ts'
 import { postgresCheck } from '#shared/doctor/postgres.ts'
@@ -22,7 +23,7 @@ function openLeases() {
   }
 }
 
-describe('the blob directory of a fleet', () => {
+describe('the blob store of a fleet', () => {
   let directories: string[]
   beforeEach(async () => {
     directories = await Promise.all([1, 2].map(() => mkdtemp(join(tmpdir(), 'sluice-blobs-'))))
@@ -31,28 +32,31 @@ describe('the blob directory of a fleet', () => {
     for (const directory of directories) await rm(directory, { recursive: true, force: true })
   })
   const [first, second] = [() => directories[0] ?? '', () => directories[1] ?? '']
+  type Watched = Parameters<typeof watchFleetBlobs>
+  const watch = async (directory: string, leases: Watched[2], log: Watched[3]) =>
+    watchFleetBlobs(await openDiskBlobs(directory), directory, leases, log)
   const openLog = () => {
     const lines: string[] = []
     return { lines, log: pino({ level: 'info' }, { write: (line: string) => void lines.push(line) }) }
   }
 
-  it('is the same for all processes; a process with another directory logs an error', async () => {
+  it('is the same for all processes; a process with another store logs an error', async () => {
     const leases = openLeases()
     const { lines, log } = openLog()
-    const stops = await Promise.all([1, 2, 3].map(() => watchFleetDirectory(first(), leases, log)))
+    const stops = await Promise.all([1, 2, 3].map(() => watch(first(), leases, log)))
     expect(lines).toEqual([])
-    stops.push(await watchFleetDirectory(second(), leases, log))
-    expect(lines.map((line) => JSON.parse(line))).toMatchObject([{ level: 50, blob_dir: second() }])
+    stops.push(await watch(second(), leases, log))
+    expect(lines.map((line) => JSON.parse(line))).toMatchObject([{ level: 50, blobs: second() }])
     for (const stop of stops) stop()
   })
 
   it('has a persistent id file, which each start touches so that no sweep deletes the file', async () => {
     const { log } = openLog()
-    ;(await watchFleetDirectory(first(), openLeases(), log))()
+    ;(await watch(first(), openLeases(), log))()
     const id = await findDirectoryId(first())
     const path = join(first(), '.directory-id')
     await utimes(path, 0, 0)
-    ;(await watchFleetDirectory(first(), openLeases(), log))()
+    ;(await watch(first(), openLeases(), log))()
     expect(await findDirectoryId(first())).toBe(id)
     expect((await stat(path)).mtimeMs).toBeGreaterThan(Date.now() - 60_000)
   })
@@ -66,7 +70,7 @@ describe('the blob directory of a fleet', () => {
       return (await runCheck(postgresCheck, config)).filter(({ check }) => check === 'blobs')
     }
     expect(await found(first())).toEqual([])
-    const stop = await watchFleetDirectory(first(), store, log)
+    const stop = await watch(first(), store, log)
     expect(await found(first())).toMatchObject([{ status: 'ok' }])
     expect(await found(second())).toMatchObject([{ status: 'fail', message: expect.stringContaining(second()) }])
     stop()

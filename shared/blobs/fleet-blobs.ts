@@ -1,0 +1,54 @@
+/**
+ * Detects that processes of a fleet use different blob stores.
+ *
+ * Each store has a random id, which its first process writes. All processes renew one lease in the job store, under the id of their
+ * blob store. If a process has another id, then the lease is refused. The process then logs that other processes cannot find its blobs.
+ * The lease expires after the last process has ended, so a stopped fleet may use another store.
+ */
+import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
+import type { Log } from '#shared/log/log.ts'
+import type { Leases } from '#shared/store/jobs.ts'
+import type { Blobs } from './blobs.ts'
+
+export const BLOBS_LEASE = 'blobs'
+export const SHARE_REMEDIATION =
+  'Give every process the same BLOB_URL (S3), or the same BLOB_DIR, such as a network file system.'
+const RENEW_MS = 15_000
+const LEASE_MS = 60_000
+
+export type StopWatching = () => void
+
+/**
+ * Renews the lease until stopped. If other processes use another store, then that is logged. Never rejects.
+ *
+ * @param place Name of the store for logs: its directory or URL
+ */
+export async function watchFleetBlobs(
+  blobs: Pick<Blobs, 'identity'>,
+  place: string,
+  leases: Pick<Leases, 'holdLease'>,
+  log: Log,
+): Promise<StopWatching> {
+  let wasShared = true
+  let isRenewing = false
+  const renew = async () => {
+    if (isRenewing) return
+    isRenewing = true
+    try {
+      const isShared = await leases.holdLease(BLOBS_LEASE, await blobs.identity(), LEASE_MS)
+      if (!isShared && wasShared)
+        log.error(
+          { blobs: place, remediation: SHARE_REMEDIATION },
+          'blob store differs from that of other processes; processes cannot read the bodies and files of each other',
+        )
+      if (isShared && !wasShared) log.info({ blobs: place }, 'blob store is shared with the other processes again')
+      wasShared = isShared
+    } catch (error) {
+      log.debug({ err: error }, 'blob store could not be compared with that of other processes; retrying')
+    } finally {
+      isRenewing = false
+    }
+  }
+  await renew()
+  return atAlignedInterval(RENEW_MS, () => void renew(), { keepsAlive: false })
+}

@@ -1,0 +1,129 @@
+/**
+ * An S3 server for tests: the one in S3_TEST_ENDPOINT, with credentials in AWS_*, or moto (PyPI) in its own process. In front of it, a
+ * proxy adds faults.
+ */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3'
+import type { S3Location } from '#shared/blobs/s3.ts'
+import { newId } from '#shared/lib/id.ts'
+import { until } from '../stack.ts'
+import { freePort } from './free-ports.ts'
+import { findPythonEnv } from './python.ts'
+
+const CREDENTIALS = { AWS_ACCESS_KEY_ID: 'test', AWS_SECRET_ACCESS_KEY: 'testsecret' }
+const SLOW_DOWN =
+  '<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
+
+/** `down` closes each connection. `slow-down` answers 503. `truncate` cuts answers after a few bytes. */
+export type Fault = 'none' | 'down' | 'slow-down' | 'truncate'
+
+export interface TestS3 extends AsyncDisposable {
+  readonly endpoint: string
+  /** Bucket and endpoint, behind the proxy. */
+  readonly location: S3Location
+  /** Settings and credentials of a process. */
+  readonly settings: Readonly<Record<string, string>>
+  /** Requests of the proxy so far, as `METHOD path`. */
+  readonly requests: readonly string[]
+  /** @param times Requests with the fault; afterwards `none` */
+  fail(fault: Fault, times?: number): void
+}
+
+/** The credentials of the process are set, because the AWS SDK reads them from the environment. Undefined if no server is available. */
+export async function startS3(): Promise<TestS3 | undefined> {
+  const given = process.env.S3_TEST_ENDPOINT
+  const server = given ? { url: given, stop: async () => undefined } : await startMoto()
+  if (!server) return undefined
+  for (const [name, value] of Object.entries(CREDENTIALS)) process.env[name] ??= value
+  const bucket = `sluice-${newId('t', 8)
+    .toLowerCase()
+    .replace(/[^a-z0-9]/g, '')}`
+  const admin = new S3Client({ endpoint: server.url, region: 'us-east-1', forcePathStyle: true })
+  await until(
+    () =>
+      admin.send(new CreateBucketCommand({ Bucket: bucket })).then(
+        () => true,
+        () => false,
+      ),
+    { withinMs: 60_000 },
+  )
+  admin.destroy()
+  const proxy = await startProxy(server.url)
+  const none = { region: undefined, encryption: undefined, kmsKey: undefined }
+  return {
+    endpoint: proxy.url,
+    location: { bucket, prefix: '', endpoint: proxy.url, ...none },
+    settings: { BLOB_URL: `s3://${bucket}/sluice`, BLOB_S3_ENDPOINT: proxy.url, ...CREDENTIALS },
+    requests: proxy.requests,
+    fail: proxy.fail,
+    async [Symbol.asyncDispose]() {
+      proxy.close()
+      await server.stop()
+    },
+  }
+}
+
+async function startMoto() {
+  const bin = await findPythonEnv('moto', ['moto[s3,server]==5.2.5'])
+  if (!bin) return undefined
+  const port = await freePort()
+  const child = spawn(`${bin}/moto_server`, ['-H', '127.0.0.1', '-p', String(port)], { stdio: 'ignore' })
+  const exited = once(child, 'exit')
+  return {
+    url: `http://127.0.0.1:${port}`,
+    async stop() {
+      child.kill('SIGKILL')
+      await exited
+    },
+  }
+}
+
+async function startProxy(target: string) {
+  let fault: Fault = 'none'
+  let left = 0
+  const requests: string[] = []
+  const takeFault = (): Fault => {
+    if (left <= 0) return 'none'
+    left--
+    return fault
+  }
+  const server = createServer((req, res) => {
+    requests.push(`${req.method} ${req.url}`)
+    const now = takeFault()
+    if (now === 'down') req.socket.destroy()
+    else if (now === 'slow-down') res.writeHead(503, { 'content-type': 'application/xml' }).end(SLOW_DOWN)
+    else forward(target, req, res, now === 'truncate')
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    requests,
+    fail(next: Fault, times = Number.POSITIVE_INFINITY) {
+      fault = next
+      left = next === 'none' ? 0 : times
+    },
+    close: () => {
+      server.closeAllConnections()
+      server.close()
+    },
+  }
+}
+
+/** The Host header remains, because it is part of the signature. */
+function forward(target: string, req: IncomingMessage, res: ServerResponse, isTruncated: boolean): void {
+  const { hostname, port } = new URL(target)
+  const out = request({ hostname, port, method: req.method, path: req.url, headers: req.headers }, (answer) => {
+    answer.on('error', () => res.destroy())
+    res.writeHead(answer.statusCode ?? 502, answer.headers)
+    if (!isTruncated) return void answer.pipe(res)
+    answer.once('data', (chunk: Buffer) => {
+      answer.destroy()
+      res.write(chunk.subarray(0, Math.ceil(chunk.length / 2)), () => res.destroy())
+    })
+  })
+  out.on('error', () => res.destroy())
+  req.pipe(out)
+}
