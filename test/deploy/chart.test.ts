@@ -128,6 +128,7 @@ describe.skipIf(!hasHelm)('the rendered Helm chart (needs helm in PATH)', () => 
     ['kafka.brokers is empty', 'kafka.brokers='],
     ['kafka', 'kafka.brokers=broker-without-port'],
     ['no store of blobs', 'blobs.volume.create=false'],
+    ['both set', 'blobs.s3.url=s3://bucket'],
     ['autoscaling', 'roles.ingress.autoscaling.kind=keda'],
     ['replica', 'roles.ingress.replica=3'],
   ])('refuses wrong values and names the problem: %s', (problem, set) => {

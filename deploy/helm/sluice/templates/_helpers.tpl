@@ -40,6 +40,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $_ := set $env "KAFKA_SSL_KEY" (printf "/etc/sluice/kafka-client/%s" $v.kafka.tls.client.keyKey) }}
 {{- end }}
 {{- with $v.kafka.saslMechanism }}{{ $_ := set $env "KAFKA_SASL_MECHANISM" . }}{{ end }}
+{{- with $v.blobs.s3 }}
+{{- if .url }}{{ $_ := set $env "BLOB_URL" .url }}{{ end }}
+{{- if .endpoint }}{{ $_ := set $env "BLOB_S3_ENDPOINT" .endpoint }}{{ end }}
+{{- if .region }}{{ $_ := set $env "BLOB_S3_REGION" .region }}{{ end }}
+{{- if .sse }}{{ $_ := set $env "BLOB_S3_SSE" .sse }}{{ end }}
+{{- if .kmsKey }}{{ $_ := set $env "BLOB_S3_KMS_KEY" .kmsKey }}{{ end }}
+{{- end }}
 {{- if include "sluice.blobClaim" $root }}{{ $_ := set $env "BLOB_DIR" "/blobs" }}{{ end }}
 {{- range $name, $value := merge (dict) (.spec.settings | default dict) $v.settings }}{{ $_ := set $env $name ($value | toString) }}{{ end }}
 {{- toYaml $env }}
