@@ -65,7 +65,7 @@ describe.skipIf(!s3)('a fleet over S3 without a common directory', { timeout: 24
     if (SANDBOX_MISSING === undefined) {
       await fleet.start('code', { ...shared, SANDBOX: 'zygote', DATA_DIR: dirname(SANDBOX_DIR) })
       const code = `import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig("plot.png")\nprint("x" * ${LARGE.length})`
-      const run = (await (await fleet.post(ingress, CODE, { code })).json()) as { plots: unknown[] }
+      const run = (await (await fleet.post(ingress, CODE, { code, lang: 'python' })).json()) as { plots: unknown[] }
       expect(run.plots).toHaveLength(1)
     }
 

@@ -1,5 +1,5 @@
 /*
- * What affinity gains, next to conversations that the caller pins to a server. One run has all targets, so their ratios do not depend on the
+ * Measures the gain of affinity, next to conversations that the caller pins to a server. One run has all targets, so their ratios do not depend on the
  * machine. The mock servers wait instead of computing.
  */
 import { createHash } from 'node:crypto'

@@ -59,7 +59,7 @@ const SWEEP_MAX = 256
 const ID_NAME = '.store-id'
 const ID = /^[0-9a-f]{32}$/
 
-/** @throws ServiceError `overloaded` if the bucket cannot be used. Its cause has a `remediation`, and `isPermanent` for wrong settings */
+/** @throws ServiceError `overloaded` if the bucket cannot be used. The cause has a `remediation`, and `isPermanent` for wrong settings */
 export async function openS3Blobs(location: S3Location): Promise<Blobs> {
   const blobs = new S3Blobs(location)
   await blobs.identity()

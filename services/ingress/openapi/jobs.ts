@@ -148,7 +148,7 @@ export const BATCHES: Operations = {
   'GET /v1/batches/:id/results': {
     ...{ id: 'getBatchResults', tag: 'Batches', guide: 'batches#results', summary: 'Download the results of a batch' },
     description:
-      'The results so far, also while the batch runs and after a cancellation. In CSV, a text that begins with `=`, `+`, `-` or `@` gets an apostrophe in front, because a spreadsheet would run it as a formula.',
+      'The results so far, also while the batch runs and after a cancellation. In CSV, a text that begins with `=`, `+`, `-` or `@` gets an apostrophe in front. A spreadsheet would run such a text as a formula.',
     query: BatchResults,
     answers: { 200: { description: 'One result per line.', media: ['application/x-jsonl', 'text/csv'] } },
   },

@@ -16,8 +16,8 @@ export function missingKeyOf(model: Model, env: Environment): string | undefined
 }
 
 /**
- * Value of `cache_salt` for the calls of a project. vLLM adds the salt to the hashes of its prefix cache, so that no project can detect by
- * timing what another one has sent. Undefined if the model sends no salt.
+ * Value of `cache_salt` for the calls of a project. vLLM adds the salt to the hashes of its prefix cache. A
+ * project can then not detect by timing which prompts other projects have sent. Undefined if the model sends no salt.
  *
  * @param owner Project of the call
  */
