@@ -338,7 +338,10 @@ export class Pauses {
     } catch (error) {
       // Only the first failure is logged, because an outage may last for hours.
       if (!this.#isStale && !this.#isClosed)
-        this.#log.warn({ err: error }, 'pauses could not be read from the store; the last known ones apply')
+        this.#log.warn(
+          { err: error },
+          'paused models and pools could not be read from the store; the last known pauses apply',
+        )
       this.#isStale = true
     }
   }

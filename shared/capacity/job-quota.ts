@@ -121,7 +121,7 @@ export class JobQuota {
     this.#begunOfKeys.set(name, begun)
     begun.readers++
     try {
-      // The count may miss jobs whose creation is in progress, so their number is added.
+      // The count of the store may miss jobs whose creation is in progress now. Jobs whose creation begins later are in `total`.
       const unseen = begun.underWay - begun.total
       const waiting = (await this.#store.tenants.waitingOfKey(keyId))[state]
       // Check and increment happen without an await in between. Otherwise concurrent calls could all create the last

@@ -60,7 +60,7 @@ export function quarterOf(slots: number): number {
 
 /** Time in ms for which a job runs on a borrowed slot before other models get an extra slot (rule 3). */
 export const BORROWED_MS = 500
-/** Number of slots that a model may hold per extra slot that stays free for other models (rule 4). */
+/** A model may take this number of extra slots for each extra slot that stays free for other models (rule 4). */
 const EXTRA_PER_LEFT = 3
 
 export interface SlotHolder {

@@ -149,7 +149,7 @@ export const ADMIN: Operations = {
   'GET /v1/admin/requests': {
     ...{ id: 'listRequests', tag: 'Admin', guide: 'requests', summary: 'List requests' },
     description:
-      'Ended calls and durable jobs, newest first. A page may have fewer items than `limit`, or none, while `has_more` is true. Without the admin scope, only those of the own project.',
+      'Calls and durable jobs that have ended, newest first. A page may have fewer items than `limit`, or none, while `has_more` is true. Without the admin scope, the list has only calls of the own project.',
     query: ListRequests,
     answers: ok('A page of requests.', 'RequestList'),
   },
@@ -208,7 +208,7 @@ export const ADMIN_KEYS: Operations = {
   'POST /v1/admin/keys': {
     ...{ id: 'createKey', tag: 'Admin', guide: 'keys', summary: 'Create an API key' },
     description:
-      'The response is the only one with the secret. A key cannot grant scopes, endpoints or models that it does not have, nor a later expiry.',
+      'Only this response contains the secret. The new key cannot have scopes, endpoints or models that the calling key lacks, and cannot expire later than the calling key.',
     body: 'CreateKeyRequest',
     answers: { 201: { description: 'The key, with its secret.', json: ['KeyCreated'], headers: ['location'] } },
   },

@@ -97,7 +97,7 @@ export function errorFrame(error: ServiceError): ServerFrame {
 export interface SocketBounds {
   readonly connectionsMax: number
   readonly connectionsMaxPerKey: number
-  /** Maximum concurrent ids per connection, including subscriptions. */
+  /** Maximum requests and subscriptions that are open at the same time on one connection. */
   readonly inFlightMax: number
   /**
    * Maximum unsent bytes per connection. Beyond this maximum, no further output of its requests is read from their

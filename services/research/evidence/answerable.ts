@@ -30,11 +30,11 @@ import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 /**
- * Minimum shares of the idf weight for other languages than English, whose stop words and endings are covered less well.
- * `SHORT_FOREIGN_TYPED_MASS_MIN` applies to questions of any length that ask for a date or a number, and the other value to short questions.
+ * Minimum shares of the question's idf weight that a passage must contain, for languages other than English. Their stop words and endings are covered
+ * less well. The first value is for short questions, the second for questions of any length that ask for a date or a number.
  */
 const SHORT_FOREIGN_MASS_MIN = 0.5
-const SHORT_FOREIGN_TYPED_MASS_MIN = 0.4
+const FOREIGN_TYPED_MASS_MIN = 0.4
 export const SHORT_TERMS = 3
 /**
  * Minimum shares, by idf weight, of the question's terms that a group of neighbouring sentences must contain: `NAMES_MIN` of its names,
@@ -106,11 +106,9 @@ export function isCarried(part: Part, weights: Weights): boolean {
 
 function leastMassOf({ text, terms, isEnglish }: Part): number {
   if (terms.length > SHORT_TERMS)
-    return isEnglish || requiredOf(answerTypesOf(text, isEnglish)).length === 0
-      ? MASS_MIN
-      : SHORT_FOREIGN_TYPED_MASS_MIN
+    return isEnglish || requiredOf(answerTypesOf(text, isEnglish)).length === 0 ? MASS_MIN : FOREIGN_TYPED_MASS_MIN
   if (isEnglish) return SHORT_MASS_MIN
-  return requiredOf(answerTypesOf(text, isEnglish)).length > 0 ? SHORT_FOREIGN_TYPED_MASS_MIN : SHORT_FOREIGN_MASS_MIN
+  return requiredOf(answerTypesOf(text, isEnglish)).length > 0 ? FOREIGN_TYPED_MASS_MIN : SHORT_FOREIGN_MASS_MIN
 }
 
 /**

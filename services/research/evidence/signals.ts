@@ -62,7 +62,7 @@ const WEIGHTS = {
   /** `fitAbout`: fit to the answer type (see `fitOf`) times `whole`. `fitRequired`: the fit if the type is required, else 0. */
   fitAbout: 1.7,
   fitRequired: 0.68,
-  /** BM25 score of the passage, as a share of the best passage's score. */
+  /** Weight of the BM25 score of the passage, which is given as a share of the best passage's score. */
   passage: 1.51,
   /** Share of the question's weight in the best passage of the source. */
   source: 0.52,

@@ -1,6 +1,6 @@
 import type { GenerateRequest, Part, Usage } from '#schemas/kinds/generate.ts'
 
-/** Maximum characters that are counted. The count of a longer text is extrapolated. */
+/** Characters at the start of a text whose tokens are counted. For a longer text, that number is extrapolated. */
 const SAMPLE_CHARS = 32 * 1024
 
 /**

@@ -225,8 +225,8 @@ export async function claimFair(
 }
 
 /**
- * Whether further jobs may wait, because some tenant contributed as many jobs as one statement may take from a tenant. Also true if the database does
- * not report that maximum.
+ * Whether more jobs are possibly waiting: some tenant contributed the maximum number of jobs that one statement takes from a tenant. Also true if
+ * the database does not report that maximum.
  */
 function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknown, readonly TransitionRow[]>): boolean {
   const each = Number(row?.each ?? 1)

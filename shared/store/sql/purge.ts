@@ -83,9 +83,9 @@ export const PAST_PARENTS: Statement = {
 }
 
 /**
- * Deletes children before their parent, because without the parent they could not be found. The deepest children come first. Otherwise, parents that
- * wait for their children would fill every batch, and nothing would be deleted. The condition deliberately matches no index of expired rows, because
- * that index would be scanned completely.
+ * Deletes children before their parent, because a child is found through its parent. The deepest level comes first. A child with children of its own
+ * cannot be deleted yet, and such rows could fill every batch. The condition is written so that no index of expired rows is used, because that index
+ * would be scanned completely.
  */
 export const PURGE_CHILDREN: Statement = {
   name: 'purge_children',

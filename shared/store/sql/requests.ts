@@ -182,7 +182,8 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
  */
 export function requestsToScan(query: RequestQuery, isShared: boolean) {
   const { indexed, others } = conditionsOf(query)
-  // Failed calls of one project have an index of their own. For any other pair, only the first condition selects the index.
+  // The filters `project` and `failed` together have an index of their own. For any other filters, the first one selects the index, and the
+  // others are checked row by row.
   const taken =
     indexed[0]?.name === 'failed'
       ? indexed.filter(({ name }) => name === 'failed' || name === 'project')

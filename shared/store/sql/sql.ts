@@ -189,9 +189,8 @@ const eachOf = (greatest: string) =>
   `${greatest}(CAST(:each AS bigint), CAST(:limit AS bigint) / (SELECT count(*) FROM fair))`
 
 /**
- * Selects at most `:limit` job ids, round robin over the next `:tenants` tenants after `:after`. Tenants with the fewest running jobs are served
- * first, and tenants at their limit are skipped. Each tenant contributes its oldest jobs, at most {@link eachOf}. With concurrent statements, each
- * row also has this maximum.
+ * Selects at most `:limit` job ids of the next `:tenants` tenants after `:after`, in the order of their running jobs. Tenants at their limit are
+ * skipped. Each tenant contributes its oldest jobs, at most {@link eachOf}. If `isLocking`, then each row also has the value of {@link eachOf}.
  *
  * @param may SQL condition for jobs that may be selected.
  * @param isLocking Whether statements run concurrently. Locked rows are then skipped. A tenant with a limit is also skipped while another statement

@@ -152,7 +152,7 @@ class SqliteDatabase implements SqlDatabase {
     return performance.now() - this.#fullAtMs < FULL_MS
   }
 
-  /** The result stays valid until this connection changes a row, because no other process writes. */
+  /** True if the last query found no work. That result is kept until this connection changes a row, because no other process writes. */
   get isIdle(): boolean {
     try {
       const changes = this.#countChanges.get()?.changes

@@ -29,7 +29,7 @@ export class JobList {
   readonly #known = new Map<string, AnyJob>()
   #last: string | null = null
   #isLoading = false
-  /** Position in the rotation through the unfinished jobs on the later pages. */
+  /** Index of the next unfinished job to refresh. Each refresh reads the first page, and a few jobs of the pages after it. */
   #rotation = 0
 
   constructor(filter: Filter) {
