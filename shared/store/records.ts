@@ -302,8 +302,8 @@ export interface TenantReads {
   depth(): Promise<TenantDepth[]>
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
   /**
-   * Returns queue positions of a tenant's jobs among all jobs of that tenant: of the {@link EXACT_POSITIONS} oldest jobs, and after them of every
-   * {@link POSITIONS_STEP}th job.
+   * Returns queue positions of a tenant's jobs among all jobs of that tenant. The result has the {@link EXACT_POSITIONS} oldest jobs, and every
+   * {@link POSITIONS_STEP}th job after them.
    */
   positions(of: Lane, tenant: string): Promise<QueuedPosition[]>
   running(tenant: string): Promise<number>

@@ -214,8 +214,8 @@ export const DEREGISTER: Statement = {
 const LAST_UNTIL = `now_ms() + CAST(:lease_ms AS bigint) + ${SET_BACK_MS}`
 
 /**
- * Takes or renews a named lease. `since_ms` is the start of an uninterrupted possession. Returns nothing if another process holds the lease. If the
- * clock was set back, then the possession starts anew, because renewals in between are unknown.
+ * Takes or renews a named lease. Returns nothing if another process holds the lease. `since_ms` is the time from which this process has held the lease
+ * without a gap. If the clock was set back, then `since_ms` becomes the present time, because a gap cannot be excluded.
  */
 export const HOLD_LEASE: Statement = {
   name: 'hold_lease',

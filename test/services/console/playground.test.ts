@@ -360,7 +360,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('shows a form with a field for each value of an endpoint without a form of its own', async () => {
+  it('shows one field per request parameter for an endpoint without its own form', async () => {
     const page = await openForm('Shout')
     await page.getByLabel('Text').fill('hello')
     await page.getByRole('button', { name: 'Send' }).click()

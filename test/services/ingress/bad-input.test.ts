@@ -360,7 +360,7 @@ describe.each(PATHS)('a body over the size limit of POST %s', (path) => {
   })
 })
 
-describe.each(PATHS)('a stalled upload to %s', (path) => {
+describe.each(PATHS)('an upload to %s that stalls or is slow', (path) => {
   it.concurrent('ends with 408, which SDKs retry, and its connection is closed', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000']))

@@ -125,7 +125,7 @@ describe('an uploaded audio file', () => {
   })
 })
 
-describe('an invalid transcription form', () => {
+describe('a transcription form', () => {
   const fields = (more: Record<string, string | string[]>) => refusal(partsOf({ model: SPEECH, ...more }))
 
   it.each<[string, Record<string, string | string[]>, object]>([

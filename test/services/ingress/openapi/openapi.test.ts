@@ -119,8 +119,8 @@ describe('the OpenAPI document', () => {
   })
 })
 
-describe('responses that the OpenAPI document describes', () => {
-  it('are valid for chat completions, messages and embeddings, with and without streaming', async () => {
+describe('the answer schemas of the OpenAPI document', () => {
+  it('match the answers of chat completions, messages and embeddings, with and without streaming', async () => {
     await call('POST', '/v1/chat/completions', '/v1/chat/completions', { body: CHAT })
     await call('POST', '/v1/chat/completions', '/v1/chat/completions', { body: { ...CHAT, stream: true } })
     const tools = [{ type: 'function', function: { name: 'look', parameters: { type: 'object', properties: {} } } }]
@@ -142,7 +142,7 @@ describe('responses that the OpenAPI document describes', () => {
     expect(response.status).toBe(400)
   })
 
-  it('are valid for raw completions and stored chat completions', async () => {
+  it('match the answers of raw completions and stored chat completions', async () => {
     await call('POST', '/v1/completions', '/v1/completions', { body: { model: 'echo-1', prompt: 'One two.' } })
     const stored = { ...CHAT, store: true, metadata: { of: 'test' } }
     const { json } = await call('POST', '/v1/chat/completions', '/v1/chat/completions', { body: stored })
@@ -156,7 +156,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('GET', '/v1/chat/completions/{id}', one)
   })
 
-  it('are valid for conversations', async () => {
+  it('match the answers of conversations', async () => {
     const message = { role: 'user', content: 'Hi.' }
     const { json } = await call('POST', '/v1/conversations', '/v1/conversations', { body: { items: [message] } })
     const one = `/v1/conversations/${json.id}`
@@ -170,7 +170,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('DELETE', '/v1/conversations/{id}', one)
   })
 
-  it('are valid for stored responses', async () => {
+  it('match the answers of stored responses', async () => {
     const { json } = await call('POST', '/v1/responses', '/v1/responses', {
       body: { model: 'echo-1', input: 'One two.' },
     })
@@ -182,7 +182,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('GET', '/v1/responses/{id}', one)
   })
 
-  it('are valid for jobs, from submission to deletion', async () => {
+  it('match the answers of jobs, from submission to deletion', async () => {
     const body = { endpoint: '/v1/chat/completions', body: { ...CHAT, stream: true }, metadata: { of: 'test' } }
     const { json, response } = await call('POST', '/v1/jobs', '/v1/jobs', { body })
     expect(response.status).toBe(202)
@@ -205,7 +205,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('GET', '/v1/webhook-secrets', '/v1/webhook-secrets')
   })
 
-  it('are valid for files and batches', async () => {
+  it('match the answers of files and batches', async () => {
     const line = { custom_id: 'a', method: 'POST', url: '/v1/chat/completions', body: CHAT }
     const body = new FormData()
     body.set('purpose', 'batch')
@@ -228,7 +228,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('POST', '/v1/messages/batches/{id}/cancel', `/v1/messages/batches/${messageBatch.id}/cancel`)
   })
 
-  it('match their schemas for models, usage, and errors in the OpenAI and Anthropic formats', async () => {
+  it('match the answers of models, usage, and errors in the OpenAI and Anthropic formats', async () => {
     await call('GET', '/v1/models', '/v1/models')
     await call('GET', '/v1/models', '/v1/models', { headers: NEW_VERSION })
     await call('GET', '/v1/models/{id}', '/v1/models/echo-1', { headers: NEW_VERSION })
@@ -242,7 +242,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('POST', '/v1/tools/code', '/v1/tools/code', { body: { lang: 'python', code: 'print(1)' } })
   })
 
-  it('are valid for the admin API', async () => {
+  it('match the answers of the admin API', async () => {
     const as = 'op'
     const { json } = await call('GET', '/v1/admin/workers', '/v1/admin/workers', { as })
     const { id } = json.data.find(({ role }: { role: string }) => role === 'inference')
@@ -264,7 +264,7 @@ describe('responses that the OpenAPI document describes', () => {
     await call('POST', '/v1/admin/dead-letters/redrive', '/v1/admin/dead-letters/redrive', { as, body: dry })
   })
 
-  it('are valid for keys and projects', async () => {
+  it('match the answers of keys and projects', async () => {
     const as = 'op'
     const limits = { running: 2, budget_usd_per_month: 3 }
     const { json: project } = await call('POST', '/v1/admin/projects', '/v1/admin/projects', { as, body: { limits } })

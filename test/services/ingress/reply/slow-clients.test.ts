@@ -193,7 +193,7 @@ function openSockets(): number {
   return process.getActiveResourcesInfo().filter((type) => type === 'TCPSocketWrap').length
 }
 
-describe('streams to clients that do not read', () => {
+describe('streams to clients that stop reading', () => {
   const CLIENTS = 4
   const model = { ...ECHO_MODEL, limits: { ...ECHO_MODEL.limits, max_output_tokens: 1_000_000 } }
   // Log probabilities are large: some 40 MB per stream, far beyond the buffers of two kernels.
@@ -250,7 +250,7 @@ describe('streams to clients that do not read', () => {
     }
   })
 
-  it('end with an error frame if the client continues to read in time', async () => {
+  it('deliver a final error frame if the client reads again before the connection is cut', async () => {
     using client = await openUnread()
     await until(async () => (await running()) === 1)
     await until(async () => (await running()) === 0)
