@@ -80,7 +80,7 @@ class Simulation {
 
   async run(directory: string): Promise<Report> {
     const [clock, faults, history, leaseMs] = [this.#clock, this.#faults, this.#history, this.#leaseMs]
-    const store = openSqliteStore({ directory, boot: 'simulation', now: clock.databaseMs })
+    const store = openSqliteStore({ directory, boot: 'simulation', now: clock.databaseMs, sync: async () => {} })
     const broker = await openMemoryBroker({ topics: topicsFor(['inference'], 60_000) })
     const fairness = new FairnessCheck(history)
     const watched = watchedStore(store, history, (claims) => fairness.sawClaims(claims))

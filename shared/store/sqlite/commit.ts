@@ -1,6 +1,5 @@
 import { closeSync, fdatasync, openSync, read, write } from 'node:fs'
 import type { DatabaseSync, StatementSync } from 'node:sqlite'
-import { setImmediate } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { ServiceError } from '#shared/lib/error.ts'
 
@@ -23,7 +22,7 @@ const FULL = 13
 const FULL_RETRY_MS = 60_000
 
 /** Writes the data of an open file to the disk. */
-type Sync = (fd: number) => Promise<void>
+export type Sync = (fd: number) => Promise<void>
 
 interface GroupCommitOptions {
   readonly onFull?: (error: unknown) => void
@@ -50,7 +49,8 @@ interface Write {
  * the writes of the group resolve. No transaction runs during a sync, so slow disks get larger groups.
  *
  * A checkpoint copies the log into the main file. Automatic checkpoints are off, because they sync on the event loop. This class first syncs the log,
- * then copies it without a sync, and then syncs the main file. Only afterwards may the next transaction overwrite the log.
+ * then copies it without a sync, and then syncs the main file. Only afterwards may the next transaction overwrite the log. SQLite
+ * itself then syncs the header of the log on the event loop: one short sync per checkpoint.
  *
  * A group that consists of transient writes only is not synced. Otherwise an idle process would sync each second, only to renew leases that its next
  * start deletes.
@@ -127,7 +127,7 @@ export class GroupCommit {
 
   async #run(): Promise<void> {
     while (this.#waiting.length > 0) {
-      await setImmediate()
+      await new Promise((resolve) => setImmediate(resolve))
       await this.#commit()
     }
     this.#running = undefined

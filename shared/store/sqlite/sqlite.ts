@@ -35,7 +35,7 @@ import {
 } from '#shared/store/sql/statements.ts'
 import type { Transition } from '#shared/store/sql/transitions.ts'
 import type { Store } from '#shared/store/store.ts'
-import { GroupCommit, translated } from './commit.ts'
+import { GroupCommit, type Sync, translated } from './commit.ts'
 
 const SQLITE_BUSY = 5
 
@@ -47,6 +47,8 @@ export interface SqliteOptions {
   /** Name of this process, for the error of a second process that opens the same directory. */
   readonly boot: string
   readonly now?: () => number
+  /** Writes the data of an open file to the disk. Default: `fdatasync`. A virtual clock replaces it, because a real sync takes no virtual time. */
+  readonly sync?: Sync
   /** Called at most once per minute if writes find the disk full. */
   readonly onProblem?: (message: string, fields: Record<string, unknown>) => void
 }
@@ -59,7 +61,7 @@ const FULL_MS = 60_000
  *
  * @throws Error that names the process that has the directory open
  */
-export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: SqliteOptions): Store {
+export function openSqliteStore({ directory, boot, now = Date.now, sync, onProblem }: SqliteOptions): Store {
   makeDirectory(directory)
   const { db, unlock } = openExclusively(join(directory, 'store.db'), boot)
   try {
@@ -72,7 +74,7 @@ export function openSqliteStore({ directory, boot, now = Date.now, onProblem }: 
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
     // The queue was in the memory of the former process. With the time 0, all queued jobs are published again at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
-    return new SqlStore(new SqliteDatabase(db, unlock, limits, onProblem))
+    return new SqlStore(new SqliteDatabase(db, unlock, limits, { sync, onProblem }))
   } catch (error) {
     unlock()
     db.close()
@@ -131,7 +133,7 @@ class SqliteDatabase implements SqlDatabase {
     db: DatabaseSync,
     unlock: () => void,
     limits: { current: RunningLimits | undefined },
-    onProblem: SqliteOptions['onProblem'] = () => {},
+    { sync, onProblem = () => {} }: Pick<SqliteOptions, 'sync' | 'onProblem'>,
   ) {
     this.#db = db
     this.#unlock = unlock
@@ -140,7 +142,7 @@ class SqliteDatabase implements SqlDatabase {
       if (!this.isFull) onProblem('job store disk is full; writes are refused', { err: error })
       this.#fullAtMs = performance.now()
     }
-    this.#writes = new GroupCommit(db, { onFull })
+    this.#writes = new GroupCommit(db, { onFull, ...(sync && { sync }) })
     this.#countChanges = db.prepare('SELECT total_changes() AS changes')
   }
 
@@ -275,7 +277,6 @@ class SqliteDatabase implements SqlDatabase {
 
   #write<T>(work: () => T, isTransient?: boolean): Promise<T> {
     this.#refuseWhenClosed()
-    if (this.#written === undefined) return this.#writes.run(work, isTransient)
     return this.#writes.run(work, isTransient).finally(() => this.#notifyWritten())
   }
 

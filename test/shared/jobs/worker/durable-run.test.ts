@@ -47,7 +47,7 @@ beforeEach(async () => {
   clock = new VirtualClock()
   restore = clock.install(Math.random)
   scratch = openScratch()
-  store = openSqliteStore({ directory: scratch.path, boot: 'test', now: clock.databaseMs })
+  store = openSqliteStore({ directory: scratch.path, boot: 'test', now: clock.databaseMs, sync: async () => {} })
   broker = await openBroker()
   await passing(
     store.renew({ boot: BOOT, role: 'inference', slots: 1, version: '', draining: false, leaseMs: 10 ** 9 }),

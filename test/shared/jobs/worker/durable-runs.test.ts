@@ -34,7 +34,7 @@ beforeEach(async () => {
   clock = new VirtualClock()
   restore = clock.install(Math.random)
   scratch = openScratch()
-  store = openSqliteStore({ directory: scratch.path, boot: 'test', now: clock.databaseMs })
+  store = openSqliteStore({ directory: scratch.path, boot: 'test', now: clock.databaseMs, sync: async () => {} })
   broker = await openBroker()
 })
 afterEach(async () => {
