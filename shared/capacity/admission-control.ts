@@ -10,7 +10,7 @@ const TIMES_MAX = 32
 const TIMES_MIN = 5
 const RUNNING_MAX = 1_000
 /** Number of waiting jobs up to which a position is exact. Above it, each job is reported as the last job. */
-const POSITIONS_MAX = 200
+export const POSITIONS_MAX = 200
 /** If a job has waited longer than this, then all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
 /** Time in ms after which this ingress is assumed to use all available slots, if jobs have waited for it and for two job durations. */
@@ -94,7 +94,6 @@ export class WaitEstimate<Job = unknown> {
     return Math.min(takesMs / this.#usable(places, takesMs, now), leastMs ?? Number.POSITIVE_INFINITY)
   }
 
-  /** Mean duration in ms. A running job that exceeds the usual duration counts with the time for which it has run. */
   /**
    * Position of a job that waits here, or at a worker for a permit of its model; 1 is the position of the next job. Undefined for a job that runs.
    *
@@ -103,16 +102,18 @@ export class WaitEstimate<Job = unknown> {
   positionOf(job: Job, places: number, inOrder: (jobs: Job[]) => [Job, number][]): number | undefined {
     const parked = places > 0 ? Math.max(0, this.#running.size - places) : 0
     if (this.#waiting.has(job)) {
+      // Each waiting stream requests its position every second, so the work per request must not grow with a long queue.
+      if (this.#waiting.size > POSITIONS_MAX) return this.#waiting.size + parked
       const jobs = [...this.#waiting.keys()]
-      if (jobs.length > POSITIONS_MAX) return jobs.length + parked
       const [, before = 0] = inOrder(jobs).find(([one]) => one === job) ?? []
       return parked + before + 1
     }
-    if (parked === 0 || parked > POSITIONS_MAX) return undefined
+    if (parked === 0 || parked > POSITIONS_MAX || this.#running.size > RUNNING_MAX) return undefined
     const position = [...this.#running.keys()].indexOf(job) - places + 1
     return position > 0 ? position : undefined
   }
 
+  /** Mean duration in ms. A running job that exceeds the usual duration counts with the time for which it has run. */
   #takesMs(now: number): number | undefined {
     const ended = this.#times.length
     const [oldest] = this.#running.values()

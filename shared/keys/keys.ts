@@ -268,6 +268,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/models',
   '/v1/key',
   '/v1/usage',
+  '/v1/history',
   '/v1/jobs',
   '/v1/files',
   '/v1/batches',

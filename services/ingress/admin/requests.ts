@@ -11,6 +11,8 @@ import type { RequestCursor, RequestLog, RequestQuery, RequestRow } from '#share
 const NANOS_PER_USD = 1_000_000_000
 /** Time after which the search for the first match of a page ends. The page is then empty, and its cursor continues the search. */
 const SEARCH_MS = 60
+/** Postgres refuses some characters, such as NUL, so other texts are not looked up. */
+const ID = /^[\w-]{1,256}$/
 
 /**
  * GET /v1/admin/requests: the request log of the caller's project. Operators receive that of all projects, or of the project
@@ -35,6 +37,7 @@ export async function listRequests(context: IngressContext, call: Call): Promise
 /** GET /v1/admin/requests/{id}: by the id of the request, of its durable job, or of its answer. */
 export async function getRequest(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)
+  if (!ID.test(id)) throw notFound(id)
   const [row] = await findRows(requireLog(context), id, projectFor(context, call, undefined))
   if (!row) throw notFound(id)
   await call.reply.whole(shownBy(context)(row))

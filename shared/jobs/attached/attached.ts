@@ -18,7 +18,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
-import { AdmissionControl } from '#shared/capacity/admission-control.ts'
+import { AdmissionControl, POSITIONS_MAX } from '#shared/capacity/admission-control.ts'
 import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import { type Peer, preparingText } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
@@ -187,6 +187,8 @@ export class AttachedJobs implements JobOwner {
     const wait = this.#admission.waitOf(job)
     if (!wait) return undefined
     const { position, waitMs } = wait
+    // Exact positions are not computed for longer queues.
+    if (position > POSITIONS_MAX) return `more than ${POSITIONS_MAX} calls in queue`
     return `#${position} in queue${waitMs === undefined ? '' : `, about ${Math.max(1, Math.round(waitMs / 1_000))} s`}`
   }
 

@@ -119,7 +119,7 @@ describe("an unset environment variable of an upstream's API key", () => {
       { id: 'e', pool: 'embeddings', engine: engine('openai') },
     ]
     await using whole = await startSingleProcess({ models })
-    await until(() => whole.output.split('api_key_env is not set').length === 4)
+    await until(() => whole.output.split('cache_salt_env is not set').length === 4)
     const headers = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' }
     const post = (path: string, body: object) =>
       fetch(whole.url + path, { method: 'POST', headers, body: JSON.stringify(body) })

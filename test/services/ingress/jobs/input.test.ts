@@ -93,7 +93,7 @@ describe('the endpoints for the input and progress of a job', () => {
     expect(await listed('op', `/v1/admin/jobs?group=${id}&status=failed`)).toHaveLength(1)
     const all = await listed('op', '/v1/admin/jobs?limit=100')
     expect(all.filter(({ parent_id }) => parent_id !== null)).toEqual([])
-    expect((await admin.as('op').get(`/v1/batches/${id}/results`)).status).toBe(404)
+    expect((await admin.as('bob').get(`/v1/batches/${id}/results`)).status).toBe(404)
     expect(await (await admin.as('alice').get(`/v1/batches/${id}/results?status=failed`)).text()).toContain('"r7"')
   })
 })
