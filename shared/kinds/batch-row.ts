@@ -1,4 +1,6 @@
 import { z } from 'zod'
+import { writeJson } from '#shared/json/write.ts'
+import { runToEnd } from '#shared/lib/yielding.ts'
 
 /*
  * One result line of a batch as the cells of a table row: answer, error and tokens. The console and `GET
@@ -41,8 +43,21 @@ const Used = z.looseObject({
   }),
 })
 
+/** Limit of the JSON of a result without text, and the text that replaces longer JSON. */
+interface JsonLimit {
+  readonly charsMax: number
+  readonly instead: string
+}
+
+const UNLIMITED: JsonLimit = { charsMax: Number.POSITIVE_INFINITY, instead: '' }
+
 /** The cells of a result line of the OpenAI format. Undefined if the value is not such a line. */
 export function batchRowOf(value: unknown): BatchRow | undefined {
+  return runToEnd(batchRowIn(value))
+}
+
+/** Like {@link batchRowOf}, for `runYielding`, because the JSON of vectors may have tens of megabytes. */
+export function* batchRowIn(value: unknown, limit = UNLIMITED): Generator<undefined, BatchRow | undefined> {
   const line = ResultLine.safeParse(value).data
   if (!line) return undefined
   const { custom_id: customId, response, error } = line
@@ -51,15 +66,15 @@ export function batchRowOf(value: unknown): BatchRow | undefined {
   const usage = Used.safeParse(body).data?.usage
   return {
     customId,
-    answer: failed || !response ? '' : answerText(body),
+    answer: failed || !response ? '' : (answerText(body) ?? (yield* jsonIn(body, limit))),
     error: failed ? `${failed.code ?? failed.type ?? 'error'}: ${failed.message}` : '',
     inputTokens: usage?.input_tokens ?? usage?.prompt_tokens ?? null,
     outputTokens: usage?.output_tokens ?? usage?.completion_tokens ?? null,
   }
 }
 
-/** The text of a result of any endpoint. A result without text, such as a vector, is JSON. */
-function answerText(body: unknown): string {
+/** The text of a result of any endpoint. Undefined for a result without text, such as a vector. */
+function answerText(body: unknown): string | undefined {
   if (typeof body === 'string') return body
   const printed = Printed.safeParse(body).data
   if (printed) return printed.stdout + printed.stderr
@@ -69,5 +84,15 @@ function answerText(body: unknown): string {
   )
   const choice =
     Chat.safeParse(body).data?.choices[0].message.content ?? Completion.safeParse(body).data?.choices[0].text
-  return choice ?? blocks?.join('') ?? items?.join('') ?? Transcript.safeParse(body).data?.text ?? JSON.stringify(body)
+  return choice ?? blocks?.join('') ?? items?.join('') ?? Transcript.safeParse(body).data?.text
+}
+
+function* jsonIn(body: unknown, { charsMax, instead }: JsonLimit): Generator<undefined, string> {
+  let text = ''
+  for (const piece of writeJson(body)) {
+    text += piece
+    if (text.length > charsMax) return instead
+    yield
+  }
+  return text
 }

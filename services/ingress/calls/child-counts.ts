@@ -44,7 +44,15 @@ export const LINES_WAIT = 'waiting'
 export async function childCountsOf(context: IngressContext, job: DurableJob): Promise<ChildCounts | undefined> {
   if (job.kind !== batch.name) return job.children === 0 ? undefined : await countChildren(context, job)
   const counts = reportedCountsOf(job) ?? (await plannedOf(context, job))
-  return counts && !TERMINAL.has(job.state) ? await countLive(context, job, counts) : counts
+  return counts && runsRequests(job, counts) ? await countLive(context, job, counts) : counts
+}
+
+/**
+ * Whether requests of the batch may still end. After the last end, the recorded counts contain the partial last part,
+ * and a live count would add that part again.
+ */
+function runsRequests({ state }: Pick<DurableJob, 'state'>, { total, completed, failed }: ChildCounts): boolean {
+  return !TERMINAL.has(state) && completed + failed < total
 }
 
 /** Child counts of a page of jobs, by job id. The event loop is yielded after each batch, for embedded stores. */
@@ -57,7 +65,7 @@ export async function childCountsOfPage(
     if (job.children === 0 && job.kind !== batch.name) continue
     const counts = await childCountsOf(context, job)
     if (counts) all.set(job.id, counts)
-    if (!TERMINAL.has(job.state)) await nextTurn()
+    await nextTurn()
   }
   return all
 }

@@ -85,7 +85,8 @@ describe('batches', () => {
     ])
     const batch = await ended((await create(file.id)).id)
     expect(batch).toMatchObject({ status: 'completed', request_counts: { total: 4, completed: 1, failed: 3 } })
-    expect((await linesOf(batch.output_file_id)).map(({ custom_id }) => custom_id)).toEqual(['good'])
+    const output = String(batch.output_file_id)
+    expect((await linesOf(output)).map(({ custom_id }) => custom_id)).toEqual(['good'])
     const errors = await linesOf(batch.error_file_id)
     expect(errors.map(({ custom_id }) => custom_id)).toEqual(['bad', 'streamed', 'failing'])
     expect(errors[0]).toMatchObject({
@@ -93,6 +94,13 @@ describe('batches', () => {
       error: null,
     })
     expect(errors[1]).toMatchObject({ response: { status_code: 400, body: { error: { param: 'stream' } } } })
+    await client.files.delete(output)
+    const resultsOf = (query: string) => stack.get(`/v1/batches/${batch.id}/results?${query}`)
+    for (const query of ['', 'status=completed', 'format=csv']) {
+      const response = await resultsOf(query)
+      expect([response.status, await response.text()]).toEqual([404, expect.stringContaining(output)])
+    }
+    expect((await resultsOf('status=failed')).status).toBe(200)
   })
 
   it('of embeddings return the vectors of each request', async () => {

@@ -1,5 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { rateOf } from '#services/ingress/calls/child-counts.ts'
+import type { DurableJob } from '#schemas/durable-job.ts'
+import type { IngressContext } from '#services/ingress/calls/call.ts'
+import { childCountsOf, rateOf } from '#services/ingress/calls/child-counts.ts'
+import { childJobId } from '#shared/store/jobs.ts'
 
 describe('the rate of a batch', () => {
   const NOW = 1_000_000
@@ -28,5 +31,21 @@ describe('the rate of a batch', () => {
     expect(rateOf([row(ends, 60_000)], NOW - 300_000, NOW)).toBeCloseTo(1)
     const stalled = [row(ends, 1_000)]
     expect(rateOf(stalled, NOW - 300_000, NOW + 300_000)).toBeCloseTo(0.5, 1)
+  })
+})
+
+describe('the counts of a batch', () => {
+  const id = 'job_00000000000000000000'
+  const ends = [{ parent: childJobId(id, '0'), state: 'completed', count: 50 }]
+  const context = { store: { countChildren: async () => ends.map((row) => ({ ...row, recent: 0 })) } }
+  const countsAfter = (completed: number) => {
+    const progress = { progress: { counts: { total: 50, completed, failed: 0 } } }
+    const job = { id, tenant: 'a', kind: 'batch', state: 'running', progress }
+    return childCountsOf(context as unknown as IngressContext, job as unknown as DurableJob)
+  }
+
+  it('contain each request of the last part once, before and after the part is recorded', async () => {
+    expect(await countsAfter(0)).toMatchObject({ total: 50, completed: 50, failed: 0 })
+    expect(await countsAfter(50)).toMatchObject({ total: 50, completed: 50, failed: 0 })
   })
 })
