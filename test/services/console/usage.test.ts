@@ -110,6 +110,25 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'home-history-narrow-dark')
     await page.context().close()
+  })
+
+  it('shows no history of the previous key after a sign-out, and no panel to a key that may not read the history', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
+    const chart = page.getByRole('slider', { name: 'Requests over time' })
+    await chart.waitFor()
+    await page.getByRole('button', { name: 'Sign out' }).click()
+    const held = Promise.withResolvers<void>()
+    await page.route('**/v1/history*', async (route) => {
+      await held.promise
+      await route.fulfill({ status: 403, json: { error: { message: 'This key may not read the history.' } } })
+    })
+    await page.getByLabel('API key').fill(secretOf('alice'))
+    await page.getByRole('button', { name: 'Sign in' }).click()
+    await page.getByRole('heading', { name: /^History/ }).waitFor()
+    expect(await chart.count(), 'charts of the previous key').toBe(0)
+    held.resolve()
+    await page.getByRole('heading', { name: /^History/ }).waitFor({ state: 'detached' })
+    await page.context().close()
     // The only errors are the rejected range of the second test, and the list of models, which an operator without the scope calls lacks.
     expect(faults.filter((fault) => !/status of (400|403)/.test(fault))).toEqual([])
   })

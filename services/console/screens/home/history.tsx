@@ -1,7 +1,7 @@
-import { signal } from '@preact/signals'
+import { batch, effect, signal } from '@preact/signals'
 import type { z } from 'zod'
 import type { HistoryRange, HistoryReport } from '#schemas/usage.ts'
-import { ApiFailure, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
+import { ApiFailure, fetchJson, isOperator, isSignedIn, messageOf } from '#services/console/api/client.ts'
 import { latencyText, minuteText, usdText } from '#services/console/api/clock.ts'
 import { Chart, type ChartSeries } from '#services/console/parts/chart.tsx'
 import { ErrorText, usePoll } from '#services/console/parts/parts.tsx'
@@ -16,8 +16,18 @@ type Point = Report['data'][number]
 
 const report = signal<Report | undefined>(undefined)
 const problem = signal('')
-/** A fleet without a database stores no history. */
+/** A fleet without a database stores no history, and some keys may not read the history. */
 const isMissing = signal(false)
+
+// The next key of the tab may belong to another project.
+effect(() => {
+  if (isSignedIn.value) return
+  batch(() => {
+    report.value = undefined
+    problem.value = ''
+    isMissing.value = false
+  })
+})
 
 export function History() {
   const range = rangeOf()
@@ -59,10 +69,16 @@ async function refresh(range: HistoryRange, abort: AbortSignal): Promise<void> {
     isMissing.value = false
     problem.value = ''
   } catch (error) {
-    if (abort.aborted) return
-    isMissing.value = error instanceof ApiFailure && error.status === 503 && report.value === undefined
+    if (abort.aborted || !isSignedIn.value) return
+    isMissing.value = isRefusal(error)
     problem.value = messageOf(error)
   }
+}
+
+/** Whether the key may not read the history, or the service stores none. A shown history survives a restart of the service. */
+function isRefusal(error: unknown): boolean {
+  if (!(error instanceof ApiFailure)) return false
+  return error.status === 403 || (error.status === 503 && report.value === undefined)
 }
 
 const perSecond = (value: number) => `${Number(value.toPrecision(2)).toLocaleString()}/s`
