@@ -1,7 +1,7 @@
 import { parseArgs } from 'node:util'
 import { type Config, ConfigError, loadConfig } from '#shared/config/config.ts'
 import packageJson from '../../package.json' with { type: 'json' }
-import { HttpClient } from './client/http.ts'
+import { HttpClient, isConnectionError } from './client/http.ts'
 import { JobsApi } from './client/jobs-api.ts'
 import { type Command, Values } from './commands/command.ts'
 import { COMMAND_GROUPS, COMMANDS } from './commands.ts'
@@ -179,6 +179,10 @@ function report(error: unknown, name = 'COMMAND'): ExitCode {
   if (error instanceof ConfigError) {
     process.stderr.write(`Invalid settings:\n${error.problems.map((line) => `  - ${line}\n`).join('')}`)
     return EXIT.usage
+  }
+  if (!(error instanceof CommandError) && isConnectionError(error)) {
+    process.stderr.write(`The connection to the service broke: ${error.message || 'no reason given'}. Try again.\n`)
+    return EXIT.unreachable
   }
   if (!(error instanceof CommandError)) throw error
   const help =

@@ -12,7 +12,12 @@ export type CsvCell = string | number | boolean | null | undefined
 
 /** One line of CSV with its line break. Null and undefined are empty cells. */
 export function csvLine(cells: readonly CsvCell[]): string {
-  return exactLine(cells.map((cell) => (typeof cell === 'string' && FORMULA.test(cell) ? `'${cell}` : cell)))
+  return exactLine(cells.map((cell) => (typeof cell === 'string' ? withoutFormula(cell) : cell)))
+}
+
+/** The text with an apostrophe in front if a spreadsheet would run it as a formula. */
+export function withoutFormula(text: string): string {
+  return FORMULA.test(text) ? `'${text}` : text
 }
 
 /** Like {@link csvLine}, but without apostrophes, for tables that a program reads. */

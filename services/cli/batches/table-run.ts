@@ -10,15 +10,15 @@
  */
 
 import { createHash } from 'node:crypto'
-import { createReadStream, createWriteStream } from 'node:fs'
+import { createReadStream, createWriteStream, realpathSync } from 'node:fs'
 import { type FileHandle, mkdtemp, open, rename, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { extname, join, parse, resolve } from 'node:path'
+import { dirname, extname, join, parse, resolve } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { BatchesApi, BatchView } from '#services/cli/client/http.ts'
 import { CommandError, EXIT, usageError } from '#services/cli/text/output.ts'
 import { batchRowOf, ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
-import { exactLine } from '#shared/lib/csv.ts'
+import { exactLine, withoutFormula } from '#shared/lib/csv.ts'
 import { promptColumnOf, type Row, rowsOf, type Table } from './input.ts'
 
 const CHAT = '/v1/chat/completions'
@@ -57,6 +57,7 @@ export class RunFiles implements AsyncDisposable {
 
 export interface Converted {
   readonly columns: readonly string[]
+  readonly promptColumn: string
   readonly rows: number
   readonly requests: number
   /** Hash of the file of requests. */
@@ -93,7 +94,7 @@ export async function convertRows(table: Table, options: TableOptions, to: strin
   if (rows === 0) throw usageError(`${table.path} has no rows.`)
   if (requests === 0) throw usageError(`${table.path} has no prompts: each cell of '${column}' is empty.`)
   const shown = table.format === 'directory' ? ['file'] : [...columns]
-  return { columns: shown, rows, requests, hash: hash.digest('hex').slice(0, 32), changedMs }
+  return { columns: shown, promptColumn: column, rows, requests, hash: hash.digest('hex').slice(0, 32), changedMs }
 }
 
 function promptOf(cell: unknown): string {
@@ -156,7 +157,7 @@ export async function writeOutput(
   batches: BatchesApi,
   { id }: BatchView,
   table: Table,
-  { columns, changedMs }: Converted,
+  { columns, promptColumn, changedMs }: Converted,
   files: RunFiles,
   out: string,
 ): Promise<Written> {
@@ -174,7 +175,8 @@ export async function writeOutput(
     yield format.header()
     let number = 0
     for await (const row of rowsOf(table)) {
-      const cells = await cellsOf(results, offsets.get(customIdOf(++number)))
+      const range = offsets.get(customIdOf(++number))
+      const cells = range ? await cellsOf(results, range) : cellsWithout(promptOf(row.get(promptColumn)))
       if (cells.error === '') answered++
       else failed++
       yield format.row(row, cells)
@@ -222,12 +224,22 @@ interface Cells {
   readonly outputTokens: number | null
 }
 
-async function cellsOf(results: FileHandle, range: Range | undefined): Promise<Cells> {
-  const none = { answer: '', inputTokens: null, outputTokens: null }
-  if (!range) return { ...none, error: 'empty_prompt: The prompt is empty, so no request was sent.' }
-  const buffer = Buffer.alloc(range.length)
-  await results.read(buffer, 0, range.length, range.start)
-  return batchRowOf(JSON.parse(buffer.toString())) ?? { ...none, error: 'invalid_result: The result cannot be read.' }
+const NO_ANSWER = { answer: '', inputTokens: null, outputTokens: null }
+
+async function cellsOf(results: FileHandle, { start, length }: Range): Promise<Cells> {
+  const buffer = Buffer.alloc(length)
+  await results.read(buffer, 0, length, start)
+  const cells = batchRowOf(JSON.parse(buffer.toString()))
+  return cells ?? { ...NO_ANSWER, error: 'invalid_result: The result cannot be read.' }
+}
+
+/** The cells of a row without a result. */
+function cellsWithout(prompt: string): Cells {
+  const isEmpty = prompt.trim() === ''
+  const error = isEmpty
+    ? 'empty_prompt: The prompt is empty, so no request was sent.'
+    : 'no_result: The batch ended before this request.'
+  return { ...NO_ANSWER, error }
 }
 
 /** CSV, TSV or JSON Lines, by the extension of the output. */
@@ -252,8 +264,11 @@ class OutputFormat {
   }
 
   row(row: Row, { answer, error, inputTokens, outputTokens }: Cells): string {
+    if (!this.#isJson) {
+      const given = this.#columns.map((name) => promptOf(row.get(name)))
+      return this.#line([...given, withoutFormula(answer), withoutFormula(error), inputTokens, outputTokens])
+    }
     const added = [answer, error, inputTokens, outputTokens]
-    if (!this.#isJson) return this.#line([...this.#columns.map((name) => promptOf(row.get(name))), ...added])
     const own = this.#columns.filter((name) => row.has(name)).map((name) => [name, row.get(name)] as const)
     return `${JSON.stringify(Object.fromEntries([...own, ...this.#names.map((name, nth) => [name, added[nth]] as const)]))}\n`
   }
@@ -267,10 +282,26 @@ function freeName(name: string, columns: readonly string[]): string {
   for (let nth = 2; ; nth++) if (!columns.includes(`${name}_${nth}`)) return `${name}_${nth}`
 }
 
-/** Default of --out: `prompts.answers.csv` next to `prompts.csv`. @throws CommandError if it is the input */
+/**
+ * Default of --out: `prompts.answers.csv` next to `prompts.csv`.
+ *
+ * @throws CommandError if it is the input, or in the directory of the input, where it would become a row
+ */
 export function outPathOf({ path, format }: Table, asked: string | undefined): string {
   const { dir, name, ext } = parse(resolve(path))
   const out = asked ?? join(dir, `${name}.answers${format === 'directory' ? '.csv' : ext}`)
   if (resolve(out) === resolve(path)) throw usageError(`--out must not be the input ${path}.`)
+  if (format === 'directory' && realPathOf(dirname(resolve(out))) === realPathOf(path)) {
+    throw usageError(`--out must not be in the input directory ${path}; got '${out}'.`, 'Choose another directory.')
+  }
   return out
+}
+
+/** The path without symbolic links, or the given path if the file does not exist. */
+function realPathOf(path: string): string {
+  try {
+    return realpathSync(path)
+  } catch {
+    return resolve(path)
+  }
 }

@@ -1,12 +1,16 @@
 /*
  * `sluice chat`: one streamed call of `/v1/chat/completions`, or a conversation on a terminal.
  *
- * 1. The prompt comes from the arguments, from stdin if stdin is no terminal, or from both: the arguments first.
+ * 1. The prompt comes from the arguments, from stdin if stdin is no terminal, or from both: the arguments first. With a
+ *    prompt in the arguments, stdin is read if it is a file, or a pipe that has data within {@link STDIN_WAIT_MS}. A program
+ *    that starts the tool may leave an empty pipe open forever. The argument `-` waits for the end of stdin in any case.
  * 2. Without a prompt, each line on the terminal is one user message. The conversation is sent again with each line.
  * 3. Comments of the stream, such as the queue position, are shown in a line on stderr until the first output.
  * 4. Ctrl-C closes the connection, which cancels the call. In a conversation, a second Ctrl-C at the prompt ends the tool.
  */
 
+import { once } from 'node:events'
+import { fstatSync } from 'node:fs'
 import { createInterface } from 'node:readline/promises'
 import { readMessages } from '#services/cli/client/event-stream.ts'
 import { type HttpClient, readApiError } from '#services/cli/client/http.ts'
@@ -24,6 +28,8 @@ import { listModels } from './account.ts'
 
 const PATH = '/v1/chat/completions'
 const STDIN_BYTES_MAX = 16 * 1024 * 1024
+const STDIN_WAIT_MS = 2_000
+const KEEP_ALIVE = 'keep-alive'
 /** Messages of a conversation that are sent again; older ones are dropped in pairs. */
 const MESSAGES_MAX = 200
 
@@ -37,7 +43,8 @@ export const chat: Command = {
   help: `Usage: sluice chat [PROMPT] [options]
 
 Sends one prompt and prints the answer while it is generated. The prompt is the argument, the text on stdin, or both. Without either, each
-line on the terminal continues a conversation. Ctrl-C cancels the answer; the exit code is then 130.
+line on the terminal continues a conversation. Ctrl-C cancels the answer; the exit code is then 130. If a pipe with text for an argument
+starts slowly, then add the argument - to wait for the text.
 
 Options:
   --model MODEL      the model (default: the first chat model of sluice models)
@@ -58,7 +65,7 @@ Examples:
   async run(invocation): Promise<ExitCode> {
     const { args, api, out, values } = invocation
     const settings = settingsOf(values)
-    const prompt = await promptOf(args)
+    const prompt = await promptOf(args, out)
     const model = values.text('model') ?? (await firstChatModel(api.http))
     const system = values.text('system')
     const before: Message[] = system === undefined ? [] : [{ role: 'system', content: system }]
@@ -88,9 +95,12 @@ function settingsOf(values: Values): object {
   return { ...(max_tokens !== undefined && { max_tokens }), ...(temperature !== undefined && { temperature }) }
 }
 
-async function promptOf(args: Invocation['args']): Promise<string | undefined> {
-  const given = args.join(' ')
-  if (process.stdin.isTTY) return given === '' ? undefined : given
+async function promptOf(args: Invocation['args'], out: Output): Promise<string | undefined> {
+  const given = args.filter((arg) => arg !== '-').join(' ')
+  if (!args.includes('-')) {
+    if (process.stdin.isTTY) return given === '' ? undefined : given
+    if (given !== '' && !(await hasInput(out))) return given
+  }
   const pieces: Buffer[] = []
   let bytes = 0
   for await (const piece of process.stdin as AsyncIterable<Buffer>) {
@@ -102,6 +112,26 @@ async function promptOf(args: Invocation['args']): Promise<string | undefined> {
   const prompt = [given, piped].filter((text) => text !== '').join('\n\n')
   if (prompt === '') throw usageError('Missing PROMPT: neither an argument nor text on stdin.')
   return prompt
+}
+
+/**
+ * Whether stdin is a file, or a pipe or socket that has data soon. A pipe without data is closed, because an open pipe
+ * would prevent the end of the process.
+ */
+async function hasInput(out: Output): Promise<boolean> {
+  const stdin = fstatSync(0)
+  if (stdin.isFile()) return true
+  if (!stdin.isFIFO() && !stdin.isSocket()) return false
+  const signal = AbortSignal.timeout(STDIN_WAIT_MS)
+  try {
+    await once(process.stdin, 'readable', { signal })
+    return true
+  } catch (error) {
+    if (!signal.aborted) throw error
+    process.stdin.destroy()
+    out.note('The pipe on stdin has no text yet, so only the argument is sent. To wait for the text: add -')
+    return false
+  }
 }
 
 async function firstChatModel(http: HttpClient): Promise<string> {
@@ -184,7 +214,9 @@ async function wholeAnswer(
       signal: stop.signal,
     })
     if (response.statusCode >= 300) throw await readApiError(response)
-    await out.json(await response.body.json())
+    const answer = await response.body.json()
+    throwFailure(answer as CallFailure)
+    await out.json(answer)
     return ''
   } catch (error) {
     if (!stop.signal.aborted) throw error
@@ -214,7 +246,7 @@ async function* streamOf(
   if (response.statusCode >= 300) throw await readApiError(response)
   let isOver = false
   for await (const { data, comment } of readMessages(response)) {
-    if (comment !== undefined) yield { comment: plain(comment) }
+    if (comment !== undefined && comment.trim() !== KEEP_ALIVE) yield { comment: plain(comment) }
     if (data === undefined) continue
     isOver = data === '[DONE]'
     yield* pieceOf(data)
@@ -224,11 +256,19 @@ async function* streamOf(
 
 function* pieceOf(data: string): Generator<Piece> {
   if (data === '[DONE]') return
-  const event = JSON.parse(data) as {
-    readonly error?: { readonly message?: string }
+  const event = JSON.parse(data) as CallFailure & {
     readonly choices?: readonly { readonly delta?: { readonly content?: string | null } }[]
   }
-  if (event.error) throw new CommandError(EXIT.unreachable, plain(event.error.message ?? 'The call failed.'))
+  throwFailure(event)
   const text = event.choices?.[0]?.delta?.content
   if (text) yield { text }
+}
+
+interface CallFailure {
+  readonly error?: { readonly message?: string } | null
+}
+
+/** Throws the error of a call that failed after the head of its answer, which has status 200. */
+function throwFailure({ error }: CallFailure): void {
+  if (error) throw new CommandError(EXIT.unreachable, plain(error.message ?? 'The call failed.'))
 }

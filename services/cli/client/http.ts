@@ -86,8 +86,31 @@ interface RequestOptions {
 
 export type HttpResponse = Dispatcher.ResponseData
 
+/** Codes of undici and of the operating system for a connection that cannot be opened, or that broke. */
+const CONNECTION_CODE = /^(UND_ERR_|ECONN|EPIPE$|ENOTFOUND$|EAI_AGAIN$|EHOSTUNREACH$|ENETUNREACH$|ETIMEDOUT$)/
+/** Codes after the client was closed by this process. */
+const CLOSED_CODES: readonly unknown[] = ['UND_ERR_DESTROYED', 'UND_ERR_CLOSED']
+const TEMPORARY_STATUSES: readonly number[] = [429, 502, 503, 504]
+
+/** Whether the error, or its cause, is a connection that cannot be opened or that broke in a body. */
+export function isConnectionError(error: unknown): error is Error {
+  if (!(error instanceof Error)) return false
+  const isBroken = [error, error.cause].some((one) => {
+    const code = (one as NodeJS.ErrnoException | undefined)?.code
+    return typeof code === 'string' && CONNECTION_CODE.test(code) && !CLOSED_CODES.includes(code)
+  })
+  return isBroken || (error instanceof TypeError && error.message === 'terminated')
+}
+
+/** Whether a later retry may succeed: the service is overloaded, restarts, or the connection broke. */
+export function isTemporary(error: unknown): boolean {
+  return error instanceof ApiError ? TEMPORARY_STATUSES.includes(error.status) : isConnectionError(error)
+}
+
 export class HttpClient {
   readonly url: string
+  /** Time of the last response by the clock of the service, in ms. */
+  serverTimeMs = Date.now()
   readonly #key: string | undefined
   readonly #agent = new Agent({ connect: { timeout: CONNECT_TIMEOUT_MS }, bodyTimeout: IDLE_TIMEOUT_MS })
 
@@ -100,7 +123,7 @@ export class HttpClient {
     const { method = 'GET', headers, body, form, waitMs = 0, signal } = options
     const { origin, pathname, search } = new URL(this.url + path)
     try {
-      return await this.#agent.request({
+      const response = await this.#agent.request({
         origin,
         path: pathname + search,
         method,
@@ -114,6 +137,8 @@ export class HttpClient {
         headersTimeout: IDLE_TIMEOUT_MS + waitMs,
         ...(signal && { signal }),
       })
+      this.serverTimeMs = Date.parse(String(response.headers.date)) || Date.now()
+      return response
     } catch (error) {
       signal?.throwIfAborted()
       throw unreachable(this.url, error)
@@ -124,7 +149,10 @@ export class HttpClient {
   async json<T>(schema: z.ZodType<T>, path: string, options: RequestOptions = {}): Promise<T> {
     const response = await this.send(path, options)
     if (response.statusCode >= 300) throw await readApiError(response)
-    const parsed = schema.safeParse(await readJson(response))
+    const body = await readJson(response).catch((error: unknown) => {
+      throw unreachable(this.url, error)
+    })
+    const parsed = schema.safeParse(body)
     if (parsed.success) return parsed.data
     throw new CommandError(
       EXIT.unreachable,
@@ -142,11 +170,12 @@ export async function readApiError(response: HttpResponse): Promise<ApiError> {
   const retryAfter = response.headers['retry-after']
   return apiErrorFrom(
     response.statusCode,
-    await readJson(response),
+    await readJson(response).catch(() => undefined),
     typeof retryAfter === 'string' ? retryAfter : undefined,
   )
 }
 
+/** The body as JSON. Undefined if the body is no JSON. @throws The error of a connection that broke */
 async function readJson(response: HttpResponse): Promise<unknown> {
   const chunks: Buffer[] = []
   let bytes = 0
@@ -157,7 +186,8 @@ async function readJson(response: HttpResponse): Promise<unknown> {
       chunks.push(chunk)
     }
     return JSON.parse(Buffer.concat(chunks).toString('utf8'))
-  } catch {
+  } catch (error) {
+    if (isConnectionError(error)) throw error
     // The body is truncated, or is an HTML page of a proxy. The caller then reports the HTTP status.
     return undefined
   }

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
-import type { HttpClient } from '#services/cli/client/http.ts'
+import { type HttpClient, isTemporary } from '#services/cli/client/http.ts'
 import { EXIT, type ExitCode, type Format, type Output, plain, tableOf, timeOf } from '#services/cli/text/output.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { type Command, noArguments, type Values } from './command.ts'
@@ -10,6 +10,7 @@ const PAGE_MAX = 100
 const LIMIT_DEFAULT = 50
 const LIMIT_MAX = 100_000
 const FOLLOW_INTERVAL_MS = 1_500
+const RETRY_DELAY_MS = 2_000
 /**
  * Time that each poll of `--follow` reads again, in seconds. Rows are written up to a second after their end, and clocks of processes
  * differ.
@@ -62,9 +63,10 @@ Examples:
     if (id !== undefined) return await showOne(api.http, id, format, out)
     const printer = new Printer(format, out)
     const query = queryOf(values)
-    const rows = await readPages(api.http, query, values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT)
+    const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
+    const rows = await readPages(api.http, query, limit)
     await printer.print(rows)
-    if (values.has('follow')) await follow(api.http, query, rows, printer)
+    if (values.has('follow')) await follow(api.http, query, { rows, isCut: rows.length >= limit }, printer, out)
     else if (rows.length === 0 && format === 'table') out.note('No calls in the log match.')
     return EXIT.ok
   },
@@ -103,22 +105,40 @@ async function readPages(http: HttpClient, query: URLSearchParams, limit: number
   return rows.reverse()
 }
 
-/** Polls for rows that ended after those that were printed. A row is printed once, although polls overlap. */
+interface FirstPage {
+  readonly rows: readonly RequestAnswer[]
+  /** Whether the log may have older rows that match. */
+  readonly isCut: boolean
+}
+
+/**
+ * Polls for rows that ended after those that were printed. A row is printed once, although polls overlap. Rows that are
+ * older than a cut first page are not printed. A restart of the service, or a rate limit, does not end the command.
+ */
 async function follow(
   http: HttpClient,
   query: URLSearchParams,
-  printed: readonly RequestAnswer[],
+  { rows: printed, isCut }: FirstPage,
   printer: Printer,
+  out: Output,
 ): Promise<never> {
   const seen = new Map(printed.map(({ id, ended_at }) => [`${id} ${ended_at}`, ended_at]))
-  let newest = printed.at(-1)?.ended_at ?? Date.now() / 1_000
+  const oldest = (isCut ? printed[0]?.ended_at : undefined) ?? 0
+  let newest = printed.at(-1)?.ended_at ?? http.serverTimeMs / 1_000
+  let isFailing = false
   for (;;) {
-    await delay(FOLLOW_INTERVAL_MS)
+    await delay(isFailing ? RETRY_DELAY_MS : FOLLOW_INTERVAL_MS)
     const since = newest - REREAD_SECONDS
     const next = new URLSearchParams(query)
     next.set('since', String(Math.max(since, Number(query.get('since') ?? 0))))
-    const rows = await readPages(http, next, LIMIT_MAX)
-    const fresh = rows.filter(({ id, ended_at }) => !seen.has(`${id} ${ended_at}`))
+    const rows = await readPages(http, next, LIMIT_MAX).catch((error: unknown) => {
+      if (!isTemporary(error)) throw error
+      if (!isFailing) out.note(`${plain((error as Error).message)} Trying again.`)
+      return undefined
+    })
+    isFailing = rows === undefined
+    if (!rows) continue
+    const fresh = rows.filter(({ id, ended_at }) => ended_at >= oldest && !seen.has(`${id} ${ended_at}`))
     for (const { id, ended_at } of fresh) seen.set(`${id} ${ended_at}`, ended_at)
     newest = Math.max(newest, rows.at(-1)?.ended_at ?? 0)
     for (const [key, endedAt] of seen) if (endedAt < newest - 2 * REREAD_SECONDS) seen.delete(key)

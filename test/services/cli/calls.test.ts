@@ -1,4 +1,7 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { asTyped } from '#services/cli/text/output.ts'
 import { type RunOptions, sluice } from '../../support/processes/sluice.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
@@ -35,6 +38,32 @@ describe('a command for plain calls', () => {
     expect((await run(['chat', 'first', '-o', 'table'], { stdin: 'second' })).out).toBe('first\n\nsecond\n')
     const { lines } = await run(['chat', 'Hello', '--model', 'echo-1', '--max-tokens', '3'])
     expect(lines).toMatchObject([{ object: 'chat.completion', choices: [{ message: { content: 'Hello' } }] }])
+  })
+
+  it('chat sends its argument while stdin is an open pipe without text, and waits for stdin with -', async () => {
+    const onStart: RunOptions['onStart'] = ({ stdin }) => {
+      if (stdin) stdin.end = () => stdin
+    }
+    const { code, out, err } = await run(['chat', 'Hello', '-o', 'table'], { onStart })
+    expect([code, out, err]).toEqual([0, 'Hello\n', expect.stringContaining('To wait for the text: add -')])
+    expect((await run(['chat', 'first', '-', '-o', 'table'], { stdin: 'second' })).out).toBe('first\n\nsecond\n')
+  })
+
+  it.each([
+    { failure: 'a call that fails late', body: '{"error":{"message":"The model server failed."}}', isCut: false },
+    { failure: 'a connection that breaks in the body', body: '{"choices":', isCut: true },
+  ])('chat in a pipe reports $failure in one sentence with exit code 4', async ({ body, isCut }) => {
+    const server = createServer((_, res) => {
+      res.writeHead(200, { 'content-type': 'application/json' })
+      if (isCut) res.write(body, () => res.destroy())
+      else res.end(body)
+    }).listen(0, '127.0.0.1')
+    onTestFinished(() => void server.close().closeAllConnections())
+    await once(server, 'listening')
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const { code, out, err } = await run(['chat', 'Hello', '--model', 'm', '--url', url])
+    expect([code, out]).toEqual([4, ''])
+    expect(err).toMatch(isCut ? /^The connection to the service broke: .+\n$/ : /^The model server failed\.\n$/)
   })
 
   it('chat cancels its call on Ctrl-C with exit code 130', async () => {

@@ -1,6 +1,9 @@
 /** `sluice logs` on a terminal, in a pipe, and while calls end. */
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { PassThrough } from 'node:stream'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { HttpClient } from '#services/cli/client/http.ts'
 import { JobsApi } from '#services/cli/client/jobs-api.ts'
 import { Values } from '#services/cli/commands/command.ts'
@@ -17,14 +20,15 @@ describe('sluice logs', () => {
   afterAll(async () => await stack[Symbol.asyncDispose]())
 
   /** Starts the command. @returns Its output so far, and its end */
-  function start(values: Record<string, string | boolean> = {}, args: string[] = [], isTTY = true) {
-    const http = new HttpClient(stack.url, TEST_KEY)
+  function start(values: Record<string, string | boolean> = {}, args: string[] = [], isTTY = true, url = stack.url) {
+    const http = new HttpClient(url, TEST_KEY)
     const [out, err] = [Object.assign(new PassThrough(), { isTTY, columns: 180 }), new PassThrough()]
-    let printed = ''
+    let [printed, noted] = ['', '']
     out.on('data', (chunk) => (printed += chunk))
+    err.on('data', (chunk) => (noted += chunk))
     const invocation = { values: new Values(values), args, config: parseConfig({}), api: new JobsApi(http) }
     const ended = logs.run({ ...invocation, out: new Output({ out, err }) }).finally(() => http.close())
-    return { http, ended, printed: () => printed }
+    return { http, ended, printed: () => printed, noted: () => noted }
   }
   async function run(...given: Parameters<typeof start>): Promise<string> {
     const { ended, printed } = start(...given)
@@ -79,5 +83,37 @@ describe('sluice logs', () => {
     await following.http.close()
     await expect(following.ended).rejects.toThrow()
     for (const id of [...ids, last]) expect(following.printed().split(id)).toHaveLength(2)
+  })
+  it('prints no call that is older than the first page with --follow', async () => {
+    const ids = [await call('old'), await call('first')]
+    await untilLogged(ids[1] ?? '')
+    const following = start({ follow: true, limit: '1' })
+    await until(() => following.printed().includes(ids[1] ?? ''))
+    const last = await call('last')
+    await until(() => following.printed().includes(last))
+    await following.http.close()
+    await expect(following.ended).rejects.toThrow()
+    expect(following.printed()).not.toContain(ids[0])
+  })
+
+  it('follows by the clock of the service, and through a 503 and a broken connection, which it notes once', async () => {
+    const date = 'Thu, 01 Jan 2026 00:00:00 GMT'
+    const polls: string[] = []
+    const page = JSON.stringify({ object: 'list', data: [], first_id: null, last_id: null, has_more: false })
+    const server = createServer(({ url = '' }, res) => {
+      polls.push(url)
+      res.setHeader('date', date)
+      if (polls.length === 2) res.writeHead(503).end()
+      else if (polls.length === 3) res.writeHead(200).write('{', () => res.destroy())
+      else res.end(page)
+    }).listen(0, '127.0.0.1')
+    onTestFinished(() => void server.close().closeAllConnections())
+    await once(server, 'listening')
+    const following = start({ follow: true }, [], true, `http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+    await Promise.race([until(() => polls.length === 4), following.ended])
+    await following.http.close()
+    await expect(following.ended).rejects.toThrow()
+    expect(polls[3]).toContain(`since=${Date.parse(date) / 1_000 - 10}`)
+    expect(following.noted().match(/Trying again/g)).toHaveLength(1)
   })
 })

@@ -2,7 +2,11 @@ import type { ChildProcess } from 'node:child_process'
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { findTable, type Table } from '#services/cli/batches/input.ts'
+import { convertRows, RunFiles, writeOutput } from '#services/cli/batches/table-run.ts'
+import type { BatchesApi, BatchView } from '#services/cli/client/http.ts'
 import { sluice } from '../../support/processes/sluice.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
@@ -97,6 +101,9 @@ describe('sluice batch with a table', () => {
     expect(await textOf('a.answers.tsv')).toContain('1\t"say ""x"" now"\t"say ""x"" now"\t\t')
     await run([await fileOf('b.csv', 'id;prompt\n1;a,b\n')])
     expect(await textOf('b.answers.csv')).toContain('1;"a,b";"a,b";;')
+    // An answer is escaped if a spreadsheet would run it. The columns of the input are exact.
+    await run([await fileOf('e.csv', 'prompt\n=1+1\n')])
+    expect(await textOf('e.answers.csv')).toContain("\r\n=1+1,'=1+1,,")
     await run([await fileOf('c.jsonl', '{"prompt":"hi","__proto__":1,"answer":"old"}\n')])
     expect(await textOf('c.answers.jsonl')).toMatch(/^{"prompt":"hi","__proto__":1,"answer":"old","answer_2":"hi",/)
     await mkdir(join(directory, 'texts'))
@@ -106,6 +113,19 @@ describe('sluice batch with a table', () => {
       expect.stringMatching(/^a\.txt,text of a\.txt,,/),
       expect.stringMatching(/^b\.txt,text of b\.txt,,/),
     ])
+  })
+
+  it('gives the reason for each row without a result', async () => {
+    const table = (await findTable(await fileOf('cut.csv', 'id,prompt\n1,asked\n2,\n'))) as Table
+    await using files = await RunFiles.open()
+    const out = join(directory, 'cut.answers.csv')
+    const none = { promptColumn: undefined, system: undefined, maxTokens: undefined, temperature: undefined }
+    const converted = await convertRows(table, { model: 'echo-1', out, ...none }, files.requests)
+    const batches = { results: async () => ({ body: Readable.from([]) }) } as unknown as BatchesApi
+    await writeOutput(batches, { id: 'batch_1' } as BatchView, table, converted, files, out)
+    const [, asked, empty] = (await textOf('cut.answers.csv')).split('\r\n')
+    expect(asked).toMatch(/^1,asked,,no_result: The batch ended before this request\./)
+    expect(empty).toMatch(/^2,,,"empty_prompt: /)
   })
 
   it.each([
@@ -130,5 +150,9 @@ describe('sluice batch with a table', () => {
     expect([missing.code, missing.err]).toEqual([2, expect.stringContaining('--model')])
     expect((await run([path, '--follow'])).code).toBe(2)
     expect((await run([path, '--out', path])).err).toContain('--out must not be the input')
+    await mkdir(join(directory, 'inputs'))
+    await fileOf(join('inputs', 'a.txt'), 'hello')
+    const inside = await run([join(directory, 'inputs'), '--out', join(directory, 'inputs', 'answers.csv')])
+    expect([inside.code, inside.err]).toEqual([2, expect.stringContaining('must not be in the input directory')])
   })
 })
