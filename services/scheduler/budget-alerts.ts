@@ -19,16 +19,32 @@ const BATCH_MAX = 500
 /** Time after the end of the month for which the messages are stored, so that no message is sent twice. */
 const RETENTION_MS = 7 * 86_400_000
 const NANOS_PER_USD = 1_000_000_000
+const HOUR_MS = 3_600_000
 
 interface AlertOptions {
   readonly keys: Pick<KeyStore, 'list' | 'listProjects'>
   readonly ledger: Pick<UsageLedger, 'spent' | 'addAlert'>
   readonly url: string
-  readonly nowMs: number
 }
 
-/** Stores the alerts of all budgets that have passed a threshold. @returns Number of new alerts */
-export async function alertBudgets({ keys, ledger, url, nowMs }: AlertOptions): Promise<number> {
+/**
+ * Returns a function that stores the alerts of all budgets that have passed a threshold, and returns the number of new alerts.
+ *
+ * The function writes a message at most once per hour, because it runs every few seconds and each write is durable. The repetition restores a
+ * message that a scheduler of the previous version has failed.
+ */
+export function budgetAlerts(options: AlertOptions): (nowMs: number) => Promise<number> {
+  const added = new Set<string>()
+  let addedInHour = 0
+  return async (nowMs) => {
+    const hour = Math.floor(nowMs / HOUR_MS)
+    if (hour !== addedInHour) added.clear()
+    addedInHour = hour
+    return await addAlerts(options, added, nowMs)
+  }
+}
+
+async function addAlerts({ keys, ledger, url }: AlertOptions, written: Set<string>, nowMs: number): Promise<number> {
   const budgets = budgetsIn({ keys: await keys.list(), projects: await keys.listProjects() }, nowMs)
   const month = monthOf(nowMs)
   let added = 0
@@ -44,8 +60,10 @@ export async function alertBudgets({ keys, ledger, url, nowMs }: AlertOptions): 
       const { owner, id, usd, project } = budget
       const key = JSON.stringify([owner, id, usd, month.name, threshold])
       const message = `evt_${createHash('sha256').update(key).digest('hex').slice(0, 32)}`
+      if (written.has(message)) continue
       const purgeAtMs = month.endsAtMs + RETENTION_MS
       const isNew = await ledger.addAlert({ id: message, tenant: project, url, type: BUDGET_EVENT, data, purgeAtMs })
+      written.add(message)
       if (isNew) added++
     }
   }

@@ -23,7 +23,7 @@ import type { Service } from '#shared/process/lifecycle.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import { enterEnded } from '#shared/usage/enter-ended.ts'
 import { HistoryRecorder } from '#shared/usage/history.ts'
-import { alertBudgets } from './budget-alerts.ts'
+import { budgetAlerts } from './budget-alerts.ts'
 import { type SharedKey, sharedKeyOf, signingKeys } from './webhook-secret.ts'
 import { WebhookSender } from './webhooks.ts'
 
@@ -61,8 +61,8 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const sender = new WebhookSender({ store, log, metrics, version, keysOf: signingKeys(keys, shared), policy })
   const history = new HistoryRecorder({ store: store.history, log })
   const url = config.budgetWebhookUrl
-  const alert =
-    url === undefined ? undefined : () => alertBudgets({ keys, ledger: store.usage, url, nowMs: Date.now() })
+  const addAlerts = url === undefined ? undefined : budgetAlerts({ keys, ledger: store.usage, url })
+  const alert = addAlerts && (() => addAlerts(Date.now()))
   const loops = openLoops(ports, store, sweeps, sender, history, alert)
   const drain = async (signal: AbortSignal) => {
     await Promise.all(loops.map((loop) => loop.stop()))

@@ -164,14 +164,20 @@ const spentBy = (owner: Spender['owner']): Statement => ({
           WHERE ${GROUPS[owner]} = :id AND reserved_nanos > 0) AS ended_nanos`,
 })
 
-/** A message without a job has its own id as the job id, so that no other message precedes it. */
+/**
+ * A message without a job has its own id as the job id, so that no other message precedes it. During a rolling upgrade, schedulers of the
+ * previous version find no job of such a message and fail it. That message becomes pending again.
+ */
 const ADD_ALERT: Statement = {
   name: 'usage_add_alert',
   sql: `INSERT INTO deliveries (id, job_id, seq, tenant, url, type, state, next_at_ms, created_at_ms, purge_at_ms, data)
         VALUES (:id, :id, 0, :tenant, :url, :type, 'pending', now_ms(), now_ms(), CAST(:purge_at_ms AS bigint), :data)
-        ON CONFLICT (id) DO NOTHING RETURNING id`,
+        ON CONFLICT (id) DO UPDATE SET state = 'pending', error = NULL, next_at_ms = excluded.next_at_ms
+        WHERE deliveries.state = 'failed' AND deliveries.error = 'The job was deleted.' RETURNING id`,
 }
 
+/** Maximum concurrent reads of a call on Postgres, which leaves connections of the pool to other calls. */
+const READS_MAX = 4
 /** Maximum groups of one day that a report in SQLite reads. */
 const GROUPS_MAX = 20_000
 const DAY_MS = 86_400_000
@@ -252,21 +258,36 @@ export class SqlUsage implements UsageLedger {
   }
 
   async activity(of: readonly Spender[], since: string, from: string) {
-    const ask = async ({ owner, id }: Spender): Promise<Activity> => {
+    return await this.#readEach(of, async ({ owner, id }): Promise<Activity> => {
       const [row] = await this.#db.run(activityBy(owner), { id, since_day: since, from_day: from })
       const lastDay = row?.last_day == null ? null : String(row.last_day)
       return { lastDay, calls: Number(row?.calls ?? 0), costNanos: Number(row?.cost_nanos ?? 0) }
-    }
-    return await Promise.all(of.map(ask))
+    })
   }
 
   async spent(of: readonly Spender[], from: string, to: string) {
-    const ask = async ({ owner, id }: Spender) => {
+    return await this.#readEach(of, async ({ owner, id }) => {
       const [row] = await this.#db.run(spentBy(owner), { id, from_day: from, to_day: to })
       const reservedNanos = Number(row?.unended_nanos ?? 0) + Number(row?.ended_nanos ?? 0)
       return { owner, id, costNanos: Number(row?.cost_nanos ?? 0), reservedNanos }
+    })
+  }
+
+  /**
+   * Reads for each project or key. SQLite reads on the event loop, so the loop yields between reads. A read then waits for the sync of the
+   * disk, and these waits overlap.
+   */
+  async #readEach<T>(of: readonly Spender[], read: (one: Spender) => Promise<T>): Promise<T[]> {
+    const reads: Promise<T>[] = []
+    for (const [nth, one] of of.entries()) {
+      if (nth > 0 && !this.#db.isShared) await setImmediate()
+      const reading = read(one)
+      // Without a handler, a failure before the last read would end the process. The caller receives the failure below.
+      reading.catch(() => {})
+      reads.push(reading)
+      if (this.#db.isShared && reads.length % READS_MAX === 0) await Promise.all(reads)
     }
-    return await Promise.all(of.map(ask))
+    return await Promise.all(reads)
   }
 }
 
@@ -343,13 +364,17 @@ const upsertSamples = (summed: readonly string[], peaks: readonly string[]) =>
     ...peaks.map((name) => `${name} = ${higher(name)}`),
   ].join(', ')}`
 
+const ADDED_FIGURES = FIGURES.map((name) =>
+  PEAKS.includes(name) ? `max(${name})` : `CAST(sum(${name}) AS bigint)`,
+).join(', ')
+/** Samples of one interval are added up before the insert, because Postgres refuses to update a row twice in one statement. */
 const ADD_SAMPLES: Write = {
   postgres: {
     name: 'history_add',
     sql: `INSERT INTO history_samples AS held (${SAMPLE_COLUMNS})
-      SELECT ${SAMPLE_COLUMNS} FROM json_to_recordset(CAST(:rows AS json))
+      SELECT project, at_s, ${ADDED_FIGURES} FROM json_to_recordset(CAST(:rows AS json))
         AS row(project text, ${['at_s', ...FIGURES].map((name) => `${name} bigint`).join(', ')})
-      ORDER BY project, at_s ${upsertSamples([...COUNTERS, ...ATTACHED], PEAKS)}`,
+      GROUP BY project, at_s ORDER BY project, at_s ${upsertSamples([...COUNTERS, ...ATTACHED], PEAKS)}`,
   },
   sqlite: [
     `INSERT INTO history_samples AS held (${SAMPLE_COLUMNS})

@@ -6,13 +6,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
-import { alertBudgets } from '#services/scheduler/budget-alerts.ts'
+import { budgetAlerts } from '#services/scheduler/budget-alerts.ts'
 import { signingKeys } from '#services/scheduler/webhook-secret.ts'
 import { WebhookSender } from '#services/scheduler/webhooks.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { keyOf, newProject } from '#shared/keys/keys.ts'
 import { webhookSecretsOf } from '#shared/keys/webhook-secrets.ts'
 import { Metrics } from '#shared/lib/metrics.ts'
+import type { UsageLedger } from '#shared/store/records.ts'
 import { hourOf } from '#shared/usage/usage.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
 import { openPostgresDatabase, openSqliteDatabase } from '../../support/jobs/stores.ts'
@@ -58,21 +59,24 @@ describe.each(ADAPTERS)('budget alerts on $name', ({ isHere, openDatabase }) => 
     await new Promise<void>((resolve) => receiver.listen(0, '127.0.0.1', resolve))
     onTestFinished(() => void receiver.close())
     const url = `http://127.0.0.1:${(receiver.address() as AddressInfo).port}/alerts`
-    const alert = (nowMs = NOW_MS) => alertBudgets({ keys, ledger: store.usage, url, nowMs })
-    return { store, keys, spend, alert, received }
+    const openScheduler = (ledger: Pick<UsageLedger, 'spent' | 'addAlert'> = store.usage) => {
+      const addAlerts = budgetAlerts({ keys, ledger, url })
+      return (nowMs = NOW_MS) => addAlerts(nowMs)
+    }
+    return { store, keys, spend, openScheduler, alert: openScheduler(), received }
   }
 
   it.skipIf(!isHere)(
     'are sent once per threshold and month, also after a restart, and again for a raised budget',
     async () => {
-      const { keys, spend, alert } = await open()
+      const { keys, spend, alert, openScheduler } = await open()
       expect(await alert()).toBe(0)
       await spend(7.9)
       expect(await alert()).toBe(0)
       await spend(0.1)
       // Two schedulers at once.
-      expect((await Promise.all([alert(), alert()])).toSorted()).toEqual([0, 1])
-      expect(await alert()).toBe(0)
+      expect((await Promise.all([alert(), openScheduler()()])).toSorted()).toEqual([0, 1])
+      expect([await alert(), await openScheduler()()]).toEqual([0, 0])
       await spend(2)
       expect([await alert(), await alert()]).toEqual([1, 0])
       await keys.updateProject('proj_lab', { limits: { budget_usd_per_month: 12 } })
@@ -81,6 +85,28 @@ describe.each(ADAPTERS)('budget alerts on $name', ({ isHere, openDatabase }) => 
       expect(await alert(nextMs)).toBe(0)
       await spend(100, nextMs)
       expect([await alert(nextMs), await alert(nextMs)]).toEqual([1, 0])
+    },
+  )
+
+  it.skipIf(!isHere)(
+    'are written once per hour, and sent after a scheduler of the previous version failed them',
+    async () => {
+      const { store, spend, openScheduler } = await open()
+      let writes = 0
+      const addAlert: UsageLedger['addAlert'] = async (given) => {
+        writes++
+        return await store.usage.addAlert(given)
+      }
+      const alert = openScheduler({ spent: (...query) => store.usage.spent(...query), addAlert })
+      await spend(9)
+      expect([await alert(), await alert(), writes]).toEqual([1, 0, 1])
+      const listStates = async () =>
+        (await store.operator.listDeliveries({ limit: 10 })).deliveries.map(({ state, error }) => [state, error])
+      const [taken] = await store.takeDeliveries(10, 20_000)
+      if (taken) await store.recordDelivery(taken, { state: 'failed', error: 'The job was deleted.' })
+      expect([await alert(), writes, await listStates()]).toEqual([0, 1, [['failed', 'The job was deleted.']]])
+      expect([await alert(NOW_MS + 59_000), await alert(NOW_MS - 3_600_000), writes]).toEqual([0, 1, 2])
+      expect(await listStates()).toEqual([['pending', null]])
     },
   )
 

@@ -173,6 +173,22 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
 })
 
 describe.skipIf(!postgres)('a schema migration of Postgres', () => {
+  it('creates new indexes of jobs in each partition separately, so that writes continue', async () => {
+    await using database = await openPostgresDatabase(postgres ?? '')
+    const all = loadMigrations('postgres')
+    await migrate(database.url, undefined, all.slice(0, 1))
+    await database.query('CREATE TABLE jobs_old PARTITION OF jobs DEFAULT')
+    await migrate(database.url, undefined, all)
+    const indexes = await database.query(`SELECT relname, indisvalid FROM pg_index JOIN pg_class ON oid = indexrelid
+      WHERE relnamespace = current_schema::regnamespace AND relname LIKE 'jobs_old_jobs_own%' ORDER BY relname`)
+    expect(indexes).toEqual(
+      ['jobs_own', 'jobs_own_ended', 'jobs_own_unended'].map((name) => ({
+        relname: `jobs_old_${name}`,
+        indisvalid: true,
+      })),
+    )
+  }, 60_000)
+
   it('has no time limit, blocks no writes, and is completed by the next start if it is interrupted', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await (await open(database.url)).close()

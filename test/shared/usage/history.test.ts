@@ -46,6 +46,14 @@ describe.each(ADAPTERS)('the history on $name', ({ isHere, openDatabase }) => {
     expect(await read(15, 'other')).toEqual([])
   })
 
+  it('adds up several samples of one interval in one write', async () => {
+    await store.history.add([SAMPLE, { ...SAMPLE, project: 'proj' }, { ...SAMPLE, running: 1, jobsWaiting: 11 }])
+    const whole = { ...SAMPLE, calls: 4, failed: 2, inputTokens: 20, outputTokens: 8, costNanos: 14 }
+    const times = { queueCalls: 4, queueMs: 60, firstCalls: 2, firstMs: 100 }
+    expect(await read(15)).toEqual([{ ...whole, ...times, running: 4, waiting: 10, jobsWaiting: 11 }])
+    expect(await read(15, 'proj')).toEqual([{ ...SAMPLE, project: 'proj' }])
+  })
+
   it('has the maximum of running and queued work per interval, unchanged after samples are merged', async () => {
     const times = [2_985, 3_000, 3_015, 3_285, 3_300]
     await store.history.add(times.map((atSeconds, nth) => ({ ...SAMPLE, atSeconds, running: nth })))

@@ -41,7 +41,7 @@ const ENTRY: UsageEntry = {
 }
 const today = dayOf(Date.now())
 
-describe.each(ADAPTERS)('the usage ledger on $name', ({ isHere, openDatabase }) => {
+describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDatabase }) => {
   let database: TestDatabase
   let store: Store
   beforeEach(async (context) => {
@@ -157,6 +157,26 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ isHere, openDatabase }) 
     ] as const
     const spent = await store.usage.spent(of, '2030-01-01', '2030-01-31')
     expect(spent.map(({ costNanos }) => costNanos)).toEqual([7, 14, 0])
+  })
+
+  it('reads many projects and keys in their order, and yields the event loop between the reads of SQLite', async () => {
+    await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, keyId: 'key_199' }])
+    const of = Array.from({ length: 200 }, (_, i) => ({ owner: 'key', id: `key_${i}` }) as const)
+    let turns = 0
+    const count = () => {
+      turns++
+      counter = setImmediate(count)
+    }
+    let counter = setImmediate(count)
+    const spent = await store.usage.spent(of, '2030-01-01', '2030-01-31')
+    const active = await store.usage.activity(of, '2030-01-01', '2030-01-01')
+    clearImmediate(counter)
+    expect([spent.map(({ id }) => id), spent[199]?.costNanos, active[199]?.calls]).toEqual([
+      of.map(({ id }) => id),
+      7,
+      1,
+    ])
+    if (name === 'sqlite') expect(turns).toBeGreaterThanOrEqual(of.length)
   })
 
   it('counts each ended durable job once for its key, however many processes enter it', async () => {

@@ -1,3 +1,4 @@
+-- online: the indexes of each partition are created without blocking writes (migrate.ts).
 -- Lists of jobs without the child jobs of batches and composed jobs, which may be 50,000 in a row. Each expression selects one index, as in
 -- 001-schema.sql.
 CREATE INDEX jobs_own_unended ON jobs (tenant, state, (id || ''), endpoint)
