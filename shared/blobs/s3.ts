@@ -50,7 +50,10 @@ const RETRY: Backoff = { baseMs: 200, maxMs: 2_000 }
 const CONNECT_TIMEOUT_MS = 3_000
 /** Time without a byte on a connection. */
 const SILENCE_MS_MAX = 10_000
+/** Maximum connections of writes, and of reads of complete small values. */
 const CONNECTIONS_MAX = 64
+/** Maximum streams that are read at the same time. A slow reader keeps its connection, so streams do not use the connections of other requests. */
+const STREAMS_MAX = 512
 /** Times that a read continues without a new byte in between. */
 const RESUMES_MAX = 3
 const RESUME_DELAY_MS = 200
@@ -66,27 +69,18 @@ export async function openS3Blobs(location: S3Location): Promise<Blobs> {
   return blobs
 }
 
+type Send = S3Client['send']
+
 class S3Blobs implements Blobs {
-  readonly #client: S3Client
+  readonly #send: Send
+  readonly #sendStream: Send
   readonly #location: S3Location
   #identity: string | undefined
 
   constructor(location: S3Location) {
-    const { endpoint, region } = location
     this.#location = location
-    this.#client = new S3Client({
-      // Servers other than AWS are addressed by path, and often implement only the checksums that S3 requires.
-      ...(endpoint && { endpoint, forcePathStyle: true, requestChecksumCalculation: 'WHEN_REQUIRED' }),
-      ...((region ?? endpoint) && { region: region ?? 'us-east-1' }),
-      // Retries are those of `#send`: the client's own take less than 0.1 s.
-      maxAttempts: 1,
-      requestHandler: {
-        connectionTimeout: CONNECT_TIMEOUT_MS,
-        socketTimeout: SILENCE_MS_MAX,
-        httpAgent: { maxSockets: CONNECTIONS_MAX },
-        httpsAgent: { maxSockets: CONNECTIONS_MAX },
-      },
-    })
+    this.#send = retrying(openClient(location, CONNECTIONS_MAX))
+    this.#sendStream = retrying(openClient(location, STREAMS_MAX))
   }
 
   async put(key: string, value: Buffer | AsyncIterable<Buffer>): Promise<void> {
@@ -103,7 +97,10 @@ class S3Blobs implements Blobs {
 
   async open(key: string, range?: { readonly start: number; readonly end: number }): Promise<Readable> {
     if (range && range.end <= range.start) return Readable.from([])
-    const read: Reading = { key, end: range?.end, at: range?.start ?? 0 }
+    return await this.#open({ key, send: this.#sendStream, end: range?.end, at: range?.start ?? 0 })
+  }
+
+  async #open(read: Reading): Promise<Readable> {
     await this.#continue(read)
     // A stream that is destroyed before its first piece never starts the generator, so the answer is destroyed here.
     return Readable.from(this.#pieces(read), { objectMode: false }).once('close', () => read.body?.destroy())
@@ -114,7 +111,7 @@ class S3Blobs implements Blobs {
   }
 
   async get(key: string): Promise<Buffer> {
-    return await buffer(await this.open(key))
+    return await buffer(await this.#open({ key, send: this.#send, end: undefined, at: 0 }))
   }
 
   async delete(key: string): Promise<void> {
@@ -161,25 +158,47 @@ class S3Blobs implements Blobs {
 
   async #putStream(at: Address, value: AsyncIterable<Buffer>): Promise<void> {
     const parts = partsOf(value)
-    const { value: first = Buffer.alloc(0) } = await parts.next()
-    if (first.length < PART_BYTES) return await this.#putWhole(at, first)
+    try {
+      const { value: first = Buffer.alloc(0) } = await parts.next()
+      if (first.length < PART_BYTES) await this.#putWhole(at, first)
+      else await this.#putParts(at, first, parts)
+    } finally {
+      await parts.return(undefined)
+    }
+  }
+
+  async #putParts(at: Address, first: Buffer, parts: AsyncGenerator<Buffer, undefined>): Promise<void> {
     const { UploadId } = await this.#send(new CreateMultipartUploadCommand({ ...at, ...this.#encryption }))
     const upload = { ...at, UploadId }
     try {
       const sent: CompletedPart[] = []
+      let bytes = 0
       for (let part: Buffer | undefined = first; part; part = (await parts.next()).value) {
+        bytes += part.length
         const PartNumber = sent.length + 1
         const { ETag } = await this.#send(new UploadPartCommand({ ...upload, PartNumber, Body: part }))
         sent.push({ ETag, PartNumber })
       }
-      await this.#send(new CompleteMultipartUploadCommand({ ...upload, MultipartUpload: { Parts: sent } }))
+      const complete = new CompleteMultipartUploadCommand({ ...upload, MultipartUpload: { Parts: sent } })
+      await this.#send(complete).catch((error: unknown) => this.#passCompleted(at, bytes, error))
     } catch (error) {
       // If the abort fails as well, then the sweep aborts the upload later.
       await this.#send(new AbortMultipartUploadCommand(upload)).catch(() => {})
       throw error
-    } finally {
-      await parts.return(undefined)
     }
+  }
+
+  /**
+   * Ignores the error of a retry that finds no upload, if the object has all bytes. The first request then completed the upload, and only
+   * its response was lost.
+   */
+  async #passCompleted(at: Address, bytes: number, error: unknown): Promise<void> {
+    const { cause } = error as { readonly cause?: { readonly name?: string } }
+    if (cause?.name !== 'NoSuchUpload') throw error
+    const { ContentLength } = await this.#send(new HeadObjectCommand(at)).catch(() => {
+      throw error
+    })
+    if (ContentLength !== bytes) throw error
   }
 
   /** Requests the bytes from `at` on, in the version of the first answer. */
@@ -187,7 +206,7 @@ class S3Blobs implements Blobs {
     const { key, at, end, version } = read
     const Range = at > 0 || end !== undefined ? `bytes=${at}-${end === undefined ? '' : end - 1}` : undefined
     try {
-      const answer = await this.#send(new GetObjectCommand({ ...this.#at(key), Range, IfMatch: version }))
+      const answer = await read.send(new GetObjectCommand({ ...this.#at(key), Range, IfMatch: version }))
       read.version = answer.ETag
       read.until = at + (answer.ContentLength ?? 0)
       // Without a listener, an error between two reads would end the process. The next read receives the error as well.
@@ -255,11 +274,29 @@ class S3Blobs implements Blobs {
   #at(key: string): Address {
     return { Bucket: this.#location.bucket, Key: this.#location.prefix + requireKey(key) }
   }
+}
 
-  readonly #send: S3Client['send'] = async (...args: unknown[]) => {
+function openClient({ endpoint, region }: S3Location, maxSockets: number): S3Client {
+  return new S3Client({
+    // Servers other than AWS are addressed by path, and often implement only the checksums that S3 requires.
+    ...(endpoint && { endpoint, forcePathStyle: true, requestChecksumCalculation: 'WHEN_REQUIRED' }),
+    ...((region ?? endpoint) && { region: region ?? 'us-east-1' }),
+    // Retries are those of `retrying`: the client's own take less than 0.1 s.
+    maxAttempts: 1,
+    requestHandler: {
+      connectionTimeout: CONNECT_TIMEOUT_MS,
+      socketTimeout: SILENCE_MS_MAX,
+      httpAgent: { maxSockets },
+      httpsAgent: { maxSockets },
+    },
+  })
+}
+
+function retrying(client: S3Client): Send {
+  return async (...args: unknown[]) => {
     for (let tries = 1; ; tries++) {
       try {
-        return await (this.#client.send as (...all: unknown[]) => Promise<unknown>).apply(this.#client, args)
+        return await (client.send as (...all: unknown[]) => Promise<unknown>).apply(client, args)
       } catch (error) {
         const failure = translated(error)
         if (tries === ATTEMPTS_MAX || !isTemporary(failure)) throw failure
@@ -272,6 +309,7 @@ class S3Blobs implements Blobs {
 /** Progress of reading one blob. */
 interface Reading {
   readonly key: string
+  readonly send: Send
   /** Offset behind the last wanted byte; undefined for the end of the object. */
   readonly end: number | undefined
   /** Offset of the next byte. */

@@ -11,6 +11,7 @@ import { openDiskBlobs } from '#shared/blobs/disk.ts'
 import { openS3Blobs } from '#shared/blobs/s3.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { startS3, type TestS3 } from '../../support/processes/s3.ts'
+import { until } from '../../support/stack.ts'
 
 const s3 = await startS3()
 afterAll(async () => await s3?.[Symbol.asyncDispose]())
@@ -211,7 +212,7 @@ it.skipIf(!canMount)(
 
 describe.skipIf(!s3)('the blob store on S3', () => {
   const server = () => s3 as TestS3
-  const failWith = (fault: Parameters<TestS3['fail']>[0], times?: number) => server().fail(fault, times)
+  const failWith = (...fault: Parameters<TestS3['fail']>) => server().fail(...fault)
   afterEach(() => failWith('none'))
   const large = () => Readable.from(Array.from({ length: 20 }, (_, i) => Buffer.alloc(1_000_000, String(i))))
 
@@ -245,11 +246,39 @@ describe.skipIf(!s3)('the blob store on S3', () => {
     expect((await blobs.get('key')).equals(value)).toBe(true)
   })
 
+  it('completes an upload whose last response was lost, and closes the source of an upload that cannot begin', async () => {
+    const blobs = await openS3(directory, server())
+    failWith('unanswered', 1, /^POST .*uploadId=/)
+    await blobs.put('large', large())
+    expect(await blobs.size('large')).toBe(20_000_000)
+    failWith('down', undefined, /^POST .*uploads/)
+    const source = large()
+    await expect(blobs.put('other', source)).rejects.toMatchObject({ code: 'overloaded' })
+    expect(source.destroyed).toBe(true)
+  })
+
   it('frees the connections of streams that are destroyed unread', async () => {
     const blobs = await openS3(directory, server())
     await blobs.put('key', Buffer.alloc(2_000_000, 'x'))
-    for (let opened = 0; opened < 80; opened++) (await blobs.open('key')).destroy()
-    expect((await blobs.get('key')).length).toBe(2_000_000)
+    const countSockets = () => process.getActiveResourcesInfo().filter((name) => name === 'TCPSocketWrap').length
+    const before = countSockets()
+    for (let opened = 0; opened < 60; opened++) (await blobs.open('key')).destroy()
+    expect(countSockets() - before, 'sockets that remain open').toBeLessThan(30)
+  })
+
+  it('stores and reads small values while many streams occupy connections', async () => {
+    const blobs = await openS3(directory, server())
+    await blobs.put('key', Buffer.from('streamed'))
+    const isRead = /^GET .*\/key\b/
+    const countReads = () => server().requests.filter((request) => isRead.test(request)).length
+    const before = countReads()
+    failWith('held', undefined, isRead)
+    const opening = Array.from({ length: 100 }, () => blobs.open('key'))
+    await until(() => countReads() === before + opening.length)
+    await blobs.put('other', Buffer.from('value'))
+    expect(String(await blobs.get('other'))).toBe('value')
+    failWith('none')
+    for (const stream of await Promise.all(opening)) stream.destroy()
   })
 
   it('fails a read whose object was replaced in the middle, and never mixes two versions', async () => {

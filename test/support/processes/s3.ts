@@ -5,7 +5,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, request, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import type { AddressInfo, Socket } from 'node:net'
 import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3'
 import type { S3Location } from '#shared/blobs/s3.ts'
 import { newId } from '#shared/lib/id.ts'
@@ -17,8 +17,11 @@ const CREDENTIALS = { AWS_ACCESS_KEY_ID: 'test', AWS_SECRET_ACCESS_KEY: 'testsec
 const SLOW_DOWN =
   '<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
 
-/** `down` closes each connection. `slow-down` answers 503. `truncate` cuts answers after a few bytes. */
-export type Fault = 'none' | 'down' | 'slow-down' | 'truncate'
+/**
+ * `down` closes each connection, `unanswered` only after the server has answered. `held` keeps connections without an answer until the next fault is
+ * set. `slow-down` answers 503. `truncate` cuts answers after a few bytes.
+ */
+export type Fault = 'none' | 'down' | 'unanswered' | 'held' | 'slow-down' | 'truncate'
 
 export interface TestS3 extends AsyncDisposable {
   readonly endpoint: string
@@ -28,8 +31,11 @@ export interface TestS3 extends AsyncDisposable {
   readonly settings: Readonly<Record<string, string>>
   /** Requests of the proxy so far, as `METHOD path`. */
   readonly requests: readonly string[]
-  /** @param times Requests with the fault; afterwards `none` */
-  fail(fault: Fault, times?: number): void
+  /**
+   * @param times Requests with the fault; afterwards `none`
+   * @param only The fault concerns only matching requests, as `METHOD path`
+   */
+  fail(fault: Fault, times?: number, only?: RegExp): void
 }
 
 /** The credentials of the process are set, because the AWS SDK reads them from the environment. Undefined if no server is available. */
@@ -84,26 +90,31 @@ async function startMoto() {
 async function startProxy(target: string) {
   let fault: Fault = 'none'
   let left = 0
+  let failing = /./
   const requests: string[] = []
-  const takeFault = (): Fault => {
-    if (left <= 0) return 'none'
+  const held: Socket[] = []
+  const takeFault = (of: string): Fault => {
+    if (left <= 0 || !failing.test(of)) return 'none'
     left--
     return fault
   }
   const server = createServer((req, res) => {
     requests.push(`${req.method} ${req.url}`)
-    const now = takeFault()
+    const now = takeFault(`${req.method} ${req.url}`)
     if (now === 'down') req.socket.destroy()
+    else if (now === 'held') held.push(req.socket)
     else if (now === 'slow-down') res.writeHead(503, { 'content-type': 'application/xml' }).end(SLOW_DOWN)
-    else forward(target, req, res, now === 'truncate')
+    else forward(target, req, res, now)
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   return {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     requests,
-    fail(next: Fault, times = Number.POSITIVE_INFINITY) {
+    fail(next: Fault, times = Number.POSITIVE_INFINITY, only = /./) {
       fault = next
+      failing = only
       left = next === 'none' ? 0 : times
+      for (const socket of held.splice(0)) socket.destroy()
     },
     close: () => {
       server.closeAllConnections()
@@ -113,17 +124,19 @@ async function startProxy(target: string) {
 }
 
 /** The Host header remains, because it is part of the signature. */
-function forward(target: string, req: IncomingMessage, res: ServerResponse, isTruncated: boolean): void {
+function forward(target: string, req: IncomingMessage, res: ServerResponse, fault: Fault): void {
   const { hostname, port } = new URL(target)
   const out = request({ hostname, port, method: req.method, path: req.url, headers: req.headers }, (answer) => {
     answer.on('error', () => res.destroy())
+    if (fault === 'unanswered') return void answer.resume().on('end', () => res.destroy())
     res.writeHead(answer.statusCode ?? 502, answer.headers)
-    if (!isTruncated) return void answer.pipe(res)
+    if (fault !== 'truncate') return void answer.pipe(res)
     answer.once('data', (chunk: Buffer) => {
       answer.destroy()
       res.write(chunk.subarray(0, Math.ceil(chunk.length / 2)), () => res.destroy())
     })
   })
   out.on('error', () => res.destroy())
+  res.on('close', () => res.writableFinished || out.destroy())
   req.pipe(out)
 }
