@@ -69,6 +69,8 @@ export class LocalServer {
   readonly #preparation = new BackgroundPreparation('The local model server')
   readonly #found = new Set<string>()
   readonly #models = new Map<string, BackgroundPreparation>()
+  /** The wait for each model, which all waiting calls share. */
+  readonly #waits = new Map<string, Promise<void>>()
   #crashesMs: number[] = []
   #idleTimer: NodeJS.Timeout | undefined
   #lastCallMs = 0
@@ -111,8 +113,9 @@ export class LocalServer {
     signal.throwIfAborted()
     this.#closing.signal.throwIfAborted()
     this.#lastCallMs = performance.now()
-    const server = this.#running ?? (await abortable(this.#start(), signal))
     if (model !== undefined && !this.#found.has(model)) await abortable(this.#findModel(model), signal)
+    // The server is read after the wait for the model, because an idle server may have been stopped in the meantime.
+    const server = this.#running ?? (await abortable(this.#start(), signal))
     this.#lastCallMs = performance.now()
     return { origin: server.origin, dispatcher: server.pool }
   }
@@ -162,17 +165,42 @@ export class LocalServer {
   async #findEnvironment(): Promise<Environment> {
     const wanted = { state: () => this.state(), prepare: () => this.prepare() }
     const environment = await this.#preparation.wait(wanted, this.#ending)
-    const found = await describePython(environment.python.executable, this.#closing.signal).catch(() => undefined)
-    if (found?.tag === environment.python.tag) return environment
+    if (await this.#isPythonUnchanged(environment)) return environment
     this.#options.log.warn(
       { built_for: environment.python.tag },
       'Python of the local model server changed or is missing; preparing again',
     )
     await discardEnvironment(environment)
+    this.#found.clear()
     return await this.#preparation.wait(wanted, this.#ending)
   }
 
-  async #findModel(name: string): Promise<void> {
+  /**
+   * Only a missing or another Python makes the environment unusable.
+   *
+   * @throws ServiceError `model_loading` for other failures, such as a full process table or a timeout; the reason of the shutdown
+   */
+  async #isPythonUnchanged({ python }: Environment): Promise<boolean> {
+    try {
+      return (await describePython(python.executable, this.#closing.signal)).tag === python.tag
+    } catch (error) {
+      this.#closing.signal.throwIfAborted()
+      const { cause } = error as { readonly cause?: NodeJS.ErrnoException }
+      // Without a cause, the interpreter ran, but its version or its answer is unsuitable.
+      if (cause === undefined || cause.code === 'ENOENT') return false
+      throw error
+    }
+  }
+
+  #findModel(name: string): Promise<void> {
+    const running = this.#waits.get(name)
+    if (running) return running
+    const wait = this.#waitForModel(name).finally(() => this.#waits.delete(name))
+    this.#waits.set(name, wait)
+    return wait
+  }
+
+  async #waitForModel(name: string): Promise<void> {
     const environment = await this.#findEnvironment()
     const { preparations, python } = this.#options
     const onProgress: OnProgress = (fraction, message) => preparations?.report(name, fraction, message)

@@ -6,6 +6,8 @@ import type { KafkaOptions } from './options.ts'
 const TOKEN_TIMEOUT_MS = 10_000
 /** A token is replaced after this share of its lifetime, so that no connection starts with a token that is about to expire. */
 const USED_SHARE = 0.8
+/** Time after a failed refresh for which the old token is used without another request. */
+const RETRY_DELAY_MS = 10_000
 /** Lifetime of a token whose response states none (RFC 6749 section 5.1 only recommends `expires_in`). */
 const DEFAULT_LIFETIME_S = 60
 const ANSWER_CHARS_MAX = 64 * 1024
@@ -36,7 +38,7 @@ function saslOf(sasl: NonNullable<KafkaConfig['sasl']>): NonNullable<KafkaOption
 
 /**
  * Requests tokens with the client credentials grant (RFC 6749 section 4.4). All connections share one token until most of its lifetime
- * has passed. Concurrent callers share one request.
+ * has passed. Concurrent callers share one request. If the endpoint gives no new token, then the old token is used until it expires.
  *
  * @returns A function that rejects with {@link KafkaTokenError}
  */
@@ -47,20 +49,28 @@ export function tokenProvider(client: {
   readonly scope: string | undefined
 }): () => Promise<string> {
   let token: string | undefined
-  let validUntilMs = 0
+  let refreshAtMs = 0
+  let expiresAtMs = 0
   let request: Promise<string> | undefined
   const refresh = async () => {
+    const startedMs = performance.now()
     try {
       const { access_token, expires_in = DEFAULT_LIFETIME_S } = await requestToken(client)
       token = access_token
-      validUntilMs = performance.now() + expires_in * 1_000 * USED_SHARE
+      refreshAtMs = startedMs + expires_in * 1_000 * USED_SHARE
+      expiresAtMs = startedMs + expires_in * 1_000
       return access_token
+    } catch (error) {
+      const nowMs = performance.now()
+      if (token === undefined || nowMs >= expiresAtMs) throw error
+      refreshAtMs = Math.min(expiresAtMs, nowMs + RETRY_DELAY_MS)
+      return token
     } finally {
       request = undefined
     }
   }
   return async () => {
-    if (token !== undefined && performance.now() < validUntilMs) return token
+    if (token !== undefined && performance.now() < refreshAtMs) return token
     request ??= refresh()
     return await request
   }

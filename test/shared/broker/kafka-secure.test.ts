@@ -1,5 +1,5 @@
 /** Kafka with TLS, client certificates, SASL and ACLs, with both clients. */
-import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, inject, it, onTestFinished, vi } from 'vitest'
 import type { Topic } from '#shared/broker/broker.ts'
 import { connectionOf, tokenProvider } from '#shared/broker/kafka/credentials.ts'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
@@ -168,6 +168,22 @@ describe.skipIf(missing !== undefined)('credentials of Kafka', () => {
     const provide = tokenProvider({ username: 'sluice', password: 'sluice', tokenUrl: endpoint.url, scope: undefined })
     await provide()
     await until(async () => (await provide()) && endpoint.requests.length > 1, { withinMs: 30_000 })
+  })
+
+  it('uses a token until it expires if the endpoint gives no new one, with few requests', async () => {
+    await using endpoint = await startTokenEndpoint(100)
+    const provide = tokenProvider({ username: 'sluice', password: 'sluice', tokenUrl: endpoint.url, scope: undefined })
+    const clock = vi.spyOn(performance, 'now')
+    onTestFinished(() => clock.mockRestore())
+    clock.mockReturnValue(1_000)
+    const first = await provide()
+    endpoint.isAway = true
+    clock.mockReturnValue(86_000)
+    expect([await provide(), await provide(), endpoint.requests.length]).toEqual([first, first, 2])
+    clock.mockReturnValue(101_001)
+    await expect(provide()).rejects.toMatchObject({ code: 'KAFKA_TOKEN_UNAVAILABLE' })
+    endpoint.isAway = false
+    expect(await provide()).not.toBe(first)
   })
 
   it.each([

@@ -1,7 +1,7 @@
 import { execFile, spawn } from 'node:child_process'
 import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, parse } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { pino } from 'pino'
@@ -208,17 +208,42 @@ describe('the Python environment of the local model server', () => {
 
   test.skipIf(!environment)('is created again if its Python interpreter no longer exists', async () => {
     await using place = await temporary()
-    const name = (await readdir(join(environment?.directory ?? '', '..'))).find((each) => each.startsWith('local-'))
-    const directory = join(place.path, name ?? '')
-    await mkdir(directory)
-    await writeFile(join(directory, 'ready.json'), JSON.stringify({ executable: '/gone/python', tag: 'cpython-39' }))
+    await writeEnvironment(place.path, '/gone/python')
     const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
     expect((await server.state()).state).toBe('ready')
     await expect(server.connect(AbortSignal.timeout(5_000))).rejects.toMatchObject({ code: 'model_loading' })
     await until(async () => (await getEnvironmentState(place.path)).state === 'failed')
     await server.close()
   })
+
+  test.skipIf(!environment)(
+    'remains if its Python fails for another reason, and calls for a model share one check',
+    async () => {
+      await using place = await temporary()
+      const [python, checks] = [join(place.path, 'python'), join(place.path, 'checks')]
+      await writeFile(python, `#!/bin/sh\necho check >> ${checks}\nsleep 1\nexit 1\n`)
+      await chmod(python, 0o755)
+      await writeEnvironment(place.path, python)
+      const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
+      const connect = () => server.connect(AbortSignal.timeout(60_000), model).catch((error: unknown) => error)
+      const failure = { code: 'model_loading', message: expect.stringContaining('could not be run') }
+      expect(await Promise.all([connect(), connect(), connect()])).toMatchObject([failure, failure, failure])
+      expect([(await server.state()).state, await readFile(checks, 'utf8')]).toEqual(['ready', 'check\n'])
+      const closing = connect()
+      await until(async () => (await readFile(checks, 'utf8')).length > 'check\n'.length)
+      await server.close()
+      expect(await closing).toMatchObject({ code: 'overloaded' })
+      expect((await server.state()).state).toBe('ready')
+    },
+  )
 })
+
+/** Writes an environment without packages and models, which was built by a Python of another version. */
+async function writeEnvironment(parent: string, executable: string): Promise<void> {
+  const { base } = parse(environment?.directory ?? '')
+  await mkdir(join(parent, base))
+  await writeFile(join(parent, base, 'ready.json'), JSON.stringify({ executable, tag: 'cpython-39' }))
+}
 
 async function temporary(): Promise<AsyncDisposable & { path: string }> {
   const path = await mkdtemp(join(tmpdir(), 'local-server-'))

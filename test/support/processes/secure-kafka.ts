@@ -63,10 +63,12 @@ export async function startSecureKafka(): Promise<SecureKafka> {
 /** A token endpoint (RFC 6749) for unsigned tokens, which Kafka accepts if it has no validator. */
 export async function startTokenEndpoint(lifetimeS = 3_600) {
   const requests: { readonly body: string; readonly authorization: string | undefined }[] = []
+  const endpoint = { isAway: false }
   const server = createServer(async (req, res) => {
     let body = ''
     for await (const chunk of req) body += chunk
     requests.push({ body, authorization: req.headers.authorization })
+    if (endpoint.isAway) return void res.writeHead(503).end()
     const isKnown = req.headers.authorization === `Basic ${Buffer.from('sluice:sluice').toString('base64')}`
     const nowS = Date.now() / 1_000
     const claims = { sub: 'sluice', iat: nowS, exp: nowS + lifetimeS }
@@ -78,7 +80,7 @@ export async function startTokenEndpoint(lifetimeS = 3_600) {
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/token`
-  return { url, requests, [Symbol.asyncDispose]: async () => void server.close() }
+  return Object.assign(endpoint, { url, requests, [Symbol.asyncDispose]: async () => void server.close() })
 }
 
 function optionsOf(address: string, tls: KafkaTls): KafkaOptions {
