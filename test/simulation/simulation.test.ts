@@ -32,16 +32,18 @@ const SHOWN_BY: Readonly<Record<string, number>> = {
   'a resubmitted child becomes a new child': 2,
   'an end is published before its commit': 2,
   'a parent is not woken when its children end': 2,
-  'nothing expires': 2,
   'steps are forgotten': 2,
+  'scheduled jobs are not queued when due': 2,
+  'jobs are left with lost workers': 3,
+  'a resubmitted job becomes a new job': 4,
   'jobs are claimed by age instead of by tenant': 2,
   'a requested cancel is reported as completed': 4,
   'children are not cancelled with their parent': 11,
   'an interrupted wake is not repeated': 24,
-  'a repeated write counts as a new write': 8,
-  'every claim starts with the first tenant': 27,
-  'refused writes are published': 135,
-  'output of an older attempt is accepted': 309,
+  'a repeated write counts as a new write': 46,
+  'every claim starts with the first tenant': 55,
+  'refused writes are published': 55,
+  'output of an older attempt is accepted': 1011,
 }
 
 /** Outcomes of the seeds without a mutant. */
