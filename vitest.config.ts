@@ -12,6 +12,8 @@ export default defineConfig(({ mode }) => ({
   test: {
     include: [ALL],
     exclude: [...configDefaults.exclude, ...leftOut(mode)],
+    // Hints of the command line name `npx` if npx started the process, so that tests would depend on the start of vitest.
+    env: { npm_command: 'run-script' },
     globalSetup: ['test/support/global-setup.ts'],
     // Behaviour is asserted, never speed: a timeout only ends what hangs.
     testTimeout: 60_000,
