@@ -105,10 +105,9 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
     problems,
     async drain(signal) {
       leave.isAnnounced = true
-      const batchesEnd = batches?.drain?.(signal)
-      await sleep(config.drainNoticeMs, undefined, { signal }).catch(() => {})
-      closing.abort()
-      await Promise.all([drain(jobs, sockets, server, signal), batchesEnd])
+      const notice = sleep(config.drainNoticeMs, undefined, { signal }).catch(() => {})
+      const drained = notice.then(() => drain(jobs, sockets, server, closing, signal))
+      await Promise.all([drained, batches?.drain?.(signal)])
     },
     async close() {
       forgetModels()
@@ -338,7 +337,14 @@ function problemsOf(ports: Ports, jobs: AttachedJobs, isLeaving: boolean): strin
  * Refuses new calls with 503 and waits for running calls. The server continues to listen, because otherwise clients
  * would get a refused connection instead of an error. When `signal` aborts, the remaining calls fail.
  */
-async function drain(jobs: AttachedJobs, sockets: Sockets, server: Server, signal: AbortSignal): Promise<void> {
+async function drain(
+  jobs: AttachedJobs,
+  sockets: Sockets,
+  server: Server,
+  closing: AbortController,
+  signal: AbortSignal,
+): Promise<void> {
+  closing.abort()
   jobs.isDraining = true
   sockets.announceDrain()
   while ((jobs.size > 0 || sockets.isBusy) && !signal.aborted) await sleep(DRAIN_POLL_MS)
