@@ -137,6 +137,18 @@ export interface UsageAmounts {
   readonly costNanos: number
 }
 
+export function addUsage(a: UsageAmounts, b: UsageAmounts): UsageAmounts {
+  return {
+    calls: a.calls + b.calls,
+    failed: a.failed + b.failed,
+    inputTokens: a.inputTokens + b.inputTokens,
+    cachedInputTokens: a.cachedInputTokens + b.cachedInputTokens,
+    outputTokens: a.outputTokens + b.outputTokens,
+    audioMs: a.audioMs + b.audioMs,
+    costNanos: a.costNanos + b.costNanos,
+  }
+}
+
 export interface UsageEntry extends UsageAmounts {
   readonly project: string
   readonly keyId: string

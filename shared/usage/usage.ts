@@ -2,7 +2,7 @@ import type { PoolName } from '#schemas/job.ts'
 import type { Price } from '#schemas/price.ts'
 import { Metered } from '#schemas/usage.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { UsageEntry, UsageLedger } from '#shared/store/records.ts'
+import { addUsage, type UsageEntry, type UsageLedger } from '#shared/store/records.ts'
 
 /** Characters per token, for calls that end before the engine reports their tokens. */
 const CHARS_PER_TOKEN = 4
@@ -196,7 +196,8 @@ export class UsageBatches {
   add(entry: UsageEntry): Promise<void> {
     const id = JSON.stringify([entry.project, entry.keyId, entry.model, entry.endpoint, entry.hour])
     const before = this.#waiting.get(id)
-    if (before || this.#waiting.size < WAITING_MAX) this.#waiting.set(id, before ? sumOf(before, entry) : entry)
+    if (before || this.#waiting.size < WAITING_MAX)
+      this.#waiting.set(id, before ? { ...before, ...addUsage(before, entry) } : entry)
     else this.#dropped++
     this.#writeLater()
     return this.#entered.promise
@@ -268,18 +269,5 @@ export class UsageBatches {
     if (this.isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage ledger recovered')
     this.isFailing = false
     this.#dropped = 0
-  }
-}
-
-function sumOf(a: UsageEntry, b: UsageEntry): UsageEntry {
-  return {
-    ...a,
-    calls: a.calls + b.calls,
-    failed: a.failed + b.failed,
-    inputTokens: a.inputTokens + b.inputTokens,
-    cachedInputTokens: a.cachedInputTokens + b.cachedInputTokens,
-    outputTokens: a.outputTokens + b.outputTokens,
-    audioMs: a.audioMs + b.audioMs,
-    costNanos: a.costNanos + b.costNanos,
   }
 }

@@ -14,6 +14,7 @@ import type {
   UsageLedger,
   UsageQuery,
 } from '#shared/store/records.ts'
+import { addUsage } from '#shared/store/records.ts'
 import { POSTGRES_GIVEN, POSTGRES_INSERT, paramsOf, SQLITE_INSERT } from './requests.ts'
 import { jobOf, jsonOf } from './rows.ts'
 import type { Params, Row, SqlDatabase, Write } from './sql.ts'
@@ -189,18 +190,6 @@ function daysOf({ from, to }: UsageQuery): readonly string[] {
   return Array.from({ length }, (_, nth) => new Date(start + nth * DAY_MS).toISOString().slice(0, 10))
 }
 
-function added(a: UsageAmounts, b: UsageAmounts): UsageAmounts {
-  return {
-    calls: a.calls + b.calls,
-    failed: a.failed + b.failed,
-    inputTokens: a.inputTokens + b.inputTokens,
-    cachedInputTokens: a.cachedInputTokens + b.cachedInputTokens,
-    outputTokens: a.outputTokens + b.outputTokens,
-    audioMs: a.audioMs + b.audioMs,
-    costNanos: a.costNanos + b.costNanos,
-  }
-}
-
 export class SqlUsage implements UsageLedger {
   readonly #db: SqlDatabase
 
@@ -236,7 +225,7 @@ export class SqlUsage implements UsageLedger {
     for (const day of days) {
       for (const one of await this.#sumOf({ ...query, from: day, to: day, limit: GROUPS_MAX })) {
         const before = sums.get(one.group)
-        sums.set(one.group, before ? { group: one.group, ...added(before, one) } : one)
+        sums.set(one.group, before ? { group: one.group, ...addUsage(before, one) } : one)
       }
       await setImmediate()
     }
