@@ -1,6 +1,6 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { homedir, tmpdir } from 'node:os'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { parse, parseAllDocuments, stringify } from 'yaml'
@@ -8,17 +8,19 @@ import { z } from 'zod'
 import { ROLES } from '#services/services.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { loadModels } from '#shared/models/models.ts'
-import { graceSecondsMin, strangeVariables } from './variables.ts'
+import { graceSecondsMin, hasDeployTool, strangeVariables } from './variables.ts'
 
 /*
- * The Helm chart: its settings exist, and a rendered Deployment is valid for Sluice. Rendering needs the program `helm`, for example from
- * `go install helm.sh/helm/v3/cmd/helm@latest`. The Kubernetes API is stated, because a helm from `go install` assumes version 1.20.
+ * The Helm chart: its settings exist, and a rendered Deployment is valid for Sluice. Rendering needs the programs of
+ * `pip install -r test/deploy/requirements.txt` in PATH, as in `.ci/run`. The Kubernetes API is stated, because a helm from
+ * `go install` assumes version 1.20.
  */
 
 const CHART = 'deploy/helm/sluice'
+const KUBERNETES = '1.33.0'
 const EXAMPLES = readdirSync('deploy/helm/examples').map((name) => join('deploy/helm/examples', name))
-const PATH = [process.env.PATH, join(homedir(), 'go/bin')].join(':')
-const hasHelm = spawnSync('helm', ['version'], { env: { PATH } }).status === 0
+const PATH = process.env.PATH
+const hasTools = hasDeployTool('helm', ['version']) && hasDeployTool('kubernetes-validate')
 
 const Container = z.object({
   args: z.array(z.string()),
@@ -88,7 +90,7 @@ describe('the Helm chart', () => {
   })
 })
 
-describe.skipIf(!hasHelm)('the rendered Helm chart (needs helm in PATH)', () => {
+describe.skipIf(!hasTools)('the rendered Helm chart (needs test/deploy/requirements.txt)', () => {
   it.each(EXAMPLES)('has valid Deployments with %s', (example) => {
     const resources = rendered(['--values', example])
     const deployments = resources.filter(({ kind }) => kind === 'Deployment')
@@ -132,10 +134,38 @@ describe.skipIf(!hasHelm)('the rendered Helm chart (needs helm in PATH)', () => 
     ['autoscaling', 'roles.ingress.autoscaling.kind=keda'],
     ['replica', 'roles.ingress.replica=3'],
   ])('refuses wrong values and names the problem: %s', (problem, set) => {
-    const args = ['template', 'sluice', CHART, '--kube-version', '1.33.0', '--values', EXAMPLES[0] ?? '', '--set', set]
+    const args = [
+      'template',
+      'sluice',
+      CHART,
+      '--kube-version',
+      KUBERNETES,
+      '--values',
+      EXAMPLES[0] ?? '',
+      '--set',
+      set,
+    ]
     const { status, stderr } = spawnSync('helm', args, { env: { PATH }, encoding: 'utf8' })
     expect(status).not.toBe(0)
     expect(stderr).toContain(problem)
+  })
+
+  it.each(EXAMPLES)('renders resources that the Kubernetes API accepts with %s', (example) => {
+    const all = ROLES.flatMap((role) => ['--set', `roles.${role}.enabled=true`])
+    const text = template(['--values', example, ...all])
+    const { status, stdout, stderr } = kubernetesValidate(text)
+    expect(status, stdout + stderr).toBe(0)
+    expect(stdout).toContain('passed for resource deployment/sluice-scheduler')
+    // Only custom resources have no schema in the Kubernetes API.
+    const unknown = [...stdout.matchAll(/schema for kind (\w+)/g)].map(([, kind = '']) => kind)
+    expect(unknown.filter((kind) => !['PodMonitor', 'ScaledObject', 'PrometheusRule'].includes(kind))).toEqual([])
+  })
+
+  it('detects a field that the Kubernetes API does not have', () => {
+    const text = template(['--values', EXAMPLES[0] ?? '']).replaceAll('terminationGracePeriodSeconds', 'graceSeconds')
+    const { status, stdout } = kubernetesValidate(text)
+    expect(status).not.toBe(0)
+    expect(stdout).toContain('graceSeconds')
   })
 
   it('passes helm lint', () => {
@@ -143,10 +173,18 @@ describe.skipIf(!hasHelm)('the rendered Helm chart (needs helm in PATH)', () => 
   })
 })
 
+function template(args: readonly string[], input = ''): string {
+  const command = ['template', 'sluice', CHART, '--namespace', 'sluice', '--kube-version', KUBERNETES, ...args]
+  return execFileSync('helm', command, { env: { PATH }, input, encoding: 'utf8' })
+}
+
+function kubernetesValidate(text: string) {
+  const args = ['--kubernetes-version', KUBERNETES, '--strict', '-']
+  return spawnSync('kubernetes-validate', args, { env: { PATH }, input: text, encoding: 'utf8' })
+}
+
 function rendered(args: readonly string[], input = ''): z.infer<typeof Resource>[] {
-  const command = ['template', 'sluice', CHART, '--namespace', 'sluice', '--kube-version', '1.33.0', ...args]
-  const text = execFileSync('helm', command, { env: { PATH }, input, encoding: 'utf8' })
-  return parseAllDocuments(text)
+  return parseAllDocuments(template(args, input))
     .map((document) => document.toJS())
     .filter((document) => document !== null)
     .map((document) => Resource.parse(document))

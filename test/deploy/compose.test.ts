@@ -1,11 +1,11 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { z } from 'zod'
 import { ROLES } from '#services/services.ts'
 import { parseConfig } from '#shared/config/config.ts'
-import { graceSecondsMin, strangeVariables } from './variables.ts'
+import { graceSecondsMin, hasDeployTool, strangeVariables } from './variables.ts'
 
 /* docker-compose.yml, the image and the systemd units: settings that exist, restarts, limits, and time for a drain. */
 
@@ -67,6 +67,14 @@ describe('docker-compose.yml', () => {
     }
   })
 
+  it.skipIf(!hasDeployTool('check-jsonschema'))('is valid by the schema of the Compose specification', () => {
+    const args = ['--builtin-schema', 'vendor.compose-spec']
+    const checked = spawnSync('check-jsonschema', [...args, 'docker-compose.yml'], { encoding: 'utf8' })
+    expect(checked.status, checked.stdout + checked.stderr).toBe(0)
+    const wrong = text.replaceAll('restart:', 'restrat:')
+    expect(spawnSync('check-jsonschema', [...args, '-'], { input: wrong }).status).toBe(1)
+  })
+
   it.skipIf(!HAPROXY)('has a load balancer with a valid configuration', () => {
     execFileSync(HAPROXY ?? '', ['-c', '-q', '-f', 'deploy/compose/haproxy.cfg'])
   })
@@ -75,6 +83,12 @@ describe('docker-compose.yml', () => {
 describe('deploy/Dockerfile', () => {
   const lines = readFileSync('deploy/Dockerfile', 'utf8').split('\n')
   const last = (instruction: string) => lines.findLast((line) => line.startsWith(`${instruction} `)) ?? ''
+
+  it.skipIf(!hasDeployTool('hadolint'))('has no finding of hadolint, nor has the image of the sandbox', () => {
+    const files = ['deploy/Dockerfile', 'deploy/sandbox.Dockerfile']
+    const { status, stdout } = spawnSync('hadolint', files, { encoding: 'utf8' })
+    expect(status, stdout).toBe(0)
+  })
 
   it('runs node as process 1, as a user without a name', () => {
     expect(last('USER')).toMatch(/^USER [1-9]\d*:[1-9]\d*$/)

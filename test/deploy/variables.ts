@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import { Settings } from '#shared/config/settings.ts'
 
 /** Variables that are no settings of Sluice: read by Node, the C library, the AWS client, the units, or named by `api_key_env`. */
@@ -18,4 +19,9 @@ export function strangeVariables(names: readonly string[]): string[] {
 export function graceSecondsMin(settings: Readonly<Record<string, string>>): number {
   const drainMs = Number(settings.DRAIN_MS ?? Settings.shape.DRAIN_MS.parse(undefined))
   return (drainMs + Number(settings.DRAIN_NOTICE_MS ?? NOTICE_MS)) / 1_000 + EXIT_S
+}
+
+/** Whether a program of `requirements.txt` is in PATH. */
+export function hasDeployTool(command: string, args: readonly string[] = ['--version']): boolean {
+  return spawnSync(command, args).status === 0
 }
