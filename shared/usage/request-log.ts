@@ -42,7 +42,7 @@ export class RequestBatches {
     waiting.push(row)
     if (waiting.length > WAITING_MAX) this.#options.onDropped(waiting.splice(0, BATCH_MAX).length)
     if (waiting.length >= BATCH_MAX && !this.#isFailing) void this.#write()
-    else this.#timer ??= setTimeout(() => void this.#write(), this.#isFailing ? RETRY_MS : WRITE_MS).unref()
+    else this.#schedule()
   }
 
   /** Writes the rows that wait, for at most {@link CLOSE_MS}. */
@@ -63,28 +63,33 @@ export class RequestBatches {
     return this.#writing
   }
 
+  /** Writes the rows that wait now, and further full batches. Rows that arrive during a write wait for their own batch. */
   async #writeAll(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined
-    while (this.#waiting.length > 0) {
+    for (let due = this.#waiting.length; due > 0 || this.#waiting.length >= BATCH_MAX; due -= BATCH_MAX) {
       const batch = this.#waiting.slice(0, BATCH_MAX)
-      const [last] = batch.slice(-1)
       try {
         await this.#options.requests.add(batch)
       } catch (error) {
         return this.#fail(error)
       }
       // Rows may have been dropped during the write, so the written rows are found by their last row.
-      this.#waiting.splice(0, this.#waiting.indexOf(last as RequestRow) + 1)
+      this.#waiting.splice(0, this.#waiting.indexOf(batch.at(-1) as RequestRow) + 1)
       this.#isFailing = false
     }
+    if (this.#waiting.length > 0) this.#schedule()
+  }
+
+  #schedule(): void {
+    this.#timer ??= setTimeout(() => void this.#write(), this.#isFailing ? RETRY_MS : WRITE_MS).unref()
   }
 
   /** Only the first failure of an outage is logged, because an outage may last for hours. */
   #fail(error: unknown): void {
     if (!this.#isFailing) this.#options.log.warn({ err: error }, 'request log unavailable; retrying')
     this.#isFailing = true
-    this.#timer ??= setTimeout(() => void this.#write(), RETRY_MS).unref()
+    this.#schedule()
   }
 }
 

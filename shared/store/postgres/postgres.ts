@@ -3,6 +3,7 @@ import { jobIdTime } from '#shared/store/jobs.ts'
 import {
   type Compiled,
   isSweep,
+  namedRow,
   type Params,
   parameterOf,
   type Row,
@@ -125,8 +126,13 @@ class PostgresDatabase implements SqlDatabase {
     }
   }
 
-  async writeRows(write: Write, name: string, rows: readonly Params[]): Promise<void> {
-    await this.write(write, { [name]: JSON.stringify(rows) })
+  async writeRows<Field extends string>(
+    write: Write,
+    name: string,
+    rows: readonly Readonly<Record<Field, string | number | null>>[],
+    columns: Readonly<Record<string, Field>>,
+  ): Promise<void> {
+    await this.write(write, { [name]: JSON.stringify(rows.map((row) => namedRow(row, columns))) })
   }
 
   async pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]> {

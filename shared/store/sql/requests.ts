@@ -6,7 +6,7 @@ import {
   type RequestQuery,
   type RequestRow,
 } from '#shared/store/requests.ts'
-import type { Params, Row, SqlDatabase, Write } from './sql.ts'
+import { namedRow, type Params, type Row, type SqlDatabase, type Write } from './sql.ts'
 import type { Statement } from './statements.ts'
 
 /*
@@ -53,6 +53,7 @@ const COLUMNS = {
 
 const NAMES = Object.keys(COLUMNS) as (keyof typeof COLUMNS)[]
 const ALL = NAMES.join(', ')
+const FIELDS = Object.fromEntries(NAMES.map((name) => [name, COLUMNS[name][0]])) as Record<string, keyof RequestRow>
 
 /** Values of the columns. A row older than a day is recorded as a row of yesterday, because older days have no partition. */
 const GIVEN = NAMES.map((name) =>
@@ -104,7 +105,7 @@ export class SqlRequests implements RequestLog {
   }
 
   async add(rows: readonly RequestRow[]): Promise<void> {
-    if (rows.length > 0) await this.#db.writeRows(ADD, 'requests', rows.map(paramsOf))
+    if (rows.length > 0) await this.#db.writeRows(ADD, 'requests', rows, FIELDS)
   }
 
   async list(query: RequestQuery): Promise<RequestPage> {
@@ -231,31 +232,7 @@ function cursorOf(row: Row | undefined) {
 
 /** The row in the form of {@link POSTGRES_GIVEN} and {@link SQLITE_INSERT}. */
 export function paramsOf(row: RequestRow): Params {
-  return {
-    id: row.id,
-    started_at_ms: row.startedAtMs,
-    ended_at_ms: row.endedAtMs,
-    project: row.project,
-    key_id: row.keyId,
-    endpoint: row.endpoint,
-    kind: row.kind,
-    model: row.model,
-    worker: row.worker,
-    status: row.status,
-    error_code: row.errorCode,
-    queue_ms: row.queueMs,
-    first_output_ms: row.firstOutputMs,
-    duration_ms: row.durationMs,
-    input_tokens: row.inputTokens,
-    cached_input_tokens: row.cachedInputTokens,
-    output_tokens: row.outputTokens,
-    cost_nanos: row.costNanos,
-    attempts: row.attempts,
-    job_id: row.jobId,
-    batch_id: row.batchId,
-    trace_id: row.traceId,
-    user_agent: row.userAgent,
-  }
+  return namedRow(row, FIELDS)
 }
 
 function rowOf(row: Row): RequestRow {

@@ -51,8 +51,17 @@ export interface SqlDatabase {
   insert(insert: Insert, params: Params, hasKey: boolean): Promise<TransitionRow[]>
   erase(params: Params): Promise<boolean>
   write(write: Write, params: Params): Promise<void>
-  /** Writes many rows. In Postgres, the parameter `name` is a JSON array of all rows. In SQLite, the statements run once per row. */
-  writeRows(write: Write, name: string, rows: readonly Params[]): Promise<void>
+  /**
+   * Writes many rows. In Postgres, the parameter `name` is a JSON array of all rows. In SQLite, the statements run once per row.
+   *
+   * @param columns Field of a row for each column
+   */
+  writeRows<Field extends string>(
+    write: Write,
+    name: string,
+    rows: readonly Readonly<Record<Field, string | number | null>>[],
+    columns: Readonly<Record<string, Field>>,
+  ): Promise<void>
   /** Runs a statement that locks the selected rows, so that concurrent statements select different rows. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
   limitRunning(limits: RunningLimits): void
@@ -140,6 +149,14 @@ export function replaceNames(sql: string, replacement: (name: string, index: num
 
 export function valuesOf({ names }: Compiled, params: Params): Params[string][] {
   return names.map((name) => parameterOf(params, name))
+}
+
+/** The fields of a row under the names of their columns. */
+export function namedRow<Field extends string>(
+  row: Readonly<Record<Field, string | number | null>>,
+  columns: Readonly<Record<string, Field>>,
+): Params {
+  return Object.fromEntries(Object.entries(columns).map(([column, field]) => [column, row[field]]))
 }
 
 export function parameterOf(params: Params, name: string): Params[string] {

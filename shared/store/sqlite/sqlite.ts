@@ -219,11 +219,17 @@ class SqliteDatabase implements SqlDatabase {
     }, isTransient)
   }
 
-  async writeRows({ sqlite, isTransient }: Write, _name: string, rows: readonly Params[]): Promise<void> {
+  async writeRows<Field extends string>(
+    { sqlite, isTransient }: Write,
+    _name: string,
+    rows: readonly Readonly<Record<Field, string | number | null>>[],
+    columns: Readonly<Record<string, Field>>,
+  ): Promise<void> {
     await this.#write(() => {
       for (const sql of sqlite) {
         const { compiled, statement } = this.#prepare(sql)
-        for (const row of rows) statement.run(...valuesOf(compiled, row).map(withoutBoolean))
+        const fields = compiled.names.map((name) => columns[name] as Field)
+        for (const row of rows) statement.run(...fields.map((field) => row[field]))
       }
     }, isTransient)
   }

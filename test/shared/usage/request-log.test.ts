@@ -1,0 +1,50 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { RequestRow } from '#shared/store/requests.ts'
+import { RequestBatches } from '#shared/usage/request-log.ts'
+import { silentLog } from '../../support/jobs/jobs.ts'
+
+const rowOf = (nth: number) => ({ id: `req_${nth}` }) as RequestRow
+
+describe('the batches of the request log', () => {
+  beforeEach(() => void vi.useFakeTimers())
+  afterEach(() => void vi.useRealTimers())
+
+  it('contain all rows of a second or 500 rows, also if rows arrive during a write', async () => {
+    const written: number[] = []
+    let ended = 0
+    const writes: PromiseWithResolvers<void>[] = []
+    const add = (rows: readonly RequestRow[]) => {
+      written.push(rows.length)
+      const write = Promise.withResolvers<void>()
+      writes.push(write)
+      return write.promise
+    }
+    const batches = new RequestBatches({ requests: { add }, log: silentLog, onDropped: () => {} })
+    const end = (calls: number) => {
+      for (let i = 0; i < calls; i++) batches.add(rowOf(ended++))
+    }
+    end(500)
+    expect(written).toEqual([500])
+    end(3)
+    writes[0]?.resolve()
+    await vi.advanceTimersByTimeAsync(900)
+    end(4)
+    expect(written, 'batches before the second is over').toEqual([500])
+    await vi.advanceTimersByTimeAsync(200)
+    expect(written).toEqual([500, 7])
+    end(600)
+    writes[1]?.resolve()
+    await vi.advanceTimersByTimeAsync(0)
+    expect(written).toEqual([500, 7, 500])
+    writes[2]?.resolve()
+    await vi.advanceTimersByTimeAsync(1_100)
+    expect(written).toEqual([500, 7, 500, 100])
+    writes[3]?.resolve()
+    end(1)
+    const closed = batches.close()
+    await vi.advanceTimersByTimeAsync(0)
+    writes[4]?.resolve()
+    await closed
+    expect(written).toEqual([500, 7, 500, 100, 1])
+  })
+})
