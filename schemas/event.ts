@@ -13,6 +13,12 @@ import { DurableEvent, DurableJob, Priority } from './durable-job.ts'
 import { ErrorBody } from './error.ts'
 import { PoolName } from './job.ts'
 
+const Server = z
+  .string()
+  .max(200)
+  .optional()
+  .describe('Upstream server of the attempt: index in base_urls of the model, after `model/` if a fallback ran the job')
+
 /** Event of one attempt of an attached job. `seq` counts from 1 in each attempt, without gaps. */
 export const JobEvent = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('started'), job_id: z.string(), attempt: z.int(), seq: z.int() }),
@@ -29,8 +35,16 @@ export const JobEvent = z.discriminatedUnion('type', [
     attempt: z.int(),
     seq: z.int(),
     deltas: z.array(z.unknown()).describe('Last events of the kind. All events if the job does not stream'),
+    server: Server,
   }),
-  z.strictObject({ type: z.literal('failed'), job_id: z.string(), attempt: z.int(), seq: z.int(), error: ErrorBody }),
+  z.strictObject({
+    type: z.literal('failed'),
+    job_id: z.string(),
+    attempt: z.int(),
+    seq: z.int(),
+    error: ErrorBody,
+    server: Server,
+  }),
   z
     .strictObject({
       type: z.literal('handed_back'),

@@ -146,5 +146,6 @@ export const Metered = z.object({
   audio_ms: Amount,
   run_ms: Amount.describe('Of code'),
   cost_nanos: Amount.describe('Cost of external services, such as searches, in billionths of a US dollar'),
+  server: z.string().optional().describe('Upstream server of the last attempt, as in the event `completed`'),
 })
 export type Metered = z.infer<typeof Metered>

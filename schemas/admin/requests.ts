@@ -14,6 +14,7 @@ export const ListRequests = z.object({
   key: Text.optional().describe('API key id'),
   model: Text.optional().describe('Model id or alias'),
   endpoint: Text.optional().describe('Path of the endpoint, such as /v1/chat/completions'),
+  server: Text.optional().describe('Upstream server, as in the field `server`'),
   status: z
     .string()
     .regex(/^([1-5]xx|[1-5]\d\d|failed)$/, 'must be a status such as 429, a class such as 5xx, or failed')
@@ -52,6 +53,10 @@ export const RequestAnswer = z.object({
   kind: z.string().nullable().describe('Kind of the job. null: the call was refused early or creates no job'),
   model: z.string().nullable(),
   worker: z.string().nullable().describe('Process that ran the last attempt'),
+  server: z
+    .string()
+    .nullable()
+    .describe('Upstream server of the last attempt: index in base_urls of the model, after `model/` for a fallback'),
   status: z.int().describe('HTTP status. 499: the caller cancelled or left'),
   error_code: z.string().nullable(),
   queue_ms: Milliseconds.describe('Time from acceptance to the first start'),

@@ -181,9 +181,9 @@ function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRe
 async function* speakWith(
   engines: EngineRegistry<SpeechEngine>,
   request: SpeakRequest,
-  { signal }: AttemptContext,
+  { signal, onServer }: AttemptContext,
 ): AsyncGenerator<SpeakEvent> {
-  for await (const bytes of engines.get(request.model).speak(request, { signal })) {
+  for await (const bytes of engines.get(request.model).speak(request, { signal, onServer })) {
     yield { type: 'audio', audio: bytes.toString('base64') }
   }
   const input_tokens = await countText(`${request.instructions ?? ''}${request.input}`)

@@ -80,8 +80,16 @@ function transcribeInspected(
   context: AttemptContext,
 ): AsyncGenerator<TranscribeEvent> {
   const onSeconds = context.onProgress && reportProgress(context.onProgress, duration)
-  const { idempotencyKey, traceparent, signal } = context
-  const options = { signal, idempotencyKey, traceparent, duration, onSeconds, translates: translates ?? false }
+  const { idempotencyKey, traceparent, signal, onServer } = context
+  const options = {
+    signal,
+    idempotencyKey,
+    traceparent,
+    onServer,
+    duration,
+    onSeconds,
+    translates: translates ?? false,
+  }
   const ask = (model: ModelConfig) => ({
     events: eventsOf(bench, model, request, audio, options, context),
     give: (event: TranscribeEvent) => [event],

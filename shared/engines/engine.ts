@@ -45,6 +45,8 @@ export interface GenerateOptions {
   /** Project of the job. An engine shares its prompt cache only within one project. If undefined, then nothing is shared. */
   readonly tenant?: string | undefined
   readonly traceparent?: string | undefined
+  /** Called before the request is sent to a server of the model, with the index of the server. */
+  readonly onServer?: ((model: string, server: number) => void) | undefined
 }
 
 /**
@@ -139,7 +141,7 @@ export function eachCategory<T>(of: (category: ModerationCategory) => T): Record
  * 3. An error is thrown as a ServiceError whose code indicates whether a retry can help.
  */
 export interface SpeechEngine {
-  speak(request: SpeakRequest, options: { signal: AbortSignal }): AsyncIterable<Buffer>
+  speak(request: SpeakRequest, options: Pick<GenerateOptions, 'signal' | 'onServer'>): AsyncIterable<Buffer>
   close(): Promise<void>
 }
 
@@ -173,6 +175,8 @@ export interface TranscribeOptions {
   readonly signal: AbortSignal
   readonly idempotencyKey: string
   readonly traceparent?: string | undefined
+  /** Called before the request is sent to a server of the model, with the index of the server. */
+  readonly onServer?: ((model: string, server: number) => void) | undefined
   /** Whether to translate into English, which only some models can. Default: transcribe in the spoken language. */
   readonly translates?: boolean
   /** Duration of the decoded audio, in seconds. Undefined if the audio was not decoded. */

@@ -22,6 +22,8 @@ export interface RequestRow {
   readonly model: string | null
   /** Boot id of the process that ran the last attempt. */
   readonly worker: string | null
+  /** Upstream server of the last attempt: its index in `base_urls` of the model, after `model/` if a fallback ran the call. */
+  readonly server: string | null
   /** HTTP status; {@link CANCELLED_STATUS} if the caller left or cancelled. */
   readonly status: number
   readonly errorCode: string | null
@@ -59,6 +61,7 @@ export interface RequestQuery {
   readonly keyId?: string | undefined
   readonly model?: string | undefined
   readonly endpoint?: string | undefined
+  readonly server?: string | undefined
   /** First and last HTTP status of a range. */
   readonly statuses?: readonly [number, number] | undefined
   readonly errorCode?: string | undefined

@@ -26,8 +26,10 @@ export async function enterEnded(
   const ended = await ledger.listEnded(JOBS_MAX)
   if (ended.length === 0) return false
   const entered = ended.map((job) => {
-    const entry = entryOf(callOf(job), models.priceOf(job))
-    return { jobId: job.jobId, ...entry, request: isLogged ? requestOfJob(job, entry) : undefined }
+    const call = callOf(job)
+    const entry = entryOf(call, models.priceOf(job))
+    const request = isLogged ? requestOfJob(job, entry, call.metered.server ?? null) : undefined
+    return { jobId: job.jobId, ...entry, request }
   })
   await ledger.enter(entered)
   for (const entry of entered) history?.add(entry)

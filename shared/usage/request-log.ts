@@ -94,14 +94,30 @@ export class RequestBatches {
 }
 
 /** The row of an ended durable job. Undefined for the parts of a batch, which no caller has requested. */
-export function requestOfJob({ job, batchId, state, endedAtMs }: EndedJob, entry: UsageEntry): RequestRow | undefined {
+export function requestOfJob(
+  { job, batchId, state, endedAtMs }: EndedJob,
+  entry: UsageEntry,
+  server: string | null,
+): RequestRow | undefined {
   if (!job || job.kind === 'batch_part') return undefined
   const { id, kind, endpoint, model, owner, attempt, created_at_ms, request_id, parent_id, traceparent } = job
   const { status, errorCode } = endOf(job, state)
   return {
     // A child job has the request id of the call that created its parent, and so has a repeated job.
     id: parent_id === null && request_id !== null ? request_id : id,
-    ...{ kind, endpoint, model, status, errorCode, endedAtMs, batchId, jobId: id, worker: owner, attempts: attempt },
+    ...{
+      kind,
+      endpoint,
+      model,
+      status,
+      errorCode,
+      endedAtMs,
+      batchId,
+      jobId: id,
+      worker: owner,
+      attempts: attempt,
+      server,
+    },
     ...{ startedAtMs: created_at_ms, durationMs: Math.max(0, endedAtMs - created_at_ms) },
     ...{ project: entry.project, keyId: entry.keyId, queueMs: queueMsOf(job), firstOutputMs: null },
     inputTokens: entry.inputTokens,

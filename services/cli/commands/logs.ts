@@ -18,7 +18,7 @@ const RETRY_DELAY_MS = 2_000
 const REREAD_SECONDS = 10
 /** Query parameter → option. */
 const FILTERS = {
-  ...{ status: 'status', model: 'model', endpoint: 'endpoint', project: 'project', key: 'key-id' },
+  ...{ status: 'status', model: 'model', endpoint: 'endpoint', server: 'server', project: 'project', key: 'key-id' },
   ...{ error_code: 'error-code', job_id: 'job', batch_id: 'batch', min_duration_ms: 'min-duration-ms' },
 } as const
 
@@ -37,6 +37,7 @@ Options:
   --status STATUS      a status such as 429, a class such as 5xx, or failed for 400 and above
   --model MODEL        only this model
   --endpoint PATH      only this endpoint, such as /v1/chat/completions
+  --server SERVER      only this upstream server of the model, such as 0
   --error-code CODE    only this error code, such as rate_limit_exceeded
   --project P          only this project, by id or name; requires the admin scope
   --key-id ID          only this API key

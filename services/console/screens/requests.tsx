@@ -18,7 +18,7 @@ const STATUSES = [
   { id: '499', name: 'Cancelled' },
 ] as const
 /** Filters of the URL that are text fields, with their labels. */
-const FIELDS = { model: 'Model', endpoint: 'Endpoint', error_code: 'Error code' } as const
+const FIELDS = { model: 'Model', endpoint: 'Endpoint', server: 'Server', error_code: 'Error code' } as const
 const OPERATOR_FIELDS = { project: 'Project', key: 'Key id' } as const
 const RANGES = { '': 'Any time', '3600': 'Last hour', '86400': 'Last 24 hours', '604800': 'Last 7 days' } as const
 const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s', '60000': 'Over 1 min' } as const
@@ -313,6 +313,7 @@ function fieldsOf(request: RequestAnswer): [string, string][] {
     ['Cost', costText(request.cost_usd)],
     ['Attempts', String(request.attempts)],
     ['Worker', request.worker],
+    ['Upstream server', request.server],
     ['Trace id', request.trace_id],
     ['User agent', request.user_agent],
   ]

@@ -82,14 +82,14 @@ function jobIdOf(id: string): string {
 }
 
 function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: string | undefined): RequestQuery {
-  const { key, model, endpoint, status, error_code, job_id, batch_id, since, until, after, limit } = asked
+  const { key, model, endpoint, server, status, error_code, job_id, batch_id, since, until, after, limit } = asked
   const known = key === undefined ? undefined : keys.known.keys.find(({ id }) => id === key)
   return {
     // The log has an index of projects and none of keys.
     project: own ?? (known && projectIdOf(known)),
     keyId: key,
     model: model === undefined ? undefined : (models.find(model)?.id ?? model),
-    ...{ endpoint, errorCode: error_code, limit },
+    ...{ endpoint, server, errorCode: error_code, limit },
     statuses: status === undefined ? undefined : statusesOf(status),
     jobId: job_id === undefined ? undefined : jobIdOf(job_id),
     batchId: batch_id === undefined ? undefined : jobIdOf(batch_id),
@@ -117,7 +117,7 @@ function shownBy(context: IngressContext): (row: RequestRow) => RequestAnswer {
     ...{ object: 'request', id: row.id, started_at: row.startedAtMs / 1_000, ended_at: row.endedAtMs / 1_000 },
     ...{ project: row.project, project_name: projectName(row.project) },
     ...{ key_id: row.keyId, key_name: keyName(row.keyId) },
-    ...{ endpoint: row.endpoint, kind: row.kind, model: row.model, worker: row.worker },
+    ...{ endpoint: row.endpoint, kind: row.kind, model: row.model, worker: row.worker, server: row.server },
     ...{ status: row.status, error_code: row.errorCode },
     ...{ queue_ms: row.queueMs, first_output_ms: row.firstOutputMs, duration_ms: row.durationMs },
     ...{ input_tokens: row.inputTokens, cached_input_tokens: row.cachedInputTokens, output_tokens: row.outputTokens },

@@ -163,6 +163,7 @@ function recordJob(context: IngressContext, { facts }: Call, job: AttachedJob): 
   const { created_at_ms, pool, model } = job.envelope
   facts.attempts = job.attempt
   if (job.worker !== undefined) facts.worker = job.worker
+  if (job.server !== undefined) facts.server = job.server
   if (job.startedAtMs !== undefined) {
     facts.queue_ms = job.startedAtMs - created_at_ms
     context.metrics.queueSeconds.observe({ pool }, facts.queue_ms / 1_000)

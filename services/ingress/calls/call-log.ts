@@ -115,6 +115,7 @@ export class CallLog {
       kind: this.#handled.kind,
       model: facts.model ?? null,
       worker: facts.worker ?? null,
+      server: facts.server ?? null,
       status: typeof status === 'number' ? status : CANCELLED_STATUS,
       errorCode: facts.error_code ?? null,
       queueMs: facts.queue_ms ?? null,

@@ -123,6 +123,7 @@ export interface CallFacts {
   /** True if the call created a durable job. The request log then has a row of the job instead of the call. */
   job_created?: boolean
   worker?: string
+  server?: string
   attempts?: number
   queue_ms?: number
   first_output_ms?: number

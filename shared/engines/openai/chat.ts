@@ -93,6 +93,7 @@ class OpenAiEngine implements ChatEngine {
       isStream: request.stream,
       signal: options.signal,
       affinity: affinityOf(request, this.#model),
+      onServer: options.onServer,
     })
     const upstream = { call: (call: UpstreamCall) => this.#call(request, call, () => open(this.#plainConfig)) }
     return answerEvents(upstream, isRaw ? countable(request) : request, open, openDecoder(request))

@@ -25,9 +25,10 @@ export function openOpenAiSpeech(
     ...(engine.concurrency !== undefined && { share }),
   })
   return {
-    async *speak(request: SpeakRequest, { signal }) {
+    async *speak(request: SpeakRequest, { signal, onServer }) {
       const body = JSON.stringify({ ...request, model: engine.model ?? id })
-      const exchange = await upstream.call({ path: '/audio/speech', headers: {}, body, isStream: true, signal })
+      const path = '/audio/speech'
+      const exchange = await upstream.call({ path, headers: {}, body, isStream: true, signal, onServer })
       try {
         yield* audioOf(id, exchange)
         exchange.release(true)

@@ -56,6 +56,8 @@ export interface UpstreamCall {
   readonly signal: AbortSignal
   /** Affinity key: calls with an equal key go to one server. Default: the call is placed by load. */
   readonly affinity?: string | undefined
+  /** Called before the request is sent. @param server Index of the server in `base_urls` of the model */
+  readonly onServer?: ((model: string, server: number) => void) | undefined
 }
 
 /** Destination of calls to a server that is started on demand. Calls to any other server go to the base URL. */
@@ -206,6 +208,7 @@ export class Upstream {
         call.signal.throwIfAborted()
         const target = await server.connect(call.signal)
         isRunning = true
+        call.onServer?.(this.#model, this.#servers.all.indexOf(server))
         return await this.#open(call, acquired, target)
       })
     } catch (error) {

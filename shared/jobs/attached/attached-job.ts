@@ -96,6 +96,8 @@ export class AttachedJob {
   crashes = 0
   handBacks = 0
   worker: string | undefined
+  /** Upstream server of the last attempt that has ended, as in the events `completed` and `failed`. */
+  server: string | undefined
   startedAtMs: number | undefined
   firstOutputAtMs: number | undefined
   readonly #owner: JobOwner
@@ -173,11 +175,13 @@ export class AttachedJob {
       case 'delta':
         return this.#onOutput(event.deltas)
       case 'completed':
+        this.server = event.server
         this.#onOutput(event.deltas)
         // If the answer exceeded the buffer, then `onOverflow` has already ended the job.
         if (this.state === 'running') this.#owner.onOutcome(this, { type: 'completed' })
         return
       case 'failed':
+        this.server = event.server
         return this.#owner.onOutcome(this, { type: 'failed', error: event.error })
       case 'handed_back':
         return this.#owner.onOutcome(this, { type: 'handed_back' })

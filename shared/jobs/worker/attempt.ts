@@ -180,6 +180,7 @@ export class Attempt {
       idempotencyKey,
       tenant,
       traceparent,
+      onServer: (model, server) => sink.ranOn(model === this.job.model ? String(server) : `${model}/${server}`),
       onProgress: sink.onProgress,
       get composition() {
         composition ??= sink.compose?.(signal, park)

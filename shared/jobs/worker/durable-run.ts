@@ -91,6 +91,7 @@ export class DurableRun implements AttemptSink {
   readonly #bytesMax: number
   readonly #pending: EventBuffer
   #encoded: NewEvent[] = []
+  #server: string | undefined
   #parkedOn: readonly string[] = []
   readonly #wrapsUp = new AbortController()
   #progress: Progress | undefined
@@ -124,6 +125,10 @@ export class DurableRun implements AttemptSink {
 
   wrapUp(): void {
     this.#wrapsUp.abort()
+  }
+
+  ranOn(server: string): void {
+    this.#server = server
   }
 
   event(event: unknown): Promise<void> | undefined {
@@ -228,7 +233,8 @@ export class DurableRun implements AttemptSink {
   }
 
   #metered(events: readonly unknown[]): Metered {
-    return this.#job.replay_of === undefined ? meteredOf(events) : NOTHING
+    const metered = this.#job.replay_of === undefined ? meteredOf(events) : NOTHING
+    return { ...metered, server: this.#server }
   }
 
   lose(): void {

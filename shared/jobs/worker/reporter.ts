@@ -38,6 +38,8 @@ export interface AttemptSink {
    * exceeds the size of any record
    */
   event(event: unknown): Promise<void> | undefined
+  /** Sets the upstream server of the attempt, which is reported with its end. */
+  ranOn(server: string): void
   readonly onProgress?: ((progress: Progress) => void) | undefined
   /**
    * Ends the attempt as completed. @throws ServiceError if the output is incomplete. In this case nothing is published
@@ -119,6 +121,7 @@ class AttemptEvents implements ReportedEvents {
   readonly #merge: MergeEvents
   readonly #outbox: IngressOutbox
   #seq = 0
+  #server: string | undefined
   /** Reason for which the broker rejected an event. If set, then the attempt has failed and sends nothing more. */
   #refusal: ServiceError | undefined
   #waiting: EventBuffer | undefined
@@ -127,6 +130,10 @@ class AttemptEvents implements ReportedEvents {
     this.#job = job
     this.#merge = merge
     this.#outbox = outbox
+  }
+
+  ranOn(server: string): void {
+    this.#server = server
   }
 
   started(): Promise<void> {
@@ -158,12 +165,12 @@ class AttemptEvents implements ReportedEvents {
   }
 
   completed(): Promise<void> {
-    this.#put(() => ({ ...this.#next(), type: 'completed', deltas: [] }))
+    this.#put(() => ({ ...this.#next(), type: 'completed', deltas: [], server: this.#server }))
     return this.#outbox.flushed()
   }
 
   failed(error: ErrorBody): Promise<void> {
-    this.#put(() => ({ ...this.#next(), type: 'failed', error }))
+    this.#put(() => ({ ...this.#next(), type: 'failed', error, server: this.#server }))
     return this.#outbox.flushed()
   }
 
@@ -213,6 +220,7 @@ class LocalEvents implements ReportedEvents {
   readonly #waiting: EventBuffer
   #isDue = false
   #seq = 0
+  #server: string | undefined
   readonly #flush = () => {
     this.#isDue = false
     if (!this.#waiting.isEmpty) this.#send({ type: 'delta', deltas: this.#waiting.takeAll() })
@@ -223,6 +231,10 @@ class LocalEvents implements ReportedEvents {
     this.#worker = worker
     this.#broker = broker
     this.#waiting = new EventBuffer(merge)
+  }
+
+  ranOn(server: string): void {
+    this.#server = server
   }
 
   async started(): Promise<void> {
@@ -246,12 +258,12 @@ class LocalEvents implements ReportedEvents {
   }
 
   async completed(): Promise<void> {
-    this.#send({ type: 'completed', deltas: this.#waiting.takeAll() })
+    this.#send({ type: 'completed', deltas: this.#waiting.takeAll(), server: this.#server })
   }
 
   async failed(error: ErrorBody): Promise<void> {
     this.#flush()
-    this.#send({ type: 'failed', error })
+    this.#send({ type: 'failed', error, server: this.#server })
   }
 
   async handedBack(): Promise<void> {
@@ -272,8 +284,9 @@ class LocalEvents implements ReportedEvents {
 
 type LocalOutput =
   | { type: 'started' | 'handed_back' }
-  | { type: 'delta' | 'completed'; deltas: unknown[] }
-  | { type: 'failed'; error: ErrorBody }
+  | { type: 'delta'; deltas: unknown[] }
+  | { type: 'completed'; deltas: unknown[]; server: string | undefined }
+  | { type: 'failed'; error: ErrorBody; server: string | undefined }
 
 /** Maximum record size in bytes, because Kafka rejects 1 MiB by default. A record is split only between two events. */
 const RECORD_BYTES_MAX = 896 * 1024

@@ -35,6 +35,7 @@ const COLUMNS = {
   kind: ['kind', 'text'],
   model: ['model', 'text'],
   worker: ['worker', 'text'],
+  server: ['server', 'text'],
   status: ['status', 'bigint'],
   error_code: ['errorCode', 'text'],
   queue_ms: ['queueMs', 'bigint'],
@@ -143,7 +144,7 @@ interface Condition {
  * column, a planner that expects many matching rows would read all rows of other models.
  */
 function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Condition[] } {
-  const { project, keyId, model, endpoint, statuses, errorCode, jobId, batchId, durationMsMin } = query
+  const { project, keyId, model, endpoint, server, statuses, errorCode, jobId, batchId, durationMsMin } = query
   const equal = (column: string, value: string | undefined): Condition[] =>
     value === undefined ? [] : [{ name: column, sql: `${column} = :${column}`, params: { [column]: value } }]
   const isFailed = errorCode !== undefined || (statuses !== undefined && statuses[0] >= 400)
@@ -159,6 +160,7 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
   const others = [
     ...equal('key_id', keyId),
     ...equal('endpoint', endpoint),
+    ...equal('server', server),
     ...equal('error_code', errorCode),
     ...(statuses
       ? [

@@ -40,7 +40,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
   const now = Date.now()
   const row = (id: string, changes: Partial<RequestRow> = {}): RequestRow => ({
     ...{ id, project: 'alice', keyId: 'key_1', endpoint: '/v1/chat/completions', kind: 'generate', model: 'm1' },
-    ...{ worker: 'inf_1', status: 200, errorCode: null, startedAtMs: now - 1_000, endedAtMs: now - 900 },
+    ...{ worker: 'inf_1', server: '1', status: 200, errorCode: null, startedAtMs: now - 1_000, endedAtMs: now - 900 },
     ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 7, cachedInputTokens: 2, outputTokens: 3 },
     ...{ costNanos: 5, attempts: 1, jobId: null, batchId: null, traceId: 'f'.repeat(32), userAgent: 'test/1' },
     ...changes,
@@ -57,7 +57,16 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
   it('returns each field as it was recorded', async () => {
     const full = row('req_1', { jobId: 'job_1', batchId: 'job_2', status: 503, errorCode: 'overloaded' })
     const bare = row('req_2', {
-      ...{ kind: null, model: null, worker: null, queueMs: null, firstOutputMs: null, traceId: null, userAgent: null },
+      ...{
+        kind: null,
+        model: null,
+        worker: null,
+        server: null,
+        queueMs: null,
+        firstOutputMs: null,
+        traceId: null,
+        userAgent: null,
+      },
       endedAtMs: now - 800,
     })
     await store.requests.add([full, bare])
@@ -71,7 +80,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
   it('filters by each field, alone and together', async () => {
     await store.requests.add([
       row('req_1', { model: 'm2', durationMs: 5_000 }),
-      row('req_2', { project: 'bob', keyId: 'key_2', endedAtMs: now - 800 }),
+      row('req_2', { project: 'bob', keyId: 'key_2', server: '0', endedAtMs: now - 800 }),
       row('req_3', { status: 429, errorCode: 'rate_limit_exceeded', endpoint: '/v1/embeddings', endedAtMs: now - 700 }),
       row('req_4', { status: 503, errorCode: 'overloaded', project: 'bob', keyId: 'key_2', endedAtMs: now - 600 }),
       row('req_5', { jobId: 'job_5', batchId: 'job_9', endedAtMs: now - 500 }),
@@ -81,6 +90,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await ids({ keyId: 'key_1' })).toEqual(['req_5', 'req_3', 'req_1'])
     expect(await ids({ model: 'm2' })).toEqual(['req_1'])
     expect(await ids({ endpoint: '/v1/embeddings' })).toEqual(['req_3'])
+    expect(await ids({ server: '0' })).toEqual(['req_2'])
     expect(await ids({ statuses: [400, 599] })).toEqual(['req_4', 'req_3'])
     expect(await ids({ statuses: [500, 599], project: 'bob' })).toEqual(['req_4'])
     expect(await ids({ statuses: [200, 299], project: 'bob' })).toEqual(['req_2'])

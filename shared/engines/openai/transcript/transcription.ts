@@ -63,7 +63,7 @@ export async function* callTranscription(
   })
   const { headers, body } = await openForm(fields, audio)
   try {
-    const { signal, idempotencyKey, traceparent } = options
+    const { signal, idempotencyKey, traceparent, onServer } = options
     const trace: Record<string, string> = traceparent === undefined ? {} : { traceparent }
     const exchange = await upstream.call({
       path,
@@ -71,6 +71,7 @@ export async function* callTranscription(
       body,
       isStream,
       signal,
+      onServer,
     })
     try {
       const reader = openReader(exchange, decoder)

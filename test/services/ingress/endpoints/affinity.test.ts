@@ -123,6 +123,24 @@ test('the endpoint for the input of a job does not return the conversation key',
   await until(async () => ((await (await stack.get(`/v1/jobs/${id}`)).json()) as Json).status === 'completed')
 })
 
+test('the request log has the upstream server of a call and of a durable job, and filters by it', async () => {
+  const headers = { 'x-session-id': 'logged' }
+  const send = async (more: Record<string, string>) => {
+    const body = { model: 'm', messages: [userSays('hi')] }
+    const answer = await stack.post('/v1/chat/completions', body, { headers: { ...headers, ...more } })
+    return String(answer.headers.get('x-request-id'))
+  }
+  const ids = [await send({}), await send({ 'idempotency-key': 'logged' })]
+  const server = String(countsNow().findIndex((count) => count > 0))
+  const list = async (query: string) => {
+    const answer = await stack.get(`/v1/admin/requests?limit=100&${query}`, OPERATOR)
+    return ((await answer.json()) as { data: Json[] }).data
+  }
+  await until(async () => (await list(`server=${server}`)).filter(({ id }) => ids.includes(String(id))).length === 2)
+  expect((await list('')).filter((row) => row.server === server)).toEqual(await list(`server=${server}`))
+  expect(await list('server=9')).toEqual([])
+})
+
 test('no call fails under load when models.yaml removes an upstream server and adds another server', async () => {
   const session = (at: number) => ({ 'x-session-id': `churn-${at}` })
   const ask = async (at: number) => {
