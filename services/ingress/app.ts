@@ -16,13 +16,14 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import express, { type NextFunction, type Request, type Response } from 'express'
 import { enterCall } from '#shared/capacity/capacity.ts'
-import { KEY_ENDPOINTS, projectIdOf } from '#shared/keys/keys.ts'
+import { type ApiKey, KEY_ENDPOINTS, projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
-import { readJsonBody, sendError } from './body/body.ts'
+import { readJsonBody, sendError, type WireFormat } from './body/body.ts'
 import { authenticate, authorize, setLimitHeaders } from './callers/keys.ts'
 import { type Call, COMPLETED, type IngressContext, refusalOf, throwIfRefused } from './calls/call.ts'
+import type { CallLog } from './calls/call-log.ts'
 import { isJobSubmission } from './calls/job-options.ts'
 import { HttpReply, type RoutedRequest } from './http/reply.ts'
 import { type Route, routesOf } from './routes.ts'
@@ -48,10 +49,14 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
     app[method](path, (req, res) => answer(context, route, (res.locals as Locals).reply, req))
   }
   for (const route of routes) {
-    app.all(route.path.replace('/*', '/*rest'), (req, res) => refuseMethod(routes, route.path, req, res))
+    app.all(route.path.replace('/*', '/*rest'), (req, res) => {
+      recordUnknown(context, (res.locals as Locals).reply, req)
+      refuseMethod(routes, route.path, req, res)
+    })
   }
   const paths = routes.map(({ path }) => path)
-  app.use((req: Request) => {
+  app.use((req: Request, res: Response) => {
+    recordUnknown(context, (res.locals as Locals).reply, req)
     throw new ServiceError('not_found', notFoundMessage(req.method, req.path, paths))
   })
   app.use((thrown: unknown, _req: Request, res: Response, _next: NextFunction) => {
@@ -138,6 +143,7 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
     // may take minutes.
     await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)
+      reply.log.asked(body)
       return route.handle(context, call, body)
     })
     reply.end(COMPLETED)
@@ -155,16 +161,7 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
   const { method = '', path, params, query, headers } = req
   const { format, log } = reply
   const { requestId, facts } = log
-  const key = authenticate(req, context.keys, format)
-  facts.key_id = key.id
-  facts.project_id = projectIdOf(key)
-  if (route.isCall) log.handling(route.path, route.kind)
-  try {
-    authorize(key, route.path, route.scope)
-  } catch (error) {
-    log.handled()
-    throw error
-  }
+  const key = keyOf(context, route, reply, req)
   return {
     ...{ method, path, params, query, headers, requestId, format, key, reply, facts },
     jobFields: {},
@@ -173,6 +170,36 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
     storage: context.storage.open(projectIdOf(key)),
     held: context.budget.open(key.id),
   }
+}
+
+function keyOf(context: IngressContext, route: Route, { log, format }: HttpReply, req: RoutedRequest): ApiKey {
+  try {
+    const key = identify(context, log, format, req)
+    if (route.isCall) log.handling(route.path, route.kind)
+    authorize(key, route.path, route.scope)
+    return key
+  } catch (error) {
+    // Reads have a row in the request log only if they have no valid key.
+    if (route.isCall || log.facts.key_id === undefined) log.refused(route.path, route.kind)
+    throw error
+  }
+}
+
+function identify({ keys }: IngressContext, { facts }: CallLog, format: WireFormat, req: IncomingMessage): ApiKey {
+  const key = authenticate(req, keys, format)
+  facts.key_id = key.id
+  facts.project_id = projectIdOf(key)
+  return key
+}
+
+/** Records a call of an unknown path or method in the request log, if its key is valid. */
+function recordUnknown(context: IngressContext, { log, format }: HttpReply, req: RoutedRequest): void {
+  try {
+    identify(context, log, format, req)
+  } catch {
+    return
+  }
+  log.refused(req.path)
 }
 
 /**

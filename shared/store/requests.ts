@@ -13,12 +13,14 @@ export interface RequestRow {
   readonly id: string
   readonly startedAtMs: number
   readonly endedAtMs: number
+  /** Empty, like `keyId`, if the call had no valid key. */
   readonly project: string
   readonly keyId: string
-  /** Path of the route, such as `/v1/chat/completions`. */
+  /** Path of the route, such as `/v1/chat/completions`. For an unknown path: the beginning of the path. */
   readonly endpoint: string
-  /** Null, like `model`, if the call was refused early or creates no job. */
+  /** Null if the call was refused early or creates no job. */
   readonly kind: string | null
+  /** Model of the job. For a refused call: the name that the caller sent, if the body was read. */
   readonly model: string | null
   /** Boot id of the process that ran the last attempt. */
   readonly worker: string | null
@@ -27,6 +29,9 @@ export interface RequestRow {
   /** HTTP status; {@link CANCELLED_STATUS} if the caller left or cancelled. */
   readonly status: number
   readonly errorCode: string | null
+  /** Message and field of the error that the caller received, in bounded length. */
+  readonly errorMessage: string | null
+  readonly errorParam: string | null
   readonly queueMs: number | null
   /** Time from acceptance to the first output. Null for durable jobs. */
   readonly firstOutputMs: number | null

@@ -19,6 +19,11 @@ const WAITING_MAX = 20_000
 const RETRY_MS = 2_000
 const CLOSE_MS = 2_000
 const USER_AGENT_CHARS_MAX = 200
+const NAME_CHARS_MAX = 200
+const MESSAGE_CHARS_MAX = 500
+/** Maximum rows per minute for calls without a valid key, because anyone can send such calls. */
+const UNAUTHENTICATED_MAX = 60
+const MINUTE_MS = 60_000
 
 export interface RequestLogOptions {
   readonly requests: Pick<RequestLog, 'add'>
@@ -32,6 +37,7 @@ export class RequestBatches {
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
   #isFailing = false
+  #unauthenticated = { minute: 0, rows: 0 }
 
   constructor(options: RequestLogOptions) {
     this.#options = options
@@ -43,6 +49,13 @@ export class RequestBatches {
     if (waiting.length > WAITING_MAX) this.#options.onDropped(waiting.splice(0, BATCH_MAX).length)
     if (waiting.length >= BATCH_MAX && !this.#isFailing) void this.#write()
     else this.#schedule()
+  }
+
+  /** Adds the row of a call without a valid key, unless its minute already has {@link UNAUTHENTICATED_MAX} of them. */
+  addUnauthenticated(row: RequestRow): void {
+    const minute = Math.floor(row.endedAtMs / MINUTE_MS)
+    if (minute !== this.#unauthenticated.minute) this.#unauthenticated = { minute, rows: 0 }
+    if (this.#unauthenticated.rows++ < UNAUTHENTICATED_MAX) this.add(row)
   }
 
   /** Writes the rows that wait, for at most {@link CLOSE_MS}. */
@@ -101,23 +114,11 @@ export function requestOfJob(
 ): RequestRow | undefined {
   if (!job || job.kind === 'batch_part') return undefined
   const { id, kind, endpoint, model, owner, attempt, created_at_ms, request_id, parent_id, traceparent } = job
-  const { status, errorCode } = endOf(job, state)
+  const end = endOf(job, state)
   return {
     // A child job has the request id of the call that created its parent, and so has a repeated job.
     id: parent_id === null && request_id !== null ? request_id : id,
-    ...{
-      kind,
-      endpoint,
-      model,
-      status,
-      errorCode,
-      endedAtMs,
-      batchId,
-      jobId: id,
-      worker: owner,
-      attempts: attempt,
-      server,
-    },
+    ...{ kind, endpoint, model, ...end, endedAtMs, batchId, jobId: id, worker: owner, attempts: attempt, server },
     ...{ startedAtMs: created_at_ms, durationMs: Math.max(0, endedAtMs - created_at_ms) },
     ...{ project: entry.project, keyId: entry.keyId, queueMs: queueMsOf(job), firstOutputMs: null },
     inputTokens: entry.inputTokens,
@@ -129,11 +130,25 @@ export function requestOfJob(
   }
 }
 
-function endOf({ error }: DurableJob, state: string): Pick<RequestRow, 'status' | 'errorCode'> {
-  if (state === 'completed') return { status: 200, errorCode: null }
-  if (state === 'cancelled') return { status: CANCELLED_STATUS, errorCode: 'job_cancelled' }
-  const { status, code } = error ? ServiceError.fromBody(error) : new ServiceError('job_expired', '')
-  return { status, errorCode: code }
+type End = 'status' | 'errorCode' | 'errorMessage' | 'errorParam'
+
+function endOf({ error }: DurableJob, state: string): Pick<RequestRow, End> {
+  const none = { errorCode: null, errorMessage: null, errorParam: null }
+  if (state === 'completed') return { ...none, status: 200 }
+  if (state === 'cancelled') return { ...none, status: CANCELLED_STATUS, errorCode: 'job_cancelled' }
+  const thrown = error ? ServiceError.fromBody(error) : new ServiceError('job_expired', '')
+  return { status: thrown.status, ...errorOf(thrown) }
+}
+
+/** The error of a request as the caller received it, in bounded length. */
+export function errorOf({ code, message, param }: ServiceError): Pick<RequestRow, Exclude<End, 'status'>> {
+  const errorMessage = message === '' ? null : boundedText(message, MESSAGE_CHARS_MAX)
+  return { errorCode: code, errorMessage, errorParam: param === null ? null : boundedText(param, NAME_CHARS_MAX) }
+}
+
+/** The beginning of a text from a caller, without characters that Postgres refuses, such as NUL and halves of surrogate pairs. */
+export function boundedText(text: string, charsMax = NAME_CHARS_MAX): string {
+  return text.slice(0, charsMax).replaceAll(/[\p{Cc}\p{Cs}]/gu, '\ufffd')
 }
 
 /** Time until the first start, without the delay that the caller requested. A retry sets `run_at_ms` again, to a later time. */

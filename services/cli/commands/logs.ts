@@ -210,7 +210,7 @@ function cellsOf(row: RequestAnswer): string[] {
   const { id, ended_at, status, duration_ms, queue_ms, first_output_ms, model, endpoint, error_code } = row
   const times = [duration_ms, queue_ms, first_output_ms].map(durationText)
   const tokens = `${row.input_tokens} → ${row.output_tokens}`
-  const project = row.project_name ?? row.project
+  const project = row.project_name ?? row.project ?? ''
   const named = [model ?? '', endpoint.replace('/v1/', ''), tokens, row.cost_usd.toFixed(4), project, error_code ?? '']
   return [id, timeText(ended_at, 19).replace('T', ' '), String(status), ...times, ...named]
 }

@@ -176,12 +176,16 @@ function NoRequests({ isFiltered, hasMore }: { readonly isFiltered: boolean; rea
   )
 }
 
-function Outcome({ request: { status, error_code } }: { readonly request: RequestAnswer }) {
+function Outcome({ request: { status, error_code, error_message } }: { readonly request: RequestAnswer }) {
   const style = status < 400 ? 'completed' : status === CANCELLED ? 'cancelled' : 'failed'
   return (
     <>
       <span class={`status ${style}`}>{status === CANCELLED ? 'cancelled' : status}</span>
-      {error_code && status !== CANCELLED && <span class="below">{error_code}</span>}
+      {error_code && status !== CANCELLED && (
+        <span class="below" title={error_message ?? ''}>
+          {error_code}
+        </span>
+      )}
     </>
   )
 }
@@ -295,9 +299,11 @@ function Details({ request }: { readonly request: RequestAnswer }) {
 
 function fieldsOf(request: RequestAnswer): [string, string][] {
   const seconds = (ms: number | null) => latencyText(ms === null ? undefined : ms / 1_000)
-  const named = (id: string, name: string | null) => (name && name !== id ? `${name} (${id})` : id)
+  const named = (id: string | null, name: string | null) => (name && name !== id ? `${name} (${id})` : id)
   const fields: [string, string | null][] = [
+    ['Error', request.error_message],
     ['Error code', request.error_code],
+    ['Field', request.error_param],
     ['Model', request.model],
     ['Endpoint', request.endpoint],
     ['Project', named(request.project, request.project_name)],

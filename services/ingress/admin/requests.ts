@@ -43,9 +43,12 @@ export async function getRequest(context: IngressContext, call: Call): Promise<v
   await call.reply.whole(shownBy(context)(row))
 }
 
+const NEVER_RECORDED =
+  'Reads such as GET /v1/models are never in the log. Calls without a valid key are shown to keys with the admin scope, up to 60 per minute.'
+
 function notFound(id: string): ServiceError {
-  const message = `No request with the id '${beginningOf(id, 64)}' is in the log. A request appears a second after its end, and for REQUEST_LOG_MS.`
-  return new ServiceError('not_found', message)
+  const message = `No request with the id '${beginningOf(id, 64)}' is in the log. A request appears a second after its end, for REQUEST_LOG_MS. `
+  return new ServiceError('not_found', message + NEVER_RECORDED)
 }
 
 function requireLog({ store, config }: IngressContext): RequestLog {
@@ -115,10 +118,10 @@ function shownBy(context: IngressContext): (row: RequestRow) => RequestAnswer {
   const [projectName, keyName] = [namesOf(context, 'project'), namesOf(context, 'key')]
   return (row) => ({
     ...{ object: 'request', id: row.id, started_at: row.startedAtMs / 1_000, ended_at: row.endedAtMs / 1_000 },
-    ...{ project: row.project, project_name: projectName(row.project) },
-    ...{ key_id: row.keyId, key_name: keyName(row.keyId) },
+    ...{ project: row.project || null, project_name: projectName(row.project) },
+    ...{ key_id: row.keyId || null, key_name: keyName(row.keyId) },
     ...{ endpoint: row.endpoint, kind: row.kind, model: row.model, worker: row.worker, server: row.server },
-    ...{ status: row.status, error_code: row.errorCode },
+    ...{ status: row.status, error_code: row.errorCode, error_message: row.errorMessage, error_param: row.errorParam },
     ...{ queue_ms: row.queueMs, first_output_ms: row.firstOutputMs, duration_ms: row.durationMs },
     ...{ input_tokens: row.inputTokens, cached_input_tokens: row.cachedInputTokens, output_tokens: row.outputTokens },
     ...{ cost_usd: row.costNanos / NANOS_PER_USD, attempts: row.attempts, job_id: row.jobId },

@@ -2,7 +2,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newRequestId } from '#shared/lib/id.ts'
 import { CANCELLED_STATUS, type RequestRow } from '#shared/store/requests.ts'
-import { traceIdOf, userAgentOf } from '#shared/usage/request-log.ts'
+import { boundedText, errorOf, traceIdOf, userAgentOf } from '#shared/usage/request-log.ts'
 import type { CallFacts, IngressContext } from './call.ts'
 
 interface EndedCall {
@@ -44,6 +44,8 @@ export class CallLog {
   readonly #context: LogContext
   #handled: { readonly endpoint: string; readonly kind: string | null } | undefined
   #isHandling = false
+  #error: ServiceError | undefined
+  #askedModel: string | undefined
   #end: (Pick<EndedCall, 'status' | 'headers'> & { readonly durationMs: number }) | undefined
 
   constructor(context: LogContext) {
@@ -54,6 +56,19 @@ export class CallLog {
   handling(endpoint: string, kind: string | undefined): void {
     this.#handled = { endpoint, kind: kind ?? null }
     this.#isHandling = true
+  }
+
+  /** Records a call that is refused before its handling starts. @param endpoint Path of the route, or the unknown path */
+  refused(endpoint: string, kind?: string): void {
+    this.#handled = { endpoint: boundedText(endpoint), kind: kind ?? null }
+    this.handled()
+  }
+
+  /** Notes the model that a body names, for the row of a call that is refused. @param body Body of the request, unchecked */
+  asked(body: unknown): void {
+    const { model, body: inner } = (body ?? {}) as { model?: unknown; body?: { model?: unknown } | null }
+    const name = model ?? inner?.model
+    if (typeof name === 'string') this.#askedModel = name
   }
 
   handled(): void {
@@ -75,9 +90,10 @@ export class CallLog {
    *
    * @param sentStatus Status in the head that was already sent
    */
-  failed({ code }: ServiceError, status: number, sentStatus?: number): void {
+  failed(error: ServiceError, status: number, sentStatus?: number): void {
     const { facts } = this
-    facts.error_code ??= code
+    this.#error ??= error
+    facts.error_code ??= error.code
     if (sentStatus === undefined || facts.status !== undefined || status === sentStatus) return
     facts.status = status
     facts.sent_status = sentStatus
@@ -100,9 +116,8 @@ export class CallLog {
 
   #record(): void {
     const { facts } = this
-    const { project_id: project, key_id: keyId, job_created: isOfJob } = facts
-    if (!this.#end || !this.#handled || this.#isHandling || isOfJob || project === undefined || keyId === undefined)
-      return
+    const { project_id: project = '', key_id: keyId = '', job_created: isOfJob } = facts
+    if (!this.#end || !this.#handled || this.#isHandling || isOfJob) return
     const { status, durationMs, headers = {} } = this.#end
     const endedAtMs = Date.now()
     const row: RequestRow = {
@@ -113,11 +128,14 @@ export class CallLog {
       keyId,
       endpoint: this.#handled.endpoint,
       kind: this.#handled.kind,
-      model: facts.model ?? null,
+      model: facts.model ?? (this.#askedModel === undefined ? null : boundedText(this.#askedModel)),
       worker: facts.worker ?? null,
       server: facts.server ?? null,
       status: typeof status === 'number' ? status : CANCELLED_STATUS,
-      errorCode: facts.error_code ?? null,
+      errorCode: null,
+      errorMessage: null,
+      errorParam: null,
+      ...(this.#error && errorOf(this.#error)),
       queueMs: facts.queue_ms ?? null,
       firstOutputMs: facts.first_output_ms ?? null,
       durationMs: Math.round(durationMs),
@@ -132,12 +150,13 @@ export class CallLog {
       traceId: traceIdOf(headers.traceparent?.toString()),
       userAgent: userAgentOf(headers['user-agent']),
     }
+    this.#handled = undefined
+    if (project === '') return this.#context.requests?.addUnauthenticated(row)
     this.#context.requests?.add(row)
     this.#context.history?.add({
       ...row,
       ...{ calls: 1, failed: row.status >= 500 || row.status === TOO_MANY_REQUESTS ? 1 : 0 },
       ...{ queueMs: facts.queue_ms, firstOutputMs: facts.first_output_ms },
     })
-    this.#handled = undefined
   }
 }

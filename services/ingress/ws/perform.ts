@@ -40,12 +40,23 @@ export async function runRequest(
   reply: SocketReply,
   frame: CreateRequest,
 ): Promise<void> {
-  const endpoint = findEndpoint(context, frame.endpoint)
-  reply.log.handling(endpoint.path, endpoint.kind.name)
+  const { log } = reply
+  const endpoint = endpointFor(context, log, frame)
+  log.handling(endpoint.path, endpoint.kind.name)
+  log.asked(frame.body)
   try {
     await runCall(context, asking, reply, frame, endpoint)
   } finally {
-    reply.log.handled()
+    log.handled()
+  }
+}
+
+function endpointFor(context: IngressContext, log: CallLog, { endpoint }: CreateRequest): JobEndpoint {
+  try {
+    return findEndpoint(context, endpoint)
+  } catch (error) {
+    log.refused(endpoint)
+    throw error
   }
 }
 

@@ -134,6 +134,7 @@ export class Sockets {
     const opening = this.#openingOf(req)
     const error = opening.classify(thrown)
     refuseUpgrade(req, socket, error, opening.requestId, this.#bounds.lingerMs)
+    opening.refused(WS_PATH)
     opening.failed(error, error.status)
     this.#log(req, error.status)
   }
@@ -145,7 +146,15 @@ export class Sockets {
   }
 
   #log(req: IncomingMessage, status: number, more: object = {}): void {
-    this.#openingOf(req).ended({ method: 'GET', path: WS_PATH, route: WS_PATH, status, more, isConnection: true })
+    this.#openingOf(req).ended({
+      method: 'GET',
+      path: WS_PATH,
+      route: WS_PATH,
+      status,
+      headers: req.headers,
+      more,
+      isConnection: true,
+    })
   }
 }
 

@@ -50,6 +50,8 @@ const COLUMNS = {
   batch_id: ['batchId', 'text'],
   trace_id: ['traceId', 'text'],
   user_agent: ['userAgent', 'text'],
+  error_message: ['errorMessage', 'text'],
+  error_param: ['errorParam', 'text'],
 } as const satisfies Record<string, readonly [keyof RequestRow, ColumnType]>
 
 const NAMES = Object.keys(COLUMNS) as (keyof typeof COLUMNS)[]

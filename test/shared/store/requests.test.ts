@@ -43,6 +43,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     ...{ worker: 'inf_1', server: '1', status: 200, errorCode: null, startedAtMs: now - 1_000, endedAtMs: now - 900 },
     ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 7, cachedInputTokens: 2, outputTokens: 3 },
     ...{ costNanos: 5, attempts: 1, jobId: null, batchId: null, traceId: 'f'.repeat(32), userAgent: 'test/1' },
+    ...{ errorMessage: null, errorParam: null },
     ...changes,
   })
   const idsOf = ({ rows }: RequestPage) => rows.map(({ id }) => id)
@@ -55,7 +56,14 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
   }
 
   it('returns each field as it was recorded', async () => {
-    const full = row('req_1', { jobId: 'job_1', batchId: 'job_2', status: 503, errorCode: 'overloaded' })
+    const full = row('req_1', {
+      jobId: 'job_1',
+      batchId: 'job_2',
+      status: 503,
+      errorCode: 'overloaded',
+      errorMessage: 'Try\'é"',
+      errorParam: 'a[0]',
+    })
     const bare = row('req_2', {
       ...{
         kind: null,

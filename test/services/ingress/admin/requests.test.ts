@@ -60,9 +60,23 @@ describe('the request log', () => {
     const invalid = await chat('alice', 'x', { body: { temperature: 9 } })
     const unknown = await chat('alice', 'x', { body: { model: 'none' } })
     const failed = await chat('alice', '!echo fail=upstream_refused')
-    expect(await find('alice', invalid.id)).toMatchObject({ status: 400, model: null, kind: 'generate', attempts: 0 })
-    expect(await find('alice', unknown.id)).toMatchObject({ status: 404, error_code: 'model_not_found' })
-    expect(await find('alice', failed.id)).toMatchObject({ status: failed.status, error_code: 'upstream_refused' })
+    const errorOf = ({ text }: { text: string }) => {
+      const { message, param } = (JSON.parse(text) as { error: { message: string; param: string | null } }).error
+      return { error_message: message.slice(0, 500), error_param: param }
+    }
+    const odd = await chat('alice', 'x', { body: { model: `no\0\ud800${'e'.repeat(600)}` } })
+    expect(await find('alice', invalid.id)).toMatchObject({
+      ...{ status: 400, model: 'echo-1', kind: 'generate', attempts: 0, ...errorOf(invalid) },
+    })
+    expect(await find('alice', unknown.id)).toMatchObject({
+      ...{ status: 404, error_code: 'model_not_found', model: 'none', ...errorOf(unknown) },
+    })
+    expect(await find('alice', failed.id)).toMatchObject({
+      ...{ status: failed.status, error_code: 'upstream_refused', ...errorOf(failed) },
+    })
+    const bounded = await find('alice', odd.id)
+    expect(bounded.model).toBe(`no\ufffd\ufffd${'e'.repeat(196)}`)
+    expect(String(bounded.error_message).length).toBeLessThanOrEqual(500)
     const { data } = await list('alice', '?status=failed&limit=100')
     expect(data.map(({ id }) => id)).toEqual(expect.arrayContaining([invalid.id, unknown.id, failed.id]))
     expect(data.every(({ status }) => Number(status) >= 400)).toBe(true)
@@ -73,6 +87,44 @@ describe('the request log', () => {
       status: 403,
       project: 'ops',
     })
+  })
+
+  it('has calls of unknown paths, methods and endpoints of a valid key, in bounded length', async () => {
+    const ask = async (path: string, method = 'POST') =>
+      String(
+        (
+          await fetch(`${door.stack.url}${path}`, { method, headers: { authorization: `Bearer ${secretOf('alice')}` } })
+        ).headers.get('x-request-id'),
+      )
+    expect(await find('alice', await ask('/v1/chat/completion'))).toMatchObject({
+      ...{ status: 404, endpoint: '/v1/chat/completion', project: 'alice', kind: null, error_code: 'not_found' },
+      error_message: expect.stringContaining('Did you mean /v1/chat/completions?'),
+    })
+    expect(await find('alice', await ask('/v1/embeddings', 'PUT'))).toMatchObject({ status: 405 })
+    expect(await find('alice', await ask('/v1/images/generations'))).toMatchObject({ status: 404, project: 'alice' })
+    const long = await find('alice', await ask(`/v1/${'x'.repeat(4_000)}`))
+    expect(long.endpoint).toBe(`/v1/${'x'.repeat(196)}`)
+  })
+
+  it('shows operators calls without a valid key, at most 60 per minute, without the key', async () => {
+    const secret = 'sk-wrong-0123456789'
+    const ask = async () => {
+      const response = await fetch(`${door.stack.url}/v1/models`, { headers: { authorization: `Bearer ${secret}` } })
+      return String(response.headers.get('x-request-id'))
+    }
+    const id = await ask()
+    const row = await find('op', id)
+    expect(row).toMatchObject({ status: 401, endpoint: '/v1/models', project: null, key_id: null })
+    expect(JSON.stringify(row)).not.toContain(secret)
+    const refused = await door.as('alice').get(`/v1/admin/requests/${id}`)
+    expect(refused.status).toBe(404)
+    expect(await refused.text()).toContain('without a valid key')
+    await Promise.all(Array.from({ length: 150 }, ask))
+    await find('alice', (await chat('alice', 'after')).id)
+    // The calls may fall into two minutes.
+    const { data } = await list('op', '?error_code=invalid_api_key&limit=100')
+    expect(data.length).toBeLessThan(150)
+    expect((await list('alice', '?error_code=invalid_api_key')).data).toEqual([])
   })
 
   it('has a call whose caller left, with the usage until then', async () => {
@@ -129,7 +181,7 @@ describe('the request log', () => {
         query,
       ).toEqual([])
     const all = await list('op', '?limit=100')
-    expect(new Set(all.data.map(({ project }) => project))).toEqual(new Set(['alice', 'bob', 'ops']))
+    expect(new Set(all.data.flatMap(({ project }) => project ?? []))).toEqual(new Set(['alice', 'bob', 'ops']))
     expect((await list('op', '?project=bob')).data.map(({ id }) => id)).toEqual([other.id])
     expect((await list('op', '?key=bob&status=2xx&min_duration_ms=0')).data.map(({ id }) => id)).toEqual([other.id])
   })
@@ -168,7 +220,7 @@ describe('the request log', () => {
     expect(await paramOf(`model=${'x'.repeat(257)}`)).toBe('model')
   })
 
-  it('bounds the user agent, and records no id that a caller made up as a model', async () => {
+  it('bounds the user agent, and shows the unknown model of a call without a metric for it', async () => {
     const headers = { 'user-agent': `é\u0080${'x'.repeat(10_000)}` }
     const { id } = await chat('alice', 'x', { headers })
     const row = await find('alice', id)
@@ -176,7 +228,9 @@ describe('the request log', () => {
     const made = await Promise.all(
       Array.from({ length: 50 }, (_, nth) => chat('alice', 'x', { body: { model: `made-up-${nth}` } })),
     )
-    for (const call of made.slice(0, 3)) expect(await find('alice', call.id)).toMatchObject({ model: null })
+    for (const call of made.slice(0, 3))
+      expect(await find('alice', call.id)).toMatchObject({ model: expect.stringMatching(/^made-up-\d$/) })
+    expect(await (await door.as('op').get('/v1/admin/metrics')).text()).not.toContain('made-up-')
   })
 })
 
