@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { existsSync, readdirSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { promisify } from 'node:util'
@@ -51,8 +51,13 @@ export class PageFile {
   }
 
   static at(url: URL, caching?: Caching): PageFile {
-    const { pathname } = url
-    return new PageFile(pathname.slice(pathname.lastIndexOf('.') + 1), () => readFile(url), caching)
+    return new PageFile(extensionOf(url), () => readFile(url), caching)
+  }
+
+  /** A file with the content that it has now, even if the file is changed or deleted later. */
+  static snapshotOf(url: URL, caching?: Caching): PageFile {
+    const content = readFileSync(url)
+    return new PageFile(extensionOf(url), async () => content, caching)
   }
 
   async send(req: IncomingMessage, res: ServerResponse): Promise<void> {
@@ -80,6 +85,10 @@ export class PageFile {
   }
 }
 
+function extensionOf({ pathname }: URL): string {
+  return pathname.slice(pathname.lastIndexOf('.') + 1)
+}
+
 export function pageHeaders(res: ServerResponse): void {
   const requestId = newId('req_')
   res.setHeader('x-request-id', requestId)
@@ -89,24 +98,30 @@ export function pageHeaders(res: ServerResponse): void {
   res.setHeader('referrer-policy', 'no-referrer')
 }
 
-const DIST = new URL('../../console/dist/', import.meta.url)
-
 export const CONSOLE = '/console'
+const ASSETS = `${CONSOLE}/assets/`
+
+const DIST = new URL('../../console/dist/', import.meta.url)
 
 /**
  * Returns the files of the console by path. Empty if the console is not built. The names of assets contain a hash, so
- * browsers cache assets forever.
+ * browsers cache assets forever. All files are read at once, because a build during operation replaces the assets that index.html names.
  */
-export function consoleFiles(): ReadonlyMap<string, PageFile> {
-  const assets = new URL('assets/', DIST)
+export function consoleFiles(dist = DIST): ReadonlyMap<string, PageFile> {
+  const assets = new URL('assets/', dist)
   if (!existsSync(assets)) return new Map()
   const files = readdirSync(assets).map((name): [string, PageFile] => {
-    return [`${CONSOLE}/assets/${name}`, PageFile.at(new URL(name, assets), 'immutable')]
+    return [ASSETS + name, PageFile.snapshotOf(new URL(name, assets), 'immutable')]
   })
-  return new Map([[CONSOLE, PageFile.at(new URL('index.html', DIST))], ...files])
+  return new Map([[CONSOLE, PageFile.snapshotOf(new URL('index.html', dist))], ...files])
 }
 
 export function findScreen(files: ReadonlyMap<string, PageFile>, path: string): PageFile | undefined {
-  const isScreen = path.startsWith(`${CONSOLE}/`) && !path.startsWith(`${CONSOLE}/assets/`)
+  const isScreen = path.startsWith(`${CONSOLE}/`) && !path.startsWith(ASSETS)
   return files.get(isScreen ? CONSOLE : path)
+}
+
+/** Whether a path is an asset of the console, which may be one of another build. */
+export function isAsset(path: string): boolean {
+  return path.startsWith(ASSETS)
 }

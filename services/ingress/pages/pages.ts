@@ -2,7 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
-import { CONSOLE, consoleFiles, findScreen, PageFile, pageHeaders } from './files.ts'
+import { CONSOLE, consoleFiles, findScreen, isAsset, PageFile, pageHeaders } from './files.ts'
 import { GUIDE, guideFiles } from './guide.ts'
 
 const require = createRequire(import.meta.url)
@@ -44,15 +44,19 @@ function answerPage(
   if (path === '/docs/') return sendTo('/docs', res)
   if (path === `${GUIDE}/`) return sendTo(GUIDE, res)
   const file = findScreen(files, path)
+  if (!file && isAsset(path))
+    return sendText(res, 404, 'This file belongs to another build of the console. Reload the page.\n')
   if (!file) return false
   file.send(req, res).catch((error: unknown) => {
     log.error({ err: error, path }, 'page could not be sent to the browser')
     if (res.headersSent) res.destroy()
-    else
-      res
-        .writeHead(500, { 'content-type': 'text/plain; charset=utf-8' })
-        .end('Internal error: the page could not be loaded. The log has the cause.')
+    else sendText(res, 500, 'Internal error: the page could not be loaded. The log has the cause.')
   })
+  return true
+}
+
+function sendText(res: ServerResponse, status: number, text: string): true {
+  res.writeHead(status, { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' }).end(text)
   return true
 }
 

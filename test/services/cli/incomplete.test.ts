@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { cp } from 'node:fs/promises'
+import { cp, readlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { expect, it } from 'vitest'
@@ -14,4 +14,8 @@ it('the sluice command asks for npm ci if a dependency is not installed', async 
   }
   const running = promisify(execFile)(process.execPath, [join(directory, 'services/cli/sluice.js'), 'doctor'])
   await expect(running).rejects.toMatchObject({ code: 2, stderr: expect.stringMatching(/^sluice .* Run: npm ci\n$/) })
+})
+
+it('npm ci links the sluice command, so that npx starts it without a build of the project', async () => {
+  expect(await readlink(join(ROOT, 'node_modules/.bin/sluice'))).toBe('../../services/cli/sluice.js')
 })

@@ -54,6 +54,12 @@ describe('a request to an unknown path', () => {
     for (const path of ['/docs', '/openapi.json']) expect((await fetch(stack.url + path)).status).toBe(200)
   })
 
+  test('is refused as text for an asset of another build of the console', async () => {
+    const answer = await fetch(`${stack.url}/console/assets/index-0.js`)
+    expect([answer.status, answer.headers.get('content-type')]).toEqual([404, 'text/plain; charset=utf-8'])
+    expect(await answer.text()).toContain('Reload the page')
+  })
+
   test.each(['/nothing/like/it', `/${'x'.repeat(5_000)}`])(
     'is refused with a list of all endpoints if no endpoint is similar: %.30s',
     async (path) => {
