@@ -58,7 +58,10 @@ export const BatchAnswer = z.object({
   request_counts: z.object({ total: Count, completed: Count, failed: Count }),
   progress: z
     .object({
-      requests_per_second: z.number().nullable().describe('Over the last 5 minutes. null: fewer than 5 requests ended'),
+      requests_per_second: z
+        .number()
+        .nullable()
+        .describe('Over the last 5 minutes. null: the first wave of answers has not ended'),
       estimated_end_at: Seconds.nullable().describe('Estimate from requests_per_second and the remaining requests'),
     })
     .nullish()

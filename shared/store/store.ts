@@ -355,8 +355,10 @@ export interface ChildrenOfState {
   readonly recent: number
   /** Total time from the first start to the end of the recently ended jobs. */
   readonly recentRunMs: number
-  /** First end among the recently ended jobs. */
+  /** First start among the recently ended jobs. */
   readonly recentFromMs: number
+  /** Sum of the start times of the jobs that have started and not ended. */
+  readonly startedSumMs: number
 }
 
 export interface Depth {

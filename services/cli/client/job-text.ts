@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { plain } from '#services/cli/text/output.ts'
-import { endedAt, type JobView, queueText } from './job.ts'
+import { endedAt, exitCodeOf, type JobView, queueText } from './job.ts'
 
 /*
  * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as JSON, and a chunk of an unknown
@@ -61,7 +61,7 @@ export function describeJob(job: JobView): string {
     ['started', timeOf(job.started_at)],
     ['ended', timeOf(endedAt(job))],
     ['progress', [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
-    ['rate', progress ? rateText(progress) : ''],
+    ['rate', progress && exitCodeOf(job) === undefined ? rateText(progress) : ''],
     ['output', excerpt(plain(resultText(job)))],
     ['error', error && `${error.message}${error.code ? ` (${error.code})` : ''}`],
   ]
@@ -74,12 +74,21 @@ export function attemptText({ attempt, endpoint }: JobView): string {
   return attempt && !endpoint?.endsWith('/batches') ? String(attempt) : ''
 }
 
-/** Rate and estimated end of a batch, such as `1.5 requests/s, ends about 14:05 (in 4 min)`. Empty without an estimate. */
+/** Rate and estimated end of a running batch, such as `1.5 requests/s, ends about 14:05 (in 4 min)`. Empty for another job. */
 export function rateText({ requests_per_second, estimated_end_at }: BatchRate, nowMs = Date.now()): string {
+  if (requests_per_second === null && estimated_end_at === null) return 'estimating…'
   if (typeof requests_per_second !== 'number' || typeof estimated_end_at !== 'number') return ''
-  const at = new Date(estimated_end_at * 1_000).toLocaleTimeString('sv-SE').slice(0, 5)
-  return `${requests_per_second} requests/s, ends about ${at} (in ${ageOf(nowMs / 1_000, estimated_end_at * 1_000)})`
+  return `${requests_per_second} requests/s, ends ${endText(estimated_end_at, nowMs)}`
 }
+
+/** An estimated end, such as `about 14:05 (in 4 min)`, or `14:05:40 (in 55 s)` if it is near. */
+export function endText(seconds: number, nowMs = Date.now()): string {
+  const isNear = seconds * 1_000 - nowMs < NEAR_MS
+  const at = new Date(seconds * 1_000).toLocaleTimeString('sv-SE')
+  return `${isNear ? at : `about ${at.slice(0, 5)}`} (in ${ageOf(nowMs / 1_000, seconds * 1_000)})`
+}
+
+const NEAR_MS = 120_000
 
 interface BatchRate {
   readonly requests_per_second?: number | null | undefined

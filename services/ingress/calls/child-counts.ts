@@ -5,15 +5,17 @@
  * expensive. A batch of 500 requests is one group, so its recorded progress stays at 0 until its end. Every view (jobs,
  * lists, batches) therefore adds the ended requests of the unfinished parts when it is read, in one statement.
  *
- * The rate is the number of requests that ended in the last {@link RATE_WINDOW_MS}, divided by the time that these
- * requests took together. This time begins one mean run time before the first of these ends:
+ * The rate is the number of requests that ended in the last {@link RATE_WINDOW_MS}, divided by the time since the first
+ * of them started. A running request counts as the part of the mean run time that has passed:
  *
- *     2 slots, 3 s per request, ends at 60, 60, 63, 63, 66 s (the model was loaded until 57 s)
- *     at 66 s: 5 requests since 60 - 3 = 57 s, so 0.56 per second; the true rate is 0.67
+ *     2 slots, starts at 57 s, ends at 102 and 137 s, so the mean run time is (45 + 80) / 2 = 62.5 s.
+ *     At 141 s, two requests run since 102 and 137 s, which counts as (39 + 4) / 62.5 = 0.7 requests.
+ *     The rate is 2.7 requests in 84 s, or 0.032 per second.
  *
- * The time before the first request, such as the start of a model, is therefore not counted. Without
- * {@link RATE_BASIS} ends in the window there is no rate. The estimated end is now plus the remaining requests divided
- * by the rate.
+ * The time before the first start, such as the load of a model, is therefore not counted. Requests that failed much faster
+ * than others were answered, such as invalid ones, do not count. There is no rate until the first wave has ended, with as many
+ * answers as requests that run. A wave has at least {@link RATE_BASIS} answers, or {@link RATE_BASIS_MS}. The estimated end is now plus the
+ * remaining requests divided by the rate.
  */
 
 import { setImmediate as nextTurn } from 'node:timers/promises'
@@ -27,6 +29,9 @@ import { type ChildCounts, requireJobs } from './job-object.ts'
 
 const RATE_WINDOW_MS = 300_000
 const RATE_BASIS = 5
+const RATE_BASIS_MS = 10_000
+/** A failure counts for the rate if it took at least this part of the mean run time of the answers. */
+const FAILURE_PART_MIN = 0.25
 /** Recorded parts whose ends count for the rate: one group. */
 const RECORDED_PARTS = 5
 
@@ -119,18 +124,32 @@ function endsOf(rows: readonly ChildrenOfState[]): { readonly completed: number;
   return { completed, failed: sumOf(ended.map(({ count }) => count)) - completed }
 }
 
-export function rateOf(
-  rows: readonly Pick<ChildrenOfState, 'recent' | 'recentRunMs' | 'recentFromMs'>[],
-  sinceMs: number,
-  nowMs: number,
-): number | null {
-  const recent = rows.filter((row) => row.recent > 0)
+type ChildTimes = Pick<ChildrenOfState, 'state' | 'count' | 'recent' | 'recentRunMs' | 'recentFromMs' | 'startedSumMs'>
+
+/** Requests per second, or null until the first wave of answers has ended. */
+export function rateOf(rows: readonly ChildTimes[], sinceMs: number, nowMs: number): number | null {
+  const answers = rows.filter(({ state, recent }) => state === 'completed' && recent > 0)
+  const answerMs = meanRunMs(answers)
+  const failures = rows.filter(({ state, recent }) => TERMINAL.has(state) && state !== 'completed' && recent > 0)
+  const isSlow = failures.length > 0 && meanRunMs(failures) >= answerMs * FAILURE_PART_MIN
+  const recent = isSlow ? [...answers, ...failures] : answers
   const count = sumOf(recent.map((row) => row.recent))
-  if (count < RATE_BASIS) return null
-  const meanRunMs = sumOf(recent.map(({ recentRunMs }) => recentRunMs)) / count
+  const running = rows.filter(({ state }) => state === 'in_progress')
+  const runningCount = sumOf(running.map((row) => row.count))
+  const answered = sumOf(rows.filter(({ state }) => state === 'completed').map((row) => row.count))
   const firstMs = Math.min(...recent.map(({ recentFromMs }) => recentFromMs))
-  const fromMs = Math.max(sinceMs, firstMs - meanRunMs)
-  return (1_000 * count) / Math.max(1_000, nowMs - fromMs)
+  const hasBasis = count >= RATE_BASIS || nowMs - firstMs >= RATE_BASIS_MS
+  if (answered === 0 || count === 0 || answered < runningCount || !hasBasis) return null
+  const elapsedMs = sumOf(running.map((row) => row.count * nowMs - row.startedSumMs))
+  const part = Math.min(runningCount, elapsedMs / Math.max(1, meanRunMs(recent)))
+  // In the first wave, requests that are longer than the window began before it.
+  const isFirstWave = answered === sumOf(answers.map((row) => row.recent))
+  const fromMs = isFirstWave ? firstMs : Math.max(sinceMs, firstMs)
+  return (1_000 * (count + part)) / Math.max(1_000, nowMs - fromMs)
+}
+
+function meanRunMs(rows: readonly ChildTimes[]): number {
+  return sumOf(rows.map(({ recentRunMs }) => recentRunMs)) / sumOf(rows.map(({ recent }) => recent))
 }
 
 function sumOf(values: readonly number[]): number {

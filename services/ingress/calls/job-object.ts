@@ -16,9 +16,9 @@ export interface ChildCounts {
   readonly completed: number
   /** Number of requests that failed, were cancelled or expired. */
   readonly failed: number
-  /** Requests that ended per second over the last minutes. Null if no request has ended. Absent unless a batch runs. */
+  /** Requests that ended per second over the last minutes. Null until the first wave of answers. Absent unless a batch runs. */
   readonly requests_per_second?: number | null
-  /** Expected end of the batch in Unix seconds. Null if no request has ended. */
+  /** Expected end of the batch in Unix seconds. Null without a rate. */
   readonly estimated_end_at?: number | null
 }
 

@@ -52,6 +52,7 @@ export function childrenOfStateOf(row: Row): ChildrenOfState {
     recent: Number(row.recent),
     recentRunMs: Number(row.recent_run_ms),
     recentFromMs: Number(row.recent_from_ms),
+    startedSumMs: Number(row.started_sum_ms),
   }
 }
 

@@ -116,7 +116,8 @@ export const countChildren = (isShared: boolean): Statement => {
     name: 'count_children',
     sql: `SELECT parent_id, state, count(*) AS count, count(${recent} 1 END) AS recent,
             coalesce(sum(${recent} finished_at_ms - coalesce(started_at_ms, finished_at_ms) END), 0) AS recent_run_ms,
-            coalesce(min(${recent} finished_at_ms END), 0) AS recent_from_ms
+            coalesce(min(${recent} coalesce(started_at_ms, finished_at_ms) END), 0) AS recent_from_ms,
+            coalesce(sum(CASE WHEN finished_at_ms IS NULL THEN started_at_ms END), 0) AS started_sum_ms
           FROM jobs WHERE parent_id ${parents} AND depth > 0 AND ${VISIBLE} GROUP BY parent_id, state`,
   }
 }

@@ -117,8 +117,7 @@ function Progress({ batch }: { readonly batch: Batch }) {
       <h2>Progress</h2>
       <BatchBar batch={batch} />
       <p class="dim" aria-live="polite">
-        {texts.join(', ') ||
-          (isRunning ? 'An estimate appears after the first five requests.' : `Ended ${endText(batch)}`)}
+        {texts.join(', ') || (batch.progress ? 'Estimating…' : !isRunning && `Ended ${endText(batch)}`)}
       </p>
       {waiting_for && <p class="note">{waiting_for}</p>}
       <p>

@@ -110,10 +110,19 @@ export function rateText({ progress }: Batch): string {
   return typeof rate === 'number' ? `${rate.toLocaleString()} requests/s` : ''
 }
 
+/** Remaining seconds below which the estimated end is shown with its seconds. */
+const NEAR_SECONDS = 120
+
 /** Estimated end of a running batch, or the end of an ended one. */
 export function endText({ progress, ...batch }: Batch): string {
   const estimate = progress?.estimated_end_at
-  if (typeof estimate === 'number') return `in about ${durationText(Math.max(0, estimate - serviceNow()))}`
+  if (typeof estimate === 'number') {
+    const left = Math.max(0, estimate - serviceNow())
+    const at = new Date(estimate * 1_000).toLocaleTimeString(undefined, {
+      timeStyle: left < NEAR_SECONDS ? 'medium' : 'short',
+    })
+    return `in about ${durationText(left)} (${at})`
+  }
   const ended = batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
   return ended === null ? '' : minuteText(ended)
 }

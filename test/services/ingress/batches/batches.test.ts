@@ -199,8 +199,9 @@ describe('batches', () => {
     expect(lines.filter(({ endpoint }) => endpoint === CHAT)).not.toEqual([])
     const batches = (await read('/v1/batches')).data as Row[]
     for (const batch of [batches.find((one) => one.id === id), await read(`/v1/batches/${id}`)]) {
-      expect(batch).toMatchObject({ request_counts: counts, progress: { requests_per_second: expect.any(Number) } })
-      expect((batch as { progress: Row }).progress.estimated_end_at).toBeGreaterThan(Date.now() / 1_000)
+      // The endless requests occupy more slots than there are answers, so the first wave has not ended.
+      const estimate = { requests_per_second: null, estimated_end_at: null }
+      expect(batch).toMatchObject({ request_counts: counts, progress: estimate })
     }
     const results = async (query: string) => await (await stack.get(`/v1/batches/${id}/results${query}`)).text()
     const idsIn = (text: string) =>
