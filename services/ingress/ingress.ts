@@ -9,6 +9,7 @@ import { type AdmittingJobs, admitJob, SubmitQueue } from '#shared/capacity/capa
 import { Fleet } from '#shared/capacity/fleet-counts.ts'
 import { RateLimits } from '#shared/capacity/rate-limits.ts'
 import { type Config, ConfigError } from '#shared/config/config.ts'
+import { Conversations } from '#shared/engines/upstream/conversations.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { DurableJobs, type NewDurableJob } from '#shared/jobs/durable/durable.ts'
@@ -141,9 +142,10 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const requests =
     store && config.isRequestLogOn ? new RequestBatches({ requests: store.requests, log, onDropped }) : undefined
   const history = store && new HistoryRecorder({ store: store.history, log, gauges: () => workByProject(jobs, store) })
+  const conversations = new Conversations(() => jobs.presence.ingresses())
   const endpoints = [...JOB_ENDPOINTS, ...ports.extensions.map(endpointOf)]
   const context: IngressContext = {
-    ...{ config, log, metrics, jobs, durable, closing, models, endpoints, blobs, store, broker, pauses },
+    ...{ config, log, metrics, jobs, durable, closing, models, conversations, endpoints, blobs, store, broker, pauses },
     ...{ keys, ...limiting, usage, requests, history, budget, storage, submitQueue: new SubmitQueue() },
   }
   return { context, fleet }

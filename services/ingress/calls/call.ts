@@ -23,6 +23,7 @@ import type { ByteBudget, HeldBytes, Holding, StoredQuota } from '#shared/capaci
 import type { Pauses, SubmitQueue } from '#shared/capacity/capacity.ts'
 import type { RateLimits } from '#shared/capacity/rate-limits.ts'
 import type { Config } from '#shared/config/config.ts'
+import type { Conversations } from '#shared/engines/upstream/conversations.ts'
 import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import { jsonTextSoon } from '#shared/json/write.ts'
@@ -54,6 +55,7 @@ export interface IngressContext {
    */
   readonly closing: AbortSignal
   readonly models: ModelCatalogue
+  readonly conversations: Conversations
   /** Endpoints whose calls become jobs, with those of the extensions. */
   readonly endpoints: readonly JobEndpoint[]
   readonly blobs: Blobs

@@ -3,7 +3,7 @@ import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig, ModelTask, ModelWork } from '#schemas/models.ts'
 import { requireRemoteUrl } from '#services/ingress/body/decode.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
-import { affinityKeyOf, hasAffinity } from '#shared/engines/upstream/affinity.ts'
+import { affinityKeyOf, affinityModelOf } from '#shared/engines/upstream/affinity.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
@@ -146,15 +146,16 @@ export function upstreamFields(
  * @param conversation Id of the stored conversation
  */
 export function affinityField(
-  { models }: Pick<IngressContext, 'models'>,
+  { models, conversations }: Pick<IngressContext, 'models' | 'conversations'>,
   { key, headers }: Pick<Caller, 'key' | 'headers'>,
   model: ModelConfig,
   request: GenerateRequest,
   conversation?: string,
 ): Pick<GenerateRequest, 'affinity'> {
-  if (!hasAffinity(model, (id) => models.find(id))) return {}
+  const placed = affinityModelOf(model, (id) => models.find(id))
+  if (!placed) return {}
   const affinity = affinityKeyOf(request, { project: projectIdOf(key), headers, id: conversation })
-  return affinity === undefined ? {} : { affinity }
+  return affinity === undefined ? {} : { affinity: conversations.keyOf(placed, affinity) }
 }
 
 /**

@@ -9,15 +9,16 @@
  *    store. A server that leaves moves only its own keys, each to the second server of its order.
  * 3. The load of each server is bounded, similar to consistent hashing with bounded loads (Mirrokni et al. 2018). A call above the bound of a server
  *    goes to the next server of its order. If every server is above its bound, then the least loaded server gets the call.
+ * 4. A single ingress distributes conversations evenly over the first servers of their orders (`conversations.ts`).
  *
- * The bound is 1.25 times the mean of the calls in flight, or the mean plus a tolerance of 1 to 5 calls if that is more. A worker with few calls
- * would otherwise exceed the bound by chance. The tolerance depends on the key, so a loaded server always moves the same keys, whose prompts are then
- * cached on the next server.
+ * The bound is 1.25 times the mean of the calls in flight, or 1 to 3 standard deviations above the mean if that is more. Calls that arrive at random
+ * have a standard deviation of the square root of their mean. Servers with few calls would otherwise exceed the bound by chance. The number of
+ * deviations depends on the key. A loaded server therefore always moves the same keys, whose prompts are then cached on the next server.
  *
  * If a key has several calls in flight, then callers share it, such as one prompt for all users. Such calls are placed by load alone.
  *
- * Example: 4 servers with 10, 4, 5 and 4 calls in flight. With the new call, the mean is 6. A key with tolerance 4 leaves the first server, because
- * 11 calls are more than 6 + 4. A key with tolerance 5 stays.
+ * Example: 4 servers with 10, 4, 5 and 4 calls in flight. With the new call, the mean is 6 and the deviation √7, about 2.6. A key with 1.5 deviations
+ * leaves the first server, because 11 calls are more than 6 + 1.5 × 2.6. A key with 2 deviations stays.
  */
 
 import { createHash } from 'node:crypto'
@@ -26,7 +27,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { hashOf } from '#shared/lib/id.ts'
 
 const LOAD_BOUND = 1.25
-const TOLERANCE_CALLS = { min: 1, max: 5 }
+const TOLERATED_DEVIATIONS = { min: 1, max: 3 }
 /** Calls in flight with one key, in all workers, from which the key counts as shared. */
 const SHARED_KEY_CALLS = 2
 
@@ -46,20 +47,18 @@ interface Conversation {
 }
 
 /**
- * Whether calls of a model need a key: the model, or one of its fallbacks, has several servers and `affinity: auto`.
+ * Model whose servers the key of a call selects: the model, or its first fallback, with several servers and `affinity: auto`. Undefined if the call
+ * needs no key.
  *
  * @param find Returns the model with an id
  */
-export function hasAffinity(model: ModelConfig, find: (id: string) => ModelConfig | undefined): boolean {
-  if (model.affinity === 'auto' && hasSeveralServers(model)) return true
-  return model.fallbacks.some((id) => {
-    const fallback = find(id)
-    return fallback?.affinity === 'auto' && hasSeveralServers(fallback)
-  })
-}
-
-function hasSeveralServers({ engine }: ModelConfig): boolean {
-  return 'base_urls' in engine && (engine.base_urls?.length ?? 0) > 1
+export function affinityModelOf(
+  model: ModelConfig,
+  find: (id: string) => ModelConfig | undefined,
+): ModelConfig | undefined {
+  return [model, ...model.fallbacks.map(find)].find(
+    (each) => each?.affinity === 'auto' && 'base_urls' in each.engine && (each.engine.base_urls?.length ?? 0) > 1,
+  )
 }
 
 /**
@@ -143,9 +142,12 @@ export class KeysInFlight {
   }
 }
 
-interface Candidate {
+export interface RankedServer {
   readonly seed: number
   readonly weight: number
+}
+
+interface Candidate extends RankedServer {
   readonly limit: { readonly inFlight: number; readonly hasFreePermit: boolean }
 }
 
@@ -155,22 +157,32 @@ interface Candidate {
  * @param working Servers that receive calls at the moment
  */
 export function preferredServer<Own extends Candidate>(key: string, working: readonly Own[]): Own | undefined {
-  const hash = mix(hashOf(key))
-  const tolerance = TOLERANCE_CALLS.min + (TOLERANCE_CALLS.max - TOLERANCE_CALLS.min) * unitOf(mix(~hash))
+  const { min, max } = TOLERATED_DEVIATIONS
+  const deviations = min + (max - min) * unitOf(mix(~hashOf(key)))
   let [calls, weights] = [1, 0]
   for (const { limit, weight } of working) {
     calls += limit.inFlight
     weights += weight
   }
+  const isBelowBound = ({ limit, weight }: Own) => {
+    const mean = (calls * weight) / weights
+    // An idle server accepts its keys even if its weight is so small that one call is above its bound.
+    if (limit.inFlight === 0) return true
+    return limit.inFlight + 1 <= Math.max(LOAD_BOUND * mean, mean + deviations * Math.sqrt(mean + 1))
+  }
+  return firstServer(
+    key,
+    working.filter((server) => server.limit.hasFreePermit && isBelowBound(server)),
+  )
+}
+
+/** The first server in the order of the key. Undefined if there are no servers. */
+export function firstServer<Own extends RankedServer>(key: string, servers: readonly Own[]): Own | undefined {
+  const hash = mix(hashOf(key))
   let best: Own | undefined
   let bestScore = 0
-  for (const server of working) {
-    const { limit, weight, seed } = server
-    const mean = (calls * weight) / weights
-    const bound = Math.max(LOAD_BOUND * mean, mean + (tolerance * weight * working.length) / weights)
-    // An idle server accepts its keys even if its weight is so small that one call is above its bound.
-    if (!limit.hasFreePermit || (limit.inFlight > 0 && limit.inFlight + 1 > bound)) continue
-    const score = weight / -Math.log(unitOf(mix(hash ^ seed)))
+  for (const server of servers) {
+    const score = server.weight / -Math.log(unitOf(mix(hash ^ server.seed)))
     if (score <= bestScore) continue
     best = server
     bestScore = score

@@ -5,7 +5,7 @@
  * 1. A call never goes to a server that is down while another one is up.
  * 2. While no server is loaded, a conversation stays on its server in all workers. A conversation moves only if that server is down, or to
  *    a server that has returned.
- * 3. No server of a worker exceeds the load bound: 1.25 times the mean, or the mean and 5 calls.
+ * 3. No server of a worker exceeds the load bound: 1.25 times the mean, or three standard deviations above the mean.
  */
 import { expect, test } from 'vitest'
 import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
@@ -100,7 +100,8 @@ async function simulate(seed: number, defect: Defect = {}): Promise<string> {
     const mean = (sum(calls.values()) + 1) / calls.size
     if (!calls.has(name)) return 'a call went to a server that is down'
     const load = (calls.get(name) ?? 0) + 1
-    if (load > Math.max(1.25 * mean, mean + 5)) return `${load} calls exceed the load bound at a mean of ${mean}`
+    if (load > Math.max(1.25 * mean, mean + 3 * Math.sqrt(mean + 1)))
+      return `${load} calls exceed the load bound at a mean of ${mean}`
     if (isShared || isOpen || Math.max(...calls.values()) + 1 > mean + 1) continue
     const before = last.get(key)
     if (before && !mayMove(before, name, up())) return `${key} moved from ${before.server} to ${name}`

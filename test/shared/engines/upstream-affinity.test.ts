@@ -3,7 +3,7 @@ import { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import type { ChatEngine } from '#shared/engines/engine.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
-import { affinityKeyOf, hasAffinity, preferredServer, seedOf } from '#shared/engines/upstream/affinity.ts'
+import { affinityKeyOf, affinityModelOf, preferredServer, seedOf } from '#shared/engines/upstream/affinity.ts'
 import { ask, collect, options, textOf } from '../../support/engine-calls.ts'
 import { type Script, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { until } from '../../support/stack.ts'
@@ -133,10 +133,10 @@ test('a conversation key is computed only if the model or a fallback has several
   const model = (fields: object, base_urls = ['http://a/v1', 'http://b/v1']) =>
     ModelConfig.parse({ id: 'm', engine: { type: 'openai', base_urls }, ...fields })
   const [several, off, single] = [model({}), model({ affinity: 'off' }), model({ fallbacks: ['n'] }, ['http://a/v1'])]
-  expect(hasAffinity(several, () => undefined)).toBe(true)
-  expect(hasAffinity(off, () => undefined)).toBe(false)
-  expect(hasAffinity(single, () => off)).toBe(false)
-  expect(hasAffinity(single, () => several)).toBe(true)
+  expect(affinityModelOf(several, () => undefined)).toBe(several)
+  expect(affinityModelOf(off, () => undefined)).toBeUndefined()
+  expect(affinityModelOf(single, () => off)).toBeUndefined()
+  expect(affinityModelOf(single, () => several)).toBe(several)
 })
 
 const answering: Script = (_call, reply) => {

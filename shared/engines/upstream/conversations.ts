@@ -1,0 +1,88 @@
+/*
+ * Even distribution of conversations over the servers of a model.
+ *
+ * The problem: a hash gives some servers more conversations than others. With 24 conversations on four servers, one server gets
+ * about 9 instead of 6. If its prefix cache is too small for 9, then each turn evicts the prompts of the others.
+ *
+ * The ingress derives four keys from the key of a conversation. Each of them has another order of the servers (`affinity.ts`). The conversation gets
+ * the key whose first server has the fewest recent conversations (Azar et al., Balanced Allocations, 1999). The chosen key is part of each call, so
+ * workers need no state. The recent conversations of all models are bounded. A conversation that was evicted chooses again.
+ *
+ * Several ingresses cannot agree on a choice, and each disagreement computes the prompt on a second server. In such a fleet, every conversation
+ * therefore has the first of its four keys.
+ */
+import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
+import { firstServer, type RankedServer, seedOf } from './affinity.ts'
+import { addressesOf } from './servers.ts'
+
+const RECENT_MAX = 10_000
+const CHOICES = 4
+
+interface CountedServer extends RankedServer {
+  conversations: number
+}
+
+interface Choice {
+  readonly key: string
+  readonly server: CountedServer | undefined
+}
+
+export class Conversations {
+  readonly #ingresses: () => number
+  /** Choice of each recent conversation, least recent first. */
+  readonly #recent = new Map<string, Choice>()
+  readonly #servers = new WeakMap<ModelConfig, readonly CountedServer[]>()
+
+  /** @param ingresses Number of ingresses in the fleet, this one included */
+  constructor(ingresses: () => number) {
+    this.#ingresses = ingresses
+  }
+
+  get size(): number {
+    return this.#recent.size
+  }
+
+  /** Key of a conversation that selects a server with few recent conversations. Equal for all calls of the conversation. */
+  keyOf(model: ModelConfig, key: string): string {
+    if (this.#ingresses() > 1) return key
+    const id = `${model.id} ${key}`
+    const servers = this.#serversOf(model)
+    const before = this.#recent.get(id)
+    if (before) this.#remove(id, before)
+    // The servers of the model may have changed since the last call, but the chosen key stays.
+    const choice = before ? { key: before.key, server: firstServer(before.key, servers) } : choose(key, servers)
+    if (choice.server) choice.server.conversations++
+    this.#recent.set(id, choice)
+    const [oldest] = this.#recent
+    if (oldest && this.#recent.size > RECENT_MAX) this.#remove(...oldest)
+    return choice.key
+  }
+
+  #remove(id: string, { server }: Choice): void {
+    this.#recent.delete(id)
+    if (server) server.conversations--
+  }
+
+  #serversOf(model: ModelConfig): readonly CountedServer[] {
+    let servers = this.#servers.get(model)
+    if (!servers) {
+      const addresses = addressesOf(model.engine as UpstreamConfig)
+      servers = addresses.map(({ url, weight }) => ({ seed: seedOf(url), weight, conversations: 0 }))
+      this.#servers.set(model, servers)
+    }
+    return servers
+  }
+}
+
+function choose(key: string, servers: readonly CountedServer[]): Choice {
+  const choices = Array.from({ length: CHOICES }, (_, at) => {
+    const own = at === 0 ? key : `${key}${at}`
+    return { key: own, server: firstServer(own, servers) }
+  })
+  return choices.reduce((best, choice) => (loadOf(choice) < loadOf(best) ? choice : best))
+}
+
+/** Conversations of the server relative to its weight, if it gets one more. */
+function loadOf({ server }: Choice): number {
+  return server ? (server.conversations + 1) / server.weight : Number.POSITIVE_INFINITY
+}
