@@ -4,9 +4,15 @@
  */
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Callers } from '../load/callers.ts'
+import { encodeRequest } from '../load/connection.ts'
+import { startUpstream } from '../load/start.ts'
+import { OneCore } from '../machine/one-core.ts'
 import { urlOf } from '../machine/processes.ts'
 import { KEY, type Sluice, startSluice, untilAnswered } from '../machine/sluice.ts'
-import { renderTable, show } from '../results/tables.ts'
+import { cpuMs } from '../machine/usage.ts'
+import { Samples } from '../results/samples.ts'
+import { type Goal, renderGoals, renderTable, show } from '../results/tables.ts'
 import type { Run, Section } from '../section.ts'
 
 const SERVERS = 4
@@ -15,14 +21,20 @@ const TURNS = 6
 const BLOCKS = { large: 4_000, small: 1_200 }
 const THINK_MS = 100
 const STAGGER_MS = 37
+/** Times at which one server leaves and returns, after the start of the first conversation. */
+const OUTAGE_MS = { from: 700, to: 1_400 }
+const CALLERS = 64
+/** Rounds of the measurement of CPU time, whose difference is small. */
+const CPU_ROUNDS = 5
 const SYSTEM = 'You are a careful assistant of our company. '.repeat(60)
 
 type CacheSize = keyof typeof BLOCKS
-type Prompts = 'conversations' | 'one prompt'
+const PROMPTS = ['conversations', 'a server leaves and returns', 'one prompt'] as const
+type Prompts = (typeof PROMPTS)[number]
 
 interface Target {
   readonly name: string
-  /** URL and model of the call of a conversation. */
+  /** URL and model of the next call of a conversation. */
   readonly to: (conversation: number) => { readonly url: string; readonly model: string }
 }
 
@@ -40,15 +52,16 @@ export const AFFINITY: Section = {
   title: '## Affinity',
   introduction: `Four mock servers with prefix caches of 4,000 (large) or 1,200 blocks (small) get ${CONVERSATIONS} conversations of ${TURNS} turns. *Pinned* calls the
 servers directly, one server per conversation. *off* and *auto* are the values of \`affinity\`. *Cached* is the share of prompt tokens that
-were in a cache. The first token is that of the second and later turns. *One prompt*: all callers send the same conversation.`,
+were in a cache. The first token is that of the second and later turns. *A server leaves and returns*: one server accepts no calls for
+${OUTAGE_MS.to - OUTAGE_MS.from} ms, and pinned conversations use the next server. *One prompt*: all callers send one conversation. *CPU*: ${CALLERS} callers, a session per call.`,
   async measure(run) {
     const parts: string[] = []
-    for (const size of ['large', 'small'] as const) parts.push(await measureSize(run, size))
-    return parts
+    for (const size of ['large', 'small'] as const) parts.push(...(await measureSize(run, size)))
+    return [...parts, await measureCpu(run)]
   },
 }
 
-async function measureSize(run: Run, size: CacheSize): Promise<string> {
+async function measureSize(run: Run, size: CacheSize): Promise<string[]> {
   await using processes = run.processes()
   const urls: URL[] = []
   for (let at = 0; at < SERVERS; at++) {
@@ -60,32 +73,100 @@ async function measureSize(run: Run, size: CacheSize): Promise<string> {
   const name = `affinity-${size}-fleet`
   const workers = ['inference', 'inference', 'inference']
   const fleet = kafka && (await startSluice(processes, { name, models: modelsOn(urls), kafka, workers }))
+  const outage = new Outage(urls[1] as URL)
   const pinned: Target = {
     name: 'pinned',
-    to: (conversation) => ({ url: new URL('/v1', urls[conversation % SERVERS]).href, model: 'm' }),
+    to(conversation) {
+      const [own, next] = [conversation, conversation + 1].map((at) => urls[at % SERVERS] as URL)
+      return { url: new URL('/v1', own === outage.server && outage.isOn ? next : own).href, model: 'm' }
+    },
   }
   const targets = [pinned, ...targetsOf(single, 'one worker'), ...(fleet ? targetsOf(fleet, 'three workers') : [])]
   for (const { to } of targets.slice(1)) await untilAnswered(() => probe(to(0)))
-  const rows: string[][] = []
-  for (const prompts of ['conversations', 'one prompt'] as const) {
-    const figures = new Map<string, Figures[]>()
+  const samples = new Samples()
+  for (const prompts of PROMPTS) {
     await run.rounds(targets, async (target, round) => {
       await Promise.all(urls.map((url) => fetch(new URL('/reset', url), { method: 'POST' })))
-      const measured = await measure(target, urls, prompts, `${size}-${round}`)
-      figures.set(target.name, [...(figures.get(target.name) ?? []), measured])
+      const isOutage = prompts === 'a server leaves and returns'
+      const [measured] = await Promise.all([
+        measure(target, urls, prompts, `${size}-${prompts}-${round}`),
+        isOutage && outage.run(),
+      ])
+      samples.add(target.name, prompts, round, { ...measured })
     })
-    rows.push(...rowsOf(`${size}, ${prompts}`, figures))
   }
-  return renderTable(
-    ['caches', 'through', 'cached', '× pinned', 'first token p50, ms', '× pinned', 'p95, ms', 'max/mean calls'],
-    rows,
+  return [renderGoals(goalsOf(size, samples)), tableOf(size, samples)]
+}
+
+/** Time in which one server accepts no calls. */
+class Outage {
+  readonly server: URL
+  isOn = false
+
+  constructor(server: URL) {
+    this.server = server
+  }
+
+  async run(): Promise<void> {
+    await sleep(OUTAGE_MS.from)
+    this.isOn = true
+    await fetch(new URL('/down', this.server), { method: 'POST' })
+    await sleep(OUTAGE_MS.to - OUTAGE_MS.from)
+    await fetch(new URL('/up', this.server), { method: 'POST' })
+    this.isOn = false
+  }
+}
+
+/** CPU time of a call with `affinity: auto`, relative to that with `off`. The process under measurement has a core of its own. */
+async function measureCpu(run: Run): Promise<string> {
+  using core = new OneCore()
+  await using processes = run.processes()
+  const urls: URL[] = []
+  for (let at = 0; at < SERVERS; at++) urls.push(await startUpstream(processes))
+  const sluice = await startSluice(processes, { name: 'affinity-cpu', models: modelsOn(urls) })
+  const pid = sluice.processes[0]?.pid ?? 0
+  core.take(pid)
+  const callers = await Promise.all(
+    (['auto', 'off'] as const).map(async (model) => {
+      const requests = Array.from({ length: 1_000 }, (_, at) => {
+        const body = {
+          model,
+          messages: [
+            { role: 'system', content: SYSTEM },
+            { role: 'user', content: `Question ${at}` },
+          ],
+        }
+        return encodeRequest(sluice, '/v1/chat/completions', body, { headers: { 'x-session-id': `session-${at}` } })
+      })
+      return { model, load: await Callers.open(sluice.url, requests, CALLERS) }
+    }),
   )
+  const samples = new Samples()
+  const answered = { auto: 0, off: 0 }
+  for (let round = 0; round <= CPU_ROUNDS; round++) {
+    for (const { model, load } of round % 2 === 0 ? callers : callers.toReversed()) {
+      const before = cpuMs(pid)
+      // The results of a load count all its runs.
+      const { answers, failures, failure } = await load.run(run.seconds(3, 5))
+      if (failures > 0) throw new Error(`${failures} calls of ${model} failed: ${failure}`)
+      const cpu = (cpuMs(pid) - before) / (answers - answered[model])
+      answered[model] = answers
+      // The first round warms up.
+      if (round > 0) samples.add(model, 'cpu', round, { cpu })
+    }
+  }
+  for (const { load } of callers) load[Symbol.dispose]()
+  const measured = samples.ratio('auto', 'off', 'cpu', 'cpu')
+  const rows = (['off', 'auto'] as const).map((model) => [model, show(samples.median(model, 'cpu', 'cpu'), 3)])
+  const goal: Goal = { name: `CPU of a call, ${CALLERS} callers`, measured, unit: '× off', decimals: 3, max: 1.02 }
+  return `${renderGoals([goal])}\n\n${renderTable(['affinity', 'CPU ms/call'], rows)}`
 }
 
 function modelsOn(urls: readonly URL[]): string[] {
   const base_urls = urls.map((url) => `"${new URL('/v1', url).href}"`).join(', ')
   return (['auto', 'off'] as const).map(
-    (affinity) => `{ id: ${affinity}, affinity: ${affinity}, engine: { type: openai, base_urls: [${base_urls}] } }`,
+    (affinity) =>
+      `{ id: ${affinity}, affinity: ${affinity}, engine: { type: openai, base_urls: [${base_urls}], breaker: { reset_ms: 200 } } }`,
   )
 }
 
@@ -116,8 +197,8 @@ async function measure(target: Target, urls: readonly URL[], prompts: Prompts, s
   const firstTokens: number[] = []
   const all = Array.from({ length: CONVERSATIONS }, async (_, conversation) => {
     await sleep(conversation * STAGGER_MS)
-    const id = prompts === 'conversations' ? `${seed}-${conversation}` : seed
-    await converse(target.to(conversation), id, firstTokens)
+    const id = prompts === 'one prompt' ? seed : `${seed}-${conversation}`
+    await converse(() => target.to(conversation), id, firstTokens)
   })
   await Promise.all(all)
   const stats = await Promise.all(
@@ -133,12 +214,12 @@ async function measure(target: Target, urls: readonly URL[], prompts: Prompts, s
   }
 }
 
-async function converse(to: ReturnType<Target['to']>, id: string, firstTokens: number[]): Promise<void> {
+async function converse(to: () => ReturnType<Target['to']>, id: string, firstTokens: number[]): Promise<void> {
   const messages: object[] = [{ role: 'system', content: SYSTEM }]
   for (let turn = 0; turn < TURNS; turn++) {
     messages.push({ role: 'user', content: wordsOf(`user ${id} ${turn}`, 1_600) })
     const startedAt = performance.now()
-    const response = await call(to, id, messages)
+    const response = await call(to(), id, messages)
     let [text, firstAt] = ['', 0]
     for await (const piece of response.body ?? []) {
       text += Buffer.from(piece).toString()
@@ -161,14 +242,54 @@ function wordsOf(seed: string, chars: number): string {
   return text.slice(0, chars)
 }
 
-function rowsOf(caches: string, figures: ReadonlyMap<string, readonly Figures[]>): string[][] {
-  const mean = (name: string, field: keyof Figures) => {
-    const all = figures.get(name) ?? []
-    return all.reduce((sum, each) => sum + each[field], 0) / all.length
-  }
-  return [...figures.keys()].map((name) => [
-    ...[caches, name, show(mean(name, 'share'), 2), show(mean(name, 'share') / mean('pinned', 'share'), 2)],
-    ...[show(mean(name, 'p50'), 0), show(mean(name, 'p50') / mean('pinned', 'p50'), 2)],
-    ...[show(mean(name, 'p95'), 0), show(mean(name, 'maxToMean'), 2)],
-  ])
+function goalsOf(size: CacheSize, samples: Samples): Goal[] {
+  const autos = samples.targets.filter((target) => target.startsWith('auto'))
+  return autos.flatMap((auto): Goal[] => {
+    const off = auto.replace('auto', 'off')
+    const placed = PROMPTS.filter((prompts) => prompts !== 'one prompt')
+    return [
+      ...placed.flatMap((prompts): Goal[] => [
+        {
+          ...{ name: `cached tokens, ${size} caches, ${prompts}, ${auto}`, unit: '× pinned', min: 0.95 },
+          measured: samples.ratio(auto, 'pinned', prompts, 'share'),
+        },
+        {
+          ...{ name: `first token p50, ${size} caches, ${prompts}, ${auto}`, unit: '× pinned', max: 1.15 },
+          measured: samples.ratio(auto, 'pinned', prompts, 'p50'),
+        },
+      ]),
+      {
+        ...{ name: `busiest server, ${size} caches, one prompt, ${auto}`, unit: '× mean', max: 1.3 },
+        measured: samples.median(auto, 'one prompt', 'maxToMean'),
+      },
+      {
+        ...{ name: `first token p95, ${size} caches, one prompt, ${auto}`, unit: '× off', max: 1.05 },
+        measured: samples.ratio(auto, off, 'one prompt', 'p95'),
+      },
+    ]
+  })
+}
+
+function tableOf(size: CacheSize, samples: Samples): string {
+  const rows = PROMPTS.flatMap((prompts) =>
+    samples.targets.map((target) => {
+      const median = (figure: keyof Figures) => samples.median(target, prompts, figure)
+      const ratio = (figure: keyof Figures) => samples.ratio(target, 'pinned', prompts, figure)
+      return [
+        ...[`${size}, ${prompts}`, target, show(median('share'), 2), show(ratio('share'), 2)],
+        ...[show(median('p50'), 0), show(ratio('p50'), 2), show(median('p95'), 0), show(median('maxToMean'), 2)],
+      ]
+    }),
+  )
+  const head = [
+    'caches',
+    'through',
+    'cached',
+    '× pinned',
+    'first token p50, ms',
+    '× pinned',
+    'p95, ms',
+    'max/mean calls',
+  ]
+  return renderTable(head, rows)
 }

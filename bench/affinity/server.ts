@@ -2,7 +2,8 @@
  * Mock model server with a prefix cache, in its own process. Prints its address on standard output. `node server.ts BLOCKS`.
  *
  * The cache is an LRU of BLOCKS blocks of 64 characters. A block of the prompt that is not cached takes 4 ms, and an answer 60 ms after its
- * first token. Servers thus wait instead of computing. `GET /stats` returns the counts so far, `POST /reset` clears counts and cache.
+ * first token. Servers thus wait instead of computing. `GET /stats` returns the counts so far, `POST /reset` clears counts and cache. After
+ * `POST /down`, the server closes the connection of each new call, until `POST /up`.
  */
 import { createHash } from 'node:crypto'
 import { createServer, type IncomingMessage } from 'node:http'
@@ -17,6 +18,7 @@ const DECODE_MS = 60
 const blocksMax = Number(process.argv[2])
 const cache = new Set<string>()
 const stats = { calls: 0, prompt: 0, cached: 0 }
+let isDown = false
 
 const server = createServer(async (req, res) => {
   const body = await textOf(req)
@@ -26,6 +28,11 @@ const server = createServer(async (req, res) => {
     Object.assign(stats, { calls: 0, prompt: 0, cached: 0 })
     return void res.end()
   }
+  if (req.url === '/down' || req.url === '/up') {
+    isDown = req.url === '/down'
+    return void res.end()
+  }
+  if (isDown) return void req.socket.destroy()
   if (req.method !== 'POST') return void res.end(JSON.stringify({ object: 'list', data: [] }))
   const { messages } = JSON.parse(body) as { messages: { role: string; content: string }[] }
   const { blocks, hits } = read(messages.map(({ role, content }) => `<${role}>${content}`).join(''))
