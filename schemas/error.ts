@@ -67,6 +67,46 @@ export const ERRORS = {
 
 export type ErrorCode = keyof typeof ERRORS
 
+/**
+ * Reasons for which a call is refused or fails for lack of capacity. One error code stands for several reasons, because the caller can do nothing
+ * but retry. Operators see the reason in the metric `sluice_refusals_total` and in the field `refusal` of the access log.
+ */
+export const REFUSAL_REASONS = [
+  'draining',
+  'calls_full',
+  'queue_full',
+  'jobs_full',
+  'no_worker',
+  'kafka',
+  'store',
+  'blobs',
+  'disk_full',
+  'memory',
+  'paused',
+  'upstream',
+  'preparing',
+  'sandbox',
+  'rate_limit',
+  'budget',
+  'other',
+] as const
+export type RefusalReason = (typeof REFUSAL_REASONS)[number]
+
+/** Reasons of the codes that have only one reason, and of `overloaded` without a more exact reason. */
+const REASONS: Partial<Record<ErrorCode, RefusalReason>> = {
+  overloaded: 'other',
+  rate_limit_exceeded: 'rate_limit',
+  token_limit_exceeded: 'rate_limit',
+  insufficient_quota: 'budget',
+  model_loading: 'preparing',
+  sandbox_unavailable: 'sandbox',
+}
+
+/** Undefined if the error is not a lack of capacity. */
+export function refusalReasonOf({ code, reason }: { readonly code: ErrorCode; readonly reason?: string | undefined }) {
+  return reason ?? REASONS[code]
+}
+
 /** An error in job events and job records. Field names are wire names. */
 export const ErrorBody = z.strictObject({
   code: z
@@ -76,5 +116,6 @@ export const ErrorBody = z.strictObject({
   message: z.string().describe('Message for the client, without internal details'),
   param: z.string().nullable().default(null).describe('Path of the invalid field, such as messages[2].content'),
   retry_after_ms: z.int().min(0).optional().describe('Minimum time before a retry, in milliseconds'),
+  reason: z.string().optional().describe('Reason of a refusal, for metrics and logs only'),
 })
 export type ErrorBody = z.infer<typeof ErrorBody>

@@ -128,6 +128,20 @@ export const ControlRecord = z.discriminatedUnion('type', [
         )
         .optional()
         .describe('Models whose calls wait in the worker, because a part of them is not ready yet'),
+      work: z
+        .array(
+          z.strictObject({
+            pool: PoolName,
+            model: z.string(),
+            queued: z.int().min(0).describe('Attached calls of an ingress, or durable jobs of the store'),
+            running: z.int().min(0),
+            oldest_at_ms: z.int().optional().describe('Start of the oldest wait'),
+            ended: z.int().min(0).optional().describe('Recent attempts of a worker, older ones with less weight'),
+            busy_ms: z.int().min(0).optional().describe('Run time of these attempts together'),
+          }),
+        )
+        .optional()
+        .describe('Waiting and running work by model, as this process sees it'),
       prompt_tokens: z
         .array(
           z.strictObject({

@@ -28,6 +28,7 @@ import { type Extension, loadExtensions } from './ports/extensions.ts'
 import { fleetCountsOpener } from './ports/fleet-counts.ts'
 import { LOCAL_SERVER_RESOURCE, Preparations, SANDBOX_RESOURCE } from './prepare/preparations.ts'
 import { prepareWeights } from './prepare/weights.ts'
+import { showDependencies } from './process/health.ts'
 import type { Service } from './process/lifecycle.ts'
 import { openWhenAvailable } from './process/wait-for-dependency.ts'
 import { ChosenSandbox, type LoadAdapter } from './sandbox/choose.ts'
@@ -108,6 +109,7 @@ export async function openPorts(
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
   const upstreams = new UpstreamFleet(metrics.promptTokens)
+  upstreams.showIn(metrics)
   const onKeyProblem = (problem: string) =>
     log.warn({ problem }, 'stored API key or project is invalid and was ignored')
   const openKeys = () => openWhenAvailable('the key store', () => openKeyStore(config, onKeyProblem), log)
@@ -128,6 +130,7 @@ export async function openPorts(
     ...{ broker, blobs, unwatchBlobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels, extensions },
     ...{ contentFilter, upstreams, loadEngines, openSearch, localServer, sandbox, preparations, prepareModels },
   }
+  showDependencies({ config, metrics, broker, store, blobs })
   return { config, log, metrics, version, ...opened, onFatal }
 }
 

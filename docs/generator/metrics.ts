@@ -15,6 +15,11 @@ const SECTIONS: readonly (readonly [title: string, prefixes: readonly string[]])
     [
       'sluice_http',
       'sluice_attached',
+      'sluice_calls',
+      'sluice_fleet_calls',
+      'sluice_project',
+      'sluice_refusals',
+      'sluice_cost',
       'sluice_waiting_calls',
       'sluice_websockets',
       'sluice_request',
@@ -23,8 +28,9 @@ const SECTIONS: readonly (readonly [title: string, prefixes: readonly string[]])
       'sluice_tokens',
     ],
   ],
-  ['Durable jobs and webhooks', ['sluice_jobs', 'sluice_waiting_jobs', 'sluice_webhooks']],
-  ['Workers', ['sluice_pool', 'sluice_worker', 'sluice_queue', 'sluice_attempt', 'sluice_sandbox']],
+  ['Durable jobs and webhooks', ['sluice_jobs', 'sluice_waiting_jobs', 'sluice_webhooks', 'sluice_dead_letters']],
+  ['Scaling', ['sluice_workers_wanted', 'sluice_server_replicas_wanted', 'sluice_queue_empty']],
+  ['Workers', ['sluice_pool', 'sluice_worker', 'sluice_queue', 'sluice_attempt', 'sluice_sandbox', 'sluice_server']],
   ['Process and configuration', ['sluice_']],
 ]
 

@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import type { Server } from 'node:http'
 import { createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { PoolName } from '#schemas/job.ts'
+import type { PoolName } from '#schemas/job.ts'
 import { Budgets, budgetsIn } from '#shared/capacity/budgets.ts'
 import { ByteBudget, openDiskFloor, StoredQuota } from '#shared/capacity/byte-budgets.ts'
 import { type AdmittingJobs, admitJob, SubmitQueue } from '#shared/capacity/capacity.ts'
@@ -29,6 +29,7 @@ import { ApiKeys } from './callers/keys.ts'
 import type { IngressContext } from './calls/call.ts'
 import { JOB_ENDPOINTS } from './endpoints/endpoints.ts'
 import { endpointOf } from './endpoints/extension.ts'
+import { showGauges } from './gauges.ts'
 import { Cors, closeServer, listen, SERVER_BOUNDS } from './http/server.ts'
 import { openPages } from './pages/pages.ts'
 import type { SocketBounds } from './ws/frames.ts'
@@ -97,8 +98,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   ).catch((error: unknown) => {
     throw portError(error, config)
   })
-  showJobs(ports, jobs)
-  const forgetModels = gaugeWaiting(ports, jobs)
+  showGauges(ports, jobs)
   return {
     name: 'ingress',
     port,
@@ -111,7 +111,6 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await Promise.all([drained, batches?.drain?.(signal)])
     },
     async close() {
-      forgetModels()
       await sockets.close()
       await closeServer(server, AbortSignal.abort())
       await batches?.close()
@@ -177,6 +176,7 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
     startTimeoutMs: config.startTimeoutMs,
     jobsMax: config.jobsMax,
     observer: {
+      onWorkerLost: (pool) => metrics.workersLost.inc({ pool }),
       onRetry: (job: AttachedJob, reason) => metrics.retries.inc({ pool: job.envelope.pool, reason }),
       onEnd: (job, outcome, error) => metrics.jobs.inc({ pool: job.envelope.pool, outcome, code: error?.code ?? '' }),
     },
@@ -190,34 +190,6 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
 function healthOf(ports: Ports, problems: () => string[]): Health {
   const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined
   return { problems, preparing: () => preparingOf(ports), metrics }
-}
-
-function showJobs({ metrics }: Ports, jobs: AttachedJobs): void {
-  for (const pool of PoolName.options) {
-    for (const state of ['queued', 'running'] as const) {
-      const count = () => jobs.count(pool, state)
-      metrics.gauge('sluice_attached_jobs', { pool, state }, count)
-    }
-  }
-}
-
-/**
- * Registers a gauge of waiting calls for each model. Models that are added later get a gauge, too.
- *
- * @returns A function that ends the subscription to the model catalogue
- */
-function gaugeWaiting({ models, metrics }: Ports, jobs: AttachedJobs): () => void {
-  const shown = new Set<string>()
-  const show = () => {
-    for (const { id, pool } of models.models) {
-      if (shown.has(id)) continue
-      shown.add(id)
-      const count = () => (models.find(id) ? jobs.waitingOf(pool, id) : undefined)
-      metrics.gauge('sluice_waiting_calls', { pool, model: id }, count)
-    }
-  }
-  show()
-  return models.onChange(show)
 }
 
 /**
@@ -350,7 +322,11 @@ async function drain(
   jobs.isDraining = true
   sockets.announceDrain()
   while ((jobs.size > 0 || sockets.isBusy) && !signal.aborted) await sleep(DRAIN_POLL_MS)
-  jobs.failAll(new ServiceError('overloaded', 'The server shut down before the answer was ready.').toBody())
+  jobs.failAll(
+    new ServiceError('overloaded', 'The server shut down before the answer was ready.', {
+      reason: 'draining',
+    }).toBody(),
+  )
   await sockets.close()
   await closeServer(server, signal.aborted ? AbortSignal.timeout(1_000) : signal)
 }

@@ -14,6 +14,7 @@
 import { setTimeout } from 'node:timers/promises'
 import { ConfigError } from '#shared/config/config.ts'
 import { Sweeps } from '#shared/jobs/durable/sweeps/sweeps.ts'
+import type { Work } from '#shared/jobs/fleet-work.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import { untilAligned } from '#shared/lib/aligned-interval.ts'
 import { newId } from '#shared/lib/id.ts'
@@ -53,10 +54,11 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const keys = await ports.openKeys()
   // The secret is created here, so that the start fails if the key store is not writable.
   await keys.webhookRoot()
-  const presence = await openPresence(ports, boot)
+  let sweeps: Sweeps | undefined
+  const presence = await openPresence(ports, boot, () => sweeps?.waiting ?? [])
   const callMsMax = config.requestTimeoutMs
   const requestLog = { keepMs: config.requestLogMs, rowsMax: config.requestLogRowsMax }
-  const sweeps = new Sweeps({ store, broker, blobs, log, metrics, models, presence, boot, callMsMax, requestLog })
+  sweeps = new Sweeps({ store, broker, blobs, log, metrics, models, presence, boot, callMsMax, requestLog })
   const policy = { allowPrivate: config.webhookAllowPrivate }
   const sender = new WebhookSender({ store, log, metrics, version, keysOf: signingKeys(keys, shared), policy })
   const history = new HistoryRecorder({ store: store.history, log })
@@ -87,14 +89,19 @@ function warnOfShared(log: Log, { from }: SharedKey): void {
   log.warn({ from, advice }, 'shared webhook secret in use: its holders can forge messages to every project')
 }
 
-async function openPresence({ broker, config, log, version }: Ports, boot: string): Promise<Presence> {
+async function openPresence(
+  { broker, config, log, version }: Ports,
+  boot: string,
+  work: () => readonly Work[],
+): Promise<Presence> {
   const none = () => 0
-  const self = { boot, role: 'scheduler', version, slots: none, running: none, isDraining: () => false } as const
+  const own = { slots: none, running: none, isDraining: () => false, work }
+  const self = { boot, role: 'scheduler', version, ...own } as const
   return await Presence.open({ broker, log, self, listener: {}, lostMs: config.workerLostMs })
 }
 
 function openLoops(
-  { broker, config, log, models }: Ports,
+  { broker, config, log, metrics, models }: Ports,
   store: StoreView,
   sweeps: Sweeps,
   sender: WebhookSender,
@@ -122,7 +129,7 @@ function openLoops(
       ...resting,
       name: 'usage',
       intervalMs: SECOND_MS,
-      run: () => enterEnded(store.usage, models, { isLogged: config.isRequestLogOn, history }),
+      run: () => enterEnded(store.usage, models, { isLogged: config.isRequestLogOn, history, metrics }),
     }),
     ...(alert ? [new Loop({ ...common, name: 'budgets', intervalMs: BUDGETS_MS, run: alert })] : []),
     new Loop({ ...common, name: 'backlog', intervalMs: BACKLOG_MS, run: () => sweeps.readBacklog() }),

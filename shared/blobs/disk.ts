@@ -105,7 +105,12 @@ function withoutRoom(error: unknown): unknown {
   const { code } = error as NodeJS.ErrnoException
   if (code !== 'ENOSPC' && code !== 'EDQUOT') return error
   const message = 'The disk of the service is full.'
-  return new ServiceError('overloaded', message, { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true })
+  return new ServiceError('overloaded', message, {
+    cause: error,
+    retryAfterMs: FULL_RETRY_MS,
+    isUndone: true,
+    reason: 'disk_full',
+  })
 }
 
 /** Yields old files of a directory in chunks, because the directory may have very many. */

@@ -418,7 +418,7 @@ function unavailable(error: unknown): ServiceError {
   const { name, message } = error as S3Error
   const found = CLASSES.find(({ names }) => names.test(name) || names.test(message)) ?? UNREACHABLE
   const cause = new S3UnavailableError(found, error)
-  const more = { cause, retryAfterMs: RETRY_AFTER_MS, isUndone: true, isInfrastructure: true }
+  const more = { cause, retryAfterMs: RETRY_AFTER_MS, isUndone: true, isInfrastructure: true, reason: 'blobs' } as const
   return new ServiceError('overloaded', 'The store of large bodies and files does not answer.', more)
 }
 

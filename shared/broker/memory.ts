@@ -116,7 +116,8 @@ class MemoryBroker implements Broker {
   }
 
   #refuseWhenClosed(): void {
-    if (this.#isClosed) throw new ServiceError('overloaded', 'The server is shutting down: the broker is closed.')
+    if (this.#isClosed)
+      throw new ServiceError('overloaded', 'The server is shutting down: the broker is closed.', { reason: 'draining' })
   }
 }
 
@@ -188,7 +189,10 @@ class MemoryQueue {
 
   put(bytes: number, content: QueuedRecord['content']): void {
     if (this.#bytes + bytes > QUEUE_BYTES_MAX) {
-      throw new ServiceError('overloaded', 'The queue is full. Try again later.', { retryAfterMs: 5_000 })
+      throw new ServiceError('overloaded', 'The queue is full. Try again later.', {
+        retryAfterMs: 5_000,
+        reason: 'queue_full',
+      })
     }
     this.#bytes += bytes
     this.#waiting.push({ bytes, content, offset: this.#nextOffset++, deliveryCount: 0 })

@@ -229,7 +229,7 @@ function refusal(waitMs: number, afterMs: number, mostMs?: number): ServiceError
   const retryAfterMs = retryAfterOf(afterMs, mostMs)
   const [wait, back] = [Math.round(waitMs / 1_000), Math.ceil(retryAfterMs / 1_000)]
   const message = `The queue is full: a call would wait about ${wait} s. Try again in ${back} s, or ${AS_JOB}.`
-  return new ServiceError('overloaded', message, { retryAfterMs })
+  return new ServiceError('overloaded', message, { retryAfterMs, reason: 'queue_full' })
 }
 
 function retryAfterOf(ms: number, mostMs = RETRY_AFTER_MS_MAX): number {

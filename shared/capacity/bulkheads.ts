@@ -232,6 +232,13 @@ export class ModelBulkheads {
     return [...this.#bulkheads.values()].filter((bulkhead) => bulkhead !== without && bulkhead.held > 0)
   }
 
+  /** Number of jobs in progress by model. */
+  get running(): ReadonlyMap<string, number> {
+    const running = new Map<string, number>()
+    for (const { model, held } of this.#holders()) running.set(model, (running.get(model) ?? 0) + held)
+    return running
+  }
+
   hasModel(model: string): boolean {
     return this.#models?.has(model) !== false
   }

@@ -97,7 +97,7 @@ export class ByteBudget {
 
 function refusal(whose: string): ServiceError {
   const message = `The memory for request bodies${whose} is used up. Try again shortly.`
-  return new ServiceError('overloaded', message, { retryAfterMs: MEMORY_RETRY_AFTER_MS })
+  return new ServiceError('overloaded', message, { retryAfterMs: MEMORY_RETRY_AFTER_MS, reason: 'memory' })
 }
 
 /**
@@ -153,7 +153,11 @@ async function spaceOf(directory: string): Promise<DiskSpace> {
 
 function diskFull({ free }: DiskSpace, min: number): ServiceError {
   const message = `The disk of the service has ${mebibytes(free)} free, and nothing new is stored below ${mebibytes(min)} (DISK_FREE_BYTES_MIN). Only the operator of this service can free space.`
-  return new ServiceError('overloaded', message, { retryAfterMs: DISK_RETRY_AFTER_MS, isUndone: true })
+  return new ServiceError('overloaded', message, {
+    retryAfterMs: DISK_RETRY_AFTER_MS,
+    isUndone: true,
+    reason: 'disk_full',
+  })
 }
 
 function mebibytes(bytes: number): string {

@@ -289,7 +289,11 @@ export class Pauses {
     const pause = this.of(work)
     if (!pause) return
     const message = `${sentenceOf(pause)} Try again later.`
-    throw new ServiceError('overloaded', message, { retryAfterMs: PAUSED_RETRY_AFTER_MS, isUndone: true })
+    throw new ServiceError('overloaded', message, {
+      retryAfterMs: PAUSED_RETRY_AFTER_MS,
+      isUndone: true,
+      reason: 'paused',
+    })
   }
 
   /** Starts or ends a pause for all processes. @param send Publishes the record to every process @throws ServiceError `overloaded` */

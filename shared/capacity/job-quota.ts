@@ -163,7 +163,7 @@ export class JobQuota {
   async #ready(place: PendingCreate): Promise<void> {
     if (!this.#store.isReachable) {
       const message = 'The job store cannot be reached now.'
-      throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true })
+      throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true, reason: 'store' })
     }
     await this.#count()
     // An outdated count alone never refuses a job. If it shows a full quota, then the job waits for the count in
@@ -297,7 +297,7 @@ function limitError({ count, own, total, most, what }: Bound, isScheduled: boole
   }
   if (total >= most) {
     const many = isScheduled ? 'Too many jobs are scheduled.' : 'Too many jobs are in progress.'
-    throw new ServiceError('overloaded', `${many} Try again later.`, refusal)
+    throw new ServiceError('overloaded', `${many} Try again later.`, { ...refusal, reason: 'jobs_full' })
   }
   if (own !== undefined || count < most - total) return
   const message = `This project has ${count} ${what}; the remaining capacity is reserved for other projects. Try again later.`

@@ -25,6 +25,7 @@ interface PeerCapacity {
   readonly openCircuits?: Capacity['open_circuits']
   readonly promptTokens?: Capacity['prompt_tokens']
   readonly preparing?: Capacity['preparing']
+  readonly work?: Capacity['work']
 }
 
 export interface Peer {
@@ -104,6 +105,19 @@ export class Peers {
     return this.workers(pool).filter(isOne)
   }
 
+  /** Maximum concurrent jobs of a model on all workers of the pool. */
+  slotsOf(pool: PoolName, model: string): number {
+    let sum = 0
+    for (const { role, isSuspected, draining, slots, capacity } of this.peers.values()) {
+      if (role !== pool || isSuspected || draining || capacity?.models?.has(model) === false) continue
+      let limit: number | undefined
+      for (const [work, permits] of capacity?.concurrencyLimits ?? [])
+        if (work.slice(work.indexOf(' ') + 1) === model) limit = Math.max(limit ?? 0, permits)
+      sum += Math.min(slots, limit ?? slots)
+    }
+    return sum
+  }
+
   /** Progress of the worker that will be ready first. Undefined if a worker with the model is ready, or none has the model. */
   preparing(pool: PoolName, model: string): Preparing | undefined {
     let first: Preparing | undefined
@@ -140,6 +154,7 @@ export class Peers {
       open_circuits,
       prompt_tokens,
       preparing,
+      work,
     }: Capacity,
   ): Peer | undefined {
     const peer = this.peers.get(boot)
@@ -156,6 +171,7 @@ export class Peers {
         openCircuits: open_circuits,
         promptTokens: prompt_tokens,
         preparing,
+        work,
       },
     }
     return peer

@@ -24,6 +24,7 @@ import type { Broker, ChannelRecord, Receiver } from '#shared/broker/broker.ts'
 import type { Capacity } from '#shared/capacity/bulkheads.ts'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
+import { type Work, workOnly } from './fleet-work.ts'
 import {
   HEARTBEAT_MS,
   heartbeatIntervalOf,
@@ -69,6 +70,8 @@ export interface Self {
   isDraining(): boolean
   /** Returns the capacity of a worker. Undefined if there is nothing to publish. Only workers have this method. */
   capacity?(): Capacity | undefined
+  /** Returns the waiting and running work of a process that runs no jobs (`fleet-work.ts`). */
+  work?(): readonly Work[]
 }
 
 export interface PresenceListener {
@@ -99,6 +102,7 @@ export class Presence extends Peers {
   #blockedAtMs = 0
   #heartbeats = 0
   #interval = 1
+  #hadWork = false
   #unitsSinceHeartbeat = 0
   #idle = 0
   #capacitySentMs = 0
@@ -203,6 +207,7 @@ export class Presence extends Peers {
     this.#sendHeartbeat()
     if (this.#heartbeats++ % HEARTBEATS_PER_CAPACITY !== 0) return
     this.#sendCapacity()
+    this.#sendWork()
     this.#sendInterval()
   }
 
@@ -233,6 +238,13 @@ export class Presence extends Peers {
     this.#isIntroducing = false
     const capacity = this.#self.capacity?.()
     if (capacity) this.send({ type: 'capacity', boot: this.#self.boot, ...capacity })
+  }
+
+  /** Sends nothing while there is no work, after one record without work. */
+  #sendWork(): void {
+    const work = this.#self.work?.() ?? []
+    if (work.length > 0 || this.#hadWork) this.send({ type: 'capacity', boot: this.#self.boot, ...workOnly(work) })
+    this.#hadWork = work.length > 0
   }
 
   #onRecord(received: ChannelRecord): void {

@@ -1,4 +1,4 @@
-import { ERRORS, type ErrorBody, type ErrorCode } from '#schemas/error.ts'
+import { ERRORS, type ErrorBody, type ErrorCode, type RefusalReason } from '#schemas/error.ts'
 
 /**
  * The only error class of the service. Code compares the `code`, never the class or the message. Callers receive the message, so details for
@@ -14,6 +14,8 @@ export class ServiceError extends Error {
    * True if the service's own store failed. The job is not at fault, so the attempt is repeated without being counted.
    */
   readonly isInfrastructure: boolean
+  /** Reason of a refusal, for metrics and logs. Never sent to the caller. */
+  readonly reason: RefusalReason | undefined
 
   constructor(
     code: ErrorCode,
@@ -24,6 +26,7 @@ export class ServiceError extends Error {
       retryAfterMs?: number
       isUndone?: boolean
       isInfrastructure?: boolean
+      reason?: RefusalReason | undefined
     } = {},
   ) {
     super(message, { cause: options.cause })
@@ -33,6 +36,7 @@ export class ServiceError extends Error {
     this.retryAfterMs = options.retryAfterMs
     this.isUndone = options.isUndone ?? false
     this.isInfrastructure = options.isInfrastructure ?? false
+    this.reason = options.reason
   }
 
   get status(): number {
@@ -45,6 +49,7 @@ export class ServiceError extends Error {
       message: this.message,
       param: this.param,
       ...(this.retryAfterMs === undefined ? {} : { retry_after_ms: Math.ceil(this.retryAfterMs) }),
+      ...(this.reason && { reason: this.reason }),
     }
   }
 
@@ -52,6 +57,7 @@ export class ServiceError extends Error {
     return new ServiceError(body.code, body.message, {
       param: body.param,
       ...(body.retry_after_ms === undefined ? {} : { retryAfterMs: body.retry_after_ms }),
+      ...(body.reason !== undefined && { reason: body.reason as RefusalReason }),
     })
   }
 

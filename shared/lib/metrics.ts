@@ -1,19 +1,26 @@
-import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
-import { atAlignedInterval } from './aligned-interval.ts'
-
-/**
- * Resolution in ms of the event-loop measurement, which wakes the process at this interval while the process is busy.
+/*
+ * Prometheus metrics of this process.
+ *
+ * The problem: labels such as `project` and `model` may have thousands of values. A scrape must still be small, and must not block the event loop.
+ *
+ * How it works: a counter has at most 200 label sets, a histogram 40. Later sets are counted with `other` as the project, model and server. A gauge
+ * exports its 200 largest rows, and the sum of the rest under `other` (the maximum for a duration or a timestamp). The text is written in pieces,
+ * with an event-loop yield in between.
  */
-const PRECISION_MS = 10
-const SAMPLE_INTERVAL_MS = 1_000
 
-/** Active time in ms per interval from which the event loop counts as busy. */
-const BUSY_MS = 50
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { LOOP_DELAYS, LoopDelay } from './loop-delay.ts'
 
-const IDLE_LOOKS = 5
+/** Maximum number of label sets per metric. A histogram has 20 lines per set. */
+const SETS_MAX = { counter: 200, histogram: 40, rows: 200 }
+/** Labels whose values are replaced by {@link OTHER} in label sets beyond the maximum. */
+const UNBOUNDED_LABELS = ['project', 'model', 'server', 'resource']
+const OTHER = 'other'
+/** Maximum time between event-loop yields while the metrics are written, in ms. */
+const WRITE_MS_MAX = 10
 const NANOS = 1e9
-const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as const
+const OPEN_METRICS = 'application/openmetrics-text'
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
@@ -27,6 +34,34 @@ const NEVER_MS = 2 ** 31 - 1
 export const GAUGES = {
   sluice_attached_jobs: gauge('Calls in this ingress, by state (`queued`, `running`)', 'pool', 'state'),
   sluice_waiting_calls: gauge('Calls in this ingress that wait for a slot of their model', 'pool', 'model'),
+  sluice_calls_oldest_seconds: gauge('Age of the oldest call in this ingress that has not started', 'pool', 'model'),
+  sluice_project_calls: gauge('Calls in this ingress, by project and state (`queued`, `running`)', 'project', 'state'),
+  sluice_project_oldest_seconds: gauge(
+    'Age of the oldest call of the project in this ingress that has not started',
+    'project',
+  ),
+  sluice_fleet_calls: gauge(
+    'Calls of all ingresses, by state (`queued`, `running`). Each ingress reports the whole fleet: aggregate with max',
+    'pool',
+    'state',
+  ),
+  sluice_queue_empty_seconds: gauge(
+    'Estimated time until all waiting calls and durable jobs of the pool have started, at the measured rate. Missing if no worker runs',
+    'pool',
+  ),
+  sluice_workers_wanted: gauge(
+    'Number of workers that the pool needs, for an autoscaler. Each ingress reports the whole fleet: aggregate with max',
+    'pool',
+  ),
+  sluice_server_replicas_wanted: gauge(
+    'Number of upstream servers that the model needs, for an autoscaler. Each ingress reports the whole fleet: aggregate with max',
+    'model',
+  ),
+  sluice_workers: gauge(
+    'Workers of the pool, by state (`alive`, `suspected`, `draining`). Each ingress reports the whole fleet: aggregate with max',
+    'pool',
+    'state',
+  ),
   sluice_websockets: gauge('Open WebSocket connections'),
   sluice_request_body_bytes: gauge('Memory used by request bodies and messages until they are stored'),
   sluice_request_body_bytes_max: gauge(
@@ -45,6 +80,12 @@ export const GAUGES = {
     'model',
     'priority',
   ),
+  sluice_jobs_unpublished: gauge(
+    'Queued durable jobs of the pool that have neither a record in the queue nor a worker that claims them. Published again within 30 s',
+    'pool',
+  ),
+  sluice_webhooks_pending: gauge('Webhook messages that are not delivered yet. Each scheduler reports all messages'),
+  sluice_webhooks_oldest_seconds: gauge('Age of the oldest webhook message that is not delivered yet'),
   sluice_pool_running: gauge('Attempts in progress on this worker', 'pool'),
   sluice_pool_slots: gauge('Slots of this worker: its maximum number of concurrent attempts', 'pool'),
   sluice_worker_parked_calls: gauge(
@@ -57,6 +98,26 @@ export const GAUGES = {
   ),
   sluice_queue_unacked_records: gauge('Records in the queue of the pool that no worker has acknowledged', 'pool'),
   sluice_sandbox_interpreters: gauge('Sandbox interpreters of this worker, by state (`idle`, `busy`)', 'state'),
+  sluice_server_circuit_open: gauge(
+    '1 while the circuit breaker of the server rejects calls of this worker (`server`: index in `base_urls`)',
+    'model',
+    'server',
+  ),
+  sluice_server_concurrency_limit: gauge(
+    'Concurrent calls that this worker may send to the server: its part of the limit that was found or configured',
+    'model',
+    'server',
+  ),
+  sluice_server_running: gauge(
+    'Calls of this worker at the server. Near the limit, the server is saturated',
+    'model',
+    'server',
+  ),
+  sluice_dependency_up: gauge(
+    '1 if the dependency (`kafka`, `postgres`, `s3`) answered this process within 2 s, else 0',
+    'dependency',
+  ),
+  sluice_dependency_latency_seconds: gauge('Time of the last check of the dependency', 'dependency'),
   sluice_prepared_ratio: gauge('Progress of a download or build, from 0 to 1', 'resource'),
   sluice_model_config_invalid: gauge(
     '1 while the changed models file is invalid, so that the previous version stays in use',
@@ -73,10 +134,13 @@ function gauge<const Label extends string>(
 }
 
 type ReadValue = () => Promise<number | undefined> | number | undefined
+type LabelsOf<Name extends GaugeName> = Readonly<Record<(typeof GAUGES)[Name]['labels'][number], string>>
+type Row<Labels = Readonly<Record<string, string>>> = readonly [labels: Labels, value: number]
+type ReadRows<Labels = Readonly<Record<string, string>>> = () => Promise<Iterable<Row<Labels>>> | Iterable<Row<Labels>>
 
 export class Metrics {
   readonly registry = new Registry()
-  readonly #reads = new Map<string, { labels: Record<string, string>; read: ReadValue }[]>()
+  readonly #reads = new Map<string, ReadRows[]>()
 
   readonly requests = this.#counter(
     'sluice_http_requests_total',
@@ -90,13 +154,44 @@ export class Metrics {
   )
   readonly queueSeconds = this.#histogram(
     'sluice_job_queue_seconds',
-    ['pool'],
+    ['pool', 'model'],
     'Time from acceptance to the first start of a call. Grows first if there are too few workers',
   )
   readonly firstOutputSeconds = this.#histogram(
     'sluice_job_first_output_seconds',
     ['pool', 'model'],
     'Time from acceptance to the first output (time to first token)',
+  )
+  readonly outputTokenSeconds = this.#histogram(
+    'sluice_job_output_token_seconds',
+    ['pool', 'model'],
+    'Time per output token of a completed call, from its first output to its end',
+  )
+  readonly refusals = this.#counter(
+    'sluice_refusals_total',
+    ['reason'],
+    'Calls that were refused or failed for lack of capacity, by reason ([reasons](../operate/monitoring.md#reasons-of-a-refusal))',
+  )
+  readonly projectRequests = this.#counter(
+    'sluice_project_requests_total',
+    ['project', 'outcome'],
+    'Calls of a project, by outcome (`ok`, `client_error`, `refused`, `failed`, `aborted`)',
+  )
+  readonly projectTokens = this.#counter(
+    'sluice_project_tokens_total',
+    ['project', 'direction'],
+    'Tokens of calls of a project, by direction (`input`, `output`)',
+  )
+  readonly cost = this.#counter('sluice_cost_usd_total', ['model', 'project'], 'Cost of calls in US dollars')
+  readonly workersLost = this.#counter(
+    'sluice_workers_lost_total',
+    ['pool'],
+    'Workers that stopped without notice. Each ingress counts all of them: aggregate with max',
+  )
+  readonly deadLetters = this.#counter(
+    'sluice_dead_letters_total',
+    ['pool'],
+    'Records that this worker could not read, and stored as dead letters',
   )
   readonly jobs = this.#counter('sluice_jobs_total', ['pool', 'outcome', 'code'], 'Calls by outcome and error code')
   readonly retries = this.#counter('sluice_job_retries_total', ['pool', 'reason'], 'Retries, by reason')
@@ -113,7 +208,7 @@ export class Metrics {
   readonly tokens = this.#counter(
     'sluice_tokens_total',
     ['model', 'direction'],
-    'Tokens, by direction (`input`, `output`)',
+    'Tokens, by direction (`input`, `cached_input`, `output`). Cached tokens are a part of the input',
   )
   readonly promptTokens = this.#counter(
     'sluice_server_prompt_tokens_total',
@@ -162,32 +257,84 @@ export class Metrics {
   }
 
   /** Registers a value that is read at each scrape. @param read May be asynchronous. If it returns undefined, then the sample is omitted */
-  gauge<Name extends GaugeName>(
-    name: Name,
-    labels: Readonly<Record<(typeof GAUGES)[Name]['labels'][number], string>>,
-    read: ReadValue,
-  ): void {
-    this.#gauge(name, GAUGES[name].help, labels, read)
+  gauge<Name extends GaugeName>(name: Name, labels: LabelsOf<Name>, read: ReadValue): void {
+    this.#gauge(name, labels, read)
   }
 
-  #gauge(name: string, help: string, labels: Readonly<Record<string, string>>, read: ReadValue): void {
+  /** Registers values that are read at each scrape, each with its labels. Rows beyond the maximum are combined under `other`. */
+  rows<Name extends GaugeName>(name: Name, read: ReadRows<LabelsOf<Name>>): void {
+    this.#rows(name, GAUGES[name].help, GAUGES[name].labels, read as ReadRows)
+  }
+
+  /** Counts tokens and cost of a call or job that has ended. */
+  addUsage(entry: {
+    readonly project: string
+    readonly model: string
+    readonly inputTokens: number
+    readonly cachedInputTokens: number
+    readonly outputTokens: number
+    readonly costNanos: number
+  }): void {
+    const { project, model, inputTokens, cachedInputTokens, outputTokens, costNanos } = entry
+    if (inputTokens + outputTokens > 0) {
+      this.tokens.inc({ model, direction: 'input' }, inputTokens)
+      this.tokens.inc({ model, direction: 'cached_input' }, cachedInputTokens)
+      this.tokens.inc({ model, direction: 'output' }, outputTokens)
+      this.projectTokens.inc({ project, direction: 'input' }, inputTokens)
+      this.projectTokens.inc({ project, direction: 'output' }, outputTokens)
+    }
+    if (costNanos > 0) this.cost.inc({ project, model }, costNanos / NANOS)
+  }
+
+  /**
+   * Returns the text of a scrape, with yields to the event loop.
+   *
+   * @param accept The request's `Accept`. OpenMetrics, which has exemplars, is returned if the header contains it.
+   */
+  async text(accept = ''): Promise<{ readonly type: string; readonly text: string }> {
+    const isOpen = accept.includes(OPEN_METRICS)
+    const writer = isOpen ? openRegistry() : (this.registry as unknown as Writer)
+    const parts: string[] = []
+    let writtenAt = performance.now()
+    for (const metric of this.registry.getMetricsAsArray() as unknown as Readable[]) {
+      const one = { get: async () => openNameOf(await (metric.getForPromString?.() ?? metric.get()), isOpen) }
+      parts.push(await writer.getMetricsAsString(one))
+      if (performance.now() - writtenAt < WRITE_MS_MAX) continue
+      await nextTurn()
+      writtenAt = performance.now()
+    }
+    const end = isOpen ? '\n# EOF\n' : '\n'
+    return { type: writer.contentType, text: parts.join('\n') + end }
+  }
+
+  #gauge(name: string, labels: Readonly<Record<string, string>>, read: ReadValue, help = helpOf(name)): void {
+    const rows = async (): Promise<Row[]> => {
+      const value = await read()
+      return value === undefined ? [] : [[labels, value]]
+    }
+    this.#rows(name, help, Object.keys(labels), rows)
+  }
+
+  #rows(name: string, help: string, labelNames: readonly string[], read: ReadRows): void {
     const existing = this.#reads.get(name)
-    if (existing) return void existing.push({ labels, read })
-    const reads = [{ labels, read }]
+    if (existing) return void existing.push(read)
+    const reads = [read]
     this.#reads.set(name, reads)
     const Type = name.endsWith('_total') ? Counter : Gauge
     new Type({
       name,
       help,
-      labelNames: Object.keys(labels),
+      labelNames,
       registers: [this.registry],
       async collect() {
-        const values = await Promise.all(reads.map((each) => each.read()))
+        const found = await Promise.all(reads.map((each) => each()))
+        const rows = boundedRows(
+          found.flatMap((each) => [...each]),
+          isMaximum(name) ? Math.max : (a, b) => a + b,
+        )
         // Without the reset, a value that cannot be read now would repeat its last sample.
         this.reset()
-        for (const [i, { labels }] of reads.entries()) {
-          const value = values[i]
-          if (value === undefined) continue
+        for (const [labels, value] of rows) {
           if (this instanceof Gauge) this.set(labels, value)
           else this.inc(labels, value)
         }
@@ -206,69 +353,118 @@ export class Metrics {
         if (statistic === LOOP_DELAYS[0]) delays = delay.take()
         return delays[statistic]
       }
-      this.#gauge(name, `Delay of the event loop since the last scrape: ${statistic}`, {}, read)
+      this.#gauge(name, {}, read, `Delay of the event loop since the last scrape: ${statistic}`)
     }
   }
 
-  #counter<Label extends string>(name: string, labelNames: readonly Label[], help: string): Counter<Label> {
-    return new Counter({ name, help, labelNames, registers: [this.registry] })
+  #counter<Label extends string>(name: string, labelNames: readonly Label[], help: string): BoundedCounter<Label> {
+    return new BoundedCounter(new Counter({ name, help, labelNames, registers: [this.registry] }))
   }
 
-  #histogram<Label extends string>(name: string, labelNames: readonly Label[], help: string): Histogram<Label> {
-    return new Histogram({ name, help, labelNames, buckets: SECONDS, registers: [this.registry] })
+  #histogram<Label extends string>(name: string, labelNames: readonly Label[], help: string): BoundedHistogram<Label> {
+    // A registry for the older format refuses exemplars at construction, but writes such a histogram without them.
+    const histogram = new Histogram({ name, help, labelNames, buckets: SECONDS, enableExemplars: true, registers: [] })
+    this.registry.registerMetric(histogram)
+    return new BoundedHistogram(histogram)
   }
 }
 
-type Statistic = (typeof LOOP_DELAYS)[number]
+interface Readable {
+  get(): Promise<Sample>
+  getForPromString?(): Promise<Sample>
+}
 
-/**
- * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. In an idle process, the hundred wake-ups per
- * second would be most of its work. A second without a measurement counts with the active time of the loop, which is an upper bound of the delay.
- */
-export class LoopDelay {
-  readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
-  #before = performance.eventLoopUtilization()
-  #measured = 0
-  #longestMs = 0
+interface Sample {
+  readonly name: string
+  readonly type: unknown
+}
 
-  constructor() {
-    atAlignedInterval(SAMPLE_INTERVAL_MS, () => this.#check(), { keepsAlive: false })
+/** Parts of a registry that the types of prom-client lack. */
+interface Writer {
+  readonly contentType: string
+  getMetricsAsString(metric: { get(): Promise<Sample> }): Promise<string>
+}
+
+function openRegistry(): Writer {
+  const registry: Registry<typeof Registry.OPENMETRICS_CONTENT_TYPE> = new Registry()
+  registry.setContentType(Registry.OPENMETRICS_CONTENT_TYPE)
+  return registry as unknown as Writer
+}
+
+/** In OpenMetrics, the suffix `_total` belongs to the sample of a counter and not to its name. */
+function openNameOf(sample: Sample, isOpen: boolean): Sample {
+  return isOpen && sample.type === 'counter' ? { ...sample, name: sample.name.replace(/_total$/, '') } : sample
+}
+
+function helpOf(name: string): string {
+  return GAUGES[name as GaugeName].help
+}
+
+function isMaximum(name: string): boolean {
+  return name.endsWith('_seconds') || name.endsWith('_up') || name.endsWith('_ratio')
+}
+
+/** Returns the largest rows, and the rest combined under `other`. */
+function boundedRows(rows: readonly Row[], combine: (one: number, other: number) => number): readonly Row[] {
+  if (rows.length <= SETS_MAX.rows) return rows
+  const sorted = rows.toSorted(([, one], [, other]) => other - one)
+  const rest = new Map<string, Row>()
+  for (const [labels, value] of sorted.slice(SETS_MAX.rows)) {
+    const combined = withOther(labels)
+    const key = Object.values(combined).join(' ')
+    rest.set(key, [combined, combine(rest.get(key)?.[1] ?? 0, value)])
+  }
+  return [...sorted.slice(0, SETS_MAX.rows), ...rest.values()]
+}
+
+function withOther<Label extends string>(labels: Readonly<Record<Label, string>>): Record<Label, string> {
+  const combined: Record<string, string> = { ...labels }
+  for (const label of UNBOUNDED_LABELS) if (label in combined && combined[label] !== '') combined[label] = OTHER
+  return combined as Record<Label, string>
+}
+
+/** The first label sets of a metric. Each later set is replaced by the one with `other`. */
+class LabelSets<Label extends string> {
+  readonly #known = new Set<string>()
+  readonly #max: number
+
+  constructor(max: number) {
+    this.#max = max
   }
 
-  /** Returns statistics since the last call, in seconds. A statistic without a measurement is missing. */
-  take(): Readonly<Partial<Record<Statistic, number>>> {
-    this.#active()
-    const { count, min, max, mean, stddev } = this.#histogram
-    const percentile = (percent: number) => this.#histogram.percentile(percent) / NANOS
-    const measured = count > 0 && {
-      ...{ min: min / NANOS, mean: mean / NANOS, stddev: stddev / NANOS },
-      ...{ p50: percentile(50), p90: percentile(90), p99: percentile(99) },
-    }
-    const taken = { ...measured, max: Math.max(max / NANOS, this.#longestMs / 1_000) }
-    this.#histogram.reset()
-    this.#longestMs = 0
-    return taken
+  of(labels: Readonly<Record<Label, string>>): Record<Label, string> {
+    const key = Object.values(labels).join('\n')
+    if (this.#known.has(key)) return labels
+    if (this.#known.size >= this.#max) return withOther(labels)
+    this.#known.add(key)
+    return labels
+  }
+}
+
+class BoundedCounter<Label extends string> {
+  readonly #counter: Counter<Label>
+  readonly #sets = new LabelSets<Label>(SETS_MAX.counter)
+
+  constructor(counter: Counter<Label>) {
+    this.#counter = counter
   }
 
-  #check(): void {
-    const before = this.#measured
-    this.#measured = this.#active() >= BUSY_MS ? IDLE_LOOKS : Math.max(0, before - 1)
-    if (before === 0 && this.#measured > 0) this.#histogram.enable()
-    else if (before > 0 && this.#measured === 0) this.#pause()
+  inc(labels: Readonly<Record<Label, string>>, value = 1): void {
+    this.#counter.inc(this.#sets.of(labels), value)
+  }
+}
+
+class BoundedHistogram<Label extends string> {
+  readonly #histogram: Histogram<Label>
+  readonly #sets = new LabelSets<Label>(SETS_MAX.histogram)
+
+  constructor(histogram: Histogram<Label>) {
+    this.#histogram = histogram
   }
 
-  /** Stores the maximum and resets the histogram, which would otherwise count the pause as one long delay. */
-  #pause(): void {
-    this.#histogram.disable()
-    this.#longestMs = Math.max(this.#longestMs, (1_000 * this.#histogram.max) / NANOS)
-    this.#histogram.reset()
-  }
-
-  #active(): number {
-    const now = performance.eventLoopUtilization()
-    const { active } = performance.eventLoopUtilization(now, this.#before)
-    this.#before = now
-    if (this.#measured === 0) this.#longestMs = Math.max(this.#longestMs, active)
-    return active
+  /** @param traceId Trace of the observation, as the exemplar of its bucket in OpenMetrics */
+  observe(labels: Readonly<Record<Label, string>>, value: number, traceId?: string | null): void {
+    const exemplar = traceId ? { exemplarLabels: { trace_id: traceId } } : {}
+    this.#histogram.observe({ labels: this.#sets.of(labels), value, ...exemplar } as never)
   }
 }

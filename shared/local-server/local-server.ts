@@ -126,7 +126,9 @@ export class LocalServer {
 
   /** Stops the server and waits for its end. Running calls fail. A second call has no effect. */
   async close(): Promise<void> {
-    this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
+    this.#closing.abort(
+      new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000, reason: 'draining' }),
+    )
     clearInterval(this.#idleTimer)
     await this.#starting?.catch(() => {})
     await this.#running?.stop()

@@ -51,6 +51,8 @@ export class Preparations {
   }
 
   stop(): void {
-    this.#stop.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
+    this.#stop.abort(
+      new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000, reason: 'draining' }),
+    )
   }
 }

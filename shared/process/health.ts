@@ -1,5 +1,9 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Blobs } from '#shared/blobs/blobs.ts'
+import type { Broker } from '#shared/broker/broker.ts'
+import type { Config } from '#shared/config/config.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
+import type { StoreView } from '#shared/store/store.ts'
 
 export interface Health {
   /** Returns the reasons why the process should receive no work now. Empty if the process is ready. */
@@ -19,7 +23,7 @@ export function answerHealth(health: Health, req: IncomingMessage, res: ServerRe
   const path = req.url?.split('?')[0]
   if (path === '/healthz' || path === '/health') sendJson(res, 200, { status: 'ok' })
   else if (path === '/readyz') sendReady(health, res)
-  else if (path === '/metrics' && health.metrics) void sendMetrics(health.metrics, res)
+  else if (path === '/metrics' && health.metrics) void sendMetrics(health.metrics, req, res)
   else return false
   return true
 }
@@ -32,10 +36,10 @@ function sendReady(health: Health, res: ServerResponse): void {
   else sendJson(res, 503, { status: 'not ready', problems, ...more })
 }
 
-async function sendMetrics(metrics: Metrics, res: ServerResponse): Promise<void> {
+async function sendMetrics(metrics: Metrics, { headers }: IncomingMessage, res: ServerResponse): Promise<void> {
   try {
-    const text = await metrics.registry.metrics()
-    res.writeHead(200, { 'content-type': metrics.registry.contentType })
+    const { type, text } = await metrics.text(headers.accept)
+    res.writeHead(200, { 'content-type': type })
     res.end(text)
   } catch (error) {
     // A gauge that throws must not end the process. Prometheus reports the scrape as failed.
@@ -46,4 +50,77 @@ async function sendMetrics(metrics: Metrics, res: ServerResponse): Promise<void>
 function sendJson(res: ServerResponse, status: number, body: object): void {
   res.writeHead(status, { 'content-type': 'application/json' })
   res.end(JSON.stringify(body))
+}
+
+const TIMEOUT_MS = 2_000
+/** Lifetime of a result in ms, so that frequent scrapes do not load the dependency. */
+const RESULT_TTL_MS = 10_000
+/** Key that is never stored. The store of blobs answers that the blob is missing. */
+const MISSING_BLOB = 'sluice-check'
+
+interface Dependencies {
+  readonly config: Pick<Config, 'kafka' | 'databaseUrl' | 'blobs'>
+  readonly metrics: Metrics
+  readonly broker: Broker
+  readonly store: StoreView | undefined
+  readonly blobs: Blobs
+}
+
+interface Result {
+  readonly isUp: boolean
+  readonly seconds: number
+}
+
+/** Exports whether Kafka, Postgres and S3 answer this process, and how fast. Each scrape sends one small request to each of them. */
+export function showDependencies({ config, metrics, broker, store, blobs }: Dependencies): void {
+  const checks: [name: string, check: () => Promise<unknown>][] = []
+  if (config.kafka)
+    checks.push([
+      'kafka',
+      async () => {
+        // The read also fails for reasons other than an outage, so only its duration counts.
+        await broker.lag('jobs.inference')
+        if (!broker.isReachable) throw new Error('no broker answers')
+      },
+    ])
+  if (config.databaseUrl !== undefined && store) checks.push(['postgres', () => store.operator.listPauses()])
+  if (config.blobs) checks.push(['s3', () => blobs.size(MISSING_BLOB).catch(ignoreMissing)])
+  const cached = checks.map(([dependency, check]) => [{ dependency }, cachedCheck(check)] as const)
+  const rows = (value: (result: Result) => number) => async () =>
+    await Promise.all(cached.map(async ([labels, check]) => [labels, value(await check())] as const))
+  metrics.rows(
+    'sluice_dependency_up',
+    rows(({ isUp }) => Number(isUp)),
+  )
+  metrics.rows(
+    'sluice_dependency_latency_seconds',
+    rows(({ seconds }) => seconds),
+  )
+}
+
+function ignoreMissing(error: unknown): void {
+  if ((error as { code?: string }).code !== 'not_found') throw error
+}
+
+function cachedCheck(check: () => Promise<unknown>): () => Promise<Result> {
+  let last: { readonly atMs: number; readonly result: Promise<Result> } | undefined
+  return async () => {
+    if (!last || Date.now() - last.atMs > RESULT_TTL_MS) last = { atMs: Date.now(), result: resultOf(check) }
+    return await last.result
+  }
+}
+
+async function resultOf(check: () => Promise<unknown>): Promise<Result> {
+  const startedAt = performance.now()
+  const late = Promise.withResolvers<boolean>()
+  const timer = setTimeout(() => late.resolve(false), TIMEOUT_MS)
+  const isUp = await Promise.race([
+    check().then(
+      () => true,
+      () => false,
+    ),
+    late.promise,
+  ])
+  clearTimeout(timer)
+  return { isUp, seconds: (performance.now() - startedAt) / 1_000 }
 }

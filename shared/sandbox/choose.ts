@@ -123,7 +123,9 @@ export class ChosenSandbox {
   }
 
   async close(): Promise<void> {
-    this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
+    this.#closing.abort(
+      new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000, reason: 'draining' }),
+    )
     clearTimeout(this.#again)
     await this.#choosing?.catch(() => {})
     await this.#sandbox?.close()

@@ -237,6 +237,13 @@ export interface Webhooks {
     history?: readonly DeliveryTry[],
   ): Promise<boolean>
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
+  pendingDeliveries(): Promise<PendingWebhooks>
+}
+
+/** Webhook messages that are neither delivered nor failed. The age of a message begins with the event that it reports. */
+export interface PendingWebhooks {
+  readonly count: number
+  readonly oldest_at_ms: number | null
 }
 
 export type DeliveryOutcome =

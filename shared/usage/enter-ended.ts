@@ -1,4 +1,5 @@
 import { Metered } from '#schemas/usage.ts'
+import type { Metrics } from '#shared/lib/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { EndedJob, UsageLedger } from '#shared/store/records.ts'
 import type { HistoryRecorder } from './history.ts'
@@ -11,6 +12,7 @@ interface EndedOptions {
   /** Whether the request log is kept. Default: true. */
   readonly isLogged?: boolean
   readonly history?: HistoryRecorder
+  readonly metrics?: Pick<Metrics, 'addUsage'>
 }
 
 /**
@@ -21,7 +23,7 @@ interface EndedOptions {
 export async function enterEnded(
   ledger: UsageLedger,
   models: ModelCatalogue,
-  { isLogged = true, history }: EndedOptions = {},
+  { isLogged = true, history, metrics }: EndedOptions = {},
 ): Promise<boolean> {
   const ended = await ledger.listEnded(JOBS_MAX)
   if (ended.length === 0) return false
@@ -32,7 +34,10 @@ export async function enterEnded(
     return { jobId: job.jobId, ...entry, request }
   })
   await ledger.enter(entered)
-  for (const entry of entered) history?.add(entry)
+  for (const entry of entered) {
+    history?.add(entry)
+    metrics?.addUsage(entry)
+  }
   return ended.length === JOBS_MAX
 }
 

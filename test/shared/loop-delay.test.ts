@@ -1,7 +1,8 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { expect, it } from 'vitest'
-import { LoopDelay, Metrics } from '#shared/lib/metrics.ts'
+import { LoopDelay } from '#shared/lib/loop-delay.ts'
+import { Metrics } from '#shared/lib/metrics.ts'
 import { until } from '../support/stack.ts'
 
 function hold(ms: number): void {
@@ -33,7 +34,7 @@ it('the event-loop delay metric reports the full duration of blocks in a busy pr
 /** In a separate process: the test process is never idle. */
 const TWICE = `
   import { setTimeout as sleep } from 'node:timers/promises'
-  import { LoopDelay } from '#shared/lib/metrics.ts'
+  import { LoopDelay } from '#shared/lib/loop-delay.ts'
   const delay = new LoopDelay()
   async function work() {
     for (let times = 0; times < 30; times++) {

@@ -191,6 +191,8 @@ const noBlobs = memoryBlobs()
 const noCounter = { inc: () => {} }
 const noMetrics = {
   gauge: () => {},
+  rows: () => {},
+  addUsage: () => {},
   jobs: noCounter,
   retries: noCounter,
   reaped: noCounter,

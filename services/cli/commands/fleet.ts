@@ -37,8 +37,8 @@ export const pools: Command = {
   help: `Usage: sluice pools [--watch]
 
 Lists the workers, slots and free slots of each pool. Also lists queued calls, queued durable jobs (normal and low priority),
-scheduled jobs, and the age of the oldest queued job. "calls here" counts only the calls of the ingress that responds. All other
-numbers cover the whole fleet. Requires a key with the admin scope.
+scheduled jobs, and the age of the oldest queued job. All numbers cover the whole fleet; those of calls are up to two seconds old.
+Requires a key with the admin scope.
 
 Options:
   --watch  refresh every two seconds until Ctrl-C
@@ -100,7 +100,7 @@ function poolTable(found: readonly PoolView[], columnsMax: number): string {
     const up = draining > 0 ? `${count} (${draining} draining)` : String(count)
     return [id, up, String(slots), String(free), String(calls.queued), ...queued, age, state]
   })
-  const head = ['pool', 'workers', 'slots', 'free', 'calls here', 'jobs', 'low', 'scheduled', 'oldest', 'paused']
+  const head = ['pool', 'workers', 'slots', 'free', 'calls', 'jobs', 'low', 'scheduled', 'oldest', 'paused']
   return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
 }
 

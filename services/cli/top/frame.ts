@@ -308,7 +308,7 @@ function poolTable(pools: readonly PoolView[], nowSeconds: number, columnsMax: n
     const up = draining > 0 ? `${workers} (${draining} draining)` : String(workers)
     return [id, up, `${running}/${slots}`, String(calls.queued), ...queued, age, stateOf(pool)]
   })
-  const head = ['pool', 'workers', 'running', 'calls here', 'jobs', 'low', 'scheduled', 'oldest', '']
+  const head = ['pool', 'workers', 'running', 'calls', 'jobs', 'low', 'scheduled', 'oldest', '']
   return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
 }
 

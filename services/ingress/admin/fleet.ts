@@ -14,6 +14,7 @@ import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { type FleetFacts, fleetFindings, type PoolFacts } from '#shared/doctor/fleet.ts'
 import { listDeadLetters } from '#shared/jobs/dead-letters.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
+import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/records.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { PauseTarget } from '#shared/store/jobs.ts'
@@ -25,10 +26,7 @@ const COUNT_AGE_MS = 1_000
 
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
 
-/**
- * GET /v1/admin/pools: workers, slots, and waiting jobs of each pool. The field `calls` counts only attached calls of
- * this ingress.
- */
+/** GET /v1/admin/pools: workers, slots, and waiting jobs of each pool. The field `calls` counts the attached calls of all ingresses. */
 export async function listPools(context: IngressContext, call: Call): Promise<void> {
   const depth = await depthOf(context)
   const data = await Promise.all(PoolName.options.map((pool) => poolObject(context, pool, depth)))
@@ -55,9 +53,9 @@ async function poolObject(
     draining: workers.filter(({ draining }) => draining).length,
     slots: jobs.presence.slots(pool),
     free: jobs.presence.freeSlots(pool),
-    full_models: fullModels(jobs.presence.peers.values(), pool),
+    full_models: fullModels(jobs.presence, pool),
     running: workers.reduce((total, { running }) => total + running, 0),
-    calls: { queued: jobs.count(pool, 'queued'), running: jobs.count(pool, 'running') },
+    calls: jobs.fleetWork(pool).calls,
     jobs: own ? durableOf(own, sum) : null,
     lag: Object.fromEntries(
       await Promise.all(
@@ -307,7 +305,7 @@ export function isMetricsOfOthers({ url = '', headers, socket }: IncomingMessage
  * moves `/metrics` to another port.
  */
 export async function readMetrics({ metrics }: IngressContext, call: Call): Promise<void> {
-  await call.reply.whole(await metrics.registry.metrics())
+  await call.reply.whole((await metrics.text()).text)
 }
 
 /**
@@ -383,22 +381,16 @@ async function poolFacts(
     free: jobs.presence.freeSlots(pool),
     waiting: Math.max(lag, inStore + jobs.count(pool, 'queued')),
     oldestSeconds: Number.isFinite(oldestMs) ? (Date.now() - oldestMs) / 1_000 : undefined,
-    fullModels: fullModels(jobs.presence.peers.values(), pool),
+    fullModels: fullModels(jobs.presence, pool),
     isNeeded: models.models.some((model) => model.pool === pool),
   }
 }
 
 /** Models of which a worker reports a backlog, with the slots that they have on all workers of the pool. */
-function fullModels(peers: Iterable<Peer>, pool: PoolName): PoolFacts['fullModels'] {
-  const workers = [...peers].filter(({ role, isSuspected }) => role === pool && !isSuspected)
+function fullModels(presence: Presence, pool: PoolName): PoolFacts['fullModels'] {
+  const workers = [...presence.peers.values()].filter(({ role, isSuspected }) => role === pool && !isSuspected)
   const names = new Set(workers.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))
-  const slotsOn = ({ capacity, slots }: Peer, model: string) => {
-    const limits = [...(capacity?.concurrencyLimits ?? [])].filter(
-      ([work]) => work.slice(work.indexOf(' ') + 1) === model,
-    )
-    return limits.length === 0 ? slots : Math.min(slots, Math.max(...limits.map(([, limit]) => limit)))
-  }
-  return [...names].map((model) => ({ model, slots: workers.reduce((sum, one) => sum + slotsOn(one, model), 0) }))
+  return [...names].map((model) => ({ model, slots: presence.slotsOf(pool, model) }))
 }
 
 function openCircuitsOf({ jobs }: IngressContext): FleetFacts['failing'] {

@@ -7,7 +7,7 @@
  * 3. Tokens, budget and a concurrent call of the project are reserved (gates 5 and 6). The job is submitted to
  *    `AttachedJobs`.
  * 4. Output is sent as a stream, as bytes, or as a whole. If the caller disconnects, then the job is cancelled.
- * 5. At the end, the usage replaces the reservation. Tokens are added to limits, metrics and access log as soon as they
+ * 5. At the end, the usage replaces the reservation. Tokens are added to limits and access log as soon as they
  *    are known. The ledger entry is written when the call ends (docs/operate/usage.md).
  *
  * The invariant: a job never outlives its call, and each reservation is settled or released once.
@@ -17,6 +17,7 @@ import { retryMsMaxOf } from '#services/ingress/body/body.ts'
 import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
+import { traceIdOf } from '#shared/usage/request-log.ts'
 import { type EndedCall, entryOf, Meter } from '#shared/usage/usage.ts'
 import {
   type Call,
@@ -103,7 +104,7 @@ async function answerAttached(
     end = 'completed'
   } finally {
     usage.end(reply.isDisconnected ? 'cancelled' : end)
-    recordJob(context, call, job)
+    recordJob(context, call, job, end)
     context.jobs.cancel(job)
   }
 }
@@ -159,18 +160,24 @@ async function takeAll(job: AttachedJob, onEvent: (event: unknown) => void): Pro
   return all
 }
 
-function recordJob(context: IngressContext, { facts }: Call, job: AttachedJob): void {
-  const { created_at_ms, pool, model } = job.envelope
+function recordJob({ metrics }: IngressContext, { facts }: Call, job: AttachedJob, end: EndedCall['end']): void {
+  const { created_at_ms, pool, model, traceparent } = job.envelope
+  const labels = { pool, model }
+  const traceId = traceIdOf(traceparent)
   facts.attempts = job.attempt
   if (job.worker !== undefined) facts.worker = job.worker
   if (job.server !== undefined) facts.server = job.server
   if (job.startedAtMs !== undefined) {
     facts.queue_ms = job.startedAtMs - created_at_ms
-    context.metrics.queueSeconds.observe({ pool }, facts.queue_ms / 1_000)
+    metrics.queueSeconds.observe(labels, facts.queue_ms / 1_000, traceId)
   }
   if (job.firstOutputAtMs !== undefined) {
     facts.first_output_ms = job.firstOutputAtMs - created_at_ms
-    context.metrics.firstOutputSeconds.observe({ pool, model }, facts.first_output_ms / 1_000)
+    metrics.firstOutputSeconds.observe(labels, facts.first_output_ms / 1_000, traceId)
+    const { output_tokens: tokens = 0 } = facts
+    const outputMs = Date.now() - job.firstOutputAtMs
+    if (tokens > 1 && end === 'completed')
+      metrics.outputTokenSeconds.observe(labels, outputMs / 1_000 / (tokens - 1), traceId)
   }
 }
 
@@ -206,6 +213,7 @@ class CallUsage {
     const entry = entryOf(ended, models.priceOf({ pool, model }))
     facts.cached_input_tokens = entry.cachedInputTokens
     facts.cost_nanos = entry.costNanos
+    this.#context.metrics.addUsage(entry)
     const entered = usage?.add(entry) ?? Promise.resolve()
     this.#admission?.settle(entry.costNanos, entered)
   }
@@ -214,12 +222,9 @@ class CallUsage {
     const { input, output } = this.#meter.tokens
     if (this.#isReported || input + output === 0) return
     this.#isReported = true
-    const { metrics } = this.#context
     const { facts } = this.#call
     facts.input_tokens = input
     facts.output_tokens = output
-    metrics.tokens.inc({ model: facts.model ?? '', direction: 'input' }, input)
-    metrics.tokens.inc({ model: facts.model ?? '', direction: 'output' }, output)
     this.#admission?.useTokens(input + output)
   }
 }

@@ -1,4 +1,5 @@
 import type { IncomingHttpHeaders } from 'node:http'
+import { refusalReasonOf } from '#schemas/error.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newRequestId } from '#shared/lib/id.ts'
 import { CANCELLED_STATUS, type RequestRow } from '#shared/store/requests.ts'
@@ -94,6 +95,7 @@ export class CallLog {
     const { facts } = this
     this.#error ??= error
     facts.error_code ??= error.code
+    facts.refusal ??= refusalReasonOf(error)
     if (sentStatus === undefined || facts.status !== undefined || status === sentStatus) return
     facts.status = status
     facts.sent_status = sentStatus
@@ -106,7 +108,11 @@ export class CallLog {
     const status = facts.status ?? sent
     const model = facts.model ?? ''
     metrics.requests.inc({ route, status: String(status), model })
-    if (!isConnection) metrics.requestSeconds.observe({ route, model }, durationMs / 1_000)
+    if (facts.refusal !== undefined) metrics.refusals.inc({ reason: facts.refusal })
+    if (facts.project_id !== undefined && this.#handled)
+      metrics.projectRequests.inc({ project: facts.project_id, outcome: outcomeOf(status, facts.refusal) })
+    if (!isConnection)
+      metrics.requestSeconds.observe({ route, model }, durationMs / 1_000, traceIdOf(headers?.traceparent?.toString()))
     const duration_ms = Math.round(durationMs * 10) / 10
     const line = { request_id, method, path: path.slice(0, PATH_CHARS_MAX), status, duration_ms, ...more, ...facts }
     log.info(line, 'request')
@@ -159,4 +165,11 @@ export class CallLog {
       ...{ queueMs: facts.queue_ms, firstOutputMs: facts.first_output_ms },
     })
   }
+}
+
+function outcomeOf(status: number | string, refusal: string | undefined): string {
+  if (refusal !== undefined) return 'refused'
+  if (typeof status !== 'number') return 'aborted'
+  if (status < 400) return 'ok'
+  return status < 500 ? 'client_error' : 'failed'
 }

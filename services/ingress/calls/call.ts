@@ -135,6 +135,8 @@ export interface CallFacts {
   /** Cost in billionths of a US dollar. */
   cost_nanos?: number
   error_code?: string
+  /** Reason for which the call was refused, or failed for lack of capacity. */
+  refusal?: string | undefined
 }
 
 export type Caller = Pick<Call, 'key' | 'headers'>

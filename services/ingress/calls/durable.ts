@@ -170,7 +170,8 @@ async function sendResult(
   reply.open(prepared.isText ? 'text' : 'json')
   const { job: ended, result } = await jobs.waitForResult(job.tenant, job.id, reply.disconnectedOrDraining)
   throwIfRefused(reply)
-  if (!TERMINAL.has(ended.state)) throw new ServiceError('overloaded', `The server shut down; job ${job.id} continues.`)
+  if (!TERMINAL.has(ended.state))
+    throw new ServiceError('overloaded', `The server shut down; job ${job.id} continues.`, { reason: 'draining' })
   const answer = result ?? (await resultOf(jobs, job.tenant, ended))
   await reply.whole(kept ? kept.formatted(answer, prepared.encode ?? {}) : answer)
 }
@@ -400,6 +401,9 @@ function isOutput(chunk: unknown): boolean {
 function disconnectError(signal: AbortSignal, { id }: DurableJob): ServiceError {
   const refusal = refusalOf(signal)
   return (
-    refusal ?? new ServiceError('overloaded', `The server is shutting down. Job ${id} continues; repeat the request.`)
+    refusal ??
+    new ServiceError('overloaded', `The server is shutting down. Job ${id} continues; repeat the request.`, {
+      reason: 'draining',
+    })
   )
 }

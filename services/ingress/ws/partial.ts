@@ -103,7 +103,9 @@ export class PartialMessage {
   #count(): void {
     const bytes = this.#bytes * HELD_PER_BYTE + (this.#pieces + this.#frames.begun) * PIECE_BYTES
     if (bytes > this.#bytesMax)
-      throw new ServiceError('overloaded', 'The message needs more memory than the maximum per message.')
+      throw new ServiceError('overloaded', 'The message needs more memory than the maximum per message.', {
+        reason: 'memory',
+      })
     this.#held.hold(bytes > FREE_BYTES ? bytes : 0)
   }
 }

@@ -70,7 +70,7 @@ async function runCall(
   const { key } = asking
   requireEndpoint(key, endpoint.path)
   if (context.jobs.isDraining) {
-    throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
+    throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000, reason: 'draining' })
   }
   const isJob = frame.idempotency_key !== undefined
   const end = await enterCall(context, key, isJob, (left) => setLimitHeaders(reply, endpoint.format, left))

@@ -100,9 +100,13 @@ export class Sockets {
 
   #requireCapacity(): void {
     const { jobs } = this.#context
-    if (jobs.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
+    if (jobs.isDraining)
+      throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000, reason: 'draining' })
     if (this.#sessions.size < this.#bounds.connectionsMax) return
-    throw new ServiceError('overloaded', 'Too many WebSockets are open. Try again shortly.', { retryAfterMs: 5_000 })
+    throw new ServiceError('overloaded', 'Too many WebSockets are open. Try again shortly.', {
+      retryAfterMs: 5_000,
+      reason: 'calls_full',
+    })
   }
 
   #open(req: IncomingMessage, socket: Socket, ws: WebSocket, key: Call['key'], findKey: () => Call['key']): void {

@@ -199,7 +199,9 @@ async function readHistory(
       receiver.open().then(() => promise),
     )
     if (isRead) return { hasMore: from > first }
-    throw new ServiceError('overloaded', `The broker did not return its records within ${READ_TIMEOUT_MS / 1_000} s.`)
+    throw new ServiceError('overloaded', `The broker did not return its records within ${READ_TIMEOUT_MS / 1_000} s.`, {
+      reason: 'kafka',
+    })
   } finally {
     await receiver.close()
   }
@@ -213,7 +215,10 @@ async function offsetsWithRetry(client: HistoryClient, topic: string, partition:
       return await client.storedOffsets(topic, partition)
     } catch (cause) {
       if (timeout.aborted || !client.isTransient(cause)) {
-        throw new ServiceError('overloaded', 'The broker did not return the range of its record offsets.', { cause })
+        throw new ServiceError('overloaded', 'The broker did not return the range of its record offsets.', {
+          cause,
+          reason: 'kafka',
+        })
       }
       client.suspect()
       await pause(RETRY_DELAY_MS, timeout)

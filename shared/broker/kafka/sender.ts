@@ -261,7 +261,7 @@ export function refusedRecord(cause: unknown): ServiceError {
 }
 
 export function overloaded(message: string, cause?: unknown): ServiceError {
-  return new ServiceError('overloaded', message, { cause, retryAfterMs: RETRY_AFTER_MS })
+  return new ServiceError('overloaded', message, { cause, retryAfterMs: RETRY_AFTER_MS, reason: 'kafka' })
 }
 
 function refused(error: unknown): ServiceError {

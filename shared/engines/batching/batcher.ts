@@ -74,7 +74,10 @@ export class Batcher {
   }
 
   async close(): Promise<void> {
-    const error = new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 })
+    const error = new ServiceError('overloaded', 'The worker is shutting down.', {
+      retryAfterMs: 1_000,
+      reason: 'draining',
+    })
     for (const job of [...this.#ring]) this.#leave(job, error)
     for (const batch of this.#calls.keys()) for (const job of batch.jobs) this.#leave(job, error)
     clearTimeout(this.#timer)

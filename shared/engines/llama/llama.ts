@@ -90,7 +90,9 @@ class LlamaEngine implements ChatEngine {
   }
 
   async close(): Promise<void> {
-    this.#closing.abort(new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000 }))
+    this.#closing.abort(
+      new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000, reason: 'draining' }),
+    )
     await this.#preparation.settled()
     const runtime = await this.#runtime?.catch(() => undefined)
     this.#runtime = undefined

@@ -150,10 +150,14 @@ function classify(
     return new ServiceError('upstream_refused', `${upstream} refused the call for lack of quota${how}.`, { cause })
   const isAboutRequest = (status === 400 || status === 413 || status === 422) && !isAboutUs(reported)
   if (isAboutRequest) return requestError(upstream, status, reported, errorContext, cause)
-  if (TEMPORARY_STATUSES.has(status)) return new ServiceError('overloaded', `${upstream} is busy${how}.`, wait)
+  if (TEMPORARY_STATUSES.has(status))
+    return new ServiceError('overloaded', `${upstream} is busy${how}.`, { ...wait, reason: 'upstream' })
   if (UNAVAILABLE_STATUSES.has(status)) {
     const words = errorContext.sanitize(reported.message ?? '')
-    return new ServiceError('overloaded', words || `${upstream} is not available${how}.`, wait)
+    return new ServiceError('overloaded', words || `${upstream} is not available${how}.`, {
+      ...wait,
+      reason: 'upstream',
+    })
   }
   if (status >= 500 && status !== NOT_IMPLEMENTED)
     return new ServiceError('upstream_error', `${upstream} failed${how}.`, wait)

@@ -1,6 +1,7 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { Usage } from '#schemas/kinds/generate.ts'
 import type { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
+import type { Metrics } from '#shared/lib/metrics.ts'
 
 const MEMBERS_TTL_MS = 100
 
@@ -28,6 +29,13 @@ export interface PromptTokens {
   readonly server: number
   readonly input: number
   readonly cached: number
+}
+
+/** State of an upstream server for this worker. */
+export interface ServerState {
+  readonly isOpen: boolean
+  readonly permits: number
+  readonly inFlight: number
 }
 
 interface PromptCounter {
@@ -75,6 +83,26 @@ export class UpstreamFleet {
     return [...models].flatMap((model) => this.#partitions.get(model)?.promptTokens ?? [])
   }
 
+  /** Exports the state of each server of each open model. */
+  showIn(metrics: Pick<Metrics, 'rows'>): void {
+    const read = (value: (server: ServerState) => number) => () =>
+      [...this.#partitions].flatMap(([model, { servers }]) =>
+        servers.map((one, server) => [{ model, server: String(server) }, value(one)] as const),
+      )
+    metrics.rows(
+      'sluice_server_circuit_open',
+      read(({ isOpen }) => Number(isOpen)),
+    )
+    metrics.rows(
+      'sluice_server_concurrency_limit',
+      read(({ permits }) => permits),
+    )
+    metrics.rows(
+      'sluice_server_running',
+      read(({ inFlight }) => inFlight),
+    )
+  }
+
   failingModels(models: Iterable<string>): string[] {
     return [...models].filter((model) => this.#partitions.get(model)?.isFailing)
   }
@@ -90,7 +118,7 @@ export class ModelPartition {
   readonly #view: () => FleetView | undefined
   #limits: readonly AdaptiveLimit[] = []
   #onChange = () => {}
-  #isFailing = () => false
+  #breakers: readonly { readonly isOpen: boolean }[] = []
   #members: readonly Member[] = []
   #membersAtMs = Number.NEGATIVE_INFINITY
   readonly #counter: PromptCounter
@@ -120,16 +148,29 @@ export class ModelPartition {
 
   /**
    * @param onChange Called when the number of permits may have increased
-   * @param isFailing Whether every server keeps failing
+   * @param breakers Circuit breakers of the servers
    */
-  use(limits: readonly AdaptiveLimit[], onChange: () => void, isFailing = () => false): void {
+  use(
+    limits: readonly AdaptiveLimit[],
+    onChange: () => void,
+    breakers: readonly { readonly isOpen: boolean }[] = [],
+  ): void {
     this.#limits = limits
     this.#onChange = onChange
-    this.#isFailing = isFailing
+    this.#breakers = breakers
   }
 
+  /** Whether every server keeps failing. */
   get isFailing(): boolean {
-    return this.#isFailing()
+    return this.#breakers.length > 0 && this.#breakers.every(({ isOpen }) => isOpen)
+  }
+
+  get servers(): ServerState[] {
+    return this.#limits.map(({ permits, inFlight }, i) => ({
+      permits,
+      inFlight,
+      isOpen: this.#breakers[i]?.isOpen === true,
+    }))
   }
 
   get workers(): number {

@@ -194,6 +194,7 @@ export class Breaker {
   #open(retryAfterMs: number): ServiceError {
     return new ServiceError('overloaded', `The upstream of model '${this.#model}' keeps failing; calls are paused.`, {
       retryAfterMs: Math.min(retryAfterMs, 60_000),
+      reason: 'upstream',
     })
   }
 

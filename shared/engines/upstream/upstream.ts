@@ -113,8 +113,8 @@ export class Upstream {
     this.#servers = new Servers(servers, () => options.share?.workers ?? 1)
     const limits = this.#servers.all.map(({ limit }) => limit)
     this.#partition = options.share
-    const isFailing = () => this.#servers.all.every(({ breaker }) => breaker.isOpen)
-    this.#partition?.use(limits, () => this.#servers.admitWaiting(), isFailing)
+    const breakers = this.#servers.all.map(({ breaker }) => breaker)
+    this.#partition?.use(limits, () => this.#servers.admitWaiting(), breakers)
   }
 
   get permits(): number {
@@ -154,7 +154,7 @@ export class Upstream {
   /** Error if this worker's part of the limit is zero. Without the error, the call would wait until other workers end or the limit rises. */
   #noPartition(): ServiceError {
     const message = `All permits of model '${this.#model}' belong to other workers; retry.`
-    return new ServiceError('overloaded', message, { retryAfterMs: 100 })
+    return new ServiceError('overloaded', message, { retryAfterMs: 100, reason: 'upstream' })
   }
 
   #serverAt({ url: base, weight }: ServerAddress, { connect, share }: UpstreamOptions): HttpServer {
@@ -202,7 +202,7 @@ export class Upstream {
       const retryAfterMs = server.limit.pausedMs
       if (retryAfterMs > 0) {
         const message = `The upstream of model '${this.#model}' limits its requests and requested a pause. Try again later.`
-        throw new ServiceError('overloaded', message, { retryAfterMs })
+        throw new ServiceError('overloaded', message, { retryAfterMs, reason: 'upstream' })
       }
       return await server.breaker.run(async () => {
         call.signal.throwIfAborted()

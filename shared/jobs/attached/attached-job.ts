@@ -19,6 +19,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import type { Pauses } from '#shared/capacity/capacity.ts'
 import type { DecodedBody, StoredBody } from '#shared/jobs/body.ts'
 import type { Outcome, RetryPolicy } from '#shared/jobs/decide.ts'
+import type { Work } from '#shared/jobs/fleet-work.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { SkippedEvent } from '#shared/jobs/records.ts'
 import { EventBuffer, type MergeEvents } from '#shared/lib/buffers.ts'
@@ -246,6 +247,20 @@ export class JobRegistry extends Map<string, AttachedJob> {
     return undefined
   }
 
+  work(): Work[] {
+    const rows = new Map<string, { -readonly [Name in keyof Work]: Work[Name] }>()
+    for (const { envelope, state } of this.values()) {
+      const { pool, model, created_at_ms } = envelope
+      const key = `${pool} ${model}`
+      const row = rows.get(key) ?? { pool, model, queued: 0, running: 0 }
+      rows.set(key, row)
+      row[state === 'queued' ? 'queued' : 'running']++
+      // A Map iterates in insertion order, so the first queued job is the oldest.
+      if (state === 'queued') row.oldest_at_ms ??= created_at_ms
+    }
+    return [...rows.values()]
+  }
+
   runBy(boot: string): AttachedJob[] {
     return [...this.values()].filter((job) => job.worker === boot)
   }
@@ -275,6 +290,7 @@ export const POLICY: RetryPolicy = {
 
 interface AttachedObserver {
   onRetry(job: AttachedJob, reason: string): void
+  onWorkerLost?(pool: PoolName): void
   onEnd(job: AttachedJob, end: 'completed' | 'failed' | 'cancelled', error?: ErrorBody): void
 }
 

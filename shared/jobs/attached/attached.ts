@@ -16,10 +16,11 @@
 
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
-import type { PoolName } from '#schemas/job.ts'
+import { PoolName } from '#schemas/job.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import { AdmissionControl, POSITIONS_MAX } from '#shared/capacity/admission-control.ts'
 import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
+import { type PoolWork, type Work, workOf } from '#shared/jobs/fleet-work.ts'
 import { type Peer, preparingText } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
 import {
@@ -46,6 +47,8 @@ import {
 import { Sender } from './sender.ts'
 
 const NO_WORKER_TIMEOUT_MS = 60_000
+/** Lifetime of the counts by model, in ms. A scrape and the admin API read the counts several times. */
+const WORK_TTL_MS = 100
 /**
  * Time in ms without a new event after which an attempt counts as lost, once the reply topic was recreated. Workers first resend all events that the
  * broker had not acknowledged, which takes less time.
@@ -66,6 +69,7 @@ export class AttachedJobs implements JobOwner {
   readonly #budget = new RetryBudget(0.1, 100)
   #sender!: Sender
   #admission!: AdmissionControl<AttachedJob>
+  #work: { readonly atMs: number; readonly rows: readonly Work[] } = { atMs: 0, rows: [] }
   #stopLateCheck: (() => void) | undefined
   #receiver: Closable | undefined
   #stopLosses: (() => void) | undefined
@@ -95,10 +99,11 @@ export class AttachedJobs implements JobOwner {
         slots: () => 0,
         running: () => jobs.#jobs.size,
         isDraining: () => jobs.isDraining,
+        work: () => jobs.work(),
       },
       listener: {
         onSuspected: (peer) => jobs.#onWorkerSuspected(peer),
-        onLost: ({ boot }) => jobs.#failAttempts(jobs.#jobs.runBy(boot), { worker: boot }, 'worker lost'),
+        onLost: (peer) => jobs.#onWorkerLost(peer),
         // The control channel may deliver records before the sender exists.
         onControl: (record) => {
           jobs.#sender?.onControl(record)
@@ -140,19 +145,34 @@ export class AttachedJobs implements JobOwner {
     return this.#sender.waitingOf(pool, model)
   }
 
+  /** Attached jobs of this ingress by pool and model, for the other processes. */
+  work(): readonly Work[] {
+    const now = Date.now()
+    if (now - this.#work.atMs >= WORK_TTL_MS) this.#work = { atMs: now, rows: this.#jobs.work() }
+    return this.#work.rows
+  }
+
+  /** Work of a pool on the whole fleet. The numbers of other processes are up to two seconds old. */
+  fleetWork(pool: PoolName): PoolWork {
+    return workOf(this.presence.peers.values(), pool, { boot: this.boot, rows: this.work() })
+  }
+
   /**
    * Admits a job and sends it to its pool. Resolves when the broker has the record, or at once if the job waits in the fair queue.
    *
    * @throws ServiceError `overloaded` if admission control rejects the job, too many jobs are in progress, or the broker is unreachable
    */
   async submit(spec: NewAttachedJob): Promise<AttachedJob> {
-    if (this.isDraining) throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000 })
+    if (this.isDraining)
+      throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000, reason: 'draining' })
     if (this.#jobs.size >= this.#options.jobsMax) {
       const message = 'Too many requests are in progress. Try again shortly.'
-      throw new ServiceError('overloaded', message, { retryAfterMs: 2_000 })
+      throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, reason: 'calls_full' })
     }
     if (this.#options.broker.missing?.includes(REPLIES)) {
-      throw new ServiceError('overloaded', 'No answer can be received: the Kafka topic for replies is missing.')
+      throw new ServiceError('overloaded', 'No answer can be received: the Kafka topic for replies is missing.', {
+        reason: 'kafka',
+      })
     }
     this.#options.pauses?.refuse(spec)
     this.#admission.admit(spec, this.#sender.ahead(spec))
@@ -207,7 +227,7 @@ export class AttachedJobs implements JobOwner {
     this.#stopLateCheck?.()
     this.#stopLosses?.()
     for (const timer of this.#lossTimers) clearTimeout(timer)
-    this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null })
+    this.failAll({ code: 'overloaded', message: 'The server shut down.', param: null, reason: 'draining' })
     await this.presence.close()
     await this.#receiver?.close()
   }
@@ -301,6 +321,19 @@ export class AttachedJobs implements JobOwner {
     const jobs = this.#jobs.hedgeCandidates(worker, this.#options.workerLostMs)
     const free = jobs[0] ? this.presence.freeSlots(jobs[0].envelope.pool) : 0
     this.#failAttempts(jobs.slice(0, free), { worker: worker.boot }, 'worker suspected')
+  }
+
+  /** A worker that has announced its end is not reported, unless jobs were still running on it. */
+  #onWorkerLost({ boot: worker, role, slots, draining, capacity }: Peer): void {
+    const { data: pool } = PoolName.safeParse(role)
+    if (!pool) return
+    const jobs = this.#jobs.runBy(worker)
+    if (!draining || slots > 0) {
+      this.#options.observer.onWorkerLost?.(pool)
+      const { host, pid } = capacity ?? {}
+      this.#options.log.warn({ worker, pool, host, pid, jobs: jobs.length }, 'worker lost')
+    } else if (jobs.length > 0) this.#options.log.warn({ worker, jobs: jobs.length }, 'worker ended with jobs')
+    for (const job of jobs) this.onOutcome(job, { type: 'lost' })
   }
 
   #failAttempts(jobs: readonly AttachedJob[], cause: { worker: string } | { topic: string }, message: string): void {

@@ -89,7 +89,7 @@ export class Sender {
       RETRY_AFTER_MS_MIN,
       this.#options.admission.estimateMs(job.envelope, this.ahead(job.envelope)),
     )
-    return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms }
+    return { code: 'overloaded', message: `${why} Try again later.`, param: null, retry_after_ms, reason: 'no_worker' }
   }
 
   /**

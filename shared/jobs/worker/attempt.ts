@@ -253,6 +253,7 @@ const CANCELS_MAX = 10_000
 
 export interface PoolObserver {
   onEnd(job: JobEnvelope, end: AttemptEnd, durationMs: number): void
+  onDeadLetter?(): void
 }
 
 interface AttemptsOptions {

@@ -6,7 +6,7 @@ import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { jobsTopic, readUnsupported, UnknownRecordLog, type UnsupportedJob } from '#shared/jobs/records.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import type { Attempts } from './attempt.ts'
+import type { Attempts, PoolObserver } from './attempt.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter.ts'
 
@@ -28,6 +28,7 @@ export interface UnsupportedJobsOptions {
   readonly attempts: Attempts
   readonly reporter: Reporter
   readonly requeueForMs?: number | undefined
+  readonly observer?: Pick<PoolObserver, 'onDeadLetter'>
 }
 
 /**
@@ -92,7 +93,8 @@ export class UnsupportedJobs {
   }
 
   #writeDeadLetter(delivery: Delivery): void {
-    const { broker, log, pool } = this.#options
+    const { broker, log, pool, observer } = this.#options
+    observer?.onDeadLetter?.()
     log.error(
       { record_offset: delivery.position, bytes: delivery.value.length },
       'queue record is not supported; moving it to the dead letters',
@@ -130,4 +132,5 @@ const UNKNOWN_KIND: ErrorBody = {
   message: 'No running worker supports this kind of request: the service is being upgraded. Try again later.',
   param: null,
   retry_after_ms: 30_000,
+  reason: 'no_worker',
 }

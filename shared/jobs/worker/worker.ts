@@ -25,6 +25,7 @@ import { missingKeyOf } from '#shared/engines/upstream/key.ts'
 import type { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
 import { addressesOf, CALLS_PER_SERVER_MAX } from '#shared/engines/upstream/servers.ts'
 import { cancelsIn } from '#shared/jobs/durable/dispatch.ts'
+import { AttemptTimes } from '#shared/jobs/fleet-work.ts'
 import { ownerOf } from '#shared/jobs/owner.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
@@ -99,12 +100,20 @@ export class Worker {
   readonly #attempts: Attempts
   readonly #unsupported: UnsupportedJobs
   readonly #calls: Calls
+  readonly #times = new AttemptTimes()
   #durable: DurableRuns | undefined
   #leaveUpstreams: (() => void) | undefined
   #claims: Claims | undefined
 
   private constructor(definition: WorkerDefinition, options: WorkerOptions) {
-    const { blobs, broker, bodyBudgetBytes, log, observer, requeueForMs } = options
+    const { blobs, broker, bodyBudgetBytes, log, requeueForMs } = options
+    const observer: PoolObserver = {
+      ...options.observer,
+      onEnd: (job, end, durationMs) => {
+        if (end === 'completed') this.#times.ended(job.model, durationMs)
+        options.observer.onEnd(job, end, durationMs)
+      },
+    }
     const { name: pool, slots } = definition
     this.#definition = definition
     this.#options = options
@@ -143,7 +152,9 @@ export class Worker {
     this.#bulkheads = bulkheads
     this.#poller = poller
     this.#attempts = attempts
-    this.#unsupported = new UnsupportedJobs({ broker, log, pool, poller, attempts, reporter, requeueForMs })
+    this.#unsupported = new UnsupportedJobs({
+      ...{ broker, log, pool, poller, attempts, reporter, requeueForMs, observer },
+    })
     const presence = () => this.presence
     this.#calls = new Calls({ ...{ parkedCalls, attempts, broker, log, pool, presence, reporter, bulkheads, poller } })
   }
@@ -267,6 +278,7 @@ export class Worker {
     const prompts = this.#options.upstreams?.promptTokensOf(capacity.models ?? []) ?? []
     const preparing = this.#options.preparing?.() ?? []
     const self = { parked_calls: this.parkedCalls, host: hostname(), pid: process.pid }
+    const work = this.#times.rows(this.#definition.name, this.#bulkheads.running)
     return {
       ...capacity,
       ...self,
@@ -274,6 +286,7 @@ export class Worker {
       ...(failing.length > 0 && { open_circuits: failing }),
       ...(prompts.length > 0 && { prompt_tokens: prompts }),
       ...(preparing.length > 0 && { preparing }),
+      ...(work.length > 0 && { work }),
     }
   }
 
@@ -358,7 +371,8 @@ export async function startWorker(
   const store = ports.store && ownerOf(ports.store)
   const { name, slots } = definition
   warnOfKeys(ports, name)
-  const observer: Parameters<typeof Worker.open>[1]['observer'] = {
+  const observer: PoolObserver = {
+    onDeadLetter: () => metrics.deadLetters.inc({ pool: name }),
     onEnd: (job, end, durationMs) => {
       // The model field of a batch is the batch's target, which would create one time series per value.
       const model = job.pool === 'batches' ? '' : job.model
@@ -379,6 +393,7 @@ export async function startWorker(
     )
   })
   const forgetPreparations = preparations.onChange(() => worker.presence.publishCapacity())
+  metrics.deadLetters.inc({ pool: name }, 0)
   metrics.gauge('sluice_pool_running', { pool: name }, () => worker.running)
   metrics.gauge('sluice_worker_parked_calls', { pool: name }, () => worker.parkedCalls)
   metrics.gauge('sluice_worker_requeued_total', { pool: name }, () => worker.requeued)

@@ -232,6 +232,7 @@ export function unreachable(cause?: unknown, isUndone = false): ServiceError {
     retryAfterMs: RETRY_AFTER_MS,
     isUndone,
     isInfrastructure: true,
+    reason: 'store',
   })
 }
 
@@ -239,13 +240,13 @@ export function unreachable(cause?: unknown, isUndone = false): ServiceError {
 export function busy(cause?: unknown): ServiceError {
   const isSlow = cause === undefined || (cause as Partial<PostgresProblem>).facts?.failure === 'slow'
   const message = isSlow ? 'The job store is overloaded.' : 'The job store cannot process the request now.'
-  const more = { retryAfterMs: RETRY_AFTER_MS, isUndone: true, isInfrastructure: true }
+  const more = { retryAfterMs: RETRY_AFTER_MS, isUndone: true, isInfrastructure: true, reason: 'store' } as const
   return new ServiceError('overloaded', message, { cause, ...more })
 }
 
 function full(cause: unknown): ServiceError {
   const message = 'The disk of the job store is full.'
-  const more = { retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }
+  const more = { retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true, reason: 'disk_full' } as const
   return new ServiceError('overloaded', message, { cause, ...more })
 }
 

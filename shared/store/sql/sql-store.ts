@@ -11,6 +11,7 @@ import type {
   NewChild,
   NewStep,
   OwnedJob,
+  PendingWebhooks,
   ProcessLease,
   RecordedStep,
 } from '#shared/store/jobs.ts'
@@ -343,6 +344,11 @@ export class SqlStore implements Store {
 
   async listDeliveries(jobId: string): Promise<WebhookDelivery[]> {
     return (await this.#db.run(statements.LIST_DELIVERIES, { id: jobId })).map(deliveryOf)
+  }
+
+  async pendingDeliveries(): Promise<PendingWebhooks> {
+    const [row] = await this.#db.run(statements.PENDING_DELIVERIES, {})
+    return { count: Number(row?.count ?? 0), oldest_at_ms: row?.oldest_at_ms == null ? null : Number(row.oldest_at_ms) }
   }
 
   async purge(bounds: RequestBounds = UNBOUNDED): Promise<Purged> {

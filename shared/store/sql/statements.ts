@@ -318,6 +318,11 @@ export const LIST_DELIVERIES: Statement = {
   sql: `SELECT ${DELIVERY_COLUMNS} FROM deliveries WHERE job_id = :id ORDER BY seq`,
 }
 
+export const PENDING_DELIVERIES: Statement = {
+  name: 'pending_deliveries',
+  sql: `SELECT count(*) AS count, min(created_at_ms) AS oldest_at_ms FROM deliveries WHERE state = 'pending'`,
+}
+
 /**
  * Inserts of durable jobs, in the SQL that Postgres and SQLite share. Later changes of a job are in `../transitions.ts`.
  *

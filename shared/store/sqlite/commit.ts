@@ -103,6 +103,7 @@ export class GroupCommit {
           retryAfterMs: 1_000,
           isUndone: true,
           isInfrastructure: true,
+          reason: 'store',
         }),
       )
     }
@@ -259,7 +260,13 @@ export function translated(error: unknown): unknown {
   const code = codeOf(error)
   if (code === undefined || !EXTERNAL.has(code)) return error
   if (code === FULL) {
-    const more = { cause: error, retryAfterMs: FULL_RETRY_MS, isUndone: true, isInfrastructure: true }
+    const more = {
+      cause: error,
+      retryAfterMs: FULL_RETRY_MS,
+      isUndone: true,
+      isInfrastructure: true,
+      reason: 'disk_full',
+    } as const
     return new ServiceError('overloaded', 'The disk of the job store is full.', more)
   }
   const message = 'The job store cannot write now.'
@@ -269,6 +276,7 @@ export function translated(error: unknown): unknown {
     retryAfterMs: 5_000,
     isUndone,
     isInfrastructure: true,
+    reason: 'store',
   })
 }
 

@@ -70,7 +70,7 @@ describe('operator commands of sluice', () => {
     expect((await op('pools')).lines.map(({ id }) => id)).toContain('inference')
     // The calls are those of the ingress that responds; all other columns cover the fleet.
     const [head = '', ...rows] = (await sluiceTable(['pools'], env)).split('\n')
-    expect(head).toMatch(/^pool +workers +slots +free +calls here +jobs /)
+    expect(head).toMatch(/^pool +workers +slots +free +calls +jobs /)
     expect(rows.find((row) => row.startsWith('inference'))).toMatch(/^inference +1 +\d+ +\d+ +0 +0 /)
     expect((await op('pause', 'model', 'echo-1')).lines).toMatchObject([
       { target: 'model', id: 'echo-1', paused: true },

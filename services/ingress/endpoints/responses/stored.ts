@@ -203,7 +203,11 @@ export async function streamStored(
   }
   throwIfRefused(reply)
   if (!reply.disconnectedOrDraining.aborted) throw responseNotFound(id)
-  throw new ServiceError('overloaded', 'The server is shutting down. The response continues; request its stream again.')
+  throw new ServiceError(
+    'overloaded',
+    'The server is shutting down. The response continues; request its stream again.',
+    { reason: 'draining' },
+  )
 }
 
 class StoredEvents {

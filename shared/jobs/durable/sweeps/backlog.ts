@@ -4,6 +4,7 @@ import type { ModelConfig } from '#schemas/models.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { jobsTopic } from '#shared/jobs/records.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
+import type { PendingWebhooks } from '#shared/store/jobs.ts'
 import type { Depth, QueuedOf, Store } from '#shared/store/store.ts'
 
 /** Age in ms at which a count is outdated and no longer exported. */
@@ -20,6 +21,7 @@ export class Backlog {
   #withoutClaimer: readonly QueuedOf[] = []
   #withClaimer: ReadonlySet<PoolName> = new Set()
   #depth: readonly Depth[] = []
+  #webhooks: PendingWebhooks | undefined
   #readAtMs = 0
 
   /** @param hasClaimer Whether some worker claims such jobs from the store as soon as a slot is free, so that they need no record */
@@ -32,6 +34,7 @@ export class Backlog {
   /** Counts queued and running jobs. The store scans every waiting job, so the interval should be several seconds. */
   async read(): Promise<void> {
     this.#depth = await this.#store.depth()
+    this.#webhooks = await this.#store.pendingDeliveries()
     this.#readAtMs = Date.now()
     const queued = this.#depth.some(({ state }) => state === 'queued') ? await this.#store.queuedModels() : []
     this.#queued = queued
@@ -47,6 +50,11 @@ export class Backlog {
       this.#waiting.set(pool, waiting)
       this.#missing.set(pool, lag === undefined ? 0 : Math.max(0, waiting - lag))
     }
+  }
+
+  /** Queued jobs by pool and model, as of the last count. */
+  get queued(): Awaited<ReturnType<Store['queuedModels']>> {
+    return this.#isStale ? [] : this.#queued
   }
 
   /** Queues whose waiting jobs were announced to no worker, as of the last count. */
@@ -82,35 +90,53 @@ export class Backlog {
   }
 
   /** Exports the last count to Prometheus. Each scheduler exports the same values, so queries must use the maximum instead of the sum. */
-  showIn(metrics: Metrics, models: readonly Pick<ModelConfig, 'id' | 'pool'>[]): void {
-    for (const { id, pool } of models) {
-      for (const priority of Priority.options) this.#showWaiting(metrics, { pool, model: id, priority })
-    }
-    for (const pool of PoolName.options) {
+  showIn(metrics: Metrics, models: () => readonly Pick<ModelConfig, 'id' | 'pool'>[]): void {
+    metrics.rows('sluice_waiting_jobs', () => this.#waitingRows(models()))
+    metrics.rows('sluice_jobs', () => this.#depthRows(({ count }) => count))
+    metrics.rows('sluice_jobs_oldest_seconds', () =>
+      this.#depthRows(({ oldest_at_ms }) => Math.max(0, Date.now() - oldest_at_ms) / 1_000),
+    )
+    for (const pool of PoolName.options)
+      metrics.gauge('sluice_jobs_unpublished', { pool }, () => (this.#isStale ? undefined : this.missing(pool)))
+    metrics.gauge('sluice_webhooks_pending', {}, () => this.#ofWebhooks(({ count }) => count))
+    metrics.gauge('sluice_webhooks_oldest_seconds', {}, () =>
+      this.#ofWebhooks(({ oldest_at_ms }) =>
+        oldest_at_ms === null ? 0 : Math.max(0, Date.now() - oldest_at_ms) / 1_000,
+      ),
+    )
+  }
+
+  get #isStale(): boolean {
+    return Date.now() - this.#readAtMs > STALE_MS
+  }
+
+  #ofWebhooks(value: (webhooks: PendingWebhooks) => number): number | undefined {
+    return this.#isStale || !this.#webhooks ? undefined : value(this.#webhooks)
+  }
+
+  *#waitingRows(models: readonly Pick<ModelConfig, 'id' | 'pool'>[]) {
+    if (this.#isStale) return
+    const counts = new Map<string, number>()
+    const keyOf = (row: { pool: string; model: string; priority: string }) => `${row.pool} ${row.priority} ${row.model}`
+    for (const row of this.#queued) counts.set(keyOf(row), (counts.get(keyOf(row)) ?? 0) + row.count)
+    for (const { id: model, pool } of models) {
       for (const priority of Priority.options) {
-        for (const state of STATES) this.#showOne(metrics, { pool, priority, state })
+        const labels = { pool, model, priority }
+        yield [labels, counts.get(keyOf(labels)) ?? 0] as const
       }
     }
   }
 
-  #showWaiting(metrics: Metrics, labels: { pool: PoolName; model: string; priority: Priority }): void {
-    const { pool, model, priority } = labels
-    const read = () => {
-      if (Date.now() - this.#readAtMs > STALE_MS) return undefined
-      const rows = this.#queued.filter((row) => row.pool === pool && row.model === model && row.priority === priority)
-      return rows.reduce((sum, { count }) => sum + count, 0)
+  *#depthRows(value: (row: Depth) => number) {
+    if (this.#isStale) return
+    const found = new Map(this.#depth.map((row) => [`${row.pool} ${row.priority} ${row.state}`, row]))
+    for (const pool of PoolName.options) {
+      for (const priority of Priority.options) {
+        for (const state of STATES) {
+          const row = found.get(`${pool} ${priority} ${state}`)
+          yield [{ pool, priority, state }, row ? value(row) : 0] as const
+        }
+      }
     }
-    metrics.gauge('sluice_waiting_jobs', labels, read)
-  }
-
-  #showOne(metrics: Metrics, labels: { pool: PoolName; priority: Priority; state: (typeof STATES)[number] }): void {
-    const isWanted = (row: Depth) =>
-      row.pool === labels.pool && row.priority === labels.priority && row.state === labels.state
-    const read = (value: (rows: readonly Depth[]) => number) =>
-      Date.now() - this.#readAtMs > STALE_MS ? undefined : value(this.#depth.filter(isWanted))
-    metrics.gauge('sluice_jobs', labels, () => read((rows) => rows.reduce((sum, { count }) => sum + count, 0)))
-    metrics.gauge('sluice_jobs_oldest_seconds', labels, () =>
-      read((rows) => Math.max(0, ...rows.map(({ oldest_at_ms }) => Date.now() - oldest_at_ms)) / 1_000),
-    )
   }
 }

@@ -7,6 +7,7 @@ import type { Broker } from '#shared/broker/broker.ts'
 import { reservedSlots } from '#shared/capacity/slots.ts'
 import { cancelsIn, Dispatcher, Family, isClaimed } from '#shared/jobs/durable/dispatch.ts'
 import { blobsOf, dropBlobs, sweepBlobs } from '#shared/jobs/durable/history.ts'
+import type { Work } from '#shared/jobs/fleet-work.ts'
 import { ownerOf } from '#shared/jobs/owner.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
@@ -101,7 +102,7 @@ export class Sweeps {
     this.#context = { store, broker, log, metrics, dispatcher }
     this.#family = new Family({ store, dispatcher, log, notifyOwner: cancelsIn(presence) })
     this.#backlog = new Backlog(store, broker, (of) => isClaimed(presence, of))
-    this.#backlog.showIn(metrics, options.models.models)
+    this.#backlog.showIn(metrics, () => options.models.models)
     this.#republisher = new Republisher(this.#context, presence, this.#backlog)
   }
 
@@ -159,6 +160,11 @@ export class Sweeps {
     if (late.length + woken.length + unsettled.length > 0)
       log.info(counts, 'sweep updated the parents and children of ended jobs')
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
+  }
+
+  /** Queued jobs as work of the fleet, as of the last count. */
+  get waiting(): Work[] {
+    return this.#backlog.queued.map(({ pool, model, count }) => ({ pool, model, queued: count, running: 0 }))
   }
 
   /** Counts waiting and running jobs (see {@link Backlog.read}), and announces jobs that were announced to no worker. */

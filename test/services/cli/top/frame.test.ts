@@ -55,7 +55,7 @@ describe('a screen of sluice top', () => {
   it('shows every section in 80 columns and 24 rows, with the number of hidden rows', () => {
     const text = draw(snapshot()).join('\n')
     expect(text).toMatch(/^sluice top \d\d:\d\d:\d\d · 0 running, 150\+ queued · all projects/)
-    expect(text).toMatch(/\npool +workers +running +calls here +jobs .*oldest/)
+    expect(text).toMatch(/\npool +workers +running +calls +jobs .*oldest/)
     expect(text).toMatch(/\nmodel +workers +capacity .*\necho-1 +1 +4 +0 +200/)
     expect(text).toMatch(/\nworker +role +state/)
     expect(text).toMatch(/\njob +project +age +.*model +status\njob_0{32} /)

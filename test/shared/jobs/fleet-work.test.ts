@@ -1,0 +1,29 @@
+import { expect, it } from 'vitest'
+import { Hysteresis, secondsToEmpty, slotsNeeded } from '#shared/jobs/fleet-work.ts'
+
+it('waiting jobs need the slots that finish them within a minute', () => {
+  expect(slotsNeeded([{ queued: 120, running: 8, seconds: 4 }])).toBe(16)
+  expect(slotsNeeded([{ queued: 0, running: 3, seconds: 4 }])).toBe(3)
+  expect(slotsNeeded([{ queued: 5, running: 0, seconds: 600 }]), 'one slot per job at most').toBe(5)
+  expect(slotsNeeded([{ queued: 5, running: 0, seconds: undefined }]), 'unknown duration').toBe(5)
+  expect(slotsNeeded([])).toBe(0)
+})
+
+it('the time to empty follows the measured rate, and is unknown without a rate or a worker', () => {
+  expect(secondsToEmpty([{ queued: 100, running: 4, seconds: 2 }], 4)).toBe(50)
+  expect(secondsToEmpty([{ queued: 0, running: 4, seconds: undefined }], 0)).toBe(0)
+  expect(secondsToEmpty([{ queued: 1, running: 0, seconds: undefined }], 4)).toBeUndefined()
+  expect(secondsToEmpty([{ queued: 1, running: 0, seconds: 2 }], 0)).toBeUndefined()
+})
+
+it('a larger number of workers applies at once, a smaller one after five minutes without a larger value', () => {
+  const wanted = new Hysteresis()
+  expect(wanted.add('inference', 2, 0)).toBe(2)
+  expect(wanted.add('inference', 6, 1_000)).toBe(6)
+  expect(wanted.add('inference', 1, 2_000)).toBe(6)
+  expect(wanted.add('inference', 3, 200_000)).toBe(6)
+  expect(wanted.add('inference', 1, 301_001)).toBe(3)
+  expect(wanted.add('inference', 1, 601_002)).toBe(1)
+  expect(wanted.add('inference', 4, 601_003)).toBe(4)
+  expect(wanted.add('code', 1, 601_003), 'another pool').toBe(1)
+})
