@@ -4,9 +4,10 @@ import type { ModelConfig } from '#schemas/models.ts'
 import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { Batcher, type EmbedText } from '#shared/engines/batching/batcher.ts'
 import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
-import { estimateTokens, loadTokens } from '#shared/engines/batching/tokens.ts'
+import { estimateTokens } from '#shared/engines/batching/tokens.ts'
 import { CALLS_MAX } from '#shared/engines/engine.ts'
 import { EngineRegistry } from '#shared/engines/engine-registry.ts'
+import { countTokens, decodeTokens } from '#shared/engines/tokenizer/tokenizer.ts'
 import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import { modelsOf, startWorker } from '#shared/jobs/worker/worker.ts'
 import { embed } from '#shared/kinds/embed/embed.ts'
@@ -157,8 +158,9 @@ async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal
   let yieldAt = performance.now() + YIELD_INTERVAL_MS
   for (const [index, input] of inputs.entries()) {
     signal.throwIfAborted()
-    const text = typeof input === 'string' ? input : await decode(input, inputs.length > 1 ? index : undefined, model)
-    await counter.check(input, index)
+    const { length } = inputs
+    const text = typeof input === 'string' ? input : await decode(input, length > 1 ? index : undefined, model, signal)
+    await counter.check(input, index, signal)
     texts.push({ text, tokens: typeof input === 'string' ? estimateTokens(text) : input.length })
     if (performance.now() < yieldAt) continue
     await nextTurn()
@@ -168,9 +170,14 @@ async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal
 }
 
 /** Decodes token ids. @param index Position of the input, for error messages. Undefined for the only input of a request */
-async function decode(ids: readonly number[], index: number | undefined, model: ModelConfig): Promise<string> {
-  const tokens = await loadTokens(model.embeddings.token_encoding)
-  return tokens.decode(ids, (place) => (index === undefined ? 'input' : `input[${index}][${place}]`))
+async function decode(
+  ids: readonly number[],
+  index: number | undefined,
+  { embeddings }: ModelConfig,
+  signal: AbortSignal,
+): Promise<string> {
+  const pathOf = (place: number) => (index === undefined ? 'input' : `input[${index}][${place}]`)
+  return await decodeTokens(embeddings.token_encoding, ids, signal, pathOf)
 }
 
 /** Checks the tokens of each input, and of all inputs together. Tokens are counted only if the input has enough bytes to exceed a limit. */
@@ -188,18 +195,17 @@ class Counter {
     this.#countsAll = inputs.reduce((sum, input) => sum + tokensAtMost(input), 0) > TOKENS_MAX
   }
 
-  async check(input: EmbedInput, index: number): Promise<void> {
+  async check(input: EmbedInput, index: number, signal: AbortSignal): Promise<void> {
     const most = this.#most ?? Number.POSITIVE_INFINITY
     if (!this.#countsAll && tokensAtMost(input) <= most) return
-    const tokens = typeof input === 'string' ? await this.#count(input) : input.length
+    const tokens = typeof input === 'string' ? await this.#count(input, signal) : input.length
     if (tokens > most) throw inputTooLong(index, tokens, most)
     this.#sum += tokens
     if (this.#countsAll && this.#sum > TOKENS_MAX) throw inputsTooLong()
   }
 
-  async #count(text: string): Promise<number> {
-    const tokens = await loadTokens(this.#model.embeddings.token_encoding)
-    return await tokens.count(text, TOKENS_MAX)
+  async #count(text: string, signal: AbortSignal): Promise<number> {
+    return await countTokens(this.#model.embeddings.token_encoding, text, signal, TOKENS_MAX)
   }
 }
 

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import * as cl100k from 'gpt-tokenizer/encoding/cl100k_base'
 import * as o200k from 'gpt-tokenizer/encoding/o200k_base'
 import { describe, expect, it } from 'vitest'
-import { loadTokens } from '#shared/engines/batching/tokens.ts'
+import { countTokens, decodeTokens } from '#shared/engines/tokenizer/tokenizer.ts'
 
 const ENCODINGS = [
   ['cl100k_base', cl100k],
@@ -24,48 +24,54 @@ const Words = fc.constantFrom(
   'A/B//\n',
 )
 const Text = fc.array(Words, { minLength: 1, maxLength: 3_000 }).map((words) => words.join(' '))
+const SIGNAL = new AbortController().signal
 const PLAIN = { disallowedSpecial: new Set<string>() }
 
 describe.each(ENCODINGS)('the token counter for %s', (name, reference) => {
   it('returns the count of the reference tokenizer, although it splits the text into pieces', async () => {
-    const tokens = await loadTokens(name)
     await fc.assert(
       fc.asyncProperty(Text, async (text) => {
-        expect(await tokens.count(text, Number.POSITIVE_INFINITY)).toBe(reference.countTokens(text, PLAIN))
+        expect(await countTokens(name, text, SIGNAL)).toBe(reference.countTokens(text, PLAIN))
       }),
       { numRuns: 30 },
     )
   })
 
   it('decodes tokens to the original text', async () => {
-    const tokens = await loadTokens(name)
     await fc.assert(
       fc.asyncProperty(fc.string({ unit: 'grapheme' }), async (text) => {
-        expect(tokens.decode(reference.encode(text, PLAIN), String)).toBe(text)
+        expect(await decodeTokens(name, reference.encode(text, PLAIN), SIGNAL, String)).toBe(text)
       }),
     )
   })
 
   it('counts 60,000 characters without a space in bounded time, with an error below 1 %', async () => {
-    const tokens = await loadTokens(name)
     const text = '日本語'.repeat(20_000)
     const perWord = reference.countTokens('日本語'.repeat(100), PLAIN) / 100
-    const count = await tokens.count(text, Number.POSITIVE_INFINITY)
+    const count = await countTokens(name, text, SIGNAL)
     expect(Math.abs(count - perWord * 20_000)).toBeLessThan(count * 0.01)
   })
 
+  it('stops soon after a maximum, and at the abort of a signal', async () => {
+    const text = 'some words to count '.repeat(100_000)
+    expect(await countTokens(name, text, SIGNAL, 10)).toBeLessThan(20_000)
+    const abort = new AbortController()
+    const counting = countTokens(name, text, abort.signal)
+    abort.abort(new Error('the caller left'))
+    await expect(counting).rejects.toThrow('the caller left')
+  })
+
   it('yields to the event loop while it counts 400,000 tokens', async () => {
-    const tokens = await loadTokens(name)
     let turns = 0
     const timer = setInterval(() => turns++, 1)
-    await tokens.count('some words to count '.repeat(100_000), Number.POSITIVE_INFINITY)
+    await countTokens(name, 'some words to count '.repeat(100_000), SIGNAL)
     clearInterval(timer)
     expect(turns).toBeGreaterThan(3)
   })
 
   it('refuses a token id outside its vocabulary with its index, and decodes invalid bytes as U+FFFD', async () => {
-    const tokens = await loadTokens(name)
-    expect(() => tokens.decode([1, 999_999], (place) => `input[2][${place}]`)).toThrow(/input\[2\]\[1\]/)
-    expect(tokens.decode([255], String)).toBe('\uFFFD')
+    const decoding = decodeTokens(name, [1, 999_999], SIGNAL, (place) => `input[2][${place}]`)
+    await expect(decoding).rejects.toThrow(/input\[2\]\[1\]/)
+    expect(await decodeTokens(name, [255], SIGNAL, String)).toBe('\uFFFD')
   })
 })
