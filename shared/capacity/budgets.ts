@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import type { BudgetState } from '#schemas/usage.ts'
 import { stateOf } from '#shared/keys/changes.ts'
 import { type ApiKey, type Limits, type Project, projectIdOf } from '#shared/keys/keys.ts'
@@ -23,6 +24,11 @@ const CACHED_MAX = 20_000
  * Fraction of a remaining budget that all ingresses together may reserve without synchronizing (see `rate-limits.ts`).
  */
 const UNASKED_SHARE = 1 / 4
+/** Maximum time in ms for which a call waits until running calls settle their reservations, and interval at which it checks. */
+const RESERVED_WAIT_MS = 5_000
+const RESERVED_CHECK_MS = 100
+/** Maximum calls of this process that wait at once. Further calls are refused. */
+const WAITING_MAX = 200
 /** Retry-After in ms if other calls have reserved the rest of the budget. Within this time, some of those calls probably end. */
 const RESERVED_RETRY_AFTER_MS = 2_000
 
@@ -111,6 +117,7 @@ export class Budgets {
   readonly #clock: () => number
   readonly #held = new Map<string, HeldBudget>()
   #isFailing = false
+  #waiting = 0
 
   constructor(options: BudgetOptions) {
     this.#options = options
@@ -158,6 +165,33 @@ export class Budgets {
     }
     const settle: BudgetReservation['settle'] = (cost, entered) => this.#settle(held, cost, entered)
     return { nanos: largest, settle, release, handOver: () => this.#handOver(held) }
+  }
+
+  /**
+   * Reserves as {@link reserve}, but waits up to {@link RESERVED_WAIT_MS} if calls of this process have reserved the rest. Calls usually cost much
+   * less than they reserve.
+   */
+  async reserveOrWait(key: KeyOf, nanos: number): Promise<BudgetReservation> {
+    const endsAtMs = this.#clock() + RESERVED_WAIT_MS
+    this.#waiting++
+    try {
+      for (;;) {
+        try {
+          return await this.reserve(key, nanos)
+        } catch (error) {
+          const isHeld = error instanceof ServiceError && error.code === 'rate_limit_exceeded'
+          if (!isHeld || this.#waiting > WAITING_MAX || this.#clock() > endsAtMs || !this.#runsCalls(key)) throw error
+        }
+        await delay(RESERVED_CHECK_MS)
+      }
+    } finally {
+      this.#waiting--
+    }
+  }
+
+  #runsCalls(key: KeyOf): boolean {
+    const month = monthOf(this.#now())
+    return this.#of(key).some((budget) => this.#known(budget, month).hasCalls)
   }
 
   async stateOf(key: KeyOf): Promise<BudgetState[]> {
@@ -309,12 +343,16 @@ function spentAll({ owner, usd }: Budget, { name, endsAtMs }: Month): ServiceErr
     return new ServiceError('insufficient_quota', none)
   }
   const resets = new Date(endsAtMs).toISOString().slice(0, 10)
-  const message = `The budget of this ${owner}, $${usd} for ${name}, is spent. The budget resets on ${resets} (UTC). To raise it earlier, ask the operator of this service.`
+  const message = `The budget of this ${owner}, ${usdText(usd)} for ${name}, is spent. The budget resets on ${resets} (UTC). To raise it earlier, ask the operator of this service.`
   return new ServiceError('insufficient_quota', message)
 }
 
+function usdText(usd: number): string {
+  return `$${usd >= 0.01 ? usd.toFixed(2) : usd}`
+}
+
 function heldAll({ owner, usd }: Budget, { name }: Month): ServiceError {
-  const message = `Running calls and jobs have reserved the rest of the budget of this ${owner}, $${usd} for ${name}. Try again later, or with a lower max_tokens, which reserves less.`
+  const message = `Running calls and jobs have reserved the rest of the budget of this ${owner}, ${usdText(usd)} for ${name}. A lower max_tokens reserves less.`
   return refusal(message, RESERVED_RETRY_AFTER_MS)
 }
 
@@ -364,6 +402,11 @@ export class HeldBudget {
 
   underWay(nowMs: number): number {
     return this.#reserved + this.#unread.holds + this.#ofJobs + this.running.elsewhere(nowMs)
+  }
+
+  /** Whether attached calls of this process have reserved a part. */
+  get hasCalls(): boolean {
+    return this.#reserved > 0
   }
 
   get isUnread(): boolean {

@@ -128,7 +128,7 @@ export async function enterCall(
  * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`, `permission_denied`
  */
 export function admitCall(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<AdmittedSlot> | undefined {
-  const reserving = admit(context, key, call)
+  const reserving = admit(context, key, call, true)
   if (!reserving) return context.limits.enterProject(key)?.then((leave) => ({ leave }))
   return reserving.then(async (admission) => {
     try {
@@ -140,21 +140,27 @@ export function admitCall(context: Limiting, key: KeyOf, call: AdmittedCall): Pr
   })
 }
 
-function admit(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> | undefined {
+function admit(context: Limiting, key: KeyOf, call: AdmittedCall, canWait = false): Promise<Admission> | undefined {
   // Each request of a batch reserves its own tokens and budget.
   if (call.pool === 'batches') return undefined
   const { budgets, limits } = context
-  return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call) : undefined
+  return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call, canWait) : undefined
 }
 
-async function reserve({ budgets, limits, models }: Limiting, key: KeyOf, call: AdmittedCall): Promise<Admission> {
+async function reserve(
+  { budgets, limits, models }: Limiting,
+  key: KeyOf,
+  call: AdmittedCall,
+  canWait: boolean,
+): Promise<Admission> {
   const { tokens, nanos } = await runYielding(estimateOf(call, models.priceOf(call)))
   let settleTokens: ((used: number) => void) | undefined = await limits.reserveTokens(key, tokens)
   const useTokens = (used: number) => {
     settleTokens?.(used)
     settleTokens = undefined
   }
-  const held = await budgets.reserve(key, nanos).catch((error: unknown) => {
+  const reserving = canWait ? budgets.reserveOrWait(key, nanos) : budgets.reserve(key, nanos)
+  const held = await reserving.catch((error: unknown) => {
     useTokens(0)
     throw error
   })

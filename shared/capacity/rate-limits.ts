@@ -408,9 +408,8 @@ function countOf<Count>(counts: Map<string, Count>, name: string, Type: new (nam
 }
 
 export function exceeded(kind: 'requests' | 'tokens', limit: number, owner: Owner, leftMs: number): ServiceError {
-  const whose = owner === 'project' ? ' of this project' : ''
   const code = kind === 'tokens' ? 'token_limit_exceeded' : 'rate_limit_exceeded'
-  return refusal(`Rate limit reached: ${limit} ${kind} per minute${whose}.`, leftMs, code)
+  return refusal(`Rate limit reached: ${limit} ${kind} per minute of this ${owner}.`, leftMs, code)
 }
 
 export function concurrencyExceeded(owner: Owner, limit: number, what: string): ServiceError {

@@ -10,6 +10,7 @@ import { ECHO_MODEL, type Stack, startStack, until } from '../../../support/stac
 
 const CHAT = '/v1/chat/completions'
 const SECRET = 'sk-limited'
+const OTHER_SECRET = 'sk-limited-too'
 const CALL_USD = 0.02
 const MODEL = { ...ECHO_MODEL, price: { per_call: CALL_USD } }
 const headers = { authorization: `Bearer ${SECRET}` }
@@ -22,14 +23,17 @@ const linesOf = (count: number, content: string) =>
 
 async function startLimited(limits: object): Promise<{ stack: Stack; client: OpenAI }> {
   const stack = await startStack({ models: [MODEL] })
-  const hash = createHash('sha256').update(SECRET).digest('hex')
-  const key = { id: 'key_limited', hash, hint: 'sk-...', created_at: 1_790_000_000, limits }
-  writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: [key] }))
+  const keys = [SECRET, OTHER_SECRET].map((secret) => {
+    const hash = createHash('sha256').update(secret).digest('hex')
+    return { id: `key_${secret}`, hash, hint: 'sk-...', created_at: 1_790_000_000, limits }
+  })
+  writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
   await until(async () => (await stack.get('/v1/usage', { headers })).status === 200)
   return { stack, client: new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: SECRET, maxRetries: 0 }) }
 }
 
-async function spentBy(stack: Stack): Promise<number> {
+async function spentBy(stack: Stack, secret = SECRET): Promise<number> {
+  const headers = { authorization: `Bearer ${secret}` }
   const { total } = (await (await stack.get('/v1/usage', { headers })).json()) as UsageReport
   return total.cost_usd
 }
@@ -62,15 +66,19 @@ describe('a batch of a key with limits', () => {
   it('exceeds the budget of its key by at most the cost of one line; synchronous calls, by one call', async () => {
     const { stack, client } = await startLimited({ budget_usd_per_month: 0.05 })
     await using _ = stack
+    const asOther = { headers: { authorization: `Bearer ${OTHER_SECRET}` } }
     const burst = await Promise.all(
-      Array.from({ length: 40 }, () => stack.post(CHAT, say('!echo first_ms=500 text=hi'), { headers })),
+      Array.from({ length: 40 }, () => stack.post(CHAT, say('!echo first_ms=500 text=hi'), asOther)),
     )
     const statuses = burst.map(({ status }) => status)
-    expect(statuses.filter((status) => status === 200)).toHaveLength(2)
+    // Two calls fit. A third one waits for their end, and then runs alone.
+    expect(statuses.filter((status) => status === 200)).toHaveLength(3)
     expect(new Set(statuses)).toEqual(new Set([200, 429]))
+    await until(async () => (await spentBy(stack, OTHER_SECRET)) >= 3 * CALL_USD - 1e-9)
+    expect(await spentBy(stack, OTHER_SECRET)).toBeLessThanOrEqual(0.05 + CALL_USD)
     const { id } = await createBatch(client, CHAT, linesOf(300, 'hi'), { completion_window: '20s' })
     const { batch, errors } = await endOf(client, { id } as OpenAI.Batch)
-    expect(batch).toMatchObject({ status: 'expired', request_counts: { total: 300, completed: 1 } })
+    expect(batch).toMatchObject({ status: 'expired', request_counts: { total: 300, completed: 3 } })
     expect(new Set(errors.map(({ error }) => error?.code))).toEqual(new Set(['batch_expired']))
     await until(async () => (await spentBy(stack)) >= 3 * CALL_USD - 1e-9)
     expect(await spentBy(stack)).toBeLessThanOrEqual(0.05 + CALL_USD)

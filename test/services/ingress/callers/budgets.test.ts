@@ -52,6 +52,27 @@ describe('a budget', () => {
     expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])).toHaveLength(2)
   })
 
+  it('lets calls wait while a running call has reserved more than it uses', async () => {
+    const { budgets } = await openOne()
+    const first = await budgets.reserveOrWait(key, USD)
+    const waiting = Array.from({ length: 9 }, () => budgets.reserveOrWait(key, 0.001 * USD))
+    await expect(budgets.reserve(key, CALL)).rejects.toMatchObject({ code: 'rate_limit_exceeded' })
+    first.settle(0.001 * USD, DONE)
+    expect(await reserved(waiting)).toHaveLength(9)
+  })
+
+  it('refuses a call after a wait, and at once if only durable jobs have reserved the rest', async () => {
+    const { budgets, clock, store } = await openOne()
+    const first = await budgets.reserveOrWait(key, USD)
+    const late = budgets.reserveOrWait(key, CALL)
+    clock.ms += 6_000
+    await expect(late).rejects.toMatchObject({ code: 'rate_limit_exceeded', retryAfterMs: 2_000 })
+    first.release()
+    await submit(store, 0.04 * USD)
+    clock.ms += 6_000
+    await expect(budgets.reserveOrWait(key, CALL)).rejects.toMatchObject({ code: 'rate_limit_exceeded' })
+  })
+
   it('counts the cost of an ended call once, whether or not the ledger already contains the call', async () => {
     const { store, clock, budgets } = await openOne()
     const { promise: entered, resolve } = Promise.withResolvers<void>()

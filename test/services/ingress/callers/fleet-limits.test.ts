@@ -63,7 +63,7 @@ describe('usage limits within a single ingress', () => {
     const a = key({ requests_per_minute: 2 }, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')
     expect(await admitted([call(limits, a), call(limits, a)])).toBe(2)
-    expect(await call(limits, a)).toMatchObject({ message: expect.stringContaining('2 requests per minute.') })
+    expect(await call(limits, a)).toMatchObject({ message: expect.stringContaining('2 requests per minute of this') })
     expect(await admitted([call(limits, b)])).toBe(1)
     expect(await call(limits, b)).toMatchObject({
       code: 'rate_limit_exceeded',
