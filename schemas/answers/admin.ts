@@ -175,6 +175,7 @@ export const FindingListAnswer = z.object({
       message: z.string(),
       remediation: z.string().nullable().describe('Remediation'),
       details: z.array(z.string()),
+      model: z.string().nullable().describe('Model that the finding is about'),
     }),
   ),
   has_more: z.literal(false),

@@ -7,6 +7,8 @@ export interface Finding {
   readonly message: string
   readonly remediation?: string
   readonly details?: readonly string[]
+  /** Model that the finding is about. */
+  readonly model?: string
 }
 
 /** A read-only check of one dependency. If `run` throws, then the result is a finding with status `fail`. */

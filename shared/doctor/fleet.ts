@@ -1,3 +1,4 @@
+import { type CallFacts, callFindings } from './calls.ts'
 import { type Finding, failed, ok, warned } from './check.ts'
 
 /** Wait of the oldest job, in seconds, beyond which a finding is reported if all slots, or all permits of a model, are in use. */
@@ -24,8 +25,7 @@ export interface FleetFacts {
   /** Number of unfinished durable jobs, and DURABLE_JOBS_MAX. Undefined until both are known. */
   readonly durable: { readonly count: number; readonly max: number } | undefined
   readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
-  /** Models for which all upstreams fail, each with the number of workers that report the failure. */
-  readonly failing: readonly { readonly model: string; readonly workers: number }[]
+  readonly calls: CallFacts
   /** Number of budgets, if no model has a price; otherwise 0. */
   readonly uselessBudgets: number
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
@@ -33,17 +33,17 @@ export interface FleetFacts {
 
 /**
  * Returns the current problems of the fleet with their remedies, failures first. If there are none, then one finding
- * `ok` is returned.
+ * `ok` is returned. The API, `sluice doctor`, `sluice top` and the console all show these findings.
  */
-export function fleetFindings(facts: FleetFacts): readonly Finding[] {
-  const { broker, store, pools, durable, paused, failing, uselessBudgets, deadLetters } = facts
+export function fleetFindings(facts: FleetFacts, nowMs = Date.now()): readonly Finding[] {
+  const { broker, store, pools, durable, paused, calls, uselessBudgets, deadLetters } = facts
   const findings = [
     ...(broker.isReachable ? [] : [brokerAway(broker.name)]),
     ...(broker.missing?.length ? [topicsMissing(broker.missing)] : []),
     ...(store && !store.isReachable ? [storeAway(store.name)] : []),
     ...(store?.isFull ? [storeFull(store.name)] : []),
     ...(durable ? roomFinding(durable) : []),
-    ...failing.map(failingFinding),
+    ...callFindings(calls, nowMs),
     ...pools.flatMap(poolFinding),
     ...paused.map(({ target, id }) =>
       warned(
@@ -55,9 +55,18 @@ export function fleetFindings(facts: FleetFacts): readonly Finding[] {
     ...(uselessBudgets > 0 ? [budgetsFinding(uselessBudgets)] : []),
     ...(deadLetters && deadLetters.count > 0 ? [deadFinding(deadLetters)] : []),
   ]
-  if (findings.length > 0) return findings.toSorted((a, b) => Number(a.status !== 'fail') - Number(b.status !== 'fail'))
   const workers = pools.reduce((sum, pool) => sum + pool.workers, 0)
-  return [ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, no problems`)]
+  return sorted(findings, ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, no problems`))
+}
+
+/** The findings of one project, for its own keys: about its calls, their models and its budgets. */
+export function projectFindings(calls: CallFacts, nowMs = Date.now()): readonly Finding[] {
+  return sorted(callFindings(calls, nowMs), ok('calls', 'no problems'))
+}
+
+function sorted(findings: readonly Finding[], none: Finding): readonly Finding[] {
+  if (findings.length === 0) return [none]
+  return findings.toSorted((a, b) => Number(a.status !== 'fail') - Number(b.status !== 'fail'))
 }
 
 function brokerAway(name: string): Finding {
@@ -101,12 +110,6 @@ function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Findin
     return [failed('room', `The maximum of ${most} durable jobs is reached: new ones are refused.`, remediation)]
   const message = `${has} of at most ${most} durable jobs are pending: a project whose pending jobs equal the remaining capacity cannot submit more.`
   return [warned('room', message, remediation)]
-}
-
-function failingFinding({ model, workers }: FleetFacts['failing'][number]): Finding {
-  const reporters = workers === 1 ? '1 worker' : `${workers} workers`
-  const message = `The upstream of '${model}' keeps failing, as ${reporters} reported: its calls are refused until a test call succeeds.`
-  return failed('upstream', message, 'Check the upstream server, and the base_url and key of the model in models.yaml.')
 }
 
 function poolFinding(pool: PoolFacts): Finding[] {

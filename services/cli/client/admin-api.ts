@@ -53,6 +53,7 @@ const FindingPage = z.looseObject({
       message: z.string(),
       remediation: z.string().nullable(),
       details: z.array(z.string()),
+      model: z.string().nullish(),
     }),
   ),
 })
@@ -190,10 +191,13 @@ export class AdminApi {
     return await this.http.json(DiscardedView, path, { method: 'DELETE' })
   }
 
-  /** Returns the current problems of the fleet. If there are none, the only finding has the status `ok`. */
-  async fleetFindings() {
-    const { data } = await this.http.json(FindingPage, `${ADMIN}/findings?of=fleet`)
-    return data.map(({ remediation, details, ...finding }) => ({
+  /**
+   * Returns the current problems: of the fleet, or of the key's project if the key lacks the admin scope. If there are none, the only finding has
+   * the status `ok`.
+   */
+  async findings(isOperator: boolean) {
+    const { data } = await this.http.json(FindingPage, `${ADMIN}/findings${isOperator ? '?of=fleet' : ''}`)
+    return data.map(({ remediation, details, model: _, ...finding }) => ({
       ...finding,
       ...(remediation !== null && { remediation }),
       ...(details.length > 0 && { details }),

@@ -28,8 +28,8 @@ export const doctor: Command = {
 
 Checks the dependencies of the service with the settings of this directory and environment, without changing anything: Node,
 settings, data directory, models and weights, sandboxes and their guarantees, Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the
-service and the API key. With an admin key, doctor also checks the fleet for pools without workers, failing upstreams, pauses and
-dead letters.
+service and the API key. Doctor also reports failing models, refused calls and nearly spent budgets: those of the key's project, or with an
+admin key those of the fleet, with pools without workers, pauses and dead letters.
 
 Each line is OK, SKIP (missing but not needed), WARN or FAIL, with a remedy for each problem. The exit code is 1 if any check is
 FAIL.
@@ -92,12 +92,13 @@ function fleetCheck(api: JobsApi): Check {
     remediation: 'Check the log of the service.',
     async run() {
       try {
-        return await api.admin.fleetFindings()
+        return await api.admin.findings(true)
       } catch (error) {
         if (!(error instanceof CommandError)) throw error
         // An unreachable service adds no result here, because the service check already reports it.
-        const isRefused = error.exit === EXIT.refused
-        return isRefused ? [skipped('fleet', 'not checked: requires a key with the admin scope')] : []
+        if (error.exit !== EXIT.refused) return []
+        const skip = skipped('fleet', 'not checked: requires a key with the admin scope')
+        return [skip, ...(await api.admin.findings(false).catch(() => []))]
       }
     },
   }

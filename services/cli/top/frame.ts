@@ -39,6 +39,8 @@ export interface Snapshot {
   /** Running durable jobs, then queued durable jobs, each newest first. Null if the service has no job store. */
   readonly jobs: readonly JobView[] | null
   readonly has_more_jobs: boolean
+  /** Current problems, as in `sluice doctor`. Null if the service does not report them. */
+  readonly problems: readonly { readonly status: string; readonly message: string }[] | null
 }
 
 /** Reads snapshots. The first snapshot determines whether the key has the admin scope. */
@@ -53,7 +55,8 @@ export class Reader {
   async read(): Promise<Snapshot> {
     const fleet = this.#sees === 'own' ? undefined : await this.#findFleet()
     this.#sees ??= fleet ? 'all' : 'own'
-    const [names, running, waiting, ...all] = await Promise.all([
+    const [problems, names, running, waiting, ...all] = await Promise.all([
+      undefinedIfRefused([403, 404], () => this.#api.admin.findings(this.#sees === 'all')),
       undefinedIfRefused([403], () => this.#api.models()),
       this.#findJobs(RUNNING),
       this.#findJobs(WAITING),
@@ -71,6 +74,7 @@ export class Reader {
       models: modelsOf(names ?? [], ofModels, fleet),
       jobs: jobs ?? null,
       has_more_jobs: running?.hasMore === true || waiting?.hasMore === true,
+      problems: problems?.filter(({ status }) => status !== 'ok') ?? null,
     }
   }
 
@@ -266,7 +270,7 @@ function titleOf({ sees, jobs, has_more_jobs, created_at }: Snapshot, { url }: F
 }
 
 function sectionsOf(snapshot: Snapshot, { columns, view }: Frame): Section[] {
-  const { pools, workers, models, jobs, has_more_jobs: hasMore, created_at } = snapshot
+  const { pools, workers, models, jobs, has_more_jobs: hasMore, created_at, problems } = snapshot
   const tables = [
     { rank: 2, text: pools?.length ? poolTable(busyFirst(pools, isPoolBusy), created_at, columns) : '' },
     { rank: 1, text: models.length > 0 ? modelTable(models, columns) : '' },
@@ -274,7 +278,9 @@ function sectionsOf(snapshot: Snapshot, { columns, view }: Frame): Section[] {
   ]
   const shown = tables.filter(({ text }) => text !== '')
   const sections = shown.map(({ rank, text }) => ({ rank, lines: linesOf(text), hasMore: false }))
-  return [...sections, { rank: 3, lines: jobLines(jobs, view, columns), hasMore }]
+  const found = problems?.map(({ status, message }) => coloured(status === 'fail' ? 'red' : 'yellow', plain(message)))
+  const first = found?.length ? [{ rank: 4, lines: [coloured('dim', 'problems'), ...found], hasMore: false }] : []
+  return [...first, ...sections, { rank: 3, lines: jobLines(jobs, view, columns), hasMore }]
 }
 
 /** Moves busy rows to the top, so that idle rows are truncated first. The order is otherwise preserved. */

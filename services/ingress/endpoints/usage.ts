@@ -111,7 +111,11 @@ function rangeOf({ from, to, group_by }: ReadUsage): { from: string; to: string 
 }
 
 /** Budgets of the calling key and its project. Operators receive all budgets, those with the largest spent part first. */
-async function budgetsFor(context: IngressContext, { key }: Call, project: string | undefined): Promise<BudgetState[]> {
+export async function budgetsFor(
+  context: IngressContext,
+  { key }: Call,
+  project: string | undefined,
+): Promise<BudgetState[]> {
   const { budgets, keys } = context
   const asked = budgetsIn(keys.known, Date.now()).filter((budget) => (project ?? budget.project) === budget.project)
   const states = hasScope(key, 'admin')

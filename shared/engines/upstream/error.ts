@@ -106,8 +106,20 @@ export function connectionError(model: string, error: unknown): ServiceError {
     const message = `The upstream of model '${model}' did not accept the connection in time.`
     return new ServiceError('upstream_timeout', message, { cause })
   }
-  return new ServiceError('upstream_error', `The connection to the upstream of model '${model}' failed.`, { cause })
+  const reason = CONNECTION_REASONS[cause.facts.reason]
+  const why = reason ?? (TLS_CODE.test(cause.facts.reason) ? 'its certificate was not accepted' : undefined)
+  const message = `The connection to the upstream of model '${model}' failed${why ? `: ${why}` : ''}.`
+  return new ServiceError('upstream_error', message, { cause })
 }
+
+/** Reasons of failed connections that callers may receive, by the code of Node.js. */
+const CONNECTION_REASONS: Readonly<Record<string, string>> = {
+  ...{ ECONNREFUSED: 'connection refused', ECONNRESET: 'connection reset', EPIPE: 'connection reset' },
+  ...{ ENOTFOUND: 'host name not found', EAI_AGAIN: 'host name not found' },
+  ...{ EHOSTUNREACH: 'host unreachable', ENETUNREACH: 'network unreachable' },
+  ...{ ETIMEDOUT: 'connection timed out', UND_ERR_SOCKET: 'connection closed' },
+}
+const TLS_CODE = /CERT|^ERR_TLS|^ERR_SSL|SELF_SIGNED/
 
 /** Error for an answer that cannot be read. `what` completes the sentence "The upstream … ". */
 export function answerError(model: string, what: string, cause?: unknown): ServiceError {

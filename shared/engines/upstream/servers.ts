@@ -159,6 +159,7 @@ export class Breaker {
   readonly #resetMs: number
   readonly #policy: CircuitBreakerPolicy
   #opensAgainMs = 0
+  #lastFailure = ''
 
   constructor(model: string, options: { failures: number; resetMs: number }) {
     this.#model = model
@@ -192,15 +193,14 @@ export class Breaker {
   }
 
   #open(retryAfterMs: number): ServiceError {
-    return new ServiceError('overloaded', `The upstream of model '${this.#model}' keeps failing; calls are paused.`, {
-      retryAfterMs: Math.min(retryAfterMs, 60_000),
-      reason: 'upstream',
-    })
+    const message = `The upstream of model '${this.#model}' keeps failing; calls are paused. Last error: ${this.#lastFailure}`
+    return new ServiceError('overloaded', message, { retryAfterMs: Math.min(retryAfterMs, 60_000), reason: 'upstream' })
   }
 
   /** Whether a call counts as failed. A trial call that was cancelled or timed out also fails, because only an answer may close the circuit. */
   #isFailure(error: unknown): boolean {
-    const code = error instanceof ServiceError ? error.code : undefined
+    const { code, message } = error instanceof ServiceError ? error : { message: 'unknown' }
+    this.#lastFailure = message
     if (this.#policy.state === CircuitState.HalfOpen) return code === undefined || !ANSWER_CODES.has(code)
     return code !== undefined && FAILURE_CODES.has(code)
   }

@@ -4,8 +4,6 @@ export interface ModelCapacity {
   readonly workers: number
   readonly concurrency: number
   readonly slots: number
-  /** Number of workers with an open circuit breaker for this model. */
-  readonly failing: number
   /** Adaptive concurrency limits by server. A server that never signalled overload has no limit. */
   readonly limits: readonly { readonly server: number; readonly limit: number }[]
 }
@@ -20,7 +18,6 @@ export function capacityOf(id: string, pool: string, all: readonly Worker[]): Mo
     workers: workers.length,
     concurrency: sum((worker) => slotsOf(id, worker)),
     slots: sum(({ slots }) => slots),
-    failing: workers.filter(({ open_circuits }) => open_circuits.includes(id)).length,
     limits: limitsOf(id, workers),
   }
 }

@@ -75,7 +75,7 @@ interface CardProps {
 }
 
 function ModelCard({ model, isPoolPaused }: CardProps) {
-  const { id, aliases, capabilities, loadProgress, pause, capacity } = model
+  const { id, aliases, capabilities, loadProgress, pause, finding } = model
   return (
     <li class="card model">
       <div class="title">
@@ -95,13 +95,9 @@ function ModelCard({ model, isPoolPaused }: CardProps) {
       )}
       <Stats model={model} />
       <Latencies model={model} />
-      {capacity !== undefined && capacity.failing > 0 && (
-        <p class="note bad">
-          {capacity.failing === capacity.workers
-            ? 'Circuit breaker open'
-            : `Circuit breaker open on ${capacity.failing} of ${capacity.workers} workers`}
-          : the upstream servers kept failing, so calls are rejected. After a delay one trial call is sent; if it
-          succeeds, the breaker closes.
+      {finding && (
+        <p class={finding.status === 'fail' ? 'note bad' : 'note warn'}>
+          {finding.message} {finding.remediation}
         </p>
       )}
       {pause && (
@@ -119,10 +115,10 @@ function ModelCard({ model, isPoolPaused }: CardProps) {
 }
 
 function State({ model, isPoolPaused }: CardProps) {
-  const { loadProgress, pause, capacity } = model
+  const { loadProgress, pause, capacity, finding } = model
   if (pause || isPoolPaused) return <span class="status paused">{pause ? 'paused' : 'pool paused'}</span>
   if (capacity?.workers === 0) return <span class="status no-worker">no worker</span>
-  if (capacity && capacity.failing > 0) return <span class="status failed">failing</span>
+  if (finding?.status === 'fail') return <span class="status failed">failing</span>
   if (loadProgress === undefined) return null
   if (loadProgress < 1) return <span class="status loading">loading {Math.floor(loadProgress * 100)} %</span>
   return <span class="status ready">ready</span>

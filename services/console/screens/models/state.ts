@@ -1,5 +1,6 @@
 import { signal } from '@preact/signals'
 import {
+  type Finding,
   fetchJson,
   fetchModels,
   isOperator,
@@ -32,6 +33,8 @@ export interface ModelState {
   /** Duration of full runs, if this process runs the model. */
   readonly run: Latency | undefined
   readonly pause: Pause | undefined
+  /** Problem of the model, such as failing calls. */
+  readonly finding: Finding | undefined
   /** Capacity in the fleet. Undefined without the `admin` scope. */
   readonly capacity: ModelCapacity | undefined
   /** Prompt tokens by server; undefined without the `admin` scope. */
@@ -57,12 +60,13 @@ export const problem = signal('')
 
 export async function refresh(abort: AbortSignal): Promise<void> {
   try {
-    const [metrics, callable, adminView] = await Promise.all([
+    const [metrics, callable, adminView, findings] = await Promise.all([
       fetchMetrics(abort),
       fetchModels(abort),
       isOperator.value ? fetchAdminView(abort) : undefined,
+      fetchFindings(abort),
     ])
-    pools.value = show(await mergeAliases(callable, metrics, abort), metrics, adminView)
+    pools.value = show({ callable: await mergeAliases(callable, metrics, abort), metrics, adminView, findings })
     isLoaded.value = true
     problem.value = ''
   } catch (error) {
@@ -86,15 +90,17 @@ async function fetchAdminView(abort: AbortSignal): Promise<AdminView> {
   return { workers: workers.data, pauses: pauses.data, pools: all.data.map(({ id }) => id), models: models.data }
 }
 
-function show(
-  callable: readonly NamedModel[],
-  metrics: Metrics | undefined,
-  adminView: AdminView | undefined,
-): readonly PoolModels[] {
+async function fetchFindings(abort: AbortSignal): Promise<readonly Finding[]> {
+  const path = `/v1/admin/findings${isOperator.value ? '?of=fleet' : ''}`
+  return (await fetchJson<Page<Finding>>(path, { signal: abort })).data
+}
+
+function show(sources: Sources): readonly PoolModels[] {
+  const { callable, metrics, adminView } = sources
   const poolOf = new Map(callable.map(({ model: { id, capabilities } }) => [id, poolWith(capabilities)]))
   if (adminView)
     for (const [id, pool] of allModels(metrics, adminView.workers)) if (!poolOf.has(id)) poolOf.set(id, pool)
-  const models = [...poolOf].map(([id, pool]) => stateOf(id, pool, { callable, metrics, adminView }))
+  const models = [...poolOf].map(([id, pool]) => stateOf(id, pool, sources))
   const names = adminView?.pools ?? [...new Set(poolOf.values())]
   return names.map((pool) => ({
     pool,
@@ -118,9 +124,10 @@ interface Sources {
   readonly callable: readonly NamedModel[]
   readonly metrics: Metrics | undefined
   readonly adminView: AdminView | undefined
+  readonly findings: readonly Finding[]
 }
 
-function stateOf(id: string, pool: string, { callable, metrics, adminView }: Sources): ModelState {
+function stateOf(id: string, pool: string, { callable, metrics, adminView, findings }: Sources): ModelState {
   const named = callable.find(({ model }) => model.id === id)
   return {
     id,
@@ -134,6 +141,7 @@ function stateOf(id: string, pool: string, { callable, metrics, adminView }: Sou
     firstOutput: metrics && latencyOf('sluice_job_first_output_seconds', { model: id }, metrics),
     run: metrics && latencyOf('sluice_attempt_duration_seconds', { model: id }, metrics),
     pause: pauseOf(adminView, 'model', id),
+    finding: findings.find(({ model }) => model === id),
     capacity: adminView && capacityOf(id, pool, adminView.workers),
     prompts: adminView?.models.find((model) => model.id === id),
   }

@@ -30,6 +30,7 @@ const snapshot = (more: Partial<Snapshot> = {}): Snapshot => ({
   models: [{ id: 'echo-1', workers: 1, capacity: 4, running: 0, waiting: 200, paused: false }],
   jobs: Array.from({ length: 150 }, (_, nth) => job(nth, { project: 'alice', model: 'echo-1' })),
   has_more_jobs: true,
+  problems: null,
   ...more,
 })
 

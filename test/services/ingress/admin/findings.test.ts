@@ -1,12 +1,16 @@
 /** Health checks for operators: current problems in the words of `sluice doctor`, and no false alarms. */
+import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
+import { type CallFacts, callFindings, failingModel, NO_CALLS } from '#shared/doctor/calls.ts'
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
-import { openAdmin } from '../../../support/admin.ts'
+import { openAdmin, secretOf } from '../../../support/admin.ts'
 import { startStack, until } from '../../../support/stack.ts'
 
 interface Finding {
@@ -18,10 +22,13 @@ interface Finding {
 const dataOf = async (response: Response) => ((await response.json()) as { data: Finding[] }).data
 
 describe('GET /v1/admin/findings', () => {
-  it('returns problems, paused models and dead letters to operators only', async () => {
+  it('returns problems, paused models and dead letters to operators, and findings of its own project to any other key', async () => {
     await using admin = await openAdmin()
     const found = async (of = '') => await dataOf(await admin.as('op').get(`/v1/admin/findings${of}`))
-    expect((await admin.as('alice').get('/v1/admin/findings')).status).toBe(403)
+    expect((await admin.as('alice').get('/v1/admin/findings?of=machine')).status).toBe(403)
+    expect(await dataOf(await admin.as('alice').get('/v1/admin/findings'))).toMatchObject([
+      { check: 'calls', status: 'ok' },
+    ])
     expect((await admin.as('op').get('/v1/admin/findings?of=nothing')).status).toBe(400)
     await writeDeadLetter(admin.stack.broker, 'inference', 'jobs.inference/0@9', Buffer.from('not a job'))
     const machine = await found('?of=machine')
@@ -88,6 +95,101 @@ describe('GET /v1/admin/findings', () => {
   })
 })
 
+describe('findings about calls', () => {
+  const CALL = { model: 'm1', messages: [{ role: 'user', content: 'Are you there?' }] }
+
+  it('report a model whose calls failed until a call succeeds, with the cause, to its project and to operators', async () => {
+    const answer = JSON.stringify({ choices: [{ index: 0, message: { content: 'yes' }, finish_reason: 'stop' }] })
+    const server = createServer((_, res) => res.setHeader('content-type', 'application/json').end(answer))
+    await once(server.listen(0, '127.0.0.1'), 'listening')
+    const { port } = server.address() as AddressInfo
+    server.close()
+    const engine = { type: 'openai', base_url: `http://127.0.0.1:${port}/v1`, breaker: { failures: 1_000 } }
+    await using stack = await startStack({ models: [{ id: 'm1', engine }] })
+    const keys = ['alice', 'bob', 'op'].map((id) =>
+      keyOf(secretOf(id), { id, project: id, scopes: id === 'op' ? ['calls', 'admin'] : ['calls'] }),
+    )
+    writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
+    const as = (who: string) => ({ headers: { authorization: `Bearer ${secretOf(who)}` } })
+    const found = async (who: string) => await dataOf(await stack.get('/v1/admin/findings', as(who)))
+    const problem = expect.objectContaining({ check: 'upstream', status: 'fail', model: 'm1' })
+    await until(async () => (await stack.get('/v1/models', as('alice'))).status === 200)
+    for (let nth = 0; nth < 3; nth++)
+      expect((await stack.post('/v1/chat/completions', CALL, as('alice'))).status).toBe(502)
+    for (const who of ['alice', 'op']) {
+      await until(async () => (await found(who))[0]?.message.startsWith('The last 3 calls'), { withinMs: 20_000 })
+      const [first] = await found(who)
+      expect(first).toEqual(problem)
+      expect(first?.message).toMatch(/^The last 3 calls of 'm1' failed, the newest just now: .*connection refused/)
+    }
+    expect(await found('bob')).not.toContainEqual(problem)
+    await once(server.listen(port, '127.0.0.1'), 'listening')
+    onTestFinished(() => void server.close())
+    expect((await stack.post('/v1/chat/completions', CALL, as('alice'))).status).toBe(200)
+    await until(async () => (await found('alice')).every(({ check }) => check !== 'upstream'), { withinMs: 20_000 })
+    expect(await found('alice')).toMatchObject([{ check: 'calls', status: 'warn' }])
+  })
+
+  const recent = (status: number, errorCode: string | null, calls: number) => ({
+    ...{ project: 'proj_1', model: 'm1', status, errorCode, calls },
+  })
+  const budget = (spent_usd: number) => ({
+    ...{ owner: 'project' as const, id: 'proj_1', name: 'lab', month: '2030-01', budget_usd: 10, spent_usd },
+    ...{ remaining_usd: 10 - spent_usd, resets_at: 1 },
+  })
+
+  it.each<[string, Partial<CallFacts>, string[]]>([
+    ['no calls', {}, []],
+    ['a few failures among many calls', { recent: [recent(200, null, 90), recent(502, 'upstream_error', 3)] }, []],
+    [
+      'a high failure rate',
+      { recent: [recent(200, null, 9), recent(502, 'upstream_error', 3)] },
+      ["3 of 12 calls of 'm1' failed in the last 15 minutes: upstream_error 3."],
+    ],
+    ['invalid and cancelled calls', { recent: [recent(400, 'invalid_value', 99), recent(499, null, 99)] }, []],
+    [
+      'calls beyond a rate limit',
+      { recent: [recent(429, 'rate_limit_exceeded', 14)] },
+      ['14 calls were refused in the last 15 minutes (rate_limit_exceeded), by project: lab 14.'],
+    ],
+    [
+      'calls beyond the queue',
+      { recent: [recent(503, 'overloaded', 3)] },
+      ['3 calls were refused in the last 15 minutes (overloaded), by project: lab 3.'],
+    ],
+    ['a budget with reserves', { budgets: [budget(7.9)] }, []],
+    [
+      'a nearly spent budget',
+      { budgets: [budget(9.2)] },
+      ["The budget of the project 'lab' for 2030-01 is at 92 % ($9.20 of $10.00)."],
+    ],
+    [
+      'a spent budget',
+      { budgets: [budget(10)] },
+      ["The budget of the project 'lab' for 2030-01 is spent ($10.00 of $10.00): its calls are refused."],
+    ],
+  ])('report %s', (_, facts, messages) => {
+    const found = callFindings({ ...NO_CALLS, nameOf: () => 'lab', ...facts }, 0)
+    expect(found.map(({ message }) => message)).toEqual(messages)
+  })
+
+  const row = (status: number, errorCode: string | null = null) => ({
+    ...{ status, errorCode, errorMessage: null, endedAtMs: 0 },
+  })
+  const [good, bad, refused] = [row(200), row(502, 'upstream_error'), row(503, 'overloaded')]
+
+  it.each<[string, object[], number | undefined]>([
+    ['no call', [], undefined],
+    ['one failure after a success', [bad, good], undefined],
+    ['three failures after a success', [bad, refused, bad, bad, good], 3],
+    ['only failures', [bad], 1],
+    ['a success after failures', [good, bad, bad, bad], undefined],
+    ['only refused calls', [refused, refused, refused], undefined],
+  ])('count the failures of a model after %s', (_, rows, streak) => {
+    expect(failingModel('m1', rows as never, false)?.streak).toBe(streak)
+  })
+})
+
 describe('the fleet findings', () => {
   const pool = {
     id: 'inference',
@@ -105,7 +207,7 @@ describe('the fleet findings', () => {
     pools: [pool],
     durable: { count: 49, max: 100 },
     paused: [],
-    failing: [],
+    calls: NO_CALLS,
     uselessBudgets: 0,
     deadLetters: { count: 0, hasMore: false },
   }
@@ -133,7 +235,7 @@ describe('the fleet findings', () => {
     ['jobs wait for long, but slots are free', { pools: [{ ...pool, waiting: 9, oldestSeconds: 90 }] }, ['fleet ok']],
     [
       'several problems, the worst first',
-      { paused: [{ target: 'pool', id: 'code' }], failing: [{ model: 'm', workers: 1 }] },
+      { paused: [{ target: 'pool', id: 'code' }], calls: { ...NO_CALLS, openCircuits: [{ model: 'm', workers: 1 }] } },
       ['upstream fail', 'pause warn'],
     ],
   ])('report this state: %s', (_, more, checks) => {

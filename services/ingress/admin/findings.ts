@@ -1,0 +1,189 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { ListFindings } from '#schemas/admin/admin.ts'
+import { PoolName } from '#schemas/job.ts'
+import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { budgetsFor, namesOf, projectFor } from '#services/ingress/endpoints/usage.ts'
+import { budgetsIn } from '#shared/capacity/budgets.ts'
+import { type CallFacts, type FailingModel, failingModel, RECENT_MINUTES } from '#shared/doctor/calls.ts'
+import { type Finding, runCheck } from '#shared/doctor/check.ts'
+import { checksOfMachine } from '#shared/doctor/doctor.ts'
+import { type FleetFacts, fleetFindings, type PoolFacts, projectFindings } from '#shared/doctor/fleet.ts'
+import { listDeadLetters } from '#shared/jobs/dead-letters.ts'
+import { jobsTopic } from '#shared/jobs/records.ts'
+import { hasScope } from '#shared/keys/keys.ts'
+import { ServiceError } from '#shared/lib/error.ts'
+import type { RequestLog } from '#shared/store/requests.ts'
+import { depthOf, fullModels } from './fleet.ts'
+
+/**
+ * Cache lifetime in ms of findings about the machine and of counts of dead letters. Computing them reads a disk, a
+ * database or a broker.
+ */
+const CACHE_TTL_MS = 30_000
+/** Maximum number of dead letters that are counted. If there are more, then the count is a lower bound. */
+const DEAD_COUNTED_MAX = 100
+/** Cache lifetime in ms of the facts about calls. A read of the request log takes some milliseconds. */
+const CALLS_TTL_MS = 2_000
+const PROJECTS_MAX = 1_000
+/** Models that are checked for failures, those with the newest failures first, and rows of the log that are read of each. */
+const FAILING_MAX = 10
+const ROWS_MAX = 20
+
+interface Cached<T> {
+  readonly atMs: number
+  readonly value: Promise<T>
+}
+
+const machineResults = new WeakMap<object, Cached<readonly Finding[]>>()
+const deadLetterCounts = new WeakMap<object, Cached<FleetFacts['deadLetters']>>()
+
+const callFacts = new WeakMap<object, Map<string, Cached<CallFacts>>>()
+
+/**
+ * GET /v1/admin/findings: current problems with their remedies, as in `sluice doctor`. A key without the scope `admin` receives those of its own
+ * project: failing models, failed and refused calls, and budgets.
+ *
+ * @throws ServiceError `permission_denied` for findings of the machine without the scope `admin`
+ */
+export async function listFindings(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListFindings, call.query)
+  const { of } = parseBody(ListFindings, { ...call.query }, 'openai')
+  const isOperator = hasScope(call.key, 'admin')
+  if (!isOperator && of !== undefined)
+    throw new ServiceError('permission_denied', "The parameter 'of' requires a key with the scope 'admin'.", {
+      param: 'of',
+    })
+  const hasMachine = isOperator && of !== 'fleet'
+  const machine = hasMachine ? await cachedOr(machineResults, context.config, () => machineFindings(context)) : []
+  const fleet = of === 'machine' ? [] : await findingsFor(context, call, isOperator)
+  await call.reply.whole({ object: 'list', data: [...fleet, ...machine].map(findingObject), has_more: false })
+}
+
+async function findingsFor(context: IngressContext, call: Call, isOperator: boolean): Promise<readonly Finding[]> {
+  const project = projectFor(context, call, undefined)
+  const byProject = callFacts.get(context.config) ?? new Map<string, Cached<CallFacts>>()
+  callFacts.set(context.config, byProject)
+  if (byProject.size > PROJECTS_MAX) byProject.clear()
+  // Keys of one project may have different budgets.
+  const cacheKey = isOperator ? '' : call.key.id
+  const calls = await cachedOr(byProject, cacheKey, () => callsOf(context, call, project), CALLS_TTL_MS)
+  return isOperator ? fleetFindings(await factsOf(context, calls)) : projectFindings(calls)
+}
+
+function findingObject({ check, status, message, remediation, details = [], model }: Finding) {
+  return { check, status, message, remediation: remediation ?? null, details, model: model ?? null }
+}
+
+async function callsOf(context: IngressContext, call: Call, project: string | undefined): Promise<CallFacts> {
+  const { store, config } = context
+  const log = config.isRequestLogOn ? store?.requests : undefined
+  const [recent, failing, budgets] = await Promise.all([
+    log?.outcomes(Date.now() - RECENT_MINUTES * 60_000, project).catch(() => []),
+    log && failingModels(context, log, project).catch(() => []),
+    context.models.hasPrices ? budgetsFor(context, call, project).catch(() => []) : [],
+  ])
+  const openCircuits = project === undefined ? openCircuitsOf(context) : []
+  return { recent: recent ?? [], failing: failing ?? [], openCircuits, budgets, nameOf: namesOf(context, 'project') }
+}
+
+/** Models of the catalogue whose newest calls failed. The number of reads is bounded. */
+async function failingModels(
+  { models }: IngressContext,
+  log: RequestLog,
+  project: string | undefined,
+): Promise<FailingModel[]> {
+  const failed = await log.list({ project, statuses: [500, 599], limit: 100 })
+  const names = new Set(failed.rows.flatMap(({ model }) => (model === null || !models.find(model) ? [] : [model])))
+  const failing: FailingModel[] = []
+  for (const model of [...names].slice(0, FAILING_MAX)) {
+    // An embedded store answers without yielding to the event loop, so the yield happens here.
+    await nextTurn()
+    const { rows, next } = await log.list({ project, model, limit: ROWS_MAX })
+    const found = failingModel(model, rows, next !== null)
+    if (found) failing.push(found)
+  }
+  return failing
+}
+
+async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {
+  const checks = await checksOfMachine()
+  return (await Promise.all(checks.map((check) => runCheck(check, config)))).flat()
+}
+
+async function factsOf(context: IngressContext, calls: CallFacts): Promise<FleetFacts> {
+  const { broker, store, pauses } = context
+  const depth = await depthOf(context).catch(() => undefined)
+  return {
+    broker,
+    store,
+    pools: await Promise.all(PoolName.options.map((pool) => poolFacts(context, pool, depth))),
+    durable: depth && {
+      count: depth.reduce((sum, { state, count }) => sum + (state === 'scheduled' ? 0 : count), 0),
+      max: context.config.durableJobsMax,
+    },
+    paused: pauses.all,
+    calls,
+    uselessBudgets: context.models.hasPrices ? 0 : budgetsIn(context.keys.known, Date.now()).length,
+    deadLetters: await cachedOr(deadLetterCounts, broker, () => countDead(context)),
+  }
+}
+
+async function poolFacts(
+  { broker, jobs, models }: IngressContext,
+  pool: PoolName,
+  depth: Awaited<ReturnType<typeof depthOf>>,
+): Promise<PoolFacts> {
+  const queued = depth?.filter((row) => row.pool === pool && row.state === 'queued') ?? []
+  const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
+  // Work of low priority, such as the lines of a batch, is expected to wait for long.
+  const urgent = queued.filter(({ priority }) => priority !== 'low')
+  const oldestMs = Math.min(oldestCallMs, ...urgent.map(({ oldest_at_ms }) => oldest_at_ms))
+  const inStore = queued.reduce((sum, { count }) => sum + count, 0)
+  // The queue contains attached calls, and possibly records of durable jobs that the store contains too. The larger
+  // count is used, because the sum would count jobs twice.
+  const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
+  return {
+    id: pool,
+    workers: jobs.presence.workers(pool).length,
+    slots: jobs.presence.slots(pool),
+    free: jobs.presence.freeSlots(pool),
+    waiting: Math.max(lag, inStore + jobs.count(pool, 'queued')),
+    oldestSeconds: Number.isFinite(oldestMs) ? (Date.now() - oldestMs) / 1_000 : undefined,
+    fullModels: fullModels(jobs.presence, pool),
+    isNeeded: models.models.some((model) => model.pool === pool),
+  }
+}
+
+function openCircuitsOf({ jobs }: IngressContext): CallFacts['openCircuits'] {
+  const workers = new Map<string, number>()
+  for (const { capacity } of jobs.presence.peers.values()) {
+    for (const model of capacity?.openCircuits ?? []) workers.set(model, (workers.get(model) ?? 0) + 1)
+  }
+  return [...workers].map(([model, count]) => ({ model, workers: count }))
+}
+
+async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLetters']> {
+  const found = await listDeadLetters(broker, { max: DEAD_COUNTED_MAX }).catch(() => undefined)
+  return found && { count: found.letters.length, hasMore: found.next !== undefined }
+}
+
+/**
+ * Returns the cached value if it is younger than `ttlMs`. Otherwise a new read starts, and the previous
+ * value is returned until that read ends.
+ */
+async function cachedOr<Key, T>(
+  kept: { get(key: Key): Cached<T> | undefined; set(key: Key, value: Cached<T>): unknown },
+  key: Key,
+  read: () => Promise<T>,
+  ttlMs = CACHE_TTL_MS,
+): Promise<T> {
+  const known = kept.get(key)
+  if (known && Date.now() - known.atMs < ttlMs) return await known.value
+  const value = read()
+  // Only the first call waits for a slow read, such as a check of an unreachable database. Until the read ends, later
+  // calls receive the previous value.
+  kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })
+  if (known) void value.then(() => kept.set(key, { atMs: Date.now(), value })).catch(() => {})
+  return await (known?.value ?? value)
+}
