@@ -19,7 +19,9 @@ export const ListRequests = z.object({
     .string()
     .regex(/^([1-5]xx|[1-5]\d\d|failed)$/, 'must be a status such as 429, a class such as 5xx, or failed')
     .optional()
-    .describe('HTTP status, its class such as 5xx, or `failed` for 400 and above. 499: cancelled by the caller'),
+    .describe(
+      'HTTP status, its class such as 5xx, or `failed` for 400 and above without 499, which marks cancelled requests',
+    ),
   error_code: Text.optional().describe('Error code, such as rate_limit_exceeded'),
   request_id: Text.optional().describe('Request id, or the id of an answer such as chatcmpl-…'),
   job_id: Text.optional().describe('Id of a durable job'),
@@ -35,6 +37,14 @@ export const ListRequests = z.object({
     .describe('Cursor: last_id of the previous page'),
 })
 export type ListRequests = z.infer<typeof ListRequests>
+
+/** Query of `GET /v1/admin/requests/active`. */
+export const ListActiveRequests = z.object({
+  project: Text.optional().describe('Project id or name. Default: the own project; with the admin scope all projects'),
+  model: Text.optional().describe('Model id or alias'),
+  status: z.enum(['waiting', 'running']).optional().describe('Only calls that wait, or that run'),
+})
+export type ListActiveRequests = z.infer<typeof ListActiveRequests>
 
 const Count = z.int().min(0)
 const Milliseconds = Count.nullable()
@@ -77,3 +87,35 @@ export const RequestAnswer = z.object({
 export type RequestAnswer = z.infer<typeof RequestAnswer>
 
 export const RequestListAnswer = listOf(RequestAnswer)
+
+/** A synchronous call that waits or runs now. */
+export const ActiveRequest = z.object({
+  object: z.literal('request.active'),
+  id: z.string().describe('Value of x-request-id'),
+  started_at: z.number().describe('Unix seconds, with milliseconds'),
+  age_ms: Count,
+  project: z.string(),
+  project_name: z.string().nullable(),
+  key_id: z.string(),
+  key_name: z.string().nullable(),
+  endpoint: z.string(),
+  pool: z.string(),
+  model: z.string(),
+  status: z.enum(['waiting', 'running']),
+  position: Count.nullable().describe(
+    'Position in the queue, 1 for the next call. null: it runs, or the position is unknown',
+  ),
+  wait_ms: Count.nullable().describe('Estimated time until the start. null: unknown'),
+  reason: z.string().nullable().describe('Reason of the wait'),
+  worker: z.string().nullable().describe('Process that runs the call'),
+  attempt: Count,
+})
+export type ActiveRequest = z.infer<typeof ActiveRequest>
+
+export const ActiveRequestListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(ActiveRequest).describe('At most 200 calls, the oldest first'),
+  total: Count.describe('Number of calls that match'),
+  ingress: z.string().describe('Process that answered. Each ingress lists its own calls'),
+  has_more: z.boolean(),
+})

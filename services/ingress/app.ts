@@ -180,7 +180,7 @@ function keyOf(context: IngressContext, route: Route, { log, format }: HttpReply
     return key
   } catch (error) {
     // Reads have a row in the request log only if they have no valid key.
-    if (route.isCall || log.facts.key_id === undefined) log.refused(route.path, route.kind)
+    if (route.isCall || log.facts.key_id === undefined) log.refused(route.path, route.kind, true)
     throw error
   }
 }

@@ -16,9 +16,9 @@ import {
   redriveDeadLetters,
   retryDelivery,
 } from './admin/dead-letters.ts'
+import { listFindings } from './admin/findings.ts'
 import {
   drainWorker,
-  listFindings,
   listPauses,
   listPools,
   listWorkers,
@@ -33,7 +33,7 @@ import { bulkCancelJobs, bulkRedriveJobs, cancelAnyJob, getAnyJob, listAllJobs, 
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys.ts'
 import { listModelStates } from './admin/models.ts'
 import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/projects.ts'
-import { getRequest, listRequests } from './admin/requests.ts'
+import { cancelActiveRequest, getRequest, listActiveRequests, listRequests } from './admin/requests.ts'
 import { cancelBatch, createBatch, listBatches, retrieveBatch } from './batches/batches.ts'
 import { createFile, readUpload } from './batches/files.ts'
 import {
@@ -125,12 +125,15 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'models', listModelStates),
   admin('POST', 'pools/:id/pause', pausePool),
   admin('POST', 'pools/:id/resume', resumePool),
-  admin('GET', 'findings', listFindings),
+  { ...admin('GET', 'findings', listFindings), scope: 'any' },
   admin('GET', 'metrics', readMetrics),
   admin('GET', 'pauses', listPauses),
   admin('POST', 'models/:id/pause', pauseModel),
   admin('POST', 'models/:id/resume', resumeModel),
   { ...admin('GET', 'requests', listRequests), scope: 'any' },
+  // The route must precede `requests/:id`, whose pattern also matches its path.
+  { ...admin('GET', 'requests/active', listActiveRequests), scope: 'any' },
+  { ...admin('POST', 'requests/:id/cancel', cancelActiveRequest), scope: 'any' },
   { ...admin('GET', 'requests/:id', getRequest), scope: 'any' },
 ]
 

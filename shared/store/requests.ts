@@ -52,6 +52,14 @@ export interface RequestRow {
 /** Status of a call that its caller cancelled or left, as nginx logs it. */
 export const CANCELLED_STATUS = 499
 
+/**
+ * Whether a request failed: its caller received an error, also if the call was refused. A cancelled request did not fail. Home, usage, requests and
+ * the command line count by this definition. Attempts, of which a request may have several, are counted separately.
+ */
+export function isFailedStatus(status: number): boolean {
+  return status >= 400 && status !== CANCELLED_STATUS
+}
+
 /** Position in the list of requests, which is sorted by end and then by number. */
 export interface RequestCursor {
   readonly endedAtMs: number
@@ -67,7 +75,7 @@ export interface RequestQuery {
   readonly model?: string | undefined
   readonly endpoint?: string | undefined
   readonly server?: string | undefined
-  /** First and last HTTP status of a range. */
+  /** First and last HTTP status of a range. A range includes cancelled requests only if it begins with their status. */
   readonly statuses?: readonly [number, number] | undefined
   readonly errorCode?: string | undefined
   readonly jobId?: string | undefined
@@ -94,6 +102,15 @@ export interface RequestBounds {
 
 export const UNBOUNDED: RequestBounds = { keepMs: Number.MAX_SAFE_INTEGER, rowsMax: Number.MAX_SAFE_INTEGER }
 
+/** Calls with equal outcome among the recent rows of the log. */
+export interface RequestOutcome {
+  readonly project: string
+  readonly model: string | null
+  readonly status: number
+  readonly errorCode: string | null
+  readonly calls: number
+}
+
 export interface RequestLog {
   /** Adds rows. A row with the id and the end of a stored row is ignored, so a batch whose answer was lost may be sent again. */
   add(rows: readonly RequestRow[]): Promise<void>
@@ -104,6 +121,8 @@ export interface RequestLog {
   list(query: RequestQuery): Promise<RequestPage>
   /** The last request with this id. @param project Only requests of this project. If undefined, of any project */
   find(id: string, project?: string): Promise<RequestRow | undefined>
+  /** Outcomes of the newest 5,000 calls that ended at `sinceMs` or later. @param project Only this project. If undefined, all projects */
+  outcomes(sinceMs: number, project?: string): Promise<RequestOutcome[]>
 }
 
 export interface HasRequests {

@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
+import { ActiveRequestListAnswer, RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
 import { type HttpClient, isTemporary } from '#services/cli/client/http.ts'
 import { EXIT, type ExitCode, type Format, type Output, plain, tableOf, timeOf } from '#services/cli/text/output.ts'
 import { csvLine } from '#shared/lib/csv.ts'
@@ -16,6 +16,8 @@ const RETRY_DELAY_MS = 2_000
  * differ.
  */
 const REREAD_SECONDS = 10
+/** Values of `--status` for calls that have not ended. */
+const ACTIVE: ReadonlySet<string> = new Set(['active', 'waiting', 'running'])
 /** Query parameter → option. */
 const FILTERS = {
   ...{ status: 'status', model: 'model', endpoint: 'endpoint', server: 'server', project: 'project', key: 'key-id' },
@@ -34,7 +36,10 @@ a terminal and JSON lines otherwise.
 
 Options:
   --follow             keep running and print calls as they end; short: -f
-  --status STATUS      a status such as 429, a class such as 5xx, or failed for 400 and above
+  --status STATUS      a status such as 429, a class such as 5xx, or failed for 400 and above (without
+                       cancelled calls)
+                       waiting, running or active: synchronous calls that have not ended, the
+                       oldest first
   --model MODEL        only this model
   --endpoint PATH      only this endpoint, such as /v1/chat/completions
   --server SERVER      only this upstream server of the model, such as 0
@@ -62,8 +67,9 @@ Examples:
     const [id, ...more] = args
     noArguments(more)
     if (id !== undefined) return await showOne(api.http, id, format, out)
-    const printer = new Printer(format, out)
     const query = queryOf(values)
+    if (ACTIVE.has(query.get('status') ?? '')) return await showActive(api.http, query, format, out)
+    const printer = new Printer(format, out)
     const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
     const rows = await readPages(api.http, query, limit)
     await printer.print(rows)
@@ -145,6 +151,27 @@ async function follow(
     for (const [key, endedAt] of seen) if (endedAt < newest - 2 * REREAD_SECONDS) seen.delete(key)
     await printer.print(fresh)
   }
+}
+
+/** Prints calls that wait or run now. */
+async function showActive(http: HttpClient, query: URLSearchParams, format: Format, out: Output): Promise<ExitCode> {
+  if (query.get('status') === 'active') query.delete('status')
+  const { data, total } = await http.json(ActiveRequestListAnswer, `${PATH}/active?${query}`)
+  const rows = data.map(({ object: _, ...row }) => ({ ...row, started_at: timeText(row.started_at, 23) }))
+  if (format === 'json') for (const row of data) await out.json(row)
+  else if (format === 'csv') {
+    if (rows[0]) await out.write([Object.keys(rows[0]), ...rows.map(Object.values)].map(csvLine).join(''))
+  } else if (rows.length === 0) out.note('No synchronous call waits or runs at this ingress.')
+  else {
+    const head = ['request', 'status', 'age', 'position', 'model', 'endpoint', 'project', 'reason']
+    const cells = data.map(({ id, status, age_ms, position, model, endpoint, project_name, project, reason }) => {
+      const where = [model, endpoint.replace('/v1/', ''), project_name ?? project]
+      return [id, status, durationText(age_ms), String(position ?? ''), ...where, reason ?? '']
+    })
+    await out.write(tableOf({ head, rows: cells, spare: ['endpoint', 'project', 'reason'] }, out.columns))
+    if (total > data.length) out.note(`The oldest ${data.length} of ${total} calls are shown.`)
+  }
+  return EXIT.ok
 }
 
 async function showOne(http: HttpClient, id: string, format: Format, out: Output): Promise<ExitCode> {

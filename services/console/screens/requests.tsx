@@ -5,11 +5,15 @@ import { fetchJson, isOperator, messageOf, Pages } from '#services/console/api/c
 import { ageText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { Cell, CopyButton, ErrorText, Icon, LoadMore, Table, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { ActiveRequests } from './active-requests.tsx'
 
+/** Value of the filter `status` for calls that have not ended. */
+const ACTIVE = 'active'
 const PATH = '/v1/admin/requests'
 const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Status', 'Request', 'Model', 'Duration', 'First output', 'Tokens', 'Cost', 'Ended']
 const STATUSES = [
+  { id: ACTIVE, name: 'Running and waiting' },
   { id: '', name: 'All' },
   { id: '2xx', name: 'Completed' },
   { id: 'failed', name: 'Failed' },
@@ -25,6 +29,17 @@ const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s'
 const CANCELLED = 499
 
 export function Requests() {
+  if (queryParam('status') !== ACTIVE) return <EndedRequests />
+  return (
+    <ActiveRequests>
+      <div class="filters">
+        <StatusChips />
+      </div>
+    </ActiveRequests>
+  )
+}
+
+function EndedRequests() {
   const fields = { ...FIELDS, ...(isOperator.value ? OPERATOR_FIELDS : {}) }
   const names = ['status', 'batch_id', 'min_duration_ms', ...Object.keys(fields)]
   const filters = Object.fromEntries(names.map((name) => [name, queryParam(name)]))
@@ -96,24 +111,30 @@ function Find() {
   )
 }
 
-function Filters({ fields }: { readonly fields: Readonly<Record<string, string>> }) {
+function StatusChips() {
   const status = queryParam('status')
   return (
+    <fieldset class="chips">
+      <legend class="visually-hidden">Status</legend>
+      {STATUSES.map(({ id, name }) => (
+        <button
+          key={id}
+          type="button"
+          class="chip"
+          aria-pressed={id === status}
+          onClick={() => setQuery({ status: id })}
+        >
+          {name}
+        </button>
+      ))}
+    </fieldset>
+  )
+}
+
+function Filters({ fields }: { readonly fields: Readonly<Record<string, string>> }) {
+  return (
     <div class="filters">
-      <fieldset class="chips">
-        <legend class="visually-hidden">Status</legend>
-        {STATUSES.map(({ id, name }) => (
-          <button
-            key={id}
-            type="button"
-            class="chip"
-            aria-pressed={id === status}
-            onClick={() => setQuery({ status: id })}
-          >
-            {name}
-          </button>
-        ))}
-      </fieldset>
+      <StatusChips />
       {Object.entries(fields).map(([name, label]) => (
         <input
           key={name}

@@ -3,6 +3,7 @@ import { projectIdOf } from '#shared/keys/keys.ts'
 
 type Action =
   | 'cancel_job'
+  | 'cancel_request'
   | 'redrive_job'
   | 'redrive_dead_letter'
   | 'discard_dead_letter'

@@ -1,12 +1,15 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { ListRequests, type RequestAnswer } from '#schemas/admin/requests.ts'
+import { type ActiveRequest, ListActiveRequests, ListRequests, type RequestAnswer } from '#schemas/admin/requests.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
+import { callOfJob } from '#services/ingress/calls/answer.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { namesOf, projectFor } from '#services/ingress/endpoints/usage.ts'
-import { projectIdOf } from '#shared/keys/keys.ts'
+import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
+import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RequestCursor, RequestLog, RequestQuery, RequestRow } from '#shared/store/requests.ts'
+import { audit } from './audit.ts'
 
 const NANOS_PER_USD = 1_000_000_000
 /** Time after which the search for the first match of a page ends. The page is then empty, and its cursor continues the search. */
@@ -128,4 +131,101 @@ function shownBy(context: IngressContext): (row: RequestRow) => RequestAnswer {
     batch_id: row.batchId?.replace('job_', row.endpoint === '/v1/messages' ? 'msgbatch_' : 'batch_') ?? null,
     ...{ trace_id: row.traceId, user_agent: row.userAgent },
   })
+}
+
+/*
+ * Synchronous calls that wait or run now. Each ingress lists and cancels its own calls, because the calls of an ingress end with its connections.
+ * Durable jobs are listed by `GET /v1/jobs`, and ended calls by the request log.
+ */
+
+const SHOWN_MAX = 200
+/** Calls per turn of the event loop. Each position reads the queue of its model. */
+const TURN_CALLS = 20
+
+/** GET /v1/admin/requests/active: calls of the caller's project, or with the scope `admin` of all projects, the oldest first. */
+export async function listActiveRequests(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListActiveRequests, call.query)
+  const asked = parseBody(ListActiveRequests, { ...call.query }, 'openai')
+  const project = projectFor(context, call, asked.project)
+  const model = asked.model === undefined ? undefined : (context.models.find(asked.model)?.id ?? asked.model)
+  const found = [...context.jobs.all()].filter((job) => {
+    const { tenant, model: own } = job.envelope
+    const isAsked = asked.status === undefined || asked.status === statusOf(job)
+    return (project ?? tenant) === tenant && (model ?? own) === own && isAsked
+  })
+  const oldest = found.toSorted((a, b) => a.envelope.created_at_ms - b.envelope.created_at_ms).slice(0, SHOWN_MAX)
+  const show = activeShownBy(context)
+  const data: ActiveRequest[] = []
+  for (const job of oldest) {
+    if (data.length % TURN_CALLS === TURN_CALLS - 1) await nextTurn()
+    data.push(show(job))
+  }
+  const counts = { total: found.length, ingress: context.jobs.boot, has_more: found.length > data.length }
+  await call.reply.whole({ object: 'list', data, ...counts })
+}
+
+/**
+ * POST /v1/admin/requests/{id}/cancel: ends a running or waiting call of the own project, or of any project with the scope `admin`. Its caller
+ * receives `job_cancelled`.
+ *
+ * @throws ServiceError `not_found` if no such call runs or waits at this ingress
+ */
+export async function cancelActiveRequest(context: IngressContext, call: Call): Promise<void> {
+  const id = String(call.params.id)
+  const isOperator = hasScope(call.key, 'admin')
+  const job = [...context.jobs.all()].find(({ envelope }) => (envelope.request_id ?? envelope.id) === id)
+  if (!job || !(isOperator || job.envelope.tenant === projectIdOf(call.key))) {
+    const message = `No call with the id '${beginningOf(id, 64)}' runs or waits at this ingress. GET /v1/admin/requests/active lists them.`
+    throw new ServiceError('not_found', message)
+  }
+  const shown = activeShownBy(context)(job)
+  if (isOperator) audit(context, call, 'cancel_request', { request: id, project: job.envelope.tenant })
+  context.jobs.cancel(job, {
+    code: 'job_cancelled',
+    message: 'An operator or the project cancelled this call.',
+    param: null,
+  })
+  await call.reply.whole(shown)
+}
+
+function statusOf({ state }: AttachedJob): ActiveRequest['status'] {
+  return state === 'running' ? 'running' : 'waiting'
+}
+
+function activeShownBy(context: IngressContext): (job: AttachedJob) => ActiveRequest {
+  const [projectName, keyName] = [namesOf(context, 'project'), namesOf(context, 'key')]
+  const now = Date.now()
+  return (job) => {
+    const { envelope, attempt } = job
+    const { request_id, created_at_ms, tenant, pool, model } = envelope
+    const caller = callOfJob(job)
+    const keyId = caller?.key.id ?? ''
+    // A call at a worker without a free slot of its model has a position too.
+    const place = job.firstOutputAtMs === undefined ? context.jobs.placeOf(job) : undefined
+    return {
+      ...{
+        object: 'request.active',
+        id: request_id ?? job.id,
+        started_at: created_at_ms / 1_000,
+        age_ms: now - created_at_ms,
+      },
+      ...{ project: tenant, project_name: projectName(tenant), key_id: keyId, key_name: keyName(keyId) },
+      ...{ endpoint: caller?.path ?? '', pool, model, status: statusOf(job), attempt, worker: job.worker ?? null },
+      ...{ position: place?.position ?? null, wait_ms: place?.waitMs === undefined ? null : Math.round(place.waitMs) },
+      reason: job.state === 'queued' || place ? reasonOf(context, job) : null,
+    }
+  }
+}
+
+function reasonOf({ jobs }: IngressContext, job: AttachedJob): string {
+  const { pool, model } = job.envelope
+  const workers = jobs.presence.workers(pool)
+  if (workers.length === 0) return `The pool ${pool} has no worker.`
+  const known = workers.filter(({ capacity }) => capacity?.models?.has(model) ?? true)
+  if (known.length === 0) return `No worker of the pool ${pool} has the model.`
+  if (jobs.presence.preparing(pool, model)) return `The model is ${jobs.waitOf(job) ?? 'being prepared'}.`
+  if (job.tries + job.crashes > 0) return `Attempt ${job.attempt} follows after a failure.`
+  const slots = jobs.presence.slots(pool)
+  if (jobs.presence.freeSlots(pool) === 0) return `No free slot: ${slots} of ${slots} of the pool ${pool} are in use.`
+  return 'No free slot of the model.'
 }

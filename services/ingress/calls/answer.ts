@@ -40,6 +40,14 @@ const CHAR_BYTES = 2
  */
 const IN_MEMORY_BYTES_MAX = 1024 * 1024
 
+/** Calls of attached jobs, for the list of running and waiting calls. */
+const callsOfJobs = new WeakMap<AttachedJob, Pick<Call, 'key' | 'path'>>()
+
+/** Key and endpoint of an attached job of this ingress. */
+export function callOfJob(job: AttachedJob): Pick<Call, 'key' | 'path'> | undefined {
+  return callsOfJobs.get(job)
+}
+
 /** Answers a call that creates a job. @throws ServiceError if the call is refused or fails, before or after output */
 export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
   const { key, facts, headers, advice } = call
@@ -80,6 +88,7 @@ async function answerAttached(
     throw error
   })
   facts.job_id = job.id
+  callsOfJobs.set(job, { key: call.key, path: endpoint.path })
   // SDKs cancel a call by closing its connection (docs/internals/protocol.md, Disconnects).
   const cancel = () => context.jobs.cancel(job, refusalOf(reply.disconnected)?.toBody())
   reply.disconnected.addEventListener('abort', cancel, { once: true })

@@ -2,8 +2,10 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { refusalReasonOf } from '#schemas/error.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newRequestId } from '#shared/lib/id.ts'
-import { CANCELLED_STATUS, type RequestRow } from '#shared/store/requests.ts'
+import type { UsageEntry } from '#shared/store/records.ts'
+import { CANCELLED_STATUS, isFailedStatus, type RequestRow } from '#shared/store/requests.ts'
 import { boundedText, errorOf, traceIdOf, userAgentOf } from '#shared/usage/request-log.ts'
+import { hourOf } from '#shared/usage/usage.ts'
 import type { CallFacts, IngressContext } from './call.ts'
 
 interface EndedCall {
@@ -27,9 +29,7 @@ export function attachedIdOf(requestId: string): string {
   return requestId.replace('req_', 'job_')
 }
 
-const TOO_MANY_REQUESTS = 429
-
-type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'requests' | 'history'>
+type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'requests' | 'history' | 'usage'>
 
 /**
  * Records the end of a call: one access-log line, the metrics of route, outcome and duration, and a row of the request log. Bodies,
@@ -43,7 +43,7 @@ export class CallLog {
   readonly startedAt = performance.now()
   readonly facts: CallFacts = {}
   readonly #context: LogContext
-  #handled: { readonly endpoint: string; readonly kind: string | null } | undefined
+  #handled: { readonly endpoint: string; readonly kind: string | null; readonly isKnown: boolean } | undefined
   #isHandling = false
   #error: ServiceError | undefined
   #askedModel: string | undefined
@@ -55,13 +55,18 @@ export class CallLog {
 
   /** Starts the handling of a call that the request log records. The handler must call {@link handled} at its end. */
   handling(endpoint: string, kind: string | undefined): void {
-    this.#handled = { endpoint, kind: kind ?? null }
+    this.#handled = { endpoint, kind: kind ?? null, isKnown: true }
     this.#isHandling = true
   }
 
-  /** Records a call that is refused before its handling starts. @param endpoint Path of the route, or the unknown path */
-  refused(endpoint: string, kind?: string): void {
-    this.#handled = { endpoint: boundedText(endpoint), kind: kind ?? null }
+  /**
+   * Records a call that is refused before its handling starts.
+   *
+   * @param endpoint Path of the route, or the unknown path
+   * @param isKnown Whether the endpoint is the path of a route
+   */
+  refused(endpoint: string, kind?: string, isKnown = false): void {
+    this.#handled = { endpoint: boundedText(endpoint), kind: kind ?? null, isKnown }
     this.handled()
   }
 
@@ -156,12 +161,17 @@ export class CallLog {
       traceId: traceIdOf(headers.traceparent?.toString()),
       userAgent: userAgentOf(headers['user-agent']),
     }
+    const { isKnown } = this.#handled
     this.#handled = undefined
     if (project === '') return this.#context.requests?.addUnauthenticated(row)
     this.#context.requests?.add(row)
+    const isFailed = isFailedStatus(row.status)
+    // The handler of a call that ran has entered its usage. A refused call counts as failed, without usage.
+    if (isFailed && facts.cost_nanos === undefined)
+      void this.#context.usage?.add(refusedEntry(row, facts.model, isKnown))
     this.#context.history?.add({
       ...row,
-      ...{ calls: 1, failed: row.status >= 500 || row.status === TOO_MANY_REQUESTS ? 1 : 0 },
+      ...{ calls: 1, failed: isFailed ? 1 : 0 },
       ...{ queueMs: facts.queue_ms, firstOutputMs: facts.first_output_ms },
     })
   }
@@ -172,4 +182,20 @@ function outcomeOf(status: number | string, refusal: string | undefined): string
   if (typeof status !== 'number') return 'aborted'
   if (status < 400) return 'ok'
   return status < 500 ? 'client_error' : 'failed'
+}
+
+/** Ledger entry of a refused call. Names that callers invent are not stored, because the ledger is never deleted. */
+function refusedEntry({ project, keyId, endpoint, endedAtMs }: RequestRow, model = '', isKnown = true): UsageEntry {
+  return {
+    ...{
+      project,
+      keyId,
+      model,
+      endpoint: isKnown ? endpoint : 'unknown',
+      hour: hourOf(endedAtMs),
+      calls: 1,
+      failed: 1,
+    },
+    ...{ inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, audioMs: 0, costNanos: 0 },
+  }
 }

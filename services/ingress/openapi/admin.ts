@@ -7,7 +7,7 @@ import {
   ListKeys,
   ListProjects,
 } from '#schemas/admin/admin.ts'
-import { ListRequests } from '#schemas/admin/requests.ts'
+import { ListActiveRequests, ListRequests } from '#schemas/admin/requests.ts'
 import { type Operation, type Operations, ok } from './operation.ts'
 
 const DRY_RUN = 'With `dry_run: true`, the response lists the affected objects and nothing changes.'
@@ -152,6 +152,19 @@ export const ADMIN: Operations = {
       'Calls and durable jobs that have ended, newest first. A page may have fewer items than `limit`, or none, while `has_more` is true. Without the admin scope, the list has only calls of the own project.',
     query: ListRequests,
     answers: ok('A page of requests.', 'RequestList'),
+  },
+  'GET /v1/admin/requests/active': {
+    ...{ id: 'listActiveRequests', tag: 'Admin', guide: 'requests', summary: 'List running and waiting calls' },
+    description:
+      'Synchronous calls that wait or run at the ingress that answers, the oldest first, with the reason of each wait. Without the admin scope, the list has only calls of the own project.',
+    query: ListActiveRequests,
+    answers: ok('The calls.', 'ActiveRequestList'),
+  },
+  'POST /v1/admin/requests/:id/cancel': {
+    ...{ id: 'cancelActiveRequest', tag: 'Admin', guide: 'requests', summary: 'Cancel a running or waiting call' },
+    description:
+      'The caller of the request receives `job_cancelled`. To cancel durable jobs, use `POST /v1/jobs/{id}/cancel`.',
+    answers: ok('The call before its cancellation.', 'ActiveRequest'),
   },
   'GET /v1/admin/requests/:id': {
     ...{ id: 'getRequest', tag: 'Admin', guide: 'requests', summary: 'Retrieve a request' },

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { BulkJobs, ChangeProject, CreateKey, RedriveDeadLetters, RotateKey, UpdateKey } from '#schemas/admin/admin.ts'
-import { RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
+import { ActiveRequest, ActiveRequestListAnswer, RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
 import * as admin from '#schemas/answers/admin.ts'
 import * as batches from '#schemas/answers/batches.ts'
 import * as chat from '#schemas/answers/chat.ts'
@@ -94,6 +94,8 @@ export const ANSWERS = {
   PoolList: admin.PoolListAnswer,
   Request: RequestAnswer,
   RequestList: RequestListAnswer,
+  ActiveRequest,
+  ActiveRequestList: ActiveRequestListAnswer,
   ModelStateList: admin.ModelStateListAnswer,
   PauseList: admin.PauseListAnswer,
   Pause: admin.PauseAnswer,

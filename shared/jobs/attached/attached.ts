@@ -204,12 +204,17 @@ export class AttachedJobs implements JobOwner {
     const { pool, model } = job.envelope
     const preparing = preparingText(this.presence.preparing(pool, model))
     if (preparing !== undefined) return preparing
-    const wait = this.#admission.waitOf(job)
+    const wait = this.placeOf(job)
     if (!wait) return undefined
     const { position, waitMs } = wait
     // Exact positions are not computed for longer queues.
     if (position > POSITIONS_MAX) return `more than ${POSITIONS_MAX} calls in queue`
     return `#${position} in queue${waitMs === undefined ? '' : `, about ${Math.max(1, Math.round(waitMs / 1_000))} s`}`
+  }
+
+  /** Queue position and estimated wait of a job. Undefined if the job runs in a slot. */
+  placeOf(job: AttachedJob): { readonly position: number; readonly waitMs: number | undefined } | undefined {
+    return this.#admission.waitOf(job)
   }
 
   failAll(error: ErrorBody): void {

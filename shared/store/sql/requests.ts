@@ -1,7 +1,9 @@
 import {
+  CANCELLED_STATUS,
   REQUESTS_MAX,
   type RequestBounds,
   type RequestLog,
+  type RequestOutcome,
   type RequestPage,
   type RequestQuery,
   type RequestRow,
@@ -19,6 +21,7 @@ import type { Statement } from './statements.ts'
 
 /** Maximum rows that a page reads for filters without an index: about 20 ms in SQLite. */
 const SCANNED_MAX = 5_000
+const OUTCOMES_MAX = 1_000
 const PURGED_MAX = 250
 const DAY_MS = 86_400_000
 
@@ -126,6 +129,18 @@ export class SqlRequests implements RequestLog {
     return row && rowOf(row)
   }
 
+  async outcomes(sinceMs: number, project?: string): Promise<RequestOutcome[]> {
+    const { page, params } = outcomesOf(sinceMs, project, this.#db.isShared)
+    const rows = await this.#db.run(page, params)
+    return rows.map((row) => ({
+      project: String(row.project),
+      model: row.model === null ? null : String(row.model),
+      status: Number(row.status),
+      errorCode: row.error_code === null ? null : String(row.error_code),
+      calls: Number(row.calls),
+    }))
+  }
+
   /** @returns Whether further rows may have to be deleted */
   async purge({ keepMs, rowsMax }: RequestBounds): Promise<boolean> {
     const params = { keep_ms: keepMs, rows_max: rowsMax, limit: PURGED_MAX }
@@ -168,8 +183,8 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
       ? [
           {
             name: 'status',
-            sql: 'status >= :status_from AND status <= :status_to',
-            params: { status_from: from, status_to: to },
+            sql: `status >= :status_from AND status <= :status_to AND status <> CAST(:status_not AS bigint)`,
+            params: { status_from: from, status_to: to, status_not: from === CANCELLED_STATUS ? 0 : CANCELLED_STATUS },
           },
         ]
       : []),
@@ -228,6 +243,18 @@ export function requestsToScan(query: RequestQuery, isShared: boolean) {
     page: { name, sql: page(SCANNED_MAX, filters) },
     end: { name: `${name}_end`, sql: `${scan('ended_at_ms, n')} LIMIT 1 OFFSET ${SCANNED_MAX - 1}` },
   }
+}
+
+/** @param isShared Whether the database is Postgres */
+export function outcomesOf(sinceMs: number, project: string | undefined, isShared: boolean) {
+  const at = isShared && project !== undefined ? '(ended_at_ms + 0)' : 'ended_at_ms'
+  const ofProject = project === undefined ? '' : 'project = :project AND '
+  const groups = 'project, model, status, error_code'
+  const sql = `SELECT ${groups}, count(*) AS calls FROM (
+      SELECT ${groups} FROM requests WHERE ${ofProject}${at} >= :since ORDER BY ${at} DESC, n DESC LIMIT ${SCANNED_MAX}) AS recent
+    GROUP BY ${groups} ORDER BY calls DESC LIMIT ${OUTCOMES_MAX}`
+  const name = project === undefined ? 'requests_outcomes' : 'requests_outcomes_of'
+  return { page: { name, sql }, params: { since: sinceMs, ...(project !== undefined && { project }) } }
 }
 
 function cursorOf(row: Row | undefined) {

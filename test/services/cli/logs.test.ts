@@ -64,6 +64,15 @@ describe('sluice logs', () => {
     expect(csv.slice(1).map((line) => line.split(',')[0])).toEqual([ids[0]])
   })
 
+  it('lists calls that wait or run now', async () => {
+    expect(await run({ status: 'waiting' })).toBe('')
+    const running = call('!echo first_ms=2000\nx')
+    await until(async () => / running +.* echo-1 +chat\/completions /.test(await run({ status: 'active' })))
+    expect(JSON.parse(await run({ status: 'running' }, [], false))).toMatchObject({ status: 'running', position: null })
+    expect(await run({ status: 'running', output: 'csv' })).toMatch(/^id,started_at,age_ms,/)
+    await running
+  })
+
   it('filters by time, status and duration, and shows all fields of one call', async () => {
     const id = await call('!echo fail=upstream_refused')
     await untilLogged(id)

@@ -47,11 +47,11 @@ describe('the usage report', () => {
     await stack.post(CHAT, { ...say('hi'), model: 'none' }, as('sk-one'))
     const report = await until(async () => {
       const found = await usageOf(stack, 'sk-one', '?group_by=key')
-      return found.total.calls === 4 ? found : undefined
+      return found.total.calls === 5 ? found : undefined
     })
     expect(report).toMatchObject({ object: 'usage', group_by: 'key', project: 'proj', has_more: false })
     const [one, two] = report.data
-    expect([one?.group, one?.calls, one?.failed, one?.output_tokens]).toEqual(['key_sk-one', 2, 1, 10])
+    expect([one?.group, one?.calls, one?.failed, one?.output_tokens]).toEqual(['key_sk-one', 3, 2, 10])
     expect([two?.group, two?.calls, two?.failed, two?.output_tokens]).toEqual(['key_sk-two', 2, 0, 12])
     expect(report.total.cost_usd).toBeCloseTo(3 * 0.5 + 22 / 1_000, 9)
     expect((await usageOf(stack, 'sk-other')).data).toEqual([])
@@ -138,6 +138,33 @@ describe('the usage report of operators', () => {
     expect([other.data, other.budgets]).toEqual([[], []])
   })
 
+  it('counts refused calls as failed, like the request log, and cancelled calls not', async () => {
+    await using stack = await startNamed()
+    const failed = [
+      await stack.post(CHAT, { ...say('hi'), model: 'invented' }, as('sk-other')),
+      await stack.post(CHAT, { model: 'echo-1' }, as('sk-other')),
+      await stack.post('/v1/invented', {}, as('sk-other')),
+    ]
+    expect(failed.map(({ status }) => status)).toEqual([404, 400, 404])
+    const stop = new AbortController()
+    const leaving = stack.post(CHAT, say('!echo first_ms=60000\nx'), { ...as('sk-other'), signal: stop.signal })
+    await until(async () => /sluice_attached_jobs\{[^}]*"running"\} 1/.test(await (await stack.get('/metrics')).text()))
+    stop.abort()
+    await leaving.catch(() => {})
+    const rowsOf = async (query: string) => {
+      const page = await (await stack.get(`/v1/admin/requests?limit=100${query}`, as('sk-other'))).json()
+      return (page as { data: { status: number }[] }).data.map(({ status }) => status)
+    }
+    await until(async () => (await rowsOf('&status=499')).length === 1)
+    expect(await rowsOf('&status=failed')).toEqual([404, 400, 404])
+    await until(async () => (await usageOf(stack, 'sk-other')).total.failed === 3)
+    const byModel = (await usageOf(stack, 'sk-admin', '?group_by=model&project=key_sk-other')).data
+    expect(byModel.map(({ group, calls, failed: own }) => [group, calls, own])).toEqual([
+      ['', 3, 3],
+      ['echo-1', 2, 0],
+    ])
+  })
+
   it('exports CSV in which no cell is a formula', async () => {
     await using stack = await startNamed()
     const query = '/v1/usage?group_by=project'
@@ -178,7 +205,7 @@ describe('an exhausted budget', () => {
       return response.status === 429 ? response : undefined
     })
     const message = expect.stringMatching(
-      /^The budget of this key, \$1\.3 for \d{4}-\d\d, is spent\. The budget resets on \d{4}-\d\d-01/,
+      /^The budget of this key, \$1\.30 for \d{4}-\d\d, is spent\. The budget resets on \d{4}-\d\d-01/,
     )
     const body = { error: { type: 'insufficient_quota', code: 'insufficient_quota', param: null, message } }
     expect(await refused.json()).toEqual(body)

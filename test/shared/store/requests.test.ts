@@ -114,6 +114,22 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await ids({ model: "m1' OR TRUE --" })).toEqual([])
   })
 
+  it('counts the outcomes of recent calls, of all projects and of one', async () => {
+    const failed = { status: 502, errorCode: 'upstream_error' }
+    await store.requests.add([
+      ...[row('req_1'), row('req_2'), row('req_3', failed), row('req_4', { ...failed, project: 'bob', model: null })],
+      row('req_5', { endedAtMs: now - HOUR_MS }),
+    ])
+    const ofAlice = [
+      { project: 'alice', model: 'm1', status: 200, errorCode: null, calls: 2 },
+      { project: 'alice', model: 'm1', ...failed, calls: 1 },
+    ]
+    expect(await store.requests.outcomes(now - 60_000, 'alice')).toEqual(ofAlice)
+    const all = await store.requests.outcomes(now - 60_000)
+    expect(all).toHaveLength(3)
+    expect(all).toEqual(expect.arrayContaining([...ofAlice, { ...failed, project: 'bob', model: null, calls: 1 }]))
+  })
+
   it('is paged without gaps and repetitions, also among equal times', async () => {
     const all = Array.from({ length: 25 }, (_, nth) =>
       row(`req_${nth + 100}`, { endedAtMs: now - 500 + Math.floor(nth / 10) }),

@@ -61,12 +61,12 @@ export function Home() {
 function Problems() {
   const all = problems.value
   if (all.length === 0) {
-    // While models are loading, no text is shown here, because the page lists these models below.
-    if (preparations.value.length > 0) return null
+    // While models are loading, no text is shown here, because the page lists these models below. Without findings, nothing is known yet.
+    if (preparations.value.length > 0 || findings.value === undefined) return null
     const queue = queueText()
     return queue ? (
       <p class="note">
-        <Icon name="jobs" /> No problems found. {queue}
+        <Icon name="jobs" /> No problems found. <a href={`${BASE}/requests?status=active`}>{queue}</a>
       </p>
     ) : (
       <p class="note good">
@@ -162,8 +162,8 @@ interface Problem {
 }
 
 /**
- * Current problems, errors first. For operators, these are the failed health checks of `sluice doctor`, and for callers the problems that `/readyz`
- * reports.
+ * Current problems, errors first: the health checks of `sluice doctor`, and the problems that `/readyz` reports. Callers receive the checks of their
+ * own project.
  */
 const problems = computed<readonly Problem[]>(() => {
   if (refreshError.value) {
@@ -265,8 +265,7 @@ async function fetchFindings(abort: AbortSignal): Promise<void> {
   if (isFetchingFindings) return
   isFetchingFindings = true
   try {
-    const found = isOperator.value ? fetchJson<Page<Finding>>('/v1/admin/findings', { signal: abort }) : undefined
-    findings.value = (await found)?.data
+    findings.value = (await fetchJson<Page<Finding>>('/v1/admin/findings', { signal: abort })).data
   } catch {
     // The error is ignored, because the refresh already reports an unreachable service.
   }
@@ -372,10 +371,10 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name={`${measured} p50`} title={title} value={latencyText(latency.p50)} mark={markOf('p50')} />
         <Figure name={`${measured} p95`} title={title} value={latencyText(latency.p95)} mark={markOf('p95')} />
         <Figure
-          name="failed"
-          title={
+          name="failed attempts"
+          title={`Attempts, of which a request may have several. ${
             isRecent ? 'In the last 5 minutes' : 'Since this process started; nothing finished while this page was open'
-          }
+          }`}
           value={ended === 0 ? '–' : `${failed} of ${ended}`}
           isBad={failed > 0 && isRecent}
           mark={markOf('failed')}
@@ -429,7 +428,9 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
             <th scope="col" title={title}>
               p95
             </th>
-            <th scope="col">failed</th>
+            <th scope="col" title="Attempts, of which a request may have several">
+              failed attempts
+            </th>
           </tr>
         </thead>
         <tbody>
@@ -452,7 +453,7 @@ function ModelRow({
     <tr>
       <th scope="row">
         {id}
-        {loadProgress !== undefined && <LoadState progress={loadProgress} />}
+        <LoadState model={id} progress={loadProgress} />
       </th>
       <td>{waiting.toLocaleString()}</td>
       <td>{latencyText(latency.p50)}</td>
@@ -462,7 +463,10 @@ function ModelRow({
   )
 }
 
-function LoadState({ progress }: { readonly progress: number }) {
+function LoadState({ model, progress }: { readonly model: string; readonly progress: number | undefined }) {
+  const isFailing = findings.value?.some((finding) => finding.model === model && finding.status === 'fail')
+  if (isFailing) return <span class="status failed">failing</span>
+  if (progress === undefined) return null
   if (progress >= 1) return <span class="status ready">ready</span>
   return <span class="status loading">loading {Math.floor(progress * 100)} %</span>
 }
