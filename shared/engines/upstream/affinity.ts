@@ -15,7 +15,7 @@
  * have a standard deviation of the square root of their mean. Servers with few calls would otherwise exceed the bound by chance. The number of
  * deviations depends on the key. A loaded server therefore always moves the same keys, whose prompts are then cached on the next server.
  *
- * If a key has several calls in flight, then callers share it, such as one prompt for all users. Such calls are placed by load alone.
+ * If a key has several calls in flight, then callers share it, such as one prompt for all users. Calls with such a key are placed by load alone.
  *
  * Example: 4 servers with 10, 4, 5 and 4 calls in flight. With the new call, the mean is 6 and the deviation √7, about 2.6. A key with 1.5 deviations
  * leaves the first server, because 11 calls are more than 6 + 1.5 × 2.6. A key with 2 deviations stays.
@@ -30,6 +30,8 @@ const LOAD_BOUND = 1.25
 const TOLERATED_DEVIATIONS = { min: 1, max: 3 }
 /** Calls in flight with one key, in all workers, from which the key counts as shared. */
 const SHARED_KEY_CALLS = 2
+const SHARED_KEY_MS = 1_000
+const SHARED_KEYS_MAX = 1_000
 
 /** Headers with the id of a session, most specific first. */
 const SESSION_HEADERS = ['x-session-id', 'x-claude-code-session-id', 'session-id', 'x-session-affinity'] as const
@@ -122,13 +124,25 @@ export function seedOf(url: string): number {
   return mix(hashOf(url))
 }
 
-/** Counts the calls in flight of each key. Memory is bounded by the calls in flight. */
+/**
+ * Detects keys that callers share. A key stays shared for a second after its last concurrent calls, because a worker of many has moments without a
+ * call of the key. Memory is bounded by the calls in flight and by {@link SHARED_KEYS_MAX}.
+ */
 export class KeysInFlight {
   readonly #calls = new Map<string, number>()
+  /** Times until which keys count as shared, oldest first. */
+  readonly #sharedUntilMs = new Map<string, number>()
 
   /** @param workers Workers that share the servers. Each of them is assumed to have as many calls of the key */
-  isShared(key: string, workers: number): boolean {
-    return (this.#calls.get(key) ?? 0) * workers >= SHARED_KEY_CALLS
+  isShared(key: string, workers: number, nowMs = performance.now()): boolean {
+    if ((this.#calls.get(key) ?? 0) * workers < SHARED_KEY_CALLS) return (this.#sharedUntilMs.get(key) ?? 0) > nowMs
+    this.#sharedUntilMs.delete(key)
+    this.#sharedUntilMs.set(key, nowMs + SHARED_KEY_MS)
+    for (const [oldest, untilMs] of this.#sharedUntilMs) {
+      if (untilMs > nowMs && this.#sharedUntilMs.size <= SHARED_KEYS_MAX) break
+      this.#sharedUntilMs.delete(oldest)
+    }
+    return true
   }
 
   add(key: string): void {

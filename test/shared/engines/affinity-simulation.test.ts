@@ -90,9 +90,8 @@ async function simulate(seed: number, defect: Defect = {}): Promise<string> {
     const { placement, open } = worker
     const callsMax = step % 200 < 100 ? CALLS_MAX.calm : CALLS_MAX.busy
     while (open.length >= callsMax) placement.leave(open.splice(random.between(0, open.length - 1), 1)[0] as never)
-    const isShared = random.between(0, 3) === 0
-    const key = isShared ? SHARED_KEY : `conversation-${random.between(1, CONVERSATIONS)}`
-    const isOpen = workers.some((each) => each.open.some((acquired) => acquired.key === key))
+    const opened = workers.flatMap(({ open }) => open.map(({ key }) => key))
+    const key = keyIn(random, opened)
     const calls = counted(open, up())
     const acquired = await placement.acquire({ signal: NEVER, isTimed: false, tried: new Set(), key })
     open.push(acquired)
@@ -102,12 +101,18 @@ async function simulate(seed: number, defect: Defect = {}): Promise<string> {
     const load = (calls.get(name) ?? 0) + 1
     if (load > Math.max(1.25 * mean, mean + 3 * Math.sqrt(mean + 1)))
       return `${load} calls exceed the load bound at a mean of ${mean}`
-    if (isShared || isOpen || Math.max(...calls.values()) + 1 > mean + 1) continue
+    if (key === SHARED_KEY || Math.max(...calls.values()) + 1 > mean + 1) continue
     const before = last.get(key)
     if (before && !mayMove(before, name, up())) return `${key} moved from ${before.server} to ${name}`
     last.set(key, { server: name, up: up() })
   }
   return ''
+}
+
+/** The shared key, or that of a conversation without a call, because a conversation has one call at a time. */
+function keyIn(random: ReturnType<typeof openRandom>, opened: readonly (string | undefined)[]): string {
+  const key = random.between(0, 3) === 0 ? SHARED_KEY : `conversation-${random.between(1, CONVERSATIONS)}`
+  return opened.includes(key) ? SHARED_KEY : key
 }
 
 const NEVER = new AbortController().signal

@@ -3,7 +3,13 @@ import { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import type { ChatEngine } from '#shared/engines/engine.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
-import { affinityKeyOf, affinityModelOf, preferredServer, seedOf } from '#shared/engines/upstream/affinity.ts'
+import {
+  affinityKeyOf,
+  affinityModelOf,
+  KeysInFlight,
+  preferredServer,
+  seedOf,
+} from '#shared/engines/upstream/affinity.ts'
 import { ask, collect, options, textOf } from '../../support/engine-calls.ts'
 import { type Script, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { until } from '../../support/stack.ts'
@@ -79,6 +85,26 @@ test('a load below the bound moves no conversation key; if all servers are above
     expect(preferredServer(key, servers)).toBeUndefined()
     for (const { limit } of servers) limit.hasFreePermit = true
   }
+})
+
+test('a key with concurrent calls counts as shared for a second more, and only a bounded number of such keys', () => {
+  const inFlight = new KeysInFlight()
+  const callTwice = (key: string, nowMs: number) => {
+    for (const _ of [1, 2]) inFlight.add(key)
+    expect(inFlight.isShared(key, 1, nowMs), key).toBe(true)
+    for (const _ of [1, 2]) inFlight.remove(key)
+  }
+  callTwice('hot', 0)
+  expect(inFlight.isShared('hot', 1, 999)).toBe(true)
+  expect(inFlight.isShared('hot', 1, 1_001)).toBe(false)
+  inFlight.add('conversation')
+  expect(inFlight.isShared('conversation', 1, 0)).toBe(false)
+  // Another worker of the fleet is assumed to have a call of the key too.
+  expect(inFlight.isShared('conversation', 2, 0)).toBe(true)
+  callTwice('first', 2_000)
+  for (const key of keys.slice(0, 1_000)) callTwice(key, 2_000)
+  expect(inFlight.isShared('first', 1, 2_000)).toBe(false)
+  expect(inFlight.isShared('key-999', 1, 2_000)).toBe(true)
 })
 
 const system = { role: 'system', parts: [{ type: 'text', text: 'Be brief.' }] }
