@@ -7,6 +7,7 @@ import { availableParallelism, cpus, tmpdir, totalmem } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { AFFINITY } from './affinity/affinity.ts'
+import { AFFINITY_CPU } from './affinity/cpu.ts'
 import { CALLS } from './calls/calls.ts'
 import { DURABLE } from './durable/durable.ts'
 import { EMBEDDINGS } from './embeddings/embeddings.ts'
@@ -28,6 +29,7 @@ const SECTIONS: readonly Section[] = [
   RESEARCH,
   QUALITY,
   AFFINITY,
+  AFFINITY_CPU,
 ]
 
 const HELP = `Usage: npm run bench -- [options]

@@ -4,18 +4,13 @@
  */
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Callers } from '../load/callers.ts'
-import { encodeRequest } from '../load/connection.ts'
-import { startUpstream } from '../load/start.ts'
-import { OneCore } from '../machine/one-core.ts'
 import { urlOf } from '../machine/processes.ts'
 import { KEY, type Sluice, startSluice, untilAnswered } from '../machine/sluice.ts'
-import { cpuMs } from '../machine/usage.ts'
 import { Samples } from '../results/samples.ts'
 import { type Goal, renderGoals, renderTable, show } from '../results/tables.ts'
 import type { Run, Section } from '../section.ts'
 
-const SERVERS = 4
+export const SERVERS = 4
 const CONVERSATIONS = 24
 const TURNS = 6
 const BLOCKS = { large: 4_000, small: 1_200 }
@@ -23,10 +18,10 @@ const THINK_MS = 100
 const STAGGER_MS = 37
 /** Times at which one server leaves and returns, after the start of the first conversation. */
 const OUTAGE_MS = { from: 700, to: 1_400 }
-const CALLERS = 64
-/** Rounds of the measurement of CPU time, whose difference is small. */
-const CPU_ROUNDS = 5
-const SYSTEM = 'You are a careful assistant of our company. '.repeat(60)
+/** Time after which pinned callers use a server again. A circuit breaker needs about this time, because it waits for the answer of a trial call. */
+const RETURN_MS = 300
+const WARM_UP_MS = 4_000
+export const SYSTEM = 'You are a careful assistant of our company. '.repeat(60)
 
 type CacheSize = keyof typeof BLOCKS
 const PROMPTS = ['conversations', 'a server leaves and returns', 'one prompt'] as const
@@ -53,11 +48,11 @@ export const AFFINITY: Section = {
   introduction: `Four mock servers with prefix caches of 4,000 (large) or 1,200 blocks (small) get ${CONVERSATIONS} conversations of ${TURNS} turns. *Pinned* calls the
 servers directly, one server per conversation. *off* and *auto* are the values of \`affinity\`. *Cached* is the share of prompt tokens that
 were in a cache. The first token is that of the second and later turns. *A server leaves and returns*: one server accepts no calls for
-${OUTAGE_MS.to - OUTAGE_MS.from} ms, and pinned conversations use the next server. *One prompt*: all callers send one conversation. *CPU*: ${CALLERS} callers, a session per call.`,
+${OUTAGE_MS.to - OUTAGE_MS.from} ms, and pinned conversations use the next server until ${RETURN_MS} ms later. *One prompt*: all callers send one conversation.`,
   async measure(run) {
     const parts: string[] = []
     for (const size of ['large', 'small'] as const) parts.push(...(await measureSize(run, size)))
-    return [...parts, await measureCpu(run)]
+    return parts
   },
 }
 
@@ -83,6 +78,7 @@ async function measureSize(run: Run, size: CacheSize): Promise<string[]> {
   }
   const targets = [pinned, ...targetsOf(single, 'one worker'), ...(fleet ? targetsOf(fleet, 'three workers') : [])]
   for (const { to } of targets.slice(1)) await untilAnswered(() => probe(to(0)))
+  await Promise.all(targets.map(({ to }) => warmUp(() => probe(to(0)))))
   const samples = new Samples()
   for (const prompts of PROMPTS) {
     await run.rounds(targets, async (target, round) => {
@@ -113,60 +109,16 @@ class Outage {
     await fetch(new URL('/down', this.server), { method: 'POST' })
     await sleep(OUTAGE_MS.to - OUTAGE_MS.from)
     await fetch(new URL('/up', this.server), { method: 'POST' })
+    await sleep(RETURN_MS)
     this.isOn = false
   }
 }
 
-/** CPU time of a call with `affinity: auto`, relative to that with `off`. The process under measurement has a core of its own. */
-async function measureCpu(run: Run): Promise<string> {
-  using core = new OneCore()
-  await using processes = run.processes()
-  const urls: URL[] = []
-  for (let at = 0; at < SERVERS; at++) urls.push(await startUpstream(processes))
-  const sluice = await startSluice(processes, { name: 'affinity-cpu', models: modelsOn(urls) })
-  const pid = sluice.processes[0]?.pid ?? 0
-  core.take(pid)
-  const callers = await Promise.all(
-    (['auto', 'off'] as const).map(async (model) => {
-      const requests = Array.from({ length: 1_000 }, (_, at) => {
-        const body = {
-          model,
-          messages: [
-            { role: 'system', content: SYSTEM },
-            { role: 'user', content: `Question ${at}` },
-          ],
-        }
-        return encodeRequest(sluice, '/v1/chat/completions', body, { headers: { 'x-session-id': `session-${at}` } })
-      })
-      return { model, load: await Callers.open(sluice.url, requests, CALLERS) }
-    }),
-  )
-  const samples = new Samples()
-  const answered = { auto: 0, off: 0 }
-  for (let round = 0; round <= CPU_ROUNDS; round++) {
-    for (const { model, load } of round % 2 === 0 ? callers : callers.toReversed()) {
-      const before = cpuMs(pid)
-      // The results of a load count all its runs.
-      const { answers, failures, failure } = await load.run(run.seconds(3, 5))
-      if (failures > 0) throw new Error(`${failures} calls of ${model} failed: ${failure}`)
-      const cpu = (cpuMs(pid) - before) / (answers - answered[model])
-      answered[model] = answers
-      // The first round warms up.
-      if (round > 0) samples.add(model, 'cpu', round, { cpu })
-    }
-  }
-  for (const { load } of callers) load[Symbol.dispose]()
-  const measured = samples.ratio('auto', 'off', 'cpu', 'cpu')
-  const rows = (['off', 'auto'] as const).map((model) => [model, show(samples.median(model, 'cpu', 'cpu'), 3)])
-  const goal: Goal = { name: `CPU of a call, ${CALLERS} callers`, measured, unit: '× off', decimals: 3, max: 1.02 }
-  return `${renderGoals([goal])}\n\n${renderTable(['affinity', 'CPU ms/call'], rows)}`
-}
-
-function modelsOn(urls: readonly URL[]): string[] {
+export function modelsOn(urls: readonly URL[]): string[] {
   const base_urls = urls.map((url) => `"${new URL('/v1', url).href}"`).join(', ')
   return (['auto', 'off'] as const).map(
     (affinity) =>
-      `{ id: ${affinity}, affinity: ${affinity}, engine: { type: openai, base_urls: [${base_urls}], breaker: { reset_ms: 200 } } }`,
+      `{ id: ${affinity}, affinity: ${affinity}, engine: { type: openai, base_urls: [${base_urls}], breaker: { reset_ms: 50 } } }`,
   )
 }
 
@@ -175,6 +127,15 @@ function targetsOf({ url }: Sluice, name: string): Target[] {
     name: `${model}, ${name}`,
     to: () => ({ url: new URL('/v1', url).href, model }),
   }))
+}
+
+/** Sends calls until the processes, such as the JVM of Kafka, have compiled their code. */
+async function warmUp(send: () => Promise<string | undefined>): Promise<void> {
+  const untilMs = performance.now() + WARM_UP_MS
+  const caller = async () => {
+    while (performance.now() < untilMs) await send()
+  }
+  await Promise.all([caller(), caller(), caller(), caller()])
 }
 
 async function probe(to: ReturnType<Target['to']>): Promise<string | undefined> {
