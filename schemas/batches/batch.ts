@@ -118,7 +118,7 @@ export const BatchResults = z.object({
   format: z
     .enum(['jsonl', 'csv'])
     .default('jsonl')
-    .describe('csv: custom_id, answer, error and tokens of each request'),
+    .describe('csv: custom_id, answer, error, finish_reason and tokens of each request'),
   status: z.enum(['completed', 'failed']).optional().describe('Only successful, or only other requests. Default: all'),
 })
 export type BatchResults = z.infer<typeof BatchResults>

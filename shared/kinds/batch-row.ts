@@ -3,7 +3,7 @@ import { writeJson } from '#shared/json/write.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
 
 /*
- * One result line of a batch as the cells of a table row: answer, error and tokens. The console and `GET
+ * One result line of a batch as the cells of a table row: answer, error, finish reason and tokens. The console and `GET
  * /v1/batches/{id}/results` show these cells next to the custom_id, and the tool next to the columns of the input.
  */
 
@@ -11,12 +11,14 @@ export interface BatchRow {
   readonly customId: string
   readonly answer: string
   readonly error: string
+  /** Why the answer ended, in the words of its API, such as `stop` or `length`. Empty for results without a reason. */
+  readonly finishReason: string
   readonly inputTokens: number | null
   readonly outputTokens: number | null
 }
 
 /** Names of the cells after those of the input, in their order. */
-export const ROW_COLUMNS = ['answer', 'error', 'input_tokens', 'output_tokens'] as const
+export const ROW_COLUMNS = ['answer', 'error', 'finish_reason', 'input_tokens', 'output_tokens'] as const
 
 const Problem = z.looseObject({ code: z.string().nullish(), type: z.string().nullish(), message: z.string() })
 const ResultLine = z.looseObject({
@@ -34,6 +36,12 @@ const Response = z.looseObject({
 })
 const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
 const Transcript = z.looseObject({ text: z.string() })
+const Vector = z.looseObject({ data: z.tuple([z.looseObject({ embedding: z.unknown() })]) })
+const Finished = z.looseObject({
+  choices: z.tuple([z.looseObject({ finish_reason: z.string().nullish() })]).optional(),
+  stop_reason: z.string().nullish(),
+  incomplete_details: z.looseObject({ reason: z.string() }).nullish(),
+})
 const Used = z.looseObject({
   usage: z.looseObject({
     input_tokens: z.number().optional(),
@@ -66,11 +74,22 @@ export function* batchRowIn(value: unknown, limit = UNLIMITED): Generator<undefi
   const usage = Used.safeParse(body).data?.usage
   return {
     customId,
-    answer: failed || !response ? '' : (answerText(body) ?? (yield* jsonIn(body, limit))),
+    answer: failed || !response ? '' : (answerText(body) ?? (yield* jsonIn(vectorIn(body) ?? body, limit))),
     error: failed ? `${failed.code ?? failed.type ?? 'error'}: ${failed.message}` : '',
+    finishReason: failed ? '' : finishReasonOf(body),
     inputTokens: usage?.input_tokens ?? usage?.prompt_tokens ?? null,
     outputTokens: usage?.output_tokens ?? usage?.completion_tokens ?? null,
   }
+}
+
+/** The vector of an embedding of one input. */
+function vectorIn(body: unknown): unknown {
+  return Vector.safeParse(body).data?.data[0].embedding
+}
+
+function finishReasonOf(body: unknown): string {
+  const { choices, stop_reason, incomplete_details } = Finished.safeParse(body).data ?? {}
+  return choices?.[0].finish_reason ?? stop_reason ?? incomplete_details?.reason ?? ''
 }
 
 /** The text of a result of any endpoint. Undefined for a result without text, such as a vector. */

@@ -1,12 +1,17 @@
-import { open } from 'node:fs/promises'
+import { open, readFile } from 'node:fs/promises'
+import { basename } from 'node:path'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/commands/command.ts'
 import { followBatch } from '#services/cli/commands/following.ts'
 import { metadataOf } from '#services/cli/commands/submit.ts'
-import { CommandError, coloured, EXIT, type ExitCode, plain, usageError } from '#services/cli/text/output.ts'
-import { BatchProgress } from './follow-table.ts'
+import { beginning, CommandError, coloured, EXIT, type ExitCode, plain, usageError } from '#services/cli/text/output.ts'
+import { linesIn } from './answers.ts'
+import { ROWS_MAX, RunFiles, selectRequests } from './convert.ts'
+import { ENDED } from './follow-table.ts'
 import { findTable, type Table } from './input.ts'
-import { convertRows, openBatch, outPathOf, ROWS_MAX, RunFiles, type TableOptions, writeOutput } from './table-run.ts'
+import { runTable, type TableOptions, type TableResult } from './table-run.ts'
+import { checkerOf, columnsSchema, ObjectSchema } from './task.ts'
+import { outPathOf } from './write.ts'
 
 const WINDOW = '24h'
 /** Maximum bytes of the file that are read to find the endpoint in its first line. */
@@ -16,24 +21,41 @@ const HEAD_BYTES = 256 * 1024
 const TABLE_OPTIONS = {
   model: { type: 'string' },
   'prompt-column': { type: 'string' },
+  prompt: { type: 'string' },
+  'embed-column': { type: 'string' },
   system: { type: 'string' },
+  choices: { type: 'string' },
+  columns: { type: 'string' },
+  schema: { type: 'string' },
   'max-tokens': { type: 'string' },
   temperature: { type: 'string' },
   out: { type: 'string' },
   new: { type: 'boolean' },
+  strict: { type: 'boolean' },
   'cancel-on-interrupt': { type: 'boolean' },
 } as const
+/** Options of which at most one may be given. */
+const EXCLUSIVE = [
+  ['prompt', 'prompt-column', 'embed-column'],
+  ['choices', 'columns', 'schema', 'embed-column'],
+  ['system', 'embed-column'],
+  ['max-tokens', 'embed-column'],
+  ['temperature', 'embed-column'],
+  ['new', 'retry-failed'],
+] as const
 
 export const batch: Command = {
   summary: 'Run the rows of a table, or a file of requests, as a batch',
-  help: `Usage: sluice batch TABLE --model ID [--prompt-column NAME] [--out FILE] [options]
+  help: `Usage: sluice batch TABLE --model ID [--prompt-column NAME | --prompt TEXT] [--out FILE] [options]
        sluice batch REQUESTS.jsonl [--follow] [options]
+       sluice batch BATCH --retry-failed
 
-With --model, sends each row of a table as one chat request and follows the batch. The output has one row per input row, in input
-order: the columns of the input, then answer, error, input_tokens and output_tokens. TABLE is a .csv, .tsv or .jsonl file with up
-to ${ROWS_MAX} rows, or a directory with one text per file. Ctrl-C leaves the batch running. If the command is repeated with equal
-rows, then it finds this batch and writes its output. The exit code is 0 if the batch completed and any row has an answer, and 3
-if it was cancelled. Without an answer, or if the batch failed or expired, the exit code is 1. After Ctrl-C it is 130.
+With --model, sends each row of a table as one request and follows the batch. The output has one row per input row, in input
+order: the columns of the input, then answer, error, finish_reason, input_tokens and output_tokens. TABLE is a .csv, .tsv or
+.jsonl file with up to ${ROWS_MAX} rows, or a directory with one text per file. Ctrl-C leaves the batch running. If the command is
+repeated with equal rows, then it finds this batch and writes its output. The exit code is 0 if the batch completed and any row
+has an answer, and 3 if it was cancelled. Without an answer, or if the batch failed or expired, the exit code is 1. After Ctrl-C it
+is 130.
 
 Without --model, uploads a file with one request per line. With --follow the exit code is 0 if every request finished, 1 if the
 batch failed or expired, and 3 if it was cancelled. In a pipe the first line is the batch with its id; with --follow the events
@@ -42,25 +64,35 @@ come after it.
 Options:
   --model ID            model of all rows
   --prompt-column NAME  column with the prompts (default: prompt, or the only column)
+  --prompt TEXT         prompt with columns in braces, such as 'Classify: {review}'; {{ is a brace
   --system TEXT         system message of all rows
+  --choices LIST        each answer is one of these, such as positive,negative
+  --columns LIST        fields of the answer as columns: sentiment:good|bad,score:number
+  --schema FILE         like --columns, with the JSON Schema of an object
+  --embed-column NAME   instead of a prompt: column embedding with the vector of this column
   --max-tokens N        maximum output tokens per row
   --temperature X       sampling temperature, such as 0
   --out FILE            .csv, .tsv or .jsonl file to write (default: next to TABLE, such as prompts.answers.csv)
+  --retry-failed        run only rows without an answer, also after rows were corrected or added
   --new                 run the rows again, even if a batch of the same rows exists
+  --strict              exit code 1 if any row failed
   --cancel-on-interrupt
                         Ctrl-C cancels the batch and writes the answers so far
   --endpoint PATH       without --model: endpoint of the requests (default: the url of the first line)
   --window DURATION     time limit for the whole batch, such as 90m or 24h (default ${WINDOW})
-  --metadata KEY=VALUE  attach metadata to the batch; repeatable
+  --metadata KEY=VALUE  attach metadata to the batch; repeatable (default: name=FILE)
   --follow              without --model: show progress until the batch has finished
 
 Examples:
   sluice batch prompts.csv --model smollm2-135m-instruct --prompt-column question --out answers.csv
+  sluice batch reviews.csv --model smollm2-135m-instruct --prompt 'Classify: {review}' --choices positive,negative
+  sluice batch reviews.csv --model all-minilm-l6-v2 --embed-column review --out vectors.csv
   sluice batch letters/ --model smollm2-135m-instruct --system 'Summarize the letter.'
   sluice batch requests.jsonl --follow
   sluice results $(sluice batch requests.jsonl --window 2h | jq -r .id) > answers.jsonl`,
   options: {
     ...TABLE_OPTIONS,
+    'retry-failed': { type: 'boolean' },
     endpoint: { type: 'string' },
     window: { type: 'string' },
     metadata: { type: 'string', multiple: true },
@@ -69,13 +101,15 @@ Examples:
   async run(invocation): Promise<ExitCode> {
     const { values, args } = invocation
     const path = onlyArgument(args, 'FILE')
-    const table = await findTable(path)
     const model = values.text('model')
+    if (model === undefined && values.has('retry-failed')) return await retryBatch(invocation, path)
+    const table = await findTable(path)
     if (model !== undefined) {
       if (!table) throw usageError(`${path} must be a .csv, .tsv or .jsonl file, or a directory of text files.`)
       const misplaced = ['endpoint', 'follow'].find((name) => values.given().includes(name))
       if (misplaced !== undefined) throw usageError(`--${misplaced} is for a file of requests, without --model.`)
-      return await runTable(invocation, table, optionsOf(values, table, model))
+      const options = await optionsOf(values, table, model)
+      return await report(invocation, options, await runTable(invocation, table, options))
     }
     const misplaced = Object.keys(TABLE_OPTIONS).find((name) => values.given().includes(name))
     if (misplaced !== undefined || (table && table.format !== 'jsonl')) {
@@ -86,82 +120,136 @@ Examples:
   },
 }
 
-function optionsOf(values: Values, table: Table, model: string): TableOptions {
+async function optionsOf(values: Values, table: Table, model: string): Promise<TableOptions> {
+  for (const names of EXCLUSIVE) {
+    const [first, second] = names.filter((name) => values.given().includes(name))
+    if (second !== undefined) throw usageError(`--${first} and --${second} exclude each other.`)
+  }
   const asked = values.text('temperature')
   const temperature = asked === undefined ? undefined : Number(asked)
   if (temperature !== undefined && !(asked?.trim() && temperature >= 0 && temperature <= 2)) {
     throw usageError(`--temperature must be a number from 0 to 2; got '${asked}'.`)
   }
+  const columns = values.parts('columns')
   return {
     ...{ model, temperature },
     promptColumn: values.text('prompt-column'),
+    prompt: values.text('prompt'),
+    embedColumn: values.text('embed-column'),
     system: values.text('system'),
     maxTokens: values.count('max-tokens', 1, 1_000_000),
+    choices: values.parts('choices'),
+    schema: columns ? columnsSchema(columns) : await schemaIn(values.text('schema')),
     out: outPathOf(table, values.text('out')),
+    window: values.text('window') ?? WINDOW,
+    metadata: metadataOf(values.list('metadata')),
   }
 }
 
-async function runTable({ values, api, out }: Invocation, table: Table, options: TableOptions): Promise<ExitCode> {
-  const batches = new BatchesApi(api.http)
-  await using files = await RunFiles.open()
-  const converted = await convertRows(table, options, files.requests)
-  const metadata = metadataOf(values.list('metadata'))
-  const asked = { window: values.text('window') ?? WINDOW, metadata, isNew: values.has('new') }
-  const { batch: opened, isResumed } = await openBatch(batches, converted, files.requests, asked)
-  if (isResumed) out.note(`Continuing ${opened.id}, which has the same rows. To run the rows again: --new`)
-  else out.note(`${opened.id}: ${converted.requests} requests`)
-  const progress = new BatchProgress(batches, out, { cancelOnInterrupt: values.has('cancel-on-interrupt') })
-  const ended = await progress.follow(opened)
-  if (ended.status === 'failed') throw new CommandError(EXIT.failed, `${ended.id} failed.`, problemsOf(ended))
-  const { answered, failed } = await writeOutput(batches, ended, table, converted, files, options.out)
-  const written = { batch: ended.id, status: ended.status, out: options.out, answered, failed }
-  if (!out.isHumanReadable) await out.json(written)
-  else await out.write(`${coloured(failed > 0 ? 'yellow' : 'green', resultText(written))}\n`)
-  if (ended.status === 'cancelled') return EXIT.cancelled
-  return ended.status === 'completed' && answered > 0 ? EXIT.ok : EXIT.failed
-}
-
-function resultText({
-  out,
-  answered,
-  failed,
-  status,
-}: {
-  out: string
-  answered: number
-  failed: number
-  status: string
-}) {
-  const failures = failed > 0 ? `, ${failed} without an answer (column error)` : ''
-  return `${plain(out)}: ${answered} answers${failures}${status === 'completed' ? '' : `; the batch is ${plain(status)}`}`
-}
-
-const PROBLEMS_MAX = 10
-
-function problemsOf({ errors }: BatchView): string {
-  const problems = errors?.data ?? []
-  const shown = problems.slice(0, PROBLEMS_MAX).map(({ line, message }) => {
-    return plain(line == null ? message : `request ${line}: ${message}`)
+async function schemaIn(path: string | undefined): Promise<ObjectSchema | undefined> {
+  if (path === undefined) return undefined
+  const text = await readFile(path, 'utf8').catch((error: Error) => {
+    throw usageError(`--schema ${path}: ${error.message}`)
   })
-  return [...shown, ...(problems.length > PROBLEMS_MAX ? [`and ${problems.length - PROBLEMS_MAX} more`] : [])].join(
-    '\n',
-  )
+  const schema = parsedSchema(text)
+  if (!schema) throw usageError(`--schema ${path} must be the JSON Schema of an object with properties.`)
+  checkerOf(schema)
+  return schema
+}
+
+function parsedSchema(text: string): ObjectSchema | undefined {
+  try {
+    return ObjectSchema.safeParse(JSON.parse(text)).data
+  } catch {
+    return undefined
+  }
+}
+
+async function report(
+  { values, out }: Invocation,
+  options: TableOptions,
+  { batch: { id, status }, written }: TableResult,
+): Promise<ExitCode> {
+  const { answered, failed, skipped, cut, failures } = written
+  if (!out.isHumanReadable) {
+    const reasons = [...failures].map(([code, failure]) => ({ code, ...failure }))
+    await out.json({ batch: id, status, out: options.out, answered, failed, skipped, cut, failures: reasons })
+  } else {
+    const text = [
+      `${plain(options.out)}: ${answered} answers`,
+      ...(failed > 0 ? [`${failed} failed (column error)`] : []),
+      ...(skipped > 0 ? [`${skipped} skipped (empty prompt)`] : []),
+    ].join(', ')
+    const state = status === 'completed' ? '' : `; the batch is ${plain(status)}`
+    await out.write(`${coloured(failed > 0 ? 'yellow' : 'green', `${text}${state}`)}\n`)
+  }
+  for (const [code, { count, row, message }] of failures) {
+    out.note(`  ${count} ${plain(code)}, such as row ${row}: ${beginning(plain(message), MESSAGE_CHARS)}`)
+  }
+  if (cut > 0) {
+    const limit = options.maxTokens ?? written.cutTokens
+    out.note(`${cut} answers were cut at ${limit} tokens (column finish_reason). For longer answers: --max-tokens`)
+  }
+  if (failed > 0) out.note('To run only the failed rows: repeat the command with --retry-failed')
+  if (failed === 0 && answered > 0) return EXIT.ok
+  if (status === 'cancelled') return EXIT.cancelled
+  return status === 'completed' && answered > 0 && !values.has('strict') ? EXIT.ok : EXIT.failed
+}
+
+const MESSAGE_CHARS = 200
+
+/** Runs the failed requests of a batch again, as a new batch. */
+async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode> {
+  const { values, api, out } = invocation
+  if (!id.startsWith('batch_')) {
+    throw usageError(`--retry-failed needs --model for a table, or the id of a batch; got '${plain(id)}'.`)
+  }
+  const batches = new BatchesApi(api.http)
+  const { status, input_file_id, endpoint, metadata } = await batches.get(id)
+  if (!ENDED.has(status)) {
+    throw new CommandError(EXIT.refused, `${id} has not finished.`, `To follow the batch: sluice follow ${id}`)
+  }
+  await using files = await RunFiles.open()
+  const failed = new Set<string>()
+  for await (const line of linesIn((await batches.results(id, { status: 'failed' })).body)) {
+    failed.add((JSON.parse(line.toString()) as { custom_id: string }).custom_id)
+  }
+  if (failed.size === 0) {
+    out.note(`${id} has no failed requests.`)
+    return EXIT.ok
+  }
+  const content = await batches.fileContent(input_file_id ?? '').catch((error: Error) => {
+    throw new CommandError(EXIT.refused, `The input file of ${id} cannot be read: ${plain(error.message)}`)
+  })
+  const { hash } = await selectRequests(content.body, files.retry, failed)
+  const window = values.text('window') ?? WINDOW
+  const created = await batches.create({
+    ...{ input_file_id: await batches.upload(files.retry), endpoint, completion_window: window },
+    metadata: { ...metadata, sluice_input: hash, sluice_retry_of: id },
+  })
+  out.note(`${created.id}: ${failed.size} failed requests of ${id} run again`)
+  return await followCreated(invocation, created)
 }
 
 async function runRequests(invocation: Invocation, path: string): Promise<ExitCode> {
   const { values, api, out } = invocation
   const endpoint = values.text('endpoint') ?? (await endpointIn(path))
-  const metadata = metadataOf(values.list('metadata'))
+  const metadata = { name: basename(path), ...metadataOf(values.list('metadata')) }
   const batches = new BatchesApi(api.http)
   const input_file_id = await batches.upload(path)
   const completion_window = values.text('window') ?? WINDOW
-  const created = await batches.create({ input_file_id, endpoint, completion_window, ...(metadata && { metadata }) })
+  const created = await batches.create({ input_file_id, endpoint, completion_window, metadata })
   if (!values.has('follow')) {
     const next = `To follow the batch: sluice follow ${created.id}`
     if (!out.isHumanReadable) await out.json(created)
     else await out.write(`${coloured('green', created.id)} ${created.status}\n${next}\n`)
     return EXIT.ok
   }
+  return await followCreated(invocation, created)
+}
+
+async function followCreated(invocation: Invocation, created: BatchView): Promise<ExitCode> {
+  const { out } = invocation
   // The id of the batch is printed here, because later events contain only the id of its job, which `sluice results` does not accept.
   if (out.isHumanReadable) out.note(created.id)
   else await out.json(created)

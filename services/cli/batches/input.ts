@@ -11,7 +11,7 @@ import { opendir, stat } from 'node:fs/promises'
 import { extname, join } from 'node:path'
 import { Readable } from 'node:stream'
 import { type CsvError, type Options, parse } from 'csv-parse'
-import { plain, usageError } from '#services/cli/text/output.ts'
+import { type CommandError, plain, usageError } from '#services/cli/text/output.ts'
 
 const ROW_BYTES_MAX = 16 * 1024 * 1024
 const FILES_MAX = 50_000
@@ -203,8 +203,16 @@ export function promptColumnOf({ path, format }: Table, columns: readonly string
   if (format === 'directory') return 'text'
   const column = asked ?? (columns.includes('prompt') || columns.length !== 1 ? 'prompt' : columns[0])
   if (column !== undefined && columns.includes(column)) return column
+  throw unknownColumn({ path }, column ?? '', columns, 'Choose the column of the prompts with --prompt-column.')
+}
+
+export function unknownColumn(
+  { path }: Pick<Table, 'path'>,
+  column: string,
+  columns: readonly string[],
+  next: string,
+): CommandError {
   const names = columns.slice(0, NAMES_MAX).map((name) => `'${plain(name)}'`)
   const rest = columns.length > NAMES_MAX ? ` and ${columns.length - NAMES_MAX} more` : ''
-  const problem = `${path} has no column '${plain(column ?? '')}'. The columns are ${names.join(', ')}${rest}.`
-  throw usageError(problem, 'Choose the column of the prompts with --prompt-column.')
+  return usageError(`${path} has no column '${plain(column)}'. The columns are ${names.join(', ')}${rest}.`, next)
 }

@@ -1,35 +1,58 @@
-import { BatchesApi, type BatchView, type HttpResponse } from '#services/cli/client/http.ts'
-import { ageOf, rateText } from '#services/cli/client/job-text.ts'
+import { basename } from 'node:path'
+import { z } from 'zod'
+import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
+import { ageOf } from '#services/cli/client/job-text.ts'
 import { type Command, noArguments, onlyArgument } from '#services/cli/commands/command.ts'
-import { CommandError, EXIT, type ExitCode, type Output, plain, printable, tableOf } from '#services/cli/text/output.ts'
+import {
+  CommandError,
+  EXIT,
+  type ExitCode,
+  type Output,
+  plain,
+  printable,
+  tableOf,
+  usageError,
+} from '#services/cli/text/output.ts'
+import { Answers } from './answers.ts'
+import { customIdOf, RunFiles } from './convert.ts'
 import { ENDED } from './follow-table.ts'
+import { findTable, rowsOf } from './input.ts'
+import { COLUMNS_KEY } from './table-run.ts'
+import { outputLines } from './write.ts'
 
 export const results: Command = {
   summary: 'Print the results of a batch',
-  help: `Usage: sluice results BATCH [--errors] [--csv]
+  help: `Usage: sluice results BATCH [--errors] [--csv [--input TABLE]]
 
 Prints the results so far, also while the batch runs. The exit code is 5 if the batch has not finished. The format is one line of
-JSON per request, or CSV with the columns custom_id, answer, error, input_tokens and output_tokens.
+JSON per request, or CSV with the columns custom_id, answer, error, finish_reason, input_tokens and output_tokens. In a batch of a
+table, the custom_id row-32 is row 32 of the table, without its header. With --input, the columns of the table replace it.
 
 Options:
-  --errors  print only the failed requests
-  --csv     print CSV for a spreadsheet; a text that begins with =, +, - or @ gets an apostrophe in front
+  --errors       print only the failed requests
+  --csv          print CSV for a spreadsheet; a text that begins with =, +, - or @ gets an apostrophe in front
+  --input TABLE  with --csv: print each row of this table, which the batch was made from
 
 Examples:
   sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F > answers.jsonl
-  sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --csv > answers.csv
+  sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --csv --input prompts.csv > answers.csv
   sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --errors | jq -r .custom_id`,
-  options: { errors: { type: 'boolean' }, csv: { type: 'boolean' } },
+  options: { errors: { type: 'boolean' }, csv: { type: 'boolean' }, input: { type: 'string' } },
   async run({ values, args, api, out }): Promise<ExitCode> {
     const id = onlyArgument(args, 'BATCH')
     const batches = new BatchesApi(api.http)
+    const input = values.text('input')
+    if (input !== undefined && (!values.has('csv') || values.has('errors'))) {
+      throw usageError('--input needs --csv, without --errors.')
+    }
     if (id.startsWith('msgbatch_')) {
-      await print(await batches.messagesResults(id), out)
+      await print((await batches.messagesResults(id)).body, out)
       return EXIT.ok
     }
     const batch = await batches.get(id.replace(/^job_/, 'batch_'))
     const query = { format: values.has('csv') ? 'csv' : 'jsonl', ...(values.has('errors') && { status: 'failed' }) }
-    await print(await batches.results(batch.id, query), out)
+    if (input === undefined) await print((await batches.results(batch.id, query)).body, out)
+    else await printJoined(batches, batch, input, out)
     if (ENDED.has(batch.status)) return EXIT.ok
     const { total, completed, failed } = batch.request_counts
     throw new CommandError(
@@ -40,7 +63,48 @@ Examples:
   },
 }
 
-async function print({ body }: HttpResponse, out: Output): Promise<void> {
+/** Prints the rows of a table with their results, matched by the number of the row. */
+async function printJoined(batches: BatchesApi, { id, metadata }: BatchView, path: string, out: Output): Promise<void> {
+  const table = await findTable(path)
+  if (!table) throw usageError(`${path} must be a .csv, .tsv or .jsonl file, or a directory of text files.`)
+  if (metadata?.name !== undefined && metadata.name !== basename(path)) {
+    out.note(`The batch was made from ${plain(metadata.name)}; the rows of ${plain(path)} may differ.`)
+  }
+  const columns = new Set<string>()
+  const keys: string[] = []
+  for await (const row of rowsOf(table)) {
+    for (const name of row.keys()) columns.add(name)
+    keys.push(customIdOf(keys.length + 1))
+  }
+  const names = namesIn(metadata?.[COLUMNS_KEY])
+  await using files = await RunFiles.open()
+  const answers = new Answers(files.results, { valuesOf: (answer) => ({ values: fieldsIn(answer, names) }) })
+  await answers.add((await batches.results(id)).body, (customId) => customId)
+  const lines = outputLines(table, { columns: [...columns], keys, names }, answers, 'results.csv')
+  for await (const line of lines) await out.write(out.isHumanReadable ? printable(line) : line)
+}
+
+/** Names of the cells of an answer, from the metadata of a batch. */
+function namesIn(json: string | undefined): string[] {
+  try {
+    return z.array(z.string()).parse(JSON.parse(json ?? ''))
+  } catch {
+    return ['answer']
+  }
+}
+
+/** The named fields of an answer in JSON. Any other answer is the first cell. */
+function fieldsIn(answer: string, names: readonly string[]): unknown[] {
+  try {
+    const fields = JSON.parse(answer)
+    if (names.every((name) => Object.hasOwn(fields, name))) return names.map((name) => fields[name])
+  } catch {
+    // The answer is text.
+  }
+  return [answer]
+}
+
+async function print(body: AsyncIterable<Uint8Array>, out: Output): Promise<void> {
   const decoder = new TextDecoder()
   for await (const chunk of body)
     await out.write(out.isHumanReadable ? printable(decoder.decode(chunk, { stream: true })) : chunk)
@@ -54,8 +118,9 @@ export const batches: Command = {
   isList: true,
   help: `Usage: sluice batches [--limit N]
 
-Lists the batches of your key's project: finished and failed requests, the rate over the last minutes and the estimated end. With
---json, or when output is not a TTY, each batch is one line of JSON.
+Lists the batches of your key's project: name, finished and failed requests, end or estimated end, and the rate over the last
+minutes. The name is that of the file, or of --metadata name=NAME. With --json, or when output is not a TTY, each batch is one
+line of JSON.
 
 Options:
   --limit N  maximum number of batches (default ${LIMIT_DEFAULT}, maximum ${LIMIT_MAX})
@@ -78,11 +143,24 @@ Examples:
 }
 
 function batchTable(found: readonly BatchView[], columnsMax: number): string {
-  const rows = found.map(({ id, created_at, model, status, request_counts, progress }) => {
+  const nowMs = Date.now()
+  const rows = found.map((batch) => {
+    const { id, created_at, model, status, request_counts, progress, metadata } = batch
     const { total, completed, failed } = request_counts
-    const done = `${completed + failed}/${total}`
-    return [id, ageOf(created_at, Date.now()), model ?? '', done, String(failed), status, rateText(progress ?? {})]
+    const done = `${completed + failed}/${total}${failed > 0 ? `, ${failed} failed` : ''}`
+    const rate = progress?.requests_per_second
+    return [
+      ...[id, metadata?.name ?? '', done, status.replace('_', ' '), endOf(batch, nowMs)],
+      ...[typeof rate === 'number' ? `${rate}/s` : '', model ?? '', ageOf(created_at, nowMs)],
+    ]
   })
-  const head = ['batch', 'age', 'model', 'done', 'failed', 'status', 'rate']
-  return tableOf({ head, rows, spare: ['model', 'age'] }, columnsMax)
+  const head = ['batch', 'name', 'done', 'status', 'end', 'rate', 'model', 'age']
+  return tableOf({ head, rows, spare: ['model', 'rate', 'age'] }, columnsMax)
+}
+
+function endOf({ progress, completed_at }: BatchView, nowMs: number): string {
+  if (typeof completed_at === 'number') return `${ageOf(completed_at, nowMs)} ago`
+  if (!progress) return ''
+  const end = progress.estimated_end_at
+  return typeof end === 'number' ? `in ${ageOf(nowMs / 1_000, end * 1_000)}` : 'estimating…'
 }

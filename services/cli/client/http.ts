@@ -214,6 +214,8 @@ export const BatchView = z.looseObject({
     .looseObject({ requests_per_second: z.number().nullish(), estimated_end_at: z.number().nullish() })
     .nullish(),
   waiting_for: z.string().nullish(),
+  metadata: z.record(z.string(), z.string()).nullish(),
+  input_file_id: z.string().nullish(),
   output_file_id: z.string().nullish(),
   error_file_id: z.string().nullish(),
   errors: z
@@ -226,6 +228,7 @@ export type BatchView = z.infer<typeof BatchView>
 const BATCHES = '/v1/batches'
 const PAGE_MAX = 100
 const BatchPage = z.looseObject({ data: z.array(BatchView), has_more: z.boolean(), last_id: z.string().nullish() })
+const ModelView = z.looseObject({ capabilities: z.array(z.string()).nullish() })
 const JobIds = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
 
 /** Client of the files and batches APIs (docs/guides/batches.md). @throws CommandError for every error response */
@@ -270,11 +273,27 @@ export class BatchesApi {
     }
   }
 
-  /** The newest batch with this metadata. */
-  async findByMetadata(name: string, value: string): Promise<BatchView | undefined> {
-    const query = new URLSearchParams({ endpoint: BATCHES, limit: '1', [`metadata[${name}]`]: value })
-    const [job] = (await this.#http.json(JobIds, `/v1/jobs?${query}`)).data
-    return job && (await this.get(job.id.replace('job_', 'batch_')))
+  /** The newest batches with this metadata, newest first. */
+  async findByMetadata(name: string, value: string, max: number): Promise<BatchView[]> {
+    const query = new URLSearchParams({ endpoint: BATCHES, limit: String(max), [`metadata[${name}]`]: value })
+    const { data } = await this.#http.json(JobIds, `/v1/jobs?${query}`)
+    const found: BatchView[] = []
+    for (const { id } of data) found.push(await this.get(id.replace('job_', 'batch_')))
+    return found
+  }
+
+  /** Whether a model has structured output. True for an unknown model, which the batch reports. */
+  async hasStructuredOutput(model: string): Promise<boolean> {
+    const path = `/v1/models/${encodeURIComponent(model)}`
+    const view = await this.#http.json(ModelView, path).catch((error: unknown) => {
+      if (error instanceof ApiError && error.status === 404) return undefined
+      throw error
+    })
+    return view?.capabilities?.includes('json') ?? true
+  }
+
+  async fileContent(id: string): Promise<HttpResponse> {
+    return await this.#read(`/v1/files/${encodeURIComponent(id)}/content`)
   }
 
   /** The results so far. */

@@ -90,17 +90,35 @@ const COLOURS: Readonly<Record<string, 'green' | 'red' | 'yellow'>> = {
 export function jobTable(found: readonly JobView[], columnsMax: number): string {
   const nowMs = Date.now()
   const hasProjects = found.some(({ project }) => project)
+  const hasRows = found.some(({ metadata }) => metadata?.custom_id)
   const rows = found.map((job) => {
     const { percent } = job.progress ?? {}
     const progress = typeof percent === 'number' && exitCodeOf(job) === undefined ? ` ${Math.round(percent)} %` : ''
     const age = ageOf(job.created_at, nowMs)
     const project = hasProjects ? [job.project ?? ''] : []
     return [
-      ...[job.id, ...project, age, job.endpoint ?? '', job.model ?? '', attemptText(job)],
+      ...[
+        job.id,
+        ...(hasRows ? [job.metadata?.custom_id ?? ''] : []),
+        ...project,
+        age,
+        job.endpoint ?? '',
+        job.model ?? '',
+        attemptText(job),
+      ],
       `${job.status}${progress}${queueText(job)}`,
     ]
   })
-  const head = ['job', ...(hasProjects ? ['project'] : []), 'age', 'endpoint', 'model', 'attempt', 'status']
+  const head = [
+    'job',
+    ...(hasRows ? ['request'] : []),
+    ...(hasProjects ? ['project'] : []),
+    'age',
+    'endpoint',
+    'model',
+    'attempt',
+    'status',
+  ]
   const table = { head, rows, spare: ['attempt', 'endpoint'] }
   const [top, ...lines] = tableOf(table, columnsMax).split('\n')
   const tinted = lines.map((line, i) => {

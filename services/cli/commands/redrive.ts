@@ -56,11 +56,14 @@ Examples:
     const { found, isCut } = filter ? await select(api, filter, max) : await getAll(api, args, max)
     if (isCut)
       out.note(`More jobs match than --max ${max} allows; only the newest are included. To include more, raise --max.`)
-    if (found.length === 0) out.note('No matching jobs.')
+    if (found.length === 0) out.note(filter ? NO_JOBS : 'No matching jobs.')
     if (values.has('dry-run')) return await show(invocation, found)
     return await redriveAll(invocation, found)
   },
 }
+
+const NO_JOBS =
+  'No matching jobs. Requests of batches are not among them. To run the failed requests of a batch again: sluice batch BATCH --retry-failed'
 
 function filterOf(values: Values, args: readonly string[]): JobFilter | undefined {
   const statuses = values.parts('status')

@@ -2,11 +2,11 @@ import type { ChildProcess } from 'node:child_process'
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { Readable } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { Answers } from '#services/cli/batches/answers.ts'
+import { convertRows, RunFiles } from '#services/cli/batches/convert.ts'
 import { findTable, type Table } from '#services/cli/batches/input.ts'
-import { convertRows, RunFiles, writeOutput } from '#services/cli/batches/table-run.ts'
-import type { BatchesApi, BatchView } from '#services/cli/client/http.ts'
+import { writeOutput } from '#services/cli/batches/write.ts'
 import { sluice } from '../../support/processes/sluice.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
@@ -45,14 +45,71 @@ describe('sluice batch with a table', () => {
     ]
     const path = await fileOf('rows.csv', rows.join('\r\n'))
     const { code, err, lines } = await run([path, '--prompt-column', 'question', '--system', 'Be brief.'])
-    expect([code, lines[0]]).toMatchObject([0, { status: 'completed', answered: 1, failed: 2 }])
-    expect(err).toMatch(/^batch_\w+: 2 requests\n/)
+    expect([code, lines[0]]).toMatchObject([0, { status: 'completed', answered: 1, failed: 1, skipped: 1 }])
+    expect(err).toMatch(/^batch_\w+: 2 requests, 1 skipped \(empty prompt\)\n/)
+    expect(err).toMatch(/\n {2}1 invalid_value, such as row 2: /)
     const written = (await textOf('rows.answers.csv')).split('\r\n')
-    expect(written[0]).toBe('id,question,note,answer,error,input_tokens,output_tokens')
+    expect(written[0]).toBe('id,question,note,answer,error,finish_reason,input_tokens,output_tokens')
     expect(written.slice(1, 3).join('\n')).toBe('1,"say ""hi"",\nplease",=1+1,"say ""hi"",')
-    expect(written[3]).toMatch(/^please",,\d+,\d+$/)
+    expect(written[3]).toMatch(/^please",,stop,\d+,\d+$/)
     expect(written.at(-3)).toMatch(/^2,!echo fail=invalid_value,,,"?invalid_value: /)
     expect(written.at(-2)).toMatch(/^3,,none,,"?empty_prompt: /)
+  })
+
+  it('runs only failed, changed and new rows with --retry-failed, and merges all answers', async () => {
+    const rows = ['prompt', 'first', 'twice', '!echo fail=invalid_value', 'twice']
+    const path = await fileOf('retry.csv', rows.join('\n'))
+    expect((await run([path, '--strict'])).code).toBe(1)
+    rows[3] = 'corrected'
+    await fileOf('retry.csv', ['prompt', 'new', ...rows.slice(1)].join('\n'))
+    const retried = await run([path, '--retry-failed'])
+    expect(retried.err).toMatch(/^batch_\w+: 2 requests\n/)
+    expect([retried.code, retried.lines[0]]).toMatchObject([0, { answered: 5, failed: 0 }])
+    const answers = (await textOf('retry.answers.csv')).split('\r\n').map((line) => line.split(',').slice(0, 3).join())
+    const texts = ['new', 'first', 'twice', 'corrected', 'twice']
+    expect(answers.slice(1, 6)).toEqual(texts.map((text) => `${text},${text},`))
+    const again = await run([path, '--retry-failed'])
+    expect([again.code, again.err]).toEqual([0, expect.stringContaining('Every row has an answer')])
+    const other = await run([path, '--retry-failed', '--max-tokens', '9'])
+    expect([other.code, other.err]).toEqual([2, expect.stringContaining('No earlier batch')])
+    const batch = String(retried.lines[0]?.batch)
+    const joined = await sluice(['results', batch, '--csv', '--input', path], { env: env() })
+    expect(joined.out).toMatch(/^prompt,answer,.*\r\nnew,new,,stop,.*\r\nfirst,,no_result: /)
+  })
+
+  it('runs the failed requests of a batch again by its id', async () => {
+    const path = await fileOf('again.csv', 'prompt\nfine\n!echo fail=invalid_value\n')
+    const { lines } = await run([path])
+    const id = String(lines[0]?.batch)
+    const again = await sluice(['batch', id, '--retry-failed'], { env: env() })
+    expect(again.err).toContain(`1 failed requests of ${id} run again`)
+    expect(again.lines[0]).toMatchObject({ metadata: { name: 'again.csv', sluice_retry_of: id } })
+  })
+
+  it('fills a template, and writes checked choices and fields as columns', async () => {
+    const reviews = ['id,review', '1,great', '2,"!echo text=""Good!"""', '3,"!echo text=unknown"']
+    const path = await fileOf('reviews.csv', reviews.join('\n'))
+    const chosen = await run([path, '--prompt', '{review}', '--choices', 'good,bad'])
+    expect(chosen.lines[0]).toMatchObject({ answered: 2, failed: 1, failures: [{ code: 'invalid_answer', row: 3 }] })
+    expect((await textOf('reviews.answers.csv')).split('\r\n').slice(1, 4)).toEqual([
+      expect.stringMatching(/^1,great,good,,stop/),
+      expect.stringMatching(/^2,.*,good,,stop/),
+      expect.stringMatching(/^3,.*,,invalid_answer: The answer is not one of the choices: unknown,stop/),
+    ])
+    const fields = await run([path, '--prompt', 'Rate {review} {{1}}', '--columns', 'mood:good|bad,score:integer'])
+    expect(fields.lines[0]).toMatchObject({ answered: 3, failed: 0 })
+    const [head, first] = (await textOf('reviews.answers.csv')).split('\r\n')
+    expect(head).toBe('id,review,mood,score,error,finish_reason,input_tokens,output_tokens')
+    expect(first).toMatch(/^1,great,good,\d+,,stop/)
+    const unknown = await run([path, '--prompt', '{text}'])
+    expect([unknown.code, unknown.err]).toEqual([2, expect.stringContaining("no column 'text'. The columns are 'id'")])
+  })
+
+  it('reports answers that were cut', async () => {
+    const { err, lines } = await run([await fileOf('cut.csv', 'prompt\na b c d e\nf\n'), '--max-tokens', '2'])
+    expect(err).toContain('1 answers were cut at 2 tokens (column finish_reason). For longer answers: --max-tokens')
+    expect(lines[0]).toMatchObject({ answered: 2, cut: 1 })
+    expect(await textOf('cut.answers.csv')).toMatch(/,,length,/)
   })
 
   it('finds the batch of the same rows again after Ctrl-C, and writes its output', async () => {
@@ -93,7 +150,7 @@ describe('sluice batch with a table', () => {
     })
     const { code, lines } = await following
     expect([code, lines[0]]).toMatchObject([3, { status: 'cancelled', answered: 1, failed: 1 }])
-    expect(await textOf('long.answers.csv')).toMatch(/delay_ms=1000,,batch_cancelled: .*\r\nquick,quick,,/)
+    expect(await textOf('long.answers.csv')).toMatch(/delay_ms=1000,,batch_cancelled: .*\r\nquick,quick,,stop,/)
   })
 
   it('reads TSV, semicolons, JSON Lines and a directory of texts', async () => {
@@ -116,15 +173,16 @@ describe('sluice batch with a table', () => {
   })
 
   it('gives the reason for each row without a result', async () => {
-    const table = (await findTable(await fileOf('cut.csv', 'id,prompt\n1,asked\n2,\n'))) as Table
+    const table = (await findTable(await fileOf('none.csv', 'id,prompt\n1,asked\n2,\n'))) as Table
     await using files = await RunFiles.open()
-    const out = join(directory, 'cut.answers.csv')
-    const none = { promptColumn: undefined, system: undefined, maxTokens: undefined, temperature: undefined }
-    const converted = await convertRows(table, { model: 'echo-1', out, ...none }, files.requests)
-    const batches = { results: async () => ({ body: Readable.from([]) }) } as unknown as BatchesApi
-    await writeOutput(batches, { id: 'batch_1' } as BatchView, table, converted, files, out)
-    const [, asked, empty] = (await textOf('cut.answers.csv')).split('\r\n')
-    expect(asked).toMatch(/^1,asked,,no_result: The batch ended before this request\./)
+    const out = join(directory, 'none.answers.csv')
+    const unset = { promptColumn: undefined, prompt: undefined, embedColumn: undefined, system: undefined }
+    const rest = { maxTokens: undefined, temperature: undefined, choices: undefined, schema: undefined }
+    const converted = await convertRows(table, { model: 'echo-1', ...unset, ...rest }, true, files.requests)
+    const written = await writeOutput(table, converted, new Answers(files.results, converted.task), out)
+    expect(written).toMatchObject({ answered: 0, failed: 1, skipped: 1 })
+    const [, asked, empty] = (await textOf('none.answers.csv')).split('\r\n')
+    expect(asked).toMatch(/^1,asked,,no_result: The batch has no result for this row\./)
     expect(empty).toMatch(/^2,,,"empty_prompt: /)
   })
 

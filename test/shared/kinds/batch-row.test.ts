@@ -3,7 +3,8 @@ import { batchRowIn, batchRowOf } from '#shared/kinds/batch-row.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 const lineOf = (body: object) => ({ custom_id: 'a', response: { status_code: 200, body }, error: null })
-const VECTORS = { data: [{ embedding: Array.from({ length: 2_000 }, (_, nth) => nth / 7) }] }
+const VECTOR = Array.from({ length: 2_000 }, (_, nth) => nth / 7)
+const VECTORS = { data: [{ embedding: VECTOR }, { embedding: VECTOR }] }
 
 it('a result without text is its JSON, unless the JSON exceeds the limit of a cell', async () => {
   const text = JSON.stringify(VECTORS)
@@ -13,4 +14,17 @@ it('a result without text is its JSON, unless the JSON exceeds the limit of a ce
   expect(await answerOf(VECTORS, text.length)).toBe(text)
   expect(await answerOf(VECTORS, text.length - 1)).toBe('too large')
   expect(await answerOf({ text: 'long text' }, 1)).toBe('long text')
+})
+
+it('the embedding of one input is its vector', () => {
+  expect(batchRowOf(lineOf({ data: [{ embedding: [0.5, -1] }] }))?.answer).toBe('[0.5,-1]')
+})
+
+it.each([
+  ['chat', { choices: [{ message: { content: 'a' }, finish_reason: 'length' }] }, 'length'],
+  ['messages', { content: [{ text: 'a' }], stop_reason: 'max_tokens' }, 'max_tokens'],
+  ['responses', { output: [], incomplete_details: { reason: 'max_output_tokens' } }, 'max_output_tokens'],
+  ['embeddings', VECTORS, ''],
+])('has the finish reason of %s', (_, body, reason) => {
+  expect(batchRowOf(lineOf(body))?.finishReason).toBe(reason)
 })

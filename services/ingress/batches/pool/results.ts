@@ -6,7 +6,8 @@
  * 2. The requests of an unfinished part are jobs, whose results are read one at a time.
  * 3. A request that was refused has no job. When its part has ended, the error is in the blobs of the part.
  *
- * Each source is a stream, and at most one result is in memory. At the end of the batch its part blobs are replaced by the
+ * Each source is a stream, and at most two results are in memory. In CSV, answers and errors are merged by the number at the
+ * end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order. At the end of the batch its part blobs are replaced by the
  * files. A download that then needs a blob is cut, and a repeated one reads the files. A deleted or expired file is
  * reported before the head of the answer.
  */
@@ -23,7 +24,7 @@ import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
-import { batchRowIn, ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
+import { type BatchRow, batchRowIn, ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
@@ -45,10 +46,10 @@ export async function batchResults(context: IngressContext, call: Call): Promise
   const sides = SIDES.filter((side) => status === undefined || (status === 'completed') === (side === 'output'))
   const details = await batchDetails(context, job)
   await requireResultFiles(context, job, details, sides)
-  const lines = resultsOf(context, job, details, sides)
+  const sources = sourcesOf(context, job, details, sides)
   const name = `${job.id.replace('job_', 'batch_')}${status ? `-${status}` : ''}.${format}`
   call.reply.setHeader('content-disposition', `attachment; filename="${name}"`)
-  const source = format === 'csv' ? csvOf(lines) : lines
+  const source = format === 'csv' ? csvOf(sources) : linesOf(sources)
   await call.reply.bytes(Readable.from(source, { objectMode: false }), { type: TYPES[format] })
 }
 
@@ -70,22 +71,30 @@ function fileIdsOf({ result }: BatchDetails, sides: readonly Side[]): string[] {
   return sides.flatMap((side) => files[side] ?? [])
 }
 
-async function* resultsOf(
+/** Opens a stream of result lines. */
+type Source = () => AsyncIterable<Buffer> | Promise<AsyncIterable<Buffer>>
+
+/** Groups of sources in input order. The sources of one group have alternating lines. */
+async function* sourcesOf(
   context: IngressContext,
   job: DurableJob,
   details: BatchDetails,
   sides: readonly Side[],
-): AsyncGenerator<Buffer> {
-  for (const id of fileIdsOf(details, sides)) yield* await context.blobs.open(id)
+): AsyncGenerator<Source[]> {
+  yield fileIdsOf(details, sides).map((id) => () => context.blobs.open(id))
   const { begun, result } = details
   if (!begun || result) return
   const parts = Math.ceil(begun.requests / PART_REQUESTS)
   for (let nth = 0; nth < parts; nth++) {
     const part = await context.store?.find(job.tenant, childJobId(job.id, String(nth)))
     if (!part) continue
-    if (part.state !== 'completed') yield* unfinishedPart(context, part, sides)
-    else for (const side of sides) yield* await context.blobs.open(partBlob(part.id, side))
+    if (part.state !== 'completed') yield [() => unfinishedPart(context, part, sides)]
+    else yield sides.map((side) => () => context.blobs.open(partBlob(part.id, side)))
   }
+}
+
+async function* linesOf(sources: AsyncIterable<Source[]>): AsyncGenerator<Buffer> {
+  for await (const group of sources) for (const open of group) yield* await open()
 }
 
 /** The ended requests of a part that still runs. */
@@ -94,7 +103,9 @@ async function* unfinishedPart(
   { id, tenant }: DurableJob,
   sides: readonly Side[],
 ): AsyncGenerator<Buffer> {
-  for (const child of (await store?.listChildren(tenant, id)) ?? []) {
+  const children = (await store?.listChildren(tenant, id)) ?? []
+  const numbered = children.map((child) => ({ child, number: numberIn(child.metadata.custom_id ?? '') }))
+  for (const { child } of numbered.toSorted((a, b) => (a.number < b.number ? -1 : Number(a.number > b.number)))) {
     const side = child.state === 'completed' ? 'output' : 'errors'
     if (!TERMINAL.has(child.state) || !sides.includes(side)) continue
     const value = outcomeLine('requests', child.id, child.metadata.custom_id ?? '', await outcomeOfJob(store, child))
@@ -113,19 +124,51 @@ async function outcomeOfJob(store: IngressContext['store'], job: DurableJob): Pr
   return { type: 'failed', error: error ?? new ServiceError('internal_error', 'The request failed.').toBody() }
 }
 
-async function* csvOf(pieces: AsyncIterable<Buffer>): AsyncGenerator<string> {
+async function* csvOf(sources: AsyncIterable<Source[]>): AsyncGenerator<string> {
   yield csvLine(['custom_id', ...ROW_COLUMNS])
-  const splitter = new LineSplitter(LINE_BYTES_MAX)
-  for await (const piece of pieces) {
-    for (const { bytes } of splitter.push(piece)) yield await csvRow(bytes)
+  for await (const group of sources) {
+    for await (const { customId, answer, error, finishReason, inputTokens, outputTokens } of mergedRows(group)) {
+      yield csvLine([customId, answer, error, finishReason, inputTokens, outputTokens])
+    }
   }
-  for (const { bytes } of splitter.end()) yield await csvRow(bytes)
 }
 
-async function csvRow(bytes: Buffer | undefined): Promise<string> {
+async function* mergedRows(group: readonly Source[]): AsyncGenerator<BatchRow> {
+  const rows = group.map(rowsOf)
+  try {
+    const heads = await Promise.all(rows.map((source) => source.next()))
+    for (;;) {
+      const next = heads.reduce((least, head, nth) => (numberOf(head) < numberOf(heads[least]) ? nth : least), 0)
+      const nth = heads[next]?.done === false ? next : heads.findIndex(({ done }) => !done)
+      if (nth < 0) return
+      yield heads[nth]?.value as BatchRow
+      heads[nth] = (await rows[nth]?.next()) as IteratorResult<BatchRow>
+    }
+  } finally {
+    await Promise.all(rows.map((source) => source.return(undefined)))
+  }
+}
+
+function numberOf(head: IteratorResult<BatchRow> | undefined): number {
+  return head?.done === false ? numberIn(head.value.customId) : Number.POSITIVE_INFINITY
+}
+
+/** The number at the end of a custom id. Infinity without a number. */
+function numberIn(customId: string): number {
+  return Number(/\d+$/.exec(customId)?.[0] ?? Number.POSITIVE_INFINITY)
+}
+
+async function* rowsOf(open: Source): AsyncGenerator<BatchRow> {
+  const splitter = new LineSplitter(LINE_BYTES_MAX)
+  for await (const piece of await open()) {
+    for (const { bytes } of splitter.push(piece)) yield await readRow(bytes)
+  }
+  for (const { bytes } of splitter.end()) yield await readRow(bytes)
+}
+
+async function readRow(bytes: Buffer | undefined): Promise<BatchRow> {
   const value = bytes && (await runYielding(readJson(bytes)))
   const row = await runYielding(batchRowIn(value, { charsMax: CELL_CHARS_MAX, instead: TOO_LARGE }))
-  if (!row)
-    throw new ServiceError('request_too_large', `A result is larger than the ${LINE_BYTES_MAX} bytes of a CSV row.`)
-  return csvLine([row.customId, row.answer, row.error, row.inputTokens, row.outputTokens])
+  if (row) return row
+  throw new ServiceError('request_too_large', `A result is larger than the ${LINE_BYTES_MAX} bytes of a CSV row.`)
 }

@@ -210,8 +210,8 @@ describe('batches', () => {
     expect(idsIn(await results('')).toSorted()).toEqual(['r0', 'r1', 'r2', 'r3', 'r4'])
     expect(await results('?status=failed')).toBe('')
     expect(rows(await results('?format=csv')).toSorted()).toEqual([
-      'custom_id,answer,error,input_tokens,output_tokens',
-      ...[0, 1, 2, 3, 4].map((nth) => expect.stringMatching(new RegExp(`^r${nth},quick.*,,\\d+,\\d+$`))),
+      'custom_id,answer,error,finish_reason,input_tokens,output_tokens',
+      ...[0, 1, 2, 3, 4].map((nth) => expect.stringMatching(new RegExp(`^r${nth},quick.*,,stop,\\d+,\\d+$`))),
     ])
     await client.batches.cancel(id)
     expect(await ended(id)).toMatchObject({ request_counts: { total: 120, completed: 5, failed: 115 }, progress: null })

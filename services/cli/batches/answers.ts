@@ -1,0 +1,124 @@
+/*
+ * Answers of one or more batches, by the content of their requests.
+ *
+ * Result lines are appended to one file, and memory holds their positions. The key of a row is the hash of its request.
+ * An answer of an earlier batch is therefore found after other rows were moved, added or corrected. Rows with equal
+ * requests use one answer each.
+ */
+
+import { createHash } from 'node:crypto'
+import { createReadStream, createWriteStream } from 'node:fs'
+import type { FileHandle } from 'node:fs/promises'
+import { pipeline } from 'node:stream/promises'
+import { batchRowOf } from '#shared/kinds/batch-row.ts'
+import type { RowTask } from './task.ts'
+
+export interface Found {
+  readonly start: number
+  readonly length: number
+  /** Whether the line has an answer. Otherwise the line has an error, or an invalid answer. */
+  readonly isAnswer: boolean
+}
+
+export interface Cells {
+  readonly values: readonly unknown[]
+  readonly error: string
+  readonly finishReason: string
+  readonly inputTokens: number | null
+  readonly outputTokens: number | null
+}
+
+const CUT: ReadonlySet<string> = new Set(['length', 'max_tokens', 'max_output_tokens'])
+
+export function isCut({ finishReason }: Cells): boolean {
+  return CUT.has(finishReason)
+}
+
+export function keyOf(body: unknown): string {
+  return createHash('sha256').update(JSON.stringify(body)).digest('hex').slice(0, 32)
+}
+
+export class Answers {
+  readonly path: string
+  readonly #task: Pick<RowTask, 'valuesOf'>
+  readonly #found = new Map<string, { readonly answers: Found[]; error: Found | undefined }>()
+  #size = 0
+
+  constructor(path: string, task: Pick<RowTask, 'valuesOf'>) {
+    this.path = path
+    this.#task = task
+  }
+
+  /**
+   * Adds the result lines of a batch.
+   *
+   * @param keyOfId The key of a custom id. Undefined for a request that belongs to no row
+   * @param isNewest Whether errors of this batch replace those of the batches before
+   */
+  async add(
+    lines: AsyncIterable<Buffer>,
+    keyOfId: (customId: string) => string | undefined,
+    isNewest = false,
+  ): Promise<void> {
+    let start = this.#size
+    await pipeline(lines, createWriteStream(this.path, { flags: 'a' }))
+    for await (const line of linesIn(createReadStream(this.path, { start }))) {
+      const length = line.length
+      const cells = this.#cellsIn(line)
+      const key = cells && keyOfId(cells.customId)
+      if (key !== undefined) {
+        const found = this.#found.get(key) ?? { answers: [], error: undefined }
+        this.#found.set(key, found)
+        if (cells?.error === '') found.answers.push({ start, length, isAnswer: true })
+        else if (isNewest || !found.error) found.error = { start, length, isAnswer: false }
+      }
+      start += length + 1
+    }
+    this.#size = start
+  }
+
+  /** The line of each row: an answer if there is one, otherwise an error. Undefined without a result. */
+  assign(keys: readonly string[]): (Found | undefined)[] {
+    const used = new Map<string, number>()
+    return keys.map((key) => {
+      const nth = used.get(key) ?? 0
+      used.set(key, nth + 1)
+      const found = this.#found.get(key)
+      return found?.answers[nth] ?? found?.error
+    })
+  }
+
+  async cellsAt(file: FileHandle, { start, length }: Found): Promise<Cells | undefined> {
+    const buffer = Buffer.alloc(length)
+    await file.read(buffer, 0, length, start)
+    return this.#cellsIn(buffer)
+  }
+
+  #cellsIn(line: Buffer): (Cells & { readonly customId: string }) | undefined {
+    const row = batchRowOf(JSON.parse(line.toString()))
+    if (!row) return undefined
+    if (row.error !== '') return { ...row, values: [] }
+    const result = this.#task.valuesOf(row.answer)
+    if ('values' in result) return { ...row, ...result }
+    const advice = CUT.has(row.finishReason) ? 'The answer was cut. Use a larger --max-tokens. ' : ''
+    return { ...row, values: [], error: `invalid_answer: ${advice}${result.problem}` }
+  }
+}
+
+const LINE_FEED = 0x0a
+
+/** The lines of a stream, without their line feeds. */
+export async function* linesIn(source: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  let held: Buffer[] = []
+  for await (const chunk of source) {
+    let from = 0
+    for (let end = chunk.indexOf(LINE_FEED); end >= 0; end = chunk.indexOf(LINE_FEED, from)) {
+      yield Buffer.concat([...held, chunk.subarray(from, end)])
+      held = []
+      from = end + 1
+    }
+    held.push(chunk.subarray(from))
+  }
+  const rest = Buffer.concat(held)
+  if (rest.length > 0) yield rest
+}

@@ -1,0 +1,128 @@
+import { createHash } from 'node:crypto'
+import { createReadStream, createWriteStream } from 'node:fs'
+import { mkdtemp, rm, stat } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { usageError } from '#services/cli/text/output.ts'
+import { keyOf, linesIn } from './answers.ts'
+import { rowsOf, type Table } from './input.ts'
+import { type RowTask, type TaskOptions, taskOf } from './task.ts'
+
+export const ROWS_MAX = 50_000
+
+/** A directory for the files of one run, deleted at its end. */
+export class RunFiles implements AsyncDisposable {
+  readonly requests: string
+  /** The requests that run again. */
+  readonly retry: string
+  readonly results: string
+  readonly #directory: string
+
+  constructor(directory: string) {
+    this.#directory = directory
+    this.requests = join(directory, 'requests.jsonl')
+    this.retry = join(directory, 'retry.jsonl')
+    this.results = join(directory, 'results.jsonl')
+  }
+
+  static async open(): Promise<RunFiles> {
+    return new RunFiles(await mkdtemp(join(tmpdir(), 'sluice-batch-')))
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await rm(this.#directory, { recursive: true, force: true })
+  }
+}
+
+export interface Converted {
+  readonly task: RowTask
+  readonly columns: readonly string[]
+  /** Key of the request of each row. Empty for a row without a prompt. */
+  readonly keys: readonly string[]
+  readonly requests: number
+  /** Hash of the file of requests. */
+  readonly hash: string
+  /** Time of the last change of the input. */
+  readonly changedMs: number
+}
+
+/**
+ * Writes the requests of a table as JSON Lines.
+ *
+ * @throws CommandError for an input without rows, without a column, or with more than {@link ROWS_MAX} rows
+ */
+export async function convertRows(table: Table, options: TaskOptions, isJson: boolean, to: string): Promise<Converted> {
+  const columns = new Set<string>()
+  const keys: string[] = []
+  const hash = createHash('sha256')
+  const { mtimeMs: changedMs } = await stat(table.path)
+  let [requests, task] = [0, undefined as RowTask | undefined]
+  async function* lines(): AsyncGenerator<string> {
+    for await (const row of rowsOf(table)) {
+      for (const name of row.keys()) columns.add(name)
+      task ??= taskOf(table, [...columns], options, isJson)
+      if (keys.length === ROWS_MAX) {
+        const message = `${table.path} has more than ${ROWS_MAX} rows, which is the limit of a batch.`
+        throw usageError(message, 'Split the file.')
+      }
+      const body = task.bodyOf(row)
+      keys.push(body ? keyOf(body) : '')
+      if (!body) continue
+      requests++
+      const line = `${JSON.stringify({ custom_id: customIdOf(keys.length), method: 'POST', url: task.endpoint, body })}\n`
+      hash.update(line)
+      yield line
+    }
+  }
+  await pipeline(lines(), createWriteStream(to))
+  if (!task) throw usageError(`${table.path} has no rows.`)
+  if (requests === 0) throw usageError(`${table.path} has no prompts: each prompt is empty.`)
+  const shown = table.format === 'directory' ? ['file'] : [...columns]
+  return { task, columns: shown, keys, requests, hash: hash.digest('hex').slice(0, 32), changedMs }
+}
+
+export function customIdOf(row: number): string {
+  return `row-${row}`
+}
+
+/** Copies the requests with these custom ids. Returns the hash of the copy. */
+export async function selectRequests(
+  source: AsyncIterable<Buffer>,
+  to: string,
+  ids: ReadonlySet<string>,
+): Promise<{ readonly requests: number; readonly hash: string }> {
+  const hash = createHash('sha256')
+  let requests = 0
+  async function* selected(): AsyncGenerator<Buffer> {
+    for await (const line of linesIn(source)) {
+      if (!ids.has(requestOf(line)?.custom_id ?? '')) continue
+      requests++
+      const whole = Buffer.concat([line, Buffer.from('\n')])
+      hash.update(whole)
+      yield whole
+    }
+  }
+  await pipeline(selected(), createWriteStream(to))
+  return { requests, hash: hash.digest('hex').slice(0, 32) }
+}
+
+/** The keys of a file of requests, by custom id. */
+export async function keysIn(source: AsyncIterable<Buffer>): Promise<ReadonlyMap<string, string>> {
+  const keys = new Map<string, string>()
+  for await (const line of linesIn(source)) {
+    const request = requestOf(line)
+    if (request) keys.set(request.custom_id, keyOf(request.body))
+  }
+  return keys
+}
+
+/** A line of a file that the service has validated. Undefined for a blank line. */
+function requestOf(line: Buffer): { readonly custom_id: string; readonly body: unknown } | undefined {
+  const text = line.toString().trim()
+  return text === '' ? undefined : JSON.parse(text)
+}
+
+export function readLines(path: string): AsyncIterable<Buffer> {
+  return createReadStream(path)
+}

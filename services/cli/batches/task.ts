@@ -1,0 +1,190 @@
+/*
+ * How a row of a table becomes a request, and how the answer becomes cells.
+ *
+ * - The prompt is one column, or a template such as `Classify: {review}`.
+ * - With choices or a schema, the answer is JSON. A model with structured output is constrained by the schema. Every model
+ *   also gets an instruction, and every answer is checked. An invalid answer is an error of its row.
+ * - With a column to embed, the request is an embedding and the cell is a vector.
+ */
+
+import { z } from 'zod'
+import { plain, usageError } from '#services/cli/text/output.ts'
+import { promptColumnOf, type Row, type Table, unknownColumn } from './input.ts'
+
+export interface TaskOptions {
+  readonly model: string
+  readonly promptColumn: string | undefined
+  /** Template with columns in braces. */
+  readonly prompt: string | undefined
+  readonly embedColumn: string | undefined
+  readonly system: string | undefined
+  readonly maxTokens: number | undefined
+  readonly temperature: number | undefined
+  readonly choices: readonly string[] | undefined
+  /** JSON Schema of an object. Each of its properties becomes a column. */
+  readonly schema: ObjectSchema | undefined
+}
+
+export const ObjectSchema = z.looseObject({
+  type: z.literal('object'),
+  properties: z.record(z.string(), z.unknown()).refine((properties) => Object.keys(properties).length > 0),
+})
+export type ObjectSchema = z.infer<typeof ObjectSchema>
+
+/** The cells of an answer, or why the answer is invalid. */
+export type Values = { readonly values: readonly unknown[] } | { readonly problem: string }
+
+export interface RowTask {
+  readonly endpoint: string
+  /** Names of the cells of an answer. */
+  readonly columns: readonly string[]
+  /** Body of the request. Undefined if the prompt is empty. */
+  bodyOf(row: Row): object | undefined
+  valuesOf(answer: string): Values
+}
+
+/** @param isJson Whether the model supports structured output */
+export function taskOf(table: Table, columns: readonly string[], options: TaskOptions, isJson: boolean): RowTask {
+  const { model, embedColumn, maxTokens, temperature, choices } = options
+  const schema = choices ? choiceSchema(choices) : options.schema
+  const answer = { columns: answerColumns(options), valuesOf: valuesOf(choices, schema) }
+  if (embedColumn !== undefined) {
+    const textOf = templateOf(table, columns, [{ column: embedColumn }])
+    const bodyOf = (row: Row) => {
+      const input = textOf(row)
+      return input === undefined ? undefined : { model, input }
+    }
+    return { endpoint: '/v1/embeddings', ...answer, bodyOf }
+  }
+  const { prompt, promptColumn } = options
+  const pieces = prompt === undefined ? [{ column: promptColumnOf(table, columns, promptColumn) }] : piecesOf(prompt)
+  const textOf = templateOf(table, columns, pieces)
+  const system = [options.system, instructionOf(choices, schema)].filter((text) => text !== undefined).join('\n\n')
+  const settings = {
+    ...(maxTokens !== undefined && { max_tokens: maxTokens }),
+    ...(temperature !== undefined && { temperature }),
+    ...(schema && isJson && { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } } }),
+  }
+  const bodyOf = (row: Row) => {
+    const content = textOf(row)
+    if (content === undefined) return undefined
+    const turns = system === '' ? [] : [{ role: 'system', content: system }]
+    return { model, messages: [...turns, { role: 'user', content }], ...settings }
+  }
+  return { endpoint: '/v1/chat/completions', ...answer, bodyOf }
+}
+
+export function answerColumns({ embedColumn, schema }: Pick<TaskOptions, 'embedColumn' | 'schema'>): string[] {
+  if (embedColumn !== undefined) return ['embedding']
+  return schema ? Object.keys(schema.properties) : ['answer']
+}
+
+type Piece = string | { readonly column: string }
+
+/** The parts of a template. `{{` and `}}` are braces. */
+function piecesOf(template: string): Piece[] {
+  const parts = template.match(/\{\{|\}\}|\{[^{}]+\}|[^{}]+|[{}]/g) ?? []
+  const pieces = parts.map((part): Piece => {
+    if (part === '{{' || part === '}}') return part.slice(1)
+    return part.length > 2 && part.startsWith('{') && part.endsWith('}') ? { column: part.slice(1, -1).trim() } : part
+  })
+  if (pieces.some((piece) => typeof piece !== 'string')) return pieces
+  throw usageError("--prompt must contain a column in braces, such as --prompt 'Classify: {review}'.")
+}
+
+/** Fills the pieces from a row. Undefined if each column is empty. @throws CommandError for an unknown column */
+function templateOf(table: Table, columns: readonly string[], pieces: readonly Piece[]) {
+  for (const piece of pieces) {
+    if (typeof piece === 'string' || columns.includes(piece.column)) continue
+    throw unknownColumn(table, piece.column, columns, 'Choose one of them. In --prompt, write {{ for a brace.')
+  }
+  return (row: Row): string | undefined => {
+    const texts = pieces.map((piece) => (typeof piece === 'string' ? piece : cellText(row.get(piece.column))))
+    const isEmpty = pieces.every((piece, nth) => typeof piece === 'string' || texts[nth]?.trim() === '')
+    return isEmpty ? undefined : texts.join('')
+  }
+}
+
+export function cellText(cell: unknown): string {
+  if (typeof cell === 'string') return cell
+  return cell === undefined || cell === null ? '' : JSON.stringify(cell)
+}
+
+function choiceSchema(choices: readonly string[]): ObjectSchema {
+  return objectOf({ answer: { type: 'string', enum: choices } })
+}
+
+function objectOf(properties: Readonly<Record<string, unknown>>): ObjectSchema {
+  return { type: 'object', properties, required: Object.keys(properties), additionalProperties: false }
+}
+
+const TYPES: readonly string[] = ['string', 'number', 'integer', 'boolean']
+
+/** The schema of --columns, such as `sentiment:good|bad,score:number`. @throws CommandError for an invalid column */
+export function columnsSchema(columns: readonly string[]): ObjectSchema {
+  const properties = columns.map((column) => {
+    const at = column.lastIndexOf(':')
+    const [name, type] = at < 0 ? [column, 'string'] : [column.slice(0, at).trim(), column.slice(at + 1).trim()]
+    if (name !== '' && type.includes('|')) return [name, { type: 'string', enum: type.split('|') }] as const
+    if (name !== '' && TYPES.includes(type)) return [name, { type }] as const
+    const types = `${TYPES.join(', ')}, or words such as good|bad`
+    throw usageError(`--columns must be a list of NAME:TYPE; got '${plain(column)}'.`, `TYPE is ${types}.`)
+  })
+  return objectOf(Object.fromEntries(properties))
+}
+
+function instructionOf(choices: readonly string[] | undefined, schema: ObjectSchema | undefined): string | undefined {
+  if (choices) return `Answer with exactly one of: ${choices.join(', ')}.`
+  return schema && `Answer only with a JSON object that matches this JSON Schema: ${JSON.stringify(schema)}`
+}
+
+const SHOWN_CHARS = 200
+
+function valuesOf(choices: readonly string[] | undefined, schema: ObjectSchema | undefined) {
+  if (!schema) return (answer: string): Values => ({ values: [answer] })
+  const shown = (answer: string) => plain(answer.slice(0, SHOWN_CHARS))
+  if (choices) {
+    return (answer: string): Values => {
+      const said = (jsonIn(answer) as { answer?: unknown } | undefined)?.answer ?? answer
+      const choice = choices.find((one) => normal(one) === normal(String(said)))
+      return choice === undefined
+        ? { problem: `The answer is not one of the choices: ${shown(answer)}` }
+        : { values: [choice] }
+    }
+  }
+  const checker = checkerOf(schema)
+  return (answer: string): Values => {
+    const value = jsonIn(answer)
+    const { data, error } = checker.safeParse(value)
+    if (value === undefined) return { problem: `The answer is not JSON: ${shown(answer)}` }
+    if (error) return { problem: `The answer does not match the schema (${z.prettifyError(error)}): ${shown(answer)}` }
+    return { values: Object.keys(schema.properties).map((name) => (data as Record<string, unknown>)[name] ?? null) }
+  }
+}
+
+/** @throws CommandError for an unsupported schema */
+export function checkerOf(schema: ObjectSchema): z.ZodType {
+  try {
+    return z.fromJSONSchema(schema as Parameters<typeof z.fromJSONSchema>[0])
+  } catch (error) {
+    throw usageError(`--schema is not supported: ${plain((error as Error).message)}`)
+  }
+}
+
+/** A choice without case, quotes and final punctuation, for models without structured output. */
+function normal(text: string): string {
+  return text
+    .trim()
+    .replace(/^["'`*]+|["'`*.!]+$/g, '')
+    .toLowerCase()
+}
+
+/** The JSON of an answer, also in a fenced block of Markdown. */
+function jsonIn(answer: string): unknown {
+  const [, fenced] = /^\s*```(?:json)?\s([\s\S]*?)```\s*$/.exec(answer) ?? []
+  try {
+    return JSON.parse(fenced ?? answer)
+  } catch {
+    return undefined
+  }
+}
