@@ -61,7 +61,8 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
       ])
       return await readFile(await download.path(), 'utf8')
     }
-    expect((await saved('Download CSV')).split('\r\n')).toHaveLength(9)
+    const csv = (await saved('Download CSV')).split('\r\n')
+    expect(csv.map((line) => line.split(',')[0])).toEqual(['custom_id', 'r0', 'r1', 'r2', 'r3', 'r4', 'r5', 'r6', ''])
     expect((await saved('Download errors (JSONL)')).trim().split('\n')).toHaveLength(1)
     await page.goto(`${admin.stack.url}/console/batches`)
     await page.getByRole('row').getByText('7 of 8').waitFor()
@@ -77,7 +78,11 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel', exact: true }).last().click()
     await page.locator('.title .status.cancelled').waitFor()
     await page.getByText('batch_cancelled').waitFor()
+    await page.getByText(/^r6: /).waitFor()
     expect((await saved('Download results (JSONL)')).trim().split('\n')).toHaveLength(8)
+    await page.getByRole('button', { name: 'Retry failed rows' }).click()
+    await page.getByText('Retry of').waitFor()
+    await page.getByText('0 of 2').or(page.getByText('1 of 2')).waitFor()
     await page.context().close()
   })
 

@@ -3,7 +3,7 @@ import { useEffect } from 'preact/hooks'
 import { ApiFailure, type Batch, fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { dateTimeText } from '#services/console/api/clock.ts'
 import { Confirm, download, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
-import { BASE } from '#services/console/parts/router.ts'
+import { BASE, navigate } from '#services/console/parts/router.ts'
 import { BatchBar, endText, rateText } from './batches.tsx'
 
 const REFRESH_INTERVAL_MS = 2_000
@@ -40,6 +40,7 @@ export function BatchScreen({ id }: { readonly id: string }) {
         <h1>
           <code>{id}</code>
         </h1>
+        {shown?.metadata.name && <p class="dim">{shown.metadata.name}</p>}
         {shown && <Status status={shown.status} />}
       </div>
       <ErrorText text={problem.value} />
@@ -91,6 +92,19 @@ function Actions({ batch, refresh }: ActionsProps) {
       >
         Download errors (JSONL)
       </button>
+      {!isRunning && request_counts.failed > 0 && batch.input_file_id && (
+        <button
+          type="button"
+          disabled={isBusy.value}
+          onClick={() =>
+            void run(async () => {
+              navigate(`${BASE}/batches/${(await retryFailed(batch)).id}`)
+            })
+          }
+        >
+          Retry failed rows
+        </button>
+      )}
       {isRunning && (
         <Confirm
           verb="Cancel"
@@ -106,6 +120,35 @@ function Actions({ batch, refresh }: ActionsProps) {
       <ErrorText text={problem.value} />
     </div>
   )
+}
+
+/** Creates a batch of the failed requests of an ended batch, read from its input file. */
+async function retryFailed({ id, input_file_id, endpoint, metadata }: Batch): Promise<Batch> {
+  const failed = await (await fetchApi(`/v1/batches/${id}/results?status=failed`)).text()
+  const ids = new Set(linesIn(failed).map(customIdIn))
+  const input = await (await fetchApi(`/v1/files/${input_file_id}/content`)).text()
+  const lines = linesIn(input).filter((line) => ids.has(customIdIn(line)))
+  const form = new FormData()
+  form.append('purpose', 'batch')
+  form.append('file', new File([`${lines.join('\n')}\n`], 'retry.jsonl'))
+  const file = await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })
+  // The hash of all requests does not apply to a part of them.
+  const { sluice_input: _, ...rest } = metadata
+  const body = {
+    input_file_id: file.id,
+    endpoint,
+    completion_window: '24h',
+    metadata: { ...rest, sluice_retry_of: id },
+  }
+  return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
+}
+
+function linesIn(text: string): string[] {
+  return text.split('\n').filter((line) => line.trim() !== '')
+}
+
+function customIdIn(line: string): string {
+  return (JSON.parse(line) as { custom_id: string }).custom_id
 }
 
 function Progress({ batch }: { readonly batch: Batch }) {
@@ -144,7 +187,7 @@ function Problems({ batch }: { readonly batch: Batch }) {
 
 /** Failed requests by error code, most frequent first. */
 function Failures({ batch: { id, request_counts, status } }: { readonly batch: Batch }) {
-  const counts = useSignal<readonly (readonly [string, number])[]>([])
+  const counts = useSignal<readonly FailureCount[]>([])
   const problem = useSignal('')
   const { failed } = request_counts
   useEffect(() => {
@@ -165,9 +208,12 @@ function Failures({ batch: { id, request_counts, status } }: { readonly batch: B
       <h2>Failures by error code</h2>
       <ErrorText text={problem.value} />
       <ul class="failures">
-        {counts.value.map(([code, count]) => (
+        {counts.value.map(({ code, count, customId, message }) => (
           <li key={code}>
             <code>{code}</code> <span class="dim">{count.toLocaleString()}</span>
+            <span class="below dim">
+              {customId}: {message.slice(0, MESSAGE_CHARS)}
+            </span>
           </li>
         ))}
       </ul>
@@ -176,10 +222,20 @@ function Failures({ batch: { id, request_counts, status } }: { readonly batch: B
   )
 }
 
-async function countFailures(id: string, signal: AbortSignal): Promise<[string, number][]> {
+const MESSAGE_CHARS = 200
+
+interface FailureCount {
+  readonly code: string
+  readonly count: number
+  /** The first request with this code, and its message. */
+  readonly customId: string
+  readonly message: string
+}
+
+async function countFailures(id: string, signal: AbortSignal): Promise<FailureCount[]> {
   const { body } = await fetchApi(`/v1/batches/${id}/results?status=failed`, { signal })
   if (!body) throw new ApiFailure(502, 'The service returned no results.')
-  const counts = new Map<string, number>()
+  const counts = new Map<string, FailureCount>()
   const reader = body
     .pipeThrough(new TextDecoderStream() as never as ReadableWritablePair<string, Uint8Array>)
     .getReader()
@@ -190,23 +246,31 @@ async function countFailures(id: string, signal: AbortSignal): Promise<[string, 
     const found = (rest + value).split('\n')
     rest = found.pop() ?? ''
     for (const line of found.slice(0, FAILURES_MAX - lines)) {
-      const code = codeOf(JSON.parse(line))
-      counts.set(code, (counts.get(code) ?? 0) + 1)
+      const failure = failureOf(JSON.parse(line))
+      const first = counts.get(failure.code) ?? failure
+      counts.set(first.code, { ...first, count: first.count + 1 })
       lines++
     }
   }
   await reader.cancel()
-  return [...counts].toSorted(([, a], [, b]) => b - a)
+  return [...counts.values()].toSorted((a, b) => b.count - a.count)
+}
+
+interface Problem {
+  readonly code?: string | null
+  readonly type?: string
+  readonly message?: string
 }
 
 interface FailedLine {
-  readonly error: { readonly code?: string } | null
-  readonly response: { readonly body: { readonly error?: { readonly code?: string; readonly type?: string } } } | null
+  readonly custom_id: string
+  readonly error: Problem | null
+  readonly response: { readonly body: { readonly error?: Problem } } | null
 }
 
-function codeOf({ error, response }: FailedLine): string {
-  const failed = response?.body.error
-  return error?.code ?? failed?.code ?? failed?.type ?? 'unknown'
+function failureOf({ custom_id: customId, error, response }: FailedLine): FailureCount {
+  const { code, type, message = '' } = error ?? response?.body.error ?? {}
+  return { code: code ?? type ?? 'unknown', count: 0, customId, message }
 }
 
 function Details({ batch }: { readonly batch: Batch }) {
@@ -241,6 +305,9 @@ function detailsOf(batch: Batch): [string, string][] {
           ['Output tokens', usage.output_tokens.toLocaleString()],
         ] as [string, string][])
       : []),
-    ...Object.entries(metadata).map(([name, value]): [string, string] => [`metadata.${name}`, value]),
+    ...Object.entries(metadata)
+      .filter(([name]) => name !== 'name' && !name.startsWith('sluice_'))
+      .map(([name, value]): [string, string] => [`metadata.${name}`, value]),
+    ...(metadata.sluice_retry_of ? ([['Retry of', metadata.sluice_retry_of]] as [string, string][]) : []),
   ]
 }

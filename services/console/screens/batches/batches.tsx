@@ -64,7 +64,7 @@ function NoBatches() {
 }
 
 function Row({ batch }: { readonly batch: Batch }) {
-  const { id, status, endpoint, model, created_at } = batch
+  const { id, status, endpoint, model, created_at, metadata } = batch
   return (
     <tr>
       <Cell column="Status">
@@ -74,7 +74,9 @@ function Row({ batch }: { readonly batch: Batch }) {
         <a href={`${BASE}/batches/${id}`}>
           <code>{id}</code>
         </a>
-        <span class="below dim">{[endpoint.replace('/v1/', ''), model].filter(Boolean).join(' · ')}</span>
+        <span class="below dim">
+          {[metadata.name, endpoint.replace('/v1/', ''), model].filter(Boolean).join(' · ')}
+        </span>
       </Cell>
       <Cell column="Progress">
         <BatchBar batch={batch} />
@@ -181,7 +183,7 @@ async function createFrom(file: File): Promise<Batch> {
   form.append('purpose', 'batch')
   form.append('file', file)
   const { id } = await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })
-  const body = { input_file_id: id, endpoint, completion_window: '24h' }
+  const body = { input_file_id: id, endpoint, completion_window: '24h', metadata: { name: file.name } }
   return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
 }
 
