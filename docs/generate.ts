@@ -1,5 +1,6 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { commandSections } from './generator/commands.ts'
+import { DASHBOARDS, dashboardJson } from './generator/dashboards.ts'
 import { endpointTables } from './generator/endpoints.ts'
 import { metricTables } from './generator/metrics.ts'
 import { exampleFile, settingTables } from './generator/settings.ts'
@@ -22,6 +23,9 @@ export const GENERATED: Readonly<Record<string, () => string | Promise<string>>>
   'docs/reference/endpoints.md': async () => withPart('docs/reference/endpoints.md', await endpointTables()),
   'docs/reference/metrics.md': () => withPart('docs/reference/metrics.md', metricTables()),
   'docs/reference/settings.md': () => withPart('docs/reference/settings.md', settingTables()),
+  ...Object.fromEntries(
+    Object.keys(DASHBOARDS).map((name) => [`deploy/observability/dashboards/${name}.json`, () => dashboardJson(name)]),
+  ),
 }
 
 /** The text of a page with a new generated part. @throws Error if the page lacks the marks */

@@ -31,6 +31,7 @@ const LEASE_MS = 3_000
 const noCounter = { inc: () => {} }
 const metrics = {
   gauge: () => {},
+  rows: () => {},
   jobs: noCounter,
   retries: noCounter,
   reaped: noCounter,

@@ -1,0 +1,249 @@
+import { execFileSync } from 'node:child_process'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { parse, stringify } from 'yaml'
+import { z } from 'zod'
+import { jobsTopic } from '#shared/jobs/records.ts'
+import { DASHBOARDS, dashboardJson } from '../../docs/generator/dashboards.ts'
+import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
+import { hasDeployTool } from './variables.ts'
+
+/*
+ * deploy/observability/: each metric of a rule or panel exists in a real run of all roles. Each alert fires for its fault, and no other alert does.
+ * None fires in an hour of healthy load, whose samples are those of a real run, continued at the measured rates.
+ */
+
+const RULES = 'deploy/observability/rules.yaml'
+const INTERVAL_S = 60
+const HOUR = 3_600 / INTERVAL_S
+const Rules = z.object({
+  groups: z.array(
+    z.object({
+      rules: z.array(
+        z.object({
+          alert: z.string(),
+          expr: z.string(),
+          for: z.string(),
+          annotations: z.record(z.string(), z.string()),
+        }),
+      ),
+    }),
+  ),
+})
+type Series = Readonly<Record<string, string>>
+
+const rules = Rules.parse(parse(await readFile(RULES, 'utf8'))).groups.flatMap((group) => group.rules)
+let stack: Stack
+let upstream: ReturnType<typeof createServer>
+let healthy: Series = {}
+let broken: ReadonlyMap<string, number> = new Map()
+let names: ReadonlySet<string> = new Set()
+
+beforeAll(async () => {
+  upstream = createServer((_, res) => res.writeHead(500, { 'content-type': 'application/json' }).end('{}'))
+  await new Promise<void>((resolve) => upstream.listen(0, '127.0.0.1', resolve))
+  const { port } = upstream.address() as AddressInfo
+  const broke = { id: 'broke', engine: { type: 'openai', base_url: `http://127.0.0.1:${port}/v1` } }
+  stack = await startStack({ models: [ECHO_MODEL, broke] })
+  const call = async (model: string) => {
+    const response = await stack.post('/v1/chat/completions', { model, messages: [{ role: 'user', content: 'hi' }] })
+    await response.text()
+    return response.status
+  }
+  for (let i = 0; i < 5; i++) expect(await call('echo-1')).toBe(200)
+  const before = await scrape()
+  for (let i = 0; i < 5; i++) expect(await call('echo-1')).toBe(200)
+  healthy = continued(before, await scrape())
+  for (let i = 0; i < 3; i++) await call('broke')
+  await stack.broker.submit(jobsTopic('inference'), Buffer.from('no JSON'))
+  broken = await until(async () => {
+    const found = await scrape()
+    return (found.get('sluice_dead_letters_total{pool="inference"}') ?? 0) > 0 ? found : undefined
+  })
+}, 60_000)
+
+afterAll(async () => {
+  await stack?.[Symbol.asyncDispose]()
+  upstream?.close()
+})
+
+/** Samples of a scrape by series. Also records the name of each metric. */
+async function scrape(): Promise<ReadonlyMap<string, number>> {
+  const text = await (await stack.get('/metrics')).text()
+  names = new Set([...names, ...[...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name = '']) => name)])
+  const samples = [...text.matchAll(/^([a-z_]+(?:\{.*\})?) (\S+)$/gm)]
+  return new Map(samples.map(([, series = '', value]) => [series, Number(value)]))
+}
+
+/** The values of an hour in the notation of promtool: a counter continues at its rate, a gauge keeps its value. */
+function continued(before: ReadonlyMap<string, number>, after: ReadonlyMap<string, number>): Series {
+  const series: Record<string, string> = { up: `1x${HOUR}` }
+  for (const [name, value] of after) {
+    const isCounter = /_(total|count|sum|bucket)(\{|$)/.test(name)
+    // The delay of the event loop is that of the machine of the test.
+    if (!Number.isFinite(value) || name.startsWith('nodejs_eventloop_lag')) continue
+    series[name] = isCounter ? `${value}+${value - (before.get(name) ?? 0)}x${HOUR}` : `${value}x${HOUR}`
+  }
+  return series
+}
+
+function labelled(series: string): string {
+  const own = 'job="sluice",instance="a"'
+  return series.endsWith('}') ? series.replace(/\}$/, `,${own}}`) : `${series}{${own}}`
+}
+
+/** The alerts that fire at a minute, by promtool. */
+async function firing(series: Series, minutes: readonly number[], expected: readonly string[]): Promise<void> {
+  const directory = await mkdtemp(join(tmpdir(), 'sluice-rules-'))
+  const samples = expected.map((name) => ({ labels: `{alertname="${name}"}`, value: 1 }))
+  const test = {
+    interval: `${INTERVAL_S}s`,
+    external_labels: { sluice_url: 'http://127.0.0.1:8080' },
+    input_series: Object.entries(series).map(([name, values]) => ({ series: labelled(name), values })),
+    promql_expr_test: minutes.map((minute) => ({
+      ...{ expr: 'group by (alertname) (ALERTS{alertstate="firing"})', eval_time: `${minute}m`, exp_samples: samples },
+    })),
+  }
+  const file = join(directory, 'test.yaml')
+  const rule_files = [join(process.cwd(), RULES)]
+  await writeFile(file, stringify({ rule_files, evaluation_interval: `${INTERVAL_S}s`, tests: [test] }))
+  try {
+    execFileSync('promtool', ['test', 'rules', file], { encoding: 'utf8', stdio: 'pipe' })
+  } catch (error) {
+    const { stdout, stderr } = error as { stdout: string; stderr: string }
+    throw new Error(`${expected.join(', ') || 'no alert'}: ${stdout}${stderr}`)
+  } finally {
+    await rm(directory, { recursive: true })
+  }
+}
+
+/** The healthy series that the rules name. */
+function relevant(): Series {
+  const exprs = rules.map(({ expr }) => expr).join(' ')
+  return Object.fromEntries(Object.entries(healthy).filter(([name]) => exprs.includes(name.replace(/\{.*/, ''))))
+}
+
+/** A value that begins five minutes after the start and stays. */
+const from5 = (before: number, after: number) => `${before}x4 ${after}x${HOUR - 5}`
+/** A value that grows from the fifth minute on, by `step` per interval. */
+const grows = (step: number) => `0x4 0+${step}x${HOUR - 5}`
+/** A counter that counts `by` five minutes before the end. */
+const counts = (by: number) => `0x${HOUR - 6} ${by}x5`
+const CALLS = 'sluice_http_requests_total{route="/v1/chat/completions",status="200",model="echo-1"}'
+const QUEUED = 'sluice_fleet_calls{pool="inference",state="queued"}'
+const ALIVE = 'sluice_workers{pool="inference",state="alive"}'
+const BUCKET = (le: string) => `sluice_job_first_output_seconds_bucket{le="${le}",pool="inference",model="slow"}`
+
+/** The fault of each alert, as changed series of the healthy run. */
+const FAULTS: Readonly<Record<string, { readonly series: Series }>> = {
+  SluiceProcessDown: { series: { up: from5(1, 0) } },
+  SluiceNoWorker: { series: { [ALIVE]: from5(1, 0), [QUEUED]: from5(0, 3) } },
+  SluiceWorkerLost: { series: { 'sluice_workers_lost_total{pool="inference"}': counts(1) } },
+  SluiceCallsWaitLong: { series: { 'sluice_calls_oldest_seconds{pool="inference",model="echo-1"}': grows(60) } },
+  SluiceJobsWaitLong: {
+    series: { 'sluice_jobs_oldest_seconds{pool="inference",priority="normal",state="queued"}': grows(60) },
+  },
+  SluiceTooFewWorkers: { series: { 'sluice_workers_wanted{pool="inference"}': from5(0, 4) } },
+  SluiceProjectFloods: {
+    series: {
+      'sluice_project_calls{project="loud",state="queued"}': from5(0, 500),
+      'sluice_project_calls{project="quiet",state="queued"}': from5(0, 2),
+    },
+  },
+  SluiceRefusals: { series: { 'sluice_refusals_total{reason="kafka"}': grows(20) } },
+  SluiceErrors: { series: { [CALLS.replace('200', '502')]: grows(20) } },
+  SluiceDependencyDown: { series: { 'sluice_dependency_up{dependency="kafka"}': from5(1, 0) } },
+  SluiceDependencySlow: { series: { 'sluice_dependency_latency_seconds{dependency="postgres"}': from5(0.01, 2) } },
+  SluiceServerFailing: { series: { 'sluice_server_circuit_open{model="gpt",server="1"}': from5(0, 1) } },
+  SluiceServerSaturated: {
+    series: {
+      'sluice_server_running{model="gpt",server="0"}': from5(1, 8),
+      'sluice_server_concurrency_limit{model="gpt",server="0"}': `8x${HOUR}`,
+    },
+  },
+  SluiceModelSlow: {
+    series: { [BUCKET('10')]: `0x${HOUR}`, [BUCKET('30')]: grows(20), [BUCKET('+Inf')]: grows(20) },
+  },
+  SluiceDeadLetters: { series: { 'sluice_dead_letters_total{pool="inference"}': counts(1) } },
+  SluiceJobsUnpublished: { series: { 'sluice_jobs_unpublished{pool="inference"}': from5(0, 7) } },
+  SluiceWebhooksLate: { series: { sluice_webhooks_oldest_seconds: `3000+60x${HOUR}` } },
+  SluiceEventLoopBlocked: { series: { nodejs_eventloop_lag_p99_seconds: from5(0.02, 0.6) } },
+  SluiceBodyMemoryFull: {
+    series: { sluice_request_body_bytes: from5(0, 95), sluice_request_body_bytes_max: `100x${HOUR}` },
+  },
+  SluiceModelsFileInvalid: { series: { sluice_model_config_invalid: from5(0, 1) } },
+  SluiceRequestLogDropsRows: { series: { sluice_request_log_dropped_total: counts(40) } },
+}
+
+describe.skipIf(!hasDeployTool('promtool'))('the Prometheus rules', () => {
+  it('are valid', () => {
+    expect(execFileSync('promtool', ['check', 'rules', RULES], { encoding: 'utf8' })).toContain(`${rules.length} rules`)
+  })
+
+  it('are silent in an hour of the load of a healthy run', async () => {
+    expect(Object.keys(healthy).length, 'series').toBeGreaterThan(300)
+    await firing(healthy, [10, 30, 60], [])
+  })
+
+  it.each(rules.map(({ alert }) => alert))('%s fires for its fault, and no other alert does', async (alert) => {
+    const fault = FAULTS[alert]
+    if (!fault) throw new Error(`no fault for ${alert}`)
+    for (const name of Object.keys(fault.series)) {
+      const metric = name.replace(/\{.*/, '').replace(/_bucket$/, '')
+      expect(metric === 'up' || names.has(metric), `the run has ${metric}`).toBe(true)
+    }
+    await firing({ ...relevant(), ...fault.series }, [59], [alert])
+  })
+
+  it('see a failing upstream and a dead letter in the metrics of the run that made them', async () => {
+    const circuit = 'sluice_server_circuit_open{model="broke",server="0"}'
+    expect(broken.get(circuit)).toBe(1)
+    await firing({ ...relevant(), [circuit]: from5(0, broken.get(circuit) ?? 0) }, [30], ['SluiceServerFailing'])
+    const letters = 'sluice_dead_letters_total{pool="inference"}'
+    await firing({ ...relevant(), [letters]: counts(broken.get(letters) ?? 0) }, [59], ['SluiceDeadLetters'])
+  })
+})
+
+describe('dashboards and rules', () => {
+  const Panels = z.object({
+    uid: z.string(),
+    templating: z.object({ list: z.array(z.object({ name: z.string() })) }),
+    panels: z.array(
+      z.object({
+        ...{ id: z.int(), title: z.string(), gridPos: z.record(z.string(), z.int()) },
+        targets: z.array(z.object({ expr: z.string(), refId: z.string() })).min(1),
+      }),
+    ),
+  })
+  const panels = Object.keys(DASHBOARDS).flatMap((name) => Panels.parse(JSON.parse(dashboardJson(name))).panels)
+
+  it('name only metrics that a run of all roles exports', () => {
+    const exprs = [
+      ...rules.map(({ expr }) => expr),
+      ...panels.flatMap(({ targets }) => targets.map(({ expr }) => expr)),
+    ]
+    const used = new Set(exprs.flatMap((expr) => expr.match(/\b(sluice|nodejs|process)_[a-z0-9_]+/g) ?? []))
+    const missing = [...used].filter((name) => !names.has(name) && !names.has(name.replace(/_(bucket|sum|count)$/, '')))
+    expect(used.size, 'metrics').toBeGreaterThan(30)
+    expect(missing).toEqual([])
+  })
+
+  it('link to sections of the runbook, each of which names an existing panel', async () => {
+    const runbook = await readFile('docs/operate/runbook.md', 'utf8')
+    const sections = [...runbook.matchAll(/^## (.+)$/gm)].map(([, title = '']) => title)
+    const anchors = sections.map((title) =>
+      title
+        .toLowerCase()
+        .replaceAll(/[^a-z0-9 -]/g, '')
+        .replaceAll(' ', '-'),
+    )
+    for (const { annotations } of rules) expect(anchors).toContain(annotations.runbook_url?.split('#')[1])
+    const named = [...runbook.matchAll(/^Panel: \*(.+)\* of/gm)].map(([, title]) => title)
+    expect(named).toHaveLength(7)
+    for (const title of named) expect(panels.map((panel) => panel.title)).toContain(title)
+  })
+})
