@@ -6,11 +6,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { logText } from '#shared/log/log.ts'
+import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { ENVIRONMENT } from './support/processes/environment.ts'
 import { type Fleet, jobsHeld, openFleet, type RoleProcess } from './support/processes/fleet.ts'
+import { startUpstream } from './support/processes/upstream.ts'
 import { ECHO_MODEL, TEST_KEY, until } from './support/stack.ts'
 
-const kafka = inject('kafka')
+const [kafka, postgres] = [inject('kafka'), inject('postgres')]
+const USAGE = { prompt_tokens: 1, completion_tokens: 1 }
 
 /** Outcome of one call, as its caller observed it. */
 interface Ending {
@@ -94,6 +97,42 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     await fleet.start('inference')
     for (const ending of await Promise.all(calls)) expect(ending).toMatchObject({ status: 200, isWhole: true })
     expect(ingress.log.filter((line) => line.reason === 'handed_back')).toHaveLength(5)
+  })
+
+  it.skipIf(!postgres)('leaves interactive_slots of each worker to calls while jobs of low priority run', async () => {
+    const released = Promise.withResolvers<void>()
+    const lines = () => upstream.calls.filter(({ body }) => JSON.stringify(body).includes('line')).length
+    await using upstream = await startUpstream(async ({ body }, answer) => {
+      if (JSON.stringify(body).includes('line')) await released.promise
+      const message = { role: 'assistant', content: 'ok' }
+      answer.json({ choices: [{ index: 0, message, finish_reason: 'stop' }], usage: USAGE })
+    })
+    const engine = { type: 'openai', base_url: `${upstream.url}/v1` }
+    await using database = await openPostgresDatabase(postgres ?? '')
+    await using fleet = await openFleet(kafka ?? '', [{ id: 'm', interactive_slots: 1, engine }])
+    const settings = { DATABASE_URL: database.url, INFERENCE_SLOTS: '2' }
+    const ingress = await fleet.start('ingress', settings)
+    await Promise.all([fleet.start('inference', settings), fleet.start('inference', settings)])
+    const bodyOf = (content: string) => ({ model: 'm', messages: [{ role: 'user', content }] })
+    const submit = async (_: unknown, nth: number) => {
+      const job = { endpoint: '/v1/chat/completions', body: bodyOf(`line ${nth}`), priority: 'low' }
+      return ((await (await fleet.post(ingress, '/v1/jobs', job)).json()) as { id: string }).id
+    }
+    const jobs = await Promise.all(Array.from({ length: 8 }, submit))
+    await until(() => lines() === 2, { withinMs: 60_000 })
+    for (const content of ['first call', 'second call', 'third call'])
+      expect((await fleet.post(ingress, '/v1/chat/completions', bodyOf(content))).status, content).toBe(200)
+    expect(lines(), 'jobs of low priority that run').toBe(2)
+    released.resolve()
+    for (const id of jobs)
+      await until(
+        async () => {
+          const headers = { authorization: `Bearer ${TEST_KEY}` }
+          const response = await fetch(`${ingress.url}/v1/jobs/${id}?wait=10`, { headers })
+          return ((await response.json()) as { status: string }).status === 'completed'
+        },
+        { withinMs: 60_000 },
+      )
   })
 
   it('exits with code 1 immediately at a second signal during a drain', async () => {
