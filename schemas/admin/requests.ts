@@ -83,6 +83,8 @@ export const RequestAnswer = z.object({
   batch_id: z.string().nullable().describe('Batch of which the request is a line'),
   trace_id: z.string().nullable().describe('Trace id of the header traceparent'),
   user_agent: z.string().nullable().describe('null for durable jobs'),
+  request_body: z.string().optional().describe('JSON, truncated. Only for one request, and if bodies are recorded'),
+  answer_body: z.string().nullable().optional().describe('As `request_body`. null: the call failed'),
 })
 export type RequestAnswer = z.infer<typeof RequestAnswer>
 

@@ -20,7 +20,7 @@ import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import { type Gauges, HistoryRecorder, WHOLE_SERVICE } from '#shared/usage/history.ts'
-import { RequestBatches } from '#shared/usage/request-log.ts'
+import { openBodyBatches, RequestBatches } from '#shared/usage/request-log.ts'
 import { UsageBatches } from '#shared/usage/usage.ts'
 import { ADMIN_METRICS, isMetricsOfOthers } from './admin/fleet.ts'
 import { openApp } from './app.ts'
@@ -65,7 +65,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const jobs = await openAttached(ports)
   const closing = new AbortController()
   const { context, fleet } = await openContext(ports, keys, jobs, closing.signal)
-  const { store, durable, usage, requests, history, storage } = context
+  const { store, durable, usage, requests, bodies, history, storage } = context
   const budgets = budgetsIn(keys.known, Date.now()).length
   if (budgets > 0 && !ports.models.hasPrices)
     ports.log.warn({ budgets }, 'budgets have no effect: no model has a price')
@@ -116,6 +116,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       await batches?.close()
       await usage?.close()
       await requests?.close()
+      await bodies?.close()
       await history?.close()
       await storage.close()
       await fleet?.close()
@@ -138,14 +139,15 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const durable = await openDurable(ports, jobs, { keys, ...limiting, models, log, closing }, storage)
   const usage = store && new UsageBatches(store.usage, jobs.boot, log)
   const onDropped = (rows: number) => metrics.requestLogDropped.inc(rows)
-  const requests =
-    store && config.isRequestLogOn ? new RequestBatches({ requests: store.requests, log, onDropped }) : undefined
+  const logged = store && config.isRequestLogOn ? { requests: store.requests, log, onDropped } : undefined
+  const requests = logged && new RequestBatches(logged)
+  const bodies = logged && config.requestBodiesMs > 0 ? openBodyBatches(logged) : undefined
   const history = store && new HistoryRecorder({ store: store.history, log, gauges: () => workByProject(jobs, store) })
   const conversations = new Conversations(() => jobs.presence.ingresses())
   const endpoints = [...JOB_ENDPOINTS, ...ports.extensions.map(endpointOf)]
   const context: IngressContext = {
     ...{ config, log, metrics, jobs, durable, closing, models, conversations, endpoints, blobs, store, broker, pauses },
-    ...{ keys, ...limiting, usage, requests, history, budget, storage, submitQueue: new SubmitQueue() },
+    ...{ keys, ...limiting, usage, requests, bodies, history, budget, storage, submitQueue: new SubmitQueue() },
   }
   return { context, fleet }
 }

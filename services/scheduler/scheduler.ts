@@ -57,7 +57,8 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   let sweeps: Sweeps | undefined
   const presence = await openPresence(ports, boot, () => sweeps?.waiting ?? [])
   const callMsMax = config.requestTimeoutMs
-  const requestLog = { keepMs: config.requestLogMs, rowsMax: config.requestLogRowsMax }
+  const bodies = { keepMs: config.requestBodiesMs, rowsMax: config.requestBodiesMax }
+  const requestLog = { keepMs: config.requestLogMs, rowsMax: config.requestLogRowsMax, bodies }
   sweeps = new Sweeps({ store, broker, blobs, log, metrics, models, presence, boot, callMsMax, requestLog })
   const policy = { allowPrivate: config.webhookAllowPrivate }
   const sender = new WebhookSender({ store, log, metrics, version, keysOf: signingKeys(keys, shared), policy })

@@ -283,6 +283,15 @@ const DURABLE_JOBS = {
   REQUEST_LOG_ROWS_MAX: Count.default(1_000_000).describe(
     'Maximum rows of the request log, approximately. The oldest are deleted. 0 turns the log off',
   ),
+  REQUEST_BODIES_MS: whole(0, 90 * 24 * HOUR_MS)
+    .default(0)
+    .describe('Time that the request log has the bodies of calls. 0: bodies are not recorded'),
+  REQUEST_BODY_BYTES_MAX: whole(256, 1024 * 1024)
+    .default(65_536)
+    .describe('Maximum bytes of a recorded body. The rest is truncated'),
+  REQUEST_BODIES_MAX: Count.default(100_000).describe(
+    'Maximum calls with recorded bodies, approximately. The oldest bodies are deleted',
+  ),
   JOB_LEASE_MS: Milliseconds.default(9_000).describe(
     'Time without a lease renewal in the store after which a worker loses its durable jobs',
   ),

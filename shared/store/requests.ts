@@ -49,6 +49,16 @@ export interface RequestRow {
   readonly userAgent: string | null
 }
 
+/** Bodies of one attached call, as JSON texts of bounded length. */
+export interface RequestBodies {
+  /** Request id of the call. */
+  readonly id: string
+  readonly atMs: number
+  readonly request: string
+  /** Null if the call failed, or if its answer was too large to record. */
+  readonly answer: string | null
+}
+
 /** Status of a call that its caller cancelled or left, as nginx logs it. */
 export const CANCELLED_STATUS = 499
 
@@ -100,6 +110,11 @@ export interface RequestBounds {
   readonly rowsMax: number
 }
 
+export interface LogBounds extends RequestBounds {
+  /** Bounds of the recorded bodies. Default: none. */
+  readonly bodies?: RequestBounds
+}
+
 export const UNBOUNDED: RequestBounds = { keepMs: Number.MAX_SAFE_INTEGER, rowsMax: Number.MAX_SAFE_INTEGER }
 
 /** Calls with equal outcome among the recent rows of the log. */
@@ -123,6 +138,8 @@ export interface RequestLog {
   find(id: string, project?: string): Promise<RequestRow | undefined>
   /** Outcomes of the newest 5,000 calls that ended at `sinceMs` or later. @param project Only this project. If undefined, all projects */
   outcomes(sinceMs: number, project?: string): Promise<RequestOutcome[]>
+  addBodies(rows: readonly RequestBodies[]): Promise<void>
+  findBodies(id: string): Promise<RequestBodies | undefined>
 }
 
 export interface HasRequests {

@@ -15,7 +15,7 @@ import type {
   Webhooks,
 } from './jobs.ts'
 import type { HasConversations, HasFiles, HasStoredBytes, HasUsage, TenantReads } from './records.ts'
-import type { HasRequests, RequestBounds } from './requests.ts'
+import type { HasRequests, LogBounds } from './requests.ts'
 
 /**
  * The store port, which alone decides the state of durable jobs (docs/internals/protocol.md, State transitions). Adapters: SQLite by default, and
@@ -41,7 +41,7 @@ export interface Store extends StoreView, JobTransitions, FamilyTransitions, Swe
    *
    * @param requests Bounds of the request log. Default: none
    */
-  purge(requests?: RequestBounds): Promise<Purged>
+  purge(requests?: LogBounds): Promise<Purged>
 }
 
 export interface StoreView

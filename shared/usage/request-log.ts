@@ -10,12 +10,9 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { EndedJob, UsageEntry } from '#shared/store/records.ts'
-import { CANCELLED_STATUS, type RequestLog, type RequestRow } from '#shared/store/requests.ts'
+import { CANCELLED_STATUS, type RequestBodies, type RequestLog, type RequestRow } from '#shared/store/requests.ts'
 
 const WRITE_MS = 1_000
-/** Rows per write: about 5 ms in SQLite, which blocks the event loop meanwhile. */
-const BATCH_MAX = 500
-const WAITING_MAX = 20_000
 const RETRY_MS = 2_000
 const CLOSE_MS = 2_000
 const USER_AGENT_CHARS_MAX = 200
@@ -25,37 +22,45 @@ const MESSAGE_CHARS_MAX = 500
 const UNAUTHENTICATED_MAX = 60
 const MINUTE_MS = 60_000
 
-export interface RequestLogOptions {
-  readonly requests: Pick<RequestLog, 'add'>
+interface BatchesOptions<Row> {
+  readonly write: (rows: readonly Row[]) => Promise<void>
+  /** Size of a row, in the unit of the bounds. */
+  readonly sizeOf: (row: Row) => number
+  /** Size from which a batch is full: about 5 ms in SQLite, which blocks the event loop meanwhile. */
+  readonly batchMax: number
+  readonly waitingMax: number
   readonly log: Log
   onDropped(rows: number): void
 }
 
-export class RequestBatches {
-  readonly #options: RequestLogOptions
-  #waiting: RequestRow[] = []
+type LogOptions = Pick<BatchesOptions<unknown>, 'log' | 'onDropped'> & { readonly requests: RequestLog }
+
+/** Sizes in characters. */
+export function openBodyBatches({ requests, ...options }: LogOptions): Batches<RequestBodies> {
+  const write = (rows: readonly RequestBodies[]) => requests.addBodies(rows)
+  const sizeOf = ({ request, answer }: RequestBodies) => request.length + (answer?.length ?? 0)
+  return new Batches({ ...options, write, sizeOf, batchMax: 512 * 1024, waitingMax: 32 * 1024 * 1024 })
+}
+
+export class Batches<Row> {
+  readonly #options: BatchesOptions<Row>
+  #waiting: Row[] = []
+  #size = 0
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
   #isFailing = false
-  #unauthenticated = { minute: 0, rows: 0 }
 
-  constructor(options: RequestLogOptions) {
+  constructor(options: BatchesOptions<Row>) {
     this.#options = options
   }
 
-  add(row: RequestRow): void {
-    const waiting = this.#waiting
-    waiting.push(row)
-    if (waiting.length > WAITING_MAX) this.#options.onDropped(waiting.splice(0, BATCH_MAX).length)
-    if (waiting.length >= BATCH_MAX && !this.#isFailing) void this.#write()
+  add(row: Row): void {
+    const { batchMax, waitingMax, sizeOf, onDropped } = this.#options
+    this.#waiting.push(row)
+    this.#size += sizeOf(row)
+    if (this.#size > waitingMax) onDropped(this.#remove(this.#nextBatch().length))
+    if (this.#size >= batchMax && !this.#isFailing) void this.#write()
     else this.#schedule()
-  }
-
-  /** Adds the row of a call without a valid key, unless its minute already has {@link UNAUTHENTICATED_MAX} of them. */
-  addUnauthenticated(row: RequestRow): void {
-    const minute = Math.floor(row.endedAtMs / MINUTE_MS)
-    if (minute !== this.#unauthenticated.minute) this.#unauthenticated = { minute, rows: 0 }
-    if (this.#unauthenticated.rows++ < UNAUTHENTICATED_MAX) this.add(row)
   }
 
   /** Writes the rows that wait, for at most {@link CLOSE_MS}. */
@@ -66,7 +71,7 @@ export class RequestBatches {
       if (this.#isFailing) break
     }
     clearTimeout(this.#timer)
-    if (this.#waiting.length > 0) this.#options.onDropped(this.#waiting.splice(0).length)
+    if (this.#waiting.length > 0) this.#options.onDropped(this.#remove(this.#waiting.length))
   }
 
   #write(): Promise<void> {
@@ -80,18 +85,35 @@ export class RequestBatches {
   async #writeAll(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined
-    for (let due = this.#waiting.length; due > 0 || this.#waiting.length >= BATCH_MAX; due -= BATCH_MAX) {
-      const batch = this.#waiting.slice(0, BATCH_MAX)
+    let due = this.#waiting.length
+    while (this.#waiting.length > 0 && (due > 0 || this.#size >= this.#options.batchMax)) {
+      const batch = this.#nextBatch()
       try {
-        await this.#options.requests.add(batch)
+        await this.#options.write(batch)
       } catch (error) {
         return this.#fail(error)
       }
+      due -= batch.length
       // Rows may have been dropped during the write, so the written rows are found by their last row.
-      this.#waiting.splice(0, this.#waiting.indexOf(batch.at(-1) as RequestRow) + 1)
+      this.#remove(this.#waiting.indexOf(batch.at(-1) as Row) + 1)
       this.#isFailing = false
     }
     if (this.#waiting.length > 0) this.#schedule()
+  }
+
+  #nextBatch(): Row[] {
+    const { batchMax, sizeOf } = this.#options
+    let size = 0
+    const end = this.#waiting.findIndex((row) => {
+      size += sizeOf(row)
+      return size >= batchMax
+    })
+    return end < 0 ? this.#waiting.slice() : this.#waiting.slice(0, end + 1)
+  }
+
+  #remove(rows: number): number {
+    for (const row of this.#waiting.splice(0, rows)) this.#size -= this.#options.sizeOf(row)
+    return rows
   }
 
   #schedule(): void {
@@ -103,6 +125,22 @@ export class RequestBatches {
     if (!this.#isFailing) this.#options.log.warn({ err: error }, 'request log unavailable; retrying')
     this.#isFailing = true
     this.#schedule()
+  }
+}
+
+export class RequestBatches extends Batches<RequestRow> {
+  #unauthenticated = { minute: 0, rows: 0 }
+
+  constructor({ requests, ...options }: LogOptions) {
+    const write = (rows: readonly RequestRow[]) => requests.add(rows)
+    super({ ...options, write, sizeOf: () => 1, batchMax: 500, waitingMax: 20_000 })
+  }
+
+  /** Adds the row of a call without a valid key, unless its minute already has {@link UNAUTHENTICATED_MAX} of them. */
+  addUnauthenticated(row: RequestRow): void {
+    const minute = Math.floor(row.endedAtMs / MINUTE_MS)
+    if (minute !== this.#unauthenticated.minute) this.#unauthenticated = { minute, rows: 0 }
+    if (this.#unauthenticated.rows++ < UNAUTHENTICATED_MAX) this.add(row)
   }
 }
 

@@ -281,6 +281,7 @@ export function RequestScreen({ id }: { readonly id: string }) {
       </p>
       <ErrorText text={problem.value} />
       {request.value ? <Details request={request.value} /> : !problem.value && <p class="dim">Loading…</p>}
+      {request.value && <Bodies request={request.value} />}
     </section>
   )
 }
@@ -316,6 +317,33 @@ function Details({ request }: { readonly request: RequestAnswer }) {
       </dl>
     </div>
   )
+}
+
+/** Recorded bodies. Complete ones are indented. */
+function Bodies({ request: { request_body, answer_body } }: { readonly request: RequestAnswer }) {
+  const texts = { Request: request_body, Answer: answer_body }
+  return (
+    <>
+      {Object.entries(texts).map(
+        ([name, text]) =>
+          text && (
+            <div key={name} class="card">
+              <h2>{name}</h2>
+              <pre>{indented(text)}</pre>
+            </div>
+          ),
+      )}
+    </>
+  )
+}
+
+function indented(text: string): string {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2)
+  } catch {
+    // A truncated body is not JSON.
+    return text
+  }
 }
 
 function fieldsOf(request: RequestAnswer): [string, string][] {

@@ -41,9 +41,14 @@ export async function listRequests(context: IngressContext, call: Call): Promise
 export async function getRequest(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)
   if (!ID.test(id)) throw notFound(id)
-  const [row] = await findRows(requireLog(context), id, projectFor(context, call, undefined))
+  const log = requireLog(context)
+  const [row] = await findRows(log, id, projectFor(context, call, undefined))
   if (!row) throw notFound(id)
-  await call.reply.whole(shownBy(context)(row))
+  const bodies = await log.findBodies(row.id)
+  await call.reply.whole({
+    ...shownBy(context)(row),
+    ...(bodies && { request_body: bodies.request, answer_body: bodies.answer }),
+  })
 }
 
 const NEVER_RECORDED =

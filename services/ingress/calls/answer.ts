@@ -28,6 +28,7 @@ import {
   sendBytes,
   sendStream,
 } from './call.ts'
+import { CallBodies } from './call-bodies.ts'
 import { attachedIdOf } from './call-log.ts'
 import { answerDurable } from './durable.ts'
 import { encodeContextOf, takeBody } from './endpoint.ts'
@@ -67,9 +68,10 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     if (options) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
     const { pool } = endpoint.kind
     const admitting = admitCall(context, key, { pool, model: prepared.model, body: prepared.body })
-    if (!admitting) return answerAttached(context, call, endpoint, prepared, undefined)
+    const bodies = CallBodies.of(context, call, endpoint.kind, body)
+    if (!admitting) return answerAttached(context, call, endpoint, prepared, { admission: undefined, bodies })
     return admitting.then(({ admission, leave }) =>
-      answerAttached(context, call, endpoint, prepared, admission).finally(leave),
+      answerAttached(context, call, endpoint, prepared, { admission, bodies }).finally(leave),
     )
   })
 }
@@ -79,7 +81,7 @@ async function answerAttached(
   call: Call,
   endpoint: JobEndpoint,
   prepared: PreparedCall,
-  admission: Admission | undefined,
+  { admission, bodies }: { readonly admission: Admission | undefined; readonly bodies: CallBodies | undefined },
 ): Promise<void> {
   const { reply, facts, requestId } = call
   if (reply.isDisconnected) return admission?.release()
@@ -98,7 +100,10 @@ async function answerAttached(
   const answer = endpoint.kind.answer(endpoint.path)
   const stream = prepared.stream ? answer.open?.(encode) : undefined
   const usage = new CallUsage(context, call, endpoint, admission)
-  const { see } = usage
+  const see = (event: unknown) => {
+    usage.see(event)
+    bodies?.see(event)
+  }
   let end: 'completed' | 'failed' = 'failed'
   try {
     if (stream) await sendStream(reply, job, stream, { onEvent: see, waitsFor: () => context.jobs.waitOf(job) })
@@ -112,7 +117,9 @@ async function answerAttached(
     }
     end = 'completed'
   } finally {
-    usage.end(reply.isDisconnected ? 'cancelled' : end)
+    const ended = reply.isDisconnected ? 'cancelled' : end
+    usage.end(ended)
+    void bodies?.end(ended, answer, encode)
     recordJob(context, call, job, end)
     context.jobs.cancel(job)
   }

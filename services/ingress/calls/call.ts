@@ -34,9 +34,10 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
+import type { RequestBodies } from '#shared/store/requests.ts'
 import type { StoreView } from '#shared/store/store.ts'
 import type { HistoryRecorder } from '#shared/usage/history.ts'
-import type { RequestBatches } from '#shared/usage/request-log.ts'
+import type { Batches, RequestBatches } from '#shared/usage/request-log.ts'
 import type { UsageBatches } from '#shared/usage/usage.ts'
 
 export interface IngressContext {
@@ -65,6 +66,8 @@ export interface IngressContext {
   readonly usage: UsageBatches | undefined
   /** Undefined if the request log is off. */
   readonly requests: RequestBatches | undefined
+  /** Undefined if the request log records no bodies. */
+  readonly bodies: Batches<RequestBodies> | undefined
   readonly history: HistoryRecorder | undefined
   readonly budget: ByteBudget
   readonly storage: StoredQuota

@@ -1,12 +1,15 @@
 import {
   CANCELLED_STATUS,
+  type LogBounds,
   REQUESTS_MAX,
+  type RequestBodies,
   type RequestBounds,
   type RequestLog,
   type RequestOutcome,
   type RequestPage,
   type RequestQuery,
   type RequestRow,
+  UNBOUNDED,
 } from '#shared/store/requests.ts'
 import { namedRow, type Params, type Row, type SqlDatabase, type Write } from './sql.ts'
 import type { Statement } from './statements.ts'
@@ -23,6 +26,8 @@ import type { Statement } from './statements.ts'
 const SCANNED_MAX = 5_000
 const OUTCOMES_MAX = 1_000
 const PURGED_MAX = 250
+/** A row may have several pages of the database, each of which is freed. */
+const BODIES_PURGED_MAX = 25
 const DAY_MS = 86_400_000
 
 type ColumnType = 'text' | 'bigint'
@@ -93,14 +98,35 @@ const FIND: Statement = {
         ORDER BY ended_at_ms + 0 DESC, n DESC LIMIT 1`,
 }
 
-/** Deletes the oldest rows, if they are past their time or too many. The subqueries read one end of an index each. */
-export const PURGE_REQUESTS: Statement = {
-  name: 'purge_requests',
-  sql: `DELETE FROM requests WHERE (ended_at_ms, n) IN (
-          SELECT ended_at_ms, n FROM (SELECT ended_at_ms, n FROM requests ORDER BY ended_at_ms, n LIMIT :limit) AS oldest
-          WHERE ended_at_ms <= now_ms() - CAST(:keep_ms AS bigint)
-            OR n <= (SELECT n FROM requests ORDER BY ended_at_ms DESC, n DESC LIMIT 1) - CAST(:rows_max AS bigint))
+/**
+ * Deletes the oldest rows of a table, if they are past their time or too many. The subqueries read one end of an index each.
+ *
+ * @param time Column with the time of a row
+ */
+const purgeOf = (table: 'requests' | 'request_bodies', time: string): Statement => ({
+  name: `purge_${table}`,
+  sql: `DELETE FROM ${table} WHERE (${time}, n) IN (
+          SELECT ${time}, n FROM (SELECT ${time}, n FROM ${table} ORDER BY ${time}, n LIMIT :limit) AS oldest
+          WHERE ${time} <= now_ms() - CAST(:keep_ms AS bigint)
+            OR n <= (SELECT n FROM ${table} ORDER BY ${time} DESC, n DESC LIMIT 1) - CAST(:rows_max AS bigint))
         RETURNING n`,
+})
+export const PURGE_REQUESTS = purgeOf('requests', 'ended_at_ms')
+const PURGE_BODIES = purgeOf('request_bodies', 'at_ms')
+
+const BODY_FIELDS = { id: 'id', at_ms: 'atMs', request: 'request', answer: 'answer' } as const
+const ADD_BODIES: Write = {
+  postgres: {
+    name: 'request_bodies_add',
+    sql: `INSERT INTO request_bodies (id, at_ms, request, answer) SELECT id, at_ms, request, answer
+          FROM json_to_recordset(CAST(:bodies AS json)) AS given(id text, at_ms bigint, request text, answer text)`,
+  },
+  sqlite: ['INSERT INTO request_bodies (id, at_ms, request, answer) VALUES (:id, :at_ms, :request, :answer)'],
+  isTransient: true,
+}
+const FIND_BODIES: Statement = {
+  name: 'request_bodies_find',
+  sql: 'SELECT id, at_ms, request, answer FROM request_bodies WHERE id = :id ORDER BY n LIMIT 1',
 }
 
 export class SqlRequests implements RequestLog {
@@ -141,10 +167,28 @@ export class SqlRequests implements RequestLog {
     }))
   }
 
+  async addBodies(rows: readonly RequestBodies[]): Promise<void> {
+    if (rows.length > 0) await this.#db.writeRows(ADD_BODIES, 'bodies', rows, BODY_FIELDS)
+  }
+
+  async findBodies(id: string): Promise<RequestBodies | undefined> {
+    const [row] = await this.#db.run(FIND_BODIES, { id })
+    if (!row) return undefined
+    const { at_ms, request, answer } = row
+    return { id, atMs: Number(at_ms), request: String(request), answer: answer === null ? null : String(answer) }
+  }
+
   /** @returns Whether further rows may have to be deleted */
-  async purge({ keepMs, rowsMax }: RequestBounds): Promise<boolean> {
-    const params = { keep_ms: keepMs, rows_max: rowsMax, limit: PURGED_MAX }
-    return (await this.#db.run(PURGE_REQUESTS, params)).length === PURGED_MAX
+  async purge({ bodies = UNBOUNDED, ...requests }: LogBounds): Promise<boolean> {
+    const [hasRows, hasBodies] = [
+      await this.#purge(PURGE_REQUESTS, requests, PURGED_MAX),
+      await this.#purge(PURGE_BODIES, bodies, BODIES_PURGED_MAX),
+    ]
+    return hasRows || hasBodies
+  }
+
+  async #purge(statement: Statement, { keepMs, rowsMax }: RequestBounds, limit: number): Promise<boolean> {
+    return (await this.#db.run(statement, { keep_ms: keepMs, rows_max: rowsMax, limit })).length === limit
   }
 }
 

@@ -15,7 +15,7 @@ import type {
   ProcessLease,
   RecordedStep,
 } from '#shared/store/jobs.ts'
-import { type RequestBounds, UNBOUNDED } from '#shared/store/requests.ts'
+import { type LogBounds, UNBOUNDED } from '#shared/store/requests.ts'
 import {
   ALL_TENANTS,
   type ChildrenOfState,
@@ -351,7 +351,7 @@ export class SqlStore implements Store {
     return { count: Number(row?.count ?? 0), oldest_at_ms: row?.oldest_at_ms == null ? null : Number(row.oldest_at_ms) }
   }
 
-  async purge(bounds: RequestBounds = UNBOUNDED): Promise<Purged> {
+  async purge(bounds: LogBounds = UNBOUNDED): Promise<Purged> {
     if (!this.#isPurging) await this.#db.keepDays(bounds.keepMs)
     const purged = await purgeSome(this.#db, JOBS_MAX)
     const hasMore = (await this.requests.purge(bounds)) || purged.hasMore

@@ -150,6 +150,30 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     }
   })
 
+  it('returns the bodies of a request, and deletes them after their own time or number', async () => {
+    const bodies = (id: string, atMs: number, answer: string | null = '{"a":"\\u0000é"}') => {
+      return { id, atMs, request: '{"model":"m1"}', answer }
+    }
+    const added = [bodies('req_1', now - 2 * HOUR_MS), bodies('req_2', now - 900, null), bodies('req_3', now - 800)]
+    await store.requests.addBodies(added)
+    expect(await store.requests.findBodies('req_1')).toEqual(added[0])
+    expect(await store.requests.findBodies('req_2')).toEqual(added[1])
+    expect(await store.requests.findBodies('req_4')).toBeUndefined()
+    const kept = async () => {
+      const found = await Promise.all(added.map(({ id }) => store.requests.findBodies(id)))
+      return found.map((body) => body !== undefined)
+    }
+    const requests = { keepMs: 24 * HOUR_MS, rowsMax: 1_000 }
+    await store.purge(requests)
+    expect(await kept()).toEqual([true, true, true])
+    await store.purge({ ...requests, bodies: { keepMs: HOUR_MS, rowsMax: 1_000 } })
+    expect(await kept()).toEqual([false, true, true])
+    await store.purge({ ...requests, bodies: { keepMs: HOUR_MS, rowsMax: 1 } })
+    expect(await kept()).toEqual([false, false, true])
+    await store.purge({ ...requests, bodies: { keepMs: 0, rowsMax: 1 } })
+    expect(await kept()).toEqual([false, false, false])
+  })
+
   it('ignores rows that are sent twice', async () => {
     if (store.name === 'sqlite') return
     await store.requests.add([row('req_1')])

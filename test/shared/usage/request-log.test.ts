@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import type { RequestRow } from '#shared/store/requests.ts'
+import type { RequestLog, RequestRow } from '#shared/store/requests.ts'
 import { RequestBatches } from '#shared/usage/request-log.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
 
@@ -19,7 +19,11 @@ describe('the batches of the request log', () => {
       writes.push(write)
       return write.promise
     }
-    const batches = new RequestBatches({ requests: { add }, log: silentLog, onDropped: () => {} })
+    const batches = new RequestBatches({
+      requests: { add } as unknown as RequestLog,
+      log: silentLog,
+      onDropped: () => {},
+    })
     const end = (calls: number) => {
       for (let i = 0; i < calls; i++) batches.add(rowOf(ended++))
     }

@@ -15,7 +15,7 @@ import type { Metrics } from '#shared/lib/metrics.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/jobs.ts'
-import type { RequestBounds } from '#shared/store/requests.ts'
+import type { LogBounds } from '#shared/store/requests.ts'
 import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
 import { dayOf } from '#shared/usage/usage.ts'
 import { Backlog } from './backlog.ts'
@@ -78,7 +78,7 @@ export interface SweepsOptions {
    * running call.
    */
   readonly callMsMax: number
-  readonly requestLog?: RequestBounds
+  readonly requestLog?: LogBounds
 }
 
 /**

@@ -19,7 +19,7 @@ const bodyOf = (content: string, more = {}) => ({ model: 'echo-1', messages: [{ 
 describe('the request log', () => {
   let door: Admin
   beforeAll(async () => {
-    door = await openAdmin({ models: 2 })
+    door = await openAdmin({ models: 2, settings: { REQUEST_BODIES_MS: '60000', REQUEST_BODY_BYTES_MAX: '1000' } })
   })
   afterAll(async () => await door[Symbol.asyncDispose]())
 
@@ -54,6 +54,39 @@ describe('the request log', () => {
     expect([row.input_tokens, row.output_tokens]).toEqual([usage.prompt_tokens, usage.completion_tokens])
     expect(await find('alice', id), 'found by chatcmpl-…').toEqual(row)
     expect(await find('alice', streamed.id)).toMatchObject({ status: 200, output_tokens: row.output_tokens })
+  })
+
+  it('has the bodies of a call, whole and streamed, for its project and admins, unless the call opts out', async () => {
+    const ids = [
+      (await chat('alice', 'hello there')).id,
+      (await chat('alice', 'hello there', { body: { stream: true } })).id,
+    ]
+    for (const id of ids) {
+      const row = await until(async () => {
+        const found = await find('alice', id)
+        return found.request_body === undefined ? undefined : found
+      })
+      expect(JSON.parse(String(row.request_body))).toMatchObject(bodyOf('hello there'))
+      expect(JSON.parse(String(row.answer_body))).toMatchObject({
+        object: 'chat.completion',
+        choices: [{ message: { content: 'hello there' } }],
+      })
+      expect((await find('op', id)).request_body).toBe(row.request_body)
+      expect((await door.as('bob').get(`/v1/admin/requests/${id}`)).status).toBe(404)
+    }
+    const long = await chat('alice', 'é'.repeat(2_000))
+    const failed = await chat('alice', '!echo fail=upstream_refused')
+    const cut = await until(async () => {
+      const [found, end] = [await find('alice', long.id), await find('alice', failed.id)]
+      return found.request_body && end.request_body ? { found, end } : undefined
+    })
+    expect(cut.found.request_body).toMatch(/é… \[truncated\]$/)
+    expect(Buffer.byteLength(String(cut.found.request_body))).toBeLessThan(1_020)
+    expect(cut.end.answer_body).toBeNull()
+    const { id } = await chat('alice', 'secret', { headers: { 'x-log-bodies': 'off' } })
+    await chat('alice', 'later')
+    expect(await find('alice', id)).not.toHaveProperty('request_body')
+    expect((await list('alice', '?limit=100')).data.some((row) => 'request_body' in row)).toBe(false)
   })
 
   it('has calls that are refused after authentication, and calls that fail', async () => {
