@@ -338,6 +338,7 @@ export interface Model {
   capabilities: string[]
   context_length?: number
   max_output_tokens?: number
+  price?: Price
 }
 
 /** Query of `GET /v1/models` in the Anthropic format. */

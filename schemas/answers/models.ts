@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import type { Model, ModelInfo } from '#schemas/models.ts'
+import { Price } from '#schemas/price.ts'
 
 const Support = z.object({ supported: z.boolean() })
 
@@ -14,6 +15,7 @@ export const ModelAnswer = z.object({
   capabilities: z.array(z.string()).describe('Supported features, such as chat, messages, tools, images'),
   context_length: z.int().optional().describe('Maximum tokens of prompt and output together'),
   max_output_tokens: z.int().optional().describe('Maximum output tokens'),
+  price: Price.optional().describe('Price in US dollars. Missing: the model has no price'),
 }) satisfies z.ZodType<Model>
 
 export const ModelInfoAnswer = z.object({

@@ -15,6 +15,7 @@ import {
   type Format,
   formatHelp,
   Output,
+  orList,
   similarNames,
   usageError,
 } from './text/output.ts'
@@ -107,7 +108,7 @@ function formatOf({ isList }: Command, values: Values): Format | undefined {
   const asked = values.text('output')
   if (asked === undefined) return values.has('json') ? 'json' : undefined
   const format = FORMATS.find((one) => one === asked)
-  if (!format) throw usageError(`--output must be ${FORMATS.join(', ')}; got '${asked}'.`)
+  if (!format) throw usageError(`--output must be ${orList(FORMATS)}; got '${asked}'.`)
   if (format === 'csv' && !isList)
     throw usageError('--output csv needs a command that prints a list.', 'Use table or json.')
   if (format !== 'json' && values.has('json')) throw usageError(`--json and --output ${format} exclude each other.`)
@@ -148,8 +149,8 @@ function unknownOption(name: string, commandOptions: readonly string[]): Command
 function commandOf(name: string): Command {
   const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
   if (!command) {
-    const names = Object.keys(COMMANDS)
-    throw usageError(`Unknown command '${name}'.`, `${didYouMean(name, names)}Available commands: ${names.join(', ')}.`)
+    const next = `${didYouMean(name, Object.keys(COMMANDS))}For all commands: sluice --help`
+    throw usageError(`Unknown command '${name}'.`, next)
   }
   return command
 }

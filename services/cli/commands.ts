@@ -15,7 +15,7 @@ import { research } from './commands/research.ts'
 import { submit } from './commands/submit.ts'
 import { usage } from './commands/usage.ts'
 import { webhookSecrets } from './commands/webhook-secrets.ts'
-import { EXIT, usageError } from './text/output.ts'
+import { EXIT, orList, usageError } from './text/output.ts'
 import { top } from './top/top.ts'
 
 interface CommandWords {
@@ -51,7 +51,7 @@ Examples:
     async run({ args, out }) {
       const shell = onlyArgument(args, 'SHELL')
       const script = Object.hasOwn(SHELLS, shell) ? SHELLS[shell] : undefined
-      if (!script) throw usageError(`SHELL must be ${Object.keys(SHELLS).join(', ')}; got '${shell}'.`)
+      if (!script) throw usageError(`SHELL must be ${orList(Object.keys(SHELLS))}; got '${shell}'.`)
       await out.write(script(Object.entries({ ...commands, completion }).map(wordsOf)))
       return EXIT.ok
     },

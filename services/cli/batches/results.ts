@@ -155,7 +155,7 @@ function batchTable(found: readonly BatchView[], columnsMax: number): string {
     ]
   })
   const head = ['batch', 'name', 'done', 'status', 'end', 'rate', 'model', 'age']
-  return tableOf({ head, rows, spare: ['model', 'rate', 'age'] }, columnsMax)
+  return tableOf({ head, rows, spare: ['model', 'rate', 'age'], cut: ['model', 'name'] }, columnsMax)
 }
 
 function endOf({ progress, completed_at }: BatchView, nowMs: number): string {

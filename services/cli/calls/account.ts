@@ -1,4 +1,5 @@
 import { z } from 'zod'
+import { Price } from '#schemas/price.ts'
 import { type Command, noArguments } from '#services/cli/commands/command.ts'
 import { EXIT, plain, tableOf } from '#services/cli/text/output.ts'
 
@@ -57,6 +58,7 @@ const Models = z.looseObject({
       capabilities: z.array(z.string()).default([]),
       context_length: z.number().optional(),
       max_output_tokens: z.number().optional(),
+      price: Price.partial().optional().catch(undefined),
     }),
   ),
 })
@@ -85,19 +87,41 @@ Examples:
     const capability = values.text('capability')
     const all = await listModels(api.http)
     const found = all.filter(({ capabilities }) => capability === undefined || capabilities.includes(capability))
-    if (!out.isHumanReadable) for (const model of found) await out.json(model)
+    if (values.text('output') === 'csv') for (const model of found) await out.json(csvRowOf(model))
+    else if (!out.isHumanReadable) for (const model of found) await out.json(model)
     else if (found.length === 0) await out.write('No models.\n')
     else {
       const rows = found.map((model) => [
         model.id,
         model.capabilities.join(', '),
         String(model.context_length ?? ''),
-        model.owned_by,
+        priceText(model),
       ])
-      await out.write(
-        tableOf({ head: ['id', 'capabilities', 'context', 'owner'], rows, spare: ['owner'] }, out.columns),
-      )
+      const table = {
+        head: ['id', 'capabilities', 'context', '$/M in/out'],
+        rows,
+        spare: ['$/M in/out'],
+        cut: ['capabilities'],
+      }
+      await out.write(tableOf(table, out.columns))
     }
     return EXIT.ok
   },
+}
+
+/** One row of CSV. Every model has the same columns, because those of the first model apply to all. */
+function csvRowOf({ id, capabilities, context_length, max_output_tokens, price }: ListedModel) {
+  const { input_per_million = '', output_per_million = '' } = price ?? {}
+  const limits = { context_length: context_length ?? '', max_output_tokens: max_output_tokens ?? '' }
+  return {
+    id,
+    ...limits,
+    capabilities,
+    input_usd_per_million: input_per_million,
+    output_usd_per_million: output_per_million,
+  }
+}
+
+function priceText({ price }: ListedModel): string {
+  return price ? `${price.input_per_million ?? 0} / ${price.output_per_million ?? 0}` : ''
 }

@@ -10,7 +10,7 @@ const ErrorBody = z.looseObject({
 
 /** Remedies by error code of the service, or by HTTP status if the error code has no entry. */
 const REMEDIES: Readonly<Record<string, string>> = {
-  model_not_found: 'List the available models: GET /v1/models.',
+  model_not_found: 'List the available models: sluice models',
   job_not_found:
     'Check the id; `sluice jobs` lists the jobs of your project. Jobs of other projects require a key with the admin scope.',
   job_not_finished: 'Wait for the job: sluice follow JOB, or sluice get JOB --wait 60.',
@@ -21,7 +21,7 @@ const REMEDIES: Readonly<Record<string, string>> = {
   idempotency_key_reused: 'This key was used with a different request. Use another --idempotency-key.',
   jobs_unavailable:
     'This service has no store for durable jobs. Set DATABASE_URL in its settings, or run all roles in one process.',
-  401: 'Set SLUICE_API_KEY or --key. Create a key on the host of the service: sluice keys create.',
+  401: 'Set SLUICE_API_KEY or --key.',
   403: "This key isn't allowed to do that. Use a key with the required permissions: sluice keys list.",
   404: 'Check --url or SLUICE_URL: the server has no such endpoint.',
   405: 'The service may be older than this tool. Upgrade the service.',

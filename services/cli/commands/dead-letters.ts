@@ -1,6 +1,6 @@
 import type { DeadLetterView, DeliveryView } from '#services/cli/client/admin-api.ts'
 import { ageOf } from '#services/cli/client/job-text.ts'
-import { EXIT, type ExitCode, plain, tableOf, usageError } from '#services/cli/text/output.ts'
+import { EXIT, type ExitCode, orList, plain, tableOf, usageError } from '#services/cli/text/output.ts'
 import { type Command, type Invocation, noArguments } from './command.ts'
 
 const LIMIT_DEFAULT = 20
@@ -103,7 +103,7 @@ function letterTable(found: readonly DeadLetterView[], columnsMax: number): stri
     return [id, age, pool ?? '', plain(reason), job_id ?? '', project ?? '', position ?? '', String(bytes)]
   })
   const head = ['id', 'age', 'pool', 'reason', 'job', 'project', 'offset', 'bytes']
-  return tableOf({ head, rows, spare: ['bytes', 'offset', 'project'] }, columnsMax)
+  return tableOf({ head, rows, spare: ['bytes', 'offset', 'project'], cut: ['reason'] }, columnsMax)
 }
 
 const DELIVERIES_DEFAULT = 20
@@ -140,7 +140,7 @@ Examples:
 async function listDeliveries({ api, out, values }: Invocation): Promise<ExitCode> {
   const [status, project] = [values.text('status'), values.text('project')]
   if (status !== undefined && !STATUSES.includes(status))
-    throw usageError(`--status must be ${STATUSES.join(', ')}; got '${status}'.`)
+    throw usageError(`--status must be ${orList(STATUSES)}; got '${status}'.`)
   const found: DeliveryView[] = []
   for await (const one of api.admin.deliveries(
     { status, project },
@@ -170,5 +170,8 @@ function deliveryTable(found: readonly DeliveryView[], columnsMax: number): stri
     return [one.id, one.project, one.type, one.host ?? '', one.status, String(one.attempts), next, last]
   })
   const head = ['delivery', 'project', 'type', 'host', 'status', 'attempts', 'next attempt', 'last response']
-  return tableOf({ head, rows, spare: ['type', 'attempts', 'host'] }, columnsMax)
+  return tableOf(
+    { head, rows, spare: ['type', 'attempts', 'host', 'project'], cut: ['last response', 'host'] },
+    columnsMax,
+  )
 }

@@ -83,7 +83,7 @@ export function workerTable(found: readonly WorkerView[], columnsMax: number): s
     ]
   })
   const head = ['worker', 'role', 'state', 'running', 'queued', 'process', 'version', 'models']
-  return tableOf({ head, rows, spare: ['version', 'models'] }, columnsMax)
+  return tableOf({ head, rows, spare: ['version', 'models', 'process'], cut: ['models'] }, columnsMax)
 }
 
 function processOf({ host, pid }: WorkerView): string {

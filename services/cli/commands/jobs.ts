@@ -27,7 +27,7 @@ export const jobs: Command = {
   isList: true,
   help: `Usage: sluice jobs [options]
 
-Lists the jobs of your key's project, newest first. A batch is one job; --group lists its requests. On a terminal, the output is a table. With --json, or
+Lists the jobs of your key's project, newest first. A batch is one job; --group lists its requests. Stored calls of the Responses API, which stores by default, are durable jobs and have a row too. On a terminal, the output is a table. With --json, or
 when output is not a TTY, each job is one line of JSON.
 
 Options:
@@ -119,7 +119,7 @@ export function jobTable(found: readonly JobView[], columnsMax: number): string 
     'attempt',
     'status',
   ]
-  const table = { head, rows, spare: ['attempt', 'endpoint'] }
+  const table = { head, rows, spare: ['attempt', 'endpoint', 'project'], cut: ['model', 'request'] }
   const [top, ...lines] = tableOf(table, columnsMax).split('\n')
   const tinted = lines.map((line, i) => {
     const status = found[i]?.status ?? ''

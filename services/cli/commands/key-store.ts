@@ -268,7 +268,15 @@ export function keyTable(keys: readonly ApiKey[], columnsMax: number): string {
     const permissions = [key.endpoints?.join(',') ?? 'all', key.models?.join(',') ?? 'all', limitText(key.limits)]
     return [key.id, key.hint, ...details, key.scopes?.join(',') ?? 'calls', key.name ?? '', ...permissions]
   })
-  return tableOf({ head, rows, spare: ['limits', 'models', 'endpoints', 'age'] }, columnsMax)
+  return tableOf(
+    {
+      head,
+      rows,
+      spare: ['limits', 'models', 'endpoints', 'age', 'scopes'],
+      cut: ['limits', 'models', 'endpoints', 'name'],
+    },
+    columnsMax,
+  )
 }
 
 export function projectTable(projects: readonly Project[], keys: readonly ApiKey[], columnsMax: number): string {
@@ -277,7 +285,10 @@ export function projectTable(projects: readonly Project[], keys: readonly ApiKey
     const own = keys.filter((key) => projectIdOf(key) === id && stateOf(key, nowMs) === 'valid')
     return [id, name ?? '', ageOf(created_at, nowMs), String(own.length), limitText(limits)]
   })
-  return tableOf({ head: ['id', 'name', 'age', 'keys', 'limits'], rows, spare: ['age'] }, columnsMax)
+  return tableOf(
+    { head: ['id', 'name', 'age', 'keys', 'limits'], rows, spare: ['age'], cut: ['name', 'limits'] },
+    columnsMax,
+  )
 }
 
 export function auditTable(entries: readonly AuditEntry[], columnsMax: number): string {
@@ -285,7 +296,7 @@ export function auditTable(entries: readonly AuditEntry[], columnsMax: number): 
     return [timeText(at), action, subject, project ?? '', author, JSON.stringify(change)]
   })
   return tableOf(
-    { head: ['time', 'action', 'subject', 'project', 'author', 'change'], rows, spare: ['project'] },
+    { head: ['time', 'action', 'subject', 'project', 'author', 'change'], rows, spare: ['project'], cut: ['change'] },
     columnsMax,
   )
 }

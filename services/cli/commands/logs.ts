@@ -1,7 +1,18 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { ActiveRequestListAnswer, RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
 import { type HttpClient, isTemporary } from '#services/cli/client/http.ts'
-import { EXIT, type ExitCode, type Format, type Output, plain, tableOf, timeOf } from '#services/cli/text/output.ts'
+import {
+  EXIT,
+  type ExitCode,
+  type Format,
+  type Layout,
+  layoutOf,
+  linesOf,
+  type Output,
+  plain,
+  tableOf,
+  timeOf,
+} from '#services/cli/text/output.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { type Command, noArguments, type Values } from './command.ts'
 
@@ -69,7 +80,7 @@ Examples:
     if (id !== undefined) return await showOne(api.http, id, format, out)
     const query = queryOf(values)
     if (ACTIVE.has(query.get('status') ?? '')) return await showActive(api.http, query, format, out)
-    const printer = new Printer(format, out)
+    const printer = new Printer(format, out, values.has('follow'))
     const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
     const rows = await readPages(api.http, query, limit)
     await printer.print(rows)
@@ -157,7 +168,7 @@ async function follow(
 async function showActive(http: HttpClient, query: URLSearchParams, format: Format, out: Output): Promise<ExitCode> {
   if (query.get('status') === 'active') query.delete('status')
   const { data, total } = await http.json(ActiveRequestListAnswer, `${PATH}/active?${query}`)
-  const rows = data.map(({ object: _, ...row }) => ({ ...row, started_at: timeText(row.started_at, 23) }))
+  const rows = data.map(({ object: _, ...row }) => ({ ...row, started_at: timeText(row.started_at) }))
   if (format === 'json') for (const row of data) await out.json(row)
   else if (format === 'csv') {
     if (rows[0]) await out.write([Object.keys(rows[0]), ...rows.map(Object.values)].map(csvLine).join(''))
@@ -168,7 +179,9 @@ async function showActive(http: HttpClient, query: URLSearchParams, format: Form
       const where = [model, endpoint.replace('/v1/', ''), project_name ?? project]
       return [id, status, durationText(age_ms), String(position ?? ''), ...where, reason ?? '']
     })
-    await out.write(tableOf({ head, rows: cells, spare: ['endpoint', 'project', 'reason'] }, out.columns))
+    await out.write(
+      tableOf({ head, rows: cells, spare: ['endpoint', 'project', 'reason'], cut: ['model', 'reason'] }, out.columns),
+    )
     if (total > data.length) out.note(`The oldest ${data.length} of ${total} calls are shown.`)
   }
   return EXIT.ok
@@ -197,16 +210,36 @@ const HEAD = [
   'cost $',
   'project',
   'error',
+  'message',
 ]
-const SPARE = ['queued', 'endpoint', 'first', 'cost $', 'project']
+const SPARE = ['project', 'queued', 'first', 'cost $', 'endpoint', 'tokens', 'message', 'took', 'model']
+/** Row with usual widths. With `--follow`, the columns are chosen before the widths of all rows are known. */
+const USUAL = [
+  'req_0123456789abcdefghijklmn',
+  '00:00:00',
+  '200',
+  '100 ms',
+  '100 ms',
+  '100 ms',
+  'model-of-usual-size',
+  'chat/completions',
+  '1000 → 1000',
+  '0.0001',
+  '',
+  'model_not_found',
+  'x'.repeat(80),
+]
 
 /** Prints rows in a format, with the head of a table or CSV before the first ones. */
 class Printer {
   readonly #format: Format
   readonly #out: Output
+  #layout: Layout | undefined
+  readonly #isFollowing: boolean
   #hasHead = false
 
-  constructor(format: Format, out: Output) {
+  constructor(format: Format, out: Output, isFollowing = false) {
+    this.#isFollowing = isFollowing
     this.#format = format
     this.#out = out
   }
@@ -221,8 +254,11 @@ class Printer {
       const head = isFirst ? csvLine(Object.keys(shownOf(first))) : ''
       await this.#out.write(head + rows.map((row) => csvLine(Object.values(shownOf(row)))).join(''))
     } else {
-      const text = tableOf({ head: HEAD, rows: rows.map(cellsOf), spare: SPARE }, this.#out.columns)
-      await this.#out.write(isFirst ? text : text.slice(text.indexOf('\n') + 1))
+      const cells = rows.map(cellsOf)
+      const sample = this.#isFollowing ? [...cells, USUAL] : cells
+      const table = { head: HEAD, rows: sample, spare: SPARE, cut: ['model', 'message'] }
+      this.#layout ??= layoutOf(table, this.#out.columns)
+      await this.#out.write(linesOf(this.#layout, isFirst ? [HEAD, ...cells] : cells))
     }
   }
 }
@@ -230,7 +266,7 @@ class Printer {
 /** The fields for people: without the type of the object, and with times as text. */
 function shownOf({ object: _, started_at, ended_at, ...row }: RequestAnswer) {
   const { id, ...rest } = row
-  return { id, started_at: timeText(started_at, 23), ended_at: timeText(ended_at, 23), ...rest }
+  return { id, started_at: timeText(started_at), ended_at: timeText(ended_at), ...rest }
 }
 
 function cellsOf(row: RequestAnswer): string[] {
@@ -239,7 +275,7 @@ function cellsOf(row: RequestAnswer): string[] {
   const tokens = `${row.input_tokens} → ${row.output_tokens}`
   const project = row.project_name ?? row.project ?? ''
   const named = [model ?? '', endpoint.replace('/v1/', ''), tokens, row.cost_usd.toFixed(4), project, error_code ?? '']
-  return [id, timeText(ended_at, 19).replace('T', ' '), String(status), ...times, ...named]
+  return [id, clockText(ended_at), String(status), ...times, ...named, row.error_message ?? '']
 }
 
 function durationText(ms: number | null): string {
@@ -247,7 +283,17 @@ function durationText(ms: number | null): string {
   return ms < 1_000 ? `${ms} ms` : `${(ms / 1_000).toFixed(1)} s`
 }
 
-/** A time as ISO 8601 in UTC. @param chars 19: to the second, 23: to the millisecond */
-function timeText(seconds: number, chars: number): string {
-  return `${new Date(seconds * 1_000).toISOString().slice(0, chars)}Z`
+/** The local time, with the date unless it is today. */
+function clockText(seconds: number): string {
+  const [date = '', time = ''] = localTime(seconds * 1_000).split(' ')
+  return localTime(Date.now()).startsWith(date) ? time : `${date} ${time}`
+}
+
+function localTime(ms: number): string {
+  return new Date(ms).toLocaleString('sv-SE')
+}
+
+/** A time as ISO 8601 in UTC. */
+function timeText(seconds: number): string {
+  return new Date(seconds * 1_000).toISOString()
 }

@@ -1,7 +1,7 @@
 import { ApiError } from '#services/cli/client/http.ts'
 import type { JobView } from '#services/cli/client/job.ts'
 import type { JobFilter, JobsApi } from '#services/cli/client/jobs-api.ts'
-import { CommandError, EXIT, type ExitCode, plain, timeOf, usageError } from '#services/cli/text/output.ts'
+import { CommandError, EXIT, type ExitCode, orList, plain, timeOf, usageError } from '#services/cli/text/output.ts'
 import { adminFilterOf, BULK_MAX, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS, runBulkAction } from './bulk.ts'
 import type { Command, Invocation, Values } from './command.ts'
 import { jobTable } from './jobs.ts'
@@ -86,7 +86,7 @@ function filterOf(values: Values, args: readonly string[]): JobFilter | undefine
 function requireStatuses(values: Values, args: readonly string[]): void {
   if (args.length > 0) throw usageError('Use either job ids or --status, not both.')
   const invalid = values.parts('status')?.find((status) => !STATUSES.includes(status))
-  if (invalid !== undefined) throw usageError(`--status must be ${STATUSES.join(', ')}; got '${invalid}'.`)
+  if (invalid !== undefined) throw usageError(`--status must be ${orList(STATUSES)}; got '${invalid}'.`)
 }
 
 async function getAll(api: JobsApi, ids: readonly string[], max: number): Promise<Found> {

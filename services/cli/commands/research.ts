@@ -1,4 +1,4 @@
-import { CommandError, EXIT, type ExitCode, plain, secondsOf, usageError } from '#services/cli/text/output.ts'
+import { CommandError, EXIT, type ExitCode, orList, plain, secondsOf, usageError } from '#services/cli/text/output.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from './command.ts'
 import { follow, type Interrupts } from './following.ts'
 
@@ -85,7 +85,7 @@ function bodyOf(values: Values, question: string): object {
   if (question.trim() === '') throw usageError('QUESTION must not be empty.')
   const effort = values.text('effort')
   if (effort !== undefined && !EFFORTS.includes(effort)) {
-    throw usageError(`--effort must be ${EFFORTS.join(', ')}; got '${effort}'.`)
+    throw usageError(`--effort must be ${orList(EFFORTS)}; got '${effort}'.`)
   }
   const ttl = values.text('ttl')
   const sources = values.count('sources', 1, SOURCES_MAX)

@@ -68,7 +68,7 @@ function textOf({ group_by, data, total, from, to, has_more, budgets }: UsageRep
     sums.cost_usd.toFixed(4),
   ])
   const head = [group_by, ...(isNamed ? ['name'] : []), ...HEAD]
-  const table = tableOf({ head, rows, spare: ['audio s', 'cached', 'failed'] }, columns)
+  const table = tableOf({ head, rows, spare: ['audio s', 'cached', 'failed'], cut: ['name'] }, columns)
   const more = has_more
     ? 'Not all groups are shown. For the others, choose a shorter period with --from and --to.\n'
     : ''
@@ -83,5 +83,5 @@ function budgetTable(budgets: UsageReport['budgets'], columns: number): string {
     return [id, name ?? '', owner, month, ...amounts]
   })
   const head = ['budget of', 'name', 'owner', 'month', 'budget $', 'spent $', 'spent', 'remaining $']
-  return `\n${tableOf({ head, rows, spare: ['month', 'owner', 'spent'] }, columns)}`
+  return `\n${tableOf({ head, rows, spare: ['month', 'owner', 'spent'], cut: ['name'] }, columns)}`
 }

@@ -20,6 +20,11 @@ export class CommandError extends Error {
   }
 }
 
+/** A list of choices for a message: `table, json or csv`. */
+export function orList(choices: readonly string[]): string {
+  return choices.join(', ').replace(/, (?=[^,]*$)/, ' or ')
+}
+
 export function usageError(message: string, next?: string): CommandError {
   return new CommandError(EXIT.usage, message, next)
 }
@@ -116,22 +121,27 @@ interface Table {
   readonly rows: readonly (readonly string[])[]
   /** Columns that are dropped if the terminal is too narrow, in this order. */
   readonly spare: readonly string[]
+  /** Columns of free text, which are truncated before a spare column is dropped. */
+  readonly cut?: readonly string[]
 }
 
 const GAP = '  '
 const CELL_MIN = 6
+const TEXT_MIN = 12
 
 /**
- * Formats a table in at most `columnsMax` columns if possible. Spare columns are dropped first, then the widest columns are truncated. The first
- * column is never truncated, because users copy the ids in it.
+ * Formats a table in at most `columnsMax` columns if possible:
+ *
+ * 1. Columns of free text shrink to at least {@link TEXT_MIN} characters.
+ * 2. If the table is still too wide, then spare columns are dropped: first those with one value in all rows, then the others.
+ * 3. At last, the widest columns are truncated. The first column is never truncated, because users copy the ids in it.
  */
-export function tableOf({ head, rows, spare }: Table, columnsMax: number): string {
-  const lines = [head, ...rows].map((row) => row.map(plain))
-  const columns = head.map((name, at) => ({ name, at, width: Math.max(...lines.map((row) => row[at]?.length ?? 0)) }))
-  const shown = fitted(columns, spare, columnsMax)
-  const text = lines.map((row) => shown.map(({ at, width }) => cellOf(row[at] ?? '', width)).join(GAP))
-  return `${text.map((line) => line.trimEnd()).join('\n')}\n`
+export function tableOf(table: Table, columnsMax: number): string {
+  return linesOf(layoutOf(table, columnsMax), [table.head, ...table.rows])
 }
+
+/** Columns of a table, for rows that are printed later. */
+export type Layout = readonly Column[]
 
 interface Column {
   readonly name: string
@@ -139,16 +149,33 @@ interface Column {
   width: number
 }
 
-function fitted(columns: Column[], spare: readonly string[], columnsMax: number): Column[] {
-  let shown = columns
-  const isTooWide = () => shown.reduce((sum, { width }) => sum + width + GAP.length, -GAP.length) > columnsMax
-  for (const name of spare) if (isTooWide()) shown = shown.filter((column) => column.name !== name)
-  while (isTooWide()) {
-    const [widest] = shown.slice(1).sort((a, b) => b.width - a.width)
-    if (!widest || widest.width <= CELL_MIN) break
-    widest.width--
+/** Selects the columns and widths of {@link tableOf}. */
+export function layoutOf({ head, rows, spare, cut = [] }: Table, columnsMax: number): Layout {
+  const lines = [head, ...rows].map((row) => row.map(plain))
+  let shown = head.map(
+    (name, at): Column => ({ name, at, width: Math.max(...lines.map((row) => row[at]?.length ?? 0)) }),
+  )
+  const leastOf = ({ name, width }: Column) => (cut.includes(name) ? Math.min(width, TEXT_MIN) : width)
+  const isTooWide = (widthOf: (column: Column) => number) =>
+    shown.reduce((sum, column) => sum + widthOf(column) + GAP.length, -GAP.length) > columnsMax
+  const isConstant = (name: string) => new Set(lines.slice(1).map((row) => row[head.indexOf(name)])).size < 2
+  const constants = lines.length > 2 ? spare.filter((name) => isConstant(name) && !cut.includes(name)) : []
+  for (const name of [...constants, ...spare])
+    if (isTooWide(leastOf)) shown = shown.filter((column) => column.name !== name)
+  const widest = (among: readonly Column[], min: number) =>
+    among.filter(({ width }) => width > min).sort((a, b) => b.width - a.width)[0]
+  while (isTooWide(({ width }) => width)) {
+    const texts = shown.filter(({ name }) => cut.includes(name))
+    const column = widest(texts, TEXT_MIN) ?? widest(shown.slice(1), CELL_MIN)
+    if (!column) break
+    column.width--
   }
   return shown
+}
+
+export function linesOf(layout: Layout, rows: readonly (readonly string[])[]): string {
+  const text = rows.map((row) => layout.map(({ at, width }) => cellOf(plain(row[at] ?? ''), width)).join(GAP))
+  return `${text.map((line) => line.trimEnd()).join('\n')}\n`
 }
 
 function cellOf(text: string, width: number): string {

@@ -26,6 +26,9 @@ import type { Log } from '#shared/log/log.ts'
 
 const IDS_MAX = 20
 
+const NEW_KEY =
+  'Create a key on the screen Keys of the console, or with npx sluice keys create where the service runs, or request one from its operator.'
+
 type OnEnd = (error: ServiceError) => void
 
 /**
@@ -102,7 +105,9 @@ export class ApiKeys {
 
   get(secret: string): ApiKey {
     const key = this.#withSecret(secret)
-    const end = key ? endOf(key) : new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}.`)
+    const end = key
+      ? endOf(key)
+      : new ServiceError('invalid_api_key', `Incorrect API key provided: ${mask(secret)}. ${NEW_KEY}`)
     if (!key || end) throw end
     return key
   }
@@ -249,7 +254,7 @@ export function authenticate({ headers }: Pick<IncomingMessage, 'headers'>, keys
   const secret = format === 'anthropic' ? (header ?? bearer) : (bearer ?? header)
   if (!secret) {
     const how = format === 'anthropic' ? 'the x-api-key header' : 'the header Authorization: Bearer YOUR_KEY'
-    throw new ServiceError('missing_api_key', `You didn't provide an API key. Send it in ${how}.`)
+    throw new ServiceError('missing_api_key', `You didn't provide an API key. Send it in ${how}. ${NEW_KEY}`)
   }
   return keys.get(secret)
 }

@@ -67,6 +67,7 @@ function isDoing({ task, pool }: ModelConfig, works: readonly string[]): boolean
 }
 
 const NAMED_MAX = 10
+const ID_CHARS_MAX = 200
 
 /**
  * Returns the error for an unknown model id. The message lists models that the key may use, most similar first.
@@ -79,7 +80,7 @@ export function modelNotFound(
   id: string,
   works?: readonly ModelWork[],
 ): ServiceError {
-  const message = `The model '${beginningOf(id, 200)}' ${NO_ACCESS}${namedFor(context, key, id, works)}`
+  const message = `The model '${beginningOf(id, ID_CHARS_MAX)}' ${NO_ACCESS}${namedFor(context, key, id, works)}`
   return new ServiceError('model_not_found', message, { param: 'model' })
 }
 
@@ -90,12 +91,16 @@ function namedFor(
   works: readonly ModelWork[] | undefined,
 ): string {
   const usable = models.models.filter((model) => isUsable(model, key) && (!works || isDoing(model, works)))
-  const names = similarNameOf(
+  const similar = similarNameOf(
     id,
     usable.flatMap((model) => [model.id, ...model.aliases]),
-  ).map(({ name }) => name)
+  )
+  const names = similar.map(({ name }) => name)
+  const [nearest] = similar
+  const isTypo = nearest && nearest.distance > 0 && nearest.distance <= Math.min(id.length, nearest.name.length) / 4
+  const meant = isTypo ? ` Did you mean ${nearest.name}?` : ''
   const more = names.length > NAMED_MAX ? ` and ${names.length - NAMED_MAX} more` : ''
-  return names.length > 0 ? ` This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
+  return names.length > 0 ? `${meant} This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
 }
 
 export const NO_ACCESS = 'does not exist or you do not have access to it.'

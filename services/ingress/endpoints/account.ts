@@ -76,7 +76,7 @@ function indexOf(all: readonly Named[], id: string, param: string): number {
 }
 
 function modelOf(model: ModelConfig, id: string): Model {
-  const { created, owned_by, limits } = model
+  const { created, owned_by, limits, price } = model
   const work = workOf(model)
   return {
     id,
@@ -89,6 +89,7 @@ function modelOf(model: ModelConfig, id: string): Model {
     capabilities: work ? CAPABILITIES[work](model) : [],
     ...(limits.context_tokens !== undefined && { context_length: limits.context_tokens }),
     ...(limits.max_output_tokens !== undefined && { max_output_tokens: limits.max_output_tokens }),
+    ...(Object.values(price).some((amount) => amount > 0) && { price }),
   }
 }
 

@@ -1,12 +1,12 @@
 import type { LlamaGrammar, Token } from 'node-llama-cpp'
 import type { GenerateEvent, GenerateRequest, Tool } from '#schemas/kinds/generate.ts'
-import { type Budget, contextExceeded, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'
+import { type Budget, getBudget, type Released, StopFilter } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { joinPieces } from './format.ts'
 import { JSON_OBJECT_GRAMMAR } from './grammar/rules.ts'
 import { describeAnswer, describeCall, fittingTokensOf, offeredTools, tokensOf } from './prompt.ts'
-import { type LlamaCall, type LlamaRuntime, type SequenceCall, tokenizeRaw } from './runtime.ts'
+import { type LlamaCall, type LlamaRuntime, promptTooLong, type SequenceCall, tokenizeRaw } from './runtime.ts'
 import { openSampling, readPrompt, type Sampled, sample } from './sample.ts'
 import {
   callPieces,
@@ -297,7 +297,7 @@ async function rawTokensOf(runtime: LlamaRuntime, request: GenerateRequest, sign
   if (given) return knownTokens(runtime, given)
   const text = textOf(request)
   const least = Math.ceil(Buffer.byteLength(text) / tokenBytesMax)
-  if (least >= contextTokens) throw inPrompt(contextExceeded(contextTokens, `over ${least - 1}`))
+  if (least >= contextTokens) throw inPrompt(promptTooLong(runtime, `over ${least - 1}`))
   const tokens = await runYielding(tokenizeRaw(model, text), signal)
   const { bos, shouldPrependBosToken } = model.tokens
   if (bos !== null && shouldPrependBosToken && tokens[0] !== bos) tokens.unshift(bos)
@@ -324,8 +324,8 @@ function knownTokens(runtime: LlamaRuntime, given: readonly number[]): Token[] {
   return requireFitting(runtime, [...given] as Token[])
 }
 
-function requireFitting({ contextTokens }: LlamaRuntime, tokens: Token[]): Token[] {
-  if (tokens.length >= contextTokens) throw inPrompt(contextExceeded(contextTokens, tokens.length))
+function requireFitting(runtime: LlamaRuntime, tokens: Token[]): Token[] {
+  if (tokens.length >= runtime.contextTokens) throw inPrompt(promptTooLong(runtime, tokens.length))
   return tokens
 }
 

@@ -1,10 +1,9 @@
 import type { Token } from 'node-llama-cpp'
 import type { GenerateRequest, Part, Tool, Turn } from '#schemas/kinds/generate.ts'
-import { contextExceeded } from '#shared/engines/stop.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { Prompt } from './format.ts'
-import { type LlamaRuntime, leastTokens, tokenizePrompt } from './runtime.ts'
+import { type LlamaRuntime, leastTokens, promptTooLong, tokenizePrompt } from './runtime.ts'
 import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
 
 const SHOWN_SCHEMA_MAX = 2_000
@@ -75,7 +74,7 @@ export async function writeFitting(
   signal: AbortSignal,
 ): Promise<Prompt> {
   const least = leastTokensOf(runtime, conversation)
-  if (least >= runtime.contextTokens) throw contextExceeded(runtime.contextTokens, `over ${least - 1}`)
+  if (least >= runtime.contextTokens) throw promptTooLong(runtime, `over ${least - 1}`)
   return await runtime.format.write(conversation, signal)
 }
 

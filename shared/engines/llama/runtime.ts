@@ -4,6 +4,7 @@ import type { Llama, LlamaContextSequence, LlamaModel, Token } from 'node-llama-
 import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { Semaphore } from '#shared/capacity/semaphore.ts'
+import { contextExceeded } from '#shared/engines/stop.ts'
 import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type ChatFormat, openFormat, type Prompt } from './format.ts'
@@ -91,8 +92,7 @@ export async function openRuntime(
       system,
       slots: new Semaphore({ permits: parallel }),
       sequences: new SequencePool(Array.from({ length: parallel }, () => context.getSequence())),
-      // One position stays free, because the library drops tokens of the prompt once the context is full.
-      contextTokens: Math.min(contextTokens, context.contextSize) - 1,
+      contextTokens: Math.min(contextTokens, context.contextSize) - RESERVED_TOKENS,
       tokenBytesMax: longestTokenBytes(model),
     }
   } catch (error) {
@@ -100,6 +100,14 @@ export async function openRuntime(
     await llama.dispose()
     return unloadable(error)
   }
+}
+
+/** One position stays free, because the library drops tokens of the prompt once the context is full. */
+const RESERVED_TOKENS = 1
+
+/** The error of a prompt that is too long. The message has the context length of the model, as the list of models has it. */
+export function promptTooLong({ contextTokens }: LlamaRuntime, tokens: number | string): ServiceError {
+  return contextExceeded(contextTokens + RESERVED_TOKENS, tokens)
 }
 
 export async function closeRuntime({ format, grammars, llama }: LlamaRuntime): Promise<void> {

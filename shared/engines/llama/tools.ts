@@ -1,6 +1,5 @@
 import type { LlamaModel, Token } from 'node-llama-cpp'
 import type { Logprob, Tool } from '#schemas/kinds/generate.ts'
-import { contextExceeded } from '#shared/engines/stop.ts'
 import { joinPieces } from './format.ts'
 import { writeWordsGrammar } from './grammar/rules.ts'
 import {
@@ -12,7 +11,7 @@ import {
   tokensOf,
   writeFitting,
 } from './prompt.ts'
-import type { LlamaCall, SequenceCall } from './runtime.ts'
+import { type LlamaCall, promptTooLong, type SequenceCall } from './runtime.ts'
 import { openSampling, sample } from './sample.ts'
 import type { Piece, ToolForms } from './template/conversation.ts'
 
@@ -61,7 +60,7 @@ export async function nativeCallTokens({ runtime, request, signal }: LlamaCall, 
   const tokens = await tokensOf(runtime, joinPieces([...prompt, ...pieces]), signal)
   // The prompt must leave space for the longest name, because the name is sampled before the token limit of the answer is known.
   if (tokens.length + NAME_TOKENS_MAX > runtime.contextTokens) {
-    throw contextExceeded(runtime.contextTokens, tokens.length + NAME_TOKENS_MAX)
+    throw promptTooLong(runtime, tokens.length + NAME_TOKENS_MAX)
   }
   return tokens
 }

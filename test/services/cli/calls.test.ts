@@ -27,8 +27,8 @@ describe('a command for plain calls', () => {
     expect(lines).toMatchObject([{ id: 'echo-1', capabilities: expect.arrayContaining(['chat']) }])
     expect((await run(['models', '-o', 'table'])).out).toMatch(/^id +capabilities.*\necho-1 +chat, /)
     const [head = '', row = ''] = (await run(['models', '--output', 'csv'])).out.split('\r\n')
-    expect(head.split(',').slice(0, 2)).toEqual(['id', 'owned_by'])
-    expect(row).toMatch(/^echo-1,sluice,.*chat;/)
+    expect(head.split(',').slice(0, 4)).toEqual(['id', 'context_length', 'max_output_tokens', 'capabilities'])
+    expect(row).toMatch(/^echo-1,\d*,\d*,"chat;[^"]*",,$/)
     expect((await run(['models', '--capability', 'none'])).out).toBe('')
   })
 
@@ -80,11 +80,11 @@ describe('a command for plain calls', () => {
 
   it.each([
     [['chat', '-o', 'csv', 'x'], '--output csv needs a command that prints a list.'],
-    [['models', '-o', 'xml'], "--output must be table, json, csv; got 'xml'."],
+    [['models', '-o', 'xml'], "--output must be table, json or csv; got 'xml'."],
     [['models', '--json', '-o', 'csv'], '--json and --output csv exclude each other.'],
     [['chat'], 'Missing PROMPT'],
     [['chat', 'x', '--temperature', '3'], "--temperature must be a number from 0 to 2; got '3'."],
-    [['btach'], 'Did you mean batch?'],
+    [['btach'], "Unknown command 'btach'.\nDid you mean batch? For all commands: sluice --help\n"],
     [['jobs', '--modle', 'x'], 'Did you mean --model?'],
   ])('%j is refused with %j', async (args, message) => {
     const { code, err } = await run(args)

@@ -60,7 +60,7 @@ describe('the sluice command', () => {
     { args: ['--colour'], message: "Unknown option '--colour'" },
     { args: ['--json', 'fly'], message: "Unknown command 'fly'." },
     { args: ['--json', 'jobs', '--limit', '0'], message: 'For help: sluice jobs --help' },
-    { args: ['fly'], message: "Unknown command 'fly'.\nAvailable commands: chat, submit, research," },
+    { args: ['fly'], message: "Unknown command 'fly'.\nFor all commands: sluice --help" },
     { args: ['jobs', '--colour'], message: "Unknown option '--colour'" },
     { args: ['keys', 'create', '--runing', '3'], message: "Unknown option '--runing'.\nDid you mean --running?" },
     { args: ['keys', 'rotate', 'key_1', '--overlap', '1h'], message: "'--overlap' was renamed.\nUse --grace-period." },
@@ -96,7 +96,7 @@ describe('the sluice command', () => {
     { args: ['redrive'], message: 'Missing argument: JOB, or --status' },
     {
       args: ['redrive', '--status', 'completed'],
-      message: "--status must be failed, expired, cancelled; got 'completed'.",
+      message: "--status must be failed, expired or cancelled; got 'completed'.",
     },
     { args: ['redrive', 'job_1', '--since', '1d'], message: '--since and --endpoint require --status.' },
     { args: ['redrive', 'job_1', '--status', 'failed'], message: 'Use either job ids or --status, not both.' },

@@ -20,9 +20,15 @@ describe('sluice logs', () => {
   afterAll(async () => await stack[Symbol.asyncDispose]())
 
   /** Starts the command. @returns Its output so far, and its end */
-  function start(values: Record<string, string | boolean> = {}, args: string[] = [], isTTY = true, url = stack.url) {
+  function start(
+    values: Record<string, string | boolean> = {},
+    args: string[] = [],
+    isTTY = true,
+    url = stack.url,
+    columns = 180,
+  ) {
     const http = new HttpClient(url, TEST_KEY)
-    const [out, err] = [Object.assign(new PassThrough(), { isTTY, columns: 180 }), new PassThrough()]
+    const [out, err] = [Object.assign(new PassThrough(), { isTTY, columns }), new PassThrough()]
     let [printed, noted] = ['', '']
     out.on('data', (chunk) => (printed += chunk))
     err.on('data', (chunk) => (noted += chunk))
@@ -48,12 +54,14 @@ describe('sluice logs', () => {
     await untilLogged(ids[1] ?? '')
     const table = (await run()).split('\n')
     expect(table[0]).toMatch(
-      /^request +ended +status +took +queued +first +model +endpoint +tokens +cost \$ +project +error$/,
+      /^request +ended +status +took +queued +first +model +endpoint +tokens +cost \$ +project +error +message$/,
     )
     expect(table[1]).toMatch(
-      new RegExp(`^${ids[0]} +\\d{4}-\\d\\d-\\d\\d .* 200 .* echo-1 +chat/completions +\\d+ → 10 +1\\.0000 `),
+      new RegExp(
+        `^${ids[0]} +(\\d{4}-\\d\\d-\\d\\d )?\\d\\d:\\d\\d:\\d\\d +200 .* echo-1 +chat/completions +\\d+ → 10 +1\\.0000 `,
+      ),
     )
-    expect(table[2]).toMatch(new RegExp(`^${ids[1]} .* upstream_refused$`))
+    expect(table[2]).toMatch(new RegExp(`^${ids[1]} .* upstream_refused +\\S.*$`))
     const rows = (await run({}, [], false))
       .trim()
       .split('\n')
@@ -73,13 +81,23 @@ describe('sluice logs', () => {
     await running
   })
 
+  it('has whole ids, times and error codes in 80 columns, and drops less important columns', async () => {
+    const id = await call('!echo fail=upstream_refused')
+    await untilLogged(id)
+    const [head = '', ...lines] = (await run({}, [], true, stack.url, 80)).trim().split('\n')
+    expect(head).toMatch(/^request +ended +status +(took +)?model +error$/)
+    expect(lines.every((line) => line.length <= 80 && !line.includes('…'))).toBe(true)
+    const found = lines.find((line) => line.startsWith(id)) ?? ''
+    expect(found).toMatch(/^\S+ +\d\d:\d\d:\d\d +\d{3} .*echo-1 +upstream_refused$/)
+  })
+
   it('filters by time, status and duration, and shows all fields of one call', async () => {
     const id = await call('!echo fail=upstream_refused')
     await untilLogged(id)
     expect(await run({ status: 'failed', since: '1h', limit: '1' })).toContain(id)
     expect(await run({ status: 'failed', until: '1h' })).toBe('')
     expect(await run({ 'min-duration-ms': '600000' })).toBe('')
-    expect(await run({}, [id])).toMatch(/^error_code +upstream_refused$/m)
+    expect(await run({}, [id])).toMatch(/^error_code +upstream_refused\nerror_message +\S/m)
     await expect(run({}, ['req_none'])).rejects.toThrow("No request with the id 'req_none'")
   })
 

@@ -144,7 +144,7 @@ describe('operator commands of sluice', () => {
     { args: ['resume', 'model', 'a', 'b'], message: "expected one model, also got 'b'" },
     { args: ['drain'], message: 'Missing argument: WORKER.' },
     { args: ['deliveries', 'retry'], message: 'Missing argument: ID of a delivery.' },
-    { args: ['deliveries', '--status', 'lost'], message: "--status must be pending, failed, delivered; got 'lost'." },
+    { args: ['deliveries', '--status', 'lost'], message: "--status must be pending, failed or delivered; got 'lost'." },
   ])('exit with code 2 and the reason if the arguments are $args', async ({ args, message }) => {
     expect(await sluiceHere(args, {})).toMatchObject({ code: 2, lines: [], err: expect.stringContaining(message) })
   })

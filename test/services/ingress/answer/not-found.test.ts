@@ -100,7 +100,7 @@ describe('the error of an unknown model', () => {
   test('suggests at most ten models for the task, the most similar first', async () => {
     const message = await messageOf(await stack.post('/v1/chat/completions', chat('ecko-1')))
     expect(message).toMatch(
-      /^The model 'ecko-1' does not exist or you do not have access to it\. This key may use: echo-1, /,
+      /^The model 'ecko-1' does not exist or you do not have access to it\. Did you mean echo-1\? This key may use: echo-1, /,
     )
     expect(message).toMatch(/ and 4 more\.$/)
     expect(message).not.toContain('vectors')
@@ -111,7 +111,7 @@ describe('the error of an unknown model', () => {
   test('contains the suggestions after the model name in the Anthropic format', async () => {
     const body = { ...chat('ecko-1'), max_tokens: 9 }
     expect(await messageOf(await stack.post('/v1/messages', body))).toMatch(
-      /^model: ecko-1\. This key may use: echo-1, /,
+      /^model: ecko-1\. Did you mean echo-1\? This key may use: echo-1, /,
     )
   })
 })
