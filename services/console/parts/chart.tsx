@@ -8,6 +8,8 @@ import { useSignal } from '@preact/signals'
 const WIDTH = 600
 const HEIGHT = 120
 const TOP = 6
+/** Minimum length of the stroke of a single value. */
+const POINT = 8
 
 /** Values of one line. Null: no value in this interval, such as the mean queue time without calls. */
 export interface ChartSeries {
@@ -68,7 +70,7 @@ export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartP
       onKeyDown={press}
     >
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
-        <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
+        <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}M0 ${yOf(1, 2)}H${WIDTH}`} />
         {series.map((one, nth) => (
           <g key={one.name} class={one.mark}>
             {hasBars ? (
@@ -86,6 +88,16 @@ export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartP
       <span class="most dim" aria-hidden="true">
         {textOf(most)}
       </span>
+      {most > 0 && (
+        <>
+          <span class="most middle dim" aria-hidden="true">
+            {textOf(most / 2)}
+          </span>
+          <span class="most zero dim" aria-hidden="true">
+            0
+          </span>
+        </>
+      )}
       {at !== undefined && (
         <div class={at < count / 2 ? 'values' : 'values left'} aria-hidden="true">
           <strong>{timeOf(at)}</strong>
@@ -126,10 +138,15 @@ function runsOf(values: readonly (number | null)[]): readonly (readonly (readonl
 function linesOf(values: readonly (number | null)[], most: number): string {
   const point = ([nth, value]: readonly [number, number]) =>
     `${xOf(nth, values.length).toFixed(1)} ${yOf(value, most).toFixed(1)}`
-  // A single value has no length, so a short stroke marks it.
+  // A single value has no length, so a stroke with round ends, as long as an interval, marks it.
   return runsOf(values)
-    .map((run) => `M${run.map(point).join('L')}${run.length === 1 ? 'h3' : ''}`)
+    .map((run) => `M${run.map(point).join('L')}${run.length === 1 ? strokeOf(values.length) : ''}`)
     .join('')
+}
+
+function strokeOf(count: number): string {
+  const length = Math.max(POINT, WIDTH / count)
+  return `m${-length / 2} 0h${length}`
 }
 
 function areasOf(values: readonly (number | null)[], most: number): string {

@@ -11,7 +11,8 @@ import { ActiveRequests } from './active-requests.tsx'
 const ACTIVE = 'active'
 const PATH = '/v1/admin/requests'
 const REFRESH_INTERVAL_MS = 3_000
-const COLUMNS = ['Status', 'Request', 'Model', 'Duration', 'First output', 'Tokens', 'Cost', 'Ended']
+const COLUMNS = ['Status', 'Request', 'Model', 'Endpoint', 'Duration', 'First output', 'Tokens', 'Cost', 'Ended']
+const OPERATOR_COLUMNS = COLUMNS.toSpliced(2, 0, 'Project')
 const STATUSES = [
   { id: ACTIVE, name: 'Running and waiting' },
   { id: '', name: 'All' },
@@ -70,7 +71,7 @@ function EndedRequests() {
         <NoRequests isFiltered={isFiltered} hasMore={list.hasMore.value} />
       )}
       {items.value.length > 0 && (
-        <Table label="Requests" columns={COLUMNS}>
+        <Table label="Requests" columns={isOperator.value ? OPERATOR_COLUMNS : COLUMNS}>
           {items.value.map((request) => (
             <Row key={`${request.id} ${request.ended_at}`} request={request} />
           ))}
@@ -203,7 +204,7 @@ function Outcome({ request: { status, error_code, error_message } }: { readonly 
     <>
       <span class={`status ${style}`}>{status === CANCELLED ? 'cancelled' : status}</span>
       {error_code && status !== CANCELLED && (
-        <span class="below" title={error_message ?? ''}>
+        <span class="short" title={error_message ?? ''}>
           {error_code}
         </span>
       )}
@@ -217,17 +218,25 @@ function Row({ request }: { readonly request: RequestAnswer }) {
   return (
     <tr>
       <Cell column="Status">
-        <Outcome request={request} />
+        <span class="outcome">
+          <Outcome request={request} />
+        </span>
       </Cell>
       <Cell column="Request">
         <a href={`${BASE}/requests/${id}`}>
           <code class="breaks">{id}</code>
         </a>
-        {isOperator.value && <span class="dim below">{[...new Set(owner)].join(' · ')}</span>}
       </Cell>
+      {isOperator.value && (
+        <Cell column="Project">
+          <Short text={[...new Set(owner)].join(' · ') || '–'} />
+        </Cell>
+      )}
       <Cell column="Model">
-        {model ?? <span class="dim">–</span>}
-        <span class="dim below">{endpoint.replace('/v1/', '')}</span>
+        <Short text={model ?? '–'} />
+      </Cell>
+      <Cell column="Endpoint">
+        <Short text={endpoint.replace('/v1/', '')} />
       </Cell>
       <Cell column="Duration">{latencyText(duration_ms / 1_000)}</Cell>
       <Cell column="First output">{latencyText(first_output_ms === null ? undefined : first_output_ms / 1_000)}</Cell>
@@ -239,6 +248,15 @@ function Row({ request }: { readonly request: RequestAnswer }) {
         <span title={dateTimeText(ended_at)}>{ageText(ended_at)}</span>
       </Cell>
     </tr>
+  )
+}
+
+/** Text on one line, which ends in an ellipsis if the table is too narrow. */
+function Short({ text }: { readonly text: string }) {
+  return (
+    <span class="short" title={text}>
+      {text}
+    </span>
   )
 }
 

@@ -40,9 +40,13 @@ function textForm<Event>({ path, method, capability, options, toRequest, pieceOf
   const values = signal(initial.values)
   const answer = signal({ text: '', note: '' })
 
-  async function send(filled: Readonly<Record<string, unknown>>): Promise<void> {
+  function callOf(filled: Readonly<Record<string, unknown>>): Call {
     const body = { model: model.value, ...toRequest(input.value), ...filled, stream: true }
-    const call: Call = { name: model.value, path, method, body }
+    return { name: model.value, path, method, body }
+  }
+
+  async function send(filled: Readonly<Record<string, unknown>>): Promise<void> {
+    const call = callOf(filled)
     const meter = new RateMeter()
     answer.value = { text: '', note: '' }
     const end = await run.start([call], async (abort) => {
@@ -79,6 +83,7 @@ function textForm<Event>({ path, method, capability, options, toRequest, pieceOf
         verb="Send"
         isReady={input.value !== ''}
         send={send}
+        draft={callOf}
         outcome={<Answer />}
       >
         <TextField label="Input" text={input} rows={6} />

@@ -172,6 +172,9 @@ describe('the request log', () => {
     left.abort()
     const row = await find('alice', String(response.headers.get('x-request-id')))
     expect(row).toMatchObject({ status: 499, error_code: null })
+    const ids = async (query: string) => (await list('alice', query)).data.map((one) => one.id)
+    expect(await ids('?status=failed&limit=100')).not.toContain(row.id)
+    expect(await ids('?status=499')).toContain(row.id)
     expect(row.output_tokens).toBeGreaterThan(0)
   })
 

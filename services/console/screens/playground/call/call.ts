@@ -23,9 +23,11 @@ export interface Call {
 export const LANGUAGES = ['curl', 'Python', 'TypeScript'] as const
 export type Language = (typeof LANGUAGES)[number]
 
+const KEY_HINT = 'Once per shell: export SLUICE_API_KEY=YOUR_KEY'
+
 export function codeOf(language: Language, call: Call, origin: string): string {
-  if (language === 'curl') return curlOf(call, origin)
-  return language === 'Python' ? pythonOf(call, origin) : typescriptOf(call, origin)
+  const code = { curl: curlOf, Python: pythonOf, TypeScript: typescriptOf }[language](call, origin)
+  return `${language === 'TypeScript' ? '//' : '#'} ${KEY_HINT}\n${code}`
 }
 
 function curlOf({ path, body, file, into }: Call, origin: string): string {

@@ -17,6 +17,8 @@ interface CallFormProps {
   readonly verb: string
   readonly isReady: boolean
   readonly send: (options: Readonly<Record<string, unknown>>) => Promise<void>
+  /** The request of the form as it is now, for code before the first request. */
+  readonly draft?: (options: Readonly<Record<string, unknown>>) => Call
   readonly children: ComponentChildren
   readonly extra?: ComponentChildren
   readonly outcome?: ComponentChildren
@@ -29,6 +31,8 @@ export function CallForm(props: CallFormProps) {
   useEffect(() => {
     if (model) model.chosen.value = modelFor(model.capability, queryParam('model') || model.chosen.value)
   }, [])
+  const { draft } = props
+  const isSent = run.calls.value.length > 0 || !draft || !isReady || model?.chosen.value === ''
   return (
     <>
       <div class="columns">
@@ -53,7 +57,7 @@ export function CallForm(props: CallFormProps) {
         </Options>
       </div>
       {props.below}
-      <Code calls={run.calls.value} />
+      <Code calls={isSent ? run.calls.value : [draft(filledFields(fields, values.value))]} />
     </>
   )
 }
@@ -120,7 +124,7 @@ export function RunProblem({ run }: { readonly run: Run }) {
   )
 }
 
-/** Shows code that repeats the last request, in three languages. Empty before the first request. */
+/** Shows code that repeats the last request, in three languages. Empty without a request. */
 export function Code({ calls }: { readonly calls: readonly Call[] }) {
   const language = useSignal<Language>('curl')
   const chosen = useSignal('')

@@ -21,13 +21,21 @@ import {
 import { Run, streamed } from '#services/console/screens/playground/call/run.ts'
 import { type ChatMessage, Conversation, RateMeter } from './conversation.ts'
 
-const OPTIONS = ['max_tokens', 'temperature', 'top_p', 'seed', 'stop', 'presence_penalty', 'frequency_penalty']
+const OPTIONS = [
+  'max_completion_tokens',
+  'temperature',
+  'top_p',
+  'seed',
+  'stop',
+  'presence_penalty',
+  'frequency_penalty',
+]
 
 const first = new Conversation()
 const second = new Conversation()
 const isCompared = signal(false)
 const system = signal('')
-const values = signal<Readonly<Record<string, string>>>({ max_tokens: '512' })
+const values = signal<Readonly<Record<string, string>>>({ max_completion_tokens: '512' })
 
 export function ChatForm() {
   useEffect(() => {
@@ -37,8 +45,10 @@ export function ChatForm() {
   }, [])
   const sides = isCompared.value ? [first, second] : [first]
   const fields = chatFields()
+  const sendOptions = { system: system.value.trim(), options: filledFields(fields, values.value) }
+  const codeCalls = sides.flatMap(({ run }) => run.calls.value)
+  const drafts = sides.flatMap((side) => (side.model.value ? side.draft(sendOptions) : []))
   const send = (text: string) => {
-    const sendOptions = { system: system.value.trim(), options: filledFields(fields, values.value) }
     for (const side of sides) void side.send(text, sendOptions)
   }
   return (
@@ -77,7 +87,7 @@ export function ChatForm() {
           </label>
         </Options>
       </div>
-      <Code calls={sides.flatMap(({ run }) => run.calls.value)} />
+      <Code calls={codeCalls.length > 0 ? codeCalls : drafts} />
     </>
   )
 }
@@ -260,6 +270,7 @@ export function CompletionsForm() {
       verb="Complete"
       isReady={prompt.value !== ''}
       send={complete}
+      draft={completionOf}
       outcome={<Completion />}
     >
       <TextField label="Prompt" text={prompt} rows={6} />
@@ -282,16 +293,15 @@ function Completion() {
   )
 }
 
+function completionOf(options: Readonly<Record<string, unknown>>): Call {
+  const sent = { model: model.value, prompt: prompt.value, ...options }
+  const body = { ...sent, stream: true, stream_options: { include_usage: true } }
+  return { name: model.value, path: PATH, method: 'completions', body }
+}
+
 async function complete(options: Readonly<Record<string, unknown>>): Promise<void> {
   const sentPrompt = prompt.value
-  const body = {
-    model: model.value,
-    prompt: sentPrompt,
-    ...options,
-    stream: true,
-    stream_options: { include_usage: true },
-  }
-  const call: Call = { name: model.value, path: PATH, method: 'completions', body }
+  const call = completionOf(options)
   const meter = new RateMeter()
   completion.value = { prompt: sentPrompt, text: '', note: '' }
   const end = await run.start([call], async (abort) => {

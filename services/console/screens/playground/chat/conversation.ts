@@ -33,6 +33,11 @@ export class Conversation {
     if (end === 'stopped' && this.messages.value.length > messages.length) this.#end(messages, 'stopped')
   }
 
+  /** A first request with these options, for code before anything was sent. */
+  draft(sendOptions: SendOptions): Call {
+    return this.#callOf([{ role: 'user', content: 'What is a sluice?' }], sendOptions)
+  }
+
   clear(): void {
     this.run.stop()
     this.run.problem.value = undefined
