@@ -192,8 +192,9 @@ function identify({ keys }: IngressContext, { facts }: CallLog, format: WireForm
   return key
 }
 
-/** Records a call of an unknown path or method in the request log, if its key is valid. */
+/** Records a call of an unknown path or method in the request log, if its key is valid. Reads, such as polls of a missing page, have no row. */
 function recordUnknown(context: IngressContext, { log, format }: HttpReply, req: RoutedRequest): void {
+  if (req.method === 'GET' || req.method === 'HEAD') return
   try {
     identify(context, log, format, req)
   } catch {

@@ -8,8 +8,6 @@ import { useSignal } from '@preact/signals'
 const WIDTH = 600
 const HEIGHT = 120
 const TOP = 6
-/** Minimum length of the stroke of a single value. */
-const POINT = 8
 
 /** Values of one line. Null: no value in this interval, such as the mean queue time without calls. */
 export interface ChartSeries {
@@ -79,6 +77,7 @@ export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartP
               <>
                 {nth === 0 && <path class="area" d={areasOf(one.values, most)} />}
                 <path class="line" d={linesOf(one.values, most)} />
+                <path class="line point" d={linesOf(one.values, most, true)} />
               </>
             )}
           </g>
@@ -135,18 +134,14 @@ function runsOf(values: readonly (number | null)[]): readonly (readonly (readonl
   return runs.filter((run) => run.length > 0)
 }
 
-function linesOf(values: readonly (number | null)[], most: number): string {
+/** @param isPoint Only values without a neighbour, each as a stroke whose round ends form a dot; otherwise only lines */
+function linesOf(values: readonly (number | null)[], most: number, isPoint = false): string {
   const point = ([nth, value]: readonly [number, number]) =>
     `${xOf(nth, values.length).toFixed(1)} ${yOf(value, most).toFixed(1)}`
-  // A single value has no length, so a stroke with round ends, as long as an interval, marks it.
   return runsOf(values)
-    .map((run) => `M${run.map(point).join('L')}${run.length === 1 ? strokeOf(values.length) : ''}`)
+    .filter((run) => (run.length === 1) === isPoint)
+    .map((run) => `M${run.map(point).join('L')}${isPoint ? 'h0.1' : ''}`)
     .join('')
-}
-
-function strokeOf(count: number): string {
-  const length = Math.max(POINT, WIDTH / count)
-  return `m${-length / 2} 0h${length}`
 }
 
 function areasOf(values: readonly (number | null)[], most: number): string {

@@ -135,8 +135,10 @@ describe('the request log', () => {
     })
     expect(await find('alice', await ask('/v1/embeddings', 'PUT'))).toMatchObject({ status: 405 })
     expect(await find('alice', await ask('/v1/images/generations'))).toMatchObject({ status: 404, project: 'alice' })
+    const read = await ask('/metricz', 'GET')
     const long = await find('alice', await ask(`/v1/${'x'.repeat(4_000)}`))
     expect(long.endpoint).toBe(`/v1/${'x'.repeat(196)}`)
+    expect((await list('alice', `?request_id=${read}`)).data).toEqual([])
   })
 
   it('shows operators calls without a valid key, at most 60 per minute, without the key', async () => {
