@@ -54,7 +54,8 @@ export function taskOf(table: Table, columns: readonly string[], options: TaskOp
       const input = textOf(row)
       return input === undefined ? undefined : { model, input }
     }
-    return { endpoint: '/v1/embeddings', ...answer, bodyOf }
+    const vectorOf = (text: string): Values => ({ values: [jsonIn(text) ?? text] })
+    return { endpoint: '/v1/embeddings', columns: answer.columns, bodyOf, valuesOf: vectorOf }
   }
   const { prompt, promptColumn } = options
   const pieces = prompt === undefined ? [{ column: promptColumnOf(table, columns, promptColumn) }] : piecesOf(prompt)

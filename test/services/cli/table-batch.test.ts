@@ -7,18 +7,22 @@ import { Answers } from '#services/cli/batches/answers.ts'
 import { convertRows, RunFiles } from '#services/cli/batches/convert.ts'
 import { findTable, type Table } from '#services/cli/batches/input.ts'
 import { writeOutput } from '#services/cli/batches/write.ts'
+import { embedderModel, startEmbedder, vectorOf } from '../../support/embeddings/embeddings.ts'
 import { sluice } from '../../support/processes/sluice.ts'
-import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 describe('sluice batch with a table', () => {
   let stack: Stack
+  let embedder: Awaited<ReturnType<typeof startEmbedder>>
   let directory: string
   beforeAll(async () => {
-    stack = await startStack()
+    embedder = await startEmbedder()
+    stack = await startStack({ models: [ECHO_MODEL, embedderModel(embedder)] })
     directory = await mkdtemp(join(tmpdir(), 'sluice-tables-'))
   })
   afterAll(async () => {
     await stack[Symbol.asyncDispose]()
+    await embedder[Symbol.asyncDispose]()
     await rm(directory, { recursive: true })
   })
 
@@ -103,6 +107,16 @@ describe('sluice batch with a table', () => {
     expect(first).toMatch(/^1,great,good,\d+,,stop/)
     const unknown = await run([path, '--prompt', '{text}'])
     expect([unknown.code, unknown.err]).toEqual([2, expect.stringContaining("no column 'text'. The columns are 'id'")])
+  })
+
+  it('writes the vector of a column', async () => {
+    const path = await fileOf('texts.csv', 'id,text\n1,some text\n2,\n')
+    const out = join(directory, 'vectors.jsonl')
+    const { lines } = await run([path, '--model', 'embed-1', '--embed-column', 'text', '--out', out])
+    expect(lines[0]).toMatchObject({ answered: 1, failed: 0, skipped: 1 })
+    const [row = ''] = (await textOf('vectors.jsonl')).split('\n')
+    const { id, embedding, error } = JSON.parse(row)
+    expect([id, Float32Array.from(embedding), error]).toEqual(['1', vectorOf('some text'), ''])
   })
 
   it('reports answers that were cut', async () => {

@@ -50,7 +50,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await create(page, linesOf([...quick, '!echo fail=invalid_value', '!echo tokens=1000 delay_ms=1000']))
     await page.getByText('7 of 8').waitFor()
     await page.getByText(/requests\/s, ends in about/).waitFor()
-    await page.getByRole('region', { name: 'Failures' }).getByText('invalid_value').waitFor()
+    await page.getByRole('region', { name: 'Failures' }).getByText('invalid_value', { exact: true }).waitFor()
     await look(page, 'batch')
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'batch-dark')
