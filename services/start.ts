@@ -32,7 +32,7 @@ await main()
 async function main(): Promise<void> {
   const roles = readArguments()
   const config = readConfig(roles)
-  const log = openLog(config.logLevel, isWhole(roles) ? 'sluice' : roles.join('+'))
+  const log = openLog(config.logLevel, isWhole(roles) ? 'sluice' : roles.join('+'), config.logFormat)
   const fail = (error: unknown) => {
     log.fatal({ err: error }, 'fatal error; the process exits')
     process.exit(1)

@@ -55,6 +55,8 @@ export interface Ports {
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
   unwatchModels(): void
+  /** Sends the waiting spans. */
+  closeTraces(): Promise<void>
   readonly extensions: readonly Extension[]
   readonly contentFilter: ContentFilter | undefined
   /** Concurrency limits of upstream servers, which workers of all processes share. */
@@ -126,7 +128,9 @@ export async function openPorts(
   const openSearch = async () => (await import('./ports/search.ts')).openSearchBackends(config, log)
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
+  const closeTraces = await openTraces(config, log, metrics, version)
   const opened = {
+    ...{ closeTraces },
     ...{ broker, blobs, unwatchBlobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels, extensions },
     ...{ contentFilter, upstreams, loadEngines, openSearch, localServer, sandbox, preparations, prepareModels },
   }
@@ -143,6 +147,7 @@ export function portsService({
   preparations,
   unwatchBlobs,
   unwatchModels,
+  closeTraces,
 }: Ports): Service {
   return {
     name: 'ports',
@@ -157,6 +162,7 @@ export function portsService({
       await store?.close()
       await localServer.close()
       await sandbox.close()
+      await closeTraces()
     },
   }
 }
@@ -237,6 +243,15 @@ export async function openKeyStore(
   if (databaseUrl === undefined) return openFileKeys(dataDir, onProblem)
   const { openPostgresKeys } = await import('./keys/postgres.ts')
   return await openPostgresKeys(databaseUrl, onProblem)
+}
+
+/** Starts to export traces if a collector is configured. @returns Ends the export */
+async function openTraces(config: Config, log: Log, metrics: Metrics, version: string): Promise<() => Promise<void>> {
+  if (!config.traces) return async () => {}
+  const { openTracing } = await import('./telemetry/otlp.ts')
+  const exporter = openTracing({ ...config.traces, version, log })
+  metrics.gauge('sluice_trace_spans_dropped_total', {}, () => exporter.dropped)
+  return () => exporter.close()
 }
 
 async function openStore(config: Config, log: Log, isWhole: boolean): Promise<Store | undefined> {

@@ -26,6 +26,11 @@ export const ListRequests = z.object({
   request_id: Text.optional().describe('Request id, or the id of an answer such as chatcmpl-…'),
   job_id: Text.optional().describe('Id of a durable job'),
   batch_id: Text.optional().describe('Id of a batch: only its lines'),
+  trace_id: z
+    .string()
+    .regex(/^[0-9a-f]{32}$/, 'must be a trace id: 32 hexadecimal digits in lower case')
+    .optional()
+    .describe('Trace id: only requests of this trace'),
   since: Time.describe('Only requests that ended at or after this time, in Unix seconds'),
   until: Time.describe('Only requests that ended before this time, in Unix seconds'),
   min_duration_ms: z.coerce.number().int().min(0).max(1e12).optional().describe('Minimum duration in milliseconds'),
@@ -81,7 +86,10 @@ export const RequestAnswer = z.object({
   attempts: Count.describe('Number of executions started'),
   job_id: z.string().nullable().describe('Id of the durable job. null for attached calls'),
   batch_id: z.string().nullable().describe('Batch of which the request is a line'),
-  trace_id: z.string().nullable().describe('Trace id of the header traceparent'),
+  trace_id: z
+    .string()
+    .nullable()
+    .describe('Trace id: that of the header traceparent, or of the trace that Sluice started'),
   user_agent: z.string().nullable().describe('null for durable jobs'),
   request_body: z.string().optional().describe('JSON, truncated. Only for one request, and if bodies are recorded'),
   answer_body: z.string().nullable().optional().describe('As `request_body`. null: the call failed'),

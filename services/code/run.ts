@@ -6,6 +6,7 @@ import { EventBuffer, isHighSurrogate } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ChosenSandbox } from '#shared/sandbox/choose.ts'
 import type { Sandbox, SandboxEnd, SandboxEvent, SandboxFile } from '#shared/sandbox/sandbox.ts'
+import { tracing } from '#shared/telemetry/tracing.ts'
 
 /**
  * Maximum bytes of a plot in one event, which are 256 KiB of base64. The number is a multiple of three, so that the pieces concatenate to one valid
@@ -112,6 +113,9 @@ class CodeRun {
 
   async #run(): Promise<void> {
     const { code, timeout_seconds } = this.#request
+    const { traceparent: parent } = this.#context
+    const attributes = { 'sluice.sandbox': this.#sandbox.name }
+    const span = tracing.tracer?.start({ name: 'run python', kind: 'internal', parent, attributes })
     const job = { code, timeoutMs: timeout_seconds * 1_000, scan: true, files: this.#files }
     try {
       const onEvent = (event: SandboxEvent) => this.#onEvent(event)
@@ -125,7 +129,9 @@ class CodeRun {
       if (ServiceError.from(error).code === 'sandbox_unavailable') this.#bench.sandbox.discard(this.#sandbox)
     }
     this.#seconds = (performance.now() - this.#startedAt) / 1_000
-    const facts = { sandbox: this.#sandbox.name, end: this.#endName(), seconds: this.#seconds }
+    const end = this.#endName()
+    span?.end({ 'sluice.outcome': end, 'sluice.run_seconds': this.#seconds }, end === 'failed' ? 'sandbox_lost' : null)
+    const facts = { sandbox: this.#sandbox.name, end, seconds: this.#seconds }
     this.#bench.onRun(this.#request, this.#context, facts)
   }
 

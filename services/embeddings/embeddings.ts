@@ -6,7 +6,7 @@ import { Batcher, type EmbedText } from '#shared/engines/batching/batcher.ts'
 import { inputsTooLong, inputTooLong } from '#shared/engines/batching/limits.ts'
 import { estimateTokens } from '#shared/engines/batching/tokens.ts'
 import { CALLS_MAX } from '#shared/engines/engine.ts'
-import { EngineRegistry } from '#shared/engines/engine-registry.ts'
+import { EngineRegistry, tracedCall } from '#shared/engines/engine-registry.ts'
 import { countTokens, decodeTokens } from '#shared/engines/tokenizer/tokenizer.ts'
 import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import { modelsOf, startWorker } from '#shared/jobs/worker/worker.ts'
@@ -32,6 +32,9 @@ export const INPUTS_HELD_MAX = 16 * 2_048
 
 /** Maximum inputs of a job that needs no permits. The memory of such jobs is bounded by the number of slots of the worker. */
 const SMALL_MAX = 32
+
+/** Maximum links of the span of a batch. */
+const BATCH_LINKS_MAX = 128
 
 type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
 
@@ -70,6 +73,11 @@ function openBatched(openers: EngineOpeners, model: ModelConfig) {
     tokensMax: embeddings.batch_tokens_max,
     waitMs: embeddings.batch_wait_ms,
     callsMax: callsOf(engine),
+    // The span of a batch belongs to the first call, and links to the others.
+    traced: (calls, options, run) => {
+      const links = calls.slice(1, BATCH_LINKS_MAX).map(({ traceparent }) => traceparent)
+      return tracedCall({ operation: 'embeddings', model, links }, options, run)
+    },
   })
   return { model, batcher, close: () => batcher.close() }
 }
@@ -97,8 +105,9 @@ async function* embedWithPermits(
 async function* embedAll(
   batchers: Batchers,
   { model: name, inputs, dimensions }: EmbedRequest,
-  { signal, onProgress }: AttemptContext,
+  context: AttemptContext,
 ): AsyncGenerator<EmbedEvent> {
+  const { signal, onProgress } = context
   const { model, batcher } = batchers.get(name)
   const texts = await textsOf(inputs, model, signal)
   const vectors = new Vectors(texts.length, dimensions)
@@ -109,10 +118,11 @@ async function* embedAll(
   const leave = () => left.abort(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
   let wake = () => {}
-  const ended = batcher.embed(texts, left.signal, (index, vector, tokens) => {
+  const onVector = (index: number, vector: Float32Array, tokens: number) => {
     vectors.put(index, vector, tokens)
     wake()
-  })
+  }
+  const ended = batcher.embed(texts, left.signal, onVector, context)
   // `ended` may be awaited long after its rejection, so this handler prevents an unhandled rejection.
   ended.catch(() => {})
   try {

@@ -2,7 +2,7 @@ import type { EmbedEvent, EmbedRequest } from '#schemas/kinds/embeddings.ts'
 import type { RerankEvent, RerankRequest } from '#schemas/kinds/rerank.ts'
 import { estimateTokens } from '#shared/engines/batching/tokens.ts'
 import type { RankedDocument, RerankEngine } from '#shared/engines/engine.ts'
-import { EngineRegistry } from '#shared/engines/engine-registry.ts'
+import { EngineRegistry, tracedCall, unlisted } from '#shared/engines/engine-registry.ts'
 import { gather, incomplete } from '#shared/kinds/embed/embed.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { aboutDocuments } from '#shared/kinds/rerank/rerank.ts'
@@ -40,8 +40,10 @@ export class Rerankers {
     return this.#engines.close()
   }
 
-  async #ask({ model, ...call }: RerankRequest, { signal }: AttemptContext) {
-    const { results, tokens } = await this.#engines.get(model).rerank(call, { signal })
+  async #ask({ model: name, ...call }: RerankRequest, context: AttemptContext) {
+    const engine = this.#engines.get(name)
+    const traced = { operation: 'rerank', model: this.#models.find(name) ?? unlisted(name) }
+    const { results, tokens } = await tracedCall(traced, context, (options) => engine.rerank(call, options))
     return { results: [...results], tokens: tokens ?? guessAll([call.query, ...call.documents]) }
   }
 

@@ -9,9 +9,13 @@ import { estimateUsage } from '#shared/engines/upstream/usage.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate/generate.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import type { Ports } from '#shared/ports.ts'
+import type { CallTrace } from '#shared/telemetry/tracing.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 
 const ANSWER_SHARE = 0.25
+/** Maximum characters of a prompt in a trace, and maximum turns and parts per turn. */
+const TRACED_CHARS_MAX = 16 * 1024
+const TRACED_TURNS_MAX = 100
 
 /** Generates with the requested model. If this model fails before any output, then its fallbacks are tried in order. */
 export function generateWithFallback(
@@ -20,7 +24,7 @@ export function generateWithFallback(
   request: GenerateRequest,
   context: AttemptContext,
 ): AsyncGenerator<GenerateEvent> {
-  const ask = async (model: ModelConfig): Promise<Attempted<GenerateEvent, GenerateEvent>> => {
+  const ask = async (model: ModelConfig, trace: CallTrace): Promise<Attempted<GenerateEvent, GenerateEvent>> => {
     if (isBehindHttp(model)) await requirePublicUrls(request, context.signal)
     // The requested model keeps the name that the caller used, which may be an alias. A fallback has only its id.
     const named = model === chain[0] ? request : { ...request, model: model.id }
@@ -31,13 +35,36 @@ export function generateWithFallback(
       ? await fitPrompt(adapted, model, (each) => countPrompt(engine, each, context))
       : adapted
     const give = outputOf(ports)
+    const { signal, idempotencyKey, tenant } = context
+    const { traceparent, onServer } = trace
+    const options = { signal, idempotencyKey, tenant, traceparent, onServer }
     return {
-      events: asked.completion ? complete(engine, asked, context) : engine.generate(asked, context),
+      events: asked.completion ? complete(engine, asked, options) : engine.generate(asked, options),
       give: restore ? (event) => restore(event).flatMap((each) => [...give(each)]) : give,
     }
   }
   const chain = chainOf(ports.models.served, request.model)
-  return withFallbacks(chain, ask, context, ports.log)
+  const operation = request.completion ? 'text_completion' : 'chat'
+  return withFallbacks(chain, ask, context, ports.log, { operation, input: () => messagesOf(request.turns) })
+}
+
+/**
+ * The end of a prompt for a trace, by the semantic conventions of OpenTelemetry: the last turns, with at most
+ * {@link TRACED_CHARS_MAX} characters of text. Other parts have their type only.
+ */
+function messagesOf(turns: readonly Turn[]): object[] {
+  const messages: object[] = []
+  let left = TRACED_CHARS_MAX
+  for (const { role, parts } of turns.slice(-TRACED_TURNS_MAX).reverse()) {
+    if (left <= 0) break
+    const shown = parts.slice(0, TRACED_TURNS_MAX).map((part) => {
+      const content = part.type === 'text' ? part.text.slice(0, Math.max(0, left)) : undefined
+      left -= content?.length ?? 0
+      return { type: part.type, content }
+    })
+    messages.unshift({ role, parts: shown })
+  }
+  return messages
 }
 
 /** Counts the tokens of a prompt, or estimates them if neither the engine nor its server can count. */

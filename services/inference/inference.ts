@@ -17,13 +17,14 @@ import {
 import type { SpeakEvent, SpeakRequest } from '#schemas/kinds/speech.ts'
 import { adaptRequest } from '#shared/engines/adapt.ts'
 import type { ChatEngine, ModerationEngine, SpeechEngine } from '#shared/engines/engine.ts'
-import { EngineRegistry } from '#shared/engines/engine-registry.ts'
+import { EngineRegistry, startModelSpan, tracedCall, unlisted } from '#shared/engines/engine-registry.ts'
 import { countText, estimateInputTokens } from '#shared/engines/upstream/usage.ts'
 import { modelsOf, startWorker } from '#shared/jobs/worker/worker.ts'
 import { countTokens, generate } from '#shared/kinds/generate/generate.ts'
 import { type AttemptContext, handle, type Progress } from '#shared/kinds/kind.ts'
 import { moderate } from '#shared/kinds/moderate/moderate.ts'
 import { speak } from '#shared/kinds/speak/speak.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
@@ -87,7 +88,7 @@ export async function startInference(ports: Ports): Promise<Service> {
       parse,
     ),
     moderate: handle(moderate, (request, context) => moderators.run(request, context)),
-    speak: handle(speak, (request, context) => speakWith(speakers, request, context)),
+    speak: handle(speak, (request, context) => speakWith(speakers, request, context, ports.models.served)),
   }
   const preparing = prepareInBackground(ports, 'inference', preloadOf(ports.models, engines))
   const slots = ports.config.inferenceSlots
@@ -181,10 +182,24 @@ function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRe
 async function* speakWith(
   engines: EngineRegistry<SpeechEngine>,
   request: SpeakRequest,
-  { signal, onServer }: AttemptContext,
+  context: AttemptContext,
+  models: Ports['models']['served'],
 ): AsyncGenerator<SpeakEvent> {
-  for await (const bytes of engines.get(request.model).speak(request, { signal, onServer })) {
-    yield { type: 'audio', audio: bytes.toString('base64') }
+  const engine = engines.get(request.model)
+  const model = models.find(request.model) ?? unlisted(request.model)
+  const span = startModelSpan({ operation: 'speech', model }, context)
+  const { traceparent, onServer } = span ?? context
+  try {
+    for await (const bytes of engine.speak(request, { signal: context.signal, traceparent, onServer })) {
+      const event = { type: 'audio' as const, audio: bytes.toString('base64') }
+      span?.see(event)
+      yield event
+    }
+  } catch (error) {
+    span?.end(ServiceError.from(error).code)
+    throw error
+  } finally {
+    span?.end()
   }
   const input_tokens = await countText(`${request.instructions ?? ''}${request.input}`)
   yield { type: 'usage', usage: { input_tokens, output_tokens: 0 } }
@@ -201,11 +216,12 @@ class Moderators {
     this.#wordList = openers.openWordList()
   }
 
-  async *run({ model, inputs }: ModerateRequest, { signal }: AttemptContext): AsyncGenerator<ModerateEvent> {
+  async *run({ model, inputs }: ModerateRequest, context: AttemptContext): AsyncGenerator<ModerateEvent> {
     const isWordList = model === WORD_LIST && !this.#models.find(model)
-    if (!isWordList) await requirePublic(imagesOf(inputs), 'input', signal)
+    if (!isWordList) await requirePublic(imagesOf(inputs), 'input', context.signal)
     const engine = isWordList ? this.#wordList : this.#engines.get(model)
-    const results = await engine.moderate(inputs, { signal })
+    const traced = { operation: 'moderation', model: this.#models.find(model) ?? unlisted(model) }
+    const results = await tracedCall(traced, context, (options) => engine.moderate(inputs, options))
     for (let first = 0; first < results.length; first += PIECE_RESULTS) {
       yield { type: 'moderated', first, results: results.slice(first, first + PIECE_RESULTS) }
     }

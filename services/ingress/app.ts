@@ -164,6 +164,7 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
   const key = keyOf(context, route, reply, req)
   return {
     ...{ method, path, params, query, headers, requestId, format, key, reply, facts },
+    traceparent: log.traceparent,
     jobFields: {},
     advice: ADVICE,
     uploads: new Set(),
@@ -175,7 +176,7 @@ function callOf(context: IngressContext, route: Route, reply: HttpReply, req: Ro
 function keyOf(context: IngressContext, route: Route, { log, format }: HttpReply, req: RoutedRequest): ApiKey {
   try {
     const key = identify(context, log, format, req)
-    if (route.isCall) log.handling(route.path, route.kind)
+    if (route.isCall) log.handling(route.path, route.kind, req.method ?? '', req.headers)
     authorize(key, route.path, route.scope)
     return key
   } catch (error) {

@@ -7,6 +7,7 @@ import type { OutboundPolicy, Resolve } from '#shared/outbound/guard.ts'
 import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'
 import type { DeliveryOutcome } from '#shared/store/jobs.ts'
 import { ALL_TENANTS, type StoreView } from '#shared/store/store.ts'
+import { type Span, tracing } from '#shared/telemetry/tracing.ts'
 import { DeliveryQueue, type Taken } from './delivery-queue.ts'
 import type { SigningKeys } from './webhook-secret.ts'
 
@@ -150,19 +151,32 @@ export class WebhookSender {
   }
 
   async #deliver(delivery: WebhookDelivery): Promise<Result> {
-    const data = delivery.data ?? (await this.#dataOfJob(delivery))
+    const { data, traceparent } = delivery.data ? { data: delivery.data } : await this.#dataOfJob(delivery)
     if (!data) return { state: 'failed', error: 'The job was deleted.', isUntried: true }
     const keys = await this.#keysOf(delivery)
     if (!keys) return unsigned(delivery)
-    const answer = await this.#post(delivery, messageOf(delivery, data), keys)
+    const span = this.#startSpan(delivery, traceparent)
+    const answer = await this.#post(delivery, messageOf(delivery, data), keys, span?.traceparent ?? traceparent)
+    const status = answer instanceof ServiceError ? undefined : answer?.status
+    span?.end({ 'http.response.status_code': status }, failureOf(answer))
     if (!answer) return { state: 'pending', retryInMs: 0, error: 'The delivery attempt was aborted.' }
     return outcomeOf(answer, triesOf(delivery) + 1, this.#options.retriesMs ?? RETRIES_MS, Math.random())
   }
 
-  async #dataOfJob({ job_id, type }: WebhookDelivery): Promise<object | undefined> {
+  #startSpan({ id, job_id, tenant, url, tries }: WebhookDelivery, parent: string | undefined): Span | undefined {
+    // Only the host is recorded, because the rest of the URL may contain a secret.
+    const host = URL.parse(url)?.hostname
+    const ids = { 'sluice.delivery.id': id, 'sluice.job.id': job_id, 'sluice.project': tenant }
+    const attributes = { ...ids, 'server.address': host, 'http.request.method': 'POST', 'sluice.delivery.tries': tries }
+    if (parent === undefined) return undefined
+    return tracing.tracer?.start({ name: 'webhook', kind: 'client', parent, attributes })
+  }
+
+  async #dataOfJob({ job_id, type }: WebhookDelivery): Promise<{ data?: object; traceparent?: string }> {
     const job = await this.#options.store.find(ALL_TENANTS, job_id)
-    if (!job || job.erased_at_ms !== null) return undefined
-    return { id: job.id, status: statusOf(type), endpoint: job.endpoint, metadata: job.metadata }
+    if (!job || job.erased_at_ms !== null) return {}
+    const data = { id: job.id, status: statusOf(type), endpoint: job.endpoint, metadata: job.metadata }
+    return { data, ...(job.traceparent !== null && { traceparent: job.traceparent }) }
   }
 
   /**
@@ -186,10 +200,12 @@ export class WebhookSender {
     { id, url }: WebhookDelivery,
     body: string,
     keys: readonly Buffer[],
+    traceparent: string | undefined,
   ): Promise<OutboundAnswer | ServiceError | undefined> {
     const { policy, version, resolve } = this.#options
     const { signal } = this.#cancelled
-    const headers = { ...signedHeaders(id, body, keys, Date.now()), 'user-agent': `sluice/${version}` }
+    const trace: Record<string, string> = traceparent === undefined ? {} : { traceparent }
+    const headers = { ...signedHeaders(id, body, keys, Date.now()), 'user-agent': `sluice/${version}`, ...trace }
     const limits = { policy, timeoutMs: TIMEOUT_MS, bytesMax: ANSWER_BYTES_MAX }
     try {
       return await postOutbound(url, { headers, body, signal, ...limits, ...(resolve && { resolve }) })
@@ -212,6 +228,13 @@ export class WebhookSender {
     if (outcome.state === 'delivered') log.debug(fields, 'webhook delivered')
     else log.info(fields, outcome.state === 'failed' ? 'webhook failed' : 'webhook not delivered; retrying')
   }
+}
+
+/** Error of a delivery attempt, for its span. Undefined if the receiver accepted the message. */
+function failureOf(answer: OutboundAnswer | ServiceError | undefined): string | undefined {
+  if (!answer) return 'cancelled'
+  if (answer instanceof ServiceError) return answer.code
+  return answer.status >= 200 && answer.status < 300 ? undefined : String(answer.status)
 }
 
 function unsigned({ next_at_ms, created_at_ms }: WebhookDelivery): Result {

@@ -13,6 +13,7 @@ import { chainOf, withFallbacks } from '#shared/engines/engine-registry.ts'
 import type { AttemptContext, Progress } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Ports } from '#shared/ports.ts'
+import type { CallTrace } from '#shared/telemetry/tracing.ts'
 import type { AudioQuota, AudioReservation } from './audio-quota.ts'
 import { withSpeakers } from './diarize.ts'
 
@@ -80,21 +81,13 @@ function transcribeInspected(
   context: AttemptContext,
 ): AsyncGenerator<TranscribeEvent> {
   const onSeconds = context.onProgress && reportProgress(context.onProgress, duration)
-  const { idempotencyKey, traceparent, signal, onServer } = context
-  const options = {
-    signal,
-    idempotencyKey,
-    traceparent,
-    onServer,
-    duration,
-    onSeconds,
-    translates: translates ?? false,
-  }
-  const ask = (model: ModelConfig) => ({
-    events: eventsOf(bench, model, request, audio, options, context),
+  const { idempotencyKey, signal } = context
+  const options = { signal, idempotencyKey, duration, onSeconds, translates: translates ?? false }
+  const ask = (model: ModelConfig, { traceparent, onServer }: CallTrace) => ({
+    events: eventsOf(bench, model, request, audio, { ...options, traceparent, onServer }, context),
     give: (event: TranscribeEvent) => [event],
   })
-  return withFallbacks(chain, ask, context, bench.ports.log)
+  return withFallbacks(chain, ask, context, bench.ports.log, { operation: 'transcription' })
 }
 
 /**

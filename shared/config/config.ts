@@ -4,6 +4,7 @@ import { resolve } from 'node:path'
 import { createSecureContext } from 'node:tls'
 import { problemText } from './problem.ts'
 import { RENAMED_SETTINGS, SECRETS, Settings } from './settings.ts'
+import { tracesOf } from './traces.ts'
 
 export interface KafkaConfig {
   readonly brokers: string[]
@@ -74,6 +75,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     blobDir: s.BLOB_DIR ? resolve(s.BLOB_DIR) : resolve(dataDir, 'blobs'),
     blobs: s3Of(s),
     kafka: kafkaOf(s),
+    traces: tracesOf(s),
     drainNoticeMs: s.DRAIN_NOTICE_MS ?? (s.KAFKA_BROKERS ? 5_000 : 0),
     url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),
     sandboxDir: resolve(dataDir, 'sandbox'),

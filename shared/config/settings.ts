@@ -3,6 +3,7 @@ import { getHeapStatistics } from 'node:v8'
 import { z } from 'zod'
 import { PoolName } from '#schemas/job.ts'
 import { RUN_SECONDS_MAX } from '#schemas/kinds/code.ts'
+import { TRACES } from './traces.ts'
 
 const HOUR_MS = 3_600_000
 /**
@@ -14,7 +15,6 @@ const Switch = z.stringbool()
 const Milliseconds = whole(1, 24 * HOUR_MS)
 const Duration = whole(1_000, 7 * 24 * HOUR_MS)
 const Count = whole(0)
-
 /*
  * Every setting, by its environment variable. `npm run docs` generates docs/reference/settings.md and .env.example from the
  * description and the default of each. `unset` states the effect of an optional setting that is not set. The last word of a name is
@@ -75,6 +75,10 @@ const SERVER = {
     .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'])
     .default('info')
     .describe('Minimum level of log messages: trace, debug, info, warn, error, fatal or silent'),
+  LOG_FORMAT: z
+    .enum(['auto', 'json', 'pretty'])
+    .default('auto')
+    .describe('Format of log lines: json, pretty (text for people), or auto: pretty on a terminal, otherwise json'),
 }
 
 const MODELS = {
@@ -424,6 +428,7 @@ export const SECTIONS = {
   Storage: STORAGE,
   'Limits per key': LIMITS_PER_KEY,
   Research: RESEARCH,
+  Traces: TRACES,
 } as const
 
 export const Settings = z.object({
@@ -436,6 +441,7 @@ export const Settings = z.object({
   ...STORAGE,
   ...LIMITS_PER_KEY,
   ...RESEARCH,
+  ...TRACES,
 })
 export type Settings = z.infer<typeof Settings>
 
@@ -458,6 +464,8 @@ export const SECRETS: ReadonlySet<string> = new Set([
   'EXA_API_KEY',
   'SERPER_API_KEY',
   'MCP_SEARCH_TOKEN',
+  'OTEL_EXPORTER_OTLP_HEADERS',
+  'OTEL_EXPORTER_OTLP_TRACES_HEADERS',
 ])
 
 function whole(min: number, max?: number) {

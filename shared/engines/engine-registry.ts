@@ -2,6 +2,8 @@ import { ERRORS } from '#schemas/error.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
+import { type CallTrace, type ModelCall, ModelSpan, tracing } from '#shared/telemetry/tracing.ts'
+import type { EngineOptions } from './engine.ts'
 
 /**
  * Upstream errors after which the call is tried with a fallback model, although a retry with the same model would fail
@@ -83,26 +85,42 @@ export interface Attempted<Said, Event> {
   give(said: Said): Iterable<Event>
 }
 
+interface FallbackContext extends CallTrace {
+  readonly signal: AbortSignal
+  readonly idempotencyKey: string
+}
+
+interface TracedCall {
+  /** Value of `gen_ai.operation.name` in traces. */
+  readonly operation: string
+  /** Returns the prompt, for traces that contain prompts. */
+  readonly input?: () => unknown
+}
+
 /**
  * Runs a call on a model. If the call fails before any output, then the next model of the chain is tried.
  *
  * A call is never retried with the same model here, because only the owner of the job decides about retries.
  *
- * @param ask Begins one attempt with one model.
+ * @param ask Begins one attempt with one model. The trace is that of this attempt.
  * @throws The error of the first model, because its Retry-After refers to the requested model. The signal's reason, if the signal aborts
  */
 export async function* withFallbacks<Said, Event>(
   chain: readonly ModelConfig[],
-  ask: (model: ModelConfig) => Attempted<Said, Event> | Promise<Attempted<Said, Event>>,
-  { signal, idempotencyKey }: { readonly signal: AbortSignal; readonly idempotencyKey: string },
+  ask: (model: ModelConfig, trace: CallTrace) => Attempted<Said, Event> | Promise<Attempted<Said, Event>>,
+  context: FallbackContext,
   log: Log,
+  traced: TracedCall,
 ): AsyncGenerator<Event> {
+  const { signal, idempotencyKey } = context
   let firstError: unknown
   for (const model of chain) {
     let hasOutput = false
+    const span = startModelSpan({ ...traced, model }, context)
     try {
-      const { events, give } = await ask(model)
+      const { events, give } = await ask(model, span ?? context)
       for await (const said of events) {
+        span?.see(said)
         for (const event of give(said)) {
           hasOutput = true
           yield event
@@ -110,6 +128,7 @@ export async function* withFallbacks<Said, Event>(
       }
       return
     } catch (error) {
+      span?.end(codeOf(error, signal))
       firstError ??= error
       if (hasOutput || signal.aborted || !mayFallBack(error)) throw error
       if (model === chain.at(-1)) break
@@ -117,6 +136,8 @@ export async function* withFallbacks<Said, Event>(
         { model: model.id, err: ServiceError.from(error), job: idempotencyKey },
         'model failed; calling its fallback',
       )
+    } finally {
+      span?.end(signal.aborted ? 'cancelled' : undefined)
     }
   }
   throw firstError
@@ -129,4 +150,40 @@ function throwUnknown(name: string): never {
 function mayFallBack(error: unknown): boolean {
   const { code } = ServiceError.from(error)
   return ERRORS[code].retry || FALLBACK_CODES.has(code)
+}
+
+/** Starts the span of a model call. Undefined if the call is not traced. The span also reports the server to `context`. */
+export function startModelSpan(call: Omit<ModelCall, 'parent'>, context: CallTrace): ModelSpan | undefined {
+  return tracing.tracer && ModelSpan.start({ ...call, parent: context.traceparent, onServer: context.onServer })
+}
+
+/** A model that is not in the catalogue, such as the word list, for traces. */
+export function unlisted(id: string): ModelCall['model'] {
+  return { id, engine: { type: 'sluice' } }
+}
+
+/** Runs a call whose answer arrives as a whole, in a span of its own. */
+export async function tracedCall<T extends object>(
+  call: Omit<ModelCall, 'parent'>,
+  context: EngineOptions,
+  run: (options: EngineOptions) => Promise<T>,
+): Promise<T> {
+  const span = startModelSpan(call, context)
+  if (!span) return await run(context)
+  const { signal } = context
+  try {
+    const answer = await run({ signal, traceparent: span.traceparent, onServer: span.onServer })
+    const { tokens } = answer as { tokens?: number | undefined }
+    if (tokens !== undefined) span.see({ usage: { input_tokens: tokens } })
+    return answer
+  } catch (error) {
+    span.end(codeOf(error, signal))
+    throw error
+  } finally {
+    span.end()
+  }
+}
+
+function codeOf(error: unknown, signal: AbortSignal): string {
+  return signal.aborted ? 'cancelled' : ServiceError.from(error).code
 }

@@ -5,6 +5,7 @@ import { ModerationCategory, type ModerationInput, type ModerationResult } from 
 import type { SpeakRequest } from '#schemas/kinds/speech.ts'
 import type { TranscribeEvent, TranscribeRequest } from '#schemas/kinds/transcription.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import type { CallTrace } from '#shared/telemetry/tracing.ts'
 
 /**
  * The chat engine port. An engine converts a {@link GenerateRequest} into {@link GenerateEvent}s.
@@ -38,15 +39,15 @@ export interface ChatEngine {
   close(): Promise<void>
 }
 
-export interface GenerateOptions {
+export interface EngineOptions extends CallTrace {
   readonly signal: AbortSignal
+}
+
+export interface GenerateOptions extends EngineOptions {
   /** The text `job_id:attempt`, which is sent upstream as Idempotency-Key if the API has this header. */
   readonly idempotencyKey: string
   /** Project of the job. An engine shares its prompt cache only within one project. If undefined, then nothing is shared. */
   readonly tenant?: string | undefined
-  readonly traceparent?: string | undefined
-  /** Called before the request is sent to a server of the model, with the index of the server. */
-  readonly onServer?: ((model: string, server: number) => void) | undefined
 }
 
 /**
@@ -75,7 +76,7 @@ export interface Embedded {
  * about any text, then `param` is `input`.
  */
 export interface EmbeddingEngine {
-  embed(texts: readonly string[], options: { signal: AbortSignal }): Promise<Embedded>
+  embed(texts: readonly string[], options: EngineOptions): Promise<Embedded>
   close(): Promise<void>
 }
 
@@ -106,7 +107,7 @@ export interface RerankCall {
  * 3. An error is thrown as a ServiceError whose code indicates whether a retry can help.
  */
 export interface RerankEngine {
-  rerank(call: RerankCall, options: { signal: AbortSignal }): Promise<Ranked>
+  rerank(call: RerankCall, options: EngineOptions): Promise<Ranked>
   close(): Promise<void>
 }
 
@@ -121,7 +122,7 @@ export interface RerankEngine {
  * 4. An error is thrown as a ServiceError whose code indicates whether a retry can help.
  */
 export interface ModerationEngine {
-  moderate(inputs: readonly ModerationInput[], options: { signal: AbortSignal }): Promise<ModerationResult[]>
+  moderate(inputs: readonly ModerationInput[], options: EngineOptions): Promise<ModerationResult[]>
   close(): Promise<void>
 }
 
@@ -141,7 +142,7 @@ export function eachCategory<T>(of: (category: ModerationCategory) => T): Record
  * 3. An error is thrown as a ServiceError whose code indicates whether a retry can help.
  */
 export interface SpeechEngine {
-  speak(request: SpeakRequest, options: Pick<GenerateOptions, 'signal' | 'onServer'>): AsyncIterable<Buffer>
+  speak(request: SpeakRequest, options: EngineOptions): AsyncIterable<Buffer>
   close(): Promise<void>
 }
 
@@ -171,12 +172,8 @@ export interface AudioFile {
   readonly bytes: number
 }
 
-export interface TranscribeOptions {
-  readonly signal: AbortSignal
+export interface TranscribeOptions extends EngineOptions {
   readonly idempotencyKey: string
-  readonly traceparent?: string | undefined
-  /** Called before the request is sent to a server of the model, with the index of the server. */
-  readonly onServer?: ((model: string, server: number) => void) | undefined
   /** Whether to translate into English, which only some models can. Default: transcribe in the spoken language. */
   readonly translates?: boolean
   /** Duration of the decoded audio, in seconds. Undefined if the audio was not decoded. */

@@ -39,7 +39,7 @@ export interface AttemptContext {
   readonly tenant: string
   readonly traceparent: string | undefined
   /** Called before the request is sent to a server of the model. The last call of an attempt counts. */
-  readonly onServer: (model: string, server: number) => void
+  readonly onServer: (model: string, server: number, host: string) => void
   /** Called with the progress of the job. Undefined if the caller receives the output of the job instead. */
   readonly onProgress: ((progress: Progress) => void) | undefined
   /** Recorded steps and child jobs. Undefined for an attached job. */

@@ -122,6 +122,9 @@ export const GAUGES = {
   sluice_model_config_invalid: gauge(
     '1 while the changed models file is invalid, so that the previous version stays in use',
   ),
+  sluice_trace_spans_dropped_total: gauge(
+    'Spans that were not exported, because the queue was full or the collector did not accept them',
+  ),
   sluice_models_loaded_timestamp_seconds: gauge('Unix time at which the models file was last loaded'),
 } as const
 export type GaugeName = keyof typeof GAUGES

@@ -82,15 +82,18 @@ export type Log = Logger
 const SERIALIZERS = { err: errorFields }
 
 /**
- * Opens the log of the process on standard output: text on a terminal, otherwise JSON lines.
+ * Opens the log of the process on standard output.
  *
  * @param level One of pino's: trace debug info warn error fatal silent.
+ * @param format Default `auto`: text on a terminal, otherwise JSON lines
  */
-export function openLog(level: string, service: string): Log {
+export function openLog(level: string, service: string, format: 'auto' | 'json' | 'pretty' = 'auto'): Log {
   const options = { level, base: { service }, timestamp: pino.stdTimeFunctions.isoTime, serializers: SERIALIZERS }
-  if (!process.stdout.isTTY) return pino(options, new BatchedLines(pino.destination({ fd: 1, sync: true })))
+  const isText = format === 'pretty' || (format === 'auto' && process.stdout.isTTY)
+  if (!isText) return pino(options, new BatchedLines(pino.destination({ fd: 1, sync: true })))
   // A progress bar may be in the terminal line, so the line is cleared first. The bar is drawn again below the log line.
-  return pino(options, { write: (json) => process.stdout.write(`\r\x1b[K${logText(json)}`) })
+  const clear = process.stdout.isTTY ? '\r\x1b[K' : ''
+  return pino(options, { write: (json) => process.stdout.write(`${clear}${logText(json)}`) })
 }
 
 interface LineSink {

@@ -100,13 +100,15 @@ export interface RecordedStep extends DoneStep {
   readonly output: StepOutput
 }
 
-/** A child job to submit. The child inherits tenant, priority and trace of its parent. */
+/** A child job to submit. The child inherits tenant and priority of its parent. */
 export interface NewChild {
   readonly id: string
   readonly pool: PoolName
   readonly kind: string
   readonly endpoint: string
   readonly model: string
+  /** Trace context. Default: that of the parent. */
+  readonly traceparent?: string | undefined
   /** Body of the child job, or the key of the blob that contains the body. */
   readonly request: unknown
   readonly metadata?: Readonly<Record<string, string>> | undefined

@@ -90,6 +90,7 @@ export interface RequestQuery {
   readonly errorCode?: string | undefined
   readonly jobId?: string | undefined
   readonly batchId?: string | undefined
+  readonly traceId?: string | undefined
   /** Requests that ended at this time or later, and before `untilMs`. */
   readonly sinceMs?: number | undefined
   readonly untilMs?: number | undefined

@@ -11,6 +11,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { EndedJob, UsageEntry } from '#shared/store/records.ts'
 import { CANCELLED_STATUS, type RequestBodies, type RequestLog, type RequestRow } from '#shared/store/requests.ts'
+import { traceIdOf } from '#shared/telemetry/tracing.ts'
 
 const WRITE_MS = 1_000
 const RETRY_MS = 2_000
@@ -194,11 +195,6 @@ function queueMsOf({ created_at_ms, run_at_ms, started_at_ms }: DurableJob): num
   if (started_at_ms === null) return null
   const dueAtMs = run_at_ms <= started_at_ms ? Math.max(created_at_ms, run_at_ms) : created_at_ms
   return Math.max(0, started_at_ms - dueAtMs)
-}
-
-/** Trace id of a `traceparent` header (W3C Trace Context). Null if the header is missing or invalid. */
-export function traceIdOf(traceparent: string | null | undefined): string | null {
-  return /^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}/.exec(traceparent ?? '')?.[1] ?? null
 }
 
 /** The header `User-Agent` without control characters, in bounded length. */

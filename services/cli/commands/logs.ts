@@ -32,7 +32,13 @@ const ACTIVE: ReadonlySet<string> = new Set(['active', 'waiting', 'running'])
 /** Query parameter → option. */
 const FILTERS = {
   ...{ status: 'status', model: 'model', endpoint: 'endpoint', server: 'server', project: 'project', key: 'key-id' },
-  ...{ error_code: 'error-code', job_id: 'job', batch_id: 'batch', min_duration_ms: 'min-duration-ms' },
+  ...{
+    error_code: 'error-code',
+    job_id: 'job',
+    batch_id: 'batch',
+    trace_id: 'trace',
+    min_duration_ms: 'min-duration-ms',
+  },
 } as const
 
 export const logs: Command = {
@@ -59,6 +65,7 @@ Options:
   --key-id ID          only this API key
   --job JOB            only this durable job
   --batch BATCH        only the lines of this batch
+  --trace ID           only this trace, by its 32 hexadecimal digits
   --min-duration-ms N  only calls that took at least N milliseconds
   --since TIME         only calls that ended at or after this time, or this long ago
   --until TIME         only calls that ended before this time

@@ -93,7 +93,8 @@ function jobIdOf(id: string): string {
 }
 
 function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: string | undefined): RequestQuery {
-  const { key, model, endpoint, server, status, error_code, job_id, batch_id, since, until, after, limit } = asked
+  const { key, model, endpoint, server, status, error_code, job_id, batch_id, trace_id, since, until, after, limit } =
+    asked
   const known = key === undefined ? undefined : keys.known.keys.find(({ id }) => id === key)
   return {
     // The log has an index of projects and none of keys.
@@ -104,6 +105,7 @@ function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: str
     statuses: status === undefined ? undefined : statusesOf(status),
     jobId: job_id === undefined ? undefined : jobIdOf(job_id),
     batchId: batch_id === undefined ? undefined : jobIdOf(batch_id),
+    traceId: trace_id,
     sinceMs: since === undefined ? undefined : Math.round(since * 1_000),
     untilMs: until === undefined ? undefined : Math.round(until * 1_000),
     durationMsMin: asked.min_duration_ms,
@@ -170,7 +172,7 @@ export async function listActiveRequests(context: IngressContext, call: Call): P
 }
 
 /**
- * POST /v1/admin/requests/{id}/cancel: ends a running or waiting call of the own project, or of any project with the scope `admin`. Its caller
+ * POST /v1/admin/requests/{id}/cancel: ends a running or waiting call of the own project, or of any project with the scope `admin`. The caller
  * receives `job_cancelled`.
  *
  * @throws ServiceError `not_found` if no such call runs or waits at this ingress

@@ -17,7 +17,7 @@ import { retryMsMaxOf } from '#services/ingress/body/body.ts'
 import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
-import { traceIdOf } from '#shared/usage/request-log.ts'
+import { traceIdOf } from '#shared/telemetry/tracing.ts'
 import { type EndedCall, entryOf, Meter } from '#shared/usage/usage.ts'
 import {
   type Call,
@@ -131,7 +131,7 @@ async function answerAttached(
  */
 async function submitJob(
   context: IngressContext,
-  { key, requestId, held, headers }: Call,
+  { key, requestId, held, headers, traceparent }: Call,
   { kind }: JobEndpoint,
   prepared: PreparedCall,
 ): Promise<AttachedJob> {
@@ -159,7 +159,7 @@ async function submitJob(
   }
   const retryMsMax = retryMsMaxOf(headers['user-agent'])
   context.submitQueue.recordCall(tenant)
-  const job = await context.jobs.submit({ ...spec, traceparent: headers.traceparent?.toString(), retryMsMax })
+  const job = await context.jobs.submit({ ...spec, traceparent, retryMsMax })
   const { stored } = job
   if (!stored || !('value' in stored)) held.shrink(stored && 'json' in stored ? stored.json.length * CHAR_BYTES : 0)
   return job

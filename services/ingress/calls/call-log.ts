@@ -4,7 +4,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newRequestId } from '#shared/lib/id.ts'
 import type { UsageEntry } from '#shared/store/records.ts'
 import { CANCELLED_STATUS, isFailedStatus, type RequestRow } from '#shared/store/requests.ts'
-import { boundedText, errorOf, traceIdOf, userAgentOf } from '#shared/usage/request-log.ts'
+import { type Attributes, type Span, traceField, traceIdOf, tracing } from '#shared/telemetry/tracing.ts'
+import { boundedText, errorOf, userAgentOf } from '#shared/usage/request-log.ts'
 import { hourOf } from '#shared/usage/usage.ts'
 import type { CallFacts, IngressContext } from './call.ts'
 
@@ -42,6 +43,9 @@ export class CallLog {
   readonly requestId = newRequestId()
   readonly startedAt = performance.now()
   readonly facts: CallFacts = {}
+  /** Context for the job of the call: that of the span of the request, otherwise the header of the caller. */
+  traceparent: string | undefined
+  #span: Span | undefined
   readonly #context: LogContext
   #handled: { readonly endpoint: string; readonly kind: string | null; readonly isKnown: boolean } | undefined
   #isHandling = false
@@ -53,8 +57,20 @@ export class CallLog {
     this.#context = context
   }
 
-  /** Starts the handling of a call that the request log records. The handler must call {@link handled} at its end. */
-  handling(endpoint: string, kind: string | undefined): void {
+  /**
+   * Starts the handling of a call that the request log and traces record. The handler must call {@link handled} at its end.
+   */
+  handling(endpoint: string, kind: string | undefined, method: string, headers: IncomingHttpHeaders): void {
+    const parent = headers.traceparent?.toString()
+    this.#span = tracing.tracer?.start({
+      ...{ name: `${method} ${endpoint}`, kind: 'server', parent },
+      startMs: Date.now() - (performance.now() - this.startedAt),
+      attributes: {
+        ...{ 'http.request.method': method, 'http.route': endpoint, 'sluice.request.id': this.requestId },
+        'user_agent.original': userAgentOf(headers['user-agent']) ?? undefined,
+      },
+    })
+    this.traceparent = this.#span?.traceparent ?? parent
     this.#handled = { endpoint, kind: kind ?? null, isKnown: true }
     this.#isHandling = true
   }
@@ -116,19 +132,21 @@ export class CallLog {
     if (facts.refusal !== undefined) metrics.refusals.inc({ reason: facts.refusal })
     if (facts.project_id !== undefined && this.#handled)
       metrics.projectRequests.inc({ project: facts.project_id, outcome: outcomeOf(status, facts.refusal) })
-    if (!isConnection)
-      metrics.requestSeconds.observe({ route, model }, durationMs / 1_000, traceIdOf(headers?.traceparent?.toString()))
+    if (!isConnection) metrics.requestSeconds.observe({ route, model }, durationMs / 1_000, traceIdOf(this.traceparent))
     const duration_ms = Math.round(durationMs * 10) / 10
-    const line = { request_id, method, path: path.slice(0, PATH_CHARS_MAX), status, duration_ms, ...more, ...facts }
-    log.info(line, 'request')
+    const trace = traceField(this.traceparent)
+    const line = { request_id, ...trace, method, path: path.slice(0, PATH_CHARS_MAX), status, duration_ms, ...more }
+    log.info({ ...line, ...facts }, 'request')
     this.#end = { status, ...(headers && { headers }), durationMs }
     this.#record()
   }
 
   #record(): void {
+    if (!this.#end || !this.#handled || this.#isHandling) return
     const { facts } = this
     const { project_id: project = '', key_id: keyId = '', job_created: isOfJob } = facts
-    if (!this.#end || !this.#handled || this.#isHandling || isOfJob) return
+    this.#span?.end(spanAttributes(facts, this.#end.status), isServerError(this.#end.status) ? facts.error_code : null)
+    if (isOfJob) return
     const { status, durationMs, headers = {} } = this.#end
     const endedAtMs = Date.now()
     const row: RequestRow = {
@@ -158,7 +176,7 @@ export class CallLog {
       // An attached job has the id of its request.
       jobId: facts.job_id === undefined || facts.job_id === attachedIdOf(this.requestId) ? null : facts.job_id,
       batchId: null,
-      traceId: traceIdOf(headers.traceparent?.toString()),
+      traceId: traceIdOf(this.traceparent ?? headers.traceparent?.toString()),
       userAgent: userAgentOf(headers['user-agent']),
     }
     const { isKnown } = this.#handled
@@ -197,5 +215,22 @@ function refusedEntry({ project, keyId, endpoint, endedAtMs }: RequestRow, model
       failed: 1,
     },
     ...{ inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, audioMs: 0, costNanos: 0 },
+  }
+}
+
+function isServerError(status: number | string): boolean {
+  return typeof status === 'number' && status >= 500
+}
+
+function spanAttributes(facts: CallFacts, status: number | string): Attributes {
+  return {
+    'http.response.status_code': typeof status === 'number' ? status : undefined,
+    'sluice.project': facts.project_id,
+    'sluice.job.id': facts.job_id,
+    'sluice.error.code': facts.error_code,
+    'sluice.attempts': facts.attempts,
+    'gen_ai.request.model': facts.model,
+    'gen_ai.usage.input_tokens': facts.input_tokens,
+    'gen_ai.usage.output_tokens': facts.output_tokens,
   }
 }

@@ -86,6 +86,8 @@ export interface Call {
    */
   readonly headers: IncomingHttpHeaders
   readonly requestId: string
+  /** Trace context for the job of the call (W3C Trace Context). */
+  readonly traceparent: string | undefined
   readonly format: WireFormat
   readonly key: ApiKey
   readonly reply: Reply

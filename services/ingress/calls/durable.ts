@@ -216,7 +216,7 @@ export async function createJob(
     bodyBytes: Math.ceil(call.held.bytes / HELD_PER_BYTE),
     attachmentBytes: call.storage.bytes,
     endpoint: endpoint.path,
-    traceparent: call.headers.traceparent?.toString(),
+    traceparent: call.traceparent,
   }
   const key = await idempotencyOf(idempotencyKey, call, body, context.config.jobRetentionMs)
   const created = await createWithUploads(call, prepared, async () => {

@@ -42,7 +42,7 @@ export async function runRequest(
 ): Promise<void> {
   const { log } = reply
   const endpoint = endpointFor(context, log, frame)
-  log.handling(endpoint.path, endpoint.kind.name)
+  log.handling(endpoint.path, endpoint.kind.name, 'POST', asking.headers)
   log.asked(frame.body)
   try {
     await runCall(context, asking, reply, frame, endpoint)
@@ -116,9 +116,9 @@ function callOf(
   { path, format }: JobEndpoint,
 ): Call {
   const own = Object.entries(headers).filter(([name]) => name !== 'prefer' && !name.startsWith('x-job-'))
-  const { requestId, facts } = reply.log
+  const { requestId, facts, traceparent } = reply.log
   return {
-    ...{ method: 'POST', path, params: {}, query: {}, requestId, format, key, reply, facts, held },
+    ...{ method: 'POST', path, params: {}, query: {}, requestId, format, key, reply, facts, held, traceparent },
     headers: { ...Object.fromEntries(own), 'idempotency-key': frame.idempotency_key ?? undefined },
     jobFields: { ...jobFieldsOf(frame) },
     advice: ADVICE,

@@ -95,11 +95,11 @@ class AnthropicEngine implements ChatEngine {
   }
 
   async #call(path: string, request: GenerateRequest, body: object, options: GenerateOptions): Promise<UpstreamCall> {
-    const { signal, traceparent, onServer } = options
-    const headers = { ...this.#headersOf(request), ...(traceparent ? { traceparent } : {}) }
+    const { signal } = options
+    const headers = this.#headersOf(request)
     const affinity = affinityOf(request, this.#model)
     const { headers: forwarded, stream: isStream } = request
-    return { path, headers, forwarded, body: await bodyOf(body), isStream, signal, affinity, onServer }
+    return { path, headers, forwarded, body: await bodyOf(body), isStream, signal, trace: options, affinity }
   }
 
   #headersOf({ anthropic }: GenerateRequest): Record<string, string> {

@@ -1,10 +1,17 @@
-import type { Embedded, EmbeddingEngine } from '#shared/engines/engine.ts'
+import type { Embedded, EmbeddingEngine, EngineOptions } from '#shared/engines/engine.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import type { CallTrace } from '#shared/telemetry/tracing.ts'
 
 export interface BatcherOptions extends BatchBounds {
   /** Maximum time that an input waits for other inputs although a call could be made, in milliseconds. */
   readonly waitMs: number
   readonly callsMax: number
+  /** Runs the call of a batch in a span, with links to the calls whose inputs the batch contains. Default: without a span. */
+  readonly traced?: (
+    links: readonly CallTrace[],
+    options: EngineOptions,
+    run: (options: EngineOptions) => Promise<Embedded>,
+  ) => Promise<Embedded>
 }
 
 /**
@@ -55,11 +62,11 @@ export class Batcher {
    *
    * @throws ServiceError The first error of a call with one of the texts. The signal's reason, if the signal aborts
    */
-  embed(texts: readonly EmbedText[], signal: AbortSignal, onVector: OnVector): Promise<void> {
+  embed(texts: readonly EmbedText[], signal: AbortSignal, onVector: OnVector, trace: CallTrace = {}): Promise<void> {
     return new Promise((resolve, reject) => {
       signal.throwIfAborted()
       const onAbort = () => this.#leave(job, signal.reason)
-      const job = new EmbedJob(texts, onVector, (error) => {
+      const job = new EmbedJob(texts, onVector, trace, (error) => {
         signal.removeEventListener('abort', onAbort)
         this.#ring.delete(job)
         this.#jobs--
@@ -166,7 +173,13 @@ export class Batcher {
     const abort = new AbortController()
     this.#calls.set(batch, abort)
     try {
-      batch.done(await this.#engine.embed(batch.texts, { signal: abort.signal }))
+      const links = [...batch.jobs].map(({ trace }) => trace)
+      const onServer = (...at: Parameters<NonNullable<CallTrace['onServer']>>) => {
+        for (const link of links) link.onServer?.(...at)
+      }
+      const options = { signal: abort.signal, traceparent: links[0]?.traceparent, onServer }
+      const run = (within: EngineOptions) => this.#engine.embed(batch.texts, within)
+      batch.done(await (this.#options.traced?.(links, options, run) ?? run(options)))
     } catch (error) {
       this.#onFailure(batch, ServiceError.from(error))
     } finally {
@@ -210,6 +223,7 @@ type OnVector = (index: number, vector: Float32Array, tokens: number) => void
 
 class EmbedJob {
   readonly texts: readonly EmbedText[]
+  readonly trace: CallTrace
   readonly sinceMs: number
   underWay = 0
   /** Whether the job's inputs must be sent alone. Set after a batch with other jobs was rejected, because the faulty text is unknown. */
@@ -221,8 +235,9 @@ class EmbedJob {
   #next = 0
   #left: number
 
-  constructor(texts: readonly EmbedText[], onVector: OnVector, onEnd: (error?: unknown) => void) {
+  constructor(texts: readonly EmbedText[], onVector: OnVector, trace: CallTrace, onEnd: (error?: unknown) => void) {
     this.texts = texts
+    this.trace = trace
     this.sinceMs = performance.now()
     this.#left = texts.length
     this.#onVector = onVector

@@ -80,10 +80,7 @@ class OpenAiEngine implements ChatEngine {
   generate(request: GenerateRequest, options: GenerateOptions): AsyncIterable<GenerateEvent> {
     const isRaw = request.completion !== undefined
     const { path, encode, open: openDecoder } = WIRES[isRaw ? 'completions' : this.#config.api]
-    const headers = {
-      'idempotency-key': options.idempotencyKey,
-      ...(options.traceparent ? { traceparent: options.traceparent } : {}),
-    }
+    const headers = { 'idempotency-key': options.idempotencyKey }
     const cache_salt = cacheSaltOf(this.#model, this.#env, options.tenant ?? options.idempotencyKey)
     const open = async (config = this.#asksUsage ? this.#config : this.#plainConfig) => ({
       path,
@@ -92,8 +89,8 @@ class OpenAiEngine implements ChatEngine {
       body: await bodyOf({ ...encode(request, this.#model, config), ...(cache_salt !== undefined && { cache_salt }) }),
       isStream: request.stream,
       signal: options.signal,
+      trace: options,
       affinity: affinityOf(request, this.#model),
-      onServer: options.onServer,
     })
     const upstream = { call: (call: UpstreamCall) => this.#call(request, call, () => open(this.#plainConfig)) }
     return answerEvents(upstream, isRaw ? countable(request) : request, open, openDecoder(request))

@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
-import { CALLS_MAX, type Embedded, type EmbeddingEngine } from '#shared/engines/engine.ts'
+import { CALLS_MAX, type Embedded, type EmbeddingEngine, type EngineOptions } from '#shared/engines/engine.ts'
 import { answerError } from '#shared/engines/upstream/error.ts'
 import type { Decoder, WholeBounds } from '#shared/engines/upstream/json.ts'
 import { keyOf, missingKeyOf } from '#shared/engines/upstream/key.ts'
@@ -59,25 +59,26 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
     this.#upstream = new Upstream({ id }, config, headers, options)
   }
 
-  async embed(texts: readonly string[], { signal }: { signal: AbortSignal }): Promise<Embedded> {
+  async embed(texts: readonly string[], options: EngineOptions): Promise<Embedded> {
     const asksBase64 = this.#asksBase64
     try {
-      return await this.#call(texts, asksBase64, signal)
+      return await this.#call(texts, asksBase64, options)
     } catch (error) {
       if (!asksBase64 || !isAboutFormat(error)) throw aboutInput(error)
       this.#asksBase64 = false
     }
-    return await this.embed(texts, { signal })
+    return await this.embed(texts, options)
   }
 
   close(): Promise<void> {
     return this.#upstream.close()
   }
 
-  async #call(texts: readonly string[], asksBase64: boolean, signal: AbortSignal): Promise<Embedded> {
+  async #call(texts: readonly string[], asksBase64: boolean, options: EngineOptions): Promise<Embedded> {
     const asked = { model: this.#name, input: texts, ...(asksBase64 && { encoding_format: 'base64' }) }
     const body = JSON.stringify(asked)
-    const exchange = await this.#upstream.call({ path: '/embeddings', headers: {}, body, isStream: false, signal })
+    const call = { path: '/embeddings', headers: {}, body, isStream: false, signal: options.signal, trace: options }
+    const exchange = await this.#upstream.call(call)
     try {
       const found: Embedded[] = []
       const reader = openReader(exchange, new EmbeddingsDecoder(this.#id, texts.length), boundsOf(texts.length))

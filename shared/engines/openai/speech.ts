@@ -25,10 +25,17 @@ export function openOpenAiSpeech(
     ...(engine.concurrency !== undefined && { share }),
   })
   return {
-    async *speak(request: SpeakRequest, { signal, onServer }) {
+    async *speak(request: SpeakRequest, options) {
+      const { signal } = options
       const body = JSON.stringify({ ...request, model: engine.model ?? id })
-      const path = '/audio/speech'
-      const exchange = await upstream.call({ path, headers: {}, body, isStream: true, signal, onServer })
+      const exchange = await upstream.call({
+        path: '/audio/speech',
+        headers: {},
+        body,
+        isStream: true,
+        signal,
+        trace: options,
+      })
       try {
         yield* audioOf(id, exchange)
         exchange.release(true)

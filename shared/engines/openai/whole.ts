@@ -2,6 +2,7 @@ import { z } from 'zod'
 import type { ModerationResult } from '#schemas/kinds/moderations.ts'
 import type { ModelConfig } from '#schemas/models.ts'
 import {
+  type EngineOptions,
   eachCategory,
   type ModerationEngine,
   type Ranked,
@@ -40,9 +41,16 @@ class WholeCalls {
     })
   }
 
-  async call<T>(path: string, asked: object, signal: AbortSignal, read: (body: unknown) => T): Promise<T> {
+  async call<T>(path: string, asked: object, options: EngineOptions, read: (body: unknown) => T): Promise<T> {
     const body = JSON.stringify(asked)
-    const exchange = await this.#upstream.call({ path, headers: {}, body, isStream: false, signal })
+    const exchange = await this.#upstream.call({
+      path,
+      headers: {},
+      body,
+      isStream: false,
+      signal: options.signal,
+      trace: options,
+    })
     try {
       const found: T[] = []
       const bounds = { bytes: RESULTS_BYTES_MAX + REPEATED_LONGER * body.length }
@@ -117,11 +125,11 @@ export function openOpenAiModeration(
 ): ModerationEngine {
   const calls = new WholeCalls(model, env, share)
   return {
-    async moderate(inputs, { signal }) {
+    async moderate(inputs, options) {
       // An input with several parts is always the only input of its request.
       const [first] = inputs
       const asked = { model: calls.name, input: typeof first === 'object' ? first : inputs }
-      return await calls.call('/moderations', asked, signal, (body) => resultsOf(model.id, body, inputs.length))
+      return await calls.call('/moderations', asked, options, (body) => resultsOf(model.id, body, inputs.length))
     },
     close: () => calls.close(),
   }
@@ -170,10 +178,10 @@ export function openUpstreamRerank(
 ): RerankEngine {
   const calls = new WholeCalls(model, env, share)
   return {
-    async rerank(call, { signal }) {
+    async rerank(call, options) {
       const { query, documents, top_n } = call
       const asked = { model: calls.name, query, documents, top_n: Math.min(top_n, documents.length) }
-      return await calls.call('/rerank', asked, signal, (body) => rankedOf(model.id, body, call))
+      return await calls.call('/rerank', asked, options, (body) => rankedOf(model.id, body, call))
     },
     close: () => calls.close(),
   }

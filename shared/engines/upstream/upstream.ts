@@ -18,6 +18,7 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import type { CallTrace } from '#shared/telemetry/tracing.ts'
 import { seedOf } from './affinity.ts'
 import { connectionError, type ErrorContext, statusError } from './error.ts'
 import { errorSanitizerOf } from './error-sanitizer.ts'
@@ -54,10 +55,9 @@ export interface UpstreamCall {
   /** Whether a streamed answer is requested. The first byte must then arrive within `first_token_ms`. */
   readonly isStream: boolean
   readonly signal: AbortSignal
+  readonly trace?: CallTrace | undefined
   /** Affinity key: calls with an equal key go to one server. Default: the call is placed by load. */
   readonly affinity?: string | undefined
-  /** Called before the request is sent. @param server Index of the server in `base_urls` of the model */
-  readonly onServer?: ((model: string, server: number) => void) | undefined
 }
 
 /** Destination of calls to a server that is started on demand. Calls to any other server go to the base URL. */
@@ -76,6 +76,7 @@ export interface UpstreamOptions {
 }
 
 interface HttpServer extends Server {
+  readonly host: string
   /** Returns the full path of a call: the base URL's path, the given path, then the base URL's query. */
   readonly pathOf: (path: string) => string
   readonly pool: Pool
@@ -174,6 +175,7 @@ export class Upstream {
     const target = { origin: url.origin, dispatcher: pool }
     return {
       weight,
+      host: url.host,
       seed: seedOf(base),
       pathOf: pathsAt(url),
       pool,
@@ -208,7 +210,7 @@ export class Upstream {
         call.signal.throwIfAborted()
         const target = await server.connect(call.signal)
         isRunning = true
-        call.onServer?.(this.#model, this.#servers.all.indexOf(server))
+        call.trace?.onServer?.(this.#model, this.#servers.all.indexOf(server), server.host)
         return await this.#open(call, acquired, target)
       })
     } catch (error) {
@@ -223,6 +225,7 @@ export class Upstream {
     { origin, dispatcher }: UpstreamTarget,
   ): Promise<Exchange> {
     const { pathOf, limit } = acquired.server
+    const { traceparent } = call.trace ?? {}
     const exchange = new Exchange({
       errorContext: this.#errorContext,
       timeouts: this.#config.timeouts,
@@ -235,6 +238,7 @@ export class Upstream {
       ...call.forwarded,
       ...this.#headers,
       ...call.headers,
+      ...(traceparent !== undefined && { traceparent }),
       accept: call.isStream ? 'text/event-stream' : 'application/json',
     }
     try {

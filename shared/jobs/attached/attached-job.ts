@@ -26,6 +26,7 @@ import { EventBuffer, type MergeEvents } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Log } from '#shared/log/log.ts'
+import { spanIdOf, tracing } from '#shared/telemetry/tracing.ts'
 
 const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
@@ -92,6 +93,11 @@ export class AttachedJob {
    * job.
    */
   sentAtMs: number | undefined
+  /** Time at which the attempt was queued, or may be queued again after the retry delay. */
+  queuedAtMs = Date.now()
+  attemptStartedAtMs: number | undefined
+  /** Number of jobs that would run before this job when it was accepted. */
+  ahead: number | undefined
   isAtBroker = false
   tries = 0
   crashes = 0
@@ -128,6 +134,41 @@ export class AttachedJob {
     return this.envelope.stream && this.firstOutputAtMs !== undefined
   }
 
+  /** Records the span of the time in the queue. The attempt's worker records the rest. */
+  traceQueue(): void {
+    const { tracer } = tracing
+    if (!tracer) return
+    const { traceparent: parent, pool, tenant } = this.envelope
+    const [startMs, sentAtMs = startMs, endMs = Date.now()] = [this.queuedAtMs, this.sentAtMs, this.attemptStartedAtMs]
+    const heldMs = Math.max(0, sentAtMs - startMs)
+    const attributes = {
+      'messaging.destination.name': `jobs.${pool}`,
+      'sluice.job.id': this.id,
+      'sluice.attempt': this.attempt,
+      'sluice.project': tenant,
+      'sluice.queue.ahead': this.attempt === 1 ? this.ahead : undefined,
+      // The fair queue holds a call back until its project may send one. Then the call waits for a worker.
+      'sluice.queue.held_ms': heldMs,
+      'sluice.queue.reason': heldMs * 2 > endMs - startMs ? 'fair_queue' : 'worker',
+    }
+    tracer.start({ name: `queue ${pool}`, kind: 'producer', parent, startMs, attributes })?.end(undefined, null, endMs)
+  }
+
+  /** Records the span of an attempt whose worker is lost, because the worker cannot record it. */
+  traceLost(): void {
+    const { tracer } = tracing
+    if (!tracer || this.attemptStartedAtMs === undefined) return
+    const { traceparent: parent, pool, kind, tenant, model } = this.envelope
+    const startMs = this.attemptStartedAtMs
+    const attributes = {
+      ...{ 'sluice.job.id': this.id, 'sluice.attempt': this.attempt, 'sluice.pool': pool, 'sluice.project': tenant },
+      ...{ 'sluice.kind': kind, 'sluice.worker': this.worker, 'sluice.model': model, 'sluice.outcome': 'lost' },
+    }
+    const id = spanIdOf(this.id, this.attempt)
+    const span = tracer.start({ name: `attempt ${kind}`, kind: 'consumer', parent, id, startMs, attributes })
+    span?.end(undefined, 'worker_lost')
+  }
+
   /**
    * Waits for events and returns all events since the last call, merged. Returns undefined after the last event. A job without streaming returns all
    * events at once when it is done.
@@ -161,6 +202,8 @@ export class AttachedJob {
     this.attempt++
     this.isAtBroker = false
     this.worker = undefined
+    this.queuedAtMs = Date.now()
+    this.attemptStartedAtMs = undefined
     this.#lastSeq = 0
     this.#buffer.takeAll()
     this.#pauseOrResume()
@@ -197,7 +240,8 @@ export class AttachedJob {
     if (this.worker === undefined) {
       this.worker = worker
       this.state = 'running'
-      this.startedAtMs ??= Date.now()
+      this.attemptStartedAtMs = Date.now()
+      this.startedAtMs ??= this.attemptStartedAtMs
       this.#lastSeq = 1
     } else if (this.worker !== worker) {
       this.#owner.onStaleWorker(this, worker)

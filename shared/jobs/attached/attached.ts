@@ -35,6 +35,7 @@ import {
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
+import { traceField } from '#shared/telemetry/tracing.ts'
 import {
   AttachedJob,
   type AttachedOptions,
@@ -175,8 +176,10 @@ export class AttachedJobs implements JobOwner {
       })
     }
     this.#options.pauses?.refuse(spec)
-    this.#admission.admit(spec, this.#sender.ahead(spec))
+    const ahead = this.#sender.ahead(spec)
+    this.#admission.admit(spec, ahead)
     const job = new AttachedJob(envelopeOf(spec, this.#reply), this, spec)
+    job.ahead = ahead
     this.#jobs.set(job.id, job)
     this.#admission.entered(job)
     this.#budget.earn()
@@ -240,7 +243,10 @@ export class AttachedJobs implements JobOwner {
   onOutcome(job: AttachedJob, outcome: Outcome): void {
     if (job.state === 'done') return
     if (outcome.type === 'failed') job.tries++
-    if (outcome.type === 'lost') job.crashes++
+    if (outcome.type === 'lost') {
+      job.crashes++
+      job.traceLost()
+    }
     if (outcome.type === 'handed_back') job.handBacks++
     const remainingMs = job.envelope.deadline_ms - Date.now()
     const { tries, crashes, handBacks, hasOutput } = job
@@ -278,7 +284,9 @@ export class AttachedJobs implements JobOwner {
     if (reason === 'failed') this.#budget.spend()
     this.#options.observer.onRetry(job, reason)
     const { id: job_id, attempt, worker } = job
-    this.#options.log.info({ job_id, attempt, reason, delay_ms: delayMs, worker }, 'job retried')
+    const trace = traceField(job.envelope.traceparent)
+    const fields = { job_id, ...trace, attempt, reason, delay_ms: Math.round(delayMs), worker }
+    this.#options.log.info(fields, 'job retried')
     job.requeue()
     this.#admission.entered(job)
     this.#sender.leave(job)
@@ -308,6 +316,7 @@ export class AttachedJobs implements JobOwner {
       job.onEvent(worker, event)
       if (event.type === 'started' && job.worker === worker) {
         clearTimeout(job.timers.start)
+        job.traceQueue()
         this.#admission.started(job)
         this.#sender.start(job)
         this.presence.expect(worker, job.envelope.pool)

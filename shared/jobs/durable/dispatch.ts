@@ -30,6 +30,7 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { RecordedStep, StepInput } from '#shared/store/jobs.ts'
 import type { QueuedOf, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
+import { traceField } from '#shared/telemetry/tracing.ts'
 import { TERMINAL } from './follow.ts'
 
 /**
@@ -100,6 +101,7 @@ export class Dispatcher {
   publishMoved({ job, events }: TransitionResult, result: unknown = null): void {
     const last = events.at(-1)
     if (!last) return
+    if (TERMINAL.has(job.state)) this.#logEnd(job, last.at_ms)
     const end: DurableEnd | undefined = TERMINAL.has(job.state) && isSmall(result) ? { job, result } : undefined
     const announced: EventsRecord = { last_seq: last.seq }
     const record =
@@ -115,6 +117,25 @@ export class Dispatcher {
       )
     })
   }
+
+  #logEnd(job: DurableJob, atMs: number): void {
+    const { state: outcome, error, created_at_ms, owner: worker } = job
+    const end = { outcome, ...(error && { error_code: error.code }), duration_ms: atMs - created_at_ms }
+    this.#log.info({ ...jobFields(job), ...(worker !== null && { worker }), ...end }, 'job ended')
+  }
+}
+
+/** Fields of a log line about a durable job. */
+export function jobFields({
+  id: job_id,
+  traceparent,
+  attempt,
+  pool,
+  kind,
+  model,
+  tenant: project_id,
+}: DurableJob): object {
+  return { job_id, ...traceField(traceparent), attempt, pool, kind, model, project_id }
 }
 
 /** Returns the queue record of a durable job. The attempt number is assigned later, by the claim. */

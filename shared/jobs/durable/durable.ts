@@ -31,6 +31,7 @@ import type { Log } from '#shared/log/log.ts'
 import { type CancelHow, type DoneStep, newJobId, ownerOfBlob } from '#shared/store/jobs.ts'
 import type { QueuedPosition } from '#shared/store/records.ts'
 import type { Created, IdempotencyKey, ListQuery, NewJob, Scope, Store, StoreView } from '#shared/store/store.ts'
+import { tracing } from '#shared/telemetry/tracing.ts'
 import { cancelsIn, Dispatcher, Family, listSteps, type StepView } from './dispatch.ts'
 import { follow, LiveEvents, pastOf, TERMINAL, type WaitOptions, waitForEnd } from './follow.ts'
 import { dropBlobs, eraseJob, releaseHistory, type SharedBody, shareHistory } from './history.ts'
@@ -363,7 +364,20 @@ function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext) {
   const { webhook_url: url, webhook_events: events, traceparent, created_at_ms, deadline_ms, partial_ms } = job
   const webhook = url === null ? undefined : { url, events }
   const deadlineInMs = deadline_ms - created_at_ms
-  const more = { webhook, traceparent: traceparent ?? undefined, partialMs: partial_ms ?? undefined }
+  // A repeated job has a trace of its own with a link to the first, because days may lie between the two.
+  const attributes = { 'sluice.repeated_job.id': job.id, 'sluice.project': job.tenant }
+  const repeat = tracing.tracer?.start({
+    name: 'repeat job',
+    kind: 'producer',
+    links: [traceparent ?? undefined],
+    attributes,
+  })
+  repeat?.end()
+  const more = {
+    webhook,
+    traceparent: repeat?.traceparent ?? traceparent ?? undefined,
+    partialMs: partial_ms ?? undefined,
+  }
   return { ...job, body, encode, deadlineInMs, parentId: job.id, ...more }
 }
 

@@ -7,6 +7,8 @@
  *    caller reads slowly. Without streaming, events are sent at the end, so that the job can still run elsewhere until then.
  * 4. The sink receives one end, which `reporter.ts` sends to the ingress or `durable-run.ts` commits to the store.
  *
+ * When the attempt has ended, one log line and one span state its outcome, times, tokens and server.
+ *
  * An abort is an outcome, not an error. A cancel ends the attempt as cancelled, and the deadline ends it as `timeout`. A drain hands the job back,
  * unless output was sent that cannot be repeated. If another worker owns the job, then the attempt stops without a report.
  */
@@ -25,6 +27,7 @@ import type { Handler } from '#shared/kinds/kind.ts'
 import { EventBuffer } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
+import { type Span, spanIdOf, traceField, tracing } from '#shared/telemetry/tracing.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
 
@@ -57,6 +60,11 @@ export class Attempt {
    */
   readonly #isUnparsed: boolean
   #hasOutput = false
+  #firstOutputAtMs: number | undefined
+  #usage: AttemptUsage | undefined
+  #server: string | undefined
+  #failure: ServiceError | ErrorBody | undefined
+  #span: Span | undefined
 
   constructor(job: JobEnvelope, kind: Handler, sink: AttemptSink, log: Log, isHanded = false) {
     this.#isUnparsed = isHanded && kind.acceptsUnparsed === true
@@ -95,6 +103,47 @@ export class Attempt {
     }
   }
 
+  /** Starts the span of the attempt. For a durable job, the time in the queue gets a span too; for a call, the ingress records it. */
+  begin(worker: string): void {
+    const { tracer } = tracing
+    if (!tracer) return
+    const { id, attempt, pool, kind, model, tenant, traceparent: parent } = this.job
+    const { queuedAtMs } = this.#sink
+    const ids = { 'sluice.job.id': id, 'sluice.attempt': attempt, 'sluice.pool': pool, 'sluice.project': tenant }
+    if (queuedAtMs !== undefined)
+      tracer.start({ name: `queue ${pool}`, kind: 'producer', parent, startMs: queuedAtMs, attributes: ids })?.end()
+    const attributes = { ...ids, 'sluice.kind': kind, 'sluice.worker': worker, 'sluice.model': model }
+    const spanId = spanIdOf(id, attempt)
+    this.#span = tracer.start({ name: `attempt ${kind}`, kind: 'consumer', parent, id: spanId, attributes })
+  }
+
+  /** Logs the end of the attempt and ends its span. A lost attempt has no span here, because the owner of the job records the attempt. */
+  end(outcome: AttemptEnd, worker: string, startedAtMs: number): void {
+    const { id: job_id, attempt, pool, kind, model, traceparent, created_at_ms, reply } = this.job
+    const queuedAtMs = this.#sink.queuedAtMs ?? (attempt === 1 ? created_at_ms : undefined)
+    const code = this.#failure?.code
+    const ids = { job_id, ...traceField(traceparent), attempt, worker, pool, kind, model, outcome }
+    const line = {
+      ...ids,
+      ...(this.#failure && { error_code: code }),
+      ...(this.#failure instanceof ServiceError && { err: this.#failure }),
+      ...(this.#server !== undefined && { server: this.#server }),
+      ...(queuedAtMs !== undefined && { queue_ms: Math.max(0, startedAtMs - queuedAtMs) }),
+      ...(this.#firstOutputAtMs !== undefined && { first_output_ms: this.#firstOutputAtMs - startedAtMs }),
+      duration_ms: Date.now() - startedAtMs,
+      ...(this.#usage && { input_tokens: this.#usage.input_tokens, output_tokens: this.#usage.output_tokens }),
+    }
+    if (outcome !== 'failed') {
+      // The ingress logs each attached call with its tokens and times, so an attempt that went well is not logged twice by default.
+      this.#log[reply && outcome === 'completed' ? 'debug' : 'info'](line, 'attempt ended')
+    } else {
+      // A defect needs an operator. Any other failure is retried, or is reported to the caller.
+      const level = code === 'internal_error' ? 'error' : 'info'
+      this.#log[level](line, 'attempt of a job failed; the job is retried or fails')
+    }
+    if (outcome !== 'lost') this.#span?.end({ 'sluice.outcome': outcome }, outcome === 'failed' ? code : undefined)
+  }
+
   cancel(isPartial = false): void {
     if (isPartial && this.#sink.wrapUp) this.#sink.wrapUp()
     else this.#stop('cancelled')
@@ -127,7 +176,8 @@ export class Attempt {
     const { signal } = this.#abort
     for await (const event of this.#run(body)) {
       signal.throwIfAborted()
-      this.#hasOutput ||= this.#kind.isOutput(event)
+      this.#see(event)
+      this.#hasOutput ||= this.#firstOutputAtMs !== undefined
       const bulkhead = this.#sink.event(event)
       if (bulkhead) await bulkhead
       if (this.#pause) await this.#pause.promise
@@ -142,11 +192,18 @@ export class Attempt {
     const { answerBytesMax = ANSWER_BYTES_MAX } = this.#kind
     for await (const event of this.#run(body)) {
       signal.throwIfAborted()
+      this.#see(event)
       buffer.push(event)
       if (buffer.bytes > answerBytesMax) throw answerTooLarge(answerBytesMax)
     }
     signal.throwIfAborted()
     for (const event of buffer.takeAll()) await this.#sink.event(event)
+  }
+
+  #see(event: unknown): void {
+    if (this.#firstOutputAtMs === undefined && this.#kind.isOutput(event)) this.#firstOutputAtMs = Date.now()
+    const { usage } = event as { usage?: AttemptUsage }
+    if (usage) this.#usage = usage
   }
 
   /** Parses the body. If this version cannot parse the body, then the job is handed back for a newer worker, a limited number of times. */
@@ -172,6 +229,10 @@ export class Attempt {
     signal.throwIfAborted()
     const idempotencyKey = `${this.job.id}:${this.job.attempt}`
     const { tenant, traceparent } = this.job
+    const onServer = (model: string, server: number) => {
+      this.#server = model === this.job.model ? String(server) : `${model}/${server}`
+      sink.ranOn(this.#server)
+    }
     const sink = this.#sink
     const park = () => this.#parked.resolve('parked')
     let composition: Composition | undefined
@@ -179,8 +240,8 @@ export class Attempt {
       signal,
       idempotencyKey,
       tenant,
-      traceparent,
-      onServer: (model, server) => sink.ranOn(model === this.job.model ? String(server) : `${model}/${server}`),
+      traceparent: this.#span?.traceparent ?? traceparent,
+      onServer,
       onProgress: sink.onProgress,
       get composition() {
         composition ??= sink.compose?.(signal, park)
@@ -200,10 +261,7 @@ export class Attempt {
     const failure = ServiceError.from(error)
     // A cancelled job that has no partial result ends as cancelled.
     if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
-    this.#log.warn(
-      { job_id: this.job.id, attempt: this.job.attempt, model: this.job.model, code: failure.code, err: failure },
-      'attempt of a job failed; the job is retried or fails',
-    )
+    this.#failure = failure
     await this.#sink.failed(failure.toBody(), failure.isInfrastructure)
     return 'failed'
   }
@@ -230,9 +288,16 @@ export class Attempt {
       await this.#sink.handedBack()
       return 'handed_back'
     }
-    await this.#sink.failed(reason === 'timed_out' ? TIMEOUT : SHUT_DOWN)
+    const error = reason === 'timed_out' ? TIMEOUT : SHUT_DOWN
+    this.#failure = error
+    await this.#sink.failed(error)
     return 'failed'
   }
+}
+
+interface AttemptUsage {
+  readonly input_tokens?: number
+  readonly output_tokens?: number
 }
 
 const TIMEOUT: ErrorBody = {
@@ -289,7 +354,7 @@ export class Attempts {
 
   /** Runs one attempt to its end in a slot of its lane. If the bulkhead of its model is full, then an attached call is parked first. */
   async run(lane: Lane, attempt: Attempt): Promise<void> {
-    const { parkedCalls, blobs, bodyBudget, observer, bulkheads, poller } = this.#options
+    const { boot, parkedCalls, blobs, bodyBudget, observer, bulkheads, poller } = this.#options
     const { job } = attempt
     const key = keyOf(job.id, job.attempt)
     const bulkhead = bulkheads.of(job)
@@ -297,13 +362,16 @@ export class Attempts {
     const counted = isAttached ? undefined : lane.priority
     let startedAt: number | undefined
     let end: (() => void) | undefined
+    let startedAtMs = Date.now()
     const enter = () => {
       startedAt = performance.now()
+      startedAtMs = Date.now()
       end = bulkhead.begin(counted)
       poller.enter(lane, 1, isAttached)
       if (isAttached) parkedCalls.count(bulkhead, job.tenant, 1)
     }
     this.#running.set(key, attempt)
+    attempt.begin(boot)
     if (isAttached) poller.countAttached(1)
     const mustWait = isAttached && !parkedCalls.canStart(lane, bulkhead)
     if (!mustWait) enter()
@@ -314,6 +382,7 @@ export class Attempts {
         ? (signal: AbortSignal) => parkedCalls.wait(bulkhead, { lane, tenant: job.tenant, enter }, signal)
         : undefined
       const outcome = await attempt.run(blobs, bodyBudget, turn)
+      attempt.end(outcome, boot, startedAtMs)
       observer.onEnd(job, outcome, performance.now() - (startedAt ?? performance.now()))
     } finally {
       this.#running.delete(key)

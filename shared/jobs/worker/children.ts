@@ -18,6 +18,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { childJobId } from '#shared/store/jobs.ts'
 import { ALL_TENANTS, type QueuedOf, type Store } from '#shared/store/store.ts'
+import { attemptContext, tracing } from '#shared/telemetry/tracing.ts'
 import type { OwnerWrites } from './owner-writes.ts'
 import { lost, tooMuch } from './steps.ts'
 
@@ -108,7 +109,21 @@ export class Children {
     const encode = { ...encodeOf(id, job, model), ...child.encode }
     const request = await storeRequest(id, child, encode, this.#options.blobs)
     const blobBytes = request.blob === undefined ? 0 : await this.#options.blobs.size(request.blob)
-    const made = { id, pool, kind, endpoint, model, deadlineInMs, metadata, request, reservedNanos, blobBytes }
+    // If the parent is traced, then the child belongs to the attempt that submitted it.
+    const traceparent = tracing.tracer && attemptContext(job.traceparent, job.id, job.attempt)
+    const made = {
+      id,
+      traceparent,
+      pool,
+      kind,
+      endpoint,
+      model,
+      deadlineInMs,
+      metadata,
+      request,
+      reservedNanos,
+      blobBytes,
+    }
     const moved = await writes.write(() => (held) => store.submitChild(held, made))
     if (!moved) throw lost(signal)
     this.#count++

@@ -25,6 +25,7 @@ import { EventBuffer, sizeOf } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { NewEvent, Store, TransitionResult } from '#shared/store/store.ts'
+import { traceField } from '#shared/telemetry/tracing.ts'
 import { meteredOf, NOTHING } from '#shared/usage/usage.ts'
 import { ANSWER_BYTES_MAX } from './attempt.ts'
 import { Composing, wrapUpMsOf } from './compose.ts'
@@ -115,6 +116,10 @@ export class DurableRun implements AttemptSink {
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
+  get queuedAtMs(): number {
+    return Math.max(this.#claimed.created_at_ms, this.#claimed.run_at_ms)
+  }
+
   publishSoon(claimed: TransitionResult): void {
     this.#writes.publishSoon(claimed)
   }
@@ -187,11 +192,18 @@ export class DurableRun implements AttemptSink {
     if (decision.do === 'retry') {
       const { delayMs } = decision
       if (canSpend && isTried) budget.spend()
+      this.#logRetry(error, delayMs)
       await this.#writes.write(() => (run) => store.retry(run, { error, delayMs, output, isTry: isTried }))
     } else {
       const metered = this.#metered(this.#whole.takeAll())
       await this.#writes.write(() => (run) => store.fail(run, { error, metered, output }))
     }
+  }
+
+  #logRetry({ code }: ErrorBody, delayMs: number): void {
+    const { id: job_id, attempt, traceparent } = this.#job
+    const fields = { job_id, ...traceField(traceparent), attempt, reason: code, delay_ms: Math.round(delayMs) }
+    this.#options.log.info(fields, 'job retried')
   }
 
   async handedBack(): Promise<void> {

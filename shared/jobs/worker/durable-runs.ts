@@ -3,7 +3,7 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { workKey } from '#shared/capacity/fair-queue.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
-import { Dispatcher, envelopeOf, Family, type FamilyOptions } from '#shared/jobs/durable/dispatch.ts'
+import { Dispatcher, envelopeOf, Family, type FamilyOptions, jobFields } from '#shared/jobs/durable/dispatch.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'
@@ -160,6 +160,7 @@ export class DurableRuns {
     const more = { dispatcher: this.dispatcher, family: this.#family, budget: this.#budget, signal: this.#gone.signal }
     const options = { store, blobs, log, ...more }
     const sink = new DurableRun(job, kind, moved, boot, options)
+    log.info({ ...jobFields(moved.job), worker: boot }, 'job started')
     sink.publishSoon(moved)
     // An older attempt of this job still runs here although it no longer owns the job. The attempt is stopped now, because renewals stop only
     // attempts that are in the map.

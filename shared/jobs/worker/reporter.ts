@@ -33,6 +33,8 @@ import type { Log } from '#shared/log/log.ts'
  */
 export interface AttemptSink {
   readonly canRestart: boolean
+  /** Time at which the attempt could first run, in Unix ms. Undefined if unknown. */
+  readonly queuedAtMs?: number | undefined
   /**
    * Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large`. `internal_error` for an event that
    * exceeds the size of any record

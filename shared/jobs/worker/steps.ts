@@ -18,6 +18,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { type NewStep, newAttachmentKey, type StepOutput } from '#shared/store/jobs.ts'
 import type { NewEvent, Store } from '#shared/store/store.ts'
+import { attemptContext, tracing } from '#shared/telemetry/tracing.ts'
 import type { OwnerWrites } from './owner-writes.ts'
 
 const STEPS_MAX = 1_000
@@ -27,7 +28,7 @@ const INPUT_CHARS_MAX = 64 * 1024
 const INPUT_SHOWN_CHARS = 4 * 1024
 
 export interface StepsOptions {
-  readonly job: Pick<DurableJob, 'id' | 'steps'>
+  readonly job: Pick<DurableJob, 'id' | 'steps' | 'attempt' | 'traceparent'>
   readonly store: Store
   readonly blobs: Blobs
   readonly writes: OwnerWrites
@@ -98,7 +99,7 @@ export class Steps {
     signal.throwIfAborted()
     if (this.#count >= STEPS_MAX) throw tooMuch(`more than ${STEPS_MAX} steps`)
     this.#count++
-    const { value, cost = {} } = await run(signal)
+    const { value, cost = {} } = await traced(asked.kind, job, () => run(signal))
     const { output, blobBytes } = await outputOf(job.id, value, blobs)
     await this.#options.writeBacklog()
     const moved = await writes.write(() => {
@@ -112,6 +113,25 @@ export class Steps {
 
 export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<unknown> {
   return 'blob' in output ? await runYielding(readJson(await blobs.get(output.blob))) : output.value
+}
+
+/** Runs a step in a span below that of the attempt. */
+async function traced<T>(
+  kind: string,
+  { id, attempt, traceparent }: StepsOptions['job'],
+  run: () => Promise<T>,
+): Promise<T> {
+  const { tracer } = tracing
+  const parent = tracer && attemptContext(traceparent, id, attempt)
+  const span = parent === undefined ? undefined : tracer?.start({ name: `step ${kind}`, kind: 'internal', parent })
+  try {
+    return await run()
+  } catch (error) {
+    span?.end(undefined, ServiceError.from(error).code)
+    throw error
+  } finally {
+    span?.end()
+  }
 }
 
 type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>

@@ -205,7 +205,7 @@ interface Condition {
  * column, a planner that expects many matching rows would read all rows of other models.
  */
 function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Condition[] } {
-  const { project, keyId, model, endpoint, server, statuses, errorCode, jobId, batchId, durationMsMin } = query
+  const { project, keyId, model, endpoint, server, statuses, errorCode, jobId, batchId, traceId, durationMsMin } = query
   const equal = (column: string, value: string | undefined): Condition[] =>
     value === undefined ? [] : [{ name: column, sql: `${column} = :${column}`, params: { [column]: value } }]
   const isFailed = errorCode !== undefined || (statuses !== undefined && statuses[0] >= 400)
@@ -213,6 +213,7 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
   const indexed = [
     ...equal('job_id', jobId),
     ...equal('batch_id', batchId),
+    ...equal('trace_id', traceId),
     ...failed,
     ...equal('project', project),
     ...equal('model', model),

@@ -113,7 +113,7 @@ test('the log contains the status, the error code and the message length of a fa
   await chat('openai-bad-request')
   const line = await until(() => /.*"model":"openai-bad-request".*"attempt of a job failed;.*/.exec(whole.output)?.[0])
   expect(JSON.parse(line)).toMatchObject({
-    code: 'invalid_request',
+    error_code: 'invalid_request',
     err: { code: 'invalid_request', cause: { status: 400, upstream_code: 'invalid_image_format' } },
   })
   expect(JSON.parse(line).err.cause.bytes).toBeGreaterThan(100)

@@ -63,15 +63,14 @@ export async function* callTranscription(
   })
   const { headers, body } = await openForm(fields, audio)
   try {
-    const { signal, idempotencyKey, traceparent, onServer } = options
-    const trace: Record<string, string> = traceparent === undefined ? {} : { traceparent }
+    const { signal, idempotencyKey } = options
     const exchange = await upstream.call({
       path,
-      headers: { ...headers, 'idempotency-key': idempotencyKey, ...trace },
+      headers: { ...headers, 'idempotency-key': idempotencyKey },
       body,
       isStream,
       signal,
-      onServer,
+      trace: options,
     })
     try {
       const reader = openReader(exchange, decoder)

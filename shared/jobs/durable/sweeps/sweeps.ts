@@ -5,7 +5,7 @@ import { HISTORY_RANGES, HOURS_DAYS } from '#schemas/usage.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { Broker } from '#shared/broker/broker.ts'
 import { reservedSlots } from '#shared/capacity/slots.ts'
-import { cancelsIn, Dispatcher, Family, isClaimed } from '#shared/jobs/durable/dispatch.ts'
+import { cancelsIn, Dispatcher, Family, isClaimed, jobFields } from '#shared/jobs/durable/dispatch.ts'
 import { blobsOf, dropBlobs, sweepBlobs } from '#shared/jobs/durable/history.ts'
 import type { Work } from '#shared/jobs/fleet-work.ts'
 import { ownerOf } from '#shared/jobs/owner.ts'
@@ -17,6 +17,7 @@ import type { ModelCatalogue } from '#shared/models/models.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/jobs.ts'
 import type { LogBounds } from '#shared/store/requests.ts'
 import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
+import { spanIdOf, tracing } from '#shared/telemetry/tracing.ts'
 import { dayOf } from '#shared/usage/usage.ts'
 import { Backlog } from './backlog.ts'
 
@@ -134,8 +135,13 @@ export class Sweeps {
     const { boot } = this.#options
     if (!(await store.holdLease(REAPER_LEASE, boot, leaseMs))) return false
     const moved = await store.reap(boot, REAP_POLICY, BATCH_MAX)
-    if (moved.length > 0) log.warn(countStates(moved), 'jobs of lost or unresponsive workers requeued or ended')
-    for (const { job } of moved) {
+    if (moved.length > 0) log.info(countStates(moved), 'jobs of lost or unresponsive workers requeued or ended')
+    for (const { job, events } of moved) {
+      recordLost(job, events.at(-1)?.at_ms ?? Date.now())
+      if (job.state === 'queued') {
+        const delay_ms = Math.max(0, job.run_at_ms - (events.at(-1)?.at_ms ?? job.run_at_ms))
+        log.info({ ...jobFields(job), reason: 'worker_lost', delay_ms }, 'job retried')
+      }
       metrics.reaped.inc({ pool: job.pool, outcome: job.state })
       if (job.state === 'queued') metrics.retries.inc({ pool: job.pool, reason: 'worker_lost' })
       else this.#countEnd(job)
@@ -199,6 +205,19 @@ export class Sweeps {
   #countEnd(job: DurableJob): void {
     this.#context.metrics.jobs.inc({ pool: job.pool, outcome: job.state, code: job.error?.code ?? '' })
   }
+}
+
+/** Records the span of an attempt whose worker is lost, because the worker cannot record it. */
+function recordLost(job: DurableJob, endMs: number): void {
+  const { tracer } = tracing
+  if (!tracer || job.attempt === 0) return
+  const { id, attempt, pool, kind, tenant, model, traceparent: parent, started_at_ms } = job
+  const ids = { 'sluice.job.id': id, 'sluice.attempt': attempt, 'sluice.pool': pool, 'sluice.project': tenant }
+  const attributes = { ...ids, 'sluice.kind': kind, 'sluice.model': model, 'sluice.outcome': 'lost' }
+  // Only the start of the first attempt is stored.
+  const startMs = attempt === 1 ? (started_at_ms ?? endMs) : endMs
+  const named = { name: `attempt ${kind}`, kind: 'consumer', id: spanIdOf(id, attempt) } as const
+  tracer.start({ ...named, parent: parent ?? undefined, startMs, attributes })?.end(undefined, 'worker_lost', endMs)
 }
 
 function countStates(moved: readonly TransitionResult[]): Record<string, number> {

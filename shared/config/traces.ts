@@ -1,0 +1,144 @@
+import { hostname } from 'node:os'
+import { pid } from 'node:process'
+import { z } from 'zod'
+
+const Switch = z.stringbool()
+const Milliseconds = z.coerce.number().int().min(1).max(86_400_000)
+
+/** The format of W3C Baggage without properties: `key=value`, comma-separated, with percent-encoded values. */
+const Pairs = z
+  .string()
+  .regex(/^ *[^=, ]+ *=[^,]*(,[^=,]+=[^,]*)* *$/, 'must be key=value, several with commas between')
+  .transform((text, context) => {
+    try {
+      const pairs = text.split(',').map((pair) => /^ *([^= ]+) *= *(.*?) *$/s.exec(pair) ?? [])
+      return Object.fromEntries(
+        pairs.map(([, key = '', value = '']) => [decodeURIComponent(key), decodeURIComponent(value)]),
+      )
+    } catch {
+      context.addIssue({ code: 'custom', message: 'must have valid percent encoding' })
+      return z.NEVER
+    }
+  })
+
+/** Names, formats and defaults are those of the OpenTelemetry specification, except where a description states otherwise. */
+export const TRACES = {
+  OTEL_EXPORTER_OTLP_ENDPOINT: z
+    .url({ protocol: /^https?$/ })
+    .optional()
+    .meta({
+      description:
+        'Base URL of an OTLP/HTTP collector, such as http://localhost:4318, which receives traces at /v1/traces',
+      unset: 'no traces',
+    }),
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: z
+    .url({ protocol: /^https?$/ })
+    .optional()
+    .meta({ description: 'Full URL for traces, instead of OTEL_EXPORTER_OTLP_ENDPOINT', unset: 'not used' }),
+  OTEL_EXPORTER_OTLP_HEADERS: Pairs.optional().meta({
+    description:
+      'Headers for the collector, such as authorization=Bearer%20abc: key=value, comma-separated, percent-encoded',
+    unset: 'none',
+  }),
+  OTEL_EXPORTER_OTLP_TRACES_HEADERS: Pairs.optional().meta({
+    description: 'Headers for traces, instead of OTEL_EXPORTER_OTLP_HEADERS',
+    unset: 'not used',
+  }),
+  OTEL_EXPORTER_OTLP_PROTOCOL: z
+    .literal('http/protobuf', { error: 'must be http/protobuf, the only supported protocol' })
+    .default('http/protobuf')
+    .describe('Protocol of the collector: http/protobuf'),
+  OTEL_EXPORTER_OTLP_COMPRESSION: z
+    .enum(['none', 'gzip'])
+    .default('none')
+    .describe('Compression of requests to the collector: none or gzip'),
+  OTEL_EXPORTER_OTLP_TIMEOUT: Milliseconds.default(10_000).describe(
+    'Maximum time of one request to the collector, in ms',
+  ),
+  OTEL_SERVICE_NAME: z.string().optional().meta({ description: 'Name of the service in traces', unset: 'sluice' }),
+  OTEL_RESOURCE_ATTRIBUTES: Pairs.optional().meta({
+    description:
+      'Attributes of the process in traces, such as deployment.environment.name=prod: key=value, comma-separated',
+    unset: 'none',
+  }),
+  OTEL_TRACES_SAMPLER: z
+    .enum([
+      'always_on',
+      'always_off',
+      'traceidratio',
+      'parentbased_always_on',
+      'parentbased_always_off',
+      'parentbased_traceidratio',
+    ])
+    .default('parentbased_always_on')
+    .describe(
+      'Traces to record: always_on, always_off or traceidratio; with the prefix parentbased_, the flag of a traceparent header decides first',
+    ),
+  OTEL_TRACES_SAMPLER_ARG: z.coerce
+    .number()
+    .min(0)
+    .max(1)
+    .default(1)
+    .describe('Fraction of traces that traceidratio records, from 0 to 1'),
+  OTEL_BSP_SCHEDULE_DELAY: Milliseconds.default(5_000).describe(
+    'Maximum time until a span is sent to the collector, in ms',
+  ),
+  OTEL_BSP_MAX_QUEUE_SIZE: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(1_000_000)
+    .default(8_192)
+    .describe('Maximum spans that wait for the collector. More are dropped. OpenTelemetry specifies 2048'),
+  OTEL_BSP_MAX_EXPORT_BATCH_SIZE: z.coerce
+    .number()
+    .int()
+    .min(1)
+    .max(10_000)
+    .default(512)
+    .describe('Maximum spans per request to the collector'),
+  OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT: Switch.default(false).describe(
+    'Record prompts and answers in traces, up to 32,768 characters each',
+  ),
+  OTEL_SDK_DISABLED: Switch.default(false).describe('Turn traces off, even if an endpoint is set'),
+}
+
+type TracesSettings = z.infer<z.ZodObject<typeof TRACES>>
+
+/** Collector of traces, and what is recorded (docs/operate/traces.md). */
+export interface TracesConfig {
+  readonly url: string
+  readonly headers: Readonly<Record<string, string>>
+  readonly timeoutMs: number
+  readonly isCompressed: boolean
+  readonly resource: Readonly<Record<string, string | number>>
+  /** Maximum spans per request, and maximum spans that wait. */
+  readonly batchSpansMax: number
+  readonly queueSpansMax: number
+  readonly scheduleDelayMs: number
+  readonly sampling: { readonly ratio: number; readonly followsParent: boolean }
+  readonly hasContent: boolean
+}
+
+/** Undefined without an endpoint, and if traces are turned off. */
+export function tracesOf(s: TracesSettings): TracesConfig | undefined {
+  const base = s.OTEL_EXPORTER_OTLP_ENDPOINT
+  const url = s.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? (base && `${base.replace(/\/+$/, '')}/v1/traces`)
+  if (url === undefined || s.OTEL_SDK_DISABLED) return undefined
+  const [, parent, sampler] = /^(parentbased_)?(.*)$/.exec(s.OTEL_TRACES_SAMPLER) ?? []
+  const ratio = { always_on: 1, always_off: 0, traceidratio: s.OTEL_TRACES_SAMPLER_ARG }[sampler ?? ''] ?? 1
+  const process = { 'host.name': hostname(), 'process.pid': pid, 'service.instance.id': `${hostname()}:${pid}` }
+  const service = s.OTEL_SERVICE_NAME === undefined ? {} : { 'service.name': s.OTEL_SERVICE_NAME }
+  return {
+    url,
+    headers: s.OTEL_EXPORTER_OTLP_TRACES_HEADERS ?? s.OTEL_EXPORTER_OTLP_HEADERS ?? {},
+    timeoutMs: s.OTEL_EXPORTER_OTLP_TIMEOUT,
+    isCompressed: s.OTEL_EXPORTER_OTLP_COMPRESSION === 'gzip',
+    resource: { 'service.name': 'sluice', ...process, ...s.OTEL_RESOURCE_ATTRIBUTES, ...service },
+    batchSpansMax: Math.min(s.OTEL_BSP_MAX_EXPORT_BATCH_SIZE, s.OTEL_BSP_MAX_QUEUE_SIZE),
+    queueSpansMax: s.OTEL_BSP_MAX_QUEUE_SIZE,
+    scheduleDelayMs: s.OTEL_BSP_SCHEDULE_DELAY,
+    sampling: { ratio, followsParent: parent !== undefined },
+    hasContent: s.OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT,
+  }
+}

@@ -1,0 +1,176 @@
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { pino } from 'pino'
+import { expect, it, onTestFinished } from 'vitest'
+import { type ConfigError, parseConfig } from '#shared/config/config.ts'
+import type { TracesConfig } from '#shared/config/traces.ts'
+import { OtlpExporter } from '#shared/telemetry/otlp.ts'
+import { contextOf, type EndedSpan, spanIdOf, Tracer } from '#shared/telemetry/tracing.ts'
+import { startOtlpReceiver } from '../../support/otlp.ts'
+import { until } from '../../support/stack.ts'
+
+const ENDPOINT = 'http://127.0.0.1:4318'
+const tracesOf = (more: Record<string, string>) =>
+  parseConfig({ OTEL_EXPORTER_OTLP_ENDPOINT: ENDPOINT, ...more }).traces as TracesConfig
+
+/** An exporter with its log lines. */
+function openExporter(url: string, more: Partial<TracesConfig> = {}) {
+  const lines: Record<string, unknown>[] = []
+  const log = pino({}, { write: (line) => void lines.push(JSON.parse(line)) })
+  const config = { ...tracesOf({}), url: `${url}/v1/traces`, scheduleDelayMs: 20, ...more }
+  const exporter = new OtlpExporter({ ...config, version: 'test', log })
+  onTestFinished(() => exporter.close())
+  return { exporter, lines, tracer: new Tracer(exporter, { ratio: 1, followsParent: true }) }
+}
+
+it('a span keeps its times, texts, numbers, lists and links through the encoding', async () => {
+  await using otlp = await startOtlpReceiver()
+  const { tracer } = openExporter(otlp.url)
+  const link = `00-${'b'.repeat(32)}-${'c'.repeat(16)}-01`
+  const attributes = {
+    ...{ text: 'naïve 😀', long: 'é'.repeat(40_000), empty: '', whole: 2 ** 40, part: 0.25, negative: -1 },
+    ...{ yes: true, list: ['stop', 'löschen'], missing: undefined },
+  }
+  const startMs = 1_790_000_000_123.456
+  tracer
+    .start({ name: 'chat ☕', kind: 'client', startMs, attributes, links: [link, 'not a context'] })
+    ?.end({ more: 1 }, 'timeout', startMs + 1.5)
+  const span = await until(() => otlp.spans[0])
+  expect(span).toMatchObject({ name: 'chat ☕', kind: 3, parentId: '', isError: true, service: 'sluice' })
+  expect([span.startMs, span.endMs]).toEqual([startMs, startMs + 1.5].map((ms) => expect.closeTo(ms, 2)))
+  expect(span.links).toEqual([{ traceId: 'b'.repeat(32), id: 'c'.repeat(16) }])
+  expect(span.attributes).toEqual({
+    ...{ text: 'naïve 😀', long: 'é'.repeat(32 * 1024), empty: '', whole: 2 ** 40, part: 0.25, negative: -1 },
+    ...{ yes: true, list: ['stop', 'löschen'], more: 1, 'error.type': 'timeout' },
+  })
+})
+
+it('spans that the collector does not accept at first arrive after a retry', async () => {
+  await using otlp = await startOtlpReceiver()
+  otlp.status = 503
+  const { tracer, exporter } = openExporter(otlp.url)
+  tracer.start({ name: 'one', kind: 'internal' })?.end()
+  await until(() => otlp.requests.length > 0)
+  otlp.status = 200
+  await until(() => otlp.spans.length === 1)
+  expect(exporter.dropped).toBe(0)
+})
+
+it('spans beyond the queue are dropped and counted, with one warning', async () => {
+  await using otlp = await startOtlpReceiver()
+  otlp.status = 503
+  const { tracer, exporter, lines } = openExporter(otlp.url, { queueSpansMax: 50, batchSpansMax: 10 })
+  for (let at = 0; at < 200; at++) tracer.start({ name: `span ${at}`, kind: 'internal' })?.end()
+  expect(exporter.dropped).toBe(150)
+  const message = 'traces could not be exported; spans are dropped and calls continue'
+  expect(lines).toMatchObject([{ level: 40, msg: message, reason: 'queue full' }])
+})
+
+it('spans that the collector refuses are dropped without a retry', async () => {
+  await using otlp = await startOtlpReceiver()
+  otlp.status = 401
+  const { tracer, exporter, lines } = openExporter(otlp.url)
+  tracer.start({ name: 'one', kind: 'internal' })?.end()
+  await until(() => exporter.dropped === 1)
+  expect(otlp.requests).toHaveLength(1)
+  expect(lines).toMatchObject([{ reason: 'status 401' }])
+})
+
+it('the end of a process waits at most two seconds for a collector that does not respond', async () => {
+  const silent = createServer(() => {}).listen(0, '127.0.0.1')
+  await new Promise((resolve) => silent.once('listening', resolve))
+  onTestFinished(() => {
+    silent.closeAllConnections()
+    silent.close()
+  })
+  const { tracer, exporter } = openExporter(`http://127.0.0.1:${(silent.address() as AddressInfo).port}`)
+  tracer.start({ name: 'one', kind: 'internal' })?.end()
+  await exporter.close()
+  expect(exporter.dropped).toBe(1)
+})
+
+/** A tracer that records spans in a list. */
+function listing(sampling: ConstructorParameters<typeof Tracer>[1]) {
+  const spans: EndedSpan[] = []
+  return { spans, tracer: new Tracer({ add: (span) => void spans.push(span) }, sampling) }
+}
+
+it('a trace is recorded as a whole or not at all, by the flag of the caller or else by the ratio', () => {
+  const { tracer, spans } = listing({ ratio: 0.5, followsParent: true })
+  for (let at = 0; at < 400; at++) {
+    const root = tracer.start({ name: 'root', kind: 'server' })
+    const child = tracer.start({ name: 'child', kind: 'internal', parent: root?.traceparent })
+    child?.end()
+    root?.end()
+  }
+  expect(spans.filter(({ name }) => name === 'root').length).toBe(spans.filter(({ name }) => name === 'child').length)
+  expect(spans.length / 2).toBeGreaterThan(120)
+  expect(spans.length / 2).toBeLessThan(280)
+  const parent = `00-${'a'.repeat(32)}-${'b'.repeat(16)}`
+  expect(tracer.start({ name: 'x', kind: 'server', parent: `${parent}-00` })).toBeUndefined()
+  expect(tracer.start({ name: 'x', kind: 'server', parent: `${parent}-01` })?.traceparent).toContain('a'.repeat(32))
+})
+
+it('a context that is not valid starts a new trace', () => {
+  const { tracer } = listing({ ratio: 1, followsParent: true })
+  const [trace, id] = ['a'.repeat(32), 'b'.repeat(16)]
+  const invalid = ['', 'x', `00-${'0'.repeat(32)}-${id}-01`, `00-${trace}-${'0'.repeat(16)}-01`, `ff-${trace}-${id}-01`]
+  for (const parent of [...invalid, `00-${trace.toUpperCase()}-${id}-01`]) {
+    expect(contextOf(parent), parent).toBeUndefined()
+    expect(tracer.start({ name: 'x', kind: 'server', parent })?.traceparent).toMatch(
+      /^00-[0-9a-f]{32}-[0-9a-f]{16}-01$/,
+    )
+  }
+  expect(contextOf(`01-${trace}-${id}-01-later`), 'a later version').toMatchObject({ traceId: trace, isSampled: true })
+})
+
+it('the span ids of attempts differ, and are equal in every process', () => {
+  const ids = new Set<string>()
+  for (let job = 0; job < 2_000; job++)
+    for (const attempt of [1, 2, 11]) ids.add(spanIdOf(`job_01K8ABCDEFGHJK${job}`, attempt))
+  expect(ids.size).toBe(6_000)
+  for (const id of ids) expect(id).toMatch(/^(?!0{16})[0-9a-f]{16}$/)
+  expect(spanIdOf('job_01K8ABCDEFGHJK1', 1)).toBe(spanIdOf('job_01K8ABCDEFGHJK1', 1))
+})
+
+it('the variables of OpenTelemetry configure traces', () => {
+  expect(parseConfig({}).traces).toBeUndefined()
+  expect(tracesOf({ OTEL_SDK_DISABLED: 'true' })).toBeUndefined()
+  expect(tracesOf({})).toMatchObject({
+    ...{ url: `${ENDPOINT}/v1/traces`, headers: {}, timeoutMs: 10_000, isCompressed: false, hasContent: false },
+    sampling: { ratio: 1, followsParent: true },
+    resource: { 'service.name': 'sluice', 'process.pid': process.pid },
+  })
+  const set = tracesOf({
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'https://traces.example/custom?x=1',
+    OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Basic%20YWI6Yw==, x-team = blue',
+    OTEL_RESOURCE_ATTRIBUTES: 'service.name=other,deployment.environment.name=prod%2Ceu',
+    OTEL_SERVICE_NAME: 'own',
+    OTEL_TRACES_SAMPLER: 'traceidratio',
+    OTEL_TRACES_SAMPLER_ARG: '0.25',
+  })
+  expect(set).toMatchObject({
+    url: 'https://traces.example/custom?x=1',
+    headers: { authorization: 'Basic YWI6Yw==', 'x-team': 'blue' },
+    sampling: { ratio: 0.25, followsParent: false },
+    resource: { 'service.name': 'own', 'deployment.environment.name': 'prod,eu' },
+  })
+})
+
+it.each([
+  ['OTEL_EXPORTER_OTLP_PROTOCOL', 'grpc', 'http/protobuf'],
+  ['OTEL_EXPORTER_OTLP_HEADERS', 'no pairs', 'key=value'],
+  ['OTEL_EXPORTER_OTLP_HEADERS', 'a=%zz', 'percent'],
+  ['OTEL_TRACES_SAMPLER_ARG', '2', '1'],
+  ['OTEL_TRACES_SAMPLER', 'sometimes', 'always_on'],
+])('a process with %s=%s does not start and states what is expected', (name, value, expected) => {
+  const problems = (() => {
+    try {
+      tracesOf({ [name]: value })
+    } catch (error) {
+      return (error as ConfigError).problems
+    }
+  })()
+  expect(problems?.join()).toContain(name)
+  expect(problems?.join()).toContain(expected)
+})
