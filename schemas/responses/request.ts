@@ -242,7 +242,9 @@ const promptFields = {
     .describe('auto: drop the oldest items of an input that is too long. Default: disabled'),
 }
 
-/** Body of `POST /v1/responses`. The decoder, not this schema, checks items, and rules that depend on the model or relate two fields. */
+/**
+ * Body of `POST /v1/responses`. Items, and rules that depend on the model or on two fields together, are checked by the decoder.
+ */
 export const ResponsesRequest = z.looseObject({
   ...promptFields,
   background: z.boolean().nullish().describe('Run as a durable job and return at once. Default: false'),

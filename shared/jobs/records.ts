@@ -156,7 +156,8 @@ const DEAD_LETTERS_MAX = 50
 
 /**
  * Minimum interval between fetches of `control`, in ms. In a fleet of 200 processes, one fetch per heartbeat would cost each process 5 % of a core
- * (docs/operate/scale.md). A cancel is delayed by at most this time, multiplied by the heartbeat interval of a large fleet (`peers.ts`).
+ * (docs/operate/scale.md). The interval grows with the fleet, by the same factor as the heartbeat interval (`peers.ts`). A cancel is delayed by at
+ * most one interval.
  */
 const CONTROL_FETCH_GAP_MS = 50
 const MINUTE_MS = 60_000

@@ -126,7 +126,7 @@ export class BatchedLines implements LineSink {
 }
 
 /**
- * Formats one JSON log line, such as `14:39:43 service ready role=ingress`.
+ * Converts one JSON log line to readable text, such as `14:39:43 service ready role=ingress`.
  *
  * The text of an error contains its message and, from level `error` on, its stack. Control characters are removed, so that logged
  * text cannot send commands to the terminal.

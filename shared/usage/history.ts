@@ -102,12 +102,12 @@ export class HistoryRecorder {
       this.#take()
       if (this.#waiting.length > 0) await store.add(this.#waiting)
       this.#waiting = []
-      if (this.#isFailing) log.info({}, 'history of figures is written again')
+      if (this.#isFailing) log.info({}, 'history of metrics is stored again')
       this.#isFailing = false
     } catch (error) {
       this.#take()
       // Logged once, because an outage may last for hours.
-      if (!this.#isFailing) log.warn({ err: error }, 'history of figures could not be written; retrying')
+      if (!this.#isFailing) log.warn({ err: error }, 'history of metrics could not be stored; retrying')
       this.#isFailing = true
     }
   }

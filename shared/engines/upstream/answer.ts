@@ -97,8 +97,8 @@ export async function* answerEvents(
 }
 
 /**
- * Waits for bytes like {@link Exchange.waitForChange}. After the first output, the read also waits for its event-loop tick, in which time the answer
- * may fail.
+ * Waits for bytes like {@link Exchange.waitForChange}. After the first output, reads are throttled: the read then also waits for a later event-loop
+ * tick. The answer may fail during that wait, so its state is read again.
  */
 function changeInTurn(exchange: Exchange, hasOutput: boolean): Promise<unknown> {
   const change = exchange.waitForChange()
@@ -116,7 +116,8 @@ function inPieces(events: readonly GenerateEvent[]): readonly GenerateEvent[] {
 }
 
 /**
- * Rejects an event that is too large for a broker record. Ids, names and signatures cannot be split.
+ * Rejects an event that is too large for a broker record even without its text. Text is split over several records, but ids, names and signatures
+ * cannot be split.
  *
  * @returns Size of the event
  * @throws ServiceError `upstream_error` if such a field is too large

@@ -40,7 +40,7 @@ export interface Lane {
 
 interface PollerOptions {
   readonly slots: number
-  /** Number of slots beyond `slots` for models that hold no slot ({@link ModelBulkheads.extra}). Default: none. */
+  /** Returns how many jobs may run beyond `slots`, given the number of free slots ({@link ModelBulkheads.extra}). Default: none. */
   readonly extra?: (free: number) => number
   /** Whether another worker could start queued jobs. Default: no worker could. */
   readonly hasFreePeer?: () => boolean
@@ -117,8 +117,8 @@ export class Poller {
   }
 
   /**
-   * Whether a call that was taken from the queue may stay on this worker. While jobs run in extra slots, such a call waits on this worker without a
-   * slot.
+   * Whether a call that was taken from the queue may stay on this worker instead of being requeued. While extra slots are in use, the call waits here
+   * until a slot is free.
    */
   canKeep(lane: Lane): boolean {
     return this.slotsFor(lane) > 0 || (!this.#isDrained && this.running > this.#options.slots)

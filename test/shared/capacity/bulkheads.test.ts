@@ -55,7 +55,7 @@ test('a worker replaces slots borrowed by a model by extra slots for other model
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 1, 1])
 })
 
-test('a model with at most an equal share of the slots has not borrowed any slots', () => {
+test('a model borrows slots only beyond its equal share, which is slots divided by models', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
