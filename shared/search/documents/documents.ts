@@ -4,6 +4,9 @@
  *
  * Projects are served round robin, and no project gets all threads. Otherwise 200 documents that each take the whole {@link DOCUMENT_TIMEOUT_MS}
  * would delay the documents of other projects.
+ *
+ * Each document causes further work on the event loop, such as ranking its passages, which the priority of the threads does not limit. While several
+ * projects read, a thread therefore pauses after each document of a project that has used more reading time (see {@link ReadingTimes}).
  */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
@@ -11,6 +14,7 @@ import { Semaphore } from '#shared/capacity/semaphore.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ReadDocument } from '#shared/search/text/builder.ts'
 import type { DocumentInput, RobotsQuestion, ThreadReply, ThreadTask } from './message.ts'
+import { ReadingTimes } from './reading-times.ts'
 
 const DOCUMENT_TIMEOUT_MS = 10_000
 const THREADS_MAX = 4
@@ -23,6 +27,8 @@ const MEASURE_INTERVAL_MS = 50
 /** Maximum waiting documents per project. 12 research runs that each read up to five documents at once need 60. */
 const QUEUED_PER_PROJECT_MAX = 64
 const IDLE_TIMEOUT_MS = 30_000
+/** Pause in ms after a document of a project that is ahead, per thread that the project may use. The further work per document takes about as long. */
+const PAUSE_MS = 10
 
 export interface DocumentReaderOptions {
   /** Maximum time in ms per document. A thread that takes longer is replaced. Default: 10 s. */
@@ -37,6 +43,8 @@ export class DocumentReader {
   readonly #threadsMax: number
   readonly #bufferBytesMax: number
   readonly #permits: Semaphore
+  readonly #permitsPerProject: number
+  readonly #times = new ReadingTimes()
   readonly #threads: DocumentThread[] = []
   readonly #idle: DocumentThread[] = []
 
@@ -45,9 +53,10 @@ export class DocumentReader {
     this.#threadsMax = Math.min(threads, Math.max(2, availableParallelism()))
     this.#documentMs = documentMs
     this.#bufferBytesMax = bufferBytesMax
+    this.#permitsPerProject = Math.max(1, this.#threadsMax - 1)
     this.#permits = new Semaphore({
       permits: this.#threadsMax,
-      permitsPerKey: Math.max(1, this.#threadsMax - 1),
+      permitsPerKey: this.#permitsPerProject,
       waitingPerKeyMax: QUEUED_PER_PROJECT_MAX,
       refusal: queueFull,
     })
@@ -85,19 +94,35 @@ export class DocumentReader {
 
   async #runTask(task: ThreadTask, timeoutMs: number, project: string, signal: AbortSignal): Promise<ThreadReply> {
     await this.#permits.take(signal, 1, project)
-    const thread = this.#takeThread()
+    const thread = this.#takeThread(project)
     this.#startSpare()
+    const startedAtMs = performance.now()
     try {
       return await thread.do(task, timeoutMs, signal)
     } finally {
       this.#idle.push(thread)
-      this.#permits.release(1, project)
+      const nowMs = performance.now()
+      this.#times.add(project, nowMs - startedAtMs, nowMs)
+      this.#release(project)
     }
   }
 
-  #takeThread(): DocumentThread {
-    const started = this.#idle.findLastIndex((thread) => thread.isStarted)
-    const [thread = this.#newThread()] = this.#idle.splice(started, 1)
+  /** Returns the permit of a project, after a pause if the project is ahead. Each of its permits pauses, so the pause grows with their number. */
+  #release(project: string): void {
+    const release = () => this.#permits.release(1, project)
+    if (!this.#times.isAhead(project)) return release()
+    setTimeout(release, PAUSE_MS * this.#permitsPerProject)
+  }
+
+  /**
+   * Prefers the thread that the project used last, then the started thread that is idle longest. A project whose documents end threads therefore does
+   * not take the started threads of others.
+   */
+  #takeThread(project: string): DocumentThread {
+    const own = this.#idle.findLastIndex((thread) => thread.project === project)
+    const at = own >= 0 ? own : this.#idle.findIndex((thread) => thread.isStarted)
+    const [thread = this.#newThread()] = this.#idle.splice(at, 1)
+    thread.project = project
     return thread
   }
 
@@ -122,6 +147,8 @@ function queueFull(): ServiceError {
 
 /** Owns one thread at a time. A thread that takes too long or exits is replaced for the next document. */
 class DocumentThread {
+  /** Project of the last document. */
+  project: string | undefined
   readonly #bufferBytesMax: number
   #worker: Worker | undefined
   #idle: NodeJS.Timeout | undefined

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { getPriority } from 'node:os'
 import { crc32, deflateSync } from 'node:zlib'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, test, vi } from 'vitest'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
 import type { DocumentType } from '#shared/search/documents/message.ts'
 import { DEPTH_MAX, ELEMENTS_MAX, reducePage } from '#shared/search/documents/reduce.ts'
@@ -147,6 +147,40 @@ describe('the document queues of projects', () => {
     const ends = await Promise.allSettled(hostile)
     await busy.close()
     expect(ends.every((end) => end.status === 'rejected' && end.reason.message === 'disconnected')).toBe(true)
+  })
+
+  test('pause after documents only while another project is active', async () => {
+    const busy = new DocumentReader({ threads: 2 })
+    const timers = vi.spyOn(globalThis, 'setTimeout')
+    const pauses = () => timers.mock.calls.filter(([, ms]) => ms === 10).length
+    await readIn(busy, 'many', SLOW)
+    await readIn(busy, 'many', Buffer.from('a'))
+    expect(pauses(), 'pauses of a project alone').toBe(0)
+    for (let nth = 0; nth < 50 && pauses() === 0; nth++) {
+      await readIn(busy, 'few', Buffer.from('a'))
+      await readIn(busy, 'many', SLOW)
+    }
+    expect(pauses(), 'pauses of two projects').toBe(1)
+    expect((await readIn(busy, 'many', Buffer.from('a'))).text).toBe('a')
+    timers.mockRestore()
+    await busy.close()
+  })
+
+  test('leave a project its started thread when documents of another project end threads', async () => {
+    const small = new DocumentReader({ threads: 2, bufferBytesMax: 32 * 1024 * 1024 })
+    let started = 0
+    const count = () => void started++
+    process.on('worker', count)
+    await readIn(small, 'few', Buffer.from('a'))
+    const bomb = pdfWith(' '.repeat(128 * 1024 * 1024), true)
+    await expect(read('pdf', bomb, small, 'hostile')).rejects.toMatchObject({ code: 'unsupported_media_type' })
+    await readIn(small, 'hostile', Buffer.from('a'))
+    const before = started
+    await readIn(small, 'few', Buffer.from('a'))
+    process.off('worker', count)
+    await small.close()
+    expect(before, 'threads started').toBe(3)
+    expect(started, 'threads started after the last document').toBe(3)
   })
 
   test('hold at most 64 documents per project, and refuse more with overloaded', async () => {
