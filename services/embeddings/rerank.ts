@@ -1,6 +1,6 @@
 import type { EmbedEvent, EmbedRequest } from '#schemas/kinds/embeddings.ts'
 import type { RerankEvent, RerankRequest } from '#schemas/kinds/rerank.ts'
-import { estimateTokens } from '#shared/engines/batching/tokens.ts'
+import { estimateTokens } from '#shared/engines/batching/limits.ts'
 import type { RankedDocument, RerankEngine } from '#shared/engines/engine.ts'
 import { EngineRegistry, tracedCall, unlisted } from '#shared/engines/engine-registry.ts'
 import { gather, incomplete } from '#shared/kinds/embed/embed.ts'
