@@ -53,10 +53,9 @@ a terminal and JSON lines otherwise.
 
 Options:
   --follow             keep running and print calls as they end; short: -f
-  --status STATUS      a status such as 429, a class such as 5xx, or failed for 400 and above (without
-                       cancelled calls)
-                       waiting, running or active: synchronous calls that have not ended, the
-                       oldest first
+  --status STATUS      a status such as 429, a class such as 5xx, or failed for 400 and above
+                       (without cancelled calls). Or waiting, running or active: calls that have
+                       not ended, the oldest first
   --model MODEL        only this model
   --endpoint PATH      only this endpoint, such as /v1/chat/completions
   --server SERVER      only this upstream server of the model, such as 0

@@ -129,7 +129,7 @@ describe('sluice completion', () => {
   it('rejects an unsupported shell with exit code 2 and the supported shells', async () => {
     const { code, err } = await sluice(['completion', 'tcsh'])
     expect(code).toBe(2)
-    expect(err).toContain("SHELL must be bash, zsh, fish; got 'tcsh'.")
+    expect(err).toContain("SHELL must be bash, zsh or fish; got 'tcsh'.")
   })
 })
 
