@@ -7,7 +7,7 @@ import { expect, it } from 'vitest'
 const ROOT = join(import.meta.dirname, '..')
 const LINES_MAX = 500
 const FOLDER_FILES_MAX = 16
-const PRODUCT_FILES_MAX = 600
+const PRODUCT_FILES_MAX = 650
 const IMPORT = /(?:import|export)\s[^'";]*?from\s+'([^']+)'/g
 
 const files = execFileSync('git', ['ls-files', 'services', 'shared', 'schemas'], { cwd: ROOT, encoding: 'utf8' })

@@ -93,7 +93,7 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await page.context().close()
   })
 
-  it('shows the history of figures with values on hover, and keeps the range in the URL', async () => {
+  it('shows the history of metrics with values on hover, and keeps the range in the URL', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
     await page.getByRole('slider', { name: 'Time to first token over time' }).waitFor()
     await page.getByRole('button', { name: '24 h' }).click()
