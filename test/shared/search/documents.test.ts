@@ -1,5 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { getPriority } from 'node:os'
+import type { Worker } from 'node:worker_threads'
 import { crc32, deflateSync } from 'node:zlib'
 import { afterAll, describe, expect, test, vi } from 'vitest'
 import { DocumentReader } from '#shared/search/documents/documents.ts'
@@ -166,21 +167,24 @@ describe('the document queues of projects', () => {
     await busy.close()
   })
 
-  test('leave a project its started thread when documents of another project end threads', async () => {
+  test('leave a project its thread when a document of another project ends a thread', async () => {
     const small = new DocumentReader({ threads: 2, bufferBytesMax: 32 * 1024 * 1024 })
-    let started = 0
-    const count = () => void started++
-    process.on('worker', count)
+    const threads: Worker[] = []
+    const replies: Worker[] = []
+    const onWorker = (worker: Worker) => {
+      threads.push(worker)
+      worker.on('message', () => replies.push(worker))
+    }
+    process.on('worker', onWorker)
     await readIn(small, 'few', Buffer.from('a'))
     const bomb = pdfWith(' '.repeat(128 * 1024 * 1024), true)
     await expect(read('pdf', bomb, small, 'hostile')).rejects.toMatchObject({ code: 'unsupported_media_type' })
-    await readIn(small, 'hostile', Buffer.from('a'))
-    const before = started
     await readIn(small, 'few', Buffer.from('a'))
-    process.off('worker', count)
+    process.off('worker', onWorker)
     await small.close()
-    expect(before, 'threads started').toBe(3)
-    expect(started, 'threads started after the last document').toBe(3)
+    const [first, last] = replies.map((worker) => threads.indexOf(worker))
+    expect(last, 'thread of the last document').toBe(first)
+    expect(replies, 'replies').toHaveLength(2)
   })
 
   test('hold at most 64 documents per project, and refuse more with overloaded', async () => {
