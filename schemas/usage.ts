@@ -84,6 +84,13 @@ export const UsageReport = z.object({
   budgets: z
     .array(BudgetState)
     .describe('Budgets of the calling project and key. With the admin scope, at most 500 of all projects and keys'),
+  alerts_to: z
+    .string()
+    .nullable()
+    .default(null)
+    .describe(
+      'Host that receives alerts at 80 % and 100 % of a budget (BUDGET_WEBHOOK_URL); only with the admin scope',
+    ),
 })
 export type UsageReport = z.infer<typeof UsageReport>
 

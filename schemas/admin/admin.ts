@@ -45,7 +45,7 @@ export type BulkJobs = z.infer<typeof BulkJobs>
 export const ListDeliveries = z.object({
   project: Text.optional().describe('Project id'),
   status: z
-    .enum(['pending', 'failed', 'delivered'])
+    .enum(['pending', 'failed', 'delivered', 'all'])
     .optional()
     .describe('failed: all attempts failed. Default: pending and failed'),
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum items per page'),

@@ -208,7 +208,7 @@ export interface OperatorDeliveries {
   readonly after?: string | undefined
   readonly tenant?: string | undefined
   /** State of the messages. `failed` means that all tries failed. Default: failed and pending. */
-  readonly state?: WebhookDelivery['state'] | undefined
+  readonly state?: WebhookDelivery['state'] | 'all' | undefined
 }
 
 export interface PauseTarget {

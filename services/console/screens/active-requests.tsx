@@ -89,7 +89,7 @@ function Row({ request, onCancel }: RowProps) {
       </Cell>
       <Cell column="Reason">{reason ?? <span class="dim">–</span>}</Cell>
       <Cell>
-        <Confirm verb="Cancel" what={id} action={cancel} isDestructive>
+        <Confirm verb="Stop" what={id} action={cancel} isDestructive>
           <p>The work stops, and its caller receives the error job_cancelled.</p>
         </Confirm>
       </Cell>

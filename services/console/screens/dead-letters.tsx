@@ -168,6 +168,7 @@ function Redrive({ list }: { readonly list: DeadLetterList }) {
       <button
         type="button"
         class="primary"
+        disabled={list.letters.value.length === 0}
         onClick={() => {
           isOpen.value = true
         }}

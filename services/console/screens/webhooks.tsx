@@ -16,11 +16,14 @@ import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Event', 'Job', 'Host', 'Attempts', 'Last response', 'Next attempt', 'Created', '']
 const STATES = [
-  { id: '', name: 'Undelivered', none: 'Events that a receiver has not accepted yet appear here.' },
+  { id: '', name: 'All', none: 'Events of jobs with a webhook and budget alerts appear here.' },
+  { id: 'undelivered', name: 'Undelivered', none: 'Events that a receiver has not accepted yet appear here.' },
   { id: 'pending', name: 'Pending', none: 'Events that are waiting for their next attempt appear here.' },
   { id: 'failed', name: 'Failed', none: 'Events whose retries are exhausted appear here.' },
   { id: 'delivered', name: 'Delivered', none: 'Delivered events appear here until their job expires.' },
 ] as const
+/** Query of the API for a filter of the screen. Without a status, the API lists undelivered messages. */
+const API_STATUSES: Readonly<Record<string, string>> = { '': 'all', undelivered: '' }
 const STATUSES: Readonly<Record<string, readonly [text: string, status: string]>> = {
   pending: ['pending', 'queued'],
   failed: ['failed', 'failed'],
@@ -39,7 +42,10 @@ export function Webhooks() {
 
 function Deliveries() {
   const status = queryParam('status')
-  const list = useMemo(() => new Pages<Delivery>('/v1/admin/deliveries', { status }), [status])
+  const list = useMemo(
+    () => new Pages<Delivery>('/v1/admin/deliveries', { status: API_STATUSES[status] ?? status }),
+    [status],
+  )
   usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
   const { isLoaded, problem } = list
   return (
@@ -49,8 +55,8 @@ function Deliveries() {
         {isLoaded.value && <p class="dim">{countOf(list)}</p>}
       </div>
       <p class="dim">
-        Job events, sent to the webhook URL of each job. Deliveries are retried for about 17 hours; failed ones can be
-        resent.
+        Events of jobs, sent to the webhook URL of each job, and budget alerts. Deliveries are retried within 18 hours;
+        failed ones can be resent.
       </p>
       <div class="filters">
         <fieldset class="chips">

@@ -55,12 +55,17 @@ export async function readUsage(context: IngressContext, call: Call): Promise<vo
     has_more: sums.length > GROUPS_MAX,
     total: shownAs(totalOf(shown)),
     budgets: await budgetsFor(context, call, project),
+    alerts_to: hasScope(call.key, 'admin') ? hostOf(context.config.budgetWebhookUrl) : null,
   }
   const format = asked.format ?? (isCsvAccepted(call) ? 'csv' : 'json')
   if (format === 'json') return await call.reply.whole(report)
   call.reply.setHeader('content-type', 'text/csv; charset=utf-8')
   call.reply.setHeader('content-disposition', `attachment; filename="usage-by-${group_by}-${from}-${to}.csv"`)
   await call.reply.whole(csvOf(report))
+}
+
+function hostOf(url: string | undefined): string | null {
+  return url === undefined ? null : new URL(url).host
 }
 
 function isCsvAccepted({ headers }: Call): boolean {

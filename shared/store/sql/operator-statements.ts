@@ -96,7 +96,8 @@ export function deliveriesToScan(
   { after, state }: OperatorDeliveries,
   look: number,
 ): { statement: Statement; params: Params } {
-  const states = state === undefined ? (['failed', 'pending'] as const) : [state]
+  const undelivered = ['failed', 'pending'] as const
+  const states = state === undefined ? undelivered : state === 'all' ? [...undelivered, 'delivered'] : [state]
   const beyond = after === undefined ? '' : `AND id || '' < :after`
   const pages = states.map(
     (one) => `SELECT * FROM (SELECT ${DELIVERY_COLUMNS} FROM deliveries

@@ -40,6 +40,18 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await empty.context().close()
     const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
     await page.getByRole('link', { name: 'Requests', exact: true }).click()
+    const running = admin.as('alice').post(CHAT, {
+      ...{ model: 'echo-1', messages: [{ role: 'user', content: '!echo first_ms=60000\nx' }] },
+    })
+    await page.getByRole('button', { name: 'Running and waiting' }).click()
+    const active = page.getByRole('row').filter({ hasText: 'chat/completions' })
+    await active.getByText('running', { exact: true }).waitFor()
+    await look(page, 'requests-active')
+    await active.getByRole('button', { name: /^Stop/ }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Stop', exact: true }).click()
+    expect((await running).status).toBe(409)
+    await page.getByText('No call waits or runs').waitFor()
+    await page.getByRole('button', { name: 'All', exact: true }).click()
     const done = await call('alice', 'Hello.')
     await call('bob', 'Hello.', `organisation/${'a-long-name-'.repeat(9)}`)
     const failed = await call('bob', '!echo fail=upstream_refused', 'echo-2')

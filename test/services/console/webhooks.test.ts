@@ -45,6 +45,7 @@ describe.skipIf(!CHROMIUM)('the Webhooks screen of the console', { timeout: 6 * 
     const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
     await page.getByRole('link', { name: 'Webhooks', exact: true }).click()
     await page.getByText('No deliveries').waitFor()
+    await page.getByRole('button', { name: 'Undelivered', exact: true }).click()
     const id = await admin.submit('alice', 'Hello.', { webhook: { url } })
     const row = page.getByRole('row').filter({ hasText: id })
     await row.getByText(/^(1 attempt|Last \d+ attempts)$/).click()

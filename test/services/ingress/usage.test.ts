@@ -18,7 +18,8 @@ const say = (content: string) => ({ model: 'echo-1', max_tokens: 100, messages: 
 const as = (secret: string, more: object = {}) => ({ headers: { authorization: `Bearer ${secret}`, ...more } })
 
 async function startPriced(...keys: { secret: string; [field: string]: unknown }[]): Promise<Stack> {
-  const stack = await startStack({ models: [PRICED] })
+  const settings = { BUDGET_WEBHOOK_URL: 'https://alerts.invalid/hook' }
+  const stack = await startStack({ models: [PRICED], settings })
   const stored = keys.map(({ secret, ...more }) => {
     const hash = createHash('sha256').update(secret).digest('hex')
     return { id: `key_${secret}`, hash, hint: 'sk-...', created_at: 1_790_000_000, ...more }
@@ -132,6 +133,8 @@ describe('the usage report of operators', () => {
     ])
     expect(costly.budgets[0]?.remaining_usd).toBeCloseTo(4 - 1.015, 9)
     expect((await usageOf(stack, 'sk-admin', '?project=key_sk-other')).budgets).toEqual([])
+    expect(costly.alerts_to).toBe('alerts.invalid')
+    expect((await usageOf(stack, 'sk-other')).alerts_to).toBeNull()
     expect((await usageOf(stack, 'sk-admin', '?endpoint=/v1/completions')).total.calls).toBe(1)
     // Another project sees neither these calls nor these budgets, with any filter.
     const other = await usageOf(stack, 'sk-other', '?group_by=key&model=echo-1&key=key_sk-user')

@@ -101,7 +101,7 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
     const webhook = { url: 'https://example.com/a-secret', events: ['job.failed'] }
     const [given, pending] = [await create(1, { webhook }), await create(2, { webhook, tenant: 'key_b' })]
     for (const id of [given, pending]) await fail(id)
-    const listed = async (state?: 'pending' | 'failed' | 'delivered', tenant?: string) =>
+    const listed = async (state?: 'pending' | 'failed' | 'delivered' | 'all', tenant?: string) =>
       (await store.operator.listDeliveries({ limit: 10, state, tenant })).deliveries
     const taken = (await store.takeDeliveries(10, 30_000)).find(({ job_id }) => job_id === given)
     if (!taken) throw new Error('nothing to deliver')
@@ -123,6 +123,7 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
     expect(await listed('delivered')).toMatchObject([{ id: taken.id, status: 200, error: null }])
     expect(await listed('delivered', 'key_b')).toEqual([])
     expect((await listed()).map(({ job_id }) => job_id)).toEqual([pending])
+    expect((await listed('all')).map(({ job_id }) => job_id)).toEqual([pending, given])
     expect(await store.operator.retryDelivery(taken.id)).toBeUndefined()
     expect(await store.operator.retryDelivery('evt_unknown')).toBeUndefined()
   })

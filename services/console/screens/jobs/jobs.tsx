@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { type AnyJob, ApiFailure, fetchJson, isOperator } from '#services/console/api/client.ts'
-import { ageText, dateTimeText, durationText } from '#services/console/api/clock.ts'
+import { ageText, dateTimeText, durationText, serviceNow } from '#services/console/api/clock.ts'
 import { ErrorText, Status, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { type Filter, isEnded, JobList, jobEndpoints, loadJobEndpoints, progressText } from './list.ts'
@@ -220,8 +220,11 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
 function durationOf({ status, queue, started_at, created_at, attempt, ...job }: AnyJob): string {
   const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
   if (ended !== null) return durationText(ended - (started_at ?? created_at))
-  if (status === 'queued')
-    return queue.position === null ? 'waiting' : `#${(queue.position + 1).toLocaleString()} in queue`
+  if (status === 'queued') {
+    const place = queue.position === null ? 'waiting' : `#${(queue.position + 1).toLocaleString()} in queue`
+    const waited = serviceNow() - created_at
+    return waited < 1 ? place : `${place}, ${durationText(waited)}`
+  }
   return attempt > 1 && !job.child_counts ? `attempt ${attempt}` : 'running'
 }
 

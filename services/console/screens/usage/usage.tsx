@@ -290,7 +290,7 @@ function GroupRow({ row, by, total }: { readonly row: Row; readonly by: Group; r
   )
 }
 
-function Budgets({ report: { budgets, total } }: { readonly report: Report }) {
+function Budgets({ report: { budgets, total, alerts_to } }: { readonly report: Report }) {
   if (budgets.length === 0) return null
   return (
     <>
@@ -298,6 +298,18 @@ function Budgets({ report: { budgets, total } }: { readonly report: Report }) {
       {total.calls > 0 && total.cost_usd === 0 && (
         <p class="note warn">
           No call in this range had a cost. Without a <code>price</code> in models.yaml, budgets have no effect.
+        </p>
+      )}
+      {isOperator.value && (
+        <p class="dim">
+          {alerts_to === null ? (
+            <>
+              No alerts are sent. With the setting <code>BUDGET_WEBHOOK_URL</code>, a URL receives alerts at 80 % and
+              100 % of each budget.
+            </>
+          ) : (
+            `Alerts at 80 % and 100 % of each budget are sent to ${alerts_to} (BUDGET_WEBHOOK_URL).`
+          )}
         </p>
       )}
       <Table label="Budgets" columns={['Budget of', 'Spent', 'Left', 'Budget', 'Resets']}>
