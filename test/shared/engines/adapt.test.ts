@@ -24,3 +24,22 @@ test('the request adapter keeps the name of a native tool in earlier calls, and 
   const names = turns[0]?.parts.map((part) => 'name' in part && part.name)
   expect(names).toEqual(['apply.patch', expect.stringMatching(/^plain_function_[0-9a-f]{8}$/)])
 })
+
+test.each([
+  ['all', { service_tier: 'flex', new_field: 1 }],
+  ['known', { service_tier: 'flex' }],
+  [['mcp_servers'], { service_tier: 'flex', mcp_servers: [] }],
+  [['all', 'mcp_servers'], { service_tier: 'flex', new_field: 1, mcp_servers: [] }],
+])('a model with pass %j sends exactly these unknown fields: %j', (pass, sent) => {
+  const model = ModelConfig.parse({ id: 'm1', pass, engine: { type: 'openai', base_url: 'http://127.0.0.1:1/v1' } })
+  const control = {
+    kv_transfer_params: {},
+    logits_processors: [],
+    chat_template: 'x',
+    api_base: 'http://169.254.169.254',
+  }
+  const extra = { service_tier: 'flex', new_field: 1, mcp_servers: [], ...control }
+  const turns = [{ role: 'user', parts: [{ type: 'text', text: 'a' }] }]
+  const request = GenerateRequest.parse({ dialect: 'openai', model: 'm1', stream: false, turns, extra })
+  expect(adaptRequest(request, model).request.extra).toEqual(sent)
+})
