@@ -5,11 +5,11 @@
  * 2. A scheduler publishes the queued durable jobs of the store.
  * 3. A worker publishes the attempts in progress by model, and how long recent attempts took.
  *
- * Every process can therefore show the work of the fleet and compute the number of workers that a pool needs, without a query of another
- * process. The numbers are up to two seconds old.
+ * Every process can therefore show the work of the fleet and compute the number of workers that a pool needs. No process queries another
+ * one. The numbers are up to two seconds old.
  *
- * The wanted number of workers, for an autoscaler (docs/operate/scale.md, Autoscaling): the running jobs of the pool, plus the slots that finish all
- * waiting jobs within {@link DRAIN_SECONDS}, divided by the slots of one worker. The measured duration of a job gives the rate of one slot:
+ * An autoscaler reads the wanted number of workers (docs/operate/scale.md, Autoscaling). The number is the sum of running jobs and needed slots,
+ * divided by the slots of one worker. Needed are the slots that finish all waiting jobs within {@link DRAIN_SECONDS}. The measured duration of a job gives the rate of one slot:
  * `slots = running + waiting × seconds / DRAIN_SECONDS`.
  *
  * Example: 8 slots per worker, 8 jobs run, 120 wait, and a job takes 4 s. The result is (8 + 120 × 4 / 60) / 8 = 2 workers.

@@ -28,8 +28,8 @@ export const doctor: Command = {
 
 Checks the dependencies of the service with the settings of this directory and environment, without changing anything: Node,
 settings, data directory, models and weights, sandboxes and their guarantees, Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the
-service and the API key. Doctor also reports failing models, refused calls and nearly spent budgets: those of the key's project, or with an
-admin key those of the fleet, with pools without workers, pauses and dead letters.
+service and the API key. Doctor also reports failing models, refused calls and nearly spent budgets of the key's project. With an admin
+key, doctor reports those of the fleet, and also pools without workers, pauses and dead letters.
 
 Each line is OK, SKIP (missing but not needed), WARN or FAIL, with a remedy for each problem. The exit code is 1 if any check is
 FAIL.

@@ -563,7 +563,7 @@ describe('sluice doctor', () => {
     // Dependencies that are off or not needed in a single process are skipped.
     const unneeded = ['postgres', 'kafka', 'sandbox']
     expect(ran.lines.map(({ check, status }) => `${check} ${status}`)).toEqual(
-      ['node', 'settings', 'data', 'models', 'postgres', 'kafka', 'sandbox', 'service', 'key', 'fleet'].map(
+      ['node', 'settings', 'data', 'models', 'postgres', 'kafka', 'sandbox', 'service', 'key', 'fleet', 'calls'].map(
         (check) => `${check} ${[...unneeded, 'fleet'].includes(check) ? 'skip' : 'ok'}`,
       ),
     )
