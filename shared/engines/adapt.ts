@@ -10,8 +10,8 @@ import { isOpenAiServer } from './upstream/servers.ts'
  * Clients send new fields of an API before Sluice supports them. The default `pass: all` therefore sends every field except those below, which
  * address the engine or a gateway instead of the model.
  *
- * With such a field, a caller could overtake other tenants inside the engine, or detect by timing whether another tenant sent the same prompt. The
- * caller could also make the upstream fetch an internal address or run code in the engine.
+ * Otherwise a caller could overtake other tenants inside the engine, or detect by timing whether another tenant sent the same prompt. The caller
+ * could also make the upstream fetch an internal address or run code in the engine.
  */
 const ENGINE_FIELDS: ReadonlySet<string> = new Set([
   // Fields of vLLM and SGLang that control scheduling, isolate or transfer the prompt cache, or run code.
@@ -255,8 +255,8 @@ class ToolNames {
 class CallRestorer {
   readonly #names: ToolNames
   /**
-   * Arguments of custom-tool calls, buffered until the JSON is complete, because the free text can be extracted only from complete JSON. The key
-   * consists of choice and call.
+   * Arguments of custom-tool calls, by choice and call. The free text can be extracted only from complete JSON, so the arguments are buffered until
+   * then.
    */
   readonly #held = new Map<string, Extract<GenerateEvent, { type: 'tool_arguments' }>>()
 

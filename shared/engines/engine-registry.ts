@@ -5,10 +5,7 @@ import type { Log } from '#shared/log/log.ts'
 import { type CallTrace, type ModelCall, ModelSpan, tracing } from '#shared/telemetry/tracing.ts'
 import type { EngineOptions } from './engine.ts'
 
-/**
- * Upstream errors after which the call is tried with a fallback model, although a retry with the same model would fail
- * again.
- */
+/** Upstream errors that a retry with the same model cannot fix, but a fallback model may. */
 const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
 
 interface Models {
@@ -102,7 +99,7 @@ interface TracedCall {
  *
  * A call is never retried with the same model here, because only the owner of the job decides about retries.
  *
- * @param ask Begins one attempt with one model. The trace is that of this attempt.
+ * @param ask Begins one attempt with one model. `trace` belongs to this attempt.
  * @throws The error of the first model, because its Retry-After refers to the requested model. The signal's reason, if the signal aborts
  */
 export async function* withFallbacks<Said, Event>(
@@ -157,7 +154,7 @@ export function startModelSpan(call: Omit<ModelCall, 'parent'>, context: CallTra
   return tracing.tracer && ModelSpan.start({ ...call, parent: context.traceparent, onServer: context.onServer })
 }
 
-/** A model that is not in the catalogue, such as the word list, for traces. */
+/** Describes a model that is not in the catalogue, for traces. Example: the word list of moderation. */
 export function unlisted(id: string): ModelCall['model'] {
   return { id, engine: { type: 'sluice' } }
 }

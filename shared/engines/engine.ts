@@ -174,7 +174,7 @@ export interface AudioFile {
 
 export interface TranscribeOptions extends EngineOptions {
   readonly idempotencyKey: string
-  /** Whether to translate into English, which only some models can. Default: transcribe in the spoken language. */
+  /** Whether to translate into English, which only some models support. Default: transcribe in the spoken language. */
   readonly translates?: boolean
   /** Duration of the decoded audio, in seconds. Undefined if the audio was not decoded. */
   readonly duration?: number | undefined
@@ -189,8 +189,8 @@ export type CallOptions = Pick<TranscribeOptions, 'signal'>
 
 export interface ProbeOptions extends CallOptions {
   /**
-   * Maximum duration, in seconds. A file that declares a longer duration is rejected before decoding. If the declaration is too short, then decoding
-   * stops at this maximum.
+   * Maximum duration, in seconds. A file that declares a longer duration is rejected before decoding. If the audio is longer than declared, then
+   * decoding stops at this maximum.
    */
   readonly secondsMax: number
 }

@@ -119,8 +119,8 @@ export class ContentBlocks {
   }
 
   /**
-   * Makes the id of a tool call unique and rejects a call without a name, because the API would reject both in the next request. For an empty id, the
-   * encoder generates one.
+   * Returns the fields of a tool call. In the next request, the API would reject a repeated id or a call without a name. A repeated id is therefore
+   * cleared, so that the encoder generates one, and a call without a name is an error.
    */
   #call(fields: BlockFields): CallFields {
     const { id, name } = fields
@@ -260,8 +260,8 @@ class ToolBlock implements OpenBlock {
   }
 
   /**
-   * Emits the arguments of a tool call whose deltas contained none. A whole message, and a call without arguments, has the arguments in the block
-   * itself.
+   * Emits the arguments of a tool call that had no argument deltas. In this case the block itself contains the arguments, for example in an answer
+   * that is not streamed.
    */
   close(out: GenerateEvent[]): void {
     if (this.#hasArguments) return

@@ -192,7 +192,7 @@ export class AnthropicDecoder implements AnswerDecoder {
         out.push(nativeEvent('anthropic', 'answer', { stop_reason }))
       }
     }
-    // The fields of a whole message were already sent to the caller at its start.
+    // The fields of a whole message were already sent when its start was read.
     if (type !== 'message') this.#pass(end, 'answer', out)
   }
 

@@ -10,8 +10,8 @@ const MAX_TOKENS_DEFAULT = 4_096
 /**
  * Encodes the body of POST /v1/messages for an Anthropic upstream.
  *
- * Chat completions have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which guarantees nothing, and
- * penalties of 0 are dropped.
+ * Chat completions have parameters that this API lacks. Parameters that would change the answer are rejected. A `seed` is only a hint, and penalties
+ * of 0 have no effect, so both are dropped.
  *
  * @throws ServiceError for a parameter that the API lacks
  */
@@ -120,8 +120,8 @@ function toolChoice(request: GenerateRequest): object | undefined {
 }
 
 /**
- * Thinking options that the caller sent in this API's form are sent unchanged. Options from the internal form override them, because the ingress may
- * have clamped those.
+ * Encodes the thinking options. Options in this API's form are sent unchanged. The options of the internal form take precedence, because the ingress
+ * may have clamped them.
  */
 function thinking(request: GenerateRequest, extra: unknown): object | undefined {
   const own = thinkingOf(request)

@@ -14,10 +14,7 @@ export interface BatcherOptions extends BatchBounds {
   ) => Promise<Embedded>
 }
 
-/**
- * Minimum number of waiting jobs that may share a batch. If more jobs wait, then a batch takes inputs of at most half
- * of them.
- */
+/** Number of jobs that may always share a batch. With more than twice as many jobs, a batch takes inputs of at most half of them. */
 const BATCH_TEXTS_MIN = 8
 
 /** HTTP statuses with which an upstream may reject a whole batch because of one faulty text. */

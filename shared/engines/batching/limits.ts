@@ -29,8 +29,8 @@ const WORD_BYTES = 6
 const SAMPLE_CHARS = 4_096
 
 /**
- * Estimates the tokens of a text without a vocabulary. Inputs are divided among calls, and costs among inputs, in proportion to this estimate. The
- * result is at least 1.
+ * Estimates the tokens of a text without a vocabulary. The result is at least 1. The estimate bounds the size of a batch, and divides the cost of a
+ * call among its inputs.
  */
 export function estimateTokens(text: string): number {
   const sample = text.slice(0, SAMPLE_CHARS)

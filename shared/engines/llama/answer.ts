@@ -83,10 +83,7 @@ async function* writeText(call: SequenceCall, plan: Plan, choice: number): Async
 interface SampledText {
   readonly generated: readonly Token[]
   readonly hit?: string | undefined
-  /**
-   * True if the generated text became a tool call in the form of the model's template. `generated` then ends with the
-   * trigger if it is a control token, and before the trigger if it is a text.
-   */
+  /** True if the answer became a tool call at the trigger (tools.ts). `generated` then includes a trigger token, but not a trigger text. */
   readonly isCall?: boolean
 }
 
@@ -259,8 +256,8 @@ function budgetOf({ request, config, runtime }: LlamaCall, prompt: readonly Toke
 }
 
 /**
- * Makes the grammar of an answer or of a tool's arguments. Unsupported keywords are an error, except in tools that are not strict, because agents
- * send many such keywords.
+ * Makes the grammar of an answer or of a tool's arguments. An unsupported keyword is an error. In tools without `strict`, the keyword is ignored,
+ * because agents send many such keywords.
  */
 async function makeGrammar(
   { runtime, request, signal }: LlamaCall,

@@ -24,7 +24,7 @@ export interface LlamaEngineOptions {
   /** The Python interpreter that prepares weights. Default: python3 of the PATH. */
   readonly python?: string | undefined
   readonly onProgress?: OnProgress | undefined
-  /** Ends waits for the preparation, because the process stops. */
+  /** Aborted when the process stops, so that no call waits for the preparation any longer. */
   readonly stopping?: AbortSignal | undefined
 }
 
@@ -74,8 +74,8 @@ class LlamaEngine implements ChatEngine {
   }
 
   /**
-   * Counts the tokens of the prompt. If the model has no form for tool calls, then tools are described in the prompt text. The counted prompt is then
-   * that of a call of the first tool.
+   * Counts the tokens of the prompt. If the model has no form for tool calls, then the counted prompt describes the first tool, as in a call of this
+   * tool.
    */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
     const signal = AbortSignal.any([options.signal, this.#closing.signal])

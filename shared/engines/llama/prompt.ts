@@ -79,8 +79,8 @@ export async function writeFitting(
 }
 
 /**
- * Returns a lower bound of a conversation's tokens that is quick to compute. The bound is one per message, or the bytes divided by the size of the
- * longest token.
+ * Returns a lower bound of a conversation's tokens that is quick to compute. The bound is the number of messages, or the bytes divided by the size of
+ * the longest token if that is more.
  */
 export function leastTokensOf({ tokenBytesMax }: LlamaRuntime, { messages, prefill }: Conversation): number {
   const texts = [prefill, ...messages.map(({ content }) => content)]

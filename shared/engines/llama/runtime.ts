@@ -105,7 +105,7 @@ export async function openRuntime(
 /** One position stays free, because the library drops tokens of the prompt once the context is full. */
 const RESERVED_TOKENS = 1
 
-/** The error of a prompt that is too long. The message has the context length of the model, as the list of models has it. */
+/** Creates the error of a prompt that is too long. The message states the same context length as the list of models. */
 export function promptTooLong({ contextTokens }: LlamaRuntime, tokens: number | string): ServiceError {
   return contextExceeded(contextTokens + RESERVED_TOKENS, tokens)
 }

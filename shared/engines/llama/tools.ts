@@ -70,8 +70,8 @@ export function callPieces({ between }: ToolForms, before: readonly Piece[], nam
 }
 
 /**
- * The text or control token at which an answer becomes a tool call. Some texts, such as `<tool_call>`, count anywhere, and others only at the
- * beginning of an answer. `rest` has the further pieces of the call, and starts with the trigger if it is a text.
+ * The text or control token at which an answer becomes a tool call. A `text`, such as `<tool_call>`, counts anywhere in an answer, and a `start` only
+ * at the beginning. `rest` contains the pieces up to the name of the tool: after a trigger token, or from a trigger text on.
  */
 export type Trigger = { readonly rest: readonly Piece[] } & (
   | { readonly type: 'token'; readonly token: number }

@@ -16,7 +16,7 @@ const KNOWN_FIELDS: ReadonlySet<string> = new Set([
   ...['id', 'object', 'created', 'model', 'choices', 'message', 'usage', 'system_fingerprint', 'error', 'obfuscation'],
 ])
 const ANSWER_FIELDS_MAX = 64
-/** Maximum reported tokens per choice of an answer without text that is still valid. Some servers count the end marker as a token. */
+/** A valid answer without text may report up to this many output tokens per choice, because some servers count the end marker as a token. */
 const SILENT_TOKENS_MAX = 1
 
 /**
@@ -152,8 +152,8 @@ export class OpenAiDecoder implements AnswerDecoder {
   }
 
   /**
-   * Returns the choice with an index. Some servers count from one, or never restart at zero. An unexpected index therefore means the first choice
-   * without output, if there is one.
+   * Returns the choice with an index. Some servers do not count choices from zero. An unexpected index therefore means the first choice without
+   * output, if there is one.
    */
   #choice(index: unknown): ChoiceState | undefined {
     const known = this.#others.get(index)

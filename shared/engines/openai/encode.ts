@@ -6,7 +6,7 @@ import { customInput } from '#shared/engines/adapt.ts'
 import { isOpenAiServer } from '#shared/engines/upstream/servers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Reasoning effort for a budget of reasoning tokens. The first row whose maximum is not exceeded applies. */
+/** Reasoning effort for a budget of reasoning tokens. The first row whose maximum is at least the budget applies. */
 const EFFORTS: ReadonlyArray<readonly [budgetMax: number, effort: string]> = [
   [2_048, 'low'],
   [8_192, 'medium'],
@@ -267,7 +267,7 @@ function encodeContent(parts: readonly Part[], index: number, isSame: boolean): 
   return parts.map((part, at) => encodePart(part, `messages[${index}].content[${at}]`, isSame))
 }
 
-/** Encodes content of roles that permit only text. Separate parts are kept only if the request uses the same API. */
+/** Encodes content of roles that permit only text. If the caller used another API, then all texts are joined into one string. */
 function encodeText(parts: readonly Part[], separator: string, isSame: boolean): unknown {
   const shown = parts.filter((part) => part.type === 'text' || (part.type === 'native' && !isFields(part)))
   const texts = shown.filter((part) => part.type === 'text')

@@ -11,8 +11,8 @@ import { defined, effort, maxTokens } from './encode.ts'
  * The upstream stores nothing (`store: false`), because Sluice itself stores earlier responses. A reasoning model returns its reasoning encrypted, so
  * that a later request can send the reasoning back.
  *
- * Chat completions and the Messages API have parameters that this API lacks. Parameters that would change the answer are rejected. `seed`, which
- * guarantees nothing, and penalties of 0 are dropped.
+ * Chat completions and the Messages API have parameters that this API lacks. Parameters that would change the answer are rejected. A `seed` is only a
+ * hint, and penalties of 0 have no effect, so both are dropped.
  *
  * @throws ServiceError for a parameter that the API lacks
  */

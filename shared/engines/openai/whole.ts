@@ -17,8 +17,8 @@ import { openReader } from '#shared/engines/upstream/readers.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
 /**
- * Maximum bytes of an answer, because parsing blocks the event loop. Texts of the request that the answer repeats are not counted, and may be
- * {@link REPEATED_LONGER} times as long in JSON.
+ * Maximum bytes of an answer without repeated texts, because parsing blocks the event loop. An answer may repeat the texts of the request. Each byte
+ * of the request therefore adds {@link REPEATED_LONGER} bytes, because JSON escapes lengthen a text.
  */
 const RESULTS_BYTES_MAX = 2 * 1024 * 1024
 const REPEATED_LONGER = 6

@@ -3,8 +3,8 @@ import { cutAfter } from '#shared/engines/token-cuts.ts'
 import type { TokenEncoding, TokenizerReply, TokenizerTask } from './tokenizer.ts'
 
 /**
- * Maximum characters per tokenizer call. The cost of the tokenizer grows with the square of a run without spaces. A run of 60,000 letters takes
- * 8 s, and a run of this maximum takes 2 ms.
+ * Maximum characters per tokenizer call. The cost of the tokenizer grows with the square of the length of a run without spaces. A run of 60,000
+ * letters takes 8 s, and a run of this maximum takes 2 ms.
  */
 const SLICE_CHARS = 1_024
 /** By default, the tokenizer throws an error for text that looks like a special token (<|endoftext|>). With this option, such text is counted. */

@@ -28,7 +28,7 @@ import { hashOf } from '#shared/lib/id.ts'
 
 const LOAD_BOUND = 1.25
 const TOLERATED_DEVIATIONS = { min: 1, max: 3 }
-/** Calls in flight with one key, in all workers, from which the key counts as shared. */
+/** Minimum concurrent calls with one key, in all workers together, at which the key counts as shared. */
 const SHARED_KEY_CALLS = 2
 const SHARED_KEY_MS = 1_000
 const SHARED_KEYS_MAX = 1_000
@@ -49,8 +49,8 @@ interface Conversation {
 }
 
 /**
- * Model whose servers the key of a call selects: the model, or its first fallback, with several servers and `affinity: auto`. Undefined if the call
- * needs no key.
+ * Returns the model whose server the affinity key selects: the first of the model and its fallbacks with several servers and `affinity: auto`.
+ * Undefined if there is none, and the call then needs no key.
  *
  * @param find Returns the model with an id
  */
@@ -125,15 +125,15 @@ export function seedOf(url: string): number {
 }
 
 /**
- * Detects keys that callers share. A key stays shared for a second after its last concurrent calls, because a worker of many has moments without a
- * call of the key. Memory is bounded by the calls in flight and by {@link SHARED_KEYS_MAX}.
+ * Detects keys that callers share. A single worker may have moments without a call of a shared key. The key therefore stays shared for a second after
+ * its last concurrent calls. Memory is bounded by the calls in flight and by {@link SHARED_KEYS_MAX}.
  */
 export class KeysInFlight {
   readonly #calls = new Map<string, number>()
   /** Times until which keys count as shared, oldest first. */
   readonly #sharedUntilMs = new Map<string, number>()
 
-  /** @param workers Workers that share the servers. Each of them is assumed to have as many calls of the key */
+  /** @param workers Workers that share the servers. Each is assumed to have as many calls with the key as this worker */
   isShared(key: string, workers: number, nowMs = performance.now()): boolean {
     if ((this.#calls.get(key) ?? 0) * workers < SHARED_KEY_CALLS) return (this.#sharedUntilMs.get(key) ?? 0) > nowMs
     this.#sharedUntilMs.delete(key)

@@ -70,8 +70,8 @@ export async function* answerEvents(
         isRead = typeof read === 'boolean' ? read : await read
         noteEnd(exchange, isRead, isRead ? decoder.isDone : reader.isComplete)
       }
-      // Text is yielded before the end of the answer is decoded. Without any text, the end is decoded first, so that another model can still answer
-      // if it is an error.
+      // Text is yielded before the end of the answer is decoded. Without any text, the end is decoded first. If the end is an error, then another
+      // model can still answer.
       isOver = isRead && (written === '' || out.length === 0)
       if (isOver) await endThrottled(decoder, out)
       let size = 0
@@ -97,8 +97,8 @@ export async function* answerEvents(
 }
 
 /**
- * Waits for bytes like {@link Exchange.waitForChange}. After the first output, reads are throttled: the read then also waits for a later event-loop
- * tick. The answer may fail during that wait, so its state is read again.
+ * Waits for a change of the exchange. After the first output, the throttle may delay the read. The answer may fail during the delay, so the exchange
+ * is then checked again.
  */
 function changeInTurn(exchange: Exchange, hasOutput: boolean): Promise<unknown> {
   const change = exchange.waitForChange()

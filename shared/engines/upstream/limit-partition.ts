@@ -23,7 +23,10 @@ export interface PublishedLimit {
   readonly limit: number
 }
 
-/** Prompt tokens of a server since its model was opened in this worker, and those of them that the server read from its prefix cache. */
+/**
+ * Tokens of the prompts that a server received since its model was opened in this worker. `cached` counts the tokens that the server's prefix cache
+ * contained.
+ */
 export interface PromptTokens {
   readonly model: string
   readonly server: number
@@ -74,7 +77,7 @@ export class UpstreamFleet {
     return share
   }
 
-  /** Returns the limits to publish to other processes. A limit is published after its first decrease. */
+  /** Returns the limits to publish to other processes. A limit is published only after its first decrease. */
   limitsToPublish(models: Iterable<string>): PublishedLimit[] {
     return [...models].flatMap((model) => this.#partitions.get(model)?.limitsToPublish() ?? [])
   }
@@ -217,8 +220,8 @@ export function partsOf(limit: number, members: readonly Member[]): ReadonlyMap<
   let left = limit
   const bySlots = members.toSorted((a, b) => a.slots - b.slots || (a.boot < b.boot ? 1 : -1))
   for (const [index, { boot, slots }] of bySlots.entries()) {
-    // Workers are processed from few slots to many. With equal slots, workers that get nothing of the remainder come
-    // first.
+    // Workers with few slots come first. Permits beyond their slots are then divided among the other workers. With equal slots, low boot ids come
+    // last, because the last parts include the remainder.
     const part = Math.min(slots, Math.floor(left / (bySlots.length - index)))
     parts.set(boot, part)
     left -= part

@@ -21,7 +21,7 @@ import {
  * Readers of answers in three formats: a stream of events (SSE), one JSON object, or one JSON object per line.
  *
  * The first bytes decide, because servers and proxies send wrong content types: SSE as `application/json`, or a JSON error as `text/event-stream`.
- * The content type decides only if the first bytes match neither format.
+ * The content type decides only if the first bytes match none of the formats.
  */
 
 /** Default maximum bytes of an answer that is one JSON object. A worker accepts a third of this size per call (`shared/jobs/worker/attempt.ts`). */
@@ -305,9 +305,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
     return true
   }
 
-  /**
-   * Feeds text to the SSE parser. The parser would drop a line of JSON at its first characters, so such lines are buffered until they are complete.
-   */
+  /** Feeds text to the SSE parser. An incomplete JSON line without `data:` is buffered first, because the parser would drop the start of the line. */
   #feed(text: string): void {
     const all = this.#tail + text
     const end = all.endsWith('\n') ? all.length : all.lastIndexOf('\n') + 1

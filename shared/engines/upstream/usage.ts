@@ -1,10 +1,10 @@
 import type { GenerateRequest, Part, Usage } from '#schemas/kinds/generate.ts'
 import { countTokens } from '#shared/engines/tokenizer/tokenizer.ts'
 
-/** Characters at the start of a text whose tokens are counted. For a longer text, that number is extrapolated. */
+/** Only this many characters at the start of a text are tokenized. The number of tokens of a longer text is extrapolated. */
 const SAMPLE_CHARS = 32 * 1024
 
-/** Maximum time of a count, after which its number is estimated from the characters. */
+/** Maximum time of counting. After this time, the tokens are estimated from the number of characters. */
 const COUNT_MS = 5_000
 
 const CHARS_PER_TOKEN = 4

@@ -5,7 +5,7 @@
  * Projects are served round robin, and no project gets all threads. Otherwise 200 documents that each take the whole {@link DOCUMENT_TIMEOUT_MS}
  * would delay the documents of other projects.
  *
- * Each document causes further work on the event loop, such as ranking its passages, which the priority of the threads does not limit. While several
+ * Each document causes further work on the event loop, such as ranking its passages. A low thread priority does not limit this work. While several
  * projects read, a thread therefore pauses after each document of a project that has used more reading time (see {@link ReadingTimes}).
  */
 import { availableParallelism } from 'node:os'
@@ -27,7 +27,10 @@ const MEASURE_INTERVAL_MS = 50
 /** Maximum waiting documents per project. 12 research runs that each read up to five documents at once need 60. */
 const QUEUED_PER_PROJECT_MAX = 64
 const IDLE_TIMEOUT_MS = 30_000
-/** Pause in ms after a document of a project that is ahead, per thread that the project may use. The further work per document takes about as long. */
+/**
+ * Pause after a document of a project that is ahead: this time in ms, multiplied by the permits of the project. The event-loop work of one document
+ * takes about this time.
+ */
 const PAUSE_MS = 10
 
 export interface DocumentReaderOptions {
@@ -107,7 +110,10 @@ export class DocumentReader {
     }
   }
 
-  /** Returns the permit of a project, after a pause if the project is ahead. Each of its permits pauses, so the pause grows with their number. */
+  /**
+   * Releases a permit of a project. If the project is ahead, then the release is delayed. All permits of the project pause at once, so the delay is
+   * proportional to their number.
+   */
   #release(project: string): void {
     const release = () => this.#permits.release(1, project)
     if (!this.#times.isAhead(project)) return release()

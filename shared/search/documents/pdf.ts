@@ -4,7 +4,7 @@ import { readPlain } from '#shared/search/text/plain.ts'
 import { Unreadable } from './charset.ts'
 
 const PAGES_MAX = 1_000
-/** Maximum characters read from the pages, before white space is collapsed, per character of the result. */
+/** Maximum characters that are read from the pages, per character of the result. The pages contain white space that is collapsed in the result. */
 const RAW_CHARS_PER_CHAR = 2
 /**
  * CPU time of the thread, in ms, after which no further page is read. A limit of the text length does not suffice, because pages may have no text.

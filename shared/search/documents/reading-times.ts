@@ -1,4 +1,4 @@
-/** Time in ms after its last document for which a project counts as active. */
+/** Time in ms for which a project counts as active after its last document. */
 const ACTIVE_MS = 2_000
 /** Maximum advantage in ms of a project that becomes active. A run that reads 18 ordinary pages needs about 200 ms. */
 const HEAD_START_MS = 250

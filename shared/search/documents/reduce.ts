@@ -10,7 +10,7 @@ export const ELEMENTS_MAX = 8_000
 /** Maximum depth of elements. Deeper text is kept without its tags. */
 export const DEPTH_MAX = 100
 const ATTRIBUTE_CHARS_MAX = 200
-/** Maximum open elements, at which the page is truncated, because the parser moves all open elements for each further element. */
+/** Maximum open elements. The parser moves all open elements for each further element, so the page is truncated at this maximum. */
 const OPEN_MAX = 4_000
 /** Maximum of the characters `&`, `<` and `>` that are kept, because the DOM parser creates a node for each of their entities. */
 const MARKS_MAX = 8_000

@@ -9,7 +9,7 @@ import { type DocumentInput, type ThreadReply, type ThreadStart, type ThreadTask
 
 const NICENESS = 10
 
-/** The threads have a lower priority than the event loop. Linux sets the priority of this thread, and other systems that of the whole process. */
+/** The threads have a lower priority than the event loop. On systems other than Linux, `setPriority` would change the whole process. */
 if (process.platform === 'linux') setPriority(NICENESS)
 
 parentPort?.on('message', async (task: ThreadTask) => {

@@ -29,8 +29,8 @@ import { watchCorpus } from './watch.ts'
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 const RETRY_DELAY_MS = 5_000
 /**
- * Number of documents that are read before the previous documents are indexed. `SIZE_CHECK_DOCUMENTS` is the number of documents between two checks
- * of the index size.
+ * Maximum number of documents that are read ahead of indexing. `SIZE_CHECK_DOCUMENTS` is the number of documents between two checks of the index
+ * size.
  */
 const READ_AHEAD = 3
 const SIZE_CHECK_DOCUMENTS = 20

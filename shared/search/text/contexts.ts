@@ -34,8 +34,7 @@ const HEAD_CELL_CHARS_MAX = 40
 /** Maximum consecutive labels that apply to the same block. */
 const CHAINED_MAX = 4
 /**
- * Factor by which the cells of other rows are longer on average if the first row is a header. Numbers in other rows
- * also show that the first row is a header.
+ * The first row is a header if the cells of the other rows are on average at least this many times as long. Numbers in the other rows also suffice.
  */
 const HEAD_LENGTH_RATIO = 1.5
 

@@ -10,7 +10,7 @@ const DISTANCE_MAX = 3
 const GRAM = 3
 /** Minimum n-grams for a comparison by SimHash. In a shorter text, a single n-gram changes many bits of the hash. */
 const GRAMS_MIN = 60
-/** Minimum fraction of a sentence's n-grams in the other text, from which the sentence counts as a variant. */
+/** A sentence counts as a variant if the other text contains at least this fraction of the sentence's n-grams. */
 const VARIANT_SHARE = 0.4
 /** Minimum words of a sentence that is compared by n-grams. A shorter sentence counts as a variant if it contains a number. */
 const VARIANT_WORDS = 4

@@ -8,7 +8,9 @@ const PASSAGE_CHARS = 700
  * Maximum UTF-16 units of a sentence. A longer sentence is divided into equal parts, which are too long to be quoted.
  */
 const PART_CHARS_MAX = 2_000
-/** Maximum distance of a part's intended end to the last space before it. At a longer distance, a word is divided. */
+/**
+ * A long sentence is divided at the last space before the intended end, if the space is at most this many units away. Otherwise a word is divided.
+ */
 const SPACE_CHARS_MAX = 100
 const PASSAGES_MAX = 600
 

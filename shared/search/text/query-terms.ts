@@ -101,7 +101,7 @@ const PREFIX_SHORT = 4
 const PREFIX_MIDDLE = 5
 const PREFIX_LONG = 6
 const WORDS_MAX = 60
-/** Minimum fraction of letters outside the Latin script with which a question is not treated as English. */
+/** A question with a larger fraction of letters outside the Latin script is not treated as English. */
 const OTHER_SCRIPT_SHARE = 0.3
 
 const KOREAN_ENDING =

@@ -3,8 +3,8 @@ import { folded } from './fold.ts'
 import { type Piece, piecesOf, spansOf } from './scripts.ts'
 
 /*
- * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`, and stop words are omitted. In a script
- * without spaces, a question and a document may be split into different words. The terms there are n-grams of two or three characters.
+ * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`, and stop words are omitted. In a script without
+ * spaces, a question and a document may be split into different words. The terms of such a script are therefore n-grams of two or three characters.
  * Example: `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, passages and (through `query-terms.ts`) questions all use these terms.
  */
 

@@ -13,9 +13,7 @@ export class Throttle {
     this.#name = name
   }
 
-  /**
-   * Runs a call. @throws ServiceError `rate_limit_exceeded` during the pause, without a call. The errors of the call
-   */
+  /** Runs a call, unless the service is paused. @throws ServiceError `rate_limit_exceeded` during the pause, and otherwise the errors of the call */
   async run<T>(call: () => Promise<T>): Promise<T> {
     const heldMs = this.#pausedUntilMs - Date.now()
     if (heldMs > 0)

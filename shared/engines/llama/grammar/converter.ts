@@ -14,8 +14,8 @@ const VALUES_MAX = 100_000
 const CHARS_MAX = 1024 * 1024
 
 /**
- * Converts JSON schemas into grammars (`grammar.ts`) in a thread, one after the other. A first conversion takes up to 0.5 s, which would block the
- * event loop. The thread starts with the first schema. Must be closed.
+ * Converts JSON schemas into grammars (`grammar.ts`) in a thread, one after the other. A conversion takes up to 0.5 s, which would block the event
+ * loop. The thread starts with the first schema. Must be closed.
  */
 export class GrammarConverter {
   readonly #thread = new SerialThread(async () => startThread(new URL('./thread.ts', import.meta.url), HEAP_MB))

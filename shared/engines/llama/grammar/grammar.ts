@@ -278,8 +278,8 @@ class GrammarWriter {
   }
 
   /**
-   * Writes the members of an object in order, where optional members may be omitted. After each member, a rule continues with a comma. The first
-   * member is a choice of all members that may come first. The rules are written from the last member to the first.
+   * Writes the members of an object in order. Optional members may be omitted, so several members may come first. A comma precedes each later member.
+   * Each rule refers to the next member's rule, so the last member is written first.
    */
   #members(members: readonly Member[]): string {
     let next = '""'

@@ -86,8 +86,8 @@ function valueSchema(languages: Languages, schema: Schema, name: string): unknow
 }
 
 /**
- * Returns the members of an object to generate. Optional members become required or are omitted, so that the number of properties is always within
- * `minProperties` and `maxProperties`.
+ * Selects the members of the object to generate. Each optional member becomes required or is omitted, so that the number of properties is always
+ * within `minProperties` and `maxProperties`.
  *
  * @throws SchemaProblem if there are too few members, or if an optional member requires other optional members
  */

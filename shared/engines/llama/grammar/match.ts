@@ -22,8 +22,8 @@ import {
  */
 
 /**
- * Maximum parallel continuations at one place of the grammar. At this maximum, setting up the stacks takes 20 ms, and each token takes 0.3
- * s. Both times grow with the square.
+ * Maximum parallel continuations at one place of the grammar. At this maximum, setting up the stacks takes 20 ms, and each token takes 0.3 s. Both
+ * times grow with the square of the number of continuations.
  */
 const WAYS_MAX = 1_000
 /** Number of beginnings that is assumed for a rule that refers to itself. The assumption is checked when the rule is complete. */

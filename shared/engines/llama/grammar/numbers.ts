@@ -219,7 +219,7 @@ function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
   for (const digits of NARROW_DIGITS.filter((each) => each <= digitsMax)) {
     const scale = 10 ** digits
     const numberOf = (fraction: number) => Number(`${whole}.${String(fraction).padStart(digits, '0')}`)
-    // Both bounds may be excluded by the schema, so the search starts at the next fraction inside. Rounding of the product requires the loop.
+    // Both bounds are treated as excluded. The product may be rounded, so each loop moves its end to the next fraction inside the bounds.
     let from = Math.floor((near - whole) * scale)
     while (numberOf(from) <= near) from++
     let to = Math.min(scale - 1, Math.ceil((far - whole) * scale))

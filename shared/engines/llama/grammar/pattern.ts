@@ -116,8 +116,8 @@ interface Anchors {
 }
 
 /**
- * Rejects anchors that cannot be replaced with the marks START and END. An anchor has no width, but a mark is a character that is consumed. Each
- * anchor may therefore occur only once in a match, must not be repeated, and must not be in a lookahead after its mark.
+ * Rejects anchors that cannot be replaced with the marks START and END. An anchor has no width, but a mark is a character that a match consumes. Each
+ * anchor may therefore occur only once in a match, and not in a repetition. A lookahead must not contain `^` or follow `$`.
  */
 function requireSingle(node: Node): Anchors {
   if (node.kind === 'chars') return { starts: 0, ends: 0, hasAhead: false }

@@ -103,10 +103,7 @@ export class RuleBook {
   }
 }
 
-/**
- * Maximum count of a repetition that is written as it is. llama.cpp unrolls repetitions, and rejects counts of about
- * 2,000.
- */
+/** Maximum count of a repetition that is written as `{min,max}`. llama.cpp unrolls such a repetition, and rejects counts of about 2,000. */
 const PLAIN_MAX = 256
 const BLOCK = 64
 /** A maximum above this number is treated as unbounded, because no context window can hold that many repetitions. */

@@ -21,7 +21,7 @@ const TIMEOUT_MS = 15_000
  */
 const BYTES_MAX = 512 * 1024
 const TOOL_PAGES_MAX = 5
-/** Statuses that the server returns to every request, for example after a wrong token or a rate limit. */
+/** Statuses that affect all requests, for example because of a wrong token or a rate limit. */
 const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])
 
 /**
