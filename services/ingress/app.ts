@@ -180,7 +180,7 @@ function keyOf(context: IngressContext, route: Route, { log, format }: HttpReply
     authorize(key, route.path, route.scope)
     return key
   } catch (error) {
-    // Reads have a row in the request log only if they have no valid key.
+    // A refused read with a valid key has no row in the request log.
     if (route.isCall || log.facts.key_id === undefined) log.refused(route.path, route.kind, true)
     throw error
   }

@@ -5,9 +5,9 @@ import type { AttachedJobs } from '#shared/jobs/attached/attached.ts'
 import { Hysteresis, type PoolWork, secondsToEmpty, slotsNeeded } from '#shared/jobs/fleet-work.ts'
 import type { Ports } from '#shared/ports.ts'
 
-/** Exports the calls of this ingress, and the work and the workers of the whole fleet. Read at each scrape. */
+/** Registers the gauges of the calls of this ingress, and of the jobs and workers of the whole fleet. */
 export function showGauges(ports: Pick<Ports, 'metrics' | 'models'>, jobs: AttachedJobs): void {
-  // Without a first sample of 0, `increase` does not see the first event.
+  // Without a first sample of 0, the PromQL function `increase` would not count the first event.
   for (const pool of PoolName.options) ports.metrics.workersLost.inc({ pool }, 0)
   for (const reason of REFUSAL_REASONS) ports.metrics.refusals.inc({ reason }, 0)
   showCalls(ports, jobs)
@@ -89,7 +89,7 @@ function showWanted({ metrics, models }: Pick<Ports, 'metrics' | 'models'>, jobs
     metrics.gauge('sluice_workers_wanted', { pool }, () => {
       const workers = presence.workers(pool).filter(({ draining, slots }) => !draining && slots > 0)
       const slots = workers.reduce((sum, worker) => sum + worker.slots, 0)
-      // The last known size of a worker is used while none runs.
+      // While no worker runs, the last known number of slots per worker is used.
       if (workers.length > 0) slotsPerWorker.set(pool, slots / workers.length)
       const needed = slotsNeeded(jobs.fleetWork(pool).models.values())
       return workersWanted.add(pool, Math.ceil(needed / (slotsPerWorker.get(pool) ?? Math.max(1, needed))))

@@ -127,7 +127,10 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   }
 }
 
-/** The owner of a single process manages it with the first key. In a fleet, callers share that key. */
+/**
+ * Whether the first key gets the scope `admin`. The default is true only for a single process, because the callers of a
+ * fleet share the first key.
+ */
 export function isFirstKeyAdmin({ firstKeyAdmin, kafka, databaseUrl }: Config): boolean {
   return firstKeyAdmin ?? (kafka === undefined && databaseUrl === undefined)
 }

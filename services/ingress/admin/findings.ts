@@ -26,7 +26,7 @@ const DEAD_COUNTED_MAX = 100
 /** Cache lifetime in ms of the facts about calls. A read of the request log takes some milliseconds. */
 const CALLS_TTL_MS = 2_000
 const PROJECTS_MAX = 1_000
-/** Models that are checked for failures, those with the newest failures first, and rows of the log that are read of each. */
+/** Maximum models that are checked for failures. Models with the newest failures are checked first. */
 const FAILING_MAX = 10
 const ROWS_MAX = 20
 

@@ -164,8 +164,8 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,
     last_seen_at: Math.floor(lastSeenMs / 1_000),
-    // Every worker contains the word list of moderations, which is shown as a model only if the catalogue has a model
-    // with its name.
+    // The word list of moderations is built into every worker. The answer shows the list only if the catalogue contains
+    // it.
     models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
     concurrency_limits: limits,
     backlog: capacity?.backlog ?? [],
@@ -301,7 +301,7 @@ export async function readMetrics({ metrics }: IngressContext, call: Call): Prom
   await call.reply.whole((await metrics.text()).text)
 }
 
-/** Models of which a worker reports a backlog, with the slots that they have on all workers of the pool. */
+/** Returns the models for which a worker reports waiting jobs, each with its number of slots in the pool. */
 export function fullModels(presence: Presence, pool: PoolName): { model: string; slots: number }[] {
   const workers = [...presence.peers.values()].filter(({ role, isSuspected }) => role === pool && !isSuspected)
   const names = new Set(workers.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))

@@ -72,8 +72,8 @@ export async function listAllJobs(context: IngressContext, call: Call): Promise<
 }
 
 /**
- * Lists the child jobs of one job, in the order of their submission. The other filters are applied after the page was
- * read, so a page may have fewer jobs than its limit.
+ * Lists the child jobs of one job, in the order of their submission. The store filters by state. All other filters are
+ * applied afterwards, so a page may have fewer jobs than the limit.
  */
 async function listChildren(context: IngressContext, parentId: string, query: OperatorJobs) {
   const { limit, after, states } = query
@@ -273,8 +273,8 @@ function queuedReason(
 }
 
 /**
- * Whether the bulkhead for such jobs is full. In this case, a worker reports in its heartbeat that jobs of this kind,
- * model and priority wait although the worker has free slots.
+ * Whether the bulkhead of the job's model is full. A worker then reports in its heartbeat that jobs of the same kind,
+ * model and priority wait.
  */
 function isFull({ pool, kind, model, priority }: DurableJob, presence: Fleet['presence']): boolean {
   const isAlike = (one: { kind: string; model: string; priority: string }) =>
@@ -388,8 +388,8 @@ function entryOf(job: DurableJob) {
 }
 
 /**
- * Whether an ended job was run again as a new job. The new job has the ended job as its parent, like a child job, but
- * was created after the end of its parent.
+ * Whether an ended job was run again as a new job. The new job and the child jobs of the first run all have the ended
+ * job as their parent. Only the new job was created after that job had ended.
  */
 async function hasRepeat(context: IngressContext, { id, endpoint, finished_at_ms }: DurableJob): Promise<boolean> {
   const { jobs } = await requireJobs(context).list(ALL_TENANTS, { parentId: id, limit: 1 })

@@ -10,8 +10,8 @@ interface Tokens {
 const NO_TOKENS: Tokens = { input: 0, cached: 0 }
 
 /**
- * GET /v1/admin/models: each model with the prompt tokens of its servers, and those of them that were read from a prefix
- * cache. The counts are the sum of all live workers.
+ * GET /v1/admin/models: each model with the prompt tokens that its servers received, and the cached tokens among them.
+ * Counts are summed over all live workers.
  */
 export async function listModelStates({ models, jobs }: IngressContext, call: Call): Promise<void> {
   const byModel = new Map<string, Map<number, Tokens>>()

@@ -12,16 +12,20 @@ import type { RequestCursor, RequestLog, RequestQuery, RequestRow } from '#share
 import { audit } from './audit.ts'
 
 const NANOS_PER_USD = 1_000_000_000
-/** Time after which the search for the first match of a page ends. The page is then empty, and its cursor continues the search. */
+/**
+ * Maximum time in ms of the search for the first match. After this time, the page is empty, and its cursor continues
+ * the search.
+ */
 const SEARCH_MS = 60
-/** Postgres refuses some characters, such as NUL, so other texts are not looked up. */
+/** Form of an id that is looked up. Postgres refuses some other characters, such as NUL. */
 const ID = /^[\w-]{1,256}$/
 
 /**
- * GET /v1/admin/requests: the request log of the caller's project. Operators receive that of all projects, or of the project
- * that they name.
+ * GET /v1/admin/requests: the request log of the caller's project. Operators receive the log of all projects, or of the
+ * project that they name.
  *
- * @throws ServiceError `permission_denied` for another project; `not_found` if the log is off; `jobs_unavailable` without a store
+ * @throws ServiceError `permission_denied` for another project; `not_found` if the log is off; `jobs_unavailable`
+ * without a store
  */
 export async function listRequests(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListRequests, call.query)
@@ -83,7 +87,10 @@ async function findRows(log: RequestLog, id: string, project: string | undefined
   return (await log.list({ jobId: jobIdOf(id), project, limit: 1 })).rows
 }
 
-/** An attached call has the id of its answer with another prefix. Any other id is returned unchanged. */
+/**
+ * Returns the request id for the id of an answer or of an attached job, which differs only in its prefix. Any other id
+ * is returned unchanged.
+ */
 function requestIdOf(id: string): string {
   return id.replace(/^(chatcmpl-|cmpl-|resp_|msg_|job_)(?=[0-9A-Za-z]{24}$)/, 'req_')
 }
@@ -97,7 +104,7 @@ function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: str
     asked
   const known = key === undefined ? undefined : keys.known.keys.find(({ id }) => id === key)
   return {
-    // The log has an index of projects and none of keys.
+    // The project is derived from the key, because the log has an index of projects but not of keys.
     project: own ?? (known && projectIdOf(known)),
     keyId: key,
     model: model === undefined ? undefined : (models.find(model)?.id ?? model),
@@ -146,7 +153,9 @@ function shownBy(context: IngressContext): (row: RequestRow) => RequestAnswer {
  */
 
 const SHOWN_MAX = 200
-/** Calls per turn of the event loop. Each position reads the queue of its model. */
+/**
+ * Calls that are listed between two event-loop yields. For the position of each call, the queue of its model is read.
+ */
 const TURN_CALLS = 20
 
 /** GET /v1/admin/requests/active: calls of the caller's project, or with the scope `admin` of all projects, the oldest first. */
@@ -207,7 +216,7 @@ function activeShownBy(context: IngressContext): (job: AttachedJob) => ActiveReq
     const { request_id, created_at_ms, tenant, pool, model } = envelope
     const caller = callOfJob(job)
     const keyId = caller?.key.id ?? ''
-    // A call at a worker without a free slot of its model has a position too.
+    // A call that was sent to a worker also has a position while it waits there for a slot of its model.
     const place = job.firstOutputAtMs === undefined ? context.jobs.placeOf(job) : undefined
     return {
       ...{

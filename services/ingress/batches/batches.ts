@@ -84,8 +84,8 @@ export async function retrieveBatch(context: IngressContext, call: Call): Promis
  */
 export async function cancelBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await findBatch(context, call, BATCHES, 'batch_')
-  // With the mode 'once', a second cancel has no effect. Otherwise it would end the job before partial results are
-  // written.
+  // With the mode 'once', a second cancel has no effect. Otherwise the second cancel would end the job before partial
+  // results are written.
   const job = await requireJobs(context).cancel(tenant, id, 'once')
   await call.reply.whole(await currentBatchObject(context, job))
 }

@@ -77,8 +77,8 @@ export async function retrieveMessageBatch(context: IngressContext, call: Call):
 
 export async function cancelMessageBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await find(context, call)
-  // With the mode 'once', a second cancel has no effect. Otherwise it would end the job before partial results are
-  // written.
+  // With the mode 'once', a second cancel has no effect. Otherwise the second cancel would end the job before partial
+  // results are written.
   await say(context, call, await requireJobs(context).cancel(tenant, id, 'once'))
 }
 

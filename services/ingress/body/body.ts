@@ -191,8 +191,8 @@ function collect(
       stop()
       resolve(blocks)
     }
-    // A cut connection closes the request without `end`, which a decompressor does not report. A request that was
-    // already answered does not close with its connection, so the socket is watched too.
+    // If the connection is cut, then the request emits `close` without `end`. After the request was answered, only the
+    // socket emits `close`, so the socket is watched too.
     const onClose = () => {
       if (!req.complete) fail(new ServiceError('request_timeout', 'The body ended before it was complete.'))
     }

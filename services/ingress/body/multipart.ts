@@ -116,7 +116,7 @@ class FormReading {
   readonly #files: { readonly bytes: Readable; readonly taken: Promise<void> }[] = []
   #fieldsBytes = 0
   #bytes = 0
-  /** Bytes of the form except the content of files, which the parser and the list of fields hold in memory. */
+  /** Bytes of the form in memory. The content of files is not included, because files are streamed. */
   #heldBytes = 0
   #isInFile = false
 
@@ -136,8 +136,8 @@ class FormReading {
     this.#listen()
     const { socket } = this.#req
     this.#req.on('data', onData).on('error', onClose).on('close', onClose)
-    // A request that was already answered does not close with its connection, so the socket is watched too. Pipelined requests on one connection add
-    // their listeners to the same socket, so Node's limit on listeners is removed.
+    // After the request was answered, only its socket emits `close`, so the socket is watched too. Pipelined requests
+    // share one socket, so Node's limit on listeners is removed.
     socket.setMaxListeners(0).on('close', onClose)
     // A connection that was cut during the key check emits no close event any more.
     if (this.#req.closed || socket.destroyed) onClose()

@@ -165,8 +165,8 @@ function* portionsOf(messages: readonly unknown[]): Generator<Portion> {
 }
 
 /**
- * Splits a long message into portions. Only the first portion contains the lists and objects in fields other than
- * `content`, so that they are checked once.
+ * Splits a long message into portions. Lists and objects in fields other than `content` are only in the first portion,
+ * so that they are checked once.
  */
 function* portionsOfMessage(message: object, index: number): Generator<Portion> {
   const parts = partsOf(message)

@@ -260,7 +260,8 @@ export function authenticate({ headers }: Pick<IncomingMessage, 'headers'>, keys
 }
 
 /**
- * @param scope Scope that the key must have. The endpoints that a key may call are checked unless the scope is `admin`.
+ * @param scope Scope that the key must have. Unless the scope is `admin`, the key must also be allowed to call the
+ * endpoint.
  * @throws ServiceError `permission_denied` if the key lacks the scope or the endpoint
  */
 export function authorize(key: ApiKey, path: string, scope: KeyScope | 'any' = 'calls'): void {

@@ -44,7 +44,6 @@ const IN_MEMORY_BYTES_MAX = 1024 * 1024
 /** Calls of attached jobs, for the list of running and waiting calls. */
 const callsOfJobs = new WeakMap<AttachedJob, Pick<Call, 'key' | 'path'>>()
 
-/** Key and endpoint of an attached job of this ingress. */
 export function callOfJob(job: AttachedJob): Pick<Call, 'key' | 'path'> | undefined {
   return callsOfJobs.get(job)
 }

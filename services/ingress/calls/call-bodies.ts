@@ -10,8 +10,8 @@ const OPT_OUT = 'x-log-bodies'
 const MARK = '… [truncated]'
 
 /**
- * Records the bodies of one attached call for the request log, as JSON texts of bounded length. A streamed answer is recorded as
- * the whole answer that its events make. The answer is null if the call failed, or if its events exceed the bound of memory.
+ * Records the bodies of one attached call for the request log, as JSON texts of bounded length. The events of a stream
+ * are joined into a whole answer. The answer is null if the call failed, or if its events need too much memory.
  */
 export class CallBodies {
   readonly #context: IngressContext
@@ -57,10 +57,13 @@ export class CallBodies {
   }
 }
 
-/** Events may have many bytes per byte of the answer, such as the log probabilities of tokens. */
+/**
+ * Ratio of the maximum bytes of events to those of the recorded answer. Events are longer than the answer, for example
+ * with log probabilities.
+ */
 const EVENTS_BYTES_FACTOR = 16
 
-/** The beginning of the JSON of a value. Only that part of the value is written. */
+/** Returns the beginning of a value's JSON. The rest is not serialized. */
 function textOf(value: unknown, bytesMax: number): string {
   let text = ''
   for (const piece of writeJson(value)) {

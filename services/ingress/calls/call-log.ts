@@ -34,7 +34,7 @@ type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'requests' | 'history
 
 /**
  * Records the end of a call: one access-log line, the metrics of route, outcome and duration, and a row of the request log. Bodies,
- * prompts and keys are never recorded. Failures are classified only here and in the attempt of the job.
+ * prompts and keys are never recorded.
  *
  * The row is written after both the response has closed and the handler has returned. If the caller leaves, then the response closes
  * first, and the handler determines the usage of the cancelled job afterwards.
@@ -43,7 +43,7 @@ export class CallLog {
   readonly requestId = newRequestId()
   readonly startedAt = performance.now()
   readonly facts: CallFacts = {}
-  /** Context for the job of the call: that of the span of the request, otherwise the header of the caller. */
+  /** Trace context for the job of the call. Without tracing, the context of the caller is passed on. */
   traceparent: string | undefined
   #span: Span | undefined
   readonly #context: LogContext
@@ -86,7 +86,7 @@ export class CallLog {
     this.handled()
   }
 
-  /** Notes the model that a body names, for the row of a call that is refused. @param body Body of the request, unchecked */
+  /** Records the model that an unchecked body names, for the log row of a refused call. */
   asked(body: unknown): void {
     const { model, body: inner } = (body ?? {}) as { model?: unknown; body?: { model?: unknown } | null }
     const name = model ?? inner?.model
@@ -173,7 +173,7 @@ export class CallLog {
       outputTokens: facts.output_tokens ?? 0,
       costNanos: facts.cost_nanos ?? 0,
       attempts: facts.attempts ?? 0,
-      // An attached job has the id of its request.
+      // The id of an attached job follows from the request id, so only other job ids are stored.
       jobId: facts.job_id === undefined || facts.job_id === attachedIdOf(this.requestId) ? null : facts.job_id,
       batchId: null,
       traceId: traceIdOf(this.traceparent ?? headers.traceparent?.toString()),
@@ -184,7 +184,7 @@ export class CallLog {
     if (project === '') return this.#context.requests?.addUnauthenticated(row)
     this.#context.requests?.add(row)
     const isFailed = isFailedStatus(row.status)
-    // The handler of a call that ran has entered its usage. A refused call counts as failed, without usage.
+    // The handler records the usage of a call that ran. A refused call is recorded here, as failed and without usage.
     if (isFailed && facts.cost_nanos === undefined)
       void this.#context.usage?.add(refusedEntry(row, facts.model, isKnown))
     this.#context.history?.add({

@@ -292,7 +292,8 @@ export interface Reply {
    * Sets the form of the answer, so that keep-alives can be sent while the caller waits.
    *
    * @param failed Returns the error frame of a stream that fails after its head. Default: the frame of the API format
-   * @param waitsFor Returns what a stream waits for before its first output, which is sent as a comment; see {@link StreamOptions}
+   * @param waitsFor Returns the reason of a wait before the first output, which a stream sends as a comment; see {@link
+   * StreamOptions}
    */
   open(form: ReplyForm, failed?: (error: ServiceError) => Frame, waitsFor?: () => string | undefined): void
   /**

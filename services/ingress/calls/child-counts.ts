@@ -6,16 +6,18 @@
  * lists, batches) therefore adds the ended requests of the unfinished parts when it is read, in one statement.
  *
  * The rate is the number of requests that ended in the last {@link RATE_WINDOW_MS}, divided by the time since the first
- * of them started. A running request counts as the part of the mean run time that has passed:
+ * of them started. A running request counts as a fraction: its run time so far, divided by the mean run time.
  *
  *     2 slots, starts at 57 s, ends at 102 and 137 s, so the mean run time is (45 + 80) / 2 = 62.5 s.
  *     At 141 s, two requests run since 102 and 137 s, which counts as (39 + 4) / 62.5 = 0.7 requests.
  *     The rate is 2.7 requests in 84 s, or 0.032 per second.
  *
- * The time before the first start, such as the load of a model, is therefore not counted. Requests that failed much faster
- * than others were answered, such as invalid ones, do not count. There is no rate until the first wave has ended, with as many
- * answers as requests that run. A wave has at least {@link RATE_BASIS} answers, or {@link RATE_BASIS_MS}. The estimated end is now plus the
- * remaining requests divided by the rate.
+ * The time before the first start, such as the load of a model, is therefore not counted. Requests that failed very
+ * fast, such as invalid requests, are not counted either.
+ *
+ * The rate is unknown during the first wave, until as many requests were answered as are running. The first wave also
+ * lasts until {@link RATE_BASIS} requests have ended, or {@link RATE_BASIS_MS} have passed since the first start. The
+ * estimated end is the current time plus the remaining requests divided by the rate.
  */
 
 import { setImmediate as nextTurn } from 'node:timers/promises'
@@ -32,7 +34,7 @@ const RATE_BASIS = 5
 const RATE_BASIS_MS = 10_000
 /** A failure counts for the rate if it took at least this part of the mean run time of the answers. */
 const FAILURE_PART_MIN = 0.25
-/** Recorded parts whose ends count for the rate: one group. */
+/** Number of the latest recorded parts whose requests also count for the rate. */
 const RECORDED_PARTS = 5
 
 /**
@@ -53,14 +55,17 @@ export async function childCountsOf(context: IngressContext, job: DurableJob): P
 }
 
 /**
- * Whether requests of the batch may still end. After the last end, the recorded counts contain the partial last part,
- * and a live count would add that part again.
+ * Whether requests of the batch may still end. Otherwise the recorded counts are complete, and a live count would add
+ * the last part again.
  */
 function runsRequests({ state }: Pick<DurableJob, 'state'>, { total, completed, failed }: ChildCounts): boolean {
   return !TERMINAL.has(state) && completed + failed < total
 }
 
-/** Child counts of a page of jobs, by job id. The event loop is yielded after each batch, for embedded stores. */
+/**
+ * Returns the child counts of a page of jobs, by job id. Embedded stores do not yield to the event loop, so this
+ * function yields after each job.
+ */
 export async function childCountsOfPage(
   context: IngressContext,
   jobs: readonly DurableJob[],
@@ -142,7 +147,7 @@ export function rateOf(rows: readonly ChildTimes[], sinceMs: number, nowMs: numb
   if (answered === 0 || count === 0 || answered < runningCount || !hasBasis) return null
   const elapsedMs = sumOf(running.map((row) => row.count * nowMs - row.startedSumMs))
   const part = Math.min(runningCount, elapsedMs / Math.max(1, meanRunMs(recent)))
-  // In the first wave, requests that are longer than the window began before it.
+  // Requests of the first wave may have started before the window. The rate then covers the time since their start.
   const isFirstWave = answered === sumOf(answers.map((row) => row.recent))
   const fromMs = isFirstWave ? firstMs : Math.max(sinceMs, firstMs)
   return (1_000 * (count + part)) / Math.max(1_000, nowMs - fromMs)

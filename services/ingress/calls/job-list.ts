@@ -21,8 +21,8 @@ const LAST = '~'
 const SCANNED_MAX = 2_000
 const SCANNED_PER_READ = 200
 /**
- * Maximum jobs and time in ms of the search for the first job of a page. Both exceed the maximum for further jobs,
- * because SDKs stop at an empty page. Only the last page may be empty.
+ * Maximum jobs and maximum time in ms of the search for the first job of a page. If no job is found, then the call
+ * fails, because SDKs would treat an empty page as the last page.
  */
 const SCANNED_UNTIL_MATCH_MAX = 100_000
 const SCAN_MS_MAX = 10_000
@@ -172,8 +172,8 @@ function idOf(text: string, param: string): string {
 }
 
 /**
- * All calls of a batch, or all child jobs of a deep-research job. The id of each begins with the time in the root job's id, so these jobs are
- * adjacent in the project's list.
+ * All calls of a batch, or all child jobs of a deep-research job. A job id begins with a time, and child jobs repeat
+ * the time of the root job. All jobs of a group are therefore adjacent in the project's list.
  */
 export class Group {
   readonly root: string

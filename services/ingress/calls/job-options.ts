@@ -95,7 +95,7 @@ export async function idempotencyOf(
   return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(IDEMPOTENCY_TTL_MS, retentionMs) }
 }
 
-/** Fields with objects in which null also counts as absent: the body of a durable job, its options and its webhook. */
+/** Fields that contain an object whose null fields also count as absent. */
 const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
 
 /**

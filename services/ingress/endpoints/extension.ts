@@ -5,7 +5,8 @@ import type { JobEndpoint } from '#services/ingress/calls/call.ts'
 import type { Extension } from '#shared/ports/extensions.ts'
 
 /**
- * Makes the endpoint of a kind outside of this repository. The body is the request of the kind, plus `stream` and the fields that control the job.
+ * Returns the endpoint of an extension. The body is the request of the extension's kind, plus `stream` and the fields
+ * that control the job.
  */
 export function endpointOf(extension: Extension): JobEndpoint {
   const { name, path, summary, request, result = z.unknown() } = extension

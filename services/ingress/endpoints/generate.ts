@@ -175,7 +175,7 @@ async function prepareGenerate(
   return { model, named: request.named, body: request, stream, timeoutMs: context.config.requestTimeoutMs }
 }
 
-/** Removes fields that control the job. In chat completions, `store` is not such a field. */
+/** Removes fields that control the job. In chat completions, `store` is a field of the API and stays. */
 function withoutJobFields(body: unknown, format: WireFormat): unknown {
   if (typeof body !== 'object' || body === null || !('background' in body || 'store' in body)) return body
   const { background: _background, ...rest } = body as Record<string, unknown>

@@ -88,7 +88,11 @@ export function namesOf({ keys }: IngressContext, by: ReadUsage['group_by']): (i
   return (id) => names.get(id) ?? null
 }
 
-/** The project whose data a caller may read; undefined: those of all projects. @throws ServiceError `permission_denied` */
+/**
+ * Returns the project whose data a caller may read. Undefined for all projects.
+ *
+ * @throws ServiceError `permission_denied`
+ */
 export function projectFor({ keys }: IngressContext, { key }: Call, asked: string | undefined): string | undefined {
   const own = projectIdOf(key)
   if (hasScope(key, 'admin')) return asked === undefined ? undefined : projectIdNamed(keys.known, asked)
@@ -155,8 +159,8 @@ function totalOf(all: readonly UsageAmounts[]): UsageAmounts {
 }
 
 /**
- * GET /v1/history (docs/operate/usage.md, History): figures of the caller's project over time. Operators receive those of
- * the whole service, or of the project that they name.
+ * GET /v1/history (docs/operate/usage.md, History): calls, waits and usage of the caller's project over time. Operators
+ * receive the history of the whole service, or of the project that they name.
  *
  * @throws ServiceError `invalid_value`; `permission_denied` for another project; `jobs_unavailable` without a store
  */

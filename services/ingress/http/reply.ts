@@ -5,7 +5,8 @@
  * clients and proxies, and a slow client would fill the memory.
  *
  * 1. The head of a stream is delayed until the first output, by at most 5 s. A failure before the head is an HTTP error.
- *    A later one is the last frame of a stream. If only the head was sent, then the error becomes the body.
+ *    A later failure is the last frame of the stream. If a JSON answer has sent only its head, then the error becomes
+ *    the body.
  * 2. Before its first output, a stream receives comments with its queue position or the progress of its model. A silent
  *    stream receives a keep-alive every 15 s. A JSON answer gets its head after 240 s, then newlines.
  * 3. Memory is bounded, because output waits while the client reads slowly. If the client reads nothing for
@@ -37,7 +38,7 @@ const LAST_CHUNK = '0\r\n\r\n'
 /** Maximum delay of the head of a stream, in ms (docs/internals/protocol.md, Failures after the head). */
 const HEAD_WAIT_MS = 5_000
 const KEEP_ALIVE_MS = 15_000
-/** Interval at which a stream without output checks whether the reason of its wait has changed. */
+/** Interval in ms at which a stream without output checks whether the reason of its wait has changed. */
 const WAIT_COMMENT_MS = 1_000
 /**
  * Time in ms after which the head of a JSON answer is sent early. Clients disconnect after 300 s without a byte
@@ -226,7 +227,7 @@ export class HttpReply implements Reply {
     if (this.#form === 'stream') {
       return this.#held + sseText(this.#failed?.(error) ?? failureFrame(error, this.format, requestId))
     }
-    // A client of an event history reconnects after a cut at its last position, and receives the error as an HTTP
+    // If an event history is cut, then the client reconnects at its last position and receives the error as an HTTP
     // status. A client with a revoked key cannot reconnect, so it receives an error frame.
     if (this.#form === 'events') return refusalOf(this.disconnected) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
@@ -247,7 +248,7 @@ export class HttpReply implements Reply {
     this.#waitTimer = setInterval(() => this.#writeWait(), WAIT_COMMENT_MS)
   }
 
-  /** Writes what the call waits for as a comment, unless the last comment said the same. */
+  /** Writes the reason of the wait as a comment, unless the last comment has the same text. */
   #writeWait(): void {
     const res = this.#res
     const text = this.#waitsFor?.()?.replace(/[\r\n]+/g, ' ')

@@ -121,7 +121,7 @@ export function findScreen(files: ReadonlyMap<string, PageFile>, path: string): 
   return files.get(isScreen ? CONSOLE : path)
 }
 
-/** Whether a path is an asset of the console, which may be one of another build. */
+/** Whether a path has the form of a console asset. An asset of another build may not exist. */
 export function isAsset(path: string): boolean {
   return path.startsWith(ASSETS)
 }

@@ -15,7 +15,10 @@ const PIECE_BYTES = 256
  * briefly, so charging them is not worth the cost.
  */
 const FREE_BYTES = 48 * 1024
-/** Maximum bytes of earlier messages in one read of the socket. The limit of a message is increased by this number. */
+/**
+ * Maximum bytes of earlier messages in one read of the socket. These bytes are counted with the next message, so its
+ * limit is increased by this number.
+ */
 const READ_BYTES = 128 * 1024
 
 export interface PartialOptions {

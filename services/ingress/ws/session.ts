@@ -125,7 +125,7 @@ export class Session {
     if (this.#isClosing) return held.release()
     const reading = readFrame(data, isBinary, held)
     if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(runToEnd(reading), held)
-    // While reading is paused, only messages arrive that were already received.
+    // Reading is paused, but messages that were already received still arrive and wait in order.
     this.#pause.begin('reading')
     const last = (this.#reading ?? Promise.resolve()).then(async () => {
       this.#onRead(await runYielding(reading), held)

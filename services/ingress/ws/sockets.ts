@@ -86,7 +86,7 @@ export class Sockets {
 
   /** Closes all connections with 1012 and waits for them, at most `lingerMs`. */
   async close(): Promise<void> {
-    // In this iteration of the event loop, jobs that have just failed send their errors.
+    // Before the connections close, jobs that have just failed send their errors in this iteration of the event loop.
     await new Promise((resolve) => setImmediate(resolve))
     const closed = [...this.#sessions].map(([session, ws]) => {
       const { promise, resolve } = Promise.withResolvers<void>()

@@ -31,10 +31,7 @@ interface Submitted {
   readonly next?: number | undefined
 }
 
-/**
- * Delay in ms until a line that a limit refused is tried again, if the error states no delay. The delay is much shorter than the minute over which
- * limits are counted.
- */
+/** Time in ms after which a line that exceeded a limit is tried again, unless the error states a time. */
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000
 

@@ -7,9 +7,10 @@
  * 3. A request that was refused has no job. When its part has ended, the error is in the blobs of the part.
  *
  * Each source is a stream, and at most two results are in memory. In CSV, answers and errors are merged by the number at the
- * end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order. At the end of the batch its part blobs are replaced by the
- * files. A download that then needs a blob is cut, and a repeated one reads the files. A deleted or expired file is
- * reported before the head of the answer.
+ * end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order.
+ *
+ * At the end of the batch, the result files replace the blobs of the parts. A running download that still needs such a
+ * blob is cut. If the caller repeats the download, then the files are read.
  */
 
 import { Readable } from 'node:stream'
@@ -31,7 +32,10 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import { childJobId } from '#shared/store/jobs.ts'
 import { type Outcome, outcomeLine, partBlob, SIDES, type Side } from './part.ts'
 
-/** Maximum bytes of a result line that CSV contains. JSONL has no such limit, because its lines are not read. */
+/**
+ * Maximum bytes of a result line that is converted to CSV. JSONL has no maximum, because lines are copied without
+ * parsing.
+ */
 const LINE_BYTES_MAX = 64 * 1024 * 1024
 /** Maximum characters of JSON in a cell, for a result without text. */
 const CELL_CHARS_MAX = 1024 * 1024
@@ -74,7 +78,10 @@ function fileIdsOf({ result }: BatchDetails, sides: readonly Side[]): string[] {
 /** Opens a stream of result lines. */
 type Source = () => AsyncIterable<Buffer> | Promise<AsyncIterable<Buffer>>
 
-/** Groups of sources in input order. The sources of one group have alternating lines. */
+/**
+ * Yields groups of sources in the order of the input. The sources of one group contain results of the same requests,
+ * such as the answers and the errors of one part.
+ */
 async function* sourcesOf(
   context: IngressContext,
   job: DurableJob,

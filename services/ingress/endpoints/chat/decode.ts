@@ -77,8 +77,8 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Returns the fields that the upstream receives unchanged. A field with an internal form is included if its value has
- * none, such as a `top_k` of 0.
+ * Returns the fields that the upstream receives unchanged. Some fields have an internal form only for some of their
+ * values. All other values, such as a `top_k` of 0, are returned too.
  */
 function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extra'] {
   const { stream_options, response_format: format, top_k } = chat

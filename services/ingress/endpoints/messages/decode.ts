@@ -148,8 +148,8 @@ function* decodePrompt(request: CountTokensRequest, model: ModelConfig, context:
 }
 
 /**
- * Returns the response format of the request. Beta versions of the API name the field `output_format`. An upstream of
- * the Messages API receives that field unchanged, so it is not decoded.
+ * Returns the response format of the request. Beta versions of the API name the field `output_format`. That field is
+ * decoded only for upstreams of other APIs, because an upstream of the Messages API receives the field unchanged.
  */
 function responseFormat(request: CountTokensRequest, model: ModelConfig): GenerateRequest['response_format'] {
   const { output_config, output_format } = request
@@ -181,10 +181,9 @@ function reasoning(
 const TOOL_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'input_schema', 'strict'])
 
 /**
- * Decodes the tools of a request. An upstream of the Messages API receives tools whose type is not `custom` unchanged.
- *
- * For other upstreams, a tool that the client runs, such as `bash`, becomes a function. All other such tools are left
- * out.
+ * Decodes the tools of a request. Custom tools become functions. An upstream of the Messages API receives all other
+ * tools unchanged. For upstreams of other APIs, tools that the client runs, such as `bash`, become functions, and the
+ * remaining tools are left out.
  *
  * @throws ServiceError for duplicate names, and for a model without tool calls
  */
@@ -225,8 +224,8 @@ function toolUse(choice: MessagesToolChoice | undefined, tools: readonly Tool[],
   if (tools.length === 0) return {}
   if (choice.type === 'none') return { tool_choice: use }
   const chosen = tools.find(({ name }) => use?.type === 'tool' && name === use.name)
-  // A tool choice may name a search tool, which is not left out here. If no search is possible, then native.ts removes
-  // the tool and the choice later.
+  // A chosen search tool stays, because Sluice can run searches itself. If no search is possible, then native.ts
+  // removes the tool and the choice later.
   const isLeftOut = chosen?.native_only === true && !isSearch(chosen.native) && !isMessagesUpstream(model)
   const parallel_tool_calls = choice.disable_parallel_tool_use ? false : undefined
   return { tool_choice: isLeftOut ? { type: 'auto' } : use, parallel_tool_calls }

@@ -112,8 +112,8 @@ function fieldsOf(value: unknown): Fields {
 }
 
 /*
- * Client tools of the Messages API, such as `bash`. The caller runs these tools, and the upstream has their schemas by
- * type.
+ * Client tools of the Messages API, such as `bash`. The caller runs these tools. An upstream of the Messages API has a
+ * built-in schema for each of them.
  *
  * For upstreams of other APIs, each of these tools becomes a function with the schema from Anthropic's API reference.
  * The caller then receives the same tool calls.

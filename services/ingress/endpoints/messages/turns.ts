@@ -55,8 +55,8 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
 /**
- * Marks a single text as a block by empty extra fields. The encoder for the Messages API then writes a list of one
- * block, as the caller sent it, instead of a string.
+ * Makes the encoder for the Messages API write a single text as a list of one block, as the caller sent it. Empty extra
+ * fields have this effect.
  */
 function asBlocks(parts: Part[], model: ModelConfig): Part[] {
   const [only] = parts

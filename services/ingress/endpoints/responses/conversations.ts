@@ -297,8 +297,8 @@ function busy(): ServiceError {
 }
 
 /**
- * Returns the change of a conversation by a response that has ended, which adds the output. Undefined while the
- * response runs. A failed response adds nothing.
+ * Returns the change of a conversation at the end of a response. The output is added, unless the response failed.
+ * Undefined while the response runs.
  */
 async function endOfResponse(
   context: IngressContext,

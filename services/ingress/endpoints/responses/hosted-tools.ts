@@ -86,7 +86,7 @@ export function requireHosted(key: Caller['key'], tools: readonly { readonly typ
   return named
 }
 
-/** Whether Sluice can run a tool with the requested options. True for tools that are not hosted, because they are not checked here. */
+/** Whether Sluice can run a hosted tool with the requested options. True for all other tools. */
 function canHost(tool: ResponsesTool, index: number): boolean {
   const name = hostedTool(tool.type)
   if (!name) return true
