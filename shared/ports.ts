@@ -106,7 +106,7 @@ export async function openPorts(
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker opened')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'broker and store ready')
-  // With a store, the scheduler sweeps the blobs.
+  // With a store, the scheduler deletes old blobs. Without a store, each process deletes them at its start.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
@@ -245,7 +245,7 @@ export async function openKeyStore(
   return await openPostgresKeys(databaseUrl, onProblem)
 }
 
-/** Starts to export traces if a collector is configured. @returns Ends the export */
+/** Starts to export traces if a collector is configured. @returns Function that ends the export */
 async function openTraces(config: Config, log: Log, metrics: Metrics, version: string): Promise<() => Promise<void>> {
   if (!config.traces) return async () => {}
   const { openTracing } = await import('./telemetry/otlp.ts')

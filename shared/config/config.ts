@@ -39,8 +39,7 @@ export class ConfigError extends Error {
 }
 
 /**
- * Reads the settings from the environment and from `.env` in the working directory, if that file exists. A variable of the environment replaces that
- * in the file.
+ * Reads the settings from the environment, and from the file `.env` in the working directory if it exists. The environment overrides the file.
  *
  * @throws ConfigError with every problem at once
  */
@@ -98,7 +97,7 @@ export function urlOf(host: string, port: number): string {
   return `http://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
 }
 
-/** The location that BLOB_URL names; undefined for a directory. */
+/** Parses BLOB_URL. Undefined if blobs are stored in a directory. */
 function s3Of(s: Settings) {
   if (!s.BLOB_URL) return undefined
   const [bucket = '', ...steps] = s.BLOB_URL.slice('s3://'.length).split('/')

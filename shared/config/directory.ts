@@ -114,8 +114,8 @@ interface DataDirectories {
 }
 
 /**
- * Refuses to start if data cannot be written. DATA_DIR is not checked if this process runs a single role and BLOB_DIR is elsewhere, because the role
- * may not need DATA_DIR.
+ * Checks at the start that the process can write its data. A process with a single role may not need DATA_DIR. In this case DATA_DIR is checked only
+ * if it contains the blobs.
  *
  * @throws ConfigError if a checked directory is not writable
  */

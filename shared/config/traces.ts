@@ -112,7 +112,7 @@ export interface TracesConfig {
   readonly timeoutMs: number
   readonly isCompressed: boolean
   readonly resource: Readonly<Record<string, string | number>>
-  /** Maximum spans per request, and maximum spans that wait. */
+  /** Maximum spans in one request to the collector. `queueSpansMax` limits the spans that wait for a request. */
   readonly batchSpansMax: number
   readonly queueSpansMax: number
   readonly scheduleDelayMs: number
@@ -120,7 +120,7 @@ export interface TracesConfig {
   readonly hasContent: boolean
 }
 
-/** Undefined without an endpoint, and if traces are turned off. */
+/** Undefined if no endpoint is set or traces are turned off. */
 export function tracesOf(s: TracesSettings): TracesConfig | undefined {
   const base = s.OTEL_EXPORTER_OTLP_ENDPOINT
   const url = s.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? (base && `${base.replace(/\/+$/, '')}/v1/traces`)

@@ -13,7 +13,7 @@ import type { ContentFilter } from './content-filter.ts'
 
 /** Maximum length of checked text, in UTF-16 units. Checking it takes about 3 ms of CPU. */
 const TEXT_MAX = 16 * 1024
-/** Letters of which the library obscenity keeps up to two in a row (ni_gg_er, fe_ll_atio). Only one is kept of any other letter. */
+/** Letters that stay double when obscenity removes repeated letters before its search (fe_ll_atio). Other repeated letters become single. */
 const PAIRS = new Set([...'beolsg'].map((letter) => letter.charCodeAt(0)))
 const CODE_UNITS = 65_536
 let scan: ((text: string) => boolean) | undefined
@@ -24,7 +24,7 @@ const DISGUISES = [resolveConfusablesTransformer(), resolveLeetSpeakTransformer(
  * categories need a classifier, or an upstream with a classifier.
  */
 export function openProfanityFilter(): ContentFilter {
-  // Building the scan takes 15 ms at first, so it is built before the first call.
+  // Building the scan takes 15 ms, so it is built once, before the first call.
   scan ??= openScan(TEXT_MAX)
   const mayMatch = scan
   let matcher: RegExpMatcher | undefined

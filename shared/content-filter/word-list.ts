@@ -22,8 +22,8 @@ const HARASSMENT = new Set([
 ])
 
 /**
- * Opens a moderation engine with a word list. English words, plain or in common disguises (obscenity), each belong to one category. Context is
- * ignored, and a score is 0 or 1. Categories that single words cannot show are always false. Images are not supported.
+ * Opens a moderation engine that finds English words, also in common disguises, with the npm package `obscenity`. Each word belongs to one category.
+ * Context is ignored, and a score is 0 or 1. Categories without words in the list are always false. Images are not supported.
  */
 export function openWordList(): ModerationEngine {
   const filter = openProfanityFilter()

@@ -1,12 +1,12 @@
 /*
  * Findings about calls: models that fail, failure rates, refusals and budgets.
  *
- * 1. A model fails if its newest calls failed: three in a row, or all that the request log has. The finding stays until a call succeeds, however long
- *    ago the last call was.
+ * 1. A model fails if its newest calls failed: three in a row, or all that the request log has. The finding stays until a call succeeds, however
+ *    long ago the last call was.
  * 2. Rates and refusals cover the last 15 minutes. A few failed or refused calls are no problem of the service, so each rate has a minimum count.
- * 3. An open circuit breaker confirms 1, and its workers are named there.
+ * 3. An open circuit breaker is a finding of its own, unless rule 1 already reports its model.
  *
- * Calls that were refused for lack of capacity, cancelled, or rejected because of their content neither confirm nor refute that a model works.
+ * Rule 1 ignores calls that do not show whether a model works: refused for lack of capacity, cancelled, or rejected because of their content.
  */
 import type { BudgetState } from '#schemas/usage.ts'
 import { type Finding, failed, warned } from './check.ts'
@@ -44,9 +44,9 @@ interface RecentCalls {
 
 export interface FailingModel {
   readonly model: string
-  /** Calls that failed one after another. */
+  /** Number of consecutive failed calls, up to the newest. */
   readonly streak: number
-  /** Whether the log has more failures before these. */
+  /** True if more calls in a row may have failed, because older calls in the log were not read. */
   readonly isCut: boolean
   readonly cause: string
   readonly lastAtMs: number

@@ -67,7 +67,7 @@ export function reasonOf(error: unknown): string {
   // If connections to several addresses failed, then the outer message is empty, and the inner errors have the reasons.
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const cause = error.cause === undefined ? '' : reasonOf(error.cause)
-  // If the cause has a remedy, then the outer message is for API callers and is omitted.
+  // If the cause states a remedy, then the cause is enough for an operator. The outer message is for API callers.
   if (remediationOf(error.cause) !== undefined) return cause
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
 }

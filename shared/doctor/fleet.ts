@@ -1,7 +1,7 @@
 import { type CallFacts, callFindings } from './calls.ts'
 import { type Finding, failed, ok, warned } from './check.ts'
 
-/** Wait of the oldest job, in seconds, beyond which a finding is reported if all slots, or all permits of a model, are in use. */
+/** Wait of the oldest job, in seconds, above which {@link longWait} reports missing capacity. */
 const LONG_WAIT = 60
 
 export interface PoolFacts {
@@ -12,7 +12,7 @@ export interface PoolFacts {
   readonly waiting: number
   /** Wait of the oldest call or job of normal priority. */
   readonly oldestSeconds: number | undefined
-  /** Models that use all of their slots while jobs wait, with these slots. */
+  /** Models that run as many calls as allowed, while further calls wait. `slots` is the allowed number. */
   readonly fullModels: readonly { readonly model: string; readonly slots: number }[]
   /** Whether a configured model or feature needs a worker of this pool. */
   readonly isNeeded: boolean
@@ -26,7 +26,7 @@ export interface FleetFacts {
   readonly durable: { readonly count: number; readonly max: number } | undefined
   readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
   readonly calls: CallFacts
-  /** Number of budgets, if no model has a price; otherwise 0. */
+  /** Number of budgets without effect, because no model has a price. 0 if a model has one. */
   readonly uselessBudgets: number
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
 }
@@ -59,7 +59,7 @@ export function fleetFindings(facts: FleetFacts, nowMs = Date.now()): readonly F
   return sorted(findings, ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, no problems`))
 }
 
-/** The findings of one project, for its own keys: about its calls, their models and its budgets. */
+/** Returns the findings that the keys of one project may read: about its calls, their models and its budgets. */
 export function projectFindings(calls: CallFacts, nowMs = Date.now()): readonly Finding[] {
   return sorted(callFindings(calls, nowMs), ok('calls', 'no problems'))
 }
@@ -98,8 +98,8 @@ function storeFull(name: string): Finding {
 }
 
 /**
- * Reports a nearly exhausted quota of durable jobs. A project may use as many jobs as are still free, so a single project is refused at half of the
- * maximum.
+ * Reports that the maximum of durable jobs is reached or near. A project may not have more pending jobs than the capacity that remains. A single
+ * project is therefore refused at half of the maximum.
  */
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []
@@ -126,8 +126,8 @@ function poolFinding(pool: PoolFacts): Finding[] {
 }
 
 /**
- * Reports jobs that wait too long. A job that waits although slots and permits are free is delayed by another limit, such as that of its key. Such a
- * wait is intended, so it is not reported.
+ * Reports jobs that wait too long for a slot or a permit. A job that waits in spite of free slots and permits is not reported, because another limit
+ * delays it on purpose.
  */
 function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, queued: string): Finding[] {
   if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []

@@ -51,7 +51,7 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
   return failed('postgres', `${version}, the schema lacks ${names}, and this user may not create tables`, remediation)
 }
 
-/** Checks whether this process can access the blobs of other processes. If no process has registered its store, then there is no finding. */
+/** Checks that this process uses the blob store of the other processes. If no process has registered a blob store, then there is no finding. */
 async function sharedBlobsFindings({ blobs_id }: PostgresFacts, config: Config): Promise<Finding[]> {
   if (blobs_id === undefined) return []
   const { blobUrl = config.blobDir } = config

@@ -22,7 +22,7 @@ export const sandboxCheck: Check = {
   },
 }
 
-/** Finding for one sandbox if at least one works. A sandbox that fails is then not needed, so it is reported as skipped. */
+/** Returns the finding for one sandbox if at least one works. A sandbox that fails is then not needed, so its status is `skip`. */
 function withSandbox({ name, works, message, details }: Tried, chosen: Tried): Finding {
   if (!works) return skipped('sandbox', `${name}: not needed, ${chosen.name} is used: ${message}`)
   const role = name === chosen.name ? 'works, chosen' : 'works, not chosen'

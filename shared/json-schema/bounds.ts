@@ -2,7 +2,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { isSchema, type Schema, SchemaReader } from './json-schema.ts'
 
 const WRITTEN_MAX = 20_000
-/** Maximum schema objects per request after expansion. A schema counts once per reference to it, times its minimum item count. */
+/**
+ * Maximum schema objects per request after expansion: each reference is replaced by its target, and each item schema is repeated `minItems` times.
+ */
 const EXPANDED_MAX = 1_000_000
 const CHARACTERS_MAX = 16_000_000
 const LISTED_MAX = 100_000
@@ -33,7 +35,7 @@ interface Cost {
 
 /** A schema that the walk has reached. `cost` is undefined until the walk of the schema is complete. */
 interface Visit {
-  /** Nesting depth, within the described value, at which the schema was reached. */
+  /** Nesting depth of the values that the schema describes. References and keywords such as `anyOf` do not increase this depth. */
   readonly level: number
   cost?: Cost
 }
@@ -45,8 +47,8 @@ interface Place {
 }
 
 /**
- * Bounds the JSON Schemas of one request, for any engine. The expanded size is computed without expansion, so each schema object is visited once.
- * Patterns are not checked, because Sluice neither runs nor translates them.
+ * Limits the size of the JSON Schemas of one request. The expanded size is computed from the sizes of the parts, so each schema object is visited
+ * only once. Patterns are not checked, because Sluice neither runs nor translates them.
  */
 export class SchemaBounds {
   #written = 0
@@ -96,7 +98,8 @@ class Walk {
   }
 
   /**
-   * Returns the cost of a recursive schema, which counts once. A cycle at one level of the value would expand forever, so such a schema is refused.
+   * Returns the cost of a repeated reference inside a recursive schema. A recursion that does not descend into the described value would never end,
+   * so it is refused.
    */
   #costOfCycle(visit: Visit, place: Place): Cost {
     if (visit.level === place.level) refuse(place.path, 'the schema has endless recursion.')

@@ -1,7 +1,7 @@
 /** A JSON Schema object. The schemas `true` and `false` are not included. */
 export type Schema = Readonly<Record<string, unknown>>
 
-/** Maximum length of a chain of references. A longer chain is treated as circular, and its last reference as dangling. */
+/** Maximum length of a chain of references. A longer chain, which may be circular, resolves to a schema that accepts any value. */
 const HOPS_MAX = 64
 /** Maximum number of keys and list entries that merging may copy, per root schema. */
 const MERGED_ENTRIES_MAX = 20_000
@@ -42,7 +42,7 @@ export class SchemaReader {
     this.#root = root
   }
 
-  /** Returns the target of a local reference (RFC 6901). Undefined if it does not exist or is in another document. */
+  /** Returns the target of a local reference (RFC 6901). Undefined if the target is missing or in another document. */
   follow(pointer: string): unknown {
     if (!this.#targets.has(pointer)) this.#targets.set(pointer, followPointer(pointer, this.#root))
     return this.#targets.get(pointer)
@@ -61,8 +61,8 @@ export class SchemaReader {
   }
 
   /**
-   * Merges schemas that must all hold into one. If parts differ in `pattern`, `format` or `multipleOf`, then the keyword becomes a list. For
-   * `prefixItems`, `not`, `if`, `contains` and keywords that assert nothing, the value of the last part is used.
+   * Merges schemas into one that accepts a value only if all of them accept the value. Different values of `pattern`, `format` or `multipleOf` become
+   * a list. For `prefixItems`, `not`, `if`, `contains` and annotations such as `title`, the value of the last part is used.
    *
    * @throws RangeError if merging copies too much in total
    */
@@ -137,7 +137,7 @@ export class SchemaReader {
     merged.enum = first.filter((value) => sets.every((set) => set.has(canonical(value))))
   }
 
-  /** Combines several lists of alternatives into one `anyOf`: each alternative of the first list, with all other lists added. */
+  /** Requires one alternative from each list. The result has each alternative of the first list, with the other lists as further conditions. */
   #joinAlternatives(merged: Record<string, unknown>, lists: readonly (readonly unknown[])[]): void {
     const [first = [], ...others] = lists
     this.#spend(first.length * (others.length + 1))

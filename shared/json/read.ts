@@ -143,7 +143,7 @@ class Reader {
       if (end === undefined) {
         yield* take.large()
       } else {
-        // A comma without a further member is an error that JSON.parse would not detect, because the piece becomes the valid text `[]`.
+        // If nothing follows a comma, as in `[1,]`, then the piece is empty. JSON.parse would accept the empty piece as `[]`.
         yield* this.#skipBlanks()
         if (this.#at >= end) throw this.#unexpected()
         take.run(start, end)
@@ -237,8 +237,8 @@ class Reader {
 }
 
 /**
- * Returns the index of the closing quote of a string. If there is none before `most`, then `most` or the index after
- * it.
+ * Returns the index of the closing quote of a string. Without a quote before `most`, returns `most`, or `most + 1` if a backslash escapes the byte at
+ * `most`.
  */
 export function endOfString(json: Buffer, start: number, most: number): number {
   let piece: Buffer | undefined
@@ -256,7 +256,7 @@ export function endOfString(json: Buffer, start: number, most: number): number {
   }
 }
 
-/** Number of bytes of a string that are compared one by one before `indexOf` is called, which costs about as much. */
+/** Number of bytes that are compared one by one before `indexOf` is used. A call of `indexOf` costs about as much as these comparisons. */
 const NEAR_BYTES = 16
 
 function backslashesBefore(json: Buffer, at: number, start: number): number {

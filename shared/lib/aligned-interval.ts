@@ -1,5 +1,5 @@
 /**
- * Minimum time in ms until the next tick. If less time remains, then the following tick is used, because a timer may fire shortly before its tick.
+ * Minimum delay of a timer, in ms. A timer may fire shortly before its time, and would otherwise fire again for the same multiple of the interval.
  */
 const EARLY_MS = 5
 

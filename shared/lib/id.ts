@@ -47,8 +47,8 @@ export function timeOfText(text: string): number {
 }
 
 /**
- * Id of a request: `req_`, ten characters of time, 14 random characters (80 bits). Ids that sort by age are written to the end of an index. Random
- * ids would change one page of the index each.
+ * Id of a request: `req_`, ten characters of time, 14 random characters (80 bits). These ids sort by age, so new ids are written to the end of a
+ * database index. Random ids would be written to many pages.
  */
 export function newRequestId(): string {
   return newId(`req_${timeTextOf(Date.now())}`, REQUEST_RANDOM_LENGTH)

@@ -18,7 +18,8 @@ type Statistic = (typeof LOOP_DELAYS)[number]
 
 /**
  * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. In an idle process, the hundred wake-ups per
- * second would be most of its work. A second without a measurement counts with the active time of the loop, which is an upper bound of the delay.
+ * second would be most of its work. For a second without a measurement, the active time of the event loop is used, which is an upper bound of the
+ * delay.
  */
 export class LoopDelay {
   readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })

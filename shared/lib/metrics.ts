@@ -365,7 +365,7 @@ export class Metrics {
   }
 
   #histogram<Label extends string>(name: string, labelNames: readonly Label[], help: string): BoundedHistogram<Label> {
-    // A registry for the older format refuses exemplars at construction, but writes such a histogram without them.
+    // The histogram is registered after its construction, because the constructor refuses exemplars for a registry of the older text format.
     const histogram = new Histogram({ name, help, labelNames, buckets: SECONDS, enableExemplars: true, registers: [] })
     this.registry.registerMetric(histogram)
     return new BoundedHistogram(histogram)
@@ -426,7 +426,7 @@ function withOther<Label extends string>(labels: Readonly<Record<Label, string>>
   return combined as Record<Label, string>
 }
 
-/** The first label sets of a metric. Each later set is replaced by the one with `other`. */
+/** Limits the label sets of a metric. After the maximum, each new set gets the value `other` for its {@link UNBOUNDED_LABELS}. */
 class LabelSets<Label extends string> {
   readonly #known = new Set<string>()
   readonly #max: number

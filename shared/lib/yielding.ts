@@ -1,5 +1,5 @@
 const YIELD_INTERVAL_MS = 2
-/** Time in ms for which work runs without waiting, so that small work is not queued behind large work. */
+/** Duration in ms of the first slice of work while other computations wait. Small work ends within this slice, so it need not wait. */
 const SYNC_BUDGET_MS = 1
 
 /** Waiting computations by project, in round robin. The project that comes first has waited longest for its next slice. */

@@ -29,7 +29,7 @@ const IDLE_MS = 10 * 60_000
 const MEMORY_BYTES_MAX = 2 * 1024 ** 3
 const AUDIO_SECONDS_MAX = 4 * 3600
 const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
-/** Maximum number of crashes within CRASH_WINDOW_MS. At this maximum, the server is not started until the oldest crash is outside the window. */
+/** Maximum number of crashes within CRASH_WINDOW_MS. After this number, the server is not started until the oldest crash is older. */
 const CRASHES_MAX = 5
 const CRASH_WINDOW_MS = 5 * 60_000
 /**
@@ -69,7 +69,7 @@ export class LocalServer {
   readonly #preparation = new BackgroundPreparation('The local model server')
   readonly #found = new Set<string>()
   readonly #models = new Map<string, BackgroundPreparation>()
-  /** The wait for each model, which all waiting calls share. */
+  /** Running wait for each model. All calls that need the model share it. */
   readonly #waits = new Map<string, Promise<void>>()
   #crashesMs: number[] = []
   #idleTimer: NodeJS.Timeout | undefined
@@ -102,19 +102,19 @@ export class LocalServer {
   }
 
   /**
-   * Returns a connection, and starts the server if needed. If the environment or the model is missing, then its preparation is started, and
-   * the call waits for the end of it.
+   * Returns a connection, and starts the server if needed. If the environment or the model is missing, then its preparation is started, and the call
+   * waits for the end of it.
    *
-   * @param model The model that the call needs. Absent: a model that every environment contains
-   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation has failed, or if the server does not start or crashed too
-   * often; the abort reason
+   * @param model The model that the call needs. Undefined if the call needs only models that every environment contains
+   * @throws ServiceError `model_loading` with `retryAfterMs` if the preparation has failed, or if the server does not start or crashed too often; the
+   * abort reason
    */
   async connect(signal: AbortSignal, model?: string): Promise<LocalConnection> {
     signal.throwIfAborted()
     this.#closing.signal.throwIfAborted()
     this.#lastCallMs = performance.now()
     if (model !== undefined && !this.#found.has(model)) await abortable(this.#findModel(model), signal)
-    // The server is read after the wait for the model, because an idle server may have been stopped in the meantime.
+    // During the wait for the model, an idle server may have been stopped, so `#running` is read afterwards.
     const server = this.#running ?? (await abortable(this.#start(), signal))
     this.#lastCallMs = performance.now()
     return { origin: server.origin, dispatcher: server.pool }
@@ -178,7 +178,7 @@ export class LocalServer {
   }
 
   /**
-   * Only a missing or another Python makes the environment unusable.
+   * Returns false if the Python of the environment is missing or was replaced, so the environment must be prepared again.
    *
    * @throws ServiceError `model_loading` for other failures, such as a full process table or a timeout; the reason of the shutdown
    */
@@ -188,7 +188,7 @@ export class LocalServer {
     } catch (error) {
       this.#closing.signal.throwIfAborted()
       const { cause } = error as { readonly cause?: NodeJS.ErrnoException }
-      // Without a cause, the interpreter ran, but its version or its answer is unsuitable.
+      // An error without a cause means that the interpreter ran but is unsuitable, for example too old.
       if (cause === undefined || cause.code === 'ENOENT') return false
       throw error
     }

@@ -151,7 +151,7 @@ async function isHealthy(client: Client, signal: AbortSignal): Promise<boolean> 
     await body.dump()
     return statusCode === 200
   } catch {
-    // The server does not listen yet, unless the signal has aborted the wait.
+    // Without an abort, the failure means that the server does not listen yet.
     signal.throwIfAborted()
     return false
   }

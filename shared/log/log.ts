@@ -126,10 +126,10 @@ export class BatchedLines implements LineSink {
 }
 
 /**
- * Converts one JSON log line to readable text, such as `14:39:43 service ready role=ingress`.
+ * Converts a JSON log line to text for a terminal. Example of such a text: `14:39:43 service ready role=ingress`.
  *
- * The text of an error contains its message and, from level `error` on, its stack. Control characters are removed, so that logged
- * text cannot send commands to the terminal.
+ * The text of an error contains its message and, from level `error` on, its stack. Control characters are removed, so that logged text cannot send
+ * commands to the terminal.
  */
 export function logText(json: string): string {
   const { level, time, service: _, msg, err, ...fields } = JSON.parse(json)

@@ -143,7 +143,7 @@ function isReachAllowed(address: string, policy: OutboundPolicy): boolean {
  */
 type Reach = 'public' | 'private' | 'forbidden'
 
-/** Addresses of IANA's special-purpose registry of IPv4, and metadata services outside of it. All other addresses are public. */
+/** IPv4 addresses that are never a valid target: special-purpose addresses (IANA registry) other than private networks, and metadata services. */
 const FORBIDDEN_4 = subnets('ipv4', [
   '0.0.0.0/8', // this network: connects to this machine
   '169.254.0.0/16', // link-local: 169.254.169.254 is the metadata service
@@ -167,9 +167,8 @@ const PRIVATE_4 = subnets('ipv4', [
 ])
 
 /**
- * Public IPv6 addresses: those in the range that IANA allocates, unless they contain another address. Not public are therefore mapped
- * (::ffff:0:0/96), compatible (::/96) and NAT64 (64:ff9b::/96, 64:ff9b:1::/48) addresses. Link-local, site-local and multicast addresses are not
- * public either.
+ * The range from which IANA allocates public IPv6 addresses, except {@link TRANSLATED_6}. All addresses outside are not public. Examples are
+ * link-local, site-local and multicast addresses, and those that contain an IPv4 address (::ffff:0:0/96, ::/96, 64:ff9b::/96).
  */
 const PUBLIC_6 = subnets('ipv6', ['2000::/3'])
 const TRANSLATED_6 = subnets('ipv6', [

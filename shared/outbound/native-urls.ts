@@ -29,10 +29,7 @@ const OUTPUTS: ReadonlySet<string> = new Set(['output', 'outputs'])
 /** Types of objects whose `url` is the address of a quoted page, which is not fetched. */
 const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
 const VALUES_PER_PIECE = 1_000
-/**
- * Maximum distinct URLs per request. For hosts the maximum is lower, because a worker resolves at most 32 distinct
- * hosts.
- */
+/** Maximum distinct URLs per request. A worker also limits the distinct hosts to 32, because it resolves each of them. */
 const URLS_MAX = 2_048
 /** Maximum characters of a URL. No server fetches a longer URL, and parsing it could block the event loop. */
 const URL_CHARS_MAX = 8_192
@@ -110,7 +107,7 @@ class Walk {
     const isMedia = place.isMedia || MEDIA.test(name)
     if (place.isOutput && !isMedia) return
     if (text.length > URL_CHARS_MAX) throw refuse(`Expected URLs of at most ${URL_CHARS_MAX} characters.`)
-    // A server may add a scheme to a host, and fetch the result.
+    // A text without a scheme, such as `host/path`, is checked as https. An upstream may add the scheme and fetch the URL.
     const url = SCHEME.test(text) ? text : `https://${text}`
     const known = this.found.get(url)
     if (known && (known.isMedia || !isMedia)) return

@@ -30,9 +30,7 @@ export interface OutboundMethod {
 }
 
 export interface PageCall extends OutboundCall {
-  /**
-   * Returns the number of bytes of the answer that the caller uses. Reading ends when more have arrived. Default: all.
-   */
+  /** Returns the number of bytes of the answer that the caller uses. Reading stops after this number. Default: all. */
   readonly usedBytesOf?: (answer: OutboundAnswer) => number
 }
 
@@ -80,8 +78,8 @@ export async function getOutbound(text: string, options: PageCall): Promise<Outb
 }
 
 /**
- * A replacement for `fetch`, for client libraries, whose URLs the guard checks. The body of the answer is a stream. `timeoutMs` covers the body too,
- * and the stream fails with `request_too_large` after `bytesMax`. A redirect is returned as an answer. A compressed answer is refused, because the
+ * Replaces `fetch` in client libraries, so that the guard checks each URL. The body of the answer is a stream. `timeoutMs` covers the body too, and
+ * the stream fails with `request_too_large` after `bytesMax`. A redirect is returned as an answer. A compressed answer is refused, because the
  * request asks for `identity`.
  *
  * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`. The abort reason. Reading the body throws the same errors
@@ -96,7 +94,7 @@ export async function streamOutbound(text: string, options: OutboundCall & Outbo
     resolve(responseOf(answer.statusCode ?? 0, answer.headers, readable))
     await ReadableStream.from(upTo(options.bytesMax, answer)).pipeTo(writable, { signal })
   })
-  // After the answer was returned, the reader of the body receives its error, and this rejection has no effect.
+  // An error before the answer rejects this call. The reader of the body receives later errors, and `reject` then has no effect.
   call.catch(reject)
   return await promise
 }
@@ -150,8 +148,7 @@ async function answerOf(
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   const closed = new ServiceError('upstream_error', 'The host closed the connection without a response.')
   request.once('response', resolve).on('error', reject)
-  // A server that switches protocols without a request for this causes neither a response nor an error, so the close
-  // rejects.
+  // If a server switches protocols unasked, then Node emits neither `response` nor `error`. The wait therefore also ends at `close`.
   request.once('close', () => reject(closed))
   request.end(body)
   return await promise
@@ -196,7 +193,7 @@ async function* decompressed(answer: IncomingMessage, bytesMax: number): AsyncGe
   const decoder = DECODERS[name]?.()
   if (!decoder) throw new ServiceError('upstream_error', 'Unsupported Content-Encoding from the host.')
   try {
-    // Reading the decoder throws the errors of the pipeline.
+    // The rejection is ignored, because reading from the decoder throws the same error.
     pipeline(received, decoder).catch(() => {})
     yield* upTo(bytesMax, decoder)
   } catch (error) {

@@ -11,7 +11,7 @@ import { describePython } from './python.ts'
 
 const WATCH_MS = 250
 
-/** Maximum fraction of the time for counting bytes, because pip unpacks tens of thousands of files. */
+/** Maximum fraction of the time in which bytes are counted. Counting is slow, because pip unpacks tens of thousands of files. */
 const BUSY_SHARE = 1 / 4
 
 const STEP_MS_MAX = 30 * 60_000
@@ -38,7 +38,7 @@ export interface Wheel {
   readonly package: string
   readonly version: string
   readonly wheelSha256: string
-  /** Platform of the wheel, if its files work on every machine. Default: the platform of this machine. */
+  /** Platform for which the wheel was built. Set only if its files work on every machine. Default: the platform of this machine. */
   readonly platform?: string
 }
 

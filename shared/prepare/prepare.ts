@@ -95,7 +95,7 @@ async function makeLocked<Found>(
     })
     await lock.release()
   } catch (error) {
-    // Another process may have taken over because this process seemed dead, and may have finished.
+    // Another process may have finished the work, because this process seemed dead and lost its lock.
     if ((await thing.find()) !== undefined) return await lock.release()
     await (signal?.aborted ? lock.release() : lock.fail(error instanceof Error ? error.message : String(error)))
     throw error
@@ -111,8 +111,8 @@ interface Wanted<Found> {
 }
 
 /**
- * A preparation that calls wait for. The first call starts the preparation, and all calls wait until it ends. Preparation is thus no
- * failed attempt: a call that waits uses only its own deadline.
+ * A preparation that calls wait for. The first call starts the preparation, and all calls wait until it ends. The wait counts toward the deadline of
+ * a call, but is no failed attempt.
  */
 export class BackgroundPreparation {
   readonly #what: string

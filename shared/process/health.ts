@@ -55,7 +55,7 @@ function sendJson(res: ServerResponse, status: number, body: object): void {
 const TIMEOUT_MS = 2_000
 /** Lifetime of a result in ms, so that frequent scrapes do not load the dependency. */
 const RESULT_TTL_MS = 10_000
-/** Key that is never stored. The store of blobs answers that the blob is missing. */
+/** Key that no blob has. A reachable blob store answers that the blob is missing. */
 const MISSING_BLOB = 'sluice-check'
 
 interface Dependencies {
@@ -71,14 +71,14 @@ interface Result {
   readonly seconds: number
 }
 
-/** Exports whether Kafka, Postgres and S3 answer this process, and how fast. Each scrape sends one small request to each of them. */
+/** Exports whether Kafka, Postgres and S3 answer this process, and how fast. A scrape sends one small request to each, at most every 10 seconds. */
 export function showDependencies({ config, metrics, broker, store, blobs }: Dependencies): void {
   const checks: [name: string, check: () => Promise<unknown>][] = []
   if (config.kafka)
     checks.push([
       'kafka',
       async () => {
-        // The read also fails for reasons other than an outage, so only its duration counts.
+        // The result is ignored, because the read also fails for reasons other than an outage. Only its duration is needed.
         await broker.lag('jobs.inference')
         if (!broker.isReachable) throw new Error('no broker answers')
       },

@@ -57,8 +57,8 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
 }
 
 /**
- * Drains services one after another, in reverse order of their start. A service may need services that were started earlier until its own work has
- * ended. For example, an ingress needs its workers.
+ * Drains services one after another, in reverse order of their start. While a service drains, it may need services that were started before it. For
+ * example, an ingress needs its workers.
  */
 async function drainInReverse(services: readonly Service[], deadline: AbortSignal) {
   const ends: PromiseSettledResult<void>[] = []

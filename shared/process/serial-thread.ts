@@ -63,9 +63,8 @@ export function startThread(url: URL, heapMb: number, options: Pick<WorkerOption
 }
 
 /**
- * Sends a message to a thread, if there is one to send, and returns the next message of the thread.
+ * Waits for the next message of a thread. If there is a task, then it is sent to the thread first.
  *
- * @param task Message to send
  * @throws Error if the thread ends instead, or takes too long
  */
 export async function replyOf<Reply>(worker: Worker, timeoutMs: number, task?: object): Promise<Reply> {

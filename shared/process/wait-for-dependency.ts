@@ -28,7 +28,7 @@ interface Reason {
 /**
  * Opens a dependency, and retries while it is unreachable. The wait is logged once.
  *
- * @throws Error of the last attempt. An error other than unreachability is thrown at once
+ * @throws Error of the last attempt when the time is over. Any error other than `overloaded` is thrown at once
  */
 export async function openWhenAvailable<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
   const startedAt = performance.now()

@@ -80,10 +80,7 @@ export function* withFiles(fields: object, files: SandboxJob['files'] = []): Gen
 }
 
 export interface ChannelListener {
-  /**
-   * Called only by supervisors that load their own interpreter, when it is ready. `versions` maps import names to
-   * library versions.
-   */
+  /** Called when the interpreter is ready, if the supervisor loads its own interpreter. `versions` maps import names to library versions. */
   readonly onReady?: (versions: Readonly<Record<string, string>>) => void
   readonly onEvent: (event: SandboxEvent) => void
   readonly onEnd: (end: SandboxEnd) => void

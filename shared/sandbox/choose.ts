@@ -15,11 +15,11 @@ import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandb
  *                 └──┴──────────────────┘
  */
 
-/** Delay in ms before adapters that all failed are tried again. */
+/** Delay in ms after which all adapters are tried again if none worked. */
 const RETRY_DELAY_MS = 60_000
-/** Maximum time for which a run waits until a prepared sandbox is open. An interpreter loads its libraries in a few seconds. */
+/** Maximum time in ms for which a run waits until a prepared sandbox is open. An interpreter loads its libraries in a few seconds. */
 const OPEN_MS_MAX = 30_000
-/** Time in ms below which a preparation had nothing to do. The progress of a shorter preparation is not reported, and callers wait for its end. */
+/** Minimum duration in ms of a preparation whose progress is reported. A shorter preparation only checks existing files. */
 const QUICK_MS = 2_000
 const RETRY_AFTER_MS = { min: 10_000, max: 60_000 }
 
@@ -257,7 +257,7 @@ async function unlessQuick(report: OnProgress, work: (onProgress: OnProgress) =>
   }
 }
 
-/** Whether waiting cannot help: the sandbox is open, or no adapter works. */
+/** True if the selection has ended: the sandbox is open, or no adapter works. */
 function isSettled({ name }: State): boolean {
   return name === 'open' || name === 'refused'
 }

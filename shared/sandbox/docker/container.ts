@@ -24,8 +24,8 @@ import type { PoolMember } from './pool.ts'
 /** Label that identifies containers of a killed service. The value is the process id of the service. */
 export const LABEL = 'sluice.sandbox'
 /**
- * Time in ms after the timeout of a run in which the supervisor, which enforces the timeout, must report the end. Otherwise the supervisor counts as
- * broken.
+ * The supervisor ends a run at its timeout and reports the end. If no report arrives within this time in ms after the timeout, then the supervisor
+ * counts as broken.
  */
 const GRACE_MS = 2_000
 /** Maximum time in ms to load the libraries that the program imports, before its timeout starts. Loading takes a second of CPU time. */
@@ -219,7 +219,7 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
     WorkingDir: '/tmp',
     Hostname: 'sandbox',
     Labels: { [LABEL]: String(process.pid) },
-    // Like the network mode 'none', this setting gives an empty network namespace, but the daemon starts no process for it, which saves 0.1 s of CPU.
+    // Gives the container an empty network namespace. The network mode `none` does so too, but the daemon starts a process for it (0.1 s of CPU).
     NetworkDisabled: true,
     OpenStdin: true,
     // When the service ends, the daemon closes standard input, and the supervisor exits.

@@ -232,14 +232,14 @@ async function hasImage(docker: Docker, name: string): Promise<boolean> {
 }
 
 /**
- * Imports the root file system as an image, with Sluice's sandbox code inside. The daemon may run on another machine, where mounting the folder is
- * impossible.
+ * Imports the root file system as an image. The image also contains Sluice's sandbox code. The code cannot be mounted, because the daemon may run on
+ * another machine.
  */
 async function importImage(docker: Docker, root: string, tag: string, signal: AbortSignal): Promise<void> {
   const abortSignal = AbortSignal.any([signal, AbortSignal.timeout(IMPORT_MS_MAX)])
   const names = await codeFiles(INSIDE_DIRECTORY)
   const owner = ['--numeric-owner', '--owner=0', '--group=0']
-  // Only code files have names that do not begin with a dot, so only these are moved to opt/sandbox. The flags S and H exclude the targets of links.
+  // Moves the code files to opt/sandbox. All other names in the archive begin with a dot. The flags S and H exclude the targets of links.
   const move = '--transform=s,^\\([^./]\\),opt/sandbox/\\1,SH'
   const tar = spawn('tar', [...owner, move, '-cf', '-', '-C', root, '.', '-C', INSIDE_DIRECTORY, ...names], {
     stdio: ['ignore', 'pipe', 'pipe'],

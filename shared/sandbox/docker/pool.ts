@@ -16,7 +16,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 const FAILURES_MAX = 3
 const FAILED_START = { baseMs: 500, maxMs: 30_000 }
 const START_MS_MAX = 60_000
-/** Time in ms for which the oldest idle member has waited when the pool counts as too large. */
+/** Waiting time of the oldest idle member, in ms, from which the pool counts as too large. */
 const SURPLUS_MS = 60_000
 
 export interface PoolMember {
@@ -142,8 +142,8 @@ export class WarmPool<Member extends PoolMember> {
   }
 
   /**
-   * Handles a member that ended while idle, which counts as a failed start. Otherwise the pool would forever start an image whose containers end
-   * after a second.
+   * Counts the end of an idle member as a failed start. If the containers of an image end after a second, then the pool would otherwise start them
+   * forever.
    */
   #lost(member: Member): void {
     const kept = this.#idle.filter((idle) => idle.member !== member)

@@ -17,14 +17,11 @@ import { type ZygoteParts, ZygoteProcess } from './process.ts'
  * once.
  */
 
-/**
- * Number of runs after which a zygote is replaced. All runs of one zygote have an equal memory layout, so the replacement limits the use of knowledge
- * about the layout.
- */
+/** Number of runs after which a zygote is replaced. All runs of one zygote have an equal memory layout, which a program could learn and use later. */
 const RUNS_MAX = 500
 const AGE_MS_MAX = 10 * 60_000
 const RESTART = { baseMs: 250, maxMs: 30_000 }
-/** Lifetime in ms from which the death of a zygote does not count as a failed start. */
+/** A zygote that dies before this age, in ms, counts as a failed start. */
 const STABLE_MS = 60_000
 
 export interface ZygoteSandboxOptions {

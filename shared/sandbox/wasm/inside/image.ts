@@ -7,7 +7,7 @@ import type { Interpreter } from './interpreter.ts'
 
 /** Unit in bytes in which zeros are searched, which is the page size of most processors. */
 const PIECE_BYTES = 4_096
-/** Minimum length of zeros between two segments. Shorter zeros are stored as part of a segment. */
+/** Minimum number of zero bytes between two segments. Fewer zeros are stored as part of a segment. */
 const ZEROS_MIN = 16 * PIECE_BYTES
 
 /**

@@ -21,8 +21,8 @@ const DEFLATED = 8
 /*
  * One CPython in one WebAssembly memory, either newly started or restored from an image. Calls run in the calling thread and block it.
  *
- * An image is the whole memory between two calls, when the stack is empty. State outside the memory is created again: the initial
- * descriptors have the same numbers, and there are no others.
+ * An image is a copy of the whole memory, made between two calls, when the stack is empty. A restored interpreter gets new descriptors with equal
+ * numbers, so an image requires that no other descriptor is open.
  */
 
 const LIBRARY = '/usr/local/lib/python315.zip'
@@ -39,7 +39,7 @@ const VARIABLES = {
   // The path is empty, because the library itself contains the time zones.
   PYTHONTZPATH: '',
 }
-/** Result of the import by which a guest calls a function of its host. Such calls are not supported. */
+/** Answer to each call of a host function by the guest. Host functions are not supported. */
 const NO_HOST = -1
 
 export const SOURCES = '/sandbox'
@@ -204,7 +204,7 @@ function findEnd(bytes: Buffer): number {
 }
 
 function unpack(bytes: Buffer, entry: { method: number; packed: number; local: number }): Uint8Array {
-  // The lengths before the data may differ from the lengths in the archive's directory.
+  // The lengths in the directory of the archive may differ, so the header before the data is read.
   const start = entry.local + LOCAL_BYTES + bytes.readUInt16LE(entry.local + 26) + bytes.readUInt16LE(entry.local + 28)
   const data = bytes.subarray(start, start + entry.packed)
   return entry.method === DEFLATED ? inflateRawSync(data) : data

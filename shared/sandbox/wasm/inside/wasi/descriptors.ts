@@ -9,7 +9,7 @@ export interface Stream {
   readonly read?: (target: Uint8Array) => number
   /** Receives bytes that are valid only during the call. */
   readonly write?: (source: Uint8Array) => void
-  /** A path that marks the descriptor as an initial directory, because the guest's library expects those from descriptor 3 on. */
+  /** Path under which the guest's library sees the stream as an initial directory. The library expects initial directories from descriptor 3 on. */
   readonly preopen?: string
 }
 

@@ -120,7 +120,7 @@ export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
     fd_readdir(fd: number, address: number, length: number, cookie: bigint, out: number) {
       const found = descriptors.directory(fd)
       if (cookie === 0n) found.listing = ['.', '..', ...found.node.entries.keys()]
-      // A last entry that does not fit is truncated, by which the guest's library detects that there are more entries.
+      // The last entry is truncated if it does not fit. The guest's library then knows that more entries follow.
       const all = encodeListing(found, offset(cookie), length >>> 0)
       memory.bytes(address, all.length).set(all)
       memory.setU32(out, all.length)
