@@ -4,11 +4,11 @@ import { Metadata, recordOf } from './lib/record.ts'
 /**
  * Request and response of `POST /v1/chat/completions` (docs/reference/compatibility.md, Chat requests).
  *
- * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Parts, calls, tools and formats of an unknown
- * type are read as {@link Unknown}, because servers add types every month. `null` means absent for all optional fields. If a value
- * violates a bound with the message `decimal`, then the error code begins with `decimal_`, as in the OpenAI API.
+ * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Parts, calls, tools and formats of an unknown type are
+ * read as {@link Unknown}, because servers add types every month. `null` means absent for all optional fields.
  */
 
+/** Message of the bounds of decimal numbers, whose error codes begin with `decimal_`, such as `decimal_above_max_value`. */
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
 const StopString = z.string().min(1).max(1_000)
@@ -23,8 +23,8 @@ const Word = z.string().min(1).max(64)
 const JsonObject = recordOf(z.string(), z.unknown())
 
 /**
- * Key in `extra` that marks a tool call that the client did not send. The deprecated function calls have no ids, so the decoder generates a tool call
- * for each of their results.
+ * Key in `extra` of a tool call that the decoder generated for the result of a deprecated function call. A deprecated call has no id, but the
+ * result of a tool call must contain the id of its call.
  */
 export const IMPLIED_CALL = 'implied_call'
 
@@ -169,8 +169,8 @@ const ResponseFormat = z.union([
 ])
 
 /**
- * Request body (docs/reference/compatibility.md, Chat requests). The decoder, not this schema, checks rules that depend on the model or relate two
- * fields.
+ * Request body (docs/reference/compatibility.md, Chat requests). This schema checks each field alone. The decoder checks the rules that depend on
+ * the model or on two fields together.
  */
 export const ChatRequest = z.looseObject({
   model: z.string().min(1).describe('Model id or alias'),

@@ -9,9 +9,8 @@ const { model, stream, stream_options, temperature, top_p, stop, presence_penalt
 const { n, logit_bias, seed, user, metadata } = ChatRequest.shape
 
 /**
- * Body of `POST /v1/completions` (docs/reference/compatibility.md, Completions). The decoder, not this schema, checks `prompt`, which is a string, a
- * list of strings, a list of tokens, or a list of token lists. Objects are loose: the decoder passes unknown fields to an upstream server with the
- * same API.
+ * Body of `POST /v1/completions` (docs/reference/compatibility.md, Completions). The decoder checks `prompt`, and passes unknown fields to an
+ * upstream server with the same API.
  */
 export const CompletionsRequest = z.looseObject({
   ...{ model, stream, stream_options, temperature, top_p, stop, presence_penalty, frequency_penalty },

@@ -1,11 +1,12 @@
 /*
  * A durable job as its row in the store, with its events and webhook deliveries.
  *
- * States (docs/internals/design.md, States): `scheduled` waits for `run_at_ms`, `queued` for a worker, and `waiting` for child jobs, during which the
- * job has no slot. A job `in_progress` has a worker as its owner. The other states are final. The API reports `scheduled` as `queued`, and `waiting`
- * as `in_progress`.
+ * A `scheduled` job waits for the time `run_at_ms`, a `queued` job for a worker, and a `waiting` job for its child jobs. A `waiting` job has no
+ * slot. A job `in_progress` runs on one worker. The other states are final (docs/internals/design.md, States). The API reports `scheduled` as
+ * `queued`, and `waiting` as `in_progress`.
  *
- * The invariant: `attempt` never decreases, and output of older attempts is rejected. `seq` starts at 1 and continues across attempts, without gaps.
+ * The invariant: `attempt` never decreases, and output of older attempts is rejected. `seq` starts at 1 and continues across attempts, without
+ * gaps.
  */
 
 import { z } from 'zod'
@@ -26,7 +27,7 @@ export const DurableState = z.enum([
 ])
 export type DurableState = z.infer<typeof DurableState>
 
-/** Queue priority. Jobs with priority `low` start only if no job with priority `normal` waits. */
+/** Queue priority. Jobs of priority `low` get a quarter of the slots while jobs of priority `normal` wait. */
 export const Priority = z.enum(['normal', 'low'])
 export type Priority = z.infer<typeof Priority>
 

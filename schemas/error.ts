@@ -5,7 +5,7 @@ import { z } from 'zod'
  *
  * `status` is the HTTP status in the OpenAI format. The Anthropic format differs only for overload: 529 instead of 503. `retry` states whether the
  * service may retry the job by itself, which is not advice for the client. `triesMax` is the maximum number of attempts for codes that allow fewer
- * attempts than the default. An attempt with `isTry: false` only waited for its rate limit, so it does not count against the retry budget.
+ * attempts than the default. `isTry: false` means that the job did not run, so the attempt does not count against its retry budget.
  */
 export const ERRORS = {
   invalid_request: { status: 400, retry: false },
@@ -92,7 +92,7 @@ export const REFUSAL_REASONS = [
 ] as const
 export type RefusalReason = (typeof REFUSAL_REASONS)[number]
 
-/** Reasons of the codes that have only one reason, and of `overloaded` without a more exact reason. */
+/** Reason of each code, for errors that contain no reason of their own. */
 const REASONS: Partial<Record<ErrorCode, RefusalReason>> = {
   overloaded: 'other',
   rate_limit_exceeded: 'rate_limit',

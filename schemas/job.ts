@@ -24,7 +24,7 @@ interface Pool {
   readonly scopes: readonly string[]
 }
 
-/** The first file to edit for a new pool (CONTRIBUTING.md, Add a pool). */
+/** All pools. A new pool starts with an entry here (CONTRIBUTING.md, Add a pool). */
 export const POOLS = {
   inference: {
     work: 'generate text',

@@ -4,11 +4,11 @@ import { recordOf } from './lib/record.ts'
 /**
  * Request and response of `POST /v1/messages` and `/v1/messages/count_tokens` (docs/reference/compatibility.md, Messages requests).
  *
- * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Blocks, tools and sources of an unknown type
- * are read as {@link Unknown}, because the API adds types every month. `null` means absent for all optional fields. If a value violates a
- * bound with the message `decimal`, then the error code begins with `decimal_`.
+ * Objects are loose: the decoder passes unknown fields to an upstream of the same dialect. Blocks, tools and sources of an unknown type are read as
+ * {@link Unknown}, because the API adds types every month. `null` means absent for all optional fields.
  */
 
+/** Message of the bounds of decimal numbers, whose error codes begin with `decimal_`, such as `decimal_above_max_value`. */
 const DECIMAL = 'decimal'
 const fraction = z.number().min(0, DECIMAL).max(1, DECIMAL)
 const JsonObject = recordOf(z.string(), z.unknown())
@@ -199,8 +199,8 @@ const promptFields = {
 }
 
 /**
- * Request body (docs/reference/compatibility.md, Messages requests). The decoder, not this schema, checks rules that depend on the model or relate
- * two fields.
+ * Request body (docs/reference/compatibility.md, Messages requests). This schema checks each field alone. The decoder checks the rules that depend
+ * on the model or on two fields together.
  */
 export const MessagesRequest = z.looseObject({
   ...promptFields,

@@ -94,7 +94,7 @@ export const UsageReport = z.object({
 })
 export type UsageReport = z.infer<typeof UsageReport>
 
-/** Interval of the samples of the last day. Older samples cover 5 minutes, for 7 days. */
+/** Interval of usage samples, in seconds. Samples older than a day are merged into one per 5 minutes. Samples older than 7 days are deleted. */
 export const HISTORY_SAMPLE_SECONDS = 15
 /** Length and interval in seconds of each range of `GET /v1/history`. */
 export const HISTORY_RANGES = {

@@ -8,8 +8,8 @@ export const EncodingFormat = z.enum(['float', 'base64'])
 export type EncodingFormat = z.infer<typeof EncodingFormat>
 
 /**
- * Body of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests). The decoder, not this schema, checks `input`, so that the
- * error names the invalid item. A union schema of the four forms of `input` could not name the item. Unknown fields are ignored.
+ * Body of `POST /v1/embeddings` (docs/reference/compatibility.md, Embedding requests). The decoder checks `input`, because the error of a union
+ * schema would not name the invalid item. Unknown fields are ignored.
  */
 export const EmbeddingsBody = z.looseObject({
   model: z.string().describe('Model id or alias'),

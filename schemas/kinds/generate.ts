@@ -289,7 +289,7 @@ const NativeUsage = z.strictObject({
 export type NativeUsage = z.infer<typeof NativeUsage>
 
 /**
- * One event of a generated response. The answer is the concatenation, in order, of the texts with equal type, choice and call.
+ * One event of a generated response. Deltas with equal type, choice and call are pieces of one text, in order.
  *
  * An engine yields one `start`, then deltas, one `finish` per choice, and one `usage` as the last event.
  */

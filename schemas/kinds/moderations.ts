@@ -7,8 +7,8 @@ export const CHARS_MAX = 1_000_000
 /** Id of the built-in word list. A configured model with the same id takes precedence. */
 export const WORD_LIST = 'word-list'
 /**
- * Aliases of the default model. An id in this list refers to a configured model with the same id, if there is one. A configured model with the first
- * id is the default model.
+ * Names of the default model. A name selects the configured model with this id, or else the configured model with the first id of the list. If
+ * neither exists, then the built-in word list is used.
  */
 export const DEFAULT_NAMES = [
   'omni-moderation-latest',
@@ -44,8 +44,8 @@ export const ModerationPart = z.discriminatedUnion('type', [
 export type ModerationPart = z.infer<typeof ModerationPart>
 
 /**
- * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder, not this schema, checks `input`, so that the error names the invalid
- * item. A union schema of the forms of `input` could not name the item. Unknown fields are ignored.
+ * Body of `POST /v1/moderations` (docs/guides/moderations.md). The decoder checks `input`, because the error of a union schema would not name the
+ * invalid item. Unknown fields are ignored.
  */
 export const ModerationsBody = z.looseObject({
   input: z.unknown(),

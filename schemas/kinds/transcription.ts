@@ -118,13 +118,13 @@ export const TranscriptForm = z.strictObject({
 export type TranscriptForm = z.infer<typeof TranscriptForm>
 
 /**
- * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields). The client sends them as a form
- * or as JSON.
+ * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields). The client sends them as a
+ * form or as JSON.
  *
- * Unknown fields are ignored. `null` means absent. If a value violates a bound with the message `decimal`, then the error code begins with
- * `decimal_`.
+ * Unknown fields are ignored. `null` means absent.
  */
 
+/** Message of the bounds of decimal numbers, whose error codes begin with `decimal_`, such as `decimal_above_max_value`. */
 const DECIMAL = 'decimal'
 const NAME_CHARS_MAX = 100
 const KEYWORDS_MAX = 100
@@ -142,7 +142,7 @@ const ServerVad = z.object({
   prefix_padding_ms: VoiceActivity.shape.prefix_padding_ms.unwrap().nullish(),
 })
 
-/** The decoder, not this schema, checks rules that relate two fields. */
+/** This schema checks each field alone. The decoder checks the rules that relate two fields. */
 export const TranscriptionBody = z.object({
   model: z.string().min(1).describe('Model id or alias'),
   language: z.string().nullish().describe('Language of the audio, as ISO 639-1 code. Default: detected'),

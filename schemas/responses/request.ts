@@ -243,7 +243,8 @@ const promptFields = {
 }
 
 /**
- * Body of `POST /v1/responses`. Items, and rules that depend on the model or on two fields together, are checked by the decoder.
+ * Body of `POST /v1/responses`. This schema checks each field alone. The decoder checks the items, and the rules that depend on the model or on two
+ * fields together.
  */
 export const ResponsesRequest = z.looseObject({
   ...promptFields,

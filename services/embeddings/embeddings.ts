@@ -72,7 +72,7 @@ function openBatched(openers: EngineOpeners, model: ModelConfig) {
     tokensMax: embeddings.batch_tokens_max,
     waitMs: embeddings.batch_wait_ms,
     callsMax: callsOf(engine),
-    // The span of a batch belongs to the first call, and links to the others.
+    // The span of a batch is a child of the first call's span, and has links to the spans of all other calls.
     traced: (calls, options, run) => {
       const links = calls.slice(1, BATCH_LINKS_MAX).map(({ traceparent }) => traceparent)
       return tracedCall({ operation: 'embeddings', model, links }, options, run)
@@ -218,7 +218,7 @@ class Counter {
   }
 }
 
-/** Returns an upper bound of an input's tokens, because a token has at least one byte. */
+/** Returns an upper bound of the tokens of an input: its number of bytes, because a token has at least one byte. */
 function tokensAtMost(input: EmbedInput): number {
   return typeof input === 'string' ? Buffer.byteLength(input) : input.length
 }

@@ -48,10 +48,7 @@ export function generateWithFallback(
   return withFallbacks(chain, ask, context, ports.log, { operation, input: () => messagesOf(request.turns) })
 }
 
-/**
- * The end of a prompt for a trace, by the semantic conventions of OpenTelemetry: the last turns, with at most
- * {@link TRACED_CHARS_MAX} characters of text. Other parts have their type only.
- */
+/** Returns the end of a prompt for a trace, in the form of OpenTelemetry's semantic conventions. Parts other than text are reduced to their type. */
 function messagesOf(turns: readonly Turn[]): object[] {
   const messages: object[] = []
   let left = TRACED_CHARS_MAX

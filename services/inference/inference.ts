@@ -45,9 +45,8 @@ const PROGRESS_MS = 500
 const CHARS_PER_TOKEN = 4
 
 /**
- * Maximum estimated tokens of a prompt that a model in this process counts exactly, which exceeds any context window. A larger prompt is estimated by
- * its length, because the model's tokenizer needs half a minute for 31 MB of text. No other tokenizer is used, because loading one blocks the event
- * loop for 0.2 s.
+ * Maximum estimated tokens of a prompt that a model in this process counts exactly. The value exceeds any context window. For a larger prompt, the
+ * number is estimated from its length, because tokenizing 31 MB of text takes half a minute.
  */
 const COUNTED_TOKENS_MAX = 512 * 1024
 

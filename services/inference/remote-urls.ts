@@ -10,7 +10,7 @@ const HOSTS_MAX = 32
 const RESOLVE_MS_MAX = 10_000
 
 /**
- * Checks the URLs in a request that its upstream will fetch. None may resolve to a non-public address. Otherwise callers could read internal
+ * Rejects a request that contains a URL with a non-public address. The upstream fetches these URLs, so callers could otherwise read internal
  * resources through the upstream (server-side request forgery).
  *
  * @param resolve Resolves names. Default: the system resolver.

@@ -180,7 +180,7 @@ class Run {
   /** Returns the queries that are derived without a model. Sets the term weights, if a backend can count terms over its whole corpus. */
   async #ownQueries(): Promise<string[]> {
     const vocabulary = vocabularyOf(this.#question)
-    // The run has already waited once for an incomplete index, for which counting terms would wait again.
+    // If an index is incomplete, then terms are not counted, because counting would wait for the index. The run has already waited once.
     const backends = this.#gathering.indexing ? [] : this.#setup.backends
     const terms = [...vocabulary.keys()]
     const words = [...vocabulary].map(([term, word]) => searchFormOf(term, word))

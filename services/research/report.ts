@@ -10,7 +10,10 @@ const CHARS_PER_TOKEN = 4
 /** Maximum gaps listed in a report, and maximum UTF-16 units of each gap. */
 const GAPS_MAX = 12
 const GAP_CHARS_MAX = 80
-/** Words after "how" that ask for a measure, as in "how long". An answer need not contain the word, so it is not reported as a gap. */
+/**
+ * Words after "how" that ask for a measure, as in "how long". An answer need not contain the word, so a missing word of this list is not reported
+ * as a gap.
+ */
 const MEASURES = 'long|far|old|big|large|small|high|tall|deep|wide|fast|quickly|slow|soon|early|late|heavy|well|likely'
 
 export interface Report {

@@ -8,9 +8,9 @@ import { monthOf } from '#shared/usage/usage.ts'
 /*
  * Alerts when 80 % and 100 % of a monthly budget are spent, as webhook messages to one URL of the operator.
  *
- * The id of a message follows from the budget, its amount, the month and the threshold, and the store ignores an id that it has. Each alert
- * is therefore sent once, although any number of schedulers run and restart. A raised budget alerts again at its new thresholds. If a
- * budget passes both thresholds between two rounds, then only the higher one is reported.
+ * The id of a message is a hash of the budget, its amount, the month and the threshold. The store ignores a message with a known id, so each alert
+ * is sent once, although several schedulers run and restart. A raised budget alerts again at its new thresholds. If a budget passes both thresholds
+ * between two rounds, then only the higher one is reported.
  */
 
 export const THRESHOLDS = [100, 80] as const
@@ -30,8 +30,8 @@ interface AlertOptions {
 /**
  * Returns a function that stores the alerts of all budgets that have passed a threshold, and returns the number of new alerts.
  *
- * The function writes a message at most once per hour, because it runs every few seconds and each write is durable. The repetition restores a
- * message that a scheduler of the previous version has failed.
+ * The function runs every few seconds, but writes each message at most once per hour, because a write is costly. The hourly write has no effect,
+ * unless a scheduler of the previous version marked the message as failed.
  */
 export function budgetAlerts(options: AlertOptions): (nowMs: number) => Promise<number> {
   const added = new Set<string>()

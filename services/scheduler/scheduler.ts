@@ -109,8 +109,8 @@ function openLoops(
   history: HistoryRecorder,
   alert: (() => Promise<number>) | undefined,
 ): Loop[] {
-  // The reaper's lease is shorter than the leases of workers. A store outage that outlasts the workers' leases therefore outlasts the reaper's lease
-  // too. The reaper then waits again before it requeues jobs.
+  // After a store outage, workers need time to renew their leases before the reaper requeues jobs. The reaper waits whenever its own lease has
+  // expired, so that lease is shorter than the leases of workers.
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
   const canRun = () => store.isReachable

@@ -18,8 +18,8 @@ export type SigningKeys = (project: string) => Promise<readonly Buffer[]>
 /**
  * Returns the shared secret, for receivers that do not yet use the secret of their project.
  *
- * The secret is WEBHOOK_SECRET, or else the content of the file `webhook-secret` in the data directory, which versions before projects created.
- * Undefined if neither exists.
+ * The secret is WEBHOOK_SECRET, or else the content of the file `webhook-secret` in the data directory. Early versions, which had no projects,
+ * created this file. Undefined if neither exists.
  *
  * @throws ConfigError if the file does not contain a secret
  */

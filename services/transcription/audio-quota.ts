@@ -17,7 +17,7 @@ export interface AudioQuotaOptions {
 }
 
 export interface AudioReservation {
-  /** Maximum length in seconds that a file may have at the moment. A longer file must wait for other files, or exceeds `secondsMax`. */
+  /** Maximum length in seconds that this file may have while the other files of its tenant are in flight. */
   readonly waitForTurn: number
   /** Reserves the decoded length. @throws ServiceError `rate_limit_exceeded` if other files of the tenant used the quota first */
   take(seconds: number): void

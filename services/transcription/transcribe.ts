@@ -106,7 +106,7 @@ async function inspect(
     return await inspectAudio(bench.tools, request, audio, { secondsMax, signal })
   } catch (error) {
     const why = ServiceError.from(error)
-    // The file exceeds the remaining quota of its tenant. Without other files in flight, a retry shows whether the file alone is too long.
+    // The audio exceeds the remaining quota of its tenant, but perhaps not the maximum of the settings. The caller may therefore retry later.
     if (why.code === 'audio_too_long' && secondsMax < bench.ports.config.audioSecondsMax) throw place.refusal()
     // Diarization needs the same local server, so the call cannot continue without it.
     if (why.code !== 'model_loading' || request.diarize) throw error

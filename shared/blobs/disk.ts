@@ -86,7 +86,7 @@ export async function findDirectoryId(directory: string): Promise<string | undef
   return ID.test(text) ? text : undefined
 }
 
-/** Reads or creates the id. The sweep deletes old files, so the mtime is renewed. @param before Id from an earlier read */
+/** Reads or creates the id, and renews the mtime of its file, because the sweep deletes old files. @param before Id from an earlier read */
 async function keepId(directory: string, before: string | undefined): Promise<string> {
   const path = join(directory, ID_FILE)
   const made = before ?? randomBytes(16).toString('hex')

@@ -42,7 +42,10 @@ export interface S3Location {
   readonly kmsKey: string | undefined
 }
 
-/** S3 requires 5 MiB for all parts but the last, and permits 10,000 parts: 80 GiB. */
+/**
+ * Bytes of one part of a multipart upload. S3 requires at least 5 MiB, except for the last part. With the maximum of 10,000 parts, a blob may have
+ * 80 GiB.
+ */
 const PART_BYTES = 8 * 1024 * 1024
 /** About four seconds of retries, which covers a restart of a small server and the pauses that S3 requests with `SlowDown`. */
 const ATTEMPTS_MAX = 6
@@ -52,9 +55,9 @@ const CONNECT_TIMEOUT_MS = 3_000
 const SILENCE_MS_MAX = 10_000
 /** Maximum connections of writes, and of reads of complete small values. */
 const CONNECTIONS_MAX = 64
-/** Maximum streams that are read at the same time. A slow reader keeps its connection, so streams do not use the connections of other requests. */
+/** Maximum streams that are read at the same time. Streams use separate connections, so that slow readers do not delay other requests. */
 const STREAMS_MAX = 512
-/** Times that a read continues without a new byte in between. */
+/** Maximum number of consecutive attempts to resume a read that receive no byte. */
 const RESUMES_MAX = 3
 const RESUME_DELAY_MS = 200
 const RETRY_AFTER_MS = 5_000
@@ -189,8 +192,8 @@ class S3Blobs implements Blobs {
   }
 
   /**
-   * Ignores the error of a retry that finds no upload, if the object has all bytes. The first request then completed the upload, and only
-   * its response was lost.
+   * Ignores the error `NoSuchUpload` if the object has all bytes. The first request then completed the upload, but its response was lost, so the
+   * retry found no upload.
    */
   async #passCompleted(at: Address, bytes: number, error: unknown): Promise<void> {
     const { cause } = error as { readonly cause?: { readonly name?: string } }
@@ -281,7 +284,7 @@ function openClient({ endpoint, region }: S3Location, maxSockets: number): S3Cli
     // Servers other than AWS are addressed by path, and often implement only the checksums that S3 requires.
     ...(endpoint && { endpoint, forcePathStyle: true, requestChecksumCalculation: 'WHEN_REQUIRED' }),
     ...((region ?? endpoint) && { region: region ?? 'us-east-1' }),
-    // Retries are those of `retrying`: the client's own take less than 0.1 s.
+    // The function `retrying` retries instead, because the retries of the client end within 0.1 s.
     maxAttempts: 1,
     requestHandler: {
       connectionTimeout: CONNECT_TIMEOUT_MS,

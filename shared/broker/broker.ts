@@ -108,7 +108,10 @@ export interface QueueConsumer extends Closable {
 /** One record delivered to this member. The first call of `acknowledge` or `release` ends the delivery, and later calls have no effect. */
 export interface Delivery {
   readonly value: Buffer
-  /** Object that was passed within this process, equal to the JSON in {@link value}. Read-only, and already in the form of this version. */
+  /**
+   * Object that was passed within this process, equal to the JSON in {@link value}. Read-only. The sender has the same version as the receiver, so
+   * no migration is needed.
+   */
   readonly payload?: object | undefined
   /** Number of deliveries of this record, from 1, if the broker counts them. */
   readonly deliveryCount: number

@@ -1,9 +1,8 @@
 /*
- * Answers of one or more batches, by the content of their requests.
+ * Matches the rows of a table with the results of one or more batches.
  *
- * Result lines are appended to one file, and memory holds their positions. The key of a row is the hash of its request.
- * An answer of an earlier batch is therefore found after other rows were moved, added or corrected. Rows with equal
- * requests use one answer each.
+ * Result lines are appended to one file, and memory holds their positions. The key of a row is the hash of its request. A row therefore keeps its
+ * answer if other rows are moved, added or corrected. Each of several rows with equal requests uses an answer of its own.
  */
 
 import { createHash } from 'node:crypto'
@@ -16,7 +15,7 @@ import type { RowTask } from './task.ts'
 export interface Found {
   readonly start: number
   readonly length: number
-  /** Whether the line has an answer. Otherwise the line has an error, or an invalid answer. */
+  /** False if the line has an error or an invalid answer. */
   readonly isAnswer: boolean
 }
 
@@ -52,8 +51,8 @@ export class Answers {
   /**
    * Adds the result lines of a batch.
    *
-   * @param keyOfId The key of a custom id. Undefined for a request that belongs to no row
-   * @param isNewest Whether errors of this batch replace those of the batches before
+   * @param keyOfId Returns the key of the row with a custom id. Undefined if there is no such row
+   * @param isNewest Whether errors of this batch replace the errors of earlier batches
    */
   async add(
     lines: AsyncIterable<Buffer>,

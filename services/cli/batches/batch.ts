@@ -17,7 +17,7 @@ const WINDOW = '24h'
 /** Maximum bytes of the file that are read to find the endpoint in its first line. */
 const HEAD_BYTES = 256 * 1024
 
-/** Options for rows of prompts, which a file of requests does not have. */
+/** Options for a table of prompts. A command with a file of requests must not use these options. */
 const TABLE_OPTIONS = {
   model: { type: 'string' },
   'prompt-column': { type: 'string' },

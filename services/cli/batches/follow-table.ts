@@ -8,7 +8,7 @@ export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expir
 
 const POLL_INTERVAL_MS = 1_000
 const PIPED_INTERVAL_MS = 10_000
-/** Consecutive failed polls. With the delays in between, a restart of the service may take about two minutes. */
+/** Maximum number of consecutive failed polls. With the delays in between, a restart of the service may take about two minutes. */
 const FAILURES_MAX = 30
 const RETRY_DELAY_MS = 4_000
 
@@ -30,7 +30,7 @@ export class BatchProgress {
     this.#options = options
   }
 
-  /** @throws CommandError `interrupted` after Ctrl-C, `unreachable` if the service stays away */
+  /** @throws CommandError `interrupted` after Ctrl-C, `unreachable` after too many failed polls */
   async follow(batch: BatchView): Promise<BatchView> {
     const interrupt = new AbortController()
     let isCancelled = false

@@ -17,7 +17,7 @@ const ROW_BYTES_MAX = 16 * 1024 * 1024
 const FILES_MAX = 50_000
 const HEAD_BYTES = 64 * 1024
 const COLUMNS_MAX = 1_000
-/** Number of column names in an error message. */
+/** Maximum number of column names in an error message. */
 const NAMES_MAX = 50
 
 /** The cells of a row by column. A map, because a column may be named `__proto__`. */

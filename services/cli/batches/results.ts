@@ -93,7 +93,7 @@ function namesIn(json: string | undefined): string[] {
   }
 }
 
-/** The named fields of an answer in JSON. Any other answer is the first cell. */
+/** Returns the named fields of a JSON answer. Any other answer becomes the first cell as a whole. */
 function fieldsIn(answer: string, names: readonly string[]): unknown[] {
   try {
     const fields = JSON.parse(answer)

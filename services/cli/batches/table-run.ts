@@ -2,13 +2,13 @@
  * `sluice batch` for a table: one request per row, and one output row per input row.
  *
  * 1. The rows are converted to a file of requests, whose custom ids are the row numbers. Rows without a prompt are left out.
- * 2. The batch has the hash of this file in its metadata. A repeated command therefore finds its batch again
- *    after Ctrl-C, after a crash or on another machine, without a state file. A cancelled, failed or expired batch is not used again.
+ * 2. The batch has the hash of this file in its metadata. A repeated command therefore finds its batch again after Ctrl-C, after a crash or on
+ *    another machine, without a state file. A cancelled, failed or expired batch is not used again.
  * 3. The batch is followed by polling, which survives restarts of the service.
- * 4. The output is written from the results of this batch, and of earlier batches of the same table if it lacks answers.
+ * 4. The output is written from the results of this batch. For rows without an answer, earlier batches of the same table are searched.
  *
- * Earlier batches of a table have a second hash in common, of the file name and the options. Their requests are read from
- * their input files, so `--retry-failed` finds the answer of a row by its content and runs only the other rows.
+ * Earlier batches of a table have a second hash in common, of the file name and the options. Their requests are read from their input files, so
+ * `--retry-failed` finds the answer of a row by its content and runs only the other rows.
  */
 
 import { createHash } from 'node:crypto'
@@ -28,7 +28,7 @@ const TABLE_KEY = 'sluice_table'
 /** Names of the cells of an answer, for `sluice results`. */
 export const COLUMNS_KEY = 'sluice_columns'
 const METADATA_CHARS_MAX = 512
-/** Earlier batches of a table whose answers are used. */
+/** Maximum number of earlier batches of a table that are searched for answers. */
 const EARLIER_MAX = 20
 const GONE: readonly number[] = [404, 410]
 
@@ -81,7 +81,7 @@ class TableRun {
       .slice(0, 32)
   }
 
-  /** Runs every row, or continues the batch of equal rows. */
+  /** Runs all rows. If a batch with equal rows exists, then that batch is continued, unless `isNew` is true. */
   async run(isNew: boolean): Promise<TableResult> {
     const { batches, converted, files, out } = this.#parts
     const { requests, hash } = converted

@@ -172,7 +172,7 @@ export function checkerOf(schema: ObjectSchema): z.ZodType {
   }
 }
 
-/** A choice without case, quotes and final punctuation, for models without structured output. */
+/** Removes case, quotes and final punctuation, so that an answer of a model without structured output matches a choice. */
 function normal(text: string): string {
   return text
     .trim()

@@ -38,7 +38,7 @@ export class Written {
   skipped = 0
   /** Results that reached the maximum of output tokens. */
   cut = 0
-  /** Output tokens of the longest of them. */
+  /** Output tokens of the longest result that is counted in {@link cut}. */
   cutTokens = 0
   readonly failures = new Map<string, Failures>()
 
@@ -127,7 +127,8 @@ class OutputFormat {
     this.#values = values
     this.#isJson = ['.jsonl', '.ndjson'].includes(extension)
     this.#delimiter = ['.tsv', '.tab'].includes(extension) ? '\t' : delimiter === ';' ? ';' : ','
-    // An input may be the output of an earlier run.
+    // If the input already has a column with the name of an output column, then the output columns get other names. An example is the output of an
+    // earlier run as input.
     const names = [...values, ...ROW_COLUMNS.slice(1)]
     const isTaken = names.some((name) => columns.includes(name))
     this.#names = names.map((name) => (isTaken ? freeName(name, columns) : name))
@@ -158,9 +159,9 @@ function freeName(name: string, columns: readonly string[]): string {
 }
 
 /**
- * Default of --out: `prompts.answers.csv` next to `prompts.csv`.
+ * Returns the path of the output. Default: `prompts.answers.csv` next to `prompts.csv`.
  *
- * @throws CommandError if it is the input, or in the directory of the input, where it would become a row
+ * @throws CommandError if the path is the input, or a file in the input directory, whose files are all rows
  */
 export function outPathOf({ path, format }: Table, asked: string | undefined): string {
   const { dir, name, ext } = parse(resolve(path))

@@ -109,7 +109,7 @@ Examples:
   },
 }
 
-/** One row of CSV. Every model has the same columns, because those of the first model apply to all. */
+/** Returns the CSV row of a model. All rows have equal fields, because the fields of the first row become the head of the table. */
 function csvRowOf({ id, capabilities, context_length, max_output_tokens, price }: ListedModel) {
   const { input_per_million = '', output_per_million = '' } = price ?? {}
   const limits = { context_length: context_length ?? '', max_output_tokens: max_output_tokens ?? '' }

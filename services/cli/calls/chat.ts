@@ -145,7 +145,7 @@ async function converse(conversation: Conversation, before: readonly Message[]):
   const messages: Message[] = []
   let isAnswering = false
   terminal.on('SIGINT', () => {
-    // During an answer, the handler of the answer cancels it.
+    // During an answer, Ctrl-C cancels only the answer. At the prompt, Ctrl-C ends the conversation.
     if (isAnswering) process.emit('SIGINT')
     else terminal.close()
   })

@@ -92,7 +92,7 @@ const CONNECTION_CODE = /^(UND_ERR_|ECONN|EPIPE$|ENOTFOUND$|EAI_AGAIN$|EHOSTUNRE
 const CLOSED_CODES: readonly unknown[] = ['UND_ERR_DESTROYED', 'UND_ERR_CLOSED']
 const TEMPORARY_STATUSES: readonly number[] = [429, 502, 503, 504]
 
-/** Whether the error, or its cause, is a connection that cannot be opened or that broke in a body. */
+/** Whether the error or its cause is a connection that could not be opened, or that broke while a body was read. */
 export function isConnectionError(error: unknown): error is Error {
   if (!(error instanceof Error)) return false
   const isBroken = [error, error.cause].some((one) => {

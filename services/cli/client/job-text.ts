@@ -69,7 +69,10 @@ export function describeJob(job: JobView): string {
   return shown.map(([name, value]) => `${name.padEnd(9)} ${plain(value ?? '')}\n`).join('')
 }
 
-/** Empty for a batch: each wait for its requests begins another execution, so the number does not count failures. */
+/**
+ * Returns the number of the attempt. Empty for a batch, because a batch starts a new attempt after each wait for its requests, also without a
+ * failure.
+ */
 export function attemptText({ attempt, endpoint }: JobView): string {
   return attempt && !endpoint?.endsWith('/batches') ? String(attempt) : ''
 }

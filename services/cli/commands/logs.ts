@@ -23,8 +23,8 @@ const LIMIT_MAX = 100_000
 const FOLLOW_INTERVAL_MS = 1_500
 const RETRY_DELAY_MS = 2_000
 /**
- * Time that each poll of `--follow` reads again, in seconds. Rows are written up to a second after their end, and clocks of processes
- * differ.
+ * Overlap of consecutive polls of `--follow`, in seconds. Rows may appear late, because a row is written up to a second after its end, and clocks
+ * of processes differ.
  */
 const REREAD_SECONDS = 10
 /** Values of `--status` for calls that have not ended. */
@@ -136,8 +136,8 @@ interface FirstPage {
 }
 
 /**
- * Polls for rows that ended after those that were printed. A row is printed once, although polls overlap. Rows that are
- * older than a cut first page are not printed. A restart of the service, or a rate limit, does not end the command.
+ * Polls for rows that ended after the printed rows. Consecutive polls overlap, but each row is printed once. If the first page was cut, then rows
+ * older than that page are not printed. A restart of the service, or a rate limit, does not end the command.
  */
 async function follow(
   http: HttpClient,
@@ -219,7 +219,7 @@ const HEAD = [
   'message',
 ]
 const SPARE = ['project', 'queued', 'first', 'cost $', 'endpoint', 'tokens', 'message', 'took', 'model']
-/** Row with usual widths. With `--follow`, the columns are chosen before the widths of all rows are known. */
+/** Example row that determines the column widths for `--follow`, because later rows are not known when the first row is printed. */
 const USUAL = [
   'req_0123456789abcdefghijklmn',
   '00:00:00',

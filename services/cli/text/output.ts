@@ -29,7 +29,7 @@ export function usageError(message: string, next?: string): CommandError {
   return new CommandError(EXIT.usage, message, next)
 }
 
-/** Text with the commands in it as the user has to type them: after a start by npx, `sluice` is not on the PATH. */
+/** Replaces `sluice` with `npx sluice` in the commands of a text if npx started this process, because `sluice` is then not on the PATH. */
 export function asTyped(text: string, isByNpx = isStartedByNpx()): string {
   return isByNpx ? text.replaceAll(/(?<![\w./-]|npx )sluice (?=[a-z-]+|COMMAND)/g, 'npx sluice ') : text
 }

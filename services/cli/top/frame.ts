@@ -89,7 +89,7 @@ export class Reader {
     })
   }
 
-  /** @param includeChildren Also the requests of batches, which the models run */
+  /** @param includeChildren Whether child jobs, such as the requests of a batch, are included */
   async #findJobs(
     statuses: readonly string[],
     includeChildren = false,

@@ -43,7 +43,7 @@ Examples:
     }
     const options = { out, input: process.stdin, url: api.http.url, intervalMs: seconds * 1_000 }
     const signal = await showLive(reader, first, options)
-    // The terminal is restored. The signal is raised again, so that the process ends with the status that the signal causes by default.
+    // The signal is raised again after the terminal was restored, so that the process ends with the default status of the signal.
     if (signal !== undefined && signal !== 'SIGINT') process.kill(process.pid, signal)
     return signal === undefined ? EXIT.ok : EXIT.interrupted
   },

@@ -319,7 +319,6 @@ function withoutHosted(request: GenerateRequest): GenerateRequest {
   return { ...request, tool_choice: { type: 'auto' }, allowed_tools: functions }
 }
 
-/** Adds the usage of two rounds. The input of each round includes the output of the rounds before it. */
 function sumOf(a: Usage, b: Usage): Usage {
   const sum = (name: 'cached_tokens' | 'cache_write_tokens' | 'reasoning_tokens') =>
     a[name] === undefined && b[name] === undefined ? {} : { [name]: (a[name] ?? 0) + (b[name] ?? 0) }

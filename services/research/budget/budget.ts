@@ -40,8 +40,8 @@ export function boundsOf(effort: ResearchEffort, limits: ResearchLimits): Bounds
 export type Unit = 'searches' | 'pages' | 'tokens' | 'usd'
 
 /**
- * The remaining budget of a run. Each amount is reserved before the work and settled afterwards, so concurrent calls cannot spend the same remainder
- * twice. Example: with 1,000 tokens left, two concurrent calls that reserve 600 each do not both start.
+ * The remaining budget of a run. Each amount is reserved before the work and settled afterwards, so concurrent calls cannot spend the same
+ * remainder twice. Example: with 1,000 tokens left, only one of two concurrent calls that reserve 600 each starts.
  *
  * A replayed step reserves and settles like an executed step, so a resumed run makes equal decisions.
  */

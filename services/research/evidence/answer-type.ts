@@ -162,7 +162,10 @@ const FORMS: Readonly<Record<AnswerForm, { readonly pattern: RegExp; readonly ot
   },
 }
 
-/** Returns the form for which a question asks. The noun must follow the first question word, so the search takes linear time. */
+/**
+ * Returns the form for which a question asks. Only the text after the first question word is searched for the noun, so that the search takes linear
+ * time.
+ */
 export function answerFormOf(question: string): AnswerForm | undefined {
   return ASKED_FORMS.find(([, word, noun]) => {
     const at = question.search(word)

@@ -43,8 +43,8 @@ export const SHORT_TERMS = 3
 const NAMES_MIN = 0.4
 const ASKED_MIN = 0.25
 /**
- * Minimum fraction of the question's terms, not counting names, that such a group must contain. Applies to questions with at least
- * `ASKED_COUNTED_MIN` such terms.
+ * Minimum fraction of the question's terms, not counting names, that a group of neighbouring sentences must contain. Applies only to questions with
+ * at least `ASKED_COUNTED_MIN` of these terms.
  */
 const ASKED_COUNT_MIN = 0.5
 const ASKED_COUNTED_MIN = 3

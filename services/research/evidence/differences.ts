@@ -12,8 +12,9 @@ export interface Difference {
 
 const DIFFERENCES_MAX = 3
 /**
- * Conditions under which a quote has the subject of the answer, so that its values are compared. The score of the quote is lower by at most 1.5. The
- * quote has at least 75 % of the question terms in the answer. The sentence alone has at least 30 % of the question's terms.
+ * Conditions under which a quote is compared with the answer, because both concern the same subject. The score of the quote is at most
+ * `SCORE_LOSS_MAX` lower than the score of the answer. The quote contains at least `SHARED_MIN` of the question's terms in the answer, and at least
+ * `OWN_MIN` of all terms of the question.
  */
 const SCORE_LOSS_MAX = 1.5
 const SHARED_MIN = 0.75

@@ -57,7 +57,7 @@ export interface Evidence {
 const PASSAGES_MAX = 64
 const BEST_SOURCES = 8
 const SOURCE_PASSAGES = 8
-/** Minimum ratio of a source's best idf weight to the best idf weight of all sources. A source below this ratio is dropped. */
+/** Minimum ratio of the idf weight of a source's best passage to that of the best passage of all sources. A source below this ratio is dropped. */
 const SOURCE_SHARE_MIN = 0.55
 /**
  * Minimum share of the idf weight of the question's terms that a sentence and its surroundings (label, heading, title, neighbours) must
@@ -299,8 +299,8 @@ function byScore(a: Candidate, b: Candidate): number {
 /**
  * Returns the clauses that no passage answers, and the words of the question that no passage contains.
  *
- * The result is empty if the question's script does not separate words, because missing words cannot be determined. The sources may be in another
- * language than a question that is not in English. The result is also empty if such a question shares no word with the passages.
+ * The result is empty if missing words cannot be determined, because the question's script does not separate words. The result is also empty if a
+ * question in another language than English shares no word with the passages. The passages are then in another language.
  */
 function gapsOf(question: Question, passages: readonly CountedPassage[], open: readonly Part[]): string[] {
   if (isUndivided(question.text)) return []

@@ -46,9 +46,7 @@ const LABEL_CHARS_MAX = 120
 const DEFINED_LABEL_MIN = 0.35
 /** Number of UTF-16 units at which the length signal reaches 1. */
 const LENGTH_CHARS = 500
-/**
- * Number of sentences on each side of a sentence that belong to its window, over which the window signal is computed.
- */
+/** Number of neighbouring sentences on each side of a sentence that the signal `window` includes. */
 const WINDOW = 3
 /** Distance from the start of the document, in UTF-16 units, at which the position signal is 0.5. */
 const POSITION_CHARS = 4_000
@@ -68,7 +66,7 @@ const WEIGHTS = {
   source: 0.52,
   /** 1 / (1 + rank) of the source. The source of the best passage has rank 0. */
   sourceRank: 0.49,
-  /** Share of the question's weight in the sentences of the window. */
+  /** Share of the question's weight in the sentence and its neighbours (see {@link WINDOW}). */
   window: 0.83,
   /** 1 at the start of the document, approaching 0 towards its end. */
   position: 0.59,
@@ -86,12 +84,13 @@ const WEIGHTS = {
   /** Share of the numbers in the question that the sentence contains. Years do not count. */
   numbers: 0.82,
   /**
-   * 1 for a sentence that refers to the previous sentence, because the report may not contain that sentence. The weight
-   * is set by hand.
+   * 1 for a sentence that refers to the previous sentence. A reader may not understand the sentence without the previous one. The weight is set by
+   * hand.
    */
   lacksReferent: -0.5,
   /**
-   * Share of the anchors missing in and around the sentence. The weight is set by hand, because a fact of 2024 does not answer a question about 2021.
+   * Share of the anchors that are neither in the sentence nor in its context. The weight is high and set by hand, because a
+   * fact of 2024 does not answer a question about 2021.
    */
   unanchored: -2,
 }
@@ -205,7 +204,7 @@ export function placesOf(
   isReranked: boolean,
 ) {
   const scores = passages.map((passage) => bm25(wanted.terms, passage, weights))
-  // The n-th passage of a ranking by embeddings receives the n-th best score.
+  // If the passages are ranked by embeddings, then the BM25 scores are assigned by rank: the n-th passage receives the n-th best score.
   if (isReranked) scores.sort((a, b) => b - a)
   const best = Math.max(Number.EPSILON, ...scores)
   const sources = [...new Set(passages.map(({ source }) => source))]

@@ -24,8 +24,8 @@ const RRF_K = 60
 /** Maximum pages per host and round, so that one site cannot fill the report. */
 const PER_HOST_MAX = 3
 /**
- * Minimum ratio of lengths, and ignored difference in UTF-16 units, of two texts that may be copies of each other. Copies may have different headers
- * and footers.
+ * Two texts may be copies of each other if their lengths differ by at most 10 % plus 200 UTF-16 units. Copies may have different headers and
+ * footers.
  */
 const LENGTH_RATIO_MIN = 0.9
 const LENGTH_SLACK = 200

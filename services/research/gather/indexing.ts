@@ -1,7 +1,7 @@
 import type { Clock } from '#services/research/budget/clock.ts'
 import type { IndexProgress, SearchBackend } from '#shared/search/search.ts'
 
-/** Maximum duration in ms and number of polls per index. The polls of an index use at most 40 % of the run's time. */
+/** Maximum duration of one poll in ms, and maximum number of polls per index. The polls of an index use at most 40 % of the run's time. */
 const POLL_INTERVAL_MS = 3_000
 const POLLS_MAX = 2
 const TIME_SHARE = 0.4

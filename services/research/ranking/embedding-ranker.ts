@@ -79,7 +79,7 @@ export class EmbeddingRanker {
   async #embed(inputs: readonly string[]): Promise<ChildEnd | undefined> {
     const { composition } = this.#clock
     const [end] = await composition.waitFor([await composition.submit(this.#childOf(inputs))])
-    // If the first attempt stopped without the vectors, then a replay must not use them either. The decision is therefore a recorded step.
+    // The decision not to use the vectors is a recorded step, so that a replay makes an equal decision.
     return (await this.#clock.stop('embedded')) ? undefined : end
   }
 

@@ -1,15 +1,15 @@
 /**
  * Current view of a Kafka cluster: nodes, partition leaders, and whether a broker answers.
  *
- * **Connections.** Each component has its own connection to a node, which is identified by the `lane` parameter. A broker answers one request per
+ * **Connections.** Each component has its own connection to a node, with the name in the parameter `lane`. A broker answers one request per
  * connection at a time, so a long poll on a shared connection would delay a heartbeat.
  *
- * **Reachability.** The cluster is reachable if some broker answers a metadata request. Such a request is sent when a connection breaks or a call is
- * slow. The death of one broker of three is no outage, because all other known addresses are tried before the cluster counts as unreachable.
+ * **Reachability.** The cluster is reachable if some broker answers a metadata request. Such a request is sent when a connection breaks or a call
+ * is slow. The death of one broker of three is no outage, because all other known addresses are tried before the cluster counts as unreachable.
  * Afterwards the cluster is tried four times per second.
  *
- * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A receiver that accepted
- * a former id as new would later read the current topic from its start a second time.
+ * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A receiver that
+ * accepted a former id as new would later read the current topic from its start a second time.
  *
  * Code on `@platformatic/kafka` uses this class. kafkajs has its own view of the cluster.
  */

@@ -13,7 +13,7 @@ const DEFAULT_LIFETIME_S = 60
 const ANSWER_CHARS_MAX = 64 * 1024
 
 const TOKEN_REFUSED = 'KAFKA_TOKEN_REFUSED'
-/** Temporary, unlike {@link TOKEN_REFUSED}: connections are retried. */
+/** Error code of a temporary failure, after which connections are retried. After {@link TOKEN_REFUSED}, connections are not retried. */
 export const TOKEN_UNAVAILABLE = 'KAFKA_TOKEN_UNAVAILABLE'
 
 /** Marks a failure of the token endpoint, so that the start reports the endpoint and not the broker. */

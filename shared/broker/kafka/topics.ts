@@ -227,7 +227,10 @@ export async function readable(
   }
 }
 
-/** Returns a warning if the session timeout of brokers is too long. When a broker dies, calls wait until another broker leads its partitions. */
+/**
+ * Returns a warning if the session timeout of brokers is too long. After the death of a broker, calls to its partitions wait for this time until
+ * other brokers lead them.
+ */
 export function lateFailover(brokers: number, settings: ReadonlyMap<string, string>): BootProblem | undefined {
   const value = Number(settings.get(SESSION_TIMEOUT) ?? 0)
   if (brokers < 2 || value <= SESSION_TIMEOUT_MS_WANTED) return undefined

@@ -28,8 +28,8 @@ const ANY_BROKER = '1'
 const TOPIC_CONFIG = 1
 
 /**
- * Maximum number of checks whether every broker has a new topic, and the delay between two checks in ms. With many partitions, a busy broker needs
- * seconds.
+ * Maximum number of checks until every broker has a new topic, and the delay between two checks in ms. With many partitions, a busy broker needs
+ * seconds to create a topic.
  */
 const SPREAD_ASKS_MAX = 120
 const SPREAD_ASK_MS = 250

@@ -23,7 +23,7 @@ export class ClassicPartition {
    * Offset to commit. All records below this offset are processed. Negative until the first record after an assignment.
    */
   #low = -1
-  /** End of the offsets received since the assignment. An offset between `#low` and `#seen` without a state is a gap that belongs to no record. */
+  /** Offset after the last record received since the assignment. Offsets between `#low` and `#seen` without a state are gaps in the topic. */
   #seen = -1
   #committed = -1
 

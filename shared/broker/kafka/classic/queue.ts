@@ -153,7 +153,8 @@ export class ClassicConsumer implements QueueConsumer {
     })
     this.#consumer = consumer
     this.#unplaced = await unplaced(this.#admin, this.#topic)
-    // For these partitions the group has no position, for example because the topic was deleted. The known offsets may then belong to other records.
+    // Partitions without a committed position are forgotten. If the topic was deleted, for example, then the offsets of this process belong to
+    // other records.
     for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()

@@ -212,7 +212,8 @@ async function prepareGroup(
   if (settings.get('share.auto.offset.reset') === start) return []
   try {
     await admin.setGroup(group, 'share.auto.offset.reset', start).catch(async (error: unknown) => {
-      // A broker may not support durations, or refuse the change. The group then starts at the oldest record, and no record is skipped either.
+      // A broker may refuse the change, for example because durations are unsupported. The group then starts at the oldest record, so that no
+      // record is skipped.
       if (settings.get('share.auto.offset.reset') === 'earliest') return
       if (start === 'earliest') throw error
       await admin.setGroup(group, 'share.auto.offset.reset', 'earliest')

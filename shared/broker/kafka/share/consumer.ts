@@ -117,8 +117,8 @@ export class ShareConsumer implements QueueConsumer {
   }
 
   /**
-   * Returns the poll time. While one leader has records, a long poll of another leader would reserve requested records in vain. Polls of the other
-   * leaders therefore start at 1 ms.
+   * Returns the poll time in ms. The requested records are divided among the leaders, so a poll of a leader without records withholds its part from
+   * the other leaders. With several leaders, polls therefore start at 1 ms and double while all are empty.
    */
   #pollMs(): number | undefined {
     const leaders = this.#sessions.size

@@ -276,8 +276,8 @@ export class ShareSession {
   }
 
   /**
-   * Handles a failed partition, which the next fetch adds again. A new group starts at a time (`by_duration`), for which the leader of an empty
-   * partition finds no offset. This state is normal and may last for hours.
+   * Handles a failed partition, which the next fetch adds again. The error `offsetNotAvailable` is ignored and may last for hours. A new group
+   * starts at a point in time, for which an empty partition has no offset.
    *
    * @throws KafkaRefusal for any other error
    */
