@@ -5,9 +5,9 @@ const PAUSE_MS_MAX = 60_000
 
 /** Number of calls that may queue inside the server, so that the server is never idle: `part` of the limit, but at least `least`. */
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
-/** Minimum fraction of the calls in flight to which one decrease because of a server queue may lower the limit. */
+/** Lower bound of one decrease for a queue inside the server: the new limit is at least this fraction of the calls in flight. */
 const STEP_MIN = 0.5
-/** Time in ms after a decrease because of a server queue. In this time, the limit rises slowly above 90 % of its value after the decrease. */
+/** Time in ms for which the limit rises slowly after a decrease for a queue inside the server. */
 const QUEUE_SLOW_RISE_MS = 60_000
 
 export interface LimitPartition {
@@ -36,8 +36,8 @@ export interface Permit {
  * Workers exchange their limits. The limit with the most decreases is adopted. If two limits have equally many, then the higher limit is adopted,
  * because it was raised later.
  *
- * 1. An answer raises the limit by one if at least half of it was in use. Soon after a decrease, it takes as many answers as the limit to raise it by
- *    one. Additive increase and multiplicative decrease give all callers of a server equal parts (Chiu and Jain 1989).
+ * 1. An answer raises the limit by one if at least half of the limit was in use. Soon after a decrease, a limit of n rises by one only after n
+ *    answers. Additive increase and multiplicative decrease give all callers of a server equal parts (Chiu and Jain 1989).
  * 2. An overload answer halves the calls in flight. A time without any answer reduces the limit to one call, which probes the server. Such a time is
  *    either a call's timeout, or silence longer than twice the timeout of RFC 6298.
  * 3. If first bytes are late because calls queue inside the server, then the limit drops by the queue length minus a tolerance ({@link Queueing}).
@@ -53,7 +53,7 @@ export class AdaptiveLimit {
   #limit: number
   #generation = 0
   /**
-   * Limit after the last decrease because of a server queue, with the time of the decrease. `#limitBeforeQueue` is the limit before the first of
+   * Limit after the last decrease for a queue inside the server, and the time of that decrease. `#limitBeforeQueue` is the limit before the first of
    * several consecutive decreases.
    */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
@@ -281,8 +281,7 @@ export class Queueing {
    * Adds a measured first byte.
    *
    * @param inFlight Number of the server's calls in flight
-   * @returns `part` if {@link part} was updated. `usual` if the long waits turned out to be usual, so that too many
-   * calls were not their cause
+   * @returns `part` if {@link part} was updated. `usual` if long waits are normal for this server, so that the limit should be restored
    */
   add({ startedAtMs, waitedMs }: FirstByte, inFlight: number, nowMs: number): 'part' | 'usual' | undefined {
     if (startedAtMs < this.#windowFromMs) return undefined

@@ -11,11 +11,14 @@ const TIMES_MIN = 5
 const RUNNING_MAX = 1_000
 /** Number of waiting jobs up to which a position is exact. Above it, each job is reported as the last job. */
 export const POSITIONS_MAX = 200
-/** If a job has waited longer than this, then all slots are busy. The measured completion rate is then that of all slots. */
+/** Wait of a job in ms that proves that all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
-/** Time in ms after which this ingress is assumed to use all available slots, if jobs have waited for it and for two job durations. */
+/**
+ * Minimum wait in ms of the oldest job before the share of this ingress is estimated. From then on, the peak number of running jobs counts as its
+ * share.
+ */
 const SETTLED_MS = 5_000
-/** Length of an interval in ms. The peak number of running jobs is taken over the current and the previous interval. */
+/** Interval in ms over which the peak number of running jobs is measured. The peak of the previous interval counts too. */
 const PEAK_MS = 30_000
 
 /**
@@ -379,8 +382,8 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   }
 
   /**
-   * Whether the broker may have lost a job that was sent long ago and has not started. A job of a model with its own limit may instead wait for a
-   * permit at a worker. Such a job does not count as lost while workers run jobs, unless a job that was sent later has started.
+   * Whether the broker may have lost a job that was sent long ago and has not started. If the model has its own limit, then the job may instead wait
+   * at a worker for a permit. In this case, the job counts as lost only if a job sent later has started, or if no worker runs a job.
    */
   mayBeLost(job: Job): boolean {
     const queue = this.#queueOf.get(job)

@@ -18,7 +18,7 @@ const CACHE_TTL_MS = 1_000
  */
 const STALE_MS = 2_000
 const LEDGER_TIMEOUT_MS = 250
-/** Maximum number of cached budgets, which exceeds the active keys and projects of a deployment. At the maximum, the cache is emptied. */
+/** Maximum number of cached budgets, which bounds memory. At the maximum, the cache is emptied. */
 const CACHED_MAX = 20_000
 /**
  * Fraction of a remaining budget that all ingresses together may reserve without synchronizing (see `rate-limits.ts`).
@@ -404,7 +404,7 @@ export class HeldBudget {
     return this.#reserved + this.#unread.holds + this.#ofJobs + this.running.elsewhere(nowMs)
   }
 
-  /** Whether attached calls of this process have reserved a part. */
+  /** Whether running attached calls of this process have reserved a part of the budget. */
   get hasCalls(): boolean {
     return this.#reserved > 0
   }

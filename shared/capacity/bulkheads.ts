@@ -6,10 +6,7 @@ import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 const BUSY_MS = 1_000
 /** Age in ms at which an announcement of waiting jobs expires if this worker does not have their model. */
 const ANNOUNCEMENT_TTL_MS = 10_000
-/**
- * Time in ms without a job for an unknown model after which the model's arrival times are dropped. A later job then starts a new measurement of
- * {@link ModelBulkheads.unknownForMs}.
- */
+/** Time in ms without a job for an unknown model after which {@link ModelBulkheads.unknownForMs} starts again from 0. */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of bulkheads. At the maximum, bulkheads without jobs are dropped. */
 const BULKHEADS_MAX = 1_000
@@ -21,7 +18,7 @@ export interface ConcurrencyLimit extends Work {
   readonly capacity: number
   /** Returns the current limit if the engine adapts it at run time. Undefined if `capacity` is constant. */
   readonly currentLimit?: () => number | undefined
-  /** Permits that jobs of low priority never use. Default: 1. At least one permit is left to them. */
+  /** Permits that only jobs of normal priority may use. Default: 1. Jobs of low priority can always use at least one permit. */
   readonly interactive?: number
 }
 
@@ -154,7 +151,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#waiting
   }
 
-  /** Lanes with waiting jobs, and lanes with a claim in progress, after which jobs may still wait. */
+  /** Lanes in which durable jobs wait, or may still wait because a claim is in progress. */
   get unsettled(): ReadonlySet<Priority> {
     return new Set([...this.#waiting.keys(), ...this.#pulling])
   }

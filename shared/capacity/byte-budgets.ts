@@ -266,7 +266,7 @@ export class StoredQuota {
     const before = project.granted
     const answer = (await bytes?.hold(project.tenant, boot, wanted, most)) ?? { isGranted: wanted <= most, used: 0 }
     if (!answer.isGranted) return answer
-    // Rows that committed during the request are part of `wanted`, but no longer of the grant.
+    // Rows that were committed during the request have already used a part of the grant.
     project.granted = wanted - Math.max(0, before - project.granted)
     project.reported = wanted
     return answer

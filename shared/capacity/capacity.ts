@@ -37,18 +37,21 @@ import { Semaphore } from './semaphore.ts'
  * 12. Permit of the model. Protects other models of the worker. The call waits, or another worker takes it. The `concurrency` of the model, divided
  *     among the workers. ModelBulkheads, ParkedCalls.
  * 13. Bytes of bodies from blobs. Protects the memory of the worker. The call waits. BODY_BUDGET_BYTES. Semaphore.
- * 14. Adaptive limit and circuit breaker of a server. Protects the upstream. Another server. If the working servers are full, then the call waits. If
- *     no server works: 503, which the owner of the job may retry. The `concurrency` of the model is the maximum of the limit, for all workers
- *     together. AdaptiveLimit, Breaker.
+ * 14. Adaptive limit and circuit breaker of a server. Protects the upstream. The call goes to another server. If the working servers are
+ *     full, then the call waits. If no server works: 503, which the owner of the job may retry. The `concurrency` of the model is the
+ *     maximum of the limit, for all workers together. AdaptiveLimit, Breaker.
  *
  * A durable job passes gates 1 to 4, a, b, 5 and c when it is submitted. When a worker takes the job, it passes 11, 12, d, 13 and 14. The job fails
  * with `model_not_found` if no worker of its pool has the model for 5 minutes.
  *
  *  a. Concurrent submissions: two per ingress while other projects make calls. Protects those calls. The job waits. 429 after 30 s, or
- *     if 1,000 submissions of the project wait. No setting. SubmitQueue. b. Number of jobs. Protects other projects and the store. Limit of the project or key: 429. Limit of the service, or
- *     unreachable store: 503. DURABLE_JOBS_MAX and its siblings. JobQuota. c. Free disk space and stored bytes of the project. Protects the disk. 503, or 429 insufficient_quota. DISK_FREE_BYTES_MIN,
- *     FILES_BYTES_MAX_PER_PROJECT. StoredQuota. d. Claim, one job of each tenant in rotation. Protects tenants from each other. The job stays queued while its pool or model is paused, or its project
- *     is at the limit of gate 6.
+ *     if 1,000 submissions of the project wait. No setting. SubmitQueue.
+ *  b. Number of jobs. Protects other projects and the store. Limit of the project or key: 429. Limit of the service, or unreachable
+ *     store: 503. DURABLE_JOBS_MAX and its siblings. JobQuota.
+ *  c. Free disk space and stored bytes of the project. Protects the disk. 503, or 429 insufficient_quota. DISK_FREE_BYTES_MIN,
+ *     FILES_BYTES_MAX_PER_PROJECT. StoredQuota.
+ *  d. Claim, one job of each tenant in rotation. Protects tenants from each other. The job stays queued while its pool or model is
+ *     paused, or its project is at the limit of gate 6.
  *
  * A line of a batch passes gates c, 1 and 5 when the line becomes a job. While calls run, SubmitQueue also spaces the lines. A line beyond a limit
  * waits.
@@ -368,7 +371,7 @@ function keyOf({ target, id }: PauseTarget): string {
 const ACTIVE_MS = 10_000
 /** Maximum concurrent submissions of all projects while calls of other projects run. */
 const PERMITS = 2
-/** Maximum duration of a submission, in ms, that is not followed by a pause. */
+/** Duration of a submission in ms that causes no pause. Only the time beyond this duration does. */
 const FREE_RUN_MS = 2
 const PAUSE_FACTOR = 2
 const PAUSE_MS_MAX = { submission: 200, batchLine: 500 }

@@ -17,9 +17,12 @@ import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 
 /** Maximum age in ms of the counts by which jobs are admitted. */
 const COUNT_AGE_MS = 1_000
-/** Delay in ms of an overdue count after which a new job waits for its result. Until then, the old counts are used. */
+/**
+ * Maximum delay in ms of an overdue count for which jobs are still admitted by the old counts. Beyond this delay, a new job waits for the count in
+ * progress.
+ */
 const OVERDUE_MS = 4_000
-/** Pause between two counts, as a multiple of the duration of the last count, because counting many jobs is slow. */
+/** Pause between two counts, as a multiple of the duration of the last count, so that counting many jobs does not occupy the store. */
 const COUNT_PAUSE_FACTOR = 50
 const RETRY_AFTER_MS = 10_000
 
@@ -166,8 +169,7 @@ export class JobQuota {
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true, reason: 'store' })
     }
     await this.#count()
-    // An outdated count alone never refuses a job. If it shows a full quota, then the job waits for the count in
-    // progress.
+    // A full quota in an outdated count does not refuse a job. The job waits for the count in progress instead.
     if (this.#counting !== undefined && !this.#hasCapacity(place)) await this.#counting
   }
 

@@ -17,7 +17,7 @@ import { callsName, type Fleet, MinuteWindow, Running, WINDOW_MS } from './fleet
  */
 const UNASKED_SHARE = 1 / 4
 
-/** Maximum number of counters of each sort, which exceeds the keys with limits of a deployment. At the maximum, all counters are dropped. */
+/** Maximum number of counters of each sort, which bounds memory. At the maximum, all counters are dropped. */
 const COUNTERS_MAX = 50_000
 
 /**

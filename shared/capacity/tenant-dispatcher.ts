@@ -17,7 +17,7 @@ const IDLE_TENANT_BURST = 2
  * without capacity.
  */
 const IDLE_TENANTS_PER_DISPATCH = 32
-/** Maximum number of rounds that a tenant skips, even if it waits at more ingresses. */
+/** Maximum number of consecutive rounds that a tenant skips here, even if the tenant waits at more ingresses. */
 const SKIPPED_ROUNDS_MAX = 15
 
 export interface WaitingElsewhere {

@@ -5,17 +5,17 @@
  * 2. A scheduler publishes the queued durable jobs of the store.
  * 3. A worker publishes the attempts in progress by model, and how long recent attempts took.
  *
- * Every process can therefore show the work of the fleet and compute the number of workers that a pool needs. No process queries another
- * one. The numbers are up to two seconds old.
+ * Every process can therefore show the work of the fleet and compute the number of workers that a pool needs. No process queries another one. The
+ * numbers are up to two seconds old.
  *
- * An autoscaler reads the wanted number of workers (docs/operate/scale.md, Autoscaling). The number is the sum of running jobs and needed slots,
- * divided by the slots of one worker. Needed are the slots that finish all waiting jobs within {@link DRAIN_SECONDS}. The measured duration of a job gives the rate of one slot:
- * `slots = running + waiting × seconds / DRAIN_SECONDS`.
+ * An autoscaler reads the wanted number of workers (docs/operate/scale.md, Autoscaling): the needed slots, divided by the slots of one worker. The
+ * needed slots run all running jobs, and finish all waiting jobs within {@link DRAIN_SECONDS}:
+ * `slots = running + waiting × seconds / DRAIN_SECONDS`, where `seconds` is the measured duration of a job.
  *
  * Example: 8 slots per worker, 8 jobs run, 120 wait, and a job takes 4 s. The result is (8 + 120 × 4 / 60) / 8 = 2 workers.
  *
- * Hysteresis: a larger number applies at once. A smaller number applies after {@link HOLD_MS} in which every value was smaller. Without this delay,
- * each gap between two bursts would stop workers.
+ * Hysteresis: a larger number applies at once. A smaller number applies only after {@link HOLD_MS} in which every value was smaller. Without this
+ * delay, each gap between two bursts would stop workers.
  */
 
 import { hostname } from 'node:os'
@@ -27,7 +27,7 @@ export type Work = NonNullable<Capacity['work']>[number]
 
 /** Maximum number of models per record. The models with the most work are published. */
 const ROWS_MAX = 100
-/** Weight of the earlier attempts at each new one, so that a mean covers about the last 50 attempts. */
+/** Factor on the sums of earlier attempts at each new attempt, so that a mean covers about the last 50 attempts. */
 const DECAY = 0.98
 const MODELS_MAX = 1_000
 
@@ -101,7 +101,7 @@ export function workOf(peers: Iterable<Peer>, pool: PoolName, own?: { boot: stri
   let inStore: readonly Work[] = []
   for (const { boot, role, capacity } of peers) {
     const rows = (boot === own?.boot ? own.rows : (capacity?.work ?? [])).filter((row) => row.pool === pool)
-    // Each scheduler publishes all jobs of the store, so only one counts.
+    // Each scheduler publishes all jobs of the store, so only the report with the most jobs counts.
     if (role === 'scheduler') inStore = queuedIn(rows) > queuedIn(inStore) ? rows : inStore
     else if (role === 'ingress')
       for (const { model, queued, running } of rows) {

@@ -224,7 +224,7 @@ export function heartbeatIntervalOf(peers: HeartbeatIntervals, own: string, isId
 
 /**
  * Returns the time in ms without heartbeats that is tolerated in addition to `suspectedMs`: 2 × (n − 1) × 500 ms for a heartbeat interval of n × 500
- * ms. This leaves time to detect a late channel by the delay of this process's own heartbeat.
+ * ms. If the channel is late, then this process's own heartbeat is late too, and the additional time suffices to detect this.
  */
 export function slackMs(interval: number): number {
   return 2 * (interval - 1) * HEARTBEAT_MS

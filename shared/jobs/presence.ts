@@ -50,14 +50,14 @@ const CHANNEL_LATE_MS = 1_250
 /** Delay of this process's own heartbeat, in ms, from which the channel counts as broken and a warning is logged. */
 const CHANNEL_SILENCE_MS = 2_500
 /**
- * Delay of a check, in ms, that shows that the event loop of this process was blocked. Records that are still unread then prove nothing about the
- * channel.
+ * A check that runs this late, in ms, shows that the event loop of this process was blocked. Records may then be unread, so silence does not count as
+ * a broken channel.
  */
 const CHECK_LATE_MS = 1_000
 
 /**
- * {@link Presence} objects of this process that receive nothing from a broker. Only the first and the last object log, so that all roles of a process
- * together log one message.
+ * Objects of this process whose channel is silent, by broker. All roles of a process together log one message when the first channel falls silent,
+ * and one when the last recovers.
  */
 const silentChannels = new WeakMap<Broker, Set<Presence>>()
 
@@ -240,7 +240,7 @@ export class Presence extends Peers {
     if (capacity) this.send({ type: 'capacity', boot: this.#self.boot, ...capacity })
   }
 
-  /** Sends nothing while there is no work, after one record without work. */
+  /** Publishes the work of this process. When no work is left, one record without work is sent, and then none. */
   #sendWork(): void {
     const work = this.#self.work?.() ?? []
     if (work.length > 0 || this.#hadWork) this.send({ type: 'capacity', boot: this.#self.boot, ...workOnly(work) })

@@ -221,7 +221,7 @@ function full(path: string, most: number, what: string): string {
 
 /**
  * Returns the secret in the file `webhook-root` of the data directory, which is created once and readable by its owner only. `keys.json` cannot
- * contain the secret, because its existence means that a key was once created.
+ * contain the secret, because that file may only exist after a key was created.
  *
  * @throws Error if the file does not contain a secret
  */

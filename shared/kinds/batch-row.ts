@@ -17,7 +17,7 @@ export interface BatchRow {
   readonly outputTokens: number | null
 }
 
-/** Names of the cells after those of the input, in their order. */
+/** Names of the cells, in order. In a table, these cells follow the columns of the input. */
 export const ROW_COLUMNS = ['answer', 'error', 'finish_reason', 'input_tokens', 'output_tokens'] as const
 
 const Problem = z.looseObject({ code: z.string().nullish(), type: z.string().nullish(), message: z.string() })
@@ -64,7 +64,7 @@ export function batchRowOf(value: unknown): BatchRow | undefined {
   return runToEnd(batchRowIn(value))
 }
 
-/** Like {@link batchRowOf}, for `runYielding`, because the JSON of vectors may have tens of megabytes. */
+/** Like {@link batchRowOf}, but yields to the event loop, because the JSON of vectors may have tens of megabytes. */
 export function* batchRowIn(value: unknown, limit = UNLIMITED): Generator<undefined, BatchRow | undefined> {
   const line = ResultLine.safeParse(value).data
   if (!line) return undefined

@@ -88,9 +88,9 @@ function messagesType(status: number): string {
 }
 
 /**
- * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. A code is listed if
- * that rule would be wrong, or should be confirmed. A retry is wrong for errors that were already retried here, and for timeouts that used up the
- * caller's time.
+ * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. The table lists codes
+ * for which this rule is wrong, and codes for which the header confirms the rule. A retry is wrong for errors that were already retried here, and for
+ * timeouts that used up the caller's time.
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   insufficient_quota: false,

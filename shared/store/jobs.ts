@@ -197,7 +197,7 @@ export interface OperatorJobs {
   readonly pool?: PoolName | undefined
   readonly model?: string | undefined
   readonly states?: readonly DurableState[] | undefined
-  /** No child jobs. Without `tenant` and `states`, they are not read either. */
+  /** True to exclude child jobs. */
   readonly isOwn?: boolean | undefined
   /** Only jobs whose ids were created at or after this time, in Unix milliseconds. */
   readonly sinceMs?: number | undefined

@@ -176,7 +176,7 @@ export interface EndedJob {
   readonly batchId: string | null
 }
 
-/** The ledger entry of an ended job, with its row of the request log; without one, the job is not recorded there. */
+/** The ledger entry of an ended job. If `request` is undefined, then the job is not recorded in the request log. */
 export interface EnteredJob extends UsageEntry {
   readonly jobId: string
   readonly request?: RequestRow | undefined
@@ -242,12 +242,9 @@ export interface UsageLedger {
   /** Adds a webhook message that belongs to no job. @returns False if a message with this id exists */
   addAlert(alert: NewAlert): Promise<boolean>
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
-  /** Merges at most `limit` rows of hours before `before` into hour 00 of their day. @returns Whether there may be more */
+  /** Merges at most `limit` hourly rows before `before` into rows of whole days, with the hour 00. @returns Whether there may be more */
   mergeHours(before: string, limit: number): Promise<boolean>
-  /**
-   * Returns the last active day since `since`, and the usage since `from`, of at most 500 projects or keys, in the
-   * order of `of`.
-   */
+  /** For at most 500 projects or keys, in the order of `of`, returns the last active day since `since` and the usage since `from`. */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
   /**
    * Returns the spending between two days, and the reservations of jobs whose cost is not yet in the ledger. `of` has at most 500 projects or keys.
@@ -256,7 +253,7 @@ export interface UsageLedger {
   spent(of: readonly Spender[], from: string, to: string): Promise<Spent[]>
 }
 
-/** Figures of one interval: of a project, or of the whole service if the project is empty. */
+/** Metrics of one interval, for a project or for the whole service. For the whole service, `project` is empty. */
 export interface HistorySample {
   readonly project: string
   /** Start of the interval, in Unix seconds. */
@@ -282,7 +279,7 @@ export interface HistorySample {
   readonly jobsWaiting: number
 }
 
-/** From `from` to before `to`, in Unix seconds, with one sample per `step` seconds that has any. */
+/** Interval from `from` to before `to`, in Unix seconds. Samples are merged into one per `step` seconds. */
 export interface HistoryQuery {
   readonly project: string
   readonly from: number
@@ -290,13 +287,14 @@ export interface HistoryQuery {
   readonly step: number
 }
 
-/** Figures of the service over time (docs/operate/usage.md, History). */
+/** Metrics of the service over time (docs/operate/usage.md, History). */
 export interface HistoryStore {
   /** Adds samples of one process, which are combined with those of other processes. */
   add(samples: readonly HistorySample[]): Promise<void>
   read(query: HistoryQuery): Promise<HistorySample[]>
   /**
-   * Merges samples before `fineAfter` into one per 5 minutes, and deletes those before `purgeBefore`; at most `limit` of each.
+   * Merges samples before `fineAfter` into one per 5 minutes, and deletes samples before `purgeBefore`. Each call merges and deletes at most `limit`
+   * samples.
    *
    * @returns Whether there may be more
    */

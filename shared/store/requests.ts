@@ -24,7 +24,10 @@ export interface RequestRow {
   readonly model: string | null
   /** Boot id of the process that ran the last attempt. */
   readonly worker: string | null
-  /** Upstream server of the last attempt: its index in `base_urls` of the model, after `model/` if a fallback ran the call. */
+  /**
+   * Upstream server of the last attempt, as an index in `base_urls` of its model. If a fallback ran the call, then its name and a slash precede the
+   * index.
+   */
   readonly server: string | null
   /** HTTP status; {@link CANCELLED_STATUS} if the caller left or cancelled. */
   readonly status: number
@@ -63,8 +66,8 @@ export interface RequestBodies {
 export const CANCELLED_STATUS = 499
 
 /**
- * Whether a request failed: its caller received an error, also if the call was refused. A cancelled request did not fail. Home, usage, requests and
- * the command line count by this definition. Attempts, of which a request may have several, are counted separately.
+ * Whether a request failed: its caller received an error. A refused call has failed, but a cancelled call has not. The console and the command line
+ * count failures by this definition. Attempts, of which a request may have several, are counted separately.
  */
 export function isFailedStatus(status: number): boolean {
   return status >= 400 && status !== CANCELLED_STATUS
@@ -76,7 +79,7 @@ export interface RequestCursor {
   readonly n: number
 }
 
-/** Maximum rows per page. A higher limit has this effect. */
+/** Maximum rows per page. A query with a higher limit gets this number of rows. */
 export const REQUESTS_MAX = 100
 
 export interface RequestQuery {

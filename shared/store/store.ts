@@ -57,7 +57,7 @@ export interface StoreView
   readonly name: string
   /** False from the detection of an outage until the database answers again. */
   readonly isReachable: boolean
-  /** True if a write within the last minute found the database's disk full. Always false for a disk of this machine, which the doctor checks. */
+  /** True if a write within the last minute found the disk of the database full. */
   readonly isFull: boolean
   /**
    * True only if no job is queued or running and nothing is pending, so that sweeps would find nothing until the next
@@ -344,7 +344,7 @@ export interface ListQuery {
   readonly states?: readonly DurableState[]
   readonly endpoint?: string
   readonly parentId?: string
-  /** No child jobs, regardless of how many of them are in between. Excludes `parentId`. */
+  /** True to exclude child jobs. Cannot be combined with `parentId`. */
   readonly isOwn?: boolean
 }
 

@@ -23,10 +23,10 @@ const BACKOFF = { baseMs: 500, maxMs: 8_000 }
 const RETRIED_STATUSES = new Set([429, 502, 503, 504])
 const CLOSE_MS = 2_000
 const WARN_INTERVAL_MS = 60_000
-/** Maximum characters of a text attribute, and maximum texts of a list. A span therefore fits into a length of three bytes. */
+/** Maximum characters of a text attribute, and maximum number of texts in a list. With these limits, three bytes suffice for the length of a span. */
 const VALUE_CHARS_MAX = 32 * 1024
 const VALUES_MAX = 16
-/** Size from which a batch is sent. Larger than a batch without prompts and answers. */
+/** Size in bytes from which a batch is sent. */
 const BATCH_BYTES_MAX = 1024 * 1024
 const BATCH_BYTES_START = 64 * 1024
 const QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -181,7 +181,7 @@ const LENGTH_BYTES = 3
 const SPAN_BYTES = 128
 const NUMBER_BYTES = 32
 const UTF8_BYTES_MAX = 3
-/** A text below this length has a length of one byte. */
+/** Length in characters below which the length of an ASCII text takes one byte in Protobuf. */
 const SHORT_CHARS_MAX = 128
 
 /** Writes Protobuf fields into a growing buffer. */
@@ -234,7 +234,7 @@ class Writer {
     this.end(start)
   }
 
-  /** Writes a short text after the place of its tag and length. @returns False if the text has other characters */
+  /** Writes a short ASCII text, and leaves two bytes before it for tag and length. @returns False if the text has other characters */
   #ascii(text: string): boolean {
     const { bytes } = this
     for (let from = 0, to = this.at + 2; from < text.length; from++, to++) {

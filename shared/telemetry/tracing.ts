@@ -87,7 +87,7 @@ export class Tracer {
     this.hasContent = hasContent
   }
 
-  /** Starts a span. Undefined if the trace of the parent is not recorded. The root of such a trace is a span that is not exported. */
+  /** Starts a span. If its trace is not recorded, then the result is undefined for a child, and a span that is not exported for a root. */
   start(options: SpanOptions): Span | undefined {
     const parent = contextOf(options.parent)
     const traceId = parent?.traceId ?? randomHex(16)

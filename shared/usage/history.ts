@@ -4,15 +4,15 @@ import type { Log } from '#shared/log/log.ts'
 import type { HistorySample, HistoryStore } from '#shared/store/records.ts'
 
 /*
- * The service's own figures over time: one sample per 15 s, for the whole service and for each active project.
+ * Metrics of the service over time: one sample per 15 s, for the whole service and for each active project.
  *
  * 1. Each ended call or job is added to the sample of the current interval.
  * 2. At the end of an interval, the gauges (running and queued work) are read, and the samples are added to the store.
- * 3. The store adds up the samples of all processes. Counts of attached calls are summed. Counts of durable jobs, which each process reads
- *    from the store, are not: the maximum counts.
+ * 3. The store merges the samples of all processes. Counts of attached calls are summed. Every process reads equal counts of durable jobs from the
+ *    store, so the maximum of these counts is stored.
  *
- * The cost does not depend on the number of calls. An idle service writes nothing. While the store is away, at most {@link SAMPLES_MAX}
- * samples wait in memory; the oldest are dropped. If the answer to a write is lost, then its calls may count twice.
+ * The cost does not depend on the number of calls. An idle service writes nothing. While the store is unreachable, at most {@link SAMPLES_MAX}
+ * samples wait in memory, and the oldest are dropped. If the response to a write is lost, then its calls may count twice.
  */
 
 const SAMPLE_MS = HISTORY_SAMPLE_SECONDS * 1_000
@@ -29,7 +29,7 @@ export interface EndedWork {
   readonly inputTokens: number
   readonly outputTokens: number
   readonly costNanos: number
-  /** Undefined: the work never started, or its time is unknown. */
+  /** Undefined if the work never started, or if its time in the queue is unknown. */
   readonly queueMs?: number | undefined
   readonly firstOutputMs?: number | undefined
 }

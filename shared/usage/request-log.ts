@@ -25,9 +25,9 @@ const MINUTE_MS = 60_000
 
 interface BatchesOptions<Row> {
   readonly write: (rows: readonly Row[]) => Promise<void>
-  /** Size of a row, in the unit of the bounds. */
+  /** Size of a row, in the unit of `batchMax` and `waitingMax`. */
   readonly sizeOf: (row: Row) => number
-  /** Size from which a batch is full: about 5 ms in SQLite, which blocks the event loop meanwhile. */
+  /** Size from which a batch is full. Writing a full batch blocks the event loop for about 5 ms in SQLite. */
   readonly batchMax: number
   readonly waitingMax: number
   readonly log: Log
@@ -155,7 +155,7 @@ export function requestOfJob(
   const { id, kind, endpoint, model, owner, attempt, created_at_ms, request_id, parent_id, traceparent } = job
   const end = endOf(job, state)
   return {
-    // A child job has the request id of the call that created its parent, and so has a repeated job.
+    // Child jobs and repeated jobs have the request id of an earlier call, so the job id identifies their rows.
     id: parent_id === null && request_id !== null ? request_id : id,
     ...{ kind, endpoint, model, ...end, endedAtMs, batchId, jobId: id, worker: owner, attempts: attempt, server },
     ...{ startedAtMs: created_at_ms, durationMs: Math.max(0, endedAtMs - created_at_ms) },

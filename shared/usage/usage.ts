@@ -51,7 +51,8 @@ export class Meter {
   }
 
   /**
-   * Tokens so far, for limits and metrics. The ledger uses other numbers, because these include the child jobs of a composed job.
+   * Tokens so far, for limits and metrics. The sum includes the child jobs of a composed job. The ledger uses other numbers, because child jobs have
+   * entries of their own.
    */
   get tokens(): { input: number; output: number } {
     const { input_tokens: input, output_tokens: output } = this.#metered

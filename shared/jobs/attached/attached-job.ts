@@ -147,7 +147,7 @@ export class AttachedJob {
       'sluice.attempt': this.attempt,
       'sluice.project': tenant,
       'sluice.queue.ahead': this.attempt === 1 ? this.ahead : undefined,
-      // The fair queue holds a call back until its project may send one. Then the call waits for a worker.
+      // First the call waits in the fair queue until its project may send a call. Then the call waits for a worker.
       'sluice.queue.held_ms': heldMs,
       'sluice.queue.reason': heldMs * 2 > endMs - startMs ? 'fair_queue' : 'worker',
     }

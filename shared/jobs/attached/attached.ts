@@ -51,8 +51,8 @@ const NO_WORKER_TIMEOUT_MS = 60_000
 /** Lifetime of the counts by model, in ms. A scrape and the admin API read the counts several times. */
 const WORK_TTL_MS = 100
 /**
- * Time in ms without a new event after which an attempt counts as lost, once the reply topic was recreated. Workers first resend all events that the
- * broker had not acknowledged, which takes less time.
+ * If the broker loses the reply topic, then an attempt counts as lost when no event arrives within this time, in ms. Workers need less time to resend
+ * all events that the broker had not acknowledged.
  */
 const REPLY_LOSS_GRACE_MS = 10_000
 const LATE_CHECK_INTERVAL_MS = 2_000

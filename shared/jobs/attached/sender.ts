@@ -184,8 +184,8 @@ export class Sender {
   }
 
   /**
-   * Returns the prefetch of a pool. The last heartbeats may not include jobs that this ingress has sent since then. The free slots therefore never
-   * count as more than all slots minus the running jobs of this ingress.
+   * Returns the prefetch of a pool. Heartbeats may not include jobs that this ingress has sent recently. The free slots are therefore limited to all
+   * slots minus the running jobs of this ingress.
    */
   #prefetchIn(pool: PoolName, running: number): number {
     const { presence } = this.#options

@@ -4,8 +4,8 @@
  * The problem: one record per waiting job would fill the queue with a backlog, and attached calls would wait behind it.
  *
  * How it works:
- * 1. One worker receives a record, and needs a free slot for the job. `QueueNotifier` therefore permits at most as many records as there are free
- *    slots.
+ * 1. The worker that receives a record needs a free slot for the job. `QueueNotifier` therefore permits at most as many records as there
+ *    are free slots.
  * 2. All further jobs are announced on the control channel, many per record. Workers claim them from the store as slots become free.
  * 3. Events are published with the end and the result of the job, if these are small, so that waiting callers need not read the store.
  * 4. Children of an ended or cancelled job are cancelled at all depths. A parent that waits for no other child is woken (`Family`).

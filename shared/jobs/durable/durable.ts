@@ -39,8 +39,8 @@ import { dropBlobs, eraseJob, releaseHistory, type SharedBody, shareHistory } fr
 export interface NewDurableJob extends Omit<NewJob, 'id' | 'request' | 'requestId' | 'retentionMs' | 'blobBytes'> {
   readonly body: unknown
   /**
-   * Blobs to which the body refers, under {@link newAttachmentKey keys} of one job id, which becomes the id of this job. After creation, the job owns
-   * the blobs.
+   * Keys of blobs to which the body refers. All keys contain one job id ({@link newAttachmentKey}), which becomes the id of the new job. The new job
+   * then owns the blobs.
    */
   readonly attachments?: readonly string[] | undefined
   /** Stored segments that contain the beginning of the prompt (see `history.ts`). */

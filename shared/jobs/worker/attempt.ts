@@ -32,8 +32,8 @@ import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
 
 /**
- * Maximum number of attempts after which an unreadable body is still handed back. During a rolling upgrade, this many suffice to reach a newer
- * worker.
+ * Maximum attempt number up to which a job with an unreadable body is handed back. During a rolling upgrade, a newer worker usually receives the job
+ * within this number of attempts.
  */
 const UNREAD_ATTEMPTS_MAX = 10
 /**
@@ -398,7 +398,7 @@ export class Attempts {
     }
   }
 
-  /** Returns whether the attempt runs already, or was cancelled before it arrived, and removes such a cancel. */
+  /** Returns true if the attempt already runs, or was cancelled before its record arrived. Removes the stored cancel. */
   isOver(job: JobEnvelope): boolean {
     const key = keyOf(job.id, job.attempt)
     return this.#cancelled.delete(job.id) || this.#cancelled.delete(key) || this.#running.has(key)

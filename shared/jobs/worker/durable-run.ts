@@ -391,7 +391,7 @@ export class DurableRun implements AttemptSink {
   }
 }
 
-/** Returns the usage of a job, as reported by the answer. Token counts that the answer lacks, such as a plain text, come from the events. */
+/** Returns the usage of a job, as reported by the answer. For an answer without token counts, such as plain text, the counts come from the events. */
 function usageOf(result: unknown, events: readonly unknown[]): unknown {
   const reported = (result as { usage?: object } | null)?.usage
   if (reported && ('input_tokens' in reported || 'prompt_tokens' in reported)) return reported

@@ -179,9 +179,7 @@ export class DurableRuns {
     }
   }
 
-  /**
-   * Advances the round robin over tenants, which continues in the order of their names after the tenant served last.
-   */
+  /** Advances the round robin over tenants. The next claim starts after the tenant served last, in the order of names. */
   #serve(turns: string, claimed: readonly Dispatch[]): void {
     const last = this.#served.get(turns) ?? ''
     const tenants = claimed.map(({ job }) => job.tenant).toSorted()

@@ -117,10 +117,7 @@ export class OwnerWrites {
     this.#options.dispatcher.publishMoved({ job: last.job, events }, result)
   }
 
-  /**
-   * Repeats an operation until the store responds. @throws Any error except an outage. Also an outage if the process
-   * exits
-   */
+  /** Repeats an operation during an outage, until the store responds or the process exits. @throws The last error of the operation */
   async #persist<T>(ask: () => Promise<T>): Promise<T | undefined> {
     const { signal } = this.#options
     for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {

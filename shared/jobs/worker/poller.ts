@@ -100,7 +100,7 @@ export class Poller {
     return this.#taken
   }
 
-  /** Time in ms since the last iteration of the loop. With free slots, the value stays around a second. A full worker reports 0. */
+  /** Time in ms since the last iteration of the loop, at most about a second while slots are free. 0 if the worker is full. */
   get idleMs(): number {
     return this.running >= this.#options.slots ? 0 : Date.now() - this.#lastTurnMs
   }

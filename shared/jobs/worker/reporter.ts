@@ -36,8 +36,8 @@ export interface AttemptSink {
   /** Time at which the attempt could first run, in Unix ms. Undefined if unknown. */
   readonly queuedAtMs?: number | undefined
   /**
-   * Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large`. `internal_error` for an event that
-   * exceeds the size of any record
+   * Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large`. `internal_error` if the event does
+   * not fit into any record
    */
   event(event: unknown): Promise<void> | undefined
   /** Sets the upstream server of the attempt, which is reported with its end. */
@@ -244,8 +244,7 @@ class LocalEvents implements ReportedEvents {
   }
 
   /**
-   * Adds an event. Returns a promise of the next event-loop iteration if the output of this iteration exceeds
-   * {@link EVENT_SIZE_MAX}.
+   * Adds an event. If the output of this event-loop iteration exceeds {@link EVENT_SIZE_MAX}, then a promise to wait for is returned.
    *
    * @throws ServiceError `internal_error` for an event over 512 KiB of JSON, the same limit as with a broker
    */

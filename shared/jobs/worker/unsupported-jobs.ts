@@ -124,7 +124,7 @@ export class UnsupportedJobs {
 }
 
 /**
- * Error for a kind that no worker supports. The Retry-After exceeds the period in which an ingress retries, because every live worker has already
+ * Error for a kind that no worker supports. The Retry-After is so long that no ingress retries the job, because every live worker has already
  * rejected the job.
  */
 const UNKNOWN_KIND: ErrorBody = {

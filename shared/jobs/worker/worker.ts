@@ -448,7 +448,7 @@ interface OwnModelsOptions {
 
 /**
  * Returns the models that a worker of a pool can run, each with its concurrency limit. The limit is that of the engine, but at most the number of
- * slots. A limit is returned only if it is below the slots, is adaptive or reserves slots, or if several models share the slots.
+ * slots. A limit that has no effect is left out.
  */
 export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
   const { pool, kinds, slots, isBatched = false, placesOf } = options

@@ -30,9 +30,9 @@ const ANSWER_MARGIN_MS = 2_000
 const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8
 /**
- * Planner settings. Every statement finds its rows by an index, so one cached generic plan serves all parameters. Sequential scans and large joins
- * are disabled, so that a plan made while a table was empty also uses the indexes. A bitmap scan would read and sort all rows of a value that is far
- * more frequent than the average. JIT is disabled, because the high estimated cost of disabled scans would trigger it.
+ * Planner settings, so that every statement finds its rows by an index and one cached generic plan serves all parameters. A plan may be made while a
+ * table is empty, so sequential scans and large joins are disabled. Bitmap scans are disabled, because they would read and sort all rows of a very
+ * frequent value. JIT is disabled, because the high estimated cost of disabled scans would trigger it.
  */
 export const PLAN: Settings = {
   enable_seqscan: 'off',
@@ -198,7 +198,7 @@ export class PostgresConnection {
   }
 }
 
-/** Client with its own limit for opening a connection. The pool has only one timeout for opening a connection and waiting for a free connection. */
+/** Client with a separate timeout for opening a connection. The timeout of the pool also includes the wait for a free connection. */
 class PromptClient extends Client {
   constructor(config?: ClientConfig) {
     super({ ...config, connectionTimeoutMillis: CONNECT_TIMEOUT_MS })
@@ -306,7 +306,7 @@ export function bySetting(settings: Settings, scope: 'session' | 'transaction', 
   return `SELECT 1 WHERE CASE WHEN ${condition} THEN concat(${calls.join(', ')}) = '' END`
 }
 
-/** Applies settings to the whole connection, unless it leads to a pooler, which is recorded instead. */
+/** Applies settings to a direct connection. A connection to a pooler is only recorded as such. */
 export async function beginSession(client: ClientBase, settings: Settings): Promise<void> {
   // `processID` is part of the public protocol (BackendKeyData), but missing in the types of pg.
   const { processID } = client as unknown as { processID: number }

@@ -10,7 +10,7 @@ const CONNECTIONS_MAX = 2
 /** Timeout of a statement in ms, reached only if the database hangs. Callers wait much less. */
 const STATEMENT_TIMEOUT_MS = 2_000
 
-/** Clock tolerance in ms. A statement that waited for a row lock may read a row that was written later than its own `now_ms()`. */
+/** Tolerance in ms for the end of a window. A statement that waited for a row lock may read a row that was written after its own `now_ms()`. */
 const WAIT_MS = 5_000
 /** SQL condition: the window is over, or ends implausibly late because the database clock was set back. */
 const IS_OVER = `(held.ends_at_ms <= now_ms() OR held.ends_at_ms > now_ms() + ${WINDOW_MS + WAIT_MS})`

@@ -15,7 +15,7 @@ export const SCHEMA_LOCK = 0x51_01_ce
 const LOCK_TIMEOUT_MS = 2_000
 
 const TABLES = ['jobs', 'job_events', 'job_steps'] as const
-/** The request log, whose days end by the retention of the log. */
+/** Name of the request log, whose partitions are dropped after the retention of the log. */
 const REQUESTS = 'requests'
 
 /** SQLSTATEs if another process created the object first: `duplicate_table`, `duplicate_object`, and `unique_violation` in a catalog. */

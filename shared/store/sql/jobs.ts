@@ -102,8 +102,6 @@ function keyParams(key: IdempotencyKey | undefined): Params {
   }
 }
 
-/** Executes state transitions of one job, of many jobs, or as a repeatable write of a job's owner. */
-
 /** Maximum jobs per statement. SQLite blocks the event loop during a statement, and each job has entries in ten indexes. */
 export const JOBS_MAX = 50
 
@@ -225,8 +223,8 @@ export async function claimFair(
 }
 
 /**
- * Whether more jobs are possibly waiting: some tenant contributed the maximum number of jobs that one statement takes from a tenant. Also true if
- * the database does not report that maximum.
+ * Whether more jobs may wait: some tenant contributed as many jobs as one statement takes from a tenant. Also true if the database does not report
+ * this maximum.
  */
 function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknown, readonly TransitionRow[]>): boolean {
   const each = Number(row?.each ?? 1)

@@ -14,10 +14,9 @@ const IDLE = "state IN ('queued', 'scheduled')"
 /**
  * Conditions that find the jobs of a state over all projects.
  *
- * Each condition repeats the expression of an index that ends in the id, or of a small index with the jobs of that state only. The indexes are those
- * of migrations/postgres/001-schema.sql. No condition permits the use of the primary key, because the planner would then read all ended jobs. No
- * condition selects partitions, because the planner would then expect few rows, and would read and sort every job of the state. A day without such
- * jobs costs two index pages.
+ * Each condition repeats the expression of an index that ends in the id, or of a small index with the jobs of that state only
+ * (migrations/postgres/001-schema.sql). The statement never uses the plain column `id`. Otherwise the planner would read all ended jobs by the
+ * primary key, or would sort every job of the state.
  *
  * Completed jobs are found by scanning all jobs, because nearly all jobs are completed.
  */

@@ -83,9 +83,9 @@ export const PAST_PARENTS: Statement = {
 }
 
 /**
- * Deletes children before their parent, because a child is found through its parent. The deepest level comes first. A child with children of its own
- * cannot be deleted yet, and such rows could fill every batch. The condition is written so that no index of expired rows is used, because that index
- * would be scanned completely.
+ * Marks children of an expired job for deletion before their parent, because a child is found through its parent. The deepest level is deleted first.
+ * Otherwise children that still have children could fill every batch. The condition matches no index of expired rows, which would be scanned
+ * completely.
  */
 export const PURGE_CHILDREN: Statement = {
   name: 'purge_children',

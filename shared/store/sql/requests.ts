@@ -26,13 +26,13 @@ import type { Statement } from './statements.ts'
 const SCANNED_MAX = 5_000
 const OUTCOMES_MAX = 1_000
 const PURGED_MAX = 250
-/** A row may have several pages of the database, each of which is freed. */
+/** Maximum rows per statement. The value is small, because a row may occupy several pages of the database, each of which must be freed. */
 const BODIES_PURGED_MAX = 25
 const DAY_MS = 86_400_000
 
 type ColumnType = 'text' | 'bigint'
 
-/** Columns with the field of each. Every process writes all columns, in this order. */
+/** Columns of the table, each with its field and type. Every process writes all columns, in this order. */
 const COLUMNS = {
   id: ['id', 'text'],
   started_at_ms: ['startedAtMs', 'bigint'],
@@ -73,7 +73,7 @@ const GIVEN = NAMES.map((name) =>
     : `given.${name}`,
 ).join(', ')
 
-/** A JSON array of rows as the table expression `requests_given`, and the INSERT of some of these rows, for other writes. */
+/** For writes that also record requests: `requests_given` is a table expression with the rows of a JSON array, and the INSERT adds these rows. */
 export const POSTGRES_GIVEN = `requests_given AS MATERIALIZED (
   SELECT * FROM json_to_recordset(CAST(:requests AS json))
     AS row(${NAMES.map((name) => `${name} ${COLUMNS[name][1]}`).join(', ')}))`
@@ -81,7 +81,7 @@ export const POSTGRES_INSERT = `INSERT INTO requests (${ALL}) SELECT ${GIVEN} FR
 export const SQLITE_INSERT = `INSERT INTO requests (${ALL})
   SELECT ${NAMES.map((name) => `value->>'${name}'`).join(', ')} FROM json_each(:requests)`
 
-/** SQLite checks for no repeated row, because an embedded store always answers and no batch is sent a second time. */
+/** SQLite does not check for repeated rows. An embedded store never loses a response, so no batch is sent again. */
 const ADD: Write = {
   postgres: {
     name: 'requests_add',
@@ -99,7 +99,7 @@ const FIND: Statement = {
 }
 
 /**
- * Deletes the oldest rows of a table, if they are past their time or too many. The subqueries read one end of an index each.
+ * Deletes the oldest rows of a table that are older than `keep_ms` or exceed `rows_max`. Each subquery reads one end of an index.
  *
  * @param time Column with the time of a row
  */
@@ -199,10 +199,10 @@ interface Condition {
 }
 
 /**
- * The filters of a query, most selective first. Each of the first group has an index that begins with it.
+ * Returns the filters of a query, most selective first. Each filter in `indexed` has an index that begins with its column.
  *
- * In Postgres, an index and its list use the expression `ended_at_ms + 0`. The primary key cannot serve that order. With the plain
- * column, a planner that expects many matching rows would read all rows of other models.
+ * In Postgres, the indexes and the order of the list use the expression `ended_at_ms + 0`, which the primary key does not match. With the plain
+ * column, the planner may choose the primary key and read many rows that the filter excludes.
  */
 function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Condition[] } {
   const { project, keyId, model, endpoint, server, statuses, errorCode, jobId, batchId, traceId, durationMsMin } = query

@@ -272,7 +272,7 @@ const RETRY_DELAY_MS = 2_000
 
 /**
  * Postpones blocked messages until the earlier message of their job is due. `recordDelivery` makes the next message due earlier. Without this
- * statement, every blocked message would be read in every round while its receiver is down.
+ * statement, every take would read all blocked messages of a receiver that is down.
  */
 export const putOffDeliveries = (lock: string): Statement => ({
   name: 'put_off_deliveries',
@@ -293,8 +293,8 @@ function dueDeliveries(lock: string): string {
 }
 
 /**
- * Records the outcome of a delivery. The end of the message's lease is the fencing token, because each further take sets a later end. An operator who
- * makes the message due sets an earlier end, so the outcome of a running delivery is still recorded.
+ * Records the outcome of a delivery. The end of the message's lease is the fencing token. If another process has taken the message since, then the
+ * end is later, and nothing is recorded. A retry by an operator sets an earlier end, so the outcome of a running delivery is still recorded.
  */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',

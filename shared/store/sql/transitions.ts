@@ -119,10 +119,7 @@ export const RETRY: Transition = {
          || ',"output_reset":' || ${outputReset} || '}' END`,
 }
 
-/**
- * State transition: a draining worker returns a job to the queue. The attempt number is kept, but the retry budget is
- * unchanged.
- */
+/** State transition: a draining worker returns a job to the queue. The attempt number is kept, and no try is used. */
 export const HAND_BACK: Transition = {
   name: 'hand_back',
   isOwners: true,

@@ -90,10 +90,7 @@ const LIST_ENDED: Statement = {
         ORDER BY ended.job_id`,
 }
 
-/**
- * Rows of hours that are merged into hour 00 of their day. Both statements of SQLite pick the same rows, because the order is total and
- * merged rows are not in the index.
- */
+/** Hourly rows to merge into hour 00 of their day. Both statements of SQLite must select the same rows, so the order is total. */
 const UNMERGED = `SELECT ${KEYS.join(', ')} FROM usage_hours WHERE substr(hour, 12) <> '00' AND hour < :before
   ORDER BY hour, project, key_id, model, endpoint LIMIT :limit`
 const ON_KEYS = KEYS.map((name) => `usage_hours.${name} = picked.${name}`).join(' AND ')
@@ -263,8 +260,8 @@ export class SqlUsage implements UsageLedger {
   }
 
   /**
-   * Reads for each project or key. SQLite reads on the event loop, so the loop yields between reads. A read then waits for the sync of the
-   * disk, and these waits overlap.
+   * Runs one read per project or key. SQLite reads on the event loop, so the loop yields between reads. In SQLite, all reads are started before the
+   * first is awaited, because each also waits for a sync of the disk.
    */
   async #readEach<T>(of: readonly Spender[], read: (one: Spender) => Promise<T>): Promise<T[]> {
     const reads: Promise<T>[] = []
@@ -335,13 +332,13 @@ function endedOf(row: Row): EndedJob {
   return { ...whose, ...what, metered: jsonOf(ended_metered), endedAtMs: Number(ended_at_ms), job, batchId }
 }
 
-/** Counters of a sample, whose sum over several processes or intervals is the total, and values of which the maximum counts. */
+/** Columns that are summed over processes and over intervals. For `PEAKS`, the maximum counts instead. */
 const COUNTERS = [
   ...['calls', 'failed', 'input_tokens', 'output_tokens', 'cost_nanos', 'queue_calls', 'queue_ms'],
   ...['first_calls', 'first_ms'],
 ]
 const PEAKS = ['queue_ms_max', 'first_ms_max', 'jobs_running', 'jobs_waiting']
-/** Attached work: summed over the processes of an interval. Over several intervals, the maximum counts. */
+/** Columns that are summed over the processes of an interval. Over several intervals, the maximum counts. */
 const ATTACHED = ['running', 'waiting']
 const FIGURES = [...COUNTERS, ...PEAKS, ...ATTACHED]
 const SAMPLE_COLUMNS = ['project', 'at_s', ...FIGURES].join(', ')
@@ -372,7 +369,7 @@ const ADD_SAMPLES: Write = {
   ],
 }
 
-/** Old samples that are merged into one per {@link MERGED_SECONDS}. Both statements of SQLite pick the same rows. */
+/** Interval in seconds into which old samples are merged. */
 const MERGED_SECONDS = 300
 const FINE = `SELECT project, at_s FROM history_samples WHERE at_s % ${MERGED_SECONDS} <> 0 AND at_s < CAST(:before AS bigint)
   ORDER BY at_s, project LIMIT :limit`

@@ -151,7 +151,7 @@ export class GroupCommit {
 
   async #syncLog(): Promise<void> {
     const syncing = this.#log.sync()
-    // A read that waits reports no error of this sync: the rows that it returns are committed.
+    // Reads wait for this sync but report none of its errors, because the rows that they return are committed.
     this.#syncing = syncing.catch(() => {})
     try {
       await syncing

@@ -47,7 +47,9 @@ export interface SqliteOptions {
   /** Name of this process, for the error of a second process that opens the same directory. */
   readonly boot: string
   readonly now?: () => number
-  /** Writes the data of an open file to the disk. Default: `fdatasync`. A virtual clock replaces it, because a real sync takes no virtual time. */
+  /**
+   * Writes the data of an open file to the disk. Default: `fdatasync`. Simulations replace this function, because a real sync takes no virtual time.
+   */
   readonly sync?: Sync
   /** Called at most once per minute if writes find the disk full. */
   readonly onProblem?: (message: string, fields: Record<string, unknown>) => void

@@ -29,12 +29,15 @@ const SUBMITS_MAX = 64
 const LOST_AFTER_MS = 30_000
 
 /**
- * Age in ms after which a record counts as lost while the queue is empty. The value is lower, because such a record is either lost or still being
- * sent.
+ * Age in ms after which a record counts as lost while the queue is empty. In this case the record is either lost or still being sent, so a short time
+ * suffices.
  */
 const LOST_FROM_EMPTY_MS = 5_000
 
-/** Minimum age in ms and maximum number of jobs to republish while the queue is not empty. Only an empty queue proves that records are lost. */
+/**
+ * Minimum age in ms and maximum number of jobs to republish while the queue is not empty. Only few jobs are republished, because a loss is then not
+ * proven.
+ */
 const SEARCH = { olderThanMs: 300_000, limit: 5 }
 
 /**
@@ -168,7 +171,7 @@ export class Sweeps {
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
-  /** Queued jobs as work of the fleet, as of the last count. */
+  /** Queued jobs at the last count, by pool and model. */
   get waiting(): Work[] {
     return this.#backlog.queued.map(({ pool, model, count }) => ({ pool, model, queued: count, running: 0 }))
   }
@@ -265,7 +268,7 @@ interface QueueView {
   readonly missing: number
   readonly idleRuns: number
   readonly hasTwice: boolean
-  /** Whether workers claim all waiting jobs without records. Also true if there are no workers. */
+  /** True if no records are needed: workers claim all waiting jobs from the store, or there are no workers. */
   readonly hasClaimer: boolean
 }
 

@@ -216,7 +216,7 @@ class BlockStream {
     this.#feed(out, block, { type: 'input_json_delta', partial_json: JSON.stringify(input) })
   }
 
-  /** Makes the next text begin a new block. After a `cut` event, the engine repeats the answer from the start of the current round. */
+  /** Makes the next text begin a new block, because the engine restarts the interrupted output after a `cut` event. */
   cut(): void {
     this.#isCut = true
   }

@@ -63,7 +63,7 @@ class Pieces {
   searches = 0
   readonly #callId: string
   readonly #calls = new Map<number, Extract<Piece, { type: 'tool' }>>()
-  /** Number of pieces that precede the current round. A `cut` event removes all later pieces. */
+  /** Number of pieces to keep after a `cut` event, which removes all later pieces. */
   #kept = 0
 
   constructor(callId: string) {

@@ -21,8 +21,8 @@ import {
 } from './items.ts'
 
 /**
- * Maximum characters of one answer. The last events of a stream repeat the whole text four times and are encoded in one step, which this maximum
- * bounds.
+ * Maximum characters of one answer. The last events of a stream repeat the whole text four times and are encoded in one step. The maximum bounds the
+ * time for which this step blocks the event loop.
  */
 const ANSWER_CHARS_MAX = 2 * 1024 * 1024
 
