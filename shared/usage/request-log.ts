@@ -118,7 +118,13 @@ export class Batches<Row> {
   }
 
   #schedule(): void {
-    this.#timer ??= setTimeout(() => void this.#write(), this.#isFailing ? RETRY_MS : WRITE_MS).unref()
+    this.#timer ??= setTimeout(() => this.#onTimer(), this.#isFailing ? RETRY_MS : WRITE_MS).unref()
+  }
+
+  /** If a write is running, then its end schedules the next write. A fired timer that stays in the field would prevent that. */
+  #onTimer(): void {
+    this.#timer = undefined
+    void this.#write()
   }
 
   /** Only the first failure of an outage is logged, because an outage may last for hours. */

@@ -224,7 +224,13 @@ export class UsageBatches {
 
   #writeLater(): void {
     if (this.#isClosed) return
-    this.#timer ??= setTimeout(() => void this.#write(), WRITE_MS).unref()
+    this.#timer ??= setTimeout(() => this.#onTimer(), WRITE_MS).unref()
+  }
+
+  /** If a write is running, then its end schedules the next write. A fired timer that stays in the field would prevent that. */
+  #onTimer(): void {
+    this.#timer = undefined
+    void this.#write()
   }
 
   #write(): Promise<void> {

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, it, onTestFinished } from 'vitest'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import type { UsageReport } from '#schemas/usage.ts'
 import { Budgets } from '#shared/capacity/budgets.ts'
 import type { Limits } from '#shared/keys/keys.ts'
@@ -326,5 +326,24 @@ describe('usage entries that are not yet written', () => {
       ['m', 10],
       ['other', 1],
     ])
+  })
+  it('are written after a write that takes longer than the write interval', async () => {
+    vi.useFakeTimers()
+    onTestFinished(() => void vi.useRealTimers())
+    const written: string[][] = []
+    const slow = Promise.withResolvers<void>()
+    const add: UsageLedger['add'] = (_boot, _number, entries) => {
+      written.push(entries.map(({ model }) => model))
+      return slow.promise
+    }
+    const batches = new UsageBatches({ add } as UsageLedger, 'ing', silentLog)
+    void batches.add({ ...ENTRY, model: 'first' })
+    await vi.advanceTimersByTimeAsync(1_100)
+    void batches.add({ ...ENTRY, model: 'second' })
+    await vi.advanceTimersByTimeAsync(3_000)
+    expect(written, 'entries while the first write runs').toEqual([['first']])
+    slow.resolve()
+    await vi.advanceTimersByTimeAsync(1_100)
+    expect(written).toEqual([['first'], ['second']])
   })
 })

@@ -51,4 +51,36 @@ describe('the batches of the request log', () => {
     await closed
     expect(written).toEqual([500, 7, 500, 100, 1])
   })
+  it('continue after a write that takes longer than the write interval, and after a failed one', async () => {
+    const written: string[][] = []
+    let write = Promise.withResolvers<void>()
+    const add = (rows: readonly RequestRow[]) => {
+      written.push(rows.map(({ id }) => id))
+      return write.promise
+    }
+    const requests = { add } as unknown as RequestLog
+    const batches = new RequestBatches({ requests, log: silentLog, onDropped: () => {} })
+    batches.add(rowOf(0))
+    await vi.advanceTimersByTimeAsync(1_100)
+    batches.add(rowOf(1))
+    await vi.advanceTimersByTimeAsync(3_000)
+    expect(written, 'rows while the first write runs').toEqual([['req_0']])
+    write.resolve()
+    await vi.advanceTimersByTimeAsync(1_100)
+    expect(written, 'rows after the slow write').toEqual([['req_0'], ['req_1']])
+    write = Promise.withResolvers<void>()
+    batches.add(rowOf(2))
+    await vi.advanceTimersByTimeAsync(1_100)
+    batches.add(rowOf(3))
+    await vi.advanceTimersByTimeAsync(3_000)
+    write.reject(new Error('unavailable'))
+    await vi.advanceTimersByTimeAsync(0)
+    write = Promise.withResolvers<void>()
+    write.resolve()
+    await vi.advanceTimersByTimeAsync(2_100)
+    expect(written.slice(2), 'rows after the failed write').toEqual([['req_2'], ['req_2', 'req_3']])
+    for (let i = 4; i < 504; i++) batches.add(rowOf(i))
+    await vi.advanceTimersByTimeAsync(0)
+    expect(written[4]?.length, 'a full batch after the failure').toBe(500)
+  })
 })
