@@ -1,12 +1,13 @@
 /*
  * Findings about calls: models that fail, failure rates, refusals and budgets.
  *
- * 1. A model fails if its newest calls failed: three in a row, or all that the request log has. The finding stays until a call succeeds, however
- *    long ago the last call was.
+ * 1. A model fails if its newest calls failed: three in a row, or all that the request log has of the model. The finding stays until a call
+ *    succeeds, however long ago the last call was.
  * 2. Rates and refusals cover the last 15 minutes. A few failed or refused calls are no problem of the service, so each rate has a minimum count.
  * 3. An open circuit breaker is a finding of its own, unless rule 1 already reports its model.
  *
- * Rule 1 ignores calls that do not show whether a model works: refused for lack of capacity, cancelled, or rejected because of their content.
+ * Rule 1 ignores calls that do not show whether a model works: refused for lack of capacity, cancelled, past their own deadline, or rejected because
+ * of their content.
  */
 import type { BudgetState } from '#schemas/usage.ts'
 import { type Finding, failed, warned } from './check.ts'
@@ -49,6 +50,8 @@ export interface FailingModel {
   /** True if more calls in a row may have failed, because older calls in the log were not read. */
   readonly isCut: boolean
   readonly cause: string
+  /** Error code of the newest failure. */
+  readonly code: string | null
   readonly lastAtMs: number
 }
 
@@ -85,18 +88,19 @@ interface EndedRow {
 
 /** Decides whether a model fails, from its newest calls in the log, the newest first. */
 export function failingModel(model: string, rows: readonly EndedRow[], hasMore: boolean): FailingModel | undefined {
-  const decisive = rows.filter((row) => outcomeOf(row) !== undefined)
+  // The deadline of a call may be too short for any upstream.
+  const decisive = rows.filter((row) => outcomeOf(row) !== undefined && row.errorCode !== 'timeout')
   const lastSuccess = decisive.findIndex((row) => outcomeOf(row) === 'completed')
   const failures = lastSuccess === -1 ? decisive : decisive.slice(0, lastSuccess)
   const [newest] = failures
-  if (!newest || (failures.length < STREAK_MIN && lastSuccess !== -1)) return undefined
   const isCut = hasMore && lastSuccess === -1
+  if (!newest || (failures.length < STREAK_MIN && (isCut || lastSuccess !== -1))) return undefined
   const cause = newest.errorMessage ?? newest.errorCode ?? `HTTP ${newest.status}`
-  return { model, streak: failures.length, isCut, cause, lastAtMs: newest.endedAtMs }
+  return { model, streak: failures.length, isCut, cause, code: newest.errorCode, lastAtMs: newest.endedAtMs }
 }
 
 function failingFinding(
-  { model, streak, isCut, cause, lastAtMs }: FailingModel,
+  { model, streak, isCut, cause, code, lastAtMs }: FailingModel,
   circuits: CallFacts['openCircuits'],
   nowMs: number,
 ): Finding {
@@ -105,23 +109,32 @@ function failingFinding(
   const ago = minutes < 1 ? 'just now' : minutes < 120 ? `${minutes} min ago` : `${Math.round(minutes / 60)} h ago`
   const paused = circuits.some((one) => one.model === model) ? ' New calls are refused until a test call succeeds.' : ''
   const message = `${calls} of '${model}' failed, the newest ${ago}: ${sentence(cause)}${paused}`
-  return { ...failed('upstream', message, remedyOf(cause)), model }
+  return { ...failed('upstream', message, remedyOf(code)), model }
 }
 
 function circuitFinding({ model, workers }: CallFacts['openCircuits'][number]): Finding {
   const reporters = workers === 1 ? '1 worker' : `${workers} workers`
   const message = `The upstream of '${model}' keeps failing, as ${reporters} reported: its calls are refused until a test call succeeds.`
-  return { ...failed('upstream', message, remedyOf('')), model }
+  return { ...failed('upstream', message, remedyOf(null)), model }
 }
 
-function remedyOf(cause: string): string {
-  if (/connection|host|network/i.test(cause))
-    return 'Start the upstream server, or correct its base_url in models.yaml. This finding ends with the next successful call.'
-  if (/HTTP 40[13]|api.key|credit|quota/i.test(cause))
-    return 'Correct the variable of api_key_env in models.yaml, or the account of the provider. This finding ends with the next successful call.'
-  if (/time|did not/i.test(cause))
-    return 'Check the load of the upstream server, or raise the timeouts of the model in models.yaml. This finding ends with the next successful call.'
-  return 'Check the upstream server, and the base_url and key of the model in models.yaml. `npx sluice logs --status failed` shows the calls.'
+const UNTIL_SUCCESS = 'This finding ends with the next successful call.'
+const REMEDIES: ReadonlyMap<string | null, string> = new Map([
+  ['upstream_error', `Start or check the upstream server, or correct its base_url in models.yaml. ${UNTIL_SUCCESS}`],
+  [
+    'upstream_refused',
+    `Correct the variable of api_key_env in models.yaml, or the account of the provider. ${UNTIL_SUCCESS}`,
+  ],
+  [
+    'upstream_timeout',
+    `Check the load of the upstream server, or raise the timeouts of the model in models.yaml. ${UNTIL_SUCCESS}`,
+  ],
+])
+
+function remedyOf(code: string | null): string {
+  const general =
+    'Check the upstream server, and the base_url and key of the model in models.yaml. `npx sluice logs --status failed` shows the calls.'
+  return REMEDIES.get(code) ?? general
 }
 
 function sentence(text: string): string {

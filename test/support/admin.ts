@@ -36,9 +36,15 @@ export interface Admin extends AsyncDisposable {
   deeds(): Record<string, unknown>[]
 }
 
-/** @param options `models`: number of models, echo-1 and so on; `dataDir`: a directory that outlives the service */
+/** @param options `models`: number of models, echo-1 and so on; `aliases`: aliases of echo-1; `dataDir`: a directory that outlives the service */
 export async function openAdmin(
-  options: { models?: number; price?: object; settings?: Record<string, string>; dataDir?: string } = {},
+  options: {
+    models?: number
+    aliases?: string[]
+    price?: object
+    settings?: Record<string, string>
+    dataDir?: string
+  } = {},
 ): Promise<Admin> {
   const lines: Record<string, unknown>[] = []
   const log = pino(
@@ -53,6 +59,7 @@ export async function openAdmin(
   const models = Array.from({ length: options.models ?? 1 }, (_, nth) => ({
     ...ECHO_MODEL,
     id: `echo-${nth + 1}`,
+    ...(options.aliases && nth === 0 && { aliases: options.aliases }),
     ...(options.price && { price: options.price }),
   }))
   const { settings = {}, dataDir } = options

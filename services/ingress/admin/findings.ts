@@ -25,6 +25,8 @@ const CACHE_TTL_MS = 30_000
 const DEAD_COUNTED_MAX = 100
 /** Cache lifetime in ms of the facts about calls. A read of the request log takes some milliseconds. */
 const CALLS_TTL_MS = 2_000
+/** Maximum time in ms for which an expired value is returned while a new one is read. */
+const STALE_MAX_MS = 30_000
 const PROJECTS_MAX = 1_000
 /** Maximum models that are checked for failures. Models with the newest failures are checked first. */
 const FAILING_MAX = 10
@@ -33,6 +35,8 @@ const ROWS_MAX = 20
 interface Cached<T> {
   readonly atMs: number
   readonly value: Promise<T>
+  /** Running read of the next value. */
+  next?: Promise<T> | undefined
 }
 
 const machineResults = new WeakMap<object, Cached<readonly Finding[]>>()
@@ -169,21 +173,34 @@ async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLe
 }
 
 /**
- * Returns the cached value if it is younger than `ttlMs`. Otherwise a new read starts, and the previous
- * value is returned until that read ends.
+ * Returns the cached value if it is younger than `ttlMs`. Otherwise a new read starts. An expired value is returned until that read ends, but at
+ * most for {@link STALE_MAX_MS}. Later calls wait for the read.
  */
-async function cachedOr<Key, T>(
+export async function cachedOr<Key, T>(
   kept: { get(key: Key): Cached<T> | undefined; set(key: Key, value: Cached<T>): unknown },
   key: Key,
   read: () => Promise<T>,
   ttlMs = CACHE_TTL_MS,
 ): Promise<T> {
   const known = kept.get(key)
-  if (known && Date.now() - known.atMs < ttlMs) return await known.value
-  const value = read()
-  // Only the first call waits for a slow read, such as a check of an unreachable database. Until the read ends, later
-  // calls receive the previous value.
-  kept.set(key, { atMs: Date.now(), value: known ? Promise.race([value, known.value]) : value })
-  if (known) void value.then(() => kept.set(key, { atMs: Date.now(), value })).catch(() => {})
-  return await (known?.value ?? value)
+  if (!known) {
+    const first: Cached<T> = { atMs: Date.now(), value: read() }
+    kept.set(key, first)
+    // A failed read is not cached: the next call reads again.
+    first.value.catch(() => Object.assign(first, { atMs: Number.NEGATIVE_INFINITY }))
+    return await first.value
+  }
+  const ageMs = Date.now() - known.atMs
+  if (ageMs < ttlMs) return await known.value
+  known.next ??= read()
+    .then((value) => {
+      kept.set(key, { atMs: Date.now(), value: Promise.resolve(value) })
+      return value
+    })
+    .finally(() => {
+      known.next = undefined
+    })
+  // A caller that receives the expired value does not await the read, whose failure must then not end the process.
+  known.next.catch(() => {})
+  return await (ageMs < ttlMs + STALE_MAX_MS ? known.value : known.next)
 }

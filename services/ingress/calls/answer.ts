@@ -17,6 +17,7 @@ import { retryMsMaxOf } from '#services/ingress/body/body.ts'
 import { type Admission, admitCall } from '#shared/capacity/capacity.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { projectIdOf } from '#shared/keys/keys.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { traceIdOf } from '#shared/telemetry/tracing.ts'
 import { type EndedCall, entryOf, Meter } from '#shared/usage/usage.ts'
 import {
@@ -67,7 +68,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     if (options) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
     const { pool } = endpoint.kind
     const admitting = admitCall(context, key, { pool, model: prepared.model, body: prepared.body })
-    const bodies = CallBodies.of(context, call, endpoint.kind, body)
+    const bodies = CallBodies.of(context, call, endpoint.kind, { body, hasAnswer: !prepared.isBytes })
     if (!admitting) return answerAttached(context, call, endpoint, prepared, { admission: undefined, bodies })
     return admitting.then(({ admission, leave }) =>
       answerAttached(context, call, endpoint, prepared, { admission, bodies }).finally(leave),
@@ -103,7 +104,7 @@ async function answerAttached(
     usage.see(event)
     bodies?.see(event)
   }
-  let end: 'completed' | 'failed' = 'failed'
+  let end: EndedCall['end'] = 'failed'
   try {
     if (stream) await sendStream(reply, job, stream, { onEvent: see, waitsFor: () => context.jobs.waitOf(job) })
     else if (prepared.isBytes && answer.bytes)
@@ -115,6 +116,9 @@ async function answerAttached(
         await reply.whole(await (answer.write?.(events, encode) ?? answer.whole(events, encode)))
     }
     end = 'completed'
+  } catch (error) {
+    if (ServiceError.from(error).code === 'job_cancelled') end = 'cancelled'
+    throw error
   } finally {
     const ended = reply.isDisconnected ? 'cancelled' : end
     usage.end(ended)

@@ -8,10 +8,21 @@ import type { Call, IngressContext } from './call.ts'
 /** Header with which a caller excludes the bodies of one call from the request log. */
 const OPT_OUT = 'x-log-bodies'
 const MARK = '… [truncated]'
+/** Maximum bytes of the bodies that all running calls of this process hold. Above it, answers are not recorded. */
+const HELD_BYTES_MAX = 64 * 1024 * 1024
+let heldBytes = 0
+
+interface RecordedBodies {
+  /** Body of the request. */
+  readonly body: unknown
+  /** False if the answer is sent as bytes, such as speech, which is not recorded. */
+  readonly hasAnswer: boolean
+}
 
 /**
  * Records the bodies of one attached call for the request log, as JSON texts of bounded length. The events of a stream
- * are joined into a whole answer. The answer is null if the call failed, or if its events need too much memory.
+ * are joined into a whole answer. The answer is null if the call failed, if the answer is sent as bytes, or if its events
+ * exceed the memory bound of one call or of all calls.
  */
 export class CallBodies {
   readonly #context: IngressContext
@@ -19,27 +30,38 @@ export class CallBodies {
   readonly #bytesMax: number
   readonly #request: string
   readonly #events: EventBuffer
-  #isComplete = true
+  #isComplete: boolean
+  #held = 0
 
-  private constructor(context: IngressContext, call: Call, kind: Kind, body: unknown) {
+  private constructor(context: IngressContext, call: Call, kind: Kind, { body, hasAnswer }: RecordedBodies) {
     this.#context = context
     this.#call = call
     this.#bytesMax = context.config.requestBodyBytesMax
     this.#request = textOf(body, this.#bytesMax)
     this.#events = new EventBuffer(kind.merge)
+    this.#isComplete = hasAnswer
   }
 
   /** Undefined if bodies are not recorded: by default, or if the header `x-log-bodies: off` excludes the call. */
-  static of(context: IngressContext, call: Call, kind: Kind, body: unknown): CallBodies | undefined {
+  static of(context: IngressContext, call: Call, kind: Kind, recorded: RecordedBodies): CallBodies | undefined {
     if (!context.bodies || call.headers[OPT_OUT] === 'off') return undefined
-    return new CallBodies(context, call, kind, body)
+    return new CallBodies(context, call, kind, recorded)
   }
 
+  /** After the first event, {@link end} must be called. */
   see(event: unknown): void {
     if (!this.#isComplete) return
     this.#events.push(event)
-    this.#isComplete = this.#events.bytes <= EVENTS_BYTES_FACTOR * this.#bytesMax
-    if (!this.#isComplete) this.#events.takeAll()
+    this.#hold(this.#request.length + this.#events.bytes)
+    this.#isComplete = this.#events.bytes <= EVENTS_BYTES_FACTOR * this.#bytesMax && heldBytes <= HELD_BYTES_MAX
+    if (this.#isComplete) return
+    this.#events.takeAll()
+    this.#hold(this.#request.length)
+  }
+
+  #hold(bytes: number): void {
+    heldBytes += bytes - this.#held
+    this.#held = bytes
   }
 
   /** Never rejects, because the answer was already sent. */
@@ -53,6 +75,7 @@ export class CallBodies {
     } catch (error) {
       log.warn({ err: error, request_id: id }, 'answer could not be recorded in the request log')
     }
+    this.#hold(0)
     bodies?.add({ id, atMs: Date.now(), request: this.#request, answer: text })
   }
 }

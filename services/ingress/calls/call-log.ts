@@ -30,7 +30,7 @@ export function attachedIdOf(requestId: string): string {
   return requestId.replace('req_', 'job_')
 }
 
-type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'requests' | 'history' | 'usage'>
+type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'models' | 'requests' | 'history' | 'usage'>
 
 /**
  * Records the end of a call: one access-log line, the metrics of route, outcome and duration, and a row of the request log. Bodies,
@@ -141,6 +141,18 @@ export class CallLog {
     this.#record()
   }
 
+  /** Model that a refused call names: the id of the catalogue for an alias, otherwise the name itself. */
+  #modelOfRefused(): string | null {
+    const asked = this.#askedModel
+    if (asked === undefined) return null
+    return this.#context.models.find(asked)?.id ?? boundedText(asked)
+  }
+
+  /** Whether the own job of the call was cancelled over the API. A read of another cancelled job has the same code. */
+  get #isCancelledJob(): boolean {
+    return this.#error?.code === 'job_cancelled' && this.facts.job_id === attachedIdOf(this.requestId)
+  }
+
   #record(): void {
     if (!this.#end || !this.#handled || this.#isHandling) return
     const { facts } = this
@@ -157,10 +169,10 @@ export class CallLog {
       keyId,
       endpoint: this.#handled.endpoint,
       kind: this.#handled.kind,
-      model: facts.model ?? (this.#askedModel === undefined ? null : boundedText(this.#askedModel)),
+      model: facts.model ?? this.#modelOfRefused(),
       worker: facts.worker ?? null,
       server: facts.server ?? null,
-      status: typeof status === 'number' ? status : CANCELLED_STATUS,
+      status: typeof status === 'number' && !this.#isCancelledJob ? status : CANCELLED_STATUS,
       errorCode: null,
       errorMessage: null,
       errorParam: null,

@@ -2,9 +2,8 @@
  * Removes secrets from an upstream's error messages before callers receive them. A message may quote our key, the server's address or its internals.
  */
 import type { UpstreamConfig } from '#schemas/models.ts'
+import type { ErrorSanitizer } from './error.ts'
 import { addressesOf } from './servers.ts'
-
-export type ErrorSanitizer = (text: string) => string
 
 const MESSAGE_CHARS_MAX = 500
 const READ_CHARS_MAX = 8_000

@@ -11,7 +11,6 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { ErrorSanitizer } from './error-sanitizer.ts'
 
 /** Maximum Retry-After that is passed from an upstream to callers. SDKs ignore or mishandle longer values (docs/internals/protocol.md, Retries). */
 const RETRY_AFTER_MS_MAX = 60_000
@@ -41,6 +40,8 @@ const TEMPORARY_LIMIT = /\b(retry|try again) (in|after)\b|per[ _-]?(minute|secon
 
 const CONTEXT_FULL =
   /context[ _](length|window|size|limit)|prompt is too long|maximum model length|too many input tokens/i
+
+export type ErrorSanitizer = (text: string) => string
 
 export interface ErrorContext {
   readonly model: string
@@ -106,8 +107,7 @@ export function connectionError(model: string, error: unknown): ServiceError {
     const message = `The upstream of model '${model}' did not accept the connection in time.`
     return new ServiceError('upstream_timeout', message, { cause })
   }
-  const reason = CONNECTION_REASONS[cause.facts.reason]
-  const why = reason ?? (TLS_CODE.test(cause.facts.reason) ? 'its certificate was not accepted' : undefined)
+  const why = connectionReason(cause)
   const message = `The connection to the upstream of model '${model}' failed${why ? `: ${why}` : ''}.`
   return new ServiceError('upstream_error', message, { cause })
 }
@@ -120,6 +120,24 @@ const CONNECTION_REASONS: Readonly<Record<string, string>> = {
   ...{ ETIMEDOUT: 'connection timed out', UND_ERR_SOCKET: 'connection closed' },
 }
 const TLS_CODE = /CERT|^ERR_TLS|^ERR_SSL|SELF_SIGNED/
+
+/**
+ * Cause of a failed call in a few fixed words, such as "HTTP 500" or "connection refused". The text is for callers of every project, so it contains
+ * no words of the upstream, which may quote the request.
+ */
+export function failureText(error: unknown): string {
+  if (!(error instanceof ServiceError)) return 'no answer'
+  const { cause, code } = error
+  if (cause instanceof UpstreamAnswer)
+    return cause.facts.status === 200 ? 'an error inside an answer' : `HTTP ${cause.facts.status}`
+  if (code === 'upstream_timeout' || code === 'timeout') return 'timeout'
+  if (!(cause instanceof UpstreamConnection)) return code
+  return connectionReason(cause) ?? 'connection failed'
+}
+
+function connectionReason({ facts: { reason } }: UpstreamConnection): string | undefined {
+  return CONNECTION_REASONS[reason] ?? (TLS_CODE.test(reason) ? 'its certificate was not accepted' : undefined)
+}
 
 /** Error for an answer that cannot be read. `what` completes the sentence "The upstream … ". */
 export function answerError(model: string, what: string, cause?: unknown): ServiceError {

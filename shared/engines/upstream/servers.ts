@@ -4,6 +4,7 @@ import type { UpstreamConfig } from '#schemas/models.ts'
 import type { AdaptiveLimit, Permit } from '#shared/capacity/adaptive-limit.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { KeysInFlight, preferredServer } from './affinity.ts'
+import { failureText } from './error.ts'
 
 export const CALLS_PER_SERVER_MAX = 512
 /** Hosts of OpenAI's own servers, which support parameters that other servers reject. */
@@ -193,16 +194,17 @@ export class Breaker {
   }
 
   #open(retryAfterMs: number): ServiceError {
-    const message = `The upstream of model '${this.#model}' keeps failing; calls are paused. Last error: ${this.#lastFailure}`
+    const message = `The upstream of model '${this.#model}' keeps failing; calls are paused. Last error: ${this.#lastFailure}.`
     return new ServiceError('overloaded', message, { retryAfterMs: Math.min(retryAfterMs, 60_000), reason: 'upstream' })
   }
 
   /** Whether a call counts as failed. A trial call that was cancelled or timed out also fails, because only an answer may close the circuit. */
   #isFailure(error: unknown): boolean {
-    const { code, message } = error instanceof ServiceError ? error : { message: 'unknown' }
-    this.#lastFailure = message
-    if (this.#policy.state === CircuitState.HalfOpen) return code === undefined || !ANSWER_CODES.has(code)
-    return code !== undefined && FAILURE_CODES.has(code)
+    const code = error instanceof ServiceError ? error.code : undefined
+    const isTrial = this.#policy.state === CircuitState.HalfOpen
+    const isFailure = isTrial ? !code || !ANSWER_CODES.has(code) : code !== undefined && FAILURE_CODES.has(code)
+    if (isFailure) this.#lastFailure = failureText(error)
+    return isFailure
   }
 }
 

@@ -1,6 +1,8 @@
 import { expect, test } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
+import { connectionError, failureText, statusError } from '#shared/engines/upstream/error.ts'
+import { Breaker } from '#shared/engines/upstream/servers.ts'
 import { ask, collect, failure, options, textOf } from '../../support/engine-calls.ts'
 import { type Script, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { until } from '../../support/stack.ts'
@@ -96,6 +98,33 @@ test('an upstream server is skipped after two failures in a row, and called agai
   expect(bad.calls).toHaveLength(2)
   bad.script(answering('healed'))
   await until(async () => textOf(await collect(engine, whole)) === 'healed')
+})
+
+test('an open circuit breaker reports the cause in fixed words, without words of the upstream', async () => {
+  const breaker = new Breaker('m1', { failures: 2, resetMs: 60_000 })
+  const context = { model: 'm1', sanitize: (text: string) => text, isOwnServer: false }
+  const errorOf = (status: number, message: string) =>
+    statusError(context, status, {}, JSON.stringify({ error: { message } }))
+  const ends = (error: Error) => breaker.run(() => Promise.reject(error)).catch((thrown: Error) => thrown.message)
+  const slow = Promise.withResolvers<never>()
+  const rejected = breaker.run(() => slow.promise).catch(() => {})
+  expect(await ends(errorOf(503, 'no room for the prompt of A'))).toContain('prompt of A')
+  await ends(errorOf(503, 'no room for the prompt of B'))
+  slow.reject(errorOf(400, 'the prompt of C is invalid'))
+  await rejected
+  const open = (() => {
+    try {
+      return breaker.run(() => Promise.resolve())
+    } catch (error) {
+      return (error as Error).message
+    }
+  })()
+  expect(open).toBe("The upstream of model 'm1' keeps failing; calls are paused. Last error: HTTP 503.")
+  const causes = [
+    connectionError('m1', { code: 'ECONNREFUSED' }),
+    connectionError('m1', { code: 'UND_ERR_CONNECT_TIMEOUT' }),
+  ]
+  expect(causes.map(failureText)).toEqual(['connection refused', 'timeout'])
 })
 
 test('an upstream server that responds with Retry-After is paused, and another server receives all calls', async () => {

@@ -38,6 +38,16 @@ describe('GET /v1/admin/requests/active', () => {
     const ended = await running
     expect([ended.status, await ended.json()]).toMatchObject([409, { error: { code: 'job_cancelled' } }])
     expect((await waiting).status).toBe(200)
+    const row = await until(async () => {
+      const found = await admin.as('op').get(`/v1/admin/requests/${data[0]?.id}`)
+      return found.status === 200 ? await found.json() : undefined
+    })
+    expect(row, 'the row of the cancelled call').toMatchObject({ status: 499, error_code: 'job_cancelled' })
+    const usage = await until(async () => {
+      const report = await (await admin.as('alice').get('/v1/usage')).json()
+      return (report as { data: { calls: number; failed: number }[] }).data[0]
+    })
+    expect(usage, 'usage of the cancelled call').toMatchObject({ calls: 1, failed: 0 })
     expect(await list('op')).toMatchObject({ data: [], total: 0, has_more: false })
     expect((await admin.as('alice').post(cancel)).status).toBe(404)
     expect(admin.deeds()).toMatchObject([{ action: 'cancel_request' }])

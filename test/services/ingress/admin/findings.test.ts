@@ -5,7 +5,8 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { describe, expect, it, onTestFinished } from 'vitest'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
+import { cachedOr } from '#services/ingress/admin/findings.ts'
 import { type CallFacts, callFindings, failingModel, NO_CALLS } from '#shared/doctor/calls.ts'
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
@@ -187,6 +188,55 @@ describe('findings about calls', () => {
     ['only refused calls', [refused, refused, refused], undefined],
   ])('count the failures of a model after %s', (_, rows, streak) => {
     expect(failingModel('m1', rows as never, false)?.streak).toBe(streak)
+  })
+
+  const invalid = Array.from({ length: 19 }, () => row(400, 'invalid_value'))
+  it.each<[string, object[], number | undefined]>([
+    ['one failure among rejected calls', [bad, ...invalid], undefined],
+    ['three failures among rejected calls', [bad, bad, bad, ...invalid], 3],
+    ['calls whose own deadline was too short', Array.from({ length: 9 }, () => row(504, 'timeout')), undefined],
+  ])('judge a model by a part of its calls: %s', (_, rows, streak) => {
+    expect(failingModel('m1', rows as never, true)?.streak).toBe(streak)
+  })
+
+  it.each([
+    ['upstream_timeout', 'A model of the family runtime did not answer', /timeouts of the model/],
+    ['upstream_error', 'The model runtime-7b failed', /base_url/],
+    ['upstream_refused', 'The host refused', /api_key_env/],
+  ])('suggest a remedy for the code %s', (errorCode, errorMessage, remedy) => {
+    const failing = failingModel('m1', [{ status: 502, errorCode, errorMessage, endedAtMs: 0 }], false)
+    const [finding] = callFindings({ ...NO_CALLS, failing: failing ? [failing] : [] }, 0)
+    expect(finding?.remediation).toMatch(remedy)
+  })
+})
+
+describe('cached findings', () => {
+  it('are returned for at most 30 s after they expired', async () => {
+    vi.useFakeTimers()
+    onTestFinished(() => void vi.useRealTimers())
+    const cache = new Map()
+    let value = 'old'
+    let slow: Promise<void> | undefined
+    const read = async () => {
+      await slow
+      return value
+    }
+    const get = () => cachedOr(cache, 'k', read, 2_000)
+    expect(await get()).toBe('old')
+    value = 'new'
+    vi.advanceTimersByTime(2_500)
+    const gate = Promise.withResolvers<void>()
+    slow = gate.promise
+    expect(await get(), 'while the new read runs').toBe('old')
+    vi.advanceTimersByTime(2_500)
+    expect(await get(), 'while the new read still runs').toBe('old')
+    vi.advanceTimersByTime(30_000)
+    const late = get()
+    gate.resolve()
+    expect(await late, 'after the maximum age').toBe('new')
+    vi.advanceTimersByTime(3_600_000)
+    value = 'newest'
+    expect(await get(), 'after an hour without calls').toBe('newest')
   })
 })
 

@@ -19,7 +19,11 @@ const bodyOf = (content: string, more = {}) => ({ model: 'echo-1', messages: [{ 
 describe('the request log', () => {
   let door: Admin
   beforeAll(async () => {
-    door = await openAdmin({ models: 2, settings: { REQUEST_BODIES_MS: '60000', REQUEST_BODY_BYTES_MAX: '1000' } })
+    door = await openAdmin({
+      models: 2,
+      aliases: ['parrot'],
+      settings: { REQUEST_BODIES_MS: '60000', REQUEST_BODY_BYTES_MAX: '1000' },
+    })
   })
   afterAll(async () => await door[Symbol.asyncDispose]())
 
@@ -103,6 +107,11 @@ describe('the request log', () => {
     })
     expect(await find('alice', unknown.id)).toMatchObject({
       ...{ status: 404, error_code: 'model_not_found', model: 'none', ...errorOf(unknown) },
+    })
+    const aliased = await chat('alice', 'x', { body: { model: 'parrot', temperature: 9 } })
+    expect(await find('alice', aliased.id), 'a refused call of an alias').toMatchObject({
+      status: 400,
+      model: 'echo-1',
     })
     expect(await find('alice', failed.id)).toMatchObject({
       ...{ status: failed.status, error_code: 'upstream_refused', ...errorOf(failed) },
