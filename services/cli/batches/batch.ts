@@ -3,14 +3,14 @@ import { basename } from 'node:path'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/commands/command.ts'
 import { followBatch } from '#services/cli/commands/following.ts'
-import { metadataOf } from '#services/cli/commands/submit.ts'
+import { metadataOf, metadataWith } from '#services/cli/commands/submit.ts'
 import { beginning, CommandError, coloured, EXIT, type ExitCode, plain, usageError } from '#services/cli/text/output.ts'
 import { linesIn } from './answers.ts'
 import { ROWS_MAX, RunFiles, selectRequests } from './convert.ts'
 import { ENDED } from './follow-table.ts'
 import { findTable, type Table } from './input.ts'
-import { runTable, type TableOptions, type TableResult } from './table-run.ts'
-import { checkerOf, columnsSchema, ObjectSchema } from './task.ts'
+import { problemsOf, runTable, type TableOptions, type TableResult } from './table-run.ts'
+import { checkerOf, checkNames, columnsSchema, ObjectSchema } from './task.ts'
 import { outPathOf } from './write.ts'
 
 const WINDOW = '24h'
@@ -154,6 +154,7 @@ async function schemaIn(path: string | undefined): Promise<ObjectSchema | undefi
   const schema = parsedSchema(text)
   if (!schema) throw usageError(`--schema ${path} must be the JSON Schema of an object with properties.`)
   checkerOf(schema)
+  checkNames('--schema', Object.keys(schema.properties))
   return schema
 }
 
@@ -204,8 +205,17 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
   if (!id.startsWith('batch_')) {
     throw usageError(`--retry-failed needs --model for a table, or the id of a batch; got '${plain(id)}'.`)
   }
+  const misplaced = [...Object.keys(TABLE_OPTIONS), 'endpoint', 'metadata'].find((name) =>
+    values.given().includes(name),
+  )
+  if (misplaced !== undefined) {
+    const message = `--${misplaced} cannot change a batch that runs again by its id.`
+    throw usageError(message, 'Remove the option, or retry a table with --model and its file.')
+  }
   const batches = new BatchesApi(api.http)
-  const { status, input_file_id, endpoint, metadata } = await batches.get(id)
+  const found = await batches.get(id)
+  const { status, input_file_id, endpoint, metadata } = found
+  if (status === 'failed') throw new CommandError(EXIT.failed, `${id} failed, so no request ran.`, problemsOf(found))
   if (!ENDED.has(status)) {
     throw new CommandError(EXIT.refused, `${id} has not finished.`, `To follow the batch: sluice follow ${id}`)
   }
@@ -223,9 +233,11 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
   })
   const { hash } = await selectRequests(content.body, files.retry, failed)
   const window = values.text('window') ?? WINDOW
+  const { sluice_input: _, sluice_retry_of: __, ...others } = metadata ?? {}
   const created = await batches.create({
     ...{ input_file_id: await batches.upload(files.retry), endpoint, completion_window: window },
-    metadata: { ...metadata, sluice_input: hash, sluice_retry_of: id },
+    // The hash of all requests does not apply to a part of them.
+    metadata: metadataWith(others, { sluice_retry_of: id, sluice_input: hash }),
   })
   out.note(`${created.id}: ${failed.size} failed requests of ${id} run again`)
   return await followCreated(invocation, created)
@@ -234,7 +246,7 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
 async function runRequests(invocation: Invocation, path: string): Promise<ExitCode> {
   const { values, api, out } = invocation
   const endpoint = values.text('endpoint') ?? (await endpointIn(path))
-  const metadata = { name: basename(path), ...metadataOf(values.list('metadata')) }
+  const metadata = metadataWith(metadataOf(values.list('metadata')), { name: basename(path) })
   const batches = new BatchesApi(api.http)
   const input_file_id = await batches.upload(path)
   const completion_window = values.text('window') ?? WINDOW

@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto'
 import { createReadStream, createWriteStream } from 'node:fs'
-import { mkdtemp, rm, stat } from 'node:fs/promises'
+import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { usageError } from '#services/cli/text/output.ts'
 import { keyOf, linesIn } from './answers.ts'
-import { rowsOf, type Table } from './input.ts'
+import { type Row, rowsOf, type Table } from './input.ts'
 import { type RowTask, type TaskOptions, taskOf } from './task.ts'
 
 export const ROWS_MAX = 50_000
@@ -43,8 +43,8 @@ export interface Converted {
   readonly requests: number
   /** Hash of the file of requests. */
   readonly hash: string
-  /** Time of the last change of the input. */
-  readonly changedMs: number
+  /** Hash of all rows of the input. */
+  readonly rowsHash: string
 }
 
 /**
@@ -56,10 +56,11 @@ export async function convertRows(table: Table, options: TaskOptions, isJson: bo
   const columns = new Set<string>()
   const keys: string[] = []
   const hash = createHash('sha256')
-  const { mtimeMs: changedMs } = await stat(table.path)
+  const rowsHash = createHash('sha256')
   let [requests, task] = [0, undefined as RowTask | undefined]
   async function* lines(): AsyncGenerator<string> {
     for await (const row of rowsOf(table)) {
+      rowsHash.update(rowText(row))
       for (const name of row.keys()) columns.add(name)
       task ??= taskOf(table, [...columns], options, isJson)
       if (keys.length === ROWS_MAX) {
@@ -79,7 +80,13 @@ export async function convertRows(table: Table, options: TaskOptions, isJson: bo
   if (!task) throw usageError(`${table.path} has no rows.`)
   if (requests === 0) throw usageError(`${table.path} has no prompts: each prompt is empty.`)
   const shown = table.format === 'directory' ? ['file'] : [...columns]
-  return { task, columns: shown, keys, requests, hash: hash.digest('hex').slice(0, 32), changedMs }
+  const hashes = { hash: hash.digest('hex').slice(0, 32), rowsHash: rowsHash.digest('hex') }
+  return { task, columns: shown, keys, requests, ...hashes }
+}
+
+/** A row for the hash of all rows. */
+export function rowText(row: Row): string {
+  return `${JSON.stringify([...row])}\n`
 }
 
 export function customIdOf(row: number): string {

@@ -17,7 +17,8 @@ import { Answers } from './answers.ts'
 import { customIdOf, RunFiles } from './convert.ts'
 import { ENDED } from './follow-table.ts'
 import { findTable, rowsOf } from './input.ts'
-import { COLUMNS_KEY } from './table-run.ts'
+import { FORM_KEY } from './table-run.ts'
+import { AnswerForm, isEmptyRow, valuesIn } from './task.ts'
 import { outputLines } from './write.ts'
 
 export const results: Command = {
@@ -70,38 +71,35 @@ async function printJoined(batches: BatchesApi, { id, metadata }: BatchView, pat
   if (metadata?.name !== undefined && metadata.name !== basename(path)) {
     out.note(`The batch was made from ${plain(metadata.name)}; the rows of ${plain(path)} may differ.`)
   }
+  const form = formIn(metadata?.[FORM_KEY])
   const columns = new Set<string>()
   const keys: string[] = []
   for await (const row of rowsOf(table)) {
     for (const name of row.keys()) columns.add(name)
-    keys.push(customIdOf(keys.length + 1))
+    keys.push(form.prompt && isEmptyRow(row, form.prompt) ? '' : customIdOf(keys.length + 1))
   }
-  const names = namesIn(metadata?.[COLUMNS_KEY])
+  const names = form.columns ?? [form.vector ? 'embedding' : 'answer']
   await using files = await RunFiles.open()
-  const answers = new Answers(files.results, { valuesOf: (answer) => ({ values: fieldsIn(answer, names) }) })
+  const answers = new Answers(files.results, { valuesOf: valuesIn(form) })
   await answers.add((await batches.results(id)).body, (customId) => customId)
   const lines = outputLines(table, { columns: [...columns], keys, names }, answers, 'results.csv')
   for await (const line of lines) await out.write(out.isHumanReadable ? printable(line) : line)
 }
 
-/** Names of the cells of an answer, from the metadata of a batch. */
-function namesIn(json: string | undefined): string[] {
-  try {
-    return z.array(z.string()).parse(JSON.parse(json ?? ''))
-  } catch {
-    return ['answer']
-  }
-}
+/** Metadata of earlier versions has only the names of the cells. */
+const EarlierForm = z.array(z.string()).transform(([first = 'answer', ...rest]): AnswerForm => {
+  if (rest.length > 0) return { columns: [first, ...rest] }
+  return first === 'embedding' ? { vector: true } : first === 'answer' ? {} : { columns: [first] }
+})
+const Form = z.union([EarlierForm, AnswerForm])
 
-/** Returns the named fields of a JSON answer. Any other answer becomes the first cell as a whole. */
-function fieldsIn(answer: string, names: readonly string[]): unknown[] {
+/** From the metadata of a batch. A batch without it has answers in text. */
+function formIn(json: string | undefined): AnswerForm {
   try {
-    const fields = JSON.parse(answer)
-    if (names.every((name) => Object.hasOwn(fields, name))) return names.map((name) => fields[name])
+    return Form.safeParse(JSON.parse(json ?? '{}')).data ?? {}
   } catch {
-    // The answer is text.
+    return {}
   }
-  return [answer]
 }
 
 async function print(body: AsyncIterable<Uint8Array>, out: Output): Promise<void> {

@@ -15,6 +15,7 @@ import { createHash } from 'node:crypto'
 import { basename } from 'node:path'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import type { Invocation } from '#services/cli/commands/command.ts'
+import { checkMetadata, METADATA_PAIRS_MAX, metadataWith } from '#services/cli/commands/submit.ts'
 import { CommandError, EXIT, type Output, plain, usageError } from '#services/cli/text/output.ts'
 import { Answers } from './answers.ts'
 import { type Converted, convertRows, customIdOf, keysIn, RunFiles, readLines, selectRequests } from './convert.ts'
@@ -25,8 +26,8 @@ import { type Written, writeOutput } from './write.ts'
 
 const INPUT_KEY = 'sluice_input'
 const TABLE_KEY = 'sluice_table'
-/** Names of the cells of an answer, for `sluice results`. */
-export const COLUMNS_KEY = 'sluice_columns'
+/** {@link AnswerForm} of the batch, for `sluice results`. */
+export const FORM_KEY = 'sluice_columns'
 const METADATA_CHARS_MAX = 512
 /** Maximum number of earlier batches of a table that are searched for answers. */
 const EARLIER_MAX = 20
@@ -48,6 +49,8 @@ export async function runTable(invocation: Invocation, table: Table, options: Ta
   const { values, api, out } = invocation
   const batches = new BatchesApi(api.http)
   await using files = await RunFiles.open()
+  // The two hashes are needed to find the batch again, so a table has fewer pairs of its own.
+  checkMetadata(options.metadata, METADATA_PAIRS_MAX - 2)
   const isJson = !(options.choices || options.schema) || (await batches.hasStructuredOutput(options.model))
   const converted = await convertRows(table, options, isJson, files.requests)
   const follower = new BatchProgress(batches, out, { cancelOnInterrupt: values.has('cancel-on-interrupt') })
@@ -123,16 +126,16 @@ class TableRun {
 
   async #create(path: string, hash: string, requests: number): Promise<BatchView> {
     const { batches, options, converted, table, out } = this.#parts
-    const { endpoint, columns } = converted.task
-    const names = JSON.stringify(columns)
+    const { endpoint, form } = converted.task
+    const forms = [form, { ...form, prompt: undefined }].map((one) => JSON.stringify(one))
+    const formText = forms.find(({ length }) => length <= METADATA_CHARS_MAX)
+    const hashes = { [INPUT_KEY]: hash, [TABLE_KEY]: this.#tableHash }
     const batch = await batches.create({
       ...{ input_file_id: await batches.upload(path), endpoint, completion_window: options.window },
-      metadata: {
-        name: basename(table.path),
-        ...options.metadata,
-        ...{ [INPUT_KEY]: hash, [TABLE_KEY]: this.#tableHash },
-        ...(names.length <= METADATA_CHARS_MAX && { [COLUMNS_KEY]: names }),
-      },
+      metadata: metadataWith(
+        { ...options.metadata, ...hashes },
+        { ...(formText !== undefined && { [FORM_KEY]: formText }), name: basename(table.path) },
+      ),
     })
     const skipped = converted.keys.length - converted.requests
     out.note(`${batch.id}: ${requests} requests${skipped > 0 ? `, ${skipped} skipped (empty prompt)` : ''}`)
@@ -183,7 +186,8 @@ class TableRun {
 
 const PROBLEMS_MAX = 10
 
-function problemsOf({ errors }: BatchView): string {
+/** The problems of a batch whose input file is invalid. */
+export function problemsOf({ errors }: BatchView): string {
   const problems = errors?.data ?? []
   const shown = problems.slice(0, PROBLEMS_MAX).map(({ line, message }) => {
     return plain(line == null ? message : `request ${line}: ${message}`)

@@ -9,6 +9,7 @@
 
 import { z } from 'zod'
 import { plain, usageError } from '#services/cli/text/output.ts'
+import { ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
 import { promptColumnOf, type Row, type Table, unknownColumn } from './input.ts'
 
 export interface TaskOptions {
@@ -34,10 +35,22 @@ export type ObjectSchema = z.infer<typeof ObjectSchema>
 /** The cells of an answer, or why the answer is invalid. */
 export type Values = { readonly values: readonly unknown[] } | { readonly problem: string }
 
+/** How the rows and answers of a table are read, in the metadata of its batch for `sluice results`. */
+export const AnswerForm = z.object({
+  /** Columns of the input in the prompt. A row in which all of them are empty has no request. */
+  prompt: z.array(z.string()).optional(),
+  choices: z.array(z.string()).optional(),
+  /** Fields of the answer. Without fields and vector, the answer is a text. */
+  columns: z.array(z.string()).optional(),
+  vector: z.boolean().optional(),
+})
+export type AnswerForm = z.infer<typeof AnswerForm>
+
 export interface RowTask {
   readonly endpoint: string
   /** Names of the cells of an answer. */
   readonly columns: readonly string[]
+  readonly form: AnswerForm
   /** Body of the request. Undefined if the prompt is empty. */
   bodyOf(row: Row): object | undefined
   valuesOf(answer: string): Values
@@ -47,15 +60,21 @@ export interface RowTask {
 export function taskOf(table: Table, columns: readonly string[], options: TaskOptions, isJson: boolean): RowTask {
   const { model, embedColumn, maxTokens, temperature, choices } = options
   const schema = choices ? choiceSchema(choices) : options.schema
-  const answer = { columns: answerColumns(options), valuesOf: valuesOf(choices, schema) }
+  const answer = { columns: answerColumns(options), valuesOf: valuesOf(choices, options.schema) }
+  const formOf = (pieces: readonly Piece[]): AnswerForm => ({
+    prompt: pieces.flatMap((piece) => (typeof piece === 'string' ? [] : piece.column)),
+    ...(choices && { choices: [...choices] }),
+    ...(options.schema && { columns: answer.columns }),
+    ...(embedColumn !== undefined && { vector: true }),
+  })
   if (embedColumn !== undefined) {
-    const textOf = templateOf(table, columns, [{ column: embedColumn }])
+    const pieces = [{ column: embedColumn }]
+    const textOf = templateOf(table, columns, pieces)
     const bodyOf = (row: Row) => {
       const input = textOf(row)
       return input === undefined ? undefined : { model, input }
     }
-    const vectorOf = (text: string): Values => ({ values: [jsonIn(text) ?? text] })
-    return { endpoint: '/v1/embeddings', columns: answer.columns, bodyOf, valuesOf: vectorOf }
+    return { endpoint: '/v1/embeddings', columns: answer.columns, form: formOf(pieces), bodyOf, valuesOf: vectorOf }
   }
   const { prompt, promptColumn } = options
   const pieces = prompt === undefined ? [{ column: promptColumnOf(table, columns, promptColumn) }] : piecesOf(prompt)
@@ -72,7 +91,7 @@ export function taskOf(table: Table, columns: readonly string[], options: TaskOp
     const turns = system === '' ? [] : [{ role: 'system', content: system }]
     return { model, messages: [...turns, { role: 'user', content }], ...settings }
   }
-  return { endpoint: '/v1/chat/completions', ...answer, bodyOf }
+  return { endpoint: '/v1/chat/completions', ...answer, form: formOf(pieces), bodyOf }
 }
 
 export function answerColumns({ embedColumn, schema }: Pick<TaskOptions, 'embedColumn' | 'schema'>): string[] {
@@ -101,9 +120,14 @@ function templateOf(table: Table, columns: readonly string[], pieces: readonly P
   }
   return (row: Row): string | undefined => {
     const texts = pieces.map((piece) => (typeof piece === 'string' ? piece : cellText(row.get(piece.column))))
-    const isEmpty = pieces.every((piece, nth) => typeof piece === 'string' || texts[nth]?.trim() === '')
-    return isEmpty ? undefined : texts.join('')
+    const used = pieces.flatMap((piece) => (typeof piece === 'string' ? [] : piece.column))
+    return isEmptyRow(row, used) ? undefined : texts.join('')
   }
+}
+
+/** Whether each of these columns is empty. */
+export function isEmptyRow(row: Row, columns: readonly string[]): boolean {
+  return columns.every((column) => cellText(row.get(column)).trim() === '')
 }
 
 export function cellText(cell: unknown): string {
@@ -131,7 +155,24 @@ export function columnsSchema(columns: readonly string[]): ObjectSchema {
     const types = `${TYPES.join(', ')}, or words such as good|bad`
     throw usageError(`--columns must be a list of NAME:TYPE; got '${plain(column)}'.`, `TYPE is ${types}.`)
   })
+  checkNames(
+    '--columns',
+    properties.map(([name]) => name),
+  )
   return objectOf(Object.fromEntries(properties))
+}
+
+/** Columns of the output after those of the answer. */
+const RESULT_COLUMNS: readonly string[] = ROW_COLUMNS.slice(1)
+
+/** @throws CommandError if two columns of the output would have one name */
+export function checkNames(option: string, names: readonly string[]): void {
+  const taken = names.find((name) => RESULT_COLUMNS.includes(name))
+  if (taken !== undefined) {
+    throw usageError(`${option} must not have '${taken}', which is a column of every output.`, 'Choose another name.')
+  }
+  const twice = names.find((name, nth) => names.indexOf(name) < nth)
+  if (twice !== undefined) throw usageError(`${option} has '${plain(twice)}' twice.`, 'Choose another name.')
 }
 
 function instructionOf(choices: readonly string[] | undefined, schema: ObjectSchema | undefined): string | undefined {
@@ -142,24 +183,41 @@ function instructionOf(choices: readonly string[] | undefined, schema: ObjectSch
 const SHOWN_CHARS = 200
 
 function valuesOf(choices: readonly string[] | undefined, schema: ObjectSchema | undefined) {
-  if (!schema) return (answer: string): Values => ({ values: [answer] })
-  const shown = (answer: string) => plain(answer.slice(0, SHOWN_CHARS))
-  if (choices) {
-    return (answer: string): Values => {
-      const said = (jsonIn(answer) as { answer?: unknown } | undefined)?.answer ?? answer
-      const choice = choices.find((one) => normal(one) === normal(String(said)))
-      return choice === undefined
-        ? { problem: `The answer is not one of the choices: ${shown(answer)}` }
-        : { values: [choice] }
-    }
+  if (choices) return choiceOf(choices)
+  if (!schema) return textValues
+  return fieldsOf(Object.keys(schema.properties), checkerOf(schema))
+}
+
+/** Reads the answers of a batch by its metadata, without the check of a schema. */
+export function valuesIn({ choices, columns, vector }: AnswerForm): (answer: string) => Values {
+  if (choices) return choiceOf(choices)
+  if (vector) return vectorOf
+  return columns ? fieldsOf(columns) : textValues
+}
+
+const textValues = (answer: string): Values => ({ values: [answer] })
+const vectorOf = (text: string): Values => ({ values: [jsonIn(text) ?? text] })
+const shown = (answer: string) => plain(answer.slice(0, SHOWN_CHARS))
+
+function choiceOf(choices: readonly string[]) {
+  const normalised = new Map(choices.toReversed().map((choice) => [normal(choice), choice]))
+  return (answer: string): Values => {
+    const said = (jsonIn(answer) as { answer?: unknown } | null | undefined)?.answer ?? answer
+    const choice = normalised.get(normal(cellText(said)))
+    return choice === undefined
+      ? { problem: `The answer is not one of the choices: ${shown(answer)}` }
+      : { values: [choice] }
   }
-  const checker = checkerOf(schema)
+}
+
+function fieldsOf(names: readonly string[], checker: z.ZodType = z.looseObject({})) {
   return (answer: string): Values => {
     const value = jsonIn(answer)
     const { data, error } = checker.safeParse(value)
     if (value === undefined) return { problem: `The answer is not JSON: ${shown(answer)}` }
     if (error) return { problem: `The answer does not match the schema (${z.prettifyError(error)}): ${shown(answer)}` }
-    return { values: Object.keys(schema.properties).map((name) => (data as Record<string, unknown>)[name] ?? null) }
+    const fields = new Map(Object.entries(data as object))
+    return { values: names.map((name) => fields.get(name) ?? null) }
   }
 }
 
@@ -174,17 +232,22 @@ export function checkerOf(schema: ObjectSchema): z.ZodType {
 
 /** Removes case, quotes and final punctuation, so that an answer of a model without structured output matches a choice. */
 function normal(text: string): string {
-  return text
-    .trim()
-    .replace(/^["'`*]+|["'`*.!]+$/g, '')
-    .toLowerCase()
+  const trimmed = text.trim()
+  let [start, end] = [0, trimmed.length]
+  while (start < end && MARKS.includes(trimmed.charAt(start))) start++
+  while (end > start && `${MARKS}.!`.includes(trimmed.charAt(end - 1))) end--
+  return trimmed.slice(start, end).toLowerCase()
 }
+
+const MARKS = '"\'`*'
+const FENCE = '```'
 
 /** The JSON of an answer, also in a fenced block of Markdown. */
 function jsonIn(answer: string): unknown {
-  const [, fenced] = /^\s*```(?:json)?\s([\s\S]*?)```\s*$/.exec(answer) ?? []
+  const text = answer.trim()
+  const isFenced = text.length > FENCE.length && text.startsWith(FENCE) && text.endsWith(FENCE)
   try {
-    return JSON.parse(fenced ?? answer)
+    return JSON.parse(isFenced ? text.slice(FENCE.length, -FENCE.length).replace(/^json\s/, '') : text)
   } catch {
     return undefined
   }

@@ -5,15 +5,16 @@
  * row. The file is replaced when the output is complete.
  */
 
+import { createHash, type Hash } from 'node:crypto'
 import { createWriteStream, realpathSync } from 'node:fs'
-import { open, rename, rm, stat } from 'node:fs/promises'
+import { open, rename, rm } from 'node:fs/promises'
 import { dirname, extname, join, parse, resolve } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { CommandError, EXIT, usageError } from '#services/cli/text/output.ts'
 import { ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
 import { exactLine, withoutFormula } from '#shared/lib/csv.ts'
 import { type Answers, type Cells, isCut } from './answers.ts'
-import type { Converted } from './convert.ts'
+import { type Converted, rowText } from './convert.ts'
 import { type Row, rowsOf, type Table } from './input.ts'
 import { cellText } from './task.ts'
 
@@ -75,6 +76,7 @@ export async function* outputLines(
   answers: Answers,
   out: string,
   written = new Written(),
+  rowsHash?: Hash,
 ): AsyncGenerator<string> {
   await using results = await open(answers.path, 'a+')
   const found = answers.assign(keys)
@@ -82,6 +84,7 @@ export async function* outputLines(
   yield format.header()
   let nth = 0
   for await (const row of rowsOf(table)) {
+    rowsHash?.update(rowText(row))
     const line = found[nth]
     const missing = keys[nth] === '' ? EMPTY : NO_RESULT
     const cells = line ? ((await answers.cellsAt(results, line)) ?? UNREADABLE) : missing
@@ -93,18 +96,20 @@ export async function* outputLines(
 /** Writes the output of a table. @throws CommandError if the input has changed */
 export async function writeOutput(
   table: Table,
-  { columns, keys, task, changedMs }: Converted,
+  { columns, keys, task, rowsHash }: Converted,
   answers: Answers,
   out: string,
 ): Promise<Written> {
-  if ((await stat(table.path)).mtimeMs !== changedMs) {
+  const part = `${out}.part`
+  const written = new Written()
+  const hash = createHash('sha256')
+  const lines = async function* () {
+    yield* outputLines(table, { columns, keys, names: task.columns }, answers, out, written, hash)
+    if (hash.digest('hex') === rowsHash) return
     const message = `${table.path} changed while the batch ran, so its rows may not match the results.`
     const next = 'To run only the new and changed rows: repeat the command with --retry-failed'
     throw new CommandError(EXIT.failed, message, next)
   }
-  const part = `${out}.part`
-  const written = new Written()
-  const lines = outputLines(table, { columns, keys, names: task.columns }, answers, out, written)
   await pipeline(lines, createWriteStream(part)).catch(async (error: unknown) => {
     await rm(part, { force: true })
     throw error

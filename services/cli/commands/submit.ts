@@ -1,10 +1,13 @@
 import { readFile } from 'node:fs/promises'
 import { text as readText } from 'node:stream/consumers'
+import { Metadata } from '#schemas/lib/record.ts'
 import {
+  beginning,
   CommandError,
   coloured,
   EXIT,
   type ExitCode,
+  plain,
   secondsOf,
   timeOf,
   usageError,
@@ -162,13 +165,40 @@ function parseBody(text: string): object {
   throw usageError('The request must be a JSON object.')
 }
 
-export function metadataOf(pairs: readonly string[]): Record<string, string> | undefined {
+type Pairs = Readonly<Record<string, string>>
+
+/** Maximum pairs of the metadata of a job or batch. */
+export const METADATA_PAIRS_MAX = 16
+
+export function metadataOf(pairs: readonly string[]): Pairs | undefined {
   if (pairs.length === 0) return undefined
-  return Object.fromEntries(
+  const metadata = Object.fromEntries(
     pairs.map((pair) => {
       const at = pair.indexOf('=')
       if (at < 1) throw usageError(`--metadata must have the form KEY=VALUE; got '${pair}'.`)
       return [pair.slice(0, at), pair.slice(at + 1)]
     }),
   )
+  checkMetadata(metadata, METADATA_PAIRS_MAX)
+  return metadata
+}
+
+/** Checks metadata before a file is uploaded for it. @throws CommandError for metadata that the service would refuse */
+export function checkMetadata(metadata: Pairs | undefined, pairsMax: number): void {
+  const pairs = Object.entries(metadata ?? {})
+  if (pairs.length > pairsMax) {
+    throw usageError(`--metadata may be given for at most ${pairsMax} keys here; got ${pairs.length}.`)
+  }
+  const long = pairs.find(([key, value]) => !Metadata.safeParse({ [key]: value }).success)
+  if (long)
+    throw usageError(`--metadata ${beginning(plain(long[0]), 64)}: a key has at most 64 characters, its value 512.`)
+}
+
+/** Metadata with own pairs, the most important first, up to the maximum of pairs. Given pairs are not replaced. */
+export function metadataWith(given: Pairs | undefined, own: Pairs): Pairs {
+  const metadata = new Map(Object.entries(given ?? {}))
+  for (const [key, value] of Object.entries(own)) {
+    if (metadata.size < METADATA_PAIRS_MAX && !metadata.has(key)) metadata.set(key, value)
+  }
+  return Object.fromEntries(metadata)
 }

@@ -1,5 +1,5 @@
 import type { ChildProcess } from 'node:child_process'
-import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readFile, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -81,6 +81,30 @@ describe('sluice batch with a table', () => {
     expect(joined.out).toMatch(/^prompt,answer,.*\r\nnew,new,,stop,.*\r\nfirst,,no_result: /)
   })
 
+  it('joins results to a table as the batch wrote them: choices, fields and empty prompts', async () => {
+    const path = await fileOf('joined.csv', 'id,review\n1,great\n2,"!echo text=""Good!"""\n3,\n')
+    for (const options of [
+      ['--choices', 'good,bad'],
+      ['--columns', 'mood:good|bad,score:integer'],
+    ]) {
+      const { lines } = await run([path, '--prompt', 'Rate: {review}', ...options])
+      const joined = await sluice(['results', String(lines[0]?.batch), '--csv', '--input', path], { env: env() })
+      expect(joined.out).toBe(await textOf('joined.answers.csv'))
+      expect(joined.out).toContain('empty_prompt: ')
+    }
+  })
+
+  it('checks metadata before the upload, and leaves out its own optional pairs at the limit', async () => {
+    const path = await fileOf('metadata.csv', 'prompt\nother\n!echo fail=invalid_value\n')
+    const pairs = (count: number) => Array.from({ length: count }, (_, nth) => ['--metadata', `k${nth}=v`]).flat()
+    const { lines } = await run([path, ...pairs(14)])
+    const again = await sluice(['batch', String(lines[0]?.batch), '--retry-failed'], { env: env() })
+    expect(again.lines[0]?.metadata).toMatchObject({ k13: 'v', sluice_retry_of: lines[0]?.batch })
+    expect(Object.keys(again.lines[0]?.metadata as object)).toHaveLength(16)
+    const refused = await run([path, ...pairs(15)])
+    expect([refused.code, refused.err]).toEqual([2, expect.stringContaining('at most 14 keys')])
+  })
+
   it('runs the failed requests of a batch again by its id', async () => {
     const path = await fileOf('again.csv', 'prompt\nfine\n!echo fail=invalid_value\n')
     const { lines } = await run([path])
@@ -88,6 +112,13 @@ describe('sluice batch with a table', () => {
     const again = await sluice(['batch', id, '--retry-failed'], { env: env() })
     expect(again.err).toContain(`1 failed requests of ${id} run again`)
     expect(again.lines[0]).toMatchObject({ metadata: { name: 'again.csv', sluice_retry_of: id } })
+    const misplaced = await sluice(['batch', id, '--retry-failed', '--max-tokens', '9'], { env: env() })
+    expect([misplaced.code, misplaced.err]).toEqual([2, expect.stringContaining('--max-tokens cannot change a batch')])
+    const request = { method: 'POST', url: '/v1/chat/completions', body: { model: 'none', messages: [] } }
+    const invalid = await fileOf('invalid.jsonl', JSON.stringify({ custom_id: 'a', ...request }))
+    const refused = await sluice(['batch', invalid, '--follow'], { env: env() })
+    const failed = await sluice(['batch', String(refused.lines[0]?.id), '--retry-failed'], { env: env() })
+    expect([failed.code, failed.err]).toEqual([1, expect.stringMatching(/failed, so no request ran.\n.*request 1: /s)])
   })
 
   it('fills a template, and writes checked choices and fields as columns', async () => {
@@ -198,6 +229,13 @@ describe('sluice batch with a table', () => {
     const [, asked, empty] = (await textOf('none.answers.csv')).split('\r\n')
     expect(asked).toMatch(/^1,asked,,no_result: The batch has no result for this row\./)
     expect(empty).toMatch(/^2,,,"empty_prompt: /)
+    const { mtime } = await stat(table.path)
+    await fileOf('none.csv', 'id,prompt\n1,other\n2,\n')
+    await utimes(table.path, mtime, mtime)
+    const answers = new Answers(files.results, converted.task)
+    await expect(writeOutput(table, converted, answers, out)).rejects.toThrow('changed while the batch ran')
+    await fileOf('none.csv', 'id,prompt\n1,asked\n2,\n')
+    expect(await writeOutput(table, converted, answers, out)).toMatchObject({ failed: 1, skipped: 1 })
   })
 
   it.each([

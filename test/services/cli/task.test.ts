@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { columnsSchema, type ObjectSchema, type TaskOptions, taskOf } from '#services/cli/batches/task.ts'
+import { columnsSchema, type ObjectSchema, type TaskOptions, taskOf, valuesIn } from '#services/cli/batches/task.ts'
 
 const TABLE = { path: 'reviews.csv', format: 'csv', delimiter: ',' } as const
 const UNSET: TaskOptions = {
@@ -59,6 +59,9 @@ describe('the answers of rows', () => {
     ['good or bad', undefined],
     ['{"answer":1}', undefined],
     ['null', undefined],
+    ['**Very good!**...', 'Very good'],
+    ['{"answer":{"toString":1}}', undefined],
+    [`a${'.'.repeat(300_000)}x`, undefined],
   ])('are checked against the choices: %s', (answer, choice) => {
     const result = task({ prompt: '{review}', choices: ['Very good', 'bad'] }).valuesOf(answer)
     expect(result).toEqual(
@@ -83,6 +86,26 @@ describe('the answers of rows', () => {
     const schema = { type: 'object', properties: { a: { type: 'string' }, b: { type: 'array' } }, required: ['a'] }
     const result = task({ prompt: '{review}', schema: schema as unknown as ObjectSchema }).valuesOf('{"a":"x"}')
     expect(result).toEqual({ values: ['x', null] })
+  })
+
+  it.each([
+    { choices: ['Good', 'bad'], answer: '```json\n{"answer":"good"}\n```' },
+    { choices: ['good', 'bad'], answer: 'BAD.' },
+    { schema: columnsSchema(['mood', 'score:number']), answer: '```json\n{"score":1,"mood":"x"}\n```' },
+    { embedColumn: 'review', answer: '[1,2]' },
+    { answer: '{"answer":"text"}' },
+  ])('are read from the metadata of a batch as from its options: %o', ({ answer, ...options }) => {
+    const { form, valuesOf } = task({ ...options, ...(!options.embedColumn && { prompt: '{review}' }) })
+    expect(form.prompt).toEqual(['review'])
+    expect(valuesIn(form)(answer)).toEqual(valuesOf(answer))
+  })
+
+  it.each([
+    [['a', 'b:number', 'a:number'], "has 'a' twice"],
+    [['error'], "must not have 'error'"],
+    [['a', 'input_tokens:number'], "must not have 'input_tokens'"],
+  ])('have columns with different names, unlike %s', (columns, problem) => {
+    expect(() => columnsSchema(columns)).toThrow(problem)
   })
 
   it.each(['score:float', ':string', 'a:'])('need a valid type, unlike %s', (column) => {
