@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { ActiveRequestListAnswer, RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
+import { ERRORS } from '#schemas/error.ts'
 import { type HttpClient, isTemporary } from '#services/cli/client/http.ts'
 import {
   EXIT,
@@ -12,6 +13,7 @@ import {
   plain,
   tableOf,
   timeOf,
+  usageError,
 } from '#services/cli/text/output.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { type Command, noArguments, type Values } from './command.ts'
@@ -29,6 +31,8 @@ const RETRY_DELAY_MS = 2_000
 const REREAD_SECONDS = 10
 /** Values of `--status` for calls that have not ended. */
 const ACTIVE: ReadonlySet<string> = new Set(['active', 'waiting', 'running'])
+/** Filters of such calls. */
+const ACTIVE_FILTERS: readonly string[] = ['status', 'model', 'project']
 /** Query parameter → option. */
 const FILTERS = {
   ...{ status: 'status', model: 'model', endpoint: 'endpoint', server: 'server', project: 'project', key: 'key-id' },
@@ -85,7 +89,10 @@ Examples:
     noArguments(more)
     if (id !== undefined) return await showOne(api.http, id, format, out)
     const query = queryOf(values)
-    if (ACTIVE.has(query.get('status') ?? '')) return await showActive(api.http, query, format, out)
+    if (ACTIVE.has(query.get('status') ?? '')) {
+      checkActive(values)
+      return await showActive(api.http, query, format, out)
+    }
     const printer = new Printer(format, out, values.has('follow'))
     const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
     const rows = await readPages(api.http, query, limit)
@@ -94,6 +101,15 @@ Examples:
     else if (rows.length === 0 && format === 'table') out.note('No calls in the log match.')
     return EXIT.ok
   },
+}
+
+/** @throws CommandError for an option that does not apply to calls that have not ended */
+function checkActive(values: Values): void {
+  const names = ['follow', 'since', 'until', 'limit', ...Object.values(FILTERS)]
+  const misplaced = names.find((name) => !ACTIVE_FILTERS.includes(name) && values.given().includes(name))
+  if (misplaced === undefined) return
+  const message = `--${misplaced} applies to ended calls, so it cannot be used with --status ${values.text('status')}.`
+  throw usageError(message, 'These calls have the filters --model and --project.')
 }
 
 function formatOf(values: Values, out: Output): Format {
@@ -173,12 +189,12 @@ async function follow(
 /** Prints calls that wait or run now. */
 async function showActive(http: HttpClient, query: URLSearchParams, format: Format, out: Output): Promise<ExitCode> {
   if (query.get('status') === 'active') query.delete('status')
-  const { data, total } = await http.json(ActiveRequestListAnswer, `${PATH}/active?${query}`)
+  const { data, total, ingress } = await http.json(ActiveRequestListAnswer, `${PATH}/active?${query}`)
   const rows = data.map(({ object: _, ...row }) => ({ ...row, started_at: timeText(row.started_at) }))
   if (format === 'json') for (const row of data) await out.json(row)
   else if (format === 'csv') {
     if (rows[0]) await out.write([Object.keys(rows[0]), ...rows.map(Object.values)].map(csvLine).join(''))
-  } else if (rows.length === 0) out.note('No synchronous call waits or runs at this ingress.')
+  } else if (rows.length === 0) out.note(`No synchronous call waits or runs at the ingress ${plain(ingress)}.`)
   else {
     const head = ['request', 'status', 'age', 'position', 'model', 'endpoint', 'project', 'reason']
     const cells = data.map(({ id, status, age_ms, position, model, endpoint, project_name, project, reason }) => {
@@ -188,6 +204,7 @@ async function showActive(http: HttpClient, query: URLSearchParams, format: Form
     await out.write(
       tableOf({ head, rows: cells, spare: ['endpoint', 'project', 'reason'], cut: ['model', 'reason'] }, out.columns),
     )
+    out.note(`Answered by the ingress ${plain(ingress)}, which lists only its own calls.`)
     if (total > data.length) out.note(`The oldest ${data.length} of ${total} calls are shown.`)
   }
   return EXIT.ok
@@ -219,6 +236,7 @@ const HEAD = [
   'message',
 ]
 const SPARE = ['project', 'queued', 'first', 'cost $', 'endpoint', 'tokens', 'message', 'took', 'model']
+const LONGEST_CODE = Object.keys(ERRORS).reduce((longest, code) => (code.length > longest.length ? code : longest))
 /** Example row that determines the column widths for `--follow`, because later rows are not known when the first row is printed. */
 const USUAL = [
   'req_0123456789abcdefghijklmn',
@@ -231,8 +249,8 @@ const USUAL = [
   'chat/completions',
   '1000 → 1000',
   '0.0001',
-  '',
-  'model_not_found',
+  'usual-project',
+  LONGEST_CODE,
   'x'.repeat(80),
 ]
 

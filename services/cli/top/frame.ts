@@ -56,7 +56,8 @@ export class Reader {
     const fleet = this.#sees === 'own' ? undefined : await this.#findFleet()
     this.#sees ??= fleet ? 'all' : 'own'
     const [problems, names, running, waiting, ...all] = await Promise.all([
-      undefinedIfRefused([403, 404], () => this.#api.admin.findings(this.#sees === 'all')),
+      // A failed check must not hide pools and jobs.
+      this.#api.admin.findings(this.#sees === 'all').catch(() => undefined),
       undefinedIfRefused([403], () => this.#api.models()),
       this.#findJobs(RUNNING),
       this.#findJobs(WAITING),

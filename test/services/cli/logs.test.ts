@@ -4,6 +4,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
+import { ERRORS } from '#schemas/error.ts'
 import { HttpClient } from '#services/cli/client/http.ts'
 import { JobsApi } from '#services/cli/client/jobs-api.ts'
 import { Values } from '#services/cli/commands/command.ts'
@@ -74,11 +75,37 @@ describe('sluice logs', () => {
 
   it('lists calls that wait or run now', async () => {
     expect(await run({ status: 'waiting' })).toBe('')
-    const running = call('!echo first_ms=2000\nx')
+    const running = call('!echo first_ms=60000\nx')
     await until(async () => / running +.* echo-1 +chat\/completions /.test(await run({ status: 'active' })))
     expect(JSON.parse(await run({ status: 'running' }, [], false))).toMatchObject({ status: 'running', position: null })
     expect(await run({ status: 'running', output: 'csv' })).toMatch(/^id,started_at,age_ms,/)
-    await running
+    const { ended, noted } = start({ status: 'running' })
+    await ended
+    expect(noted()).toMatch(/^Answered by the ingress \S+, which lists only its own calls\.$/m)
+    const { id } = JSON.parse(await run({ status: 'running' }, [], false))
+    expect((await stack.post(`/v1/admin/requests/${id}/cancel`, {})).status).toBe(200)
+    expect(await running).toBe(id)
+  })
+
+  it.each([
+    ['follow', true],
+    ['limit', '5'],
+    ['since', '1h'],
+    ['error-code', 'overloaded'],
+  ])('refuses --%s for calls that wait', async (name, value) => {
+    await expect(run({ status: 'waiting', [name]: value })).rejects.toThrow(`--${name} applies to ended calls`)
+  })
+
+  it('has room for each error code with --follow', async () => {
+    const following = start({ follow: true, 'min-duration-ms': '0' }, [], true, stack.url, 100)
+    await call('one')
+    await until(() => following.printed().includes(' 200 '))
+    const [code = ''] = Object.keys(ERRORS).toSorted((a, b) => b.length - a.length)
+    const id = await call(`!echo fail=${code}`)
+    await until(() => following.printed().includes(id))
+    await following.http.close()
+    await expect(following.ended).rejects.toThrow()
+    expect(following.printed()).toMatch(new RegExp(`^${id} .* ${code}$`, 'm'))
   })
 
   it('has whole ids, times and error codes in 80 columns, and drops less important columns', async () => {

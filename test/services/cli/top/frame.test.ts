@@ -2,7 +2,17 @@
 import { describe, expect, it } from 'vitest'
 import { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
 import { JobView } from '#services/cli/client/job.ts'
-import { afterKey, FIRST_VIEW, frameOf, type Snapshot, shareRows, sorted, type View } from '#services/cli/top/frame.ts'
+import type { JobsApi } from '#services/cli/client/jobs-api.ts'
+import {
+  afterKey,
+  FIRST_VIEW,
+  frameOf,
+  Reader,
+  type Snapshot,
+  shareRows,
+  sorted,
+  type View,
+} from '#services/cli/top/frame.ts'
 
 const NOW = 2_000_000_000
 const POOLS = ['inference', 'embeddings', 'transcription', 'code', 'research', 'batches']
@@ -37,6 +47,22 @@ const snapshot = (more: Partial<Snapshot> = {}): Snapshot => ({
 function draw(shown: Snapshot, { columns = 80, rows = 24, view = FIRST_VIEW, readError = '' } = {}): string[] {
   return frameOf(shown, { columns, rows, view, url: 'http://127.0.0.1:8080', readError: readError || undefined })
 }
+
+describe('a snapshot of sluice top', () => {
+  it('has pools and models if the checks of the service fail', async () => {
+    const none = async function* () {}
+    const fleet = { pools: async () => [pool('inference')], workers: async () => [worker('wrk_1')], list: none }
+    const findings = async () => await Promise.reject(new Error('The check failed.'))
+    const api = { admin: { ...fleet, findings }, models: async () => ['echo-1'], list: none }
+    const read = await new Reader(api as unknown as JobsApi).read()
+    expect(read).toMatchObject({
+      sees: 'all',
+      pools: [{ id: 'inference' }],
+      models: [{ id: 'echo-1' }],
+      problems: null,
+    })
+  })
+})
 
 describe('a screen of sluice top', () => {
   it.each([
