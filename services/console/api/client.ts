@@ -186,12 +186,15 @@ export class Pages<Item extends { readonly id: string }> {
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly #path: string
-  readonly #query: Readonly<Record<string, string>>
+  #query: Readonly<Record<string, string>>
+  #earlier: Readonly<Record<string, string>> | undefined
   #pages = 1
 
-  constructor(path: string, query: Readonly<Record<string, string>>) {
+  /** @param earlier Query for a service of an earlier version, which refuses the first query with 400 */
+  constructor(path: string, query: Readonly<Record<string, string>>, earlier?: Readonly<Record<string, string>>) {
     this.#path = path
     this.#query = query
+    this.#earlier = earlier
   }
 
   async refresh(abort?: AbortSignal): Promise<void> {
@@ -211,7 +214,11 @@ export class Pages<Item extends { readonly id: string }> {
       this.isLoaded.value = true
       this.problem.value = ''
     } catch (error) {
-      if (!abort?.aborted) this.problem.value = messageOf(error)
+      if (this.#earlier && error instanceof ApiFailure && error.status === 400) {
+        this.#query = this.#earlier
+        this.#earlier = undefined
+        await this.refresh(abort)
+      } else if (!abort?.aborted) this.problem.value = messageOf(error)
     }
   }
 

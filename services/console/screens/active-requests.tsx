@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import type { z } from 'zod'
 import type { ActiveRequest, ActiveRequestListAnswer } from '#schemas/admin/requests.ts'
-import { fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
+import { ApiFailure, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { durationText } from '#services/console/api/clock.ts'
 import { Cell, Confirm, ErrorText, Table, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
@@ -10,63 +10,102 @@ import { BASE } from '#services/console/parts/router.ts'
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Status', 'Request', 'Model', 'Age', 'Position', 'Reason', '']
 
+/** Time after which the calls of an ingress that no longer answers are not shown. */
+const INGRESS_TTL_MS = 10_000
+const CANCEL_ATTEMPTS = 4
+
+type ActivePage = z.infer<typeof ActiveRequestListAnswer>
+
+interface Seen {
+  readonly page: ActivePage
+  readonly atMs: number
+}
+
+/**
+ * Adds an answer to those of the other ingresses. Each ingress lists only its own calls, and a load balancer chooses the ingress of
+ * each poll.
+ */
+function merged(before: ReadonlyMap<string, Seen>, page: ActivePage, nowMs: number): ReadonlyMap<string, Seen> {
+  const recent = [...before].filter(([, { atMs }]) => nowMs - atMs < INGRESS_TTL_MS)
+  return new Map(recent).set(page.ingress, { page, atMs: nowMs })
+}
+
 /** Synchronous calls that wait or run now, the oldest first. @param children Filters of the screen */
 export function ActiveRequests({ children }: { readonly children: ComponentChildren }) {
-  const page = useSignal<z.infer<typeof ActiveRequestListAnswer> | undefined>(undefined)
+  const seen = useSignal<ReadonlyMap<string, Seen>>(new Map())
   const problem = useSignal('')
   const refresh = async (signal?: AbortSignal) => {
     try {
-      page.value = await fetchJson('/v1/admin/requests/active', signal ? { signal } : {})
+      const page = await fetchJson<ActivePage>('/v1/admin/requests/active', signal ? { signal } : {})
+      seen.value = merged(seen.value, page, Date.now())
       problem.value = ''
     } catch (error) {
       if (!signal?.aborted) problem.value = messageOf(error)
     }
   }
   usePoll(REFRESH_INTERVAL_MS, refresh, [])
-  const shown = page.value
+  const pages = [...seen.value.values()].map(({ page }) => page)
+  const shown = pages.length > 0
+  const calls = pages
+    .flatMap(({ data, ingress }) => data.map((request) => ({ request, ingress })))
+    .toSorted((a, b) => a.request.started_at - b.request.started_at)
+  const total = pages.reduce((sum, page) => sum + page.total, 0)
   return (
     <section class="requests">
       <div class="title">
         <h1>Requests</h1>
         {shown && (
           <p class="dim" aria-live="polite">
-            {shown.total.toLocaleString()} running or waiting
+            {total.toLocaleString()} running or waiting
           </p>
         )}
       </div>
       <p class="dim">
-        Synchronous calls that wait or run now at this ingress, the oldest first. Durable jobs are listed in{' '}
-        <a href={`${BASE}/jobs`}>Jobs</a>.
+        Synchronous calls that wait or run now, the oldest first. Durable jobs are listed in{' '}
+        <a href={`${BASE}/jobs`}>Jobs</a>.{shown && ` Answered by ${pages.map(({ ingress }) => ingress).join(', ')}.`}
       </p>
       {children}
       <ErrorText text={problem.value} />
-      {shown?.data.length === 0 && (
+      {shown && calls.length === 0 && (
         <div class="empty card">
           <h2>No call waits or runs</h2>
         </div>
       )}
-      {shown && shown.data.length > 0 && (
+      {calls.length > 0 && (
         <Table label="Running and waiting calls" columns={COLUMNS}>
-          {shown.data.map((request) => (
-            <Row key={request.id} request={request} onCancel={refresh} />
+          {calls.map(({ request, ingress }) => (
+            <Row key={request.id} request={request} {...(pages.length > 1 && { ingress })} onCancel={refresh} />
           ))}
         </Table>
       )}
-      {shown?.has_more && <p class="dim">The oldest {shown.data.length} calls are shown.</p>}
+      {total > calls.length && <p class="dim">The oldest {calls.length} calls are shown.</p>}
     </section>
   )
 }
 
+/** Stops a call. After a 404 of another ingress, concurrent requests use new connections, which may reach the right one. */
+async function cancelCall(id: string): Promise<void> {
+  const cancel = () => fetchJson(`/v1/admin/requests/${id}/cancel`, { method: 'POST' })
+  await cancel().catch(async (error: unknown) => {
+    if (!(error instanceof ApiFailure && error.status === 404)) throw error
+    await Promise.any(Array.from({ length: CANCEL_ATTEMPTS }, cancel)).catch(() => {
+      throw error
+    })
+  })
+}
+
 interface RowProps {
   readonly request: ActiveRequest
+  /** Ingress of the call, if several have answered. */
+  readonly ingress?: string
   onCancel(): Promise<void>
 }
 
-function Row({ request, onCancel }: RowProps) {
+function Row({ request, ingress, onCancel }: RowProps) {
   const { id, status, model, endpoint, age_ms, position, wait_ms, reason } = request
   const owner = [request.project_name ?? request.project, request.key_name ?? request.key_id].filter(Boolean)
   const cancel = async () => {
-    await fetchJson(`/v1/admin/requests/${id}/cancel`, { method: 'POST' })
+    await cancelCall(id)
     await onCancel()
   }
   return (
@@ -76,6 +115,7 @@ function Row({ request, onCancel }: RowProps) {
       </Cell>
       <Cell column="Request">
         <code class="breaks">{id}</code>
+        {ingress && <span class="dim below">{ingress}</span>}
         {isOperator.value && <span class="dim below">{[...new Set(owner)].join(' · ')}</span>}
       </Cell>
       <Cell column="Model">

@@ -27,6 +27,10 @@ const FIELDS = { model: 'Model', endpoint: 'Endpoint', server: 'Server', error_c
 const OPERATOR_FIELDS = { project: 'Project', key: 'Key id' } as const
 const RANGES = { '': 'Any time', '3600': 'Last hour', '86400': 'Last 24 hours', '604800': 'Last 7 days' } as const
 const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s', '60000': 'Over 1 min' } as const
+/** Calls that have not ended have no other filters. */
+const NO_FILTERS = Object.fromEntries(
+  ['batch_id', 'range', 'min_duration_ms', ...Object.keys({ ...FIELDS, ...OPERATOR_FIELDS })].map((name) => [name, '']),
+)
 const CANCELLED = 499
 
 export function Requests() {
@@ -123,7 +127,7 @@ function StatusChips() {
           type="button"
           class="chip"
           aria-pressed={id === status}
-          onClick={() => setQuery({ status: id })}
+          onClick={() => setQuery({ ...(id === ACTIVE && NO_FILTERS), status: id })}
         >
           {name}
         </button>

@@ -35,6 +35,16 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     await stack?.[Symbol.asyncDispose]()
   })
 
+  it('shows the models if the checks of the service fail', async () => {
+    const expected: string[] = []
+    const page = await signIn(browser, stack.url, KEY, expected)
+    await page.route('**/v1/admin/findings*', (route) => route.fulfill({ status: 500, json: {} }))
+    await page.getByRole('link', { name: 'Models', exact: true }).click()
+    await page.getByRole('heading', { name: 'echo-1', exact: true }).waitFor()
+    expect(expected.filter((fault) => !fault.includes('status of 500'))).toEqual([])
+    await page.context().close()
+  })
+
   it('shows an open circuit breaker next to a ready model', async () => {
     const body = { model: 'gone', messages: [{ role: 'user', content: 'Is anybody there?' }] }
     const response = await stack.post('/v1/chat/completions', body)

@@ -91,6 +91,42 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await page.context().close()
   })
 
+  it('merges the running calls of several ingresses, and stops a call after the 404 of another ingress', async () => {
+    const expected: string[] = []
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), expected)
+    const call = { object: 'request.active', age_ms: 1, project: 'p', project_name: null, key_id: 'k', key_name: null }
+    const more = {
+      endpoint: CHAT,
+      pool: 'inference',
+      model: 'echo-1',
+      status: 'running',
+      position: null,
+      wait_ms: null,
+    }
+    const answerOf = (nth: number) => ({
+      ...{ object: 'list', total: 1, has_more: false, ingress: `ingress-${nth}` },
+      data: [{ ...call, ...more, id: `req_${nth}`, started_at: nth, reason: null, worker: null, attempt: 1 }],
+    })
+    let [polls, cancels] = [0, 0]
+    await page.route('**/v1/admin/requests/active', (route) => route.fulfill({ json: answerOf(polls++ % 2) }))
+    await page.route('**/v1/admin/requests/*/cancel', (route) =>
+      route.fulfill(cancels++ < 2 ? { status: 404, json: {} } : { json: {} }),
+    )
+    await page.goto(`${admin.stack.url}/console/requests?model=echo-1&min_duration_ms=1000`)
+    await page.getByRole('button', { name: 'Running and waiting' }).click()
+    expect(new URL(page.url()).search).toBe('?status=active')
+    const row = (nth: number) => page.getByRole('row').filter({ hasText: `req_${nth}` })
+    await row(1).getByText('ingress-1').waitFor()
+    await row(0).getByText('ingress-0').waitFor()
+    await page.getByText('2 running or waiting').waitFor()
+    await row(0).getByRole('button', { name: /^Stop/ }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Stop', exact: true }).click()
+    await page.getByRole('dialog').waitFor({ state: 'detached' })
+    expect(cancels).toBe(5)
+    expect(expected.filter((fault) => !fault.includes('status of 404'))).toEqual([])
+    await page.context().close()
+  })
+
   it('shows a project only its own calls at a narrow width, and reports an unknown id', async () => {
     const [mine, other] = [await call('alice', 'Hello.'), await call('bob', 'Hello.')]
     await until(async () => (await admin.as('op').get(`/v1/admin/requests/${other}`)).status === 200)

@@ -122,29 +122,61 @@ function Actions({ batch, refresh }: ActionsProps) {
   )
 }
 
-/** Creates a batch of the failed requests of an ended batch, read from its input file. */
+const RETRY_BYTES_MAX = 20_000_000
+const METADATA_PAIRS_MAX = 16
+
+/** Creates a batch of the failed requests of an ended batch, read from its input file. @throws Error for a large file */
 async function retryFailed({ id, input_file_id, endpoint, metadata }: Batch): Promise<Batch> {
-  const failed = await (await fetchApi(`/v1/batches/${id}/results?status=failed`)).text()
-  const ids = new Set(linesIn(failed).map(customIdIn))
-  const input = await (await fetchApi(`/v1/files/${input_file_id}/content`)).text()
-  const lines = linesIn(input).filter((line) => ids.has(customIdIn(line)))
+  const { bytes } = await fetchJson<{ bytes: number }>(`/v1/files/${input_file_id}`)
+  if (bytes > RETRY_BYTES_MAX) {
+    const size = `${Math.ceil(bytes / 1e6).toLocaleString()} MB`
+    throw new Error(`The input file has ${size}, too much for a browser. Run: npx sluice batch ${id} --retry-failed`)
+  }
+  const ids = new Set<string>()
+  for await (const line of linesOf(`/v1/batches/${id}/results?status=failed`)) ids.add(customIdIn(line))
+  const lines: string[] = []
+  for await (const line of linesOf(`/v1/files/${input_file_id}/content`)) {
+    if (ids.has(customIdIn(line))) lines.push(`${line}\n`)
+  }
   const form = new FormData()
   form.append('purpose', 'batch')
-  form.append('file', new File([`${lines.join('\n')}\n`], 'retry.jsonl'))
+  form.append('file', new File(lines, 'retry.jsonl'))
   const file = await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })
   // The hash of all requests does not apply to a part of them.
-  const { sluice_input: _, ...rest } = metadata
+  const { sluice_input: _, sluice_retry_of: __, ...rest } = metadata
+  const isFull = Object.keys(rest).length >= METADATA_PAIRS_MAX
   const body = {
     input_file_id: file.id,
     endpoint,
     completion_window: '24h',
-    metadata: { ...rest, sluice_retry_of: id },
+    metadata: { ...rest, ...(!isFull && { sluice_retry_of: id }) },
   }
   return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
 }
 
-function linesIn(text: string): string[] {
-  return text.split('\n').filter((line) => line.trim() !== '')
+/** The lines of an answer as they arrive, without blank lines. */
+async function* linesOf(path: string, signal?: AbortSignal): AsyncGenerator<string> {
+  const { body } = await fetchApi(path, signal ? { signal } : {})
+  if (!body) throw new ApiFailure(502, 'The service returned no content.')
+  const reader = body
+    .pipeThrough(new TextDecoderStream() as never as ReadableWritablePair<string, Uint8Array>)
+    .getReader()
+  let rest: string[] = []
+  try {
+    for (;;) {
+      const { done, value = '' } = await reader.read()
+      const [first = '', ...others] = value.split('\n')
+      rest.push(first)
+      const last = others.pop()
+      if (last !== undefined || done) {
+        for (const line of [rest.join(''), ...others]) if (line.trim() !== '') yield line
+        rest = [last ?? '']
+      }
+      if (done) return
+    }
+  } finally {
+    await reader.cancel()
+  }
 }
 
 function customIdIn(line: string): string {
@@ -233,26 +265,14 @@ interface FailureCount {
 }
 
 async function countFailures(id: string, signal: AbortSignal): Promise<FailureCount[]> {
-  const { body } = await fetchApi(`/v1/batches/${id}/results?status=failed`, { signal })
-  if (!body) throw new ApiFailure(502, 'The service returned no results.')
   const counts = new Map<string, FailureCount>()
-  const reader = body
-    .pipeThrough(new TextDecoderStream() as never as ReadableWritablePair<string, Uint8Array>)
-    .getReader()
-  let [rest, lines] = ['', 0]
-  while (lines < FAILURES_MAX) {
-    const { done, value } = await reader.read()
-    if (done) break
-    const found = (rest + value).split('\n')
-    rest = found.pop() ?? ''
-    for (const line of found.slice(0, FAILURES_MAX - lines)) {
-      const failure = failureOf(JSON.parse(line))
-      const first = counts.get(failure.code) ?? failure
-      counts.set(first.code, { ...first, count: first.count + 1 })
-      lines++
-    }
+  let lines = 0
+  for await (const line of linesOf(`/v1/batches/${id}/results?status=failed`, signal)) {
+    const failure = failureOf(JSON.parse(line))
+    const first = counts.get(failure.code) ?? failure
+    counts.set(first.code, { ...first, count: first.count + 1 })
+    if (++lines === FAILURES_MAX) break
   }
-  await reader.cancel()
   return [...counts.values()].toSorted((a, b) => b.count - a.count)
 }
 

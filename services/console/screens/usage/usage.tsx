@@ -302,7 +302,7 @@ function Budgets({ report: { budgets, total, alerts_to } }: { readonly report: R
       )}
       {isOperator.value && (
         <p class="dim">
-          {alerts_to === null ? (
+          {!alerts_to ? (
             <>
               No alerts are sent. With the setting <code>BUDGET_WEBHOOK_URL</code>, a URL receives alerts at 80 % and
               100 % of each budget.
