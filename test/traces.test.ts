@@ -9,6 +9,7 @@ import { pino } from 'pino'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { tracing } from '#shared/telemetry/tracing.ts'
 import { type Embedder, embedderModel, startEmbedder } from './support/embeddings/embeddings.ts'
+import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { type OtlpReceiver, type ReceivedSpan, startOtlpReceiver, treeText } from './support/otlp.ts'
 import { openFleet } from './support/processes/fleet.ts'
 import { type ScriptedUpstream, startUpstream } from './support/processes/upstream.ts'
@@ -333,9 +334,10 @@ const postgres = inject('postgres')
 describe.skipIf(!kafka || !postgres)('traces of a fleet', { timeout: 240_000 }, () => {
   it('a durable job that a killed worker ran has both attempts in one trace', async () => {
     await using otlp = await startOtlpReceiver()
+    await using database = await openPostgresDatabase(postgres ?? '')
     await using fleet = await openFleet(kafka ?? '')
     const settings = {
-      DATABASE_URL: postgres ?? '',
+      DATABASE_URL: database.url,
       OTEL_EXPORTER_OTLP_ENDPOINT: otlp.url,
       OTEL_BSP_SCHEDULE_DELAY: '50',
       JOB_LEASE_MS: '3000',

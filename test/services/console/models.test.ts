@@ -57,7 +57,7 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
       page.getByRole('listitem').filter({ has: page.getByRole('heading', { name, exact: true }) })
     await card('gone').locator('.status.failed').waitFor()
     await card('gone')
-      .getByText(/^Circuit breaker open: the upstream servers kept failing/)
+      .getByText(/^The (upstream|last call) of 'gone' /)
       .waitFor()
     await card('echo-1').locator('.status.ready').waitFor()
     await card('echo-1')

@@ -165,9 +165,14 @@ describe('the request log', () => {
     expect(await refused.text()).toContain('without a valid key')
     await Promise.all(Array.from({ length: 150 }, ask))
     await find('alice', (await chat('alice', 'after')).id)
+    let [found, after, isMore] = [0, '', true]
+    while (isMore) {
+      const page = await list('op', `?error_code=invalid_api_key&limit=100${after}`)
+      found += page.data.length
+      ;[after, isMore] = [`&after=${page.last_id}`, page.has_more]
+    }
     // The calls may fall into two minutes.
-    const { data } = await list('op', '?error_code=invalid_api_key&limit=100')
-    expect(data.length).toBeLessThan(150)
+    expect(found).toBeLessThanOrEqual(120)
     expect((await list('alice', '?error_code=invalid_api_key')).data).toEqual([])
   })
 
