@@ -247,6 +247,7 @@ export async function openKeyStore(
 
 /** Starts to export traces if a collector is configured. @returns Function that ends the export */
 async function openTraces(config: Config, log: Log, metrics: Metrics, version: string): Promise<() => Promise<void>> {
+  for (const problem of config.tracesProblems) log.warn({ problem }, 'variable of OpenTelemetry ignored')
   if (!config.traces) return async () => {}
   const { openTracing } = await import('./telemetry/otlp.ts')
   const exporter = openTracing({ ...config.traces, version, log })

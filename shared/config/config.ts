@@ -4,7 +4,7 @@ import { resolve } from 'node:path'
 import { createSecureContext } from 'node:tls'
 import { problemText } from './problem.ts'
 import { RENAMED_SETTINGS, SECRETS, Settings } from './settings.ts'
-import { tracesOf } from './traces.ts'
+import { TRACES, tracesOf } from './traces.ts'
 
 export interface KafkaConfig {
   readonly brokers: string[]
@@ -54,11 +54,9 @@ export function parseConfig(env: Record<string, string | undefined>) {
   const renamed = Object.entries(RENAMED_SETTINGS).filter(([old]) => given[old] !== undefined)
   if (renamed.length > 0)
     throw new ConfigError(renamed.map(([old, name]) => `${old} was renamed: set ${name} instead.`))
-  const parsed = Settings.safeParse(given)
-  if (!parsed.success) {
-    const isSecret = ({ path }: { path: PropertyKey[] }) => SECRETS.has(path.join('.'))
-    throw new ConfigError(parsed.error.issues.map((issue) => problemText(issue, given, isSecret(issue))))
-  }
+  const { valid, problems: ignored } = ignoreInvalidTraces(given)
+  const parsed = Settings.safeParse(valid)
+  if (!parsed.success) throw new ConfigError(parsed.error.issues.map((issue) => problemOf(issue, given)))
   const s = parsed.data
   const dataDir = resolve(s.DATA_DIR)
   return Object.freeze({
@@ -75,10 +73,32 @@ export function parseConfig(env: Record<string, string | undefined>) {
     blobs: s3Of(s),
     kafka: kafkaOf(s),
     traces: tracesOf(s),
+    /** Problems of variables of OpenTelemetry, which are ignored. */
+    tracesProblems: ignored,
     drainNoticeMs: s.DRAIN_NOTICE_MS ?? (s.KAFKA_BROKERS ? 5_000 : 0),
     url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),
     sandboxDir: resolve(dataDir, 'sandbox'),
   })
+}
+
+type Variables = Readonly<Record<string, string | undefined>>
+type Issue = Parameters<typeof problemText>[0]
+
+function problemOf(issue: Issue, given: Variables): string {
+  return problemText(issue, given, SECRETS.has(issue.path.join('.')))
+}
+
+/**
+ * Removes invalid variables of OpenTelemetry, because its specification requires a warning for them instead of a failed start. Other programs of the
+ * machine may use the same variables. If the collector or its protocol is invalid, then traces are off.
+ */
+function ignoreInvalidTraces(given: Variables): { readonly valid: Variables; readonly problems: readonly string[] } {
+  const issues = Settings.safeParse(given).error?.issues.filter(({ path: [name] }) => String(name) in TRACES) ?? []
+  const names = new Set(issues.map(({ path: [name] }) => String(name)))
+  const valid = Object.fromEntries(Object.entries(given).filter(([name]) => !names.has(name)))
+  const isOff = ['OTEL_EXPORTER_OTLP_PROTOCOL', 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT'].some((name) => names.has(name))
+  const problems = issues.map((issue) => problemOf(issue, given))
+  return { valid: isOff ? { ...valid, OTEL_SDK_DISABLED: 'true' } : valid, problems }
 }
 
 type CamelCase<Name extends string> = Name extends `${infer Word}_${infer Rest}`

@@ -123,15 +123,18 @@ export interface TracesConfig {
 /** Undefined if no endpoint is set or traces are turned off. */
 export function tracesOf(s: TracesSettings): TracesConfig | undefined {
   const base = s.OTEL_EXPORTER_OTLP_ENDPOINT
-  const url = s.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? (base && `${base.replace(/\/+$/, '')}/v1/traces`)
-  if (url === undefined || s.OTEL_SDK_DISABLED) return undefined
+  const endpoint = s.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? (base && `${base.replace(/\/+$/, '')}/v1/traces`)
+  if (endpoint === undefined || s.OTEL_SDK_DISABLED) return undefined
+  const { url, authorization } = withoutLogin(endpoint)
+  const headers = s.OTEL_EXPORTER_OTLP_TRACES_HEADERS ?? s.OTEL_EXPORTER_OTLP_HEADERS ?? {}
+  const hasAuthorization = Object.keys(headers).some((name) => name.toLowerCase() === 'authorization')
   const [, parent, sampler] = /^(parentbased_)?(.*)$/.exec(s.OTEL_TRACES_SAMPLER) ?? []
   const ratio = { always_on: 1, always_off: 0, traceidratio: s.OTEL_TRACES_SAMPLER_ARG }[sampler ?? ''] ?? 1
   const process = { 'host.name': hostname(), 'process.pid': pid, 'service.instance.id': `${hostname()}:${pid}` }
   const service = s.OTEL_SERVICE_NAME === undefined ? {} : { 'service.name': s.OTEL_SERVICE_NAME }
   return {
     url,
-    headers: s.OTEL_EXPORTER_OTLP_TRACES_HEADERS ?? s.OTEL_EXPORTER_OTLP_HEADERS ?? {},
+    headers: authorization === undefined || hasAuthorization ? headers : { ...headers, authorization },
     timeoutMs: s.OTEL_EXPORTER_OTLP_TIMEOUT,
     isCompressed: s.OTEL_EXPORTER_OTLP_COMPRESSION === 'gzip',
     resource: { 'service.name': 'sluice', ...process, ...s.OTEL_RESOURCE_ATTRIBUTES, ...service },
@@ -140,5 +143,25 @@ export function tracesOf(s: TracesSettings): TracesConfig | undefined {
     scheduleDelayMs: s.OTEL_BSP_SCHEDULE_DELAY,
     sampling: { ratio, followsParent: parent !== undefined },
     hasContent: s.OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT,
+  }
+}
+
+/** Moves user and password of a URL into a header, because `fetch` rejects such URLs. */
+function withoutLogin(endpoint: string): { readonly url: string; readonly authorization: string | undefined } {
+  const url = new URL(endpoint)
+  const { username, password } = url
+  if (username === '' && password === '') return { url: endpoint, authorization: undefined }
+  url.username = ''
+  url.password = ''
+  const login = Buffer.from(`${percentDecoded(username)}:${percentDecoded(password)}`).toString('base64')
+  return { url: url.href, authorization: `Basic ${login}` }
+}
+
+function percentDecoded(text: string): string {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    // A URL may contain a percent sign that starts no escape.
+    return text
   }
 }

@@ -154,7 +154,7 @@ export class OtlpExporter implements SpanSink {
     if (performance.now() - this.#warnedAt < WARN_INTERVAL_MS) return
     this.#warnedAt = performance.now()
     this.#options.log.warn(
-      { url: this.#options.url.replace(/\?.*$/, ''), reason, dropped_spans: this.#dropped },
+      { url: shownUrl(this.#options.url), reason, dropped_spans: this.#dropped },
       'traces could not be exported; spans are dropped and calls continue',
     )
   }
@@ -352,6 +352,12 @@ function lengthOf(tag: number, length: number): Buffer {
 export function openTracing(options: OtlpOptions): OtlpExporter {
   const exporter = new OtlpExporter(options)
   tracing.tracer = exporter.tracer
-  options.log.info({ url: options.url.replace(/\?.*$/, ''), sampling: options.sampling }, 'traces are exported')
+  options.log.info({ url: shownUrl(options.url), sampling: options.sampling }, 'traces are exported')
   return exporter
+}
+
+/** A URL for logs: without login and query, which may contain secrets. */
+function shownUrl(url: string): string {
+  const { origin, pathname } = new URL(url)
+  return origin + pathname
 }

@@ -2,9 +2,9 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { pino } from 'pino'
 import { expect, it, onTestFinished } from 'vitest'
-import { type ConfigError, parseConfig } from '#shared/config/config.ts'
+import { parseConfig } from '#shared/config/config.ts'
 import type { TracesConfig } from '#shared/config/traces.ts'
-import { OtlpExporter } from '#shared/telemetry/otlp.ts'
+import { OtlpExporter, openTracing } from '#shared/telemetry/otlp.ts'
 import { contextOf, type EndedSpan, spanIdOf, Tracer } from '#shared/telemetry/tracing.ts'
 import { startOtlpReceiver } from '../../support/otlp.ts'
 import { until } from '../../support/stack.ts'
@@ -157,20 +157,42 @@ it('the variables of OpenTelemetry configure traces', () => {
   })
 })
 
-it.each([
-  ['OTEL_EXPORTER_OTLP_PROTOCOL', 'grpc', 'http/protobuf'],
-  ['OTEL_EXPORTER_OTLP_HEADERS', 'no pairs', 'key=value'],
-  ['OTEL_EXPORTER_OTLP_HEADERS', 'a=%zz', 'percent'],
-  ['OTEL_TRACES_SAMPLER_ARG', '2', '1'],
-  ['OTEL_TRACES_SAMPLER', 'sometimes', 'always_on'],
-])('a process with %s=%s does not start and states what is expected', (name, value, expected) => {
-  const problems = (() => {
-    try {
-      tracesOf({ [name]: value })
-    } catch (error) {
-      return (error as ConfigError).problems
-    }
-  })()
-  expect(problems?.join()).toContain(name)
-  expect(problems?.join()).toContain(expected)
+it.each<[string, string, string, object | undefined]>([
+  ['OTEL_EXPORTER_OTLP_PROTOCOL', 'grpc', 'http/protobuf', undefined],
+  ['OTEL_EXPORTER_OTLP_ENDPOINT', 'collector:4317', 'URL', undefined],
+  ['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', 'collector', 'URL', undefined],
+  ['OTEL_EXPORTER_OTLP_HEADERS', 'no pairs', 'key=value', { headers: {} }],
+  ['OTEL_EXPORTER_OTLP_HEADERS', 'a=%zz', 'percent', { headers: {} }],
+  ['OTEL_RESOURCE_ATTRIBUTES', 'a=b,', 'key=value', { resource: { 'service.name': 'sluice' } }],
+  ['OTEL_TRACES_SAMPLER_ARG', 'endpoint=http://jaeger', 'number', { sampling: { ratio: 1 } }],
+  ['OTEL_TRACES_SAMPLER_ARG', '2', '1', { sampling: { ratio: 1 } }],
+  ['OTEL_TRACES_SAMPLER', 'jaeger_remote', 'always_on', { sampling: { followsParent: true } }],
+  ['OTEL_SDK_DISABLED', 'maybe', 'OTEL_SDK_DISABLED', {}],
+])('%s=%s is ignored with a warning that states what is expected', (name, value, expected, traces) => {
+  const config = parseConfig({ OTEL_EXPORTER_OTLP_ENDPOINT: ENDPOINT, [name]: value })
+  if (traces) expect(config.traces).toMatchObject(traces)
+  else expect(config.traces).toBeUndefined()
+  expect(config.tracesProblems).toHaveLength(1)
+  expect(config.tracesProblems[0]).toContain(name)
+  expect(config.tracesProblems[0]).toContain(expected)
+})
+
+it('an endpoint with a login sends an authorization header, and no log line contains the login', () => {
+  const endpoint = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://us%3Aer:pass@127.0.0.1:4318' }
+  const set = tracesOf(endpoint)
+  expect(set.url).toBe(`${ENDPOINT}/v1/traces`)
+  expect(set.headers).toEqual({ authorization: `Basic ${Buffer.from('us:er:pass').toString('base64')}` })
+  const own = tracesOf({ ...endpoint, OTEL_EXPORTER_OTLP_HEADERS: 'Authorization=own' })
+  expect(own.headers).toEqual({ Authorization: 'own' })
+  const lines: string[] = []
+  const log = pino({}, { write: (line) => void lines.push(line) })
+  onTestFinished(() => exporter.close())
+  const exporter = openTracing({
+    ...set,
+    url: 'http://user:pass@127.0.0.1:4318/v1/traces?token=secret',
+    version: '1',
+    log,
+  })
+  expect(lines.join()).toContain('"http://127.0.0.1:4318/v1/traces"')
+  expect(lines.join()).not.toMatch(/pass|secret/)
 })
