@@ -203,7 +203,7 @@ export class ModelSpan {
       'gen_ai.provider.name': engine.type,
       'gen_ai.request.model': engine.model ?? id,
       'sluice.model': id,
-      'gen_ai.input.messages': tracer?.hasContent && input ? JSON.stringify(input()) : undefined,
+      'gen_ai.input.messages': tracer?.hasContent && input ? messagesJson(input()) : undefined,
     }
     const name = `${operation} ${engine.model ?? id}`
     const span = tracer?.start({ name, kind: 'client', parent, attributes, ...(links && { links }) })
@@ -243,7 +243,7 @@ export class ModelSpan {
         'gen_ai.usage.input_tokens': input_tokens,
         'gen_ai.usage.output_tokens': output_tokens,
         'gen_ai.usage.cache_read.input_tokens': details?.cached_tokens,
-        'gen_ai.output.messages': this.#text === '' ? undefined : JSON.stringify(output),
+        'gen_ai.output.messages': this.#text === '' ? undefined : messagesJson(output),
       },
       error,
     )
@@ -265,7 +265,38 @@ interface ModelUsage {
   readonly input_token_details?: { readonly cached_tokens?: number }
 }
 
+/** Maximum characters of the prompt and of the answer in a span. At most the limit of `otlp.ts`, which would cut the JSON. */
 const CONTENT_CHARS_MAX = 32 * 1024
+const PARTS_MAX = 64
+const TEXT_CHARS_MIN = 16
+
+/**
+ * JSON of messages in at most {@link CONTENT_CHARS_MAX} characters, which a reader can always parse. Long texts are cut and end with `…`. If the
+ * rest is still too long, then only the newest messages remain.
+ */
+export function messagesJson(messages: unknown): string {
+  const all = Array.isArray(messages) ? messages : [messages]
+  const kept: string[] = []
+  let left = CONTENT_CHARS_MAX - '[]'.length
+  for (let at = all.length - 1; at >= 0; at--) {
+    const text = boundedJson(all[at] ?? null, left - ','.length)
+    if (text === undefined) break
+    kept.push(text)
+    left -= text.length + ','.length
+  }
+  return `[${kept.toReversed().join(',')}]`
+}
+
+function boundedJson(value: unknown, charsMax: number): string | undefined {
+  for (let textMax = charsMax; textMax >= TEXT_CHARS_MIN; textMax = Math.floor(textMax / 2)) {
+    const json = JSON.stringify(value, (_name, part: unknown) => {
+      if (Array.isArray(part)) return part.slice(0, PARTS_MAX)
+      return typeof part === 'string' && part.length > textMax ? `${part.slice(0, textMax)}…` : part
+    })
+    if (json.length <= charsMax) return json
+  }
+  return undefined
+}
 
 const NO_LINKS: readonly SpanContext[] = []
 const TRACEPARENT = /^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?$/

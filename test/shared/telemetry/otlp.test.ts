@@ -5,7 +5,7 @@ import { expect, it, onTestFinished } from 'vitest'
 import { parseConfig } from '#shared/config/config.ts'
 import type { TracesConfig } from '#shared/config/traces.ts'
 import { OtlpExporter, openTracing } from '#shared/telemetry/otlp.ts'
-import { contextOf, type EndedSpan, spanIdOf, Tracer } from '#shared/telemetry/tracing.ts'
+import { contextOf, type EndedSpan, messagesJson, spanIdOf, Tracer } from '#shared/telemetry/tracing.ts'
 import { startOtlpReceiver } from '../../support/otlp.ts'
 import { until } from '../../support/stack.ts'
 
@@ -195,4 +195,26 @@ it('an endpoint with a login sends an authorization header, and no log line cont
   })
   expect(lines.join()).toContain('"http://127.0.0.1:4318/v1/traces"')
   expect(lines.join()).not.toMatch(/pass|secret/)
+})
+
+it.each([
+  ['short messages', [{ role: 'user', parts: [{ type: 'text', content: 'hello' }] }], 1],
+  [
+    'a long text with escapes',
+    [{ role: 'user', parts: [{ type: 'text', content: '"\n\ud83d\ude00'.repeat(50_000) }] }],
+    1,
+  ],
+  [
+    'many messages',
+    Array.from({ length: 5_000 }, (_, nth) => ({ role: 'user', content: `message ${nth}` })),
+    undefined,
+  ],
+  ['many parts', [{ role: 'user', parts: Array.from({ length: 5_000 }, () => ({ content: 'part' })) }], 1],
+])('%s are recorded as valid JSON of bounded length', (_, messages, count) => {
+  const json = messagesJson(messages)
+  expect(json.length).toBeLessThanOrEqual(32 * 1024)
+  const read = JSON.parse(json) as { role: string; content?: string }[]
+  expect(read.at(-1)?.role).toBe('user')
+  if (count === undefined) expect(read.at(-1)?.content).toBe('message 4999')
+  else expect(read).toHaveLength(count)
 })
