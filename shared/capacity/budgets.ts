@@ -27,8 +27,12 @@ const UNASKED_SHARE = 1 / 4
 /** Maximum time in ms for which a call waits until running calls settle their reservations, and interval at which it checks. */
 const RESERVED_WAIT_MS = 5_000
 const RESERVED_CHECK_MS = 100
+/** Interval after repeated refusals that the shared store decided. */
+const RESERVED_CHECK_MS_MAX = 500
 /** Maximum calls of this process that wait at once. Further calls are refused. */
 const WAITING_MAX = 200
+/** One project thus leaves places to the others. */
+const WAITING_MAX_PER_PROJECT = WAITING_MAX / 5
 /** Retry-After in ms if other calls have reserved the rest of the budget. Within this time, some of those calls probably end. */
 const RESERVED_RETRY_AFTER_MS = 2_000
 
@@ -117,7 +121,11 @@ export class Budgets {
   readonly #clock: () => number
   readonly #held = new Map<string, HeldBudget>()
   #isFailing = false
-  #waiting = 0
+  /** Waiting calls by project, and in total. */
+  readonly #waiting = new Map<string, number>()
+  #waitingCalls = 0
+  /** Errors of reservations that exceeded a budget only together with those of other ingresses. Each check of these costs a statement. */
+  readonly #refusedByFleet = new WeakSet<object>()
 
   constructor(options: BudgetOptions) {
     this.#options = options
@@ -161,6 +169,7 @@ export class Budgets {
       await this.#synchronize(held)
     } catch (error) {
       release()
+      this.#refusedByFleet.add(error as Error)
       throw error
     }
     const settle: BudgetReservation['settle'] = (cost, entered) => this.#settle(held, cost, entered)
@@ -170,23 +179,48 @@ export class Budgets {
   /**
    * Reserves as {@link reserve}, but waits up to {@link RESERVED_WAIT_MS} if calls of this process have reserved the rest. Calls usually cost much
    * less than they reserve.
+   *
+   * @param signalOf Called at the first wait. Returns the signal that ends the wait, such as for a disconnected caller
    */
-  async reserveOrWait(key: KeyOf, nanos: number): Promise<BudgetReservation> {
+  async reserveOrWait(key: KeyOf, nanos: number, signalOf?: () => AbortSignal): Promise<BudgetReservation> {
     const endsAtMs = this.#clock() + RESERVED_WAIT_MS
-    this.#waiting++
+    const project = projectIdOf(key)
+    let place: { readonly signal: AbortSignal | undefined } | undefined
+    let waitMs = RESERVED_CHECK_MS
     try {
       for (;;) {
         try {
           return await this.reserve(key, nanos)
         } catch (error) {
           const isHeld = error instanceof ServiceError && error.code === 'rate_limit_exceeded'
-          if (!isHeld || this.#waiting > WAITING_MAX || this.#clock() > endsAtMs || !this.#runsCalls(key)) throw error
+          if (!isHeld || this.#clock() > endsAtMs || !this.#runsCalls(key)) throw error
+          if (!place && !this.#enterWait(project)) throw error
+          place ??= { signal: signalOf?.() }
+          const { signal } = place
+          await delay(waitMs, undefined, signal && { signal }).catch(() => {})
+          if (signal?.aborted) throw error
+          if (this.#refusedByFleet.has(error)) waitMs = Math.min(waitMs * 2, RESERVED_CHECK_MS_MAX)
         }
-        await delay(RESERVED_CHECK_MS)
       }
     } finally {
-      this.#waiting--
+      if (place) this.#leaveWait(project)
     }
+  }
+
+  /** @returns Whether the project has a free place among the waiting calls */
+  #enterWait(project: string): boolean {
+    const own = this.#waiting.get(project) ?? 0
+    if (own >= WAITING_MAX_PER_PROJECT || this.#waitingCalls >= WAITING_MAX) return false
+    this.#waiting.set(project, own + 1)
+    this.#waitingCalls++
+    return true
+  }
+
+  #leaveWait(project: string): void {
+    const own = (this.#waiting.get(project) ?? 1) - 1
+    if (own > 0) this.#waiting.set(project, own)
+    else this.#waiting.delete(project)
+    this.#waitingCalls--
   }
 
   #runsCalls(key: KeyOf): boolean {

@@ -128,10 +128,16 @@ export async function enterCall(
  * Reserves tokens, budget and a concurrent call for an attached call (gates 5 and 6 of the list above). Returns
  * undefined if no limit applies.
  *
+ * @param signalOf Returns the signal that ends a wait for the budget
  * @throws ServiceError `token_limit_exceeded`, `rate_limit_exceeded`, `insufficient_quota`, `permission_denied`
  */
-export function admitCall(context: Limiting, key: KeyOf, call: AdmittedCall): Promise<AdmittedSlot> | undefined {
-  const reserving = admit(context, key, call, true)
+export function admitCall(
+  context: Limiting,
+  key: KeyOf,
+  call: AdmittedCall,
+  signalOf: () => AbortSignal,
+): Promise<AdmittedSlot> | undefined {
+  const reserving = admit(context, key, call, signalOf)
   if (!reserving) return context.limits.enterProject(key)?.then((leave) => ({ leave }))
   return reserving.then(async (admission) => {
     try {
@@ -143,18 +149,23 @@ export function admitCall(context: Limiting, key: KeyOf, call: AdmittedCall): Pr
   })
 }
 
-function admit(context: Limiting, key: KeyOf, call: AdmittedCall, canWait = false): Promise<Admission> | undefined {
+function admit(
+  context: Limiting,
+  key: KeyOf,
+  call: AdmittedCall,
+  signalOf?: () => AbortSignal,
+): Promise<Admission> | undefined {
   // Each request of a batch reserves its own tokens and budget.
   if (call.pool === 'batches') return undefined
   const { budgets, limits } = context
-  return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call, canWait) : undefined
+  return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call, signalOf) : undefined
 }
 
 async function reserve(
   { budgets, limits, models }: Limiting,
   key: KeyOf,
   call: AdmittedCall,
-  canWait: boolean,
+  signalOf: (() => AbortSignal) | undefined,
 ): Promise<Admission> {
   const { tokens, nanos } = await runYielding(estimateOf(call, models.priceOf(call)))
   let settleTokens: ((used: number) => void) | undefined = await limits.reserveTokens(key, tokens)
@@ -162,7 +173,7 @@ async function reserve(
     settleTokens?.(used)
     settleTokens = undefined
   }
-  const reserving = canWait ? budgets.reserveOrWait(key, nanos) : budgets.reserve(key, nanos)
+  const reserving = signalOf ? budgets.reserveOrWait(key, nanos, signalOf) : budgets.reserve(key, nanos)
   const held = await reserving.catch((error: unknown) => {
     useTokens(0)
     throw error

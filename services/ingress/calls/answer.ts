@@ -67,7 +67,8 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     context.limits.countUser(key, prepared.userId)
     if (options) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
     const { pool } = endpoint.kind
-    const admitting = admitCall(context, key, { pool, model: prepared.model, body: prepared.body })
+    const admitted = { pool, model: prepared.model, body: prepared.body }
+    const admitting = admitCall(context, key, admitted, () => call.reply.disconnectedOrDraining)
     const bodies = CallBodies.of(context, call, endpoint.kind, { body, hasAnswer: !prepared.isBytes })
     if (!admitting) return answerAttached(context, call, endpoint, prepared, { admission: undefined, bodies })
     return admitting.then(({ admission, leave }) =>

@@ -1,7 +1,8 @@
 /** Budget reservations: of one ingress, of several that share a Postgres, and of durable jobs. */
-import { describe, expect, inject, it, onTestFinished } from 'vitest'
+import { setTimeout as delay } from 'node:timers/promises'
+import { describe, expect, inject, it, onTestFinished, vi } from 'vitest'
 import { type BudgetReservation, Budgets } from '#shared/capacity/budgets.ts'
-import { Fleet } from '#shared/capacity/fleet-counts.ts'
+import { Fleet, Running } from '#shared/capacity/fleet-counts.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { newJobId } from '#shared/store/jobs.ts'
 import { openPostgresCounts } from '#shared/store/postgres/fleet-counts.ts'
@@ -9,6 +10,12 @@ import type { Store } from '#shared/store/store.ts'
 import { estimateOf } from '#shared/usage/estimate.ts'
 import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openPostgresDatabase, openSqliteDatabase } from '../../../support/jobs/stores.ts'
+import { until } from '../../../support/stack.ts'
+
+vi.mock('node:timers/promises', async (original) => {
+  const real = await original<typeof import('node:timers/promises')>()
+  return { ...real, setTimeout: vi.fn(real.setTimeout) }
+})
 
 const postgres = inject('postgres')
 const USD = 1_000_000_000
@@ -71,6 +78,58 @@ describe('a budget', () => {
     await submit(store, 0.04 * USD)
     clock.ms += 6_000
     await expect(budgets.reserveOrWait(key, CALL)).rejects.toMatchObject({ code: 'rate_limit_exceeded' })
+  })
+
+  it('lets at most a fifth of the waiting calls be of one project, and none wait after its caller has left', async () => {
+    const { budgets } = await openOne()
+    const other = { ...key, id: 'key_b', project: 'other' }
+    const first = [await budgets.reserveOrWait(key, USD), await budgets.reserveOrWait(other, USD)]
+    const left = new AbortController()
+    let refused = 0
+    const wait = (of: typeof key) =>
+      budgets
+        .reserveOrWait(of, CALL, () => left.signal)
+        .catch(() => {
+          refused++
+        })
+    const waiting = Array.from({ length: 45 }, () => wait(key))
+    await until(() => refused === 5)
+    waiting.push(wait(other))
+    await budgets.reserve(other, CALL).catch(() => {})
+    expect(refused, 'calls refused without a wait').toBe(5)
+    left.abort()
+    await Promise.all(waiting)
+    expect(refused, 'calls refused after their callers left').toBe(46)
+    for (const one of first) one.release()
+  })
+
+  it('checks the shared store less often after each refusal', async () => {
+    const { store } = await openOne()
+    let used = 0
+    const elsewhere = (counts: readonly unknown[], amount: number) => {
+      for (const count of counts) if (count instanceof Running) count.update({ elsewhere: amount, jobs: 0 }, 0)
+    }
+    const fleet = {
+      ...{ isReachable: true, markChanged: () => {} },
+      // The count of another ingress is there only at the exact check, so each check is refused by the store.
+      refresh: (count: unknown) => elsewhere([count], 0),
+      synchronize: (counts: readonly unknown[]) => {
+        elsewhere(counts, used)
+        return Promise.resolve()
+      },
+    } as unknown as Fleet
+    const budgets = new Budgets({ ledger: store.usage, log: silentLog, limitsOf: () => ({}), fleet, clock: () => 0 })
+    const first = await budgets.reserveOrWait(key, 0.001 * USD)
+    used = 0.05 * USD
+    const left = new AbortController()
+    const waits = () =>
+      vi.mocked(delay).mock.calls.flatMap(([ms, , options]) => (options?.signal === left.signal ? [ms] : []))
+    const waiting = budgets.reserveOrWait(key, CALL, () => left.signal).catch(() => {})
+    await until(() => waits().length === 4)
+    expect(waits(), 'waits in ms').toEqual([100, 200, 400, 500])
+    left.abort()
+    await waiting
+    first.release()
   })
 
   it('counts the cost of an ended call once, whether or not the ledger already contains the call', async () => {
