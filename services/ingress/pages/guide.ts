@@ -56,6 +56,7 @@ const PARTS: readonly Part[] = [
     models: 'Models',
     keys: 'API keys and projects',
     requests: 'Request log',
+    traces: 'Traces',
     usage: 'Usage and cost',
     reliability: 'Reliability',
     scale: 'Scaling',
