@@ -68,6 +68,12 @@ export function usdText(amount: number): string {
   return amount < 0.01 ? `$${Number(amount.toPrecision(2))}` : `$${amount.toFixed(2)}`
 }
 
+/** Cost of one call or job in US dollars, with four decimals. */
+export function costText(usd: number): string {
+  if (usd === 0) return '$0'
+  return usd < 0.00005 ? '< $0.0001' : `$${usd.toFixed(4)}`
+}
+
 export function offsetText(seconds: number): string {
   if (seconds < 60) return `+${Math.max(0, Math.floor(seconds))} s`
   const nth = UNITS.findIndex(([, length]) => seconds >= length)

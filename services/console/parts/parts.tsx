@@ -44,6 +44,17 @@ export function Icon({ name }: { readonly name: IconName }) {
   )
 }
 
+/** Link from a page of one object to the list. @param path Path below {@link BASE} */
+export function Back({ path, name }: { readonly path: string; readonly name: string }) {
+  return (
+    <p>
+      <a class="up" href={`${BASE}/${path}`}>
+        <Icon name="back" /> {name}
+      </a>
+    </p>
+  )
+}
+
 export function ErrorText({ text }: { readonly text: string }) {
   if (!text) return null
   return (

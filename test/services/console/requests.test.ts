@@ -1,3 +1,4 @@
+import { readFile } from 'node:fs/promises'
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
@@ -77,14 +78,16 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await row(failed).waitFor()
     expect(await page.getByLabel('Model').inputValue()).toBe('echo-2')
     await row(failed).getByRole('link').click()
-    await page.getByText('Time in queue').waitFor()
+    const error = page.getByRole('region', { name: 'Error' })
+    await error.getByText('Next step:').waitFor()
     expect(new URL(page.url()).pathname).toBe(`/console/requests/${failed}`)
-    await page.getByText('upstream_refused').first().waitFor()
-    const [message] = await page
-      .locator('dt', { hasText: /^Error$/ })
-      .locator('xpath=following-sibling::dd')
-      .allInnerTexts()
-    expect(message).toMatch(/\w+ \w+/)
+    const docs = await readFile(new URL('../../../docs/reference/errors.md', import.meta.url), 'utf8')
+    const [, cause = '-', remedy = '-'] = /`upstream_refused` \| 502 \| (.*?) \| (.*?) \|/.exec(docs) ?? []
+    for (const text of [/scripted to fail/, cause, remedy]) await error.getByText(text).waitFor()
+    expect(await error.getByRole('link').getAttribute('href')).toBe('/docs/guide/errors#server-errors')
+    const values = await page.locator('.details dd').allInnerTexts()
+    expect(values, 'fields without a value are left out').not.toContain('–')
+    expect(await page.getByRole('link', { name: 'bob' }).first().getAttribute('href')).toBe('/console/keys?project=bob')
     await look(page, 'request-dark')
     await page.emulateMedia({ colorScheme: 'light' })
     await look(page, 'request')

@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { ApiFailure, type Batch, fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { dateTimeText } from '#services/console/api/clock.ts'
-import { Confirm, download, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
+import { Back, Confirm, download, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import { BatchBar, endText, rateText } from './batches.tsx'
 
@@ -31,11 +31,7 @@ export function BatchScreen({ id }: { readonly id: string }) {
   const shown = batch.value
   return (
     <section class="job">
-      <p>
-        <a class="up" href={`${BASE}/batches`}>
-          <Icon name="back" /> Batches
-        </a>
-      </p>
+      <Back path="batches" name="Batches" />
       <div class="title">
         <h1>
           <code>{id}</code>

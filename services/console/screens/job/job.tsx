@@ -1,8 +1,8 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
 import { type AnyJob, fetchJson, isOperator, type Job, type OperatorJob, Pages } from '#services/console/api/client.ts'
-import { dateTimeText, durationText, offsetText } from '#services/console/api/clock.ts'
-import { CopyButton, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
+import { costText, dateTimeText, durationText, offsetText } from '#services/console/api/clock.ts'
+import { Back, CopyButton, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import { isEnded, progressText } from '#services/console/screens/jobs/list.ts'
 import { FollowedJob, type Line, textOfResult } from './follow.ts'
@@ -29,11 +29,7 @@ export function JobScreen({ id }: { readonly id: string }) {
   )
   return (
     <section class="job">
-      <p>
-        <a class="up" href={`${BASE}/jobs`}>
-          <Icon name="back" /> Jobs
-        </a>
-      </p>
+      <Back path="jobs" name="Jobs" />
       <div class="title">
         <h1>
           <code>{id}</code>
@@ -288,11 +284,6 @@ function detailsOf(job: AnyJob): [string, string][] {
   if ('cost_usd' in job && job.cost_usd !== undefined) details.push(['Cost', costText(job.cost_usd)])
   if (job.request_id) details.push(['Request ID', job.request_id])
   return details
-}
-
-/** Formats US dollars. Amounts below one dollar have three significant digits, because a call can cost fractions of a cent. */
-function costText(usd: number): string {
-  return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
 }
 
 function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {

@@ -1,15 +1,15 @@
 import { useSignal } from '@preact/signals'
-import { useEffect, useMemo } from 'preact/hooks'
+import { useMemo } from 'preact/hooks'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
-import { fetchJson, isOperator, messageOf, Pages } from '#services/console/api/client.ts'
-import { ageText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
-import { Cell, CopyButton, ErrorText, Icon, LoadMore, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { isOperator, Pages } from '#services/console/api/client.ts'
+import { ageText, costText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
+import { Cell, ErrorText, LoadMore, Table, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { ActiveRequests } from './active-requests.tsx'
+import { Outcome, PATH } from './request.tsx'
 
 /** Value of the filter `status` for calls that have not ended. */
 const ACTIVE = 'active'
-const PATH = '/v1/admin/requests'
 const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Status', 'Request', 'Model', 'Endpoint', 'Duration', 'First output', 'Tokens', 'Cost', 'Ended']
 const OPERATOR_COLUMNS = COLUMNS.toSpliced(2, 0, 'Project')
@@ -31,7 +31,6 @@ const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s'
 const NO_FILTERS = Object.fromEntries(
   ['batch_id', 'range', 'min_duration_ms', ...Object.keys({ ...FIELDS, ...OPERATOR_FIELDS })].map((name) => [name, '']),
 )
-const CANCELLED = 499
 
 export function Requests() {
   if (queryParam('status') !== ACTIVE) return <EndedRequests />
@@ -202,20 +201,6 @@ function NoRequests({ isFiltered, hasMore }: { readonly isFiltered: boolean; rea
   )
 }
 
-function Outcome({ request: { status, error_code, error_message } }: { readonly request: RequestAnswer }) {
-  const style = status < 400 ? 'completed' : status === CANCELLED ? 'cancelled' : 'failed'
-  return (
-    <>
-      <span class={`status ${style}`}>{status === CANCELLED ? 'cancelled' : status}</span>
-      {error_code && status !== CANCELLED && (
-        <span class="short" title={error_message ?? ''}>
-          {error_code}
-        </span>
-      )}
-    </>
-  )
-}
-
 function Row({ request }: { readonly request: RequestAnswer }) {
   const { id, model, endpoint, duration_ms, first_output_ms, input_tokens, output_tokens, cost_usd, ended_at } = request
   const owner = [request.project_name ?? request.project, request.key_name ?? request.key_id].filter(Boolean)
@@ -247,7 +232,7 @@ function Row({ request }: { readonly request: RequestAnswer }) {
       <Cell column="Tokens">
         {input_tokens.toLocaleString()} → {output_tokens.toLocaleString()}
       </Cell>
-      <Cell column="Cost">{costText(cost_usd)}</Cell>
+      <Cell column="Cost">{cost_usd > 0 ? costText(cost_usd) : '–'}</Cell>
       <Cell column="Ended">
         <span title={dateTimeText(ended_at)}>{ageText(ended_at)}</span>
       </Cell>
@@ -262,137 +247,4 @@ function Short({ text }: { readonly text: string }) {
       {text}
     </span>
   )
-}
-
-/** US dollars. Amounts below one dollar have three significant digits, because a call can cost fractions of a cent. */
-function costText(usd: number): string {
-  if (usd === 0) return '–'
-  return `$${usd >= 1 ? usd.toFixed(2) : Number(usd.toPrecision(3))}`
-}
-
-/** @param id Id of a request, durable job or answer from the URL, unchecked */
-export function RequestScreen({ id }: { readonly id: string }) {
-  const request = useSignal<RequestAnswer | undefined>(undefined)
-  const problem = useSignal('')
-  useEffect(() => {
-    const abort = new AbortController()
-    fetchJson<RequestAnswer>(`${PATH}/${encodeURIComponent(id)}`, { signal: abort.signal }).then(
-      (found) => {
-        request.value = found
-      },
-      (error: unknown) => {
-        if (!abort.signal.aborted) problem.value = messageOf(error)
-      },
-    )
-    return () => abort.abort()
-  }, [id])
-  return (
-    <section class="request">
-      <p>
-        <a href={`${BASE}/requests`}>
-          <Icon name="back" /> Requests
-        </a>
-      </p>
-      <div class="title">
-        <h1>Request</h1>
-        {request.value && <Outcome request={request.value} />}
-      </div>
-      <p>
-        <code class="breaks">{request.value?.id ?? id}</code>{' '}
-        <CopyButton text={request.value?.id ?? id} label="Copy id" />
-      </p>
-      <ErrorText text={problem.value} />
-      {request.value ? <Details request={request.value} /> : !problem.value && <p class="dim">Loading…</p>}
-      {request.value && <Bodies request={request.value} />}
-    </section>
-  )
-}
-
-function Details({ request }: { readonly request: RequestAnswer }) {
-  const { job_id, batch_id } = request
-  return (
-    <div class="card details">
-      <h2>Details</h2>
-      <dl>
-        {fieldsOf(request).map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-        {job_id && (
-          <div>
-            <dt>Durable job</dt>
-            <dd>
-              <a href={`${BASE}/jobs/${job_id}`}>{job_id}</a>
-            </dd>
-          </div>
-        )}
-        {batch_id && (
-          <div>
-            <dt>Batch</dt>
-            <dd>
-              <a href={`${BASE}/requests?batch_id=${batch_id}`}>{batch_id}</a>
-            </dd>
-          </div>
-        )}
-      </dl>
-    </div>
-  )
-}
-
-/** Recorded bodies. Complete ones are indented. */
-function Bodies({ request: { request_body, answer_body } }: { readonly request: RequestAnswer }) {
-  const texts = { Request: request_body, Answer: answer_body }
-  return (
-    <>
-      {Object.entries(texts).map(
-        ([name, text]) =>
-          text && (
-            <div key={name} class="card">
-              <h2>{name}</h2>
-              <pre>{indented(text)}</pre>
-            </div>
-          ),
-      )}
-    </>
-  )
-}
-
-function indented(text: string): string {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2)
-  } catch {
-    // A truncated body is not JSON.
-    return text
-  }
-}
-
-function fieldsOf(request: RequestAnswer): [string, string][] {
-  const seconds = (ms: number | null) => latencyText(ms === null ? undefined : ms / 1_000)
-  const named = (id: string | null, name: string | null) => (name && name !== id ? `${name} (${id})` : id)
-  const fields: [string, string | null][] = [
-    ['Error', request.error_message],
-    ['Error code', request.error_code],
-    ['Field', request.error_param],
-    ['Model', request.model],
-    ['Endpoint', request.endpoint],
-    ['Project', named(request.project, request.project_name)],
-    ['API key', named(request.key_id, request.key_name)],
-    ['Started', dateTimeText(request.started_at)],
-    ['Ended', dateTimeText(request.ended_at)],
-    ['Time in queue', seconds(request.queue_ms)],
-    ['First output', seconds(request.first_output_ms)],
-    ['Duration', seconds(request.duration_ms)],
-    ['Input tokens', request.input_tokens.toLocaleString()],
-    ['Cached input tokens', request.cached_input_tokens.toLocaleString()],
-    ['Output tokens', request.output_tokens.toLocaleString()],
-    ['Cost', costText(request.cost_usd)],
-    ['Attempts', String(request.attempts)],
-    ['Worker', request.worker],
-    ['Upstream server', request.server],
-    ['Trace id', request.trace_id],
-    ['User agent', request.user_agent],
-  ]
-  return fields.filter((field): field is [string, string] => field[1] !== null)
 }
