@@ -1,7 +1,8 @@
 import { effect, signal, useSignal } from '@preact/signals'
-import { useEffect, useRef } from 'preact/hooks'
-import { isOperator, isSignedIn, loadOwnKey, messageOf, signInError, signOut, trySignIn } from './api/client.ts'
-import { ErrorText, Icon, type IconName } from './parts/parts.tsx'
+import { useEffect } from 'preact/hooks'
+import { isOperator, isSignedIn, loadOwnKey, messageOf, ownKey, signInError, signOut, trySignIn } from './api/client.ts'
+import { keyName, loadNames, projectName } from './api/names.ts'
+import { ErrorText, Icon, type IconName, usePoll } from './parts/parts.tsx'
 import { BASE, currentUrl } from './parts/router.ts'
 import { BatchScreen } from './screens/batches/batch.tsx'
 import { Batches } from './screens/batches/batches.tsx'
@@ -18,25 +19,37 @@ import { Usage } from './screens/usage/usage.tsx'
 import { Webhooks } from './screens/webhooks.tsx'
 import { Workers } from './screens/workers.tsx'
 
-const SCREENS: readonly MenuEntry[] = [
-  { path: BASE, name: 'Home', icon: 'home' },
-  { path: `${BASE}/requests`, name: 'Requests', icon: 'requests' },
-  { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
-  { path: `${BASE}/batches`, name: 'Batches', icon: 'batches' },
-  { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
-  { path: `${BASE}/usage`, name: 'Usage', icon: 'usage' },
-  { path: `${BASE}/models`, name: 'Models', icon: 'models' },
-  { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
-  { path: `${BASE}/dead-letters`, name: 'Dead letters', icon: 'letters', isForOperators: true },
-  { path: `${BASE}/webhooks`, name: 'Webhooks', icon: 'hook', isForOperators: true },
-  { path: `${BASE}/keys`, name: 'Keys', icon: 'keys', isForOperators: true },
-]
+const NAMES_REFRESH_INTERVAL_MS = 60_000
+/** Entries of the menu by group. */
+const MENU: Readonly<Record<string, readonly MenuEntry[]>> = {
+  Observe: [
+    { path: BASE, name: 'Home', icon: 'home' },
+    { path: `${BASE}/requests`, name: 'Requests', icon: 'requests' },
+    { path: `${BASE}/jobs`, name: 'Jobs', icon: 'jobs' },
+    { path: `${BASE}/batches`, name: 'Batches', icon: 'batches' },
+    { path: `${BASE}/usage`, name: 'Usage', icon: 'usage' },
+  ],
+  Build: [
+    { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
+    { path: `${BASE}/models`, name: 'Models', icon: 'models' },
+    { path: '/docs/guide', name: 'Guide', icon: 'guide', isPage: true },
+    { path: '/docs', name: 'API reference', icon: 'book', isPage: true },
+  ],
+  Operate: [
+    { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
+    { path: `${BASE}/dead-letters`, name: 'Dead letters', icon: 'letters', isForOperators: true },
+    { path: `${BASE}/webhooks`, name: 'Webhooks', icon: 'hook', isForOperators: true },
+  ],
+  Settings: [{ path: `${BASE}/keys`, name: 'Keys', icon: 'keys', isForOperators: true }],
+}
 
 interface MenuEntry {
   readonly path: string
   readonly name: string
   readonly icon: IconName
   readonly isForOperators?: boolean
+  /** Whether the entry opens a page outside the console, in a tab of its own. */
+  readonly isPage?: boolean
 }
 
 export function Console() {
@@ -46,6 +59,7 @@ export function Console() {
 
 function SignedIn() {
   useEffect(() => void loadOwnKey(), [])
+  usePoll(NAMES_REFRESH_INTERVAL_MS, loadNames, [isOperator.value])
   return (
     <div class="console">
       <a class="skip" href="#main">
@@ -59,48 +73,97 @@ function SignedIn() {
   )
 }
 
+/** In a narrow window, the menu is a bar with a button that opens the entries. */
 function Menu() {
-  const path = currentUrl.value.pathname.replace(/\/$/, '')
-  const nav = useRef<HTMLElement>(null)
-  // In a narrow window the menu is one row that scrolls.
-  useEffect(
-    () => nav.current?.querySelector('[aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' }),
-    [path],
-  )
-  const isHere = (one: string) => (one === BASE ? path === BASE : path === one || path.startsWith(`${one}/`))
+  const isOpen = useSignal(false)
+  useEffect(() => {
+    const onKey = ({ key }: KeyboardEvent) => {
+      if (key === 'Escape') isOpen.value = false
+    }
+    addEventListener('keydown', onKey)
+    return () => removeEventListener('keydown', onKey)
+  }, [isOpen])
+  const close = () => {
+    isOpen.value = false
+  }
   return (
-    <header class="menu">
-      <a class="brand" href={BASE} aria-label="Sluice">
+    <header class={isOpen.value ? 'menu open' : 'menu'}>
+      <a class="brand" href={BASE} aria-label="Sluice" onClick={close}>
         <Icon name="brand" />
-        <span class="label">Sluice</span>
+        <span>Sluice</span>
       </a>
-      <nav aria-label="Screens" ref={nav}>
-        {SCREENS.filter(({ isForOperators }) => !isForOperators || isOperator.value).map(({ path: to, name, icon }) => (
-          <a key={to} href={to} aria-current={isHere(to) ? 'page' : undefined}>
-            <Icon name={icon} />
-            <span class="label">{name}</span>
-          </a>
+      <button
+        type="button"
+        class="menu-toggle"
+        aria-expanded={isOpen.value}
+        aria-controls="screens"
+        onClick={() => {
+          isOpen.value = !isOpen.value
+        }}
+      >
+        <Icon name={isOpen.value ? 'close' : 'menu'} /> {isOpen.value ? 'Close' : 'Menu'}
+      </button>
+      <nav id="screens" aria-label="Screens">
+        {Object.entries(MENU).map(([group, entries]) => (
+          <MenuGroup key={group} name={group} entries={entries} onOpen={close} />
         ))}
-        <a href="/docs/guide" target="_blank" rel="noopener">
-          <Icon name="guide" />
-          <span class="label">Guide</span>
-        </a>
-        <a href="/docs" target="_blank" rel="noopener">
-          <Icon name="book" />
-          <span class="label">API reference</span>
-        </a>
       </nav>
       <div class="menu-end">
+        <Account />
         <button type="button" class="quiet" onClick={nextTheme}>
           <Icon name={theme.value === 'dark' ? 'moon' : theme.value === 'light' ? 'sun' : 'half'} />
-          <span class="label">Theme: {theme.value}</span>
+          Theme: {theme.value}
         </button>
         <button type="button" class="quiet" onClick={() => signOut()}>
-          <Icon name="leave" />
-          <span class="label">Sign out</span>
+          <Icon name="leave" /> Sign out
         </button>
       </div>
     </header>
+  )
+}
+
+interface MenuGroupProps {
+  readonly name: string
+  readonly entries: readonly MenuEntry[]
+  readonly onOpen: () => void
+}
+
+function MenuGroup({ name: group, entries, onOpen }: MenuGroupProps) {
+  const path = currentUrl.value.pathname.replace(/\/$/, '')
+  const isHere = (one: string) => (one === BASE ? path === BASE : path === one || path.startsWith(`${one}/`))
+  const shown = entries.filter(({ isForOperators }) => !isForOperators || isOperator.value)
+  if (shown.length === 0) return null
+  return (
+    <div>
+      <p class="dim">{group}</p>
+      {shown.map(({ path: to, name, icon, isPage }) => (
+        <a
+          key={to}
+          href={to}
+          aria-current={isHere(to) ? 'page' : undefined}
+          onClick={onOpen}
+          {...(isPage && { target: '_blank', rel: 'noopener' })}
+        >
+          <Icon name={icon} />
+          <span>{name}</span>
+        </a>
+      ))}
+    </div>
+  )
+}
+
+/** The key that is signed in, with its project. */
+function Account() {
+  const own = ownKey.value
+  if (!own) return null
+  return (
+    <p class="account">
+      <strong>{keyName(own.id)}</strong>
+      <span class="dim">
+        {own.scopes.includes('admin') ? 'Admin, project ' : 'Project '}
+        {projectName(own.project)}
+      </span>
+    </p>
   )
 }
 

@@ -31,6 +31,8 @@ const PATHS = {
   again: 'M4 12a8 8 0 1 1 3 6M4 20v-5h5',
   warn: 'M12 3l10 18H2zM12 10v5M12 18v.5',
   check: 'M4 12l6 6L20 6',
+  menu: 'M4 6h16M4 12h16M4 18h16',
+  close: 'M6 6l12 12M18 6L6 18',
 } as const
 
 export type IconName = keyof typeof PATHS
@@ -190,7 +192,14 @@ export function FormActions({ action: { isBusy, problem }, verb, close }: FormAc
 
 const FEEDBACK_MS = 1_500
 
-export function CopyButton({ text, label }: { readonly text: string; readonly label: string }) {
+interface CopyButtonProps {
+  readonly text: string
+  readonly label: string
+  /** Whether only the icon is visible; default: false. */
+  readonly isIcon?: boolean
+}
+
+export function CopyButton({ text, label, isIcon = false }: CopyButtonProps) {
   const feedback = useSignal('')
   const copy = async (button: HTMLElement) => {
     feedback.value = (await copyText(text, button)) ? 'Copied' : 'Copy failed'
@@ -199,10 +208,63 @@ export function CopyButton({ text, label }: { readonly text: string; readonly la
     }, FEEDBACK_MS)
   }
   return (
-    <button type="button" class="small" onClick={({ currentTarget }) => void copy(currentTarget)}>
+    <button
+      type="button"
+      class={isIcon ? 'quiet copy' : 'small'}
+      title={isIcon ? label : undefined}
+      onClick={({ currentTarget }) => void copy(currentTarget)}
+    >
       <Icon name={feedback.value === 'Copied' ? 'check' : 'copy'} />
-      <span aria-live="polite">{feedback.value || label}</span>
+      <span aria-live="polite" class={isIcon ? 'visually-hidden' : undefined}>
+        {feedback.value || label}
+      </span>
     </button>
+  )
+}
+
+/** Number of characters at the end of an id that stay visible. The start of an id is its creation time, which neighbours share. */
+const TAIL_CHARS = 6
+
+/** An id on one line, shortened by an ellipsis in its middle, with a button that copies it. With a link, the whole table row opens the page. */
+export function ShortId({ id, href }: { readonly id: string; readonly href?: string }) {
+  const code = (
+    <code class="short-id" title={id}>
+      <span>{id.slice(0, -TAIL_CHARS)}</span>
+      <span>{id.slice(-TAIL_CHARS)}</span>
+    </code>
+  )
+  return (
+    <span class="id-cell">
+      {href ? (
+        <a class="row-link" href={href}>
+          {code}
+        </a>
+      ) : (
+        code
+      )}
+      <CopyButton text={id} label="Copy ID" isIcon />
+    </span>
+  )
+}
+
+interface ChipsProps {
+  readonly label: string
+  readonly choices: readonly { readonly id: string; readonly name: string }[]
+  readonly value: string
+  readonly onChoose: (id: string) => void
+}
+
+/** A filter of which exactly one choice is on. */
+export function Chips({ label, choices, value, onChoose }: ChipsProps) {
+  return (
+    <fieldset class="chips">
+      <legend class="visually-hidden">{label}</legend>
+      {choices.map(({ id, name }) => (
+        <button key={id} type="button" class="chip" aria-pressed={id === value} onClick={() => onChoose(id)}>
+          {name}
+        </button>
+      ))}
+    </fieldset>
   )
 }
 
@@ -265,16 +327,18 @@ interface TableProps {
   readonly label: string
   /** Column heads. A column of buttons has an empty head. */
   readonly columns: readonly string[]
+  /** Columns of numbers, which are aligned to the right. Their cells have `isNumber`. */
+  readonly numbers?: readonly string[]
   readonly children: ComponentChildren
 }
 
-export function Table({ label, columns, children }: TableProps) {
+export function Table({ label, columns, numbers = [], children }: TableProps) {
   return (
     <table class="sheet" aria-label={label}>
       <thead>
         <tr>
           {columns.map((column) => (
-            <th key={column} scope="col">
+            <th key={column} scope="col" class={numbers.includes(column) ? 'number' : undefined}>
               {column || <span class="visually-hidden">Actions</span>}
             </th>
           ))}
@@ -285,10 +349,16 @@ export function Table({ label, columns, children }: TableProps) {
   )
 }
 
-/** @param column The column head, shown next to the value on a narrow screen */
-export function Cell({ column = '', children }: { readonly column?: string; readonly children: ComponentChildren }) {
+interface CellProps {
+  /** The column head, shown next to the value on a narrow screen. */
+  readonly column?: string
+  readonly isNumber?: boolean
+  readonly children: ComponentChildren
+}
+
+export function Cell({ column = '', isNumber = false, children }: CellProps) {
   return (
-    <td data-column={column}>
+    <td data-column={column} class={isNumber ? 'number' : undefined}>
       <div>{children}</div>
     </td>
   )
