@@ -91,9 +91,9 @@ function Load({
   return (
     <>
       <span>
-        {running} / {capacity}
+        {running} of {capacity}
       </span>
-      {parkedCalls > 0 && <span class="dim"> + {parkedCalls} parked</span>}
+      {parkedCalls > 0 && <span class="dim below">{parkedCalls} waiting for a model</span>}
       <progress value={running} max={capacity} aria-label={`${running} of up to ${capacity} jobs running`} />
     </>
   )

@@ -191,7 +191,8 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
       .as('alice')
       .post('/v1/chat/completions', { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] })
     const caller = await openTab('alice')
-    await caller.getByRole('link', { name: 'Try it: echo-1' }).waitFor()
+    await caller.getByRole('row').filter({ hasText: 'embeddings' }).getByText('0 of').waitFor()
+    await caller.getByLabel('Summary').getByText('Requests this month').waitFor()
     await look(caller, 'home')
     await caller.getByRole('link', { name: 'Models', exact: true }).click()
     const card = (page: Page) => page.getByRole('listitem').filter({ hasText: 'echo-1' })
@@ -200,7 +201,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await look(caller, 'models')
     const operator = await openTab('op', { colorScheme: 'dark' })
     await operator.getByRole('link', { name: 'Models', exact: true }).click()
-    await card(operator).getByText('256 / 256').waitFor()
+    await card(operator).getByText('up to 256').waitFor()
     const firstOutput = card(operator).getByRole('row').filter({ hasText: 'first output' })
     await firstOutput
       .getByText(/^\d+ ms$|^[\d.]+ s$/)

@@ -4,19 +4,18 @@ import {
   canCall,
   type Finding,
   fetchJson,
-  fetchModels,
   isOperator,
-  type Model,
   messageOf,
   type Page,
   type Pool,
 } from '#services/console/api/client.ts'
 import { durationText, latencyText } from '#services/console/api/clock.ts'
 import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
-import { Icon, Plot, TryIt, usePoll } from '#services/console/parts/parts.tsx'
+import { Icon, Plot, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { History } from './history.tsx'
 import { type ModelStats, type PoolSample, type PoolState, stateOf } from './pools.ts'
+import { isUnused, Summary, slotsText, UnusedPools } from './summary.tsx'
 
 const REFRESH_INTERVAL_MS = 2_000
 
@@ -34,6 +33,7 @@ export function Home() {
       </div>
       <Problems />
       <LoadingModels />
+      <Summary pools={pools.value} />
       <History />
       <div class="title">
         <h2>Pools</h2>
@@ -43,11 +43,9 @@ export function Home() {
         <p class="dim">Metrics are served on METRICS_PORT, so only operators see pool statistics here.</p>
       )}
       <div class="grid">
-        {pools.value.map((pool) => (
-          <PoolCard key={pool.id} pool={pool} />
-        ))}
+        {pools.value.map((pool, nth) => !isUnused(pool, nth) && <PoolCard key={pool.id} pool={pool} />)}
       </div>
-      <Models />
+      <UnusedPools pools={pools.value.filter(isUnused)} />
       {isOperator.value === false && (
         <p class="dim">
           This key shows its own project only. To see the whole fleet, create a key with the <code>admin</code> scope:{' '}
@@ -129,31 +127,6 @@ function LoadingModels() {
   )
 }
 
-function Models() {
-  if (models.value.length === 0) return null
-  return (
-    <>
-      <h2>Models</h2>
-      <ul class="models">
-        {models.value.map(({ id, owned_by, capabilities }) => (
-          <li key={id} class="card">
-            <div>
-              <strong>{id}</strong>
-              <span class="dim"> {owned_by}</span>
-            </div>
-            <p class="tags">
-              {capabilities.map((one) => (
-                <span key={one}>{one.replace('_', ' ')}</span>
-              ))}
-            </p>
-            <TryIt model={id} capabilities={capabilities} />
-          </li>
-        ))}
-      </ul>
-    </>
-  )
-}
-
 interface Problem {
   readonly message: string
   readonly remediation: string
@@ -204,7 +177,6 @@ interface Preparation {
 }
 
 const pools = signal<readonly PoolState[]>([])
-const models = signal<readonly Model[]>([])
 const preparations = signal<readonly Preparation[]>([])
 const readyProblems = signal<readonly string[]>([])
 
@@ -219,16 +191,14 @@ const hasMetrics = signal(true)
 async function refresh(abort: AbortSignal): Promise<void> {
   void fetchFindings(abort)
   try {
-    const [metrics, ready, list, adminPools] = await Promise.all([
+    const [metrics, ready, adminPools] = await Promise.all([
       fetchMetrics(abort),
       // A 503 is no error here, because its body lists the problems.
       fetchJson<Ready>('/readyz', { signal: abort, expects: [503] }),
-      fetchModels(abort),
       isOperator.value ? fetchPools(abort) : undefined,
     ])
     readyProblems.value = ready.problems ?? []
     preparations.value = preparationsOf(ready)
-    models.value = list
     hasMetrics.value = metrics !== undefined
     refreshError.value = ''
     show(metrics ?? new Metrics(''), adminPools?.data)
@@ -334,6 +304,8 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
   const { id, slots, running, waiting, samples, ended, failed, isRecent, workers, latency } = pool
   const measured = latency.isOfRuns ? 'run' : 'first output'
   const title = latency.isOfRuns ? 'Duration of full runs' : 'Time from the request to its first output'
+  // A paused model can be listed as full although nothing runs.
+  const fullModels = pool.fullModels.filter((model) => running >= model.slots)
   const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'active' : 'idle'
   const { name, lines, textOf, topMin } = plottedMetric()
   const markOf = (line: keyof PoolSample) => ['running', 'waiting'][lines.indexOf(line)]
@@ -361,7 +333,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         </p>
       </div>
       <dl>
-        <Figure name="running" value={`${running} / ${slots}`} mark={markOf('running')} />
+        <Figure name="slots" value={slotsText(running, slots)} mark={markOf('running')} />
         <Figure name="queued" value={waiting.toLocaleString()} mark={markOf('waiting')} />
         <Figure
           name="oldest wait"
@@ -380,7 +352,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
           mark={markOf('failed')}
         />
       </dl>
-      {pool.fullModels.map(({ model, slots: own }) => (
+      {fullModels.map(({ model, slots: own }) => (
         <p key={model} class="dim">
           {model}: {own} of {own} slots running,{' '}
           {(pool.models.find(({ id }) => id === model)?.waiting ?? waiting).toLocaleString()} waiting

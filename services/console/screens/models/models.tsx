@@ -131,7 +131,7 @@ function Stats({ model }: { readonly model: ModelState }) {
   if (contextTokens !== undefined) stats.push(['context', `${contextTokens.toLocaleString()} tokens`])
   if (capacity) {
     stats.push(['workers', String(capacity.workers)])
-    stats.push(['slots', `${capacity.concurrency} / ${capacity.slots}`])
+    stats.push(['concurrency', `up to ${capacity.concurrency.toLocaleString()}`])
   }
   for (const { server, limit } of capacity?.limits ?? []) {
     const name = (capacity?.limits.length ?? 0) > 1 ? `adaptive limit, server ${server + 1}` : 'adaptive limit'
