@@ -1,8 +1,10 @@
 import { useMemo } from 'preact/hooks'
 import { type Delivery, fetchJson, Pages } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, durationText, latencyText, serviceNow } from '#services/console/api/clock.ts'
+import { projectName } from '#services/console/api/names.ts'
 import {
   Cell,
+  Chips,
   ErrorText,
   Icon,
   LoadMore,
@@ -59,20 +61,7 @@ function Deliveries() {
         failed ones can be resent.
       </p>
       <div class="filters">
-        <fieldset class="chips">
-          <legend class="visually-hidden">State</legend>
-          {STATES.map(({ id, name }) => (
-            <button
-              key={id}
-              type="button"
-              class="chip"
-              aria-pressed={id === status}
-              onClick={() => setQuery({ status: id })}
-            >
-              {name}
-            </button>
-          ))}
-        </fieldset>
+        <Chips label="State" choices={STATES} value={status} onChoose={(id) => setQuery({ status: id })} />
       </div>
       <ErrorText text={problem.value} />
       {isLoaded.value ? <DeliveryTable list={list} /> : !problem.value && <p class="dim">Loading…</p>}
@@ -119,7 +108,7 @@ function Row({ delivery, list }: { readonly delivery: Delivery; readonly list: P
             <code class="breaks">{job_id}</code>
           </a>
         )}
-        <span class="dim below">project {project}</span>
+        <span class="dim below">project {projectName(project)}</span>
       </Cell>
       <Cell column="Host">{host ?? <span class="dim">–</span>}</Cell>
       <Cell column="Attempts">{attempts}</Cell>

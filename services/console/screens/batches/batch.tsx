@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { ApiFailure, type Batch, fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { dateTimeText } from '#services/console/api/clock.ts'
-import { Back, Confirm, download, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
+import { Back, Confirm, download, ErrorText, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import { BatchBar, endText, rateText } from './batches.tsx'
 

@@ -2,6 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
 import { type AnyJob, fetchJson, isOperator, type Job, type OperatorJob, Pages } from '#services/console/api/client.ts'
 import { costText, dateTimeText, durationText, offsetText } from '#services/console/api/clock.ts'
+import { projectName } from '#services/console/api/names.ts'
 import { Back, CopyButton, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import { isEnded, progressText } from '#services/console/screens/jobs/list.ts'
@@ -273,7 +274,9 @@ function detailsOf(job: AnyJob): [string, string][] {
     ['Pool', job.queue.pool],
     ['Priority', job.priority],
     // Each wait of a composed job for its child jobs begins another execution, so the number does not count failures.
-    ...(job.child_counts ? [] : [['Attempt', `${job.attempt} of ${job.max_attempts}`] as [string, string]]),
+    ...(job.child_counts || job.attempt === 0
+      ? []
+      : [['Attempt', `${job.attempt} of ${job.max_attempts}`] as [string, string]]),
     ['Created', dateTimeText(job.created_at)],
   ]
   if (started !== null) details.push(['Queue time', durationText(started - job.created_at)])
@@ -287,10 +290,14 @@ function detailsOf(job: AnyJob): [string, string][] {
 }
 
 function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {
+  const failures = [
+    tries > 0 && `${tries} failed ${tries === 1 ? 'attempt' : 'attempts'}`,
+    crashes > 0 && `${crashes} worker ${crashes === 1 ? 'crash' : 'crashes'}`,
+  ].filter(Boolean)
   return [
-    ['Project', project],
-    ['Worker', worker ?? '–'],
-    ['Failures', `${tries} failed attempts, ${crashes} worker crashes`],
+    ['Project', projectName(project)],
+    ...(worker ? [['Worker', worker] as [string, string]] : []),
+    ...(failures.length > 0 ? [['Failures', failures.join(', ')] as [string, string]] : []),
   ]
 }
 

@@ -2,12 +2,23 @@ import { useSignal } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { type AnyJob, ApiFailure, fetchJson, isOperator } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, durationText, serviceNow } from '#services/console/api/clock.ts'
-import { ErrorText, Status, usePoll } from '#services/console/parts/parts.tsx'
+import { projectName } from '#services/console/api/names.ts'
+import { Chips, ErrorText, Status, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { type Filter, isEnded, JobList, jobEndpoints, loadJobEndpoints, progressText } from './list.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
-const STATUSES = ['queued', 'in_progress', 'completed', 'failed', 'cancelled', 'expired'] as const
+const STATUSES = [
+  { id: '', name: 'All' },
+  { id: 'queued', name: 'Queued' },
+  { id: 'in_progress', name: 'In progress' },
+  { id: 'completed', name: 'Completed' },
+  { id: 'failed', name: 'Failed' },
+  { id: 'cancelled', name: 'Cancelled' },
+  { id: 'expired', name: 'Expired' },
+] as const
+const COLUMNS = ['Status', 'Job', 'Model', 'Endpoint', 'Created', 'Duration']
+const OPERATOR_COLUMNS = COLUMNS.toSpliced(4, 0, 'Project')
 
 export function Jobs() {
   const filter = filterOf()
@@ -49,17 +60,7 @@ function filterOf(): Filter {
 function Filters({ filter }: { readonly filter: Filter }) {
   return (
     <div class="filters">
-      <fieldset class="chips" aria-label="Status">
-        <Chip name="All" isOn={filter.status === ''} onClick={() => setQuery({ status: '' })} />
-        {STATUSES.map((status) => (
-          <Chip
-            key={status}
-            name={status.replace('_', ' ')}
-            isOn={filter.status === status}
-            onClick={() => setQuery({ status })}
-          />
-        ))}
-      </fieldset>
+      <Chips label="Status" choices={STATUSES} value={filter.status} onChoose={(status) => setQuery({ status })} />
       {filter.isAll ? (
         <input
           type="search"
@@ -100,22 +101,6 @@ function EndpointFilter({ endpoint }: { readonly endpoint: string }) {
         <option key={one}>{one}</option>
       ))}
     </select>
-  )
-}
-
-function Chip({
-  name,
-  isOn,
-  onClick,
-}: {
-  readonly name: string
-  readonly isOn: boolean
-  readonly onClick: () => void
-}) {
-  return (
-    <button type="button" class="chip" aria-pressed={isOn} onClick={onClick}>
-      {name}
-    </button>
   )
 }
 
@@ -170,10 +155,11 @@ function JobTable({ list }: { readonly list: JobList }) {
     }
   }, [list, visible, jobs.length])
   const { first, count, height } = visible.value
+  const isOwned = jobs.some((job) => 'project' in job)
   return (
     <div class="table" role="table" aria-label="Jobs" aria-rowcount={jobs.length + 1}>
-      <div class="row head" role="row" aria-rowindex={1}>
-        {['Status', 'Job', 'Model', 'Endpoint', 'Created', 'Duration'].map((name) => (
+      <div class={isOwned ? 'row head owned' : 'row head'} role="row" aria-rowindex={1}>
+        {(isOwned ? OPERATOR_COLUMNS : COLUMNS).map((name) => (
           <span key={name} role="columnheader">
             {name}
           </span>
@@ -190,9 +176,14 @@ function JobTable({ list }: { readonly list: JobList }) {
 
 function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number; readonly top: number }) {
   const { id, status, model, endpoint, created_at, metadata } = job
-  const project = 'project' in job ? job.project : ''
+  const project = 'project' in job ? projectName(job.project) : ''
   return (
-    <div class="row" role="row" aria-rowindex={index + 2} style={{ transform: `translateY(${top}px)` }}>
+    <div
+      class={project ? 'row owned' : 'row'}
+      role="row"
+      aria-rowindex={index + 2}
+      style={{ transform: `translateY(${top}px)` }}
+    >
       <span role="cell">
         <Status status={status} />
       </span>
@@ -205,8 +196,14 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
         {model}
       </span>
       <span role="cell" class="endpoint dim">
-        {[progressText(job), metadata.custom_id || endpoint.replace('/v1/', ''), project].filter(Boolean).join(' · ')}
+        {[progressText(job), metadata.custom_id || endpoint.replace('/v1/', '')].filter(Boolean).join(' · ')}
+        {project && <span class="narrow-only"> · {project}</span>}
       </span>
+      {project && (
+        <span role="cell" class="owner dim">
+          {project}
+        </span>
+      )}
       <span role="cell" class="made dim" title={dateTimeText(created_at)}>
         {ageText(created_at)}
       </span>

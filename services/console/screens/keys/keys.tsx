@@ -2,8 +2,10 @@ import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { type ApiKey, ownKey, type Project } from '#services/console/api/client.ts'
 import { dateText, dateTimeText, minuteText, serviceNow, usdText } from '#services/console/api/clock.ts'
+import { keyName } from '#services/console/api/names.ts'
 import {
   Cell,
+  Chips,
   Confirm,
   Dialog,
   ErrorText,
@@ -43,7 +45,12 @@ const REFRESH_INTERVAL_MS = 10_000
 const SOON_SECONDS = 172_800
 const USE_RETENTION_SECONDS = 90 * 86_400
 const COLUMNS = ['Key', 'Project', 'Permissions', 'Limits', 'This month', 'State', '']
-const STATES = { valid: 'Valid', revoked: 'Revoked', expired: 'Expired', all: 'All' } as const
+const STATES = [
+  { id: 'valid', name: 'Valid' },
+  { id: 'revoked', name: 'Revoked' },
+  { id: 'expired', name: 'Expired' },
+  { id: 'all', name: 'All' },
+] as const
 
 export function Keys() {
   return (
@@ -104,20 +111,7 @@ function OwnersKeyNote() {
 function Filters({ state, project }: { readonly state: string; readonly project: string }) {
   return (
     <div class="filters">
-      <fieldset class="chips">
-        <legend class="visually-hidden">State</legend>
-        {Object.entries(STATES).map(([id, name]) => (
-          <button
-            key={id}
-            type="button"
-            class="chip"
-            aria-pressed={id === state}
-            onClick={() => setQuery({ state: id })}
-          >
-            {name}
-          </button>
-        ))}
-      </fieldset>
+      <Chips label="State" choices={STATES} value={state} onChoose={(id) => setQuery({ state: id })} />
       <select
         aria-label="Project"
         value={project}
@@ -158,7 +152,7 @@ function Row({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly refresh: (
   return (
     <tr>
       <Cell column="Key">
-        <strong>{name ?? id}</strong>
+        <strong>{name ?? keyName(id)}</strong>
         {isOwn && <span class="dim"> (signed in)</span>}
         {name && name !== id && <code class="dim below">{id}</code>}
         <code class="dim below">{hint}</code>

@@ -4,7 +4,8 @@ import type { z } from 'zod'
 import type { ActiveRequest, ActiveRequestListAnswer } from '#schemas/admin/requests.ts'
 import { ApiFailure, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { durationText } from '#services/console/api/clock.ts'
-import { Cell, Confirm, ErrorText, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { keyName } from '#services/console/api/names.ts'
+import { Cell, Confirm, ErrorText, ShortId, Table, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
@@ -103,7 +104,7 @@ interface RowProps {
 
 function Row({ request, ingress, onCancel }: RowProps) {
   const { id, status, model, endpoint, age_ms, position, wait_ms, reason } = request
-  const owner = [request.project_name ?? request.project, request.key_name ?? request.key_id].filter(Boolean)
+  const owner = [request.project_name ?? request.project, request.key_name ?? keyName(request.key_id)].filter(Boolean)
   const cancel = async () => {
     await cancelCall(id)
     await onCancel()
@@ -114,7 +115,7 @@ function Row({ request, ingress, onCancel }: RowProps) {
         <span class={`status ${status === 'running' ? 'in_progress' : 'queued'}`}>{status}</span>
       </Cell>
       <Cell column="Request">
-        <code class="breaks">{id}</code>
+        <ShortId id={id} />
         {ingress && <span class="dim below">{ingress}</span>}
         {isOperator.value && <span class="dim below">{[...new Set(owner)].join(' · ')}</span>}
       </Cell>

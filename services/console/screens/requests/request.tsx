@@ -4,6 +4,7 @@ import { useEffect } from 'preact/hooks'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { costText, dateTimeText, latencyText } from '#services/console/api/clock.ts'
+import { keyName } from '#services/console/api/names.ts'
 import { Back, CopyButton, ErrorText, Icon } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 
@@ -191,7 +192,7 @@ function fieldsOf(request: RequestAnswer): [string, ComponentChildren][] {
     ['Model', model && linked(model, `${BASE}/requests?model=${encodeURIComponent(model)}`)],
     ['Endpoint', request.endpoint],
     ['Project', project && linked(request.project_name ?? project, keys(`project=${project}`))],
-    ['API key', key_id && linked(request.key_name ?? key_id, keys(`state=all&project=${project ?? ''}`))],
+    ['API key', key_id && linked(request.key_name ?? keyName(key_id), keys(`state=all&project=${project ?? ''}`))],
     ['Durable job', job_id && linked(job_id, `${BASE}/jobs/${job_id}`)],
     ['Batch', batch_id && linked(batch_id, `${BASE}/requests?batch_id=${batch_id}`)],
     ['Started', dateTimeText(request.started_at)],

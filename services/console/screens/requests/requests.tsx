@@ -3,7 +3,8 @@ import { useMemo } from 'preact/hooks'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { isOperator, Pages } from '#services/console/api/client.ts'
 import { ageText, costText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
-import { Cell, ErrorText, LoadMore, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { keyName, namedKeys, namedProjects, projectName } from '#services/console/api/names.ts'
+import { Cell, Chips, ErrorText, LoadMore, ShortId, Table, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { ActiveRequests } from './active-requests.tsx'
 import { Outcome, PATH } from './request.tsx'
@@ -12,6 +13,7 @@ import { Outcome, PATH } from './request.tsx'
 const ACTIVE = 'active'
 const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Status', 'Request', 'Model', 'Endpoint', 'Duration', 'First output', 'Tokens', 'Cost', 'Ended']
+const NUMBERS = ['Duration', 'First output', 'Tokens', 'Cost', 'Ended']
 const OPERATOR_COLUMNS = COLUMNS.toSpliced(2, 0, 'Project')
 const STATUSES = [
   { id: ACTIVE, name: 'Running and waiting' },
@@ -24,12 +26,11 @@ const STATUSES = [
 ] as const
 /** Filters of the URL that are text fields, with their labels. */
 const FIELDS = { model: 'Model', endpoint: 'Endpoint', server: 'Server', error_code: 'Error code' } as const
-const OPERATOR_FIELDS = { project: 'Project', key: 'Key id' } as const
 const RANGES = { '': 'Any time', '3600': 'Last hour', '86400': 'Last 24 hours', '604800': 'Last 7 days' } as const
 const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s', '60000': 'Over 1 min' } as const
 /** Calls that have not ended have no other filters. */
 const NO_FILTERS = Object.fromEntries(
-  ['batch_id', 'range', 'min_duration_ms', ...Object.keys({ ...FIELDS, ...OPERATOR_FIELDS })].map((name) => [name, '']),
+  ['batch_id', 'range', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)].map((name) => [name, '']),
 )
 
 export function Requests() {
@@ -44,8 +45,7 @@ export function Requests() {
 }
 
 function EndedRequests() {
-  const fields = { ...FIELDS, ...(isOperator.value ? OPERATOR_FIELDS : {}) }
-  const names = ['status', 'batch_id', 'min_duration_ms', ...Object.keys(fields)]
+  const names = ['status', 'batch_id', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)]
   const filters = Object.fromEntries(names.map((name) => [name, queryParam(name)]))
   const range = queryParam('range')
   const key = JSON.stringify([filters, range])
@@ -57,7 +57,7 @@ function EndedRequests() {
   const { items, isLoaded, problem } = list
   const isFiltered = range !== '' || Object.values(filters).some((value) => value !== '')
   return (
-    <section class="requests">
+    <section class="requests ended">
       <div class="title">
         <h1>Requests</h1>
         {isLoaded.value && (
@@ -68,13 +68,13 @@ function EndedRequests() {
       </div>
       <p class="dim">Ended calls and durable jobs, newest first.</p>
       <Find />
-      <Filters fields={fields} />
+      <Filters />
       <ErrorText text={problem.value} />
       {isLoaded.value && items.value.length === 0 && (
         <NoRequests isFiltered={isFiltered} hasMore={list.hasMore.value} />
       )}
       {items.value.length > 0 && (
-        <Table label="Requests" columns={isOperator.value ? OPERATOR_COLUMNS : COLUMNS}>
+        <Table label="Requests" columns={isOperator.value ? OPERATOR_COLUMNS : COLUMNS} numbers={NUMBERS}>
           {items.value.map((request) => (
             <Row key={`${request.id} ${request.ended_at}`} request={request} />
           ))}
@@ -116,30 +116,21 @@ function Find() {
 }
 
 function StatusChips() {
-  const status = queryParam('status')
   return (
-    <fieldset class="chips">
-      <legend class="visually-hidden">Status</legend>
-      {STATUSES.map(({ id, name }) => (
-        <button
-          key={id}
-          type="button"
-          class="chip"
-          aria-pressed={id === status}
-          onClick={() => setQuery({ ...(id === ACTIVE && NO_FILTERS), status: id })}
-        >
-          {name}
-        </button>
-      ))}
-    </fieldset>
+    <Chips
+      label="Status"
+      choices={STATUSES}
+      value={queryParam('status')}
+      onChoose={(status) => setQuery({ ...(status === ACTIVE && NO_FILTERS), status })}
+    />
   )
 }
 
-function Filters({ fields }: { readonly fields: Readonly<Record<string, string>> }) {
+function Filters() {
   return (
     <div class="filters">
       <StatusChips />
-      {Object.entries(fields).map(([name, label]) => (
+      {Object.entries(FIELDS).map(([name, label]) => (
         <input
           key={name}
           type="search"
@@ -149,9 +140,43 @@ function Filters({ fields }: { readonly fields: Readonly<Record<string, string>>
           onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value.trim() })}
         />
       ))}
+      {isOperator.value && (
+        <>
+          <Picker name="project" label="Project" all="All projects" ids={namedProjects.value} nameOf={projectName} />
+          <Picker name="key" label="API key" all="All keys" ids={namedKeys.value} nameOf={keyName} />
+        </>
+      )}
       <Choice name="range" label="Time" choices={RANGES} />
       <Choice name="min_duration_ms" label="Duration" choices={DURATIONS} />
     </div>
+  )
+}
+
+interface PickerProps {
+  readonly name: string
+  readonly label: string
+  /** Text of the choice without a restriction. */
+  readonly all: string
+  readonly ids: readonly { readonly id: string }[]
+  readonly nameOf: (id: string) => string
+}
+
+/** A choice of a project or key by name. A value of the URL is offered even if it is not in the list. */
+function Picker({ name, label, all, ids, nameOf }: PickerProps) {
+  const value = queryParam(name)
+  return (
+    <select
+      aria-label={label}
+      value={value}
+      onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value })}
+    >
+      <option value="">{all}</option>
+      {[...new Set([...ids.map(({ id }) => id), ...(value ? [value] : [])])].map((id) => (
+        <option key={id} value={id}>
+          {nameOf(id)}
+        </option>
+      ))}
+    </select>
   )
 }
 
@@ -203,7 +228,10 @@ function NoRequests({ isFiltered, hasMore }: { readonly isFiltered: boolean; rea
 
 function Row({ request }: { readonly request: RequestAnswer }) {
   const { id, model, endpoint, duration_ms, first_output_ms, input_tokens, output_tokens, cost_usd, ended_at } = request
-  const owner = [request.project_name ?? request.project, request.key_name ?? request.key_id].filter(Boolean)
+  const owner = [
+    request.project_name ?? request.project,
+    request.key_name ?? (request.key_id && keyName(request.key_id)),
+  ].filter(Boolean)
   return (
     <tr>
       <Cell column="Status">
@@ -212,9 +240,7 @@ function Row({ request }: { readonly request: RequestAnswer }) {
         </span>
       </Cell>
       <Cell column="Request">
-        <a href={`${BASE}/requests/${id}`}>
-          <code class="breaks">{id}</code>
-        </a>
+        <ShortId id={id} href={`${BASE}/requests/${id}`} />
       </Cell>
       {isOperator.value && (
         <Cell column="Project">
@@ -227,13 +253,19 @@ function Row({ request }: { readonly request: RequestAnswer }) {
       <Cell column="Endpoint">
         <Short text={endpoint.replace('/v1/', '')} />
       </Cell>
-      <Cell column="Duration">{latencyText(duration_ms / 1_000)}</Cell>
-      <Cell column="First output">{latencyText(first_output_ms === null ? undefined : first_output_ms / 1_000)}</Cell>
-      <Cell column="Tokens">
+      <Cell column="Duration" isNumber>
+        {latencyText(duration_ms / 1_000)}
+      </Cell>
+      <Cell column="First output" isNumber>
+        {latencyText(first_output_ms === null ? undefined : first_output_ms / 1_000)}
+      </Cell>
+      <Cell column="Tokens" isNumber>
         {input_tokens.toLocaleString()} → {output_tokens.toLocaleString()}
       </Cell>
-      <Cell column="Cost">{cost_usd > 0 ? costText(cost_usd) : '–'}</Cell>
-      <Cell column="Ended">
+      <Cell column="Cost" isNumber>
+        {cost_usd > 0 ? costText(cost_usd) : '–'}
+      </Cell>
+      <Cell column="Ended" isNumber>
         <span title={dateTimeText(ended_at)}>{ageText(ended_at)}</span>
       </Cell>
     </tr>

@@ -3,6 +3,7 @@ import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
 import { fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
+import { keyName, projectName } from '#services/console/api/names.ts'
 import { Chart } from '#services/console/parts/chart.tsx'
 import { Cell, ErrorText, Table, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { queryParam, setQuery } from '#services/console/parts/router.ts'
@@ -125,13 +126,17 @@ function Filters({ view: { range, from, to, filters } }: { readonly view: View }
       )}
       {Object.entries(filters).map(([name, value]) => (
         <button key={name} type="button" class="small" onClick={() => setQuery({ [name]: '' })}>
-          {GROUPS[name as Group]}: {value} <span aria-hidden="true">×</span>
+          {GROUPS[name as Group]}: {nameOf(name, value)} <span aria-hidden="true">×</span>
           <span class="visually-hidden">, remove this filter</span>
         </button>
       ))}
       <span class="dim">Days and hours are in UTC.</span>
     </div>
   )
+}
+
+function nameOf(group: string, id: string): string {
+  return group === 'project' ? projectName(id) : group === 'key' ? keyName(id) : id
 }
 
 function DayInput({ label, name, value }: { readonly label: string; readonly name: string; readonly value: string }) {
@@ -152,7 +157,7 @@ function Totals({ report: { total } }: { readonly report: Report }) {
     ['Requests', total.calls.toLocaleString()],
     ['Failed', `${total.failed.toLocaleString()}${failed}`],
     ['Input tokens', total.input_tokens.toLocaleString()],
-    ['of these cached', total.cached_input_tokens.toLocaleString()],
+    ['Cached input', total.cached_input_tokens.toLocaleString()],
     ['Output tokens', total.output_tokens.toLocaleString()],
   ]
   return (
@@ -271,7 +276,7 @@ function GroupRow({ row, by, total }: { readonly row: Row; readonly by: Group; r
           <span class="dim">unknown</span>
         ) : (
           <button type="button" class="link" onClick={() => setQuery({ [by]: group, by: NEXT[by] })}>
-            {name ?? group}
+            {name ?? nameOf(by, group)}
           </button>
         )}
         {name && <code class="dim below">{group}</code>}
