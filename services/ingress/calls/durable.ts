@@ -1,7 +1,7 @@
 /*
  * Answers a call with a durable job: 202 with the job, or the result once the job has ended.
  *
- * 1. The job is created (gates a, b, 5 and c of `capacity.ts`). While other projects make calls, `SubmitQueue` delays the creation.
+ * 1. The job is created (gates a, b, 5 and c of `shared/capacity/capacity.ts`). While other projects make calls, `SubmitQueue` delays the creation.
  * 2. A call that repeats the idempotency key of an earlier call gets the earlier job. If the earlier job expired, or failed with 429 or 5xx, and the
  *    caller waits, then a new job replaces the earlier one. A waiting caller gets 409 `idempotency_key_in_use` until the earlier job has ended.
  * 3. With `Prefer: respond-async` or `background`, the answer is 202, at the latest after the requested wait. Otherwise the ingress follows the job

@@ -96,18 +96,6 @@ describe('sluice logs', () => {
     await expect(run({ status: 'waiting', [name]: value })).rejects.toThrow(`--${name} applies to ended calls`)
   })
 
-  it('has room for each error code with --follow', async () => {
-    const following = start({ follow: true, 'min-duration-ms': '0' }, [], true, stack.url, 100)
-    await call('one')
-    await until(() => following.printed().includes(' 200 '))
-    const [code = ''] = Object.keys(ERRORS).toSorted((a, b) => b.length - a.length)
-    const id = await call(`!echo fail=${code}`)
-    await until(() => following.printed().includes(id))
-    await following.http.close()
-    await expect(following.ended).rejects.toThrow()
-    expect(following.printed()).toMatch(new RegExp(`^${id} .* ${code}$`, 'm'))
-  })
-
   it('has whole ids, times and error codes in 80 columns, and drops less important columns', async () => {
     const id = await call('!echo fail=upstream_refused')
     await untilLogged(id)
@@ -169,5 +157,17 @@ describe('sluice logs', () => {
     await expect(following.ended).rejects.toThrow()
     expect(polls[3]).toContain(`since=${Date.parse(date) / 1_000 - 10}`)
     expect(following.noted().match(/Trying again/g)).toHaveLength(1)
+  })
+
+  it('has room for each error code with --follow', async () => {
+    const following = start({ follow: true, 'min-duration-ms': '0' }, [], true, stack.url, 100)
+    await call('one')
+    await until(() => following.printed().includes(' 200 '))
+    const [code = ''] = Object.keys(ERRORS).toSorted((a, b) => b.length - a.length)
+    const id = await call(`!echo fail=${code}`)
+    await until(() => following.printed().includes(id))
+    await following.http.close()
+    await expect(following.ended).rejects.toThrow()
+    expect(following.printed()).toMatch(new RegExp(`^${id} .* ${code}$`, 'm'))
   })
 })

@@ -51,6 +51,17 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     return page
   }
 
+  it('reports that no alerts are sent if an earlier version does not name their receiver', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
+    await page.route('**/v1/usage?*', async (route) => {
+      const response = await route.fetch()
+      await route.fulfill({ response, json: { ...(await response.json()), alerts_to: undefined } })
+    })
+    await page.getByRole('link', { name: 'Usage', exact: true }).click()
+    await page.getByText('No alerts are sent.').waitFor()
+    await page.context().close()
+  })
+
   it('shows who spent most and on which model, budgets by name, and exports CSV without formulas', async () => {
     const page = await openUsage('op')
     const table = page.getByRole('table', { name: /^Usage by/ })
