@@ -55,6 +55,11 @@ describe('references in comments', () => {
   })
 })
 
+test('no text contains the conflict markers of a merge', () => {
+  const marked = [...TEXTS].filter(([, text]) => /^(<{7}|>{7}) /m.test(text))
+  expect(marked.map(([file]) => file)).toEqual([])
+})
+
 describe('the documents of the repository', () => {
   test('link only to existing files and headings', () => {
     const lost = DOCUMENTS.flatMap((document) =>
