@@ -83,11 +83,11 @@ export interface PoolWork {
 /** Combines the published work of a pool. @param own Rows of this process, which are newer than the published ones */
 export function workOf(peers: Iterable<Peer>, pool: PoolName, own?: { boot: string; rows: readonly Work[] }): PoolWork {
   const calls = { queued: 0, running: 0 }
-  const models = new Map<string, ModelWork & { ended: number; busyMs: number }>()
+  const models = new Map<string, ModelWork & { ended: number; busyMs: number; attached: number }>()
   const of = (model: string) => {
     const known = models.get(model)
     if (known) return known
-    const empty = { ended: 0, busyMs: 0, queued: 0, running: 0 }
+    const empty = { ended: 0, busyMs: 0, queued: 0, running: 0, attached: 0 }
     const created = {
       ...empty,
       model,
@@ -108,6 +108,7 @@ export function workOf(peers: Iterable<Peer>, pool: PoolName, own?: { boot: stri
         calls.queued += queued
         calls.running += running
         of(model).queued += queued
+        of(model).attached += running
       }
     else
       for (const { model, running, ended = 0, busy_ms = 0 } of rows) {
@@ -118,6 +119,8 @@ export function workOf(peers: Iterable<Peer>, pool: PoolName, own?: { boot: stri
       }
   }
   for (const { model, queued } of inStore) of(model).queued += queued
+  // Workers of an earlier version publish no work. Their attached calls then count by the numbers of the ingresses.
+  for (const work of models.values()) work.running = Math.max(work.running, work.attached)
   return { calls, models }
 }
 

@@ -44,6 +44,21 @@ export interface Peer {
   isSuspected: boolean
 }
 
+const limits = new WeakMap<PeerCapacity, ReadonlyMap<string, number>>()
+
+/** Returns the largest concurrency limit per model. Computed once per published capacity, because gauges read it for each model and worker. */
+function limitsByModel(capacity: PeerCapacity): ReadonlyMap<string, number> {
+  const known = limits.get(capacity)
+  if (known) return known
+  const found = new Map<string, number>()
+  for (const [work, permits] of capacity.concurrencyLimits) {
+    const model = work.slice(work.indexOf(' ') + 1)
+    found.set(model, Math.max(found.get(model) ?? 0, permits))
+  }
+  limits.set(capacity, found)
+  return found
+}
+
 export class Peers {
   readonly peers = new Map<string, Peer>()
 
@@ -110,10 +125,7 @@ export class Peers {
     let sum = 0
     for (const { role, isSuspected, draining, slots, capacity } of this.peers.values()) {
       if (role !== pool || isSuspected || draining || capacity?.models?.has(model) === false) continue
-      let limit: number | undefined
-      for (const [work, permits] of capacity?.concurrencyLimits ?? [])
-        if (work.slice(work.indexOf(' ') + 1) === model) limit = Math.max(limit ?? 0, permits)
-      sum += Math.min(slots, limit ?? slots)
+      sum += Math.min(slots, (capacity && limitsByModel(capacity).get(model)) ?? slots)
     }
     return sum
   }

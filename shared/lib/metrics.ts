@@ -19,6 +19,8 @@ const UNBOUNDED_LABELS = ['project', 'model', 'server', 'resource']
 const OTHER = 'other'
 /** Maximum time between event-loop yields while the metrics are written, in ms. */
 const WRITE_MS_MAX = 10
+/** Maximum wait for the value of a gauge, in ms. Below the usual timeout of a scrape, 10 s, also if several gauges wait. */
+const READ_MS_MAX = 2_000
 const NANOS = 1e9
 const OPEN_METRICS = 'application/openmetrics-text'
 
@@ -84,7 +86,9 @@ export const GAUGES = {
     'Queued durable jobs of the pool that have neither a record in the queue nor a worker that claims them. Published again within 30 s',
     'pool',
   ),
-  sluice_webhooks_pending: gauge('Webhook messages that are not delivered yet. Each scheduler reports all messages'),
+  sluice_webhooks_pending: gauge(
+    'Webhook messages that are not delivered yet, at most 4,000. Each scheduler reports all messages',
+  ),
   sluice_webhooks_oldest_seconds: gauge('Age of the oldest webhook message that is not delivered yet'),
   sluice_pool_running: gauge('Attempts in progress on this worker', 'pool'),
   sluice_pool_slots: gauge('Slots of this worker: its maximum number of concurrent attempts', 'pool'),
@@ -297,10 +301,11 @@ export class Metrics {
   async text(accept = ''): Promise<{ readonly type: string; readonly text: string }> {
     const isOpen = accept.includes(OPEN_METRICS)
     const writer = isOpen ? openRegistry() : (this.registry as unknown as Writer)
+    const names = isOpen ? new Set(this.registry.getMetricsAsArray().map(({ name }) => name)) : undefined
     const parts: string[] = []
     let writtenAt = performance.now()
     for (const metric of this.registry.getMetricsAsArray() as unknown as Readable[]) {
-      const one = { get: async () => openNameOf(await (metric.getForPromString?.() ?? metric.get()), isOpen) }
+      const one = { get: async () => openNameOf(await (metric.getForPromString?.() ?? metric.get()), names) }
       parts.push(await writer.getMetricsAsString(one))
       if (performance.now() - writtenAt < WRITE_MS_MAX) continue
       await nextTurn()
@@ -330,7 +335,7 @@ export class Metrics {
       labelNames,
       registers: [this.registry],
       async collect() {
-        const found = await Promise.all(reads.map((each) => each()))
+        const found = await Promise.all(reads.map((each) => limited(each())))
         const rows = boundedRows(
           found.flatMap((each) => [...each]),
           isMaximum(name) ? Math.max : (a, b) => a + b,
@@ -394,9 +399,25 @@ function openRegistry(): Writer {
   return registry as unknown as Writer
 }
 
-/** In OpenMetrics, the suffix `_total` belongs to the sample of a counter and not to its name. */
-function openNameOf(sample: Sample, isOpen: boolean): Sample {
-  return isOpen && sample.type === 'counter' ? { ...sample, name: sample.name.replace(/_total$/, '') } : sample
+/**
+ * In OpenMetrics, the suffix `_total` belongs to the sample of a counter and not to its name. If a gauge has the name without the suffix, then the
+ * counter keeps its name, as a metric of unknown type.
+ */
+function openNameOf(sample: Sample, names: ReadonlySet<string> | undefined): Sample {
+  if (!names || sample.type !== 'counter') return sample
+  const name = sample.name.replace(/_total$/, '')
+  return names.has(name) ? { ...sample, type: 'unknown' } : { ...sample, name }
+}
+
+/** Waits for the rows of a gauge. Returns none after {@link READ_MS_MAX}, so that an unreachable dependency cannot delay a scrape beyond its timeout. */
+function limited(rows: ReturnType<ReadRows>): ReturnType<ReadRows> {
+  if (!(rows instanceof Promise)) return rows
+  let timer: NodeJS.Timeout | undefined
+  const none = new Promise<Iterable<Row>>((resolve) => {
+    timer = setTimeout(resolve, READ_MS_MAX, [])
+    timer.unref()
+  })
+  return Promise.race([rows, none]).finally(() => clearTimeout(timer))
 }
 
 function helpOf(name: string): string {

@@ -239,6 +239,7 @@ export interface Webhooks {
     history?: readonly DeliveryTry[],
   ): Promise<boolean>
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
+  /** Counts at most 4,000 messages, so that the cost does not grow with the backlog. */
   pendingDeliveries(): Promise<PendingWebhooks>
 }
 

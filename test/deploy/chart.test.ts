@@ -123,7 +123,17 @@ describe.skipIf(!hasTools)('the rendered Helm chart (needs test/deploy/requireme
     const resources = rendered(set)
     const named = resources.filter(({ metadata }) => metadata.name === 'sluice-inference')
     expect(named.find(({ kind }) => kind === 'Deployment')?.spec).not.toHaveProperty('replicas')
-    expect(named.map(({ kind }) => kind)).toContain('ScaledObject')
+    const scaled = named.find(({ kind }) => kind === 'ScaledObject')
+    // KEDA would read a missing metric as 0, and stop the workers.
+    expect(scaled?.spec?.triggers).toMatchObject([{ metadata: { ignoreNullValues: 'false' } }])
+  })
+
+  it('gives scraped metrics the job that the alerts select', () => {
+    const resources = rendered(['--values', EXAMPLES[0] ?? '', '--set', 'prometheus.podMonitor=true'])
+    const monitor = resources.find(({ kind }) => kind === 'PodMonitor')
+    const relabelings = [{ targetLabel: 'job', replacement: 'sluice' }]
+    expect(monitor?.spec?.podMetricsEndpoints).toMatchObject([{ relabelings }])
+    expect(readFileSync('deploy/observability/rules.yaml', 'utf8')).toContain('up{job="sluice"}')
   })
 
   it.each([

@@ -163,7 +163,7 @@ const FAULTS: Readonly<Record<string, Series>> = {
   SluiceTooFewWorkers: { 'sluice_workers_wanted{pool="inference"}': from5(0, 4) },
   SluiceProjectFloods: {
     'sluice_project_calls{project="loud",state="queued"}': from5(0, 500),
-    'sluice_project_calls{project="quiet",state="queued"}': from5(0, 2),
+    'sluice_project_calls{project="quiet",state="queued"}': from5(0, 150),
   },
   SluiceRefusals: { 'sluice_refusals_total{reason="kafka"}': grows(20) },
   SluiceErrors: { [CALLS.replace('200', '502')]: grows(20) },

@@ -1,5 +1,5 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks'
-import { expect, it } from 'vitest'
+import { expect, it, onTestFinished, vi } from 'vitest'
 import { Metrics } from '#shared/lib/metrics.ts'
 
 const PROJECTS = 10_000
@@ -79,4 +79,31 @@ it('OpenMetrics is returned on request, with the trace of an observation as an e
   expect(plain.type).toContain('text/plain')
   expect(plain.text).not.toContain('trace_id')
   expect(plain.text).toContain('# TYPE sluice_job_retries_total counter')
+})
+
+it('every family of OpenMetrics has a name of its own, also a counter next to a gauge', async () => {
+  const metrics = new Metrics()
+  metrics.gauge('sluice_jobs', { state: 'queued', pool: 'inference', priority: 'normal' }, () => 1)
+  const { text } = await metrics.text('application/openmetrics-text')
+  const names = [...text.matchAll(/^# TYPE (\S+) /gm)].map(([, name]) => name)
+  expect(new Set(names).size).toBe(names.length)
+  expect(text).toContain('# TYPE sluice_jobs gauge')
+  expect(text).toContain('# TYPE sluice_jobs_total unknown')
+})
+
+it('a gauge whose dependency does not answer is left out of the scrape', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] })
+  onTestFinished(() => void vi.useRealTimers())
+  const metrics = new Metrics()
+  metrics.gauge('sluice_dependency_up', { dependency: 'kafka' }, () => new Promise<number>(() => undefined))
+  let text: string | undefined
+  const scraped = metrics.text().then((scrape) => {
+    text = scrape.text
+  })
+  while (text === undefined) {
+    await new Promise((resolve) => setImmediate(resolve))
+    await vi.advanceTimersByTimeAsync(500)
+  }
+  await scraped
+  expect(text).not.toMatch(/^sluice_dependency_up\{/m)
 })

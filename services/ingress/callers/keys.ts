@@ -26,8 +26,7 @@ import type { Log } from '#shared/log/log.ts'
 
 const IDS_MAX = 20
 
-const NEW_KEY =
-  'Create a key on the screen Keys of the console, or with npx sluice keys create where the service runs, or request one from its operator.'
+const NEW_KEY = 'Create a key in the console or with npx sluice keys create, or request one from the operator.'
 
 type OnEnd = (error: ServiceError) => void
 

@@ -196,7 +196,8 @@ function recordJob({ metrics }: IngressContext, { facts }: Call, job: AttachedJo
     metrics.firstOutputSeconds.observe(labels, facts.first_output_ms / 1_000, traceId)
     const { output_tokens: tokens = 0 } = facts
     const outputMs = Date.now() - job.firstOutputAtMs
-    if (tokens > 1 && end === 'completed')
+    // Without a stream, all output arrives at the end, so the time per token is unknown.
+    if (tokens > 1 && end === 'completed' && job.envelope.stream)
       metrics.outputTokenSeconds.observe(labels, outputMs / 1_000 / (tokens - 1), traceId)
   }
 }

@@ -97,7 +97,9 @@ function namedFor(
   )
   const names = similar.map(({ name }) => name)
   const [nearest] = similar
-  const isTypo = nearest && nearest.distance > 0 && nearest.distance <= Math.min(id.length, nearest.name.length) / 4
+  // For a key of some models, the name may be another model's correct name.
+  const isTypo =
+    !key.models && nearest && nearest.distance > 0 && nearest.distance <= Math.min(id.length, nearest.name.length) / 4
   const meant = isTypo ? ` Did you mean ${nearest.name}?` : ''
   const more = names.length > NAMED_MAX ? ` and ${names.length - NAMED_MAX} more` : ''
   return names.length > 0 ? `${meant} This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''

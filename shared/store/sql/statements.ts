@@ -320,7 +320,8 @@ export const LIST_DELIVERIES: Statement = {
 
 export const PENDING_DELIVERIES: Statement = {
   name: 'pending_deliveries',
-  sql: `SELECT count(*) AS count, min(created_at_ms) AS oldest_at_ms FROM deliveries WHERE state = 'pending'`,
+  sql: `SELECT count(*) AS count, min(created_at_ms) AS oldest_at_ms FROM (
+          SELECT created_at_ms FROM deliveries WHERE state = 'pending' AND created_at_ms > 0 ORDER BY created_at_ms LIMIT 4000) AS oldest`,
 }
 
 /**

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
-import { Hysteresis, secondsToEmpty, slotsNeeded } from '#shared/jobs/fleet-work.ts'
+import { Hysteresis, secondsToEmpty, slotsNeeded, type Work, workOf, workOnly } from '#shared/jobs/fleet-work.ts'
+import type { Peer } from '#shared/jobs/peers.ts'
 
 it('waiting jobs need the slots that finish them within a minute', () => {
   expect(slotsNeeded([{ queued: 120, running: 8, seconds: 4 }])).toBe(16)
@@ -26,4 +27,14 @@ it('a larger number of workers applies at once, a smaller one after five minutes
   expect(wanted.add('inference', 1, 601_002)).toBe(1)
   expect(wanted.add('inference', 4, 601_003)).toBe(4)
   expect(wanted.add('code', 1, 601_003), 'another pool').toBe(1)
+})
+
+it('calls on workers of an earlier version, which publish no work, count by the numbers of the ingress', () => {
+  const row: Work = { pool: 'inference', model: 'm', queued: 3, running: 8 }
+  const peer = (role: Peer['role'], capacity?: object) => ({ boot: role, role, capacity }) as Peer
+  const old = workOf([peer('ingress', workOnly([row])), peer('inference')], 'inference')
+  expect(old.models.get('m')).toMatchObject({ queued: 3, running: 8 })
+  const own = { ...row, queued: 0, running: 9, ended: 2, busy_ms: 500 }
+  const current = workOf([peer('ingress', workOnly([row])), peer('inference', workOnly([own]))], 'inference')
+  expect(current.models.get('m'), 'not counted twice').toMatchObject({ queued: 3, running: 9, seconds: 0.25 })
 })

@@ -1055,6 +1055,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       await store.complete(run, { result: 1 })
       await running(store)
       const deliveries = WebhookDelivery.array().parse(await store.listDeliveries(run.id))
+      const pending = await store.pendingDeliveries()
+      expect(pending).toEqual({ count: deliveries.length, oldest_at_ms: deliveries[0]?.created_at_ms })
       expect(deliveries.map(({ type, state }) => [type, state])).toEqual([
         ['job.started', 'pending'],
         ['job.completed', 'pending'],

@@ -182,6 +182,7 @@ async function operate({ operator }: Store, layout: Layout): Promise<void> {
 }
 
 async function deliver(store: Store): Promise<void> {
+  await store.pendingDeliveries()
   const taken = await store.takeDeliveries(32, 30_000)
   for (const delivery of taken) {
     await store.recordDelivery(delivery, { state: 'delivered', status: 200 })

@@ -13,22 +13,30 @@ import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 /** Permissions of a key, and values that are refused as a key. */
 
 const ROUTES = routesOf(JOB_ENDPOINTS)
-/** Requests are the only path of the admin API that shows a key without the admin scope its own project. */
-const isOfRequests = ({ path }: { path: string }) => path.startsWith(`${ADMIN_PATH}/requests`)
+/** Requests and findings are the only paths of the admin API that show a key without the admin scope its own project. */
+const isOfProject = ({ path }: { path: string }) => /^\/(requests|findings)\b/.test(path.slice(ADMIN_PATH.length))
 const MESSAGES = '/v1/messages'
 
 describe('the permissions of a key', () => {
   it('name existing endpoints, and each route requires exactly one permission', () => {
-    const paths = ROUTES.filter((route) => route.scope !== 'admin' && !isOfRequests(route)).map(({ path }) => path)
+    const paths = ROUTES.filter((route) => route.scope !== 'admin' && !isOfProject(route)).map(({ path }) => path)
     expect(KEY_ENDPOINTS.filter((endpoint) => !paths.includes(endpoint))).toEqual([])
     expect(paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))).toEqual([])
   })
 
-  it('exclude the admin API, whose paths require the admin scope, except those of requests', () => {
+  it('exclude the admin API, whose paths require the admin scope, except those of the own project', () => {
     const isAdmin = ({ path }: { path: string }) => path.startsWith(`${ADMIN_PATH}/`)
-    const ofRequests = ROUTES.filter(isOfRequests).map(({ scope }) => scope)
-    expect(ofRequests).toEqual(['any', 'any'])
-    expect(ROUTES.filter((route) => (isAdmin(route) && !isOfRequests(route)) !== (route.scope === 'admin'))).toEqual([])
+    const ofProject = ROUTES.filter(isOfProject).map(
+      ({ method, path, scope }) => `${scope} ${method} ${path.slice(ADMIN_PATH.length)}`,
+    )
+    expect(ofProject.sort()).toEqual([
+      'any GET /findings',
+      'any GET /requests',
+      'any GET /requests/:id',
+      'any GET /requests/active',
+      'any POST /requests/:id/cancel',
+    ])
+    expect(ROUTES.filter((route) => (isAdmin(route) && !isOfProject(route)) !== (route.scope === 'admin'))).toEqual([])
     expect(ROUTES.filter(isAdmin).length).toBeGreaterThan(10)
     expect(coversPath(KEY_ENDPOINTS, `${ADMIN_PATH}/jobs`)).toBe(false)
   })

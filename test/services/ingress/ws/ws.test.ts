@@ -559,6 +559,7 @@ describe('the access log of a WebSocket', () => {
         project_id: 'proj_1',
         job_id: 'job_1',
         error_code: 'overloaded',
+        refusal: 'other',
       },
     ])
     expect(await metrics.registry.metrics()).toContain(`{route="${CHAT}",status="503",model=""} 1`)
