@@ -50,7 +50,6 @@ const PARTS: readonly Part[] = [
     kubernetes: 'Kubernetes',
     'three-machines': 'Three machines',
     monitoring: 'Monitoring',
-    traces: 'Traces',
     runbook: 'Runbook',
     incidents: 'Incidents',
     backup: 'Backup and restore',

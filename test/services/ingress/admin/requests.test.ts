@@ -240,12 +240,14 @@ describe('the request log', () => {
 
   it('is paged by a cursor that works with any filter', async () => {
     const seen: string[] = []
-    let page = await list('op', '?limit=2')
-    for (; page.has_more; page = await list('op', `?limit=2&after=${page.last_id}`))
+    // The rows of alice are complete, while rows of refused calls may still arrive.
+    let page = await list('op', '?limit=2&project=alice')
+    for (; page.has_more; page = await list('op', `?limit=2&project=alice&after=${page.last_id}`))
       seen.push(...page.data.map(({ id }) => id))
     seen.push(...page.data.map(({ id }) => id))
     expect(new Set(seen).size).toBe(seen.length)
-    expect(seen).toHaveLength((await list('op', '?limit=100')).data.length)
+    expect(seen.length).toBeGreaterThan(2)
+    expect(seen).toHaveLength((await list('op', '?limit=100&project=alice')).data.length)
     const { last_id } = await list('op', '?limit=2')
     const { data } = await list('alice', `?limit=100&status=failed&after=${last_id}`)
     expect(data.every(({ project, status }) => project === 'alice' && Number(status) >= 400)).toBe(true)
