@@ -6,8 +6,8 @@
  * 2. Rates and refusals cover the last 15 minutes. A few failed or refused calls are no problem of the service, so each rate has a minimum count.
  * 3. An open circuit breaker is a finding of its own, unless rule 1 already reports its model.
  *
- * Rule 1 ignores calls that do not show whether a model works: refused for lack of capacity, cancelled, past their own deadline, or rejected because
- * of their content.
+ * Rule 1 ignores calls that do not show whether a model works. Examples are calls that were refused for lack of capacity, were cancelled, exceeded
+ * their own deadline, or were rejected because of their content.
  */
 import type { BudgetState } from '#schemas/usage.ts'
 import { type Finding, failed, warned } from './check.ts'
