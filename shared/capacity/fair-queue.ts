@@ -193,7 +193,7 @@ function isSame(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
   return a.size === b.size && a.isSubsetOf(b)
 }
 
-/** Number of jobs per tenant. {@link sum} counts each tenant up to a maximum. Its cost does not depend on the number of tenants. */
+/** Number of jobs per tenant. {@link sum} counts each tenant up to a maximum. The cost of a sum does not depend on the number of tenants. */
 export class TenantCounts {
   readonly #of = new Map<string, number>()
   /**
