@@ -60,6 +60,13 @@ export async function signIn(
   return page
 }
 
+/** Opens a screen through the menu, which a narrow window folds. */
+export async function openScreen(page: Page, name: string): Promise<void> {
+  const menu = page.getByRole('button', { name: 'Menu', exact: true })
+  if (await menu.isVisible()) await menu.click()
+  await page.getByRole('navigation', { name: 'Screens' }).getByRole('link', { name, exact: true }).click()
+}
+
 /**
  * Problems of a page: serious findings of axe, and content beyond the window edge. Writes a screenshot if CONSOLE_PICTURES is set.
  *

@@ -338,7 +338,7 @@ export function Table({ label, columns, numbers = [], children }: TableProps) {
       <thead>
         <tr>
           {columns.map((column) => (
-            <th key={column} scope="col" class={numbers.includes(column) ? 'number' : undefined}>
+            <th key={column} scope="col" data-column={column} class={numbers.includes(column) ? 'number' : undefined}>
               {column || <span class="visually-hidden">Actions</span>}
             </th>
           ))}

@@ -5,6 +5,7 @@ import { type Browser, chromium, type Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
+import { openScreen } from '../../support/browser.ts'
 
 /*
  * The main workflows of the console in Chromium, as a caller and as an operator. No screen may have a serious axe violation, log an error
@@ -147,7 +148,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.getByRole('heading', { name: 'inference' }).waitFor()
     await page.getByText('1 worker').first().waitFor()
     await look(page, 'home-narrow')
-    await page.getByRole('link', { name: 'Jobs', exact: true }).click()
+    await openScreen(page, 'Jobs')
     await page.getByRole('link', { name: id }).waitFor()
     await page.getByRole('row').filter({ hasText: id }).getByText('chat/completions · alice').waitFor()
     await look(page, 'jobs-narrow')

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
-import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+import { CHROMIUM, faultsOf, openChromium, openScreen, PAGE_MS, signIn } from '../../support/browser.ts'
 import { until } from '../../support/stack.ts'
 
 /*
@@ -32,7 +32,7 @@ describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE
 
   const openTab = async (who: string, options: object = {}) => {
     const page = await signIn(browser, admin.stack.url, secretOf(who), faults, options)
-    await page.getByRole('link', { name: 'Keys', exact: true }).click()
+    await openScreen(page, 'Keys')
     await page.getByRole('heading', { name: 'Keys and projects' }).waitFor()
     return page
   }

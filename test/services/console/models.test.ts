@@ -61,7 +61,7 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
       .waitFor()
     await card('echo-1').locator('.status.ready').waitFor()
     await card('echo-1')
-      .getByText(/^\d+ \/ \d+$/)
+      .getByText(/^up to \d+$/)
       .waitFor()
     expect(await faultsOf(page, 'models-breaker')).toEqual([])
     await page.setViewportSize({ width: 360, height: 740 })

@@ -5,7 +5,7 @@ import type { UsageReport } from '#schemas/usage.ts'
 import { openFileKeys } from '#shared/keys/file.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
-import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
+import { CHROMIUM, faultsOf, openChromium, openScreen, PAGE_MS, signIn } from '../../support/browser.ts'
 import { until } from '../../support/stack.ts'
 
 /*
@@ -46,7 +46,7 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
   const look = async (page: Page, name: string) => expect(await faultsOf(page, name)).toEqual([])
   async function openUsage(who: string, options: object = {}): Promise<Page> {
     const page = await signIn(browser, admin.stack.url, secretOf(who), faults, options)
-    await page.getByRole('link', { name: 'Usage', exact: true }).click()
+    await openScreen(page, 'Usage')
     await page.getByRole('heading', { name: 'Usage', exact: true }).waitFor()
     return page
   }
@@ -77,7 +77,7 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await page.keyboard.press('End')
     expect(await page.getByRole('slider').getAttribute('aria-valuetext')).toMatch(/: Requests 3$/)
     await table.getByRole('button', { name: 'search' }).click()
-    await page.getByRole('button', { name: /^Project: proj_/ }).waitFor()
+    await page.getByRole('button', { name: /^Project: search/ }).waitFor()
     await table.getByText('echo-2').waitFor()
     expect(await page.getByLabel('Totals').innerText()).toMatch(/Requests\s+2\s/)
     await page.getByRole('button', { name: 'API key', exact: true }).click()
