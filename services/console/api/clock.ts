@@ -43,23 +43,40 @@ export function ageText(seconds: number): string {
 }
 
 export function dateTimeText(seconds: number): string {
-  return new Date(seconds * 1_000).toLocaleString(undefined, { ...DAY, ...TIME, second: '2-digit' })
+  return new Date(seconds * 1_000).toLocaleString(LOCALE, { ...DAY, ...TIME, second: '2-digit' })
 }
 
 export function minuteText(seconds: number): string {
-  return new Date(seconds * 1_000).toLocaleString(undefined, { ...DAY, ...TIME })
+  return new Date(seconds * 1_000).toLocaleString(LOCALE, { ...DAY, ...TIME })
 }
 
+/** Locale of all dates, such as `26 Nov 2026, 20:03`. The texts of the console are English, so the format does not depend on the browser. */
+const LOCALE = 'en-GB'
 const DAY = { year: 'numeric', month: 'short', day: 'numeric' } as const
-const TIME = { hour: 'numeric', minute: '2-digit', timeZoneName: 'short' } as const
+const CLOCK = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' } as const
+const TIME = { ...CLOCK, timeZoneName: 'short' } as const
+
+/** Time of day for axes, such as `20:03`, in the time zone of the browser. */
+export function clockText(seconds: number): string {
+  return new Date(seconds * 1_000).toLocaleTimeString(LOCALE, CLOCK)
+}
+
+/** A month such as `2026-11`, as `November 2026`. */
+export function monthText(month: string): string {
+  return new Date(`${month}-01T00:00:00Z`).toLocaleDateString(LOCALE, {
+    month: 'long',
+    year: 'numeric',
+    timeZone: 'UTC',
+  })
+}
 
 export function dateText(seconds: number): string {
-  return new Date(seconds * 1_000).toLocaleDateString(undefined, DAY)
+  return new Date(seconds * 1_000).toLocaleDateString(LOCALE, DAY)
 }
 
 /** A UTC day such as `2030-01-31`, in the format of all dates. */
 export function dayText(day: string): string {
-  return new Date(`${day}T00:00:00Z`).toLocaleDateString(undefined, { ...DAY, timeZone: 'UTC' })
+  return new Date(`${day}T00:00:00Z`).toLocaleDateString(LOCALE, { ...DAY, timeZone: 'UTC' })
 }
 
 /** US dollars; amounts below a cent get two significant digits. */

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { dateTimeText, minuteText, offsetText } from '#services/console/api/clock.ts'
+import { dateText, dateTimeText, minuteText, monthText, offsetText } from '#services/console/api/clock.ts'
 
 it.each([
   [-1, '+0 s'],
@@ -16,4 +16,11 @@ it('the console formats a time with its time zone', () => {
   const [, zone = ''] = /\s(\S+)$/.exec(dateTimeText(1_800_000_000)) ?? []
   expect(zone).toMatch(/^[A-Z]{3,5}$|^GMT[+-]/)
   expect(minuteText(1_800_000_000).endsWith(zone)).toBe(true)
+})
+
+it('the console formats dates alike in every browser', () => {
+  // The date is that of the local time zone.
+  expect(minuteText(1_800_000_000)).toMatch(/^1[45] Jan 2027, \d\d:\d\d /)
+  expect(dateText(1_800_000_000)).toMatch(/^1[45] Jan 2027$/)
+  expect(monthText('2026-11')).toBe('November 2026')
 })

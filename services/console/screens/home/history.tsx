@@ -2,7 +2,7 @@ import { batch, effect, signal } from '@preact/signals'
 import type { z } from 'zod'
 import type { HistoryRange, HistoryReport } from '#schemas/usage.ts'
 import { ApiFailure, fetchJson, isOperator, isSignedIn, messageOf } from '#services/console/api/client.ts'
-import { latencyText, minuteText, usdText } from '#services/console/api/clock.ts'
+import { clockText, dateText, latencyText, minuteText, usdText } from '#services/console/api/clock.ts'
 import { Chart, type ChartSeries } from '#services/console/parts/chart.tsx'
 import { ErrorText, usePoll } from '#services/console/parts/parts.tsx'
 import { queryParam, setQuery } from '#services/console/parts/router.ts'
@@ -13,6 +13,8 @@ const RANGES: Readonly<Record<HistoryRange, string>> = {
 }
 type Report = z.infer<typeof HistoryReport>
 type Point = Report['data'][number]
+
+const DAY_SECONDS = 86_400
 
 const report = signal<Report | undefined>(undefined)
 const problem = signal('')
@@ -138,6 +140,8 @@ function figuresOf(step: number): readonly Figure[] {
 
 function Charts({ report: { data, step_seconds: step } }: { readonly report: Report }) {
   const timeOf = (nth: number) => minuteText(data[nth]?.at ?? 0)
+  const startAt = data[0]?.at ?? 0
+  const startText = step * data.length <= DAY_SECONDS ? clockText(startAt) : dateText(startAt)
   return (
     <div class="grid">
       {figuresOf(step).map(({ name, textOf, lines }) => (
@@ -157,7 +161,7 @@ function Charts({ report: { data, step_seconds: step } }: { readonly report: Rep
             {...{ timeOf, textOf }}
           />
           <p class="dim span">
-            <span>{timeOf(0)}</span>
+            <span>{startText}</span>
             <span>now</span>
           </p>
         </figure>

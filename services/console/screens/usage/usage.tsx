@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
 import { fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
-import { dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
+import { dayText, monthText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import { keyName, projectName } from '#services/console/api/names.ts'
 import { Chart } from '#services/console/parts/chart.tsx'
 import { Cell, ErrorText, Table, useAction, usePoll } from '#services/console/parts/parts.tsx'
@@ -299,7 +299,7 @@ function Budgets({ report: { budgets, total, alerts_to } }: { readonly report: R
   if (budgets.length === 0) return null
   return (
     <>
-      <h2>Budgets of {budgets[0]?.month}</h2>
+      <h2>Budgets of {monthText(budgets[0]?.month ?? '')}</h2>
       {total.calls > 0 && total.cost_usd === 0 && (
         <p class="note warn">
           No call in this range had a cost. Without a <code>price</code> in models.yaml, budgets have no effect.
