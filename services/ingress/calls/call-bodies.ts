@@ -21,8 +21,8 @@ interface RecordedBodies {
 
 /**
  * Records the bodies of one attached call for the request log, as JSON texts of bounded length. The events of a stream
- * are joined into a whole answer. Failed calls and answers in bytes are recorded without an answer, and so
- * are events beyond the memory bound of one call or of all calls.
+ * are joined into a whole answer. No answer is recorded if the call failed, or if the answer is sent as
+ * bytes. Events beyond the memory bound of one call or of all calls are not recorded either.
  */
 export class CallBodies {
   readonly #context: IngressContext
