@@ -26,7 +26,7 @@ export type Webhook = z.infer<typeof Webhook>
 export const JobFields = z.object({
   metadata: Metadata.nullish().describe('At most 16 pairs of text'),
   webhook: Webhook.nullish().describe('Webhook that reports state transitions of the job'),
-  priority: Priority.nullish().describe('low: start only if no job with priority normal waits. Default: normal'),
+  priority: Priority.nullish().describe('low: a quarter of the slots while normal jobs wait. Default: normal'),
   expires_after_seconds: z
     .int()
     .min(1)
