@@ -39,6 +39,7 @@ export function faultyStore(store: Store, process: SimulatedProcess, { clock, fa
       if (name === 'isReachable') return !isDown()
       // No job here has a webhook, and polling for deliveries takes time.
       if (name === 'takeDeliveries') return async () => []
+      if (name === 'pendingDeliveries') return async () => ({ count: 0, oldest_at_ms: null })
       const value = Reflect.get(target, name) as unknown
       if (typeof value !== 'function') return value
       return async (...args: unknown[]) => {
