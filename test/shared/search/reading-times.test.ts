@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { ReadingTimes } from '#shared/search/documents/reading-times.ts'
+import { ReadingTimes } from '#shared/search/documents/documents.ts'
 
 it('a project is ahead only while an active project has less reading time', () => {
   const times = new ReadingTimes()
