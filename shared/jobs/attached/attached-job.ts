@@ -26,7 +26,7 @@ import { EventBuffer, type MergeEvents } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import type { Log } from '#shared/log/log.ts'
-import { spanIdOf, tracing } from '#shared/telemetry/tracing.ts'
+import { startAttempt, tracing } from '#shared/telemetry/tracing.ts'
 
 const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
@@ -156,17 +156,10 @@ export class AttachedJob {
 
   /** Records the span of an attempt whose worker is lost, because the worker cannot record it. */
   traceLost(): void {
-    const { tracer } = tracing
-    if (!tracer || this.attemptStartedAtMs === undefined) return
-    const { traceparent: parent, pool, kind, tenant, model } = this.envelope
-    const startMs = this.attemptStartedAtMs
-    const attributes = {
-      ...{ 'sluice.job.id': this.id, 'sluice.attempt': this.attempt, 'sluice.pool': pool, 'sluice.project': tenant },
-      ...{ 'sluice.kind': kind, 'sluice.worker': this.worker, 'sluice.model': model, 'sluice.outcome': 'lost' },
-    }
-    const id = spanIdOf(this.id, this.attempt)
-    const span = tracer.start({ name: `attempt ${kind}`, kind: 'consumer', parent, id, startMs, attributes })
-    span?.end(undefined, 'worker_lost')
+    if (!tracing.tracer || this.attemptStartedAtMs === undefined) return
+    const attributes = { 'sluice.worker': this.worker, 'sluice.outcome': 'lost' }
+    const job = { ...this.envelope, attempt: this.attempt }
+    startAttempt(job, attributes, this.attemptStartedAtMs)?.end(undefined, 'worker_lost')
   }
 
   /**

@@ -27,7 +27,7 @@ import type { Handler } from '#shared/kinds/kind.ts'
 import { EventBuffer } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
-import { type Span, spanIdOf, traceField, tracing } from '#shared/telemetry/tracing.ts'
+import { type Span, startAttempt, traceField, tracing } from '#shared/telemetry/tracing.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
 
@@ -107,14 +107,12 @@ export class Attempt {
   begin(worker: string): void {
     const { tracer } = tracing
     if (!tracer) return
-    const { id, attempt, pool, kind, model, tenant, traceparent: parent } = this.job
+    const { id, attempt, pool, tenant, traceparent: parent } = this.job
     const { queuedAtMs } = this.#sink
     const ids = { 'sluice.job.id': id, 'sluice.attempt': attempt, 'sluice.pool': pool, 'sluice.project': tenant }
     if (queuedAtMs !== undefined)
       tracer.start({ name: `queue ${pool}`, kind: 'producer', parent, startMs: queuedAtMs, attributes: ids })?.end()
-    const attributes = { ...ids, 'sluice.kind': kind, 'sluice.worker': worker, 'sluice.model': model }
-    const spanId = spanIdOf(id, attempt)
-    this.#span = tracer.start({ name: `attempt ${kind}`, kind: 'consumer', parent, id: spanId, attributes })
+    this.#span = startAttempt(this.job, { 'sluice.worker': worker })
   }
 
   /** Logs the end of the attempt and ends its span. A lost attempt has no span here, because the owner of the job records the attempt. */

@@ -17,7 +17,7 @@ import type { ModelCatalogue } from '#shared/models/models.ts'
 import { PURGE_LEASE, REAPER_LEASE } from '#shared/store/jobs.ts'
 import type { LogBounds } from '#shared/store/requests.ts'
 import type { Dispatch, Store, StoreView, TransitionResult } from '#shared/store/store.ts'
-import { spanIdOf, tracing } from '#shared/telemetry/tracing.ts'
+import { startAttempt } from '#shared/telemetry/tracing.ts'
 import { dayOf } from '#shared/usage/usage.ts'
 import { Backlog } from './backlog.ts'
 
@@ -212,15 +212,10 @@ export class Sweeps {
 
 /** Records the span of an attempt whose worker is lost, because the worker cannot record it. */
 function recordLost(job: DurableJob, endMs: number): void {
-  const { tracer } = tracing
-  if (!tracer || job.attempt === 0) return
-  const { id, attempt, pool, kind, tenant, model, traceparent: parent, started_at_ms } = job
-  const ids = { 'sluice.job.id': id, 'sluice.attempt': attempt, 'sluice.pool': pool, 'sluice.project': tenant }
-  const attributes = { ...ids, 'sluice.kind': kind, 'sluice.model': model, 'sluice.outcome': 'lost' }
-  // Only the start of the first attempt is stored.
+  const { attempt, started_at_ms } = job
+  if (attempt === 0) return
   const startMs = attempt === 1 ? (started_at_ms ?? endMs) : endMs
-  const named = { name: `attempt ${kind}`, kind: 'consumer', id: spanIdOf(id, attempt) } as const
-  tracer.start({ ...named, parent: parent ?? undefined, startMs, attributes })?.end(undefined, 'worker_lost', endMs)
+  startAttempt(job, { 'sluice.outcome': 'lost' }, startMs)?.end(undefined, 'worker_lost', endMs)
 }
 
 function countStates(moved: readonly TransitionResult[]): Record<string, number> {
