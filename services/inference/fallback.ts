@@ -13,8 +13,7 @@ import type { CallTrace } from '#shared/telemetry/tracing.ts'
 import { requirePublicUrls } from './remote-urls.ts'
 
 const ANSWER_SHARE = 0.25
-/** Maximum characters of a prompt in a trace, and maximum turns and parts per turn. */
-const TRACED_CHARS_MAX = 16 * 1024
+/** Maximum turns of a prompt in a trace, and maximum parts per turn. */
 const TRACED_TURNS_MAX = 100
 
 /** Generates with the requested model. If this model fails before any output, then its fallbacks are tried in order. */
@@ -48,20 +47,14 @@ export function generateWithFallback(
   return withFallbacks(chain, ask, context, ports.log, { operation, input: () => messagesOf(request.turns) })
 }
 
-/** Returns the end of a prompt for a trace, in the form of OpenTelemetry's semantic conventions. Parts other than text are reduced to their type. */
+/** Returns the newest turns in the form of OpenTelemetry's semantic conventions. Only parts of type text have content. */
 function messagesOf(turns: readonly Turn[]): object[] {
-  const messages: object[] = []
-  let left = TRACED_CHARS_MAX
-  for (const { role, parts } of turns.slice(-TRACED_TURNS_MAX).reverse()) {
-    if (left <= 0) break
-    const shown = parts.slice(0, TRACED_TURNS_MAX).map((part) => {
-      const content = part.type === 'text' ? part.text.slice(0, Math.max(0, left)) : undefined
-      left -= content?.length ?? 0
-      return { type: part.type, content }
-    })
-    messages.unshift({ role, parts: shown })
-  }
-  return messages
+  return turns.slice(-TRACED_TURNS_MAX).map(({ role, parts }) => ({
+    role,
+    parts: parts
+      .slice(0, TRACED_TURNS_MAX)
+      .map((part) => ({ type: part.type, content: part.type === 'text' ? part.text : undefined })),
+  }))
 }
 
 /** Counts the tokens of a prompt, or estimates them if neither the engine nor its server can count. */
