@@ -174,7 +174,7 @@ async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLe
 
 /**
  * Returns the cached value if it is younger than `ttlMs`. Otherwise a new read starts. An expired value is returned until that read ends, but at
- * most for {@link STALE_MAX_MS}. Later calls wait for the read.
+ * most for {@link STALE_MAX_MS}. After this time, calls wait for the read.
  */
 export async function cachedOr<Key, T>(
   kept: { get(key: Key): Cached<T> | undefined; set(key: Key, value: Cached<T>): unknown },

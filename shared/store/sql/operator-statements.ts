@@ -14,9 +14,9 @@ const IDLE = "state IN ('queued', 'scheduled')"
 /**
  * Conditions that find the jobs of a state over all projects.
  *
- * Each condition repeats the expression of an index (migrations/postgres/001-schema.sql). The index ends in the id, or has the jobs of that state only.
- * The statement never uses the plain column `id`. Otherwise the planner would read all ended jobs by the
- * primary key, or would sort every job of the state.
+ * Each condition repeats the expression of an index (migrations/postgres/001-schema.sql). The index ends in the id, or has the jobs of that state
+ * only. The statement never uses the plain column `id`. Otherwise the planner would read all ended jobs by the primary key, or would sort every job
+ * of the state.
  *
  * Completed jobs are found by scanning all jobs, because nearly all jobs are completed.
  */
