@@ -27,7 +27,8 @@ export const jobs: Command = {
   isList: true,
   help: `Usage: sluice jobs [options]
 
-Lists the jobs of your key's project, newest first. A batch is one job; --group lists its requests. Stored calls of the Responses API, which stores by default, are durable jobs and have a row too. On a terminal, the output is a table. With --json, or
+Lists the jobs of your key's project, newest first. A batch is one job; --group lists its requests. A call of the Responses API
+that is stored, which is the default, is a durable job and has a row too. On a terminal, the output is a table. With --json, or
 when output is not a TTY, each job is one line of JSON.
 
 Options:
