@@ -9,13 +9,13 @@ import type { PoolState } from './pools.ts'
 
 const MONTH_REFRESH_INTERVAL_MS = 60_000
 
-/** Running and waiting work, with the cost, the requests and the failures of this month (UTC). Each figure links to its screen. */
+/** Running and waiting work, with the cost, the requests and the failures of this month (UTC). Each number links to its screen. */
 export function Summary({ pools }: { readonly pools: readonly PoolState[] }) {
   const month = useSignal<z.infer<typeof UsageReport>['total'] | undefined>(undefined)
   const refresh = async (signal: AbortSignal) => {
     const today = new Date(serviceNow() * 1_000).toISOString().slice(0, 10)
     const query = new URLSearchParams({ from: `${today.slice(0, 8)}01`, to: today, group_by: 'day' })
-    // Without the report, for example if no usage is recorded, its figures are left out.
+    // Without the report, for example if no usage is recorded, its numbers are left out.
     const report = await fetchJson<z.infer<typeof UsageReport>>(`/v1/usage?${query}`, { signal }).catch(() => undefined)
     month.value = report?.total
   }
