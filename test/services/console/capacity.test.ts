@@ -45,7 +45,7 @@ it('the capacity of a model adds up, per worker, the limit of the model, or all 
 it('the capacity of a model excludes suspected and drained workers, other pools and other models', () => {
   const others = [{ suspected: true }, { draining: true }, { role: 'code' }, { models: ['other'] }]
   const all = others.map((more, nth) => worker(`wrk_${nth}`, more))
-  expect(capacityOf('m', 'inference', all)).toEqual({ workers: 0, concurrency: 0, slots: 0, failing: 0, limits: [] })
+  expect(capacityOf('m', 'inference', all)).toEqual({ workers: 0, concurrency: 0, slots: 0, limits: [] })
 })
 
 it('the share of cached prompt tokens is shown for a model and each of its servers, unless no server reports it', () => {
@@ -76,13 +76,4 @@ it('the capacity of a model includes the newest adaptive limit of each of its se
     [0, 20],
     [1, 9],
   ])
-})
-
-it('the capacity of a model includes the number of workers with an open circuit breaker', () => {
-  const all = [
-    worker('wrk_1', { open_circuits: ['other', 'm'] }),
-    worker('wrk_2', { open_circuits: ['other'] }),
-    worker('wrk_3'),
-  ]
-  expect(capacityOf('m', 'inference', all)).toMatchObject({ workers: 3, failing: 1 })
 })

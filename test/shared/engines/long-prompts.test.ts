@@ -107,7 +107,7 @@ describe.skipIf(!existsSync(weights))('the token count of a llama model', { time
     expect(refused).toMatchObject({
       code: 'context_length_exceeded',
       param: 'messages',
-      message: expect.stringMatching(/maximum context length is 511 tokens.* resulted in over \d{5,} tokens/),
+      message: expect.stringMatching(/maximum context length is 512 tokens.* resulted in over \d{5,} tokens/),
     })
   })
 
