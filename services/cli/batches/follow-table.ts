@@ -80,8 +80,8 @@ export class BatchProgress {
     const percent = total > 0 ? (100 * done) / total : null
     if (this.#out.canRedraw) {
       const seconds = Math.max(0, Math.floor(Date.now() / 1_000) - created_at)
-      const line = barLine(status.replace('_', ' '), { percent, message }, seconds)
-      return this.#out.redraw(line.slice(0, this.#out.columns - 1))
+      const line = barLine(status.replace('_', ' '), { percent, message }, seconds, this.#out.columns - 1)
+      return this.#out.redraw(line)
     }
     const now = Date.now()
     if (message === null || message === this.#shown || (!ENDED.has(status) && now - this.#shownMs < PIPED_INTERVAL_MS))

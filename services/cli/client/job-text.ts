@@ -77,11 +77,11 @@ export function attemptText({ attempt, endpoint }: JobView): string {
   return attempt && !endpoint?.endsWith('/batches') ? String(attempt) : ''
 }
 
-/** Rate and estimated end of a running batch, such as `1.5 requests/s, ends about 14:05 (in 4 min)`. Empty for another job. */
+/** Rate and estimated end of a running batch, such as `ends about 14:05 (in 4 min), 1.5 requests/s`. Empty for another job. */
 export function rateText({ requests_per_second, estimated_end_at }: BatchRate, nowMs = Date.now()): string {
   if (requests_per_second === null && estimated_end_at === null) return 'estimating…'
   if (typeof requests_per_second !== 'number' || typeof estimated_end_at !== 'number') return ''
-  return `${requests_per_second} requests/s, ends ${endText(estimated_end_at, nowMs)}`
+  return `ends ${endText(estimated_end_at, nowMs)}, ${requests_per_second} requests/s`
 }
 
 /** An estimated end, such as `about 14:05 (in 4 min)`, or `14:05:40 (in 55 s)` if it is near. */

@@ -164,6 +164,7 @@ interface FollowView {
 }
 
 const BAR_WIDTH = 24
+const BAR_WIDTH_MIN = 8
 const REDRAW_MS = 1_000
 
 /** Opens a view: a progress bar with the output on a terminal, or one line of JSON per event otherwise. */
@@ -280,7 +281,7 @@ class TerminalView implements FollowView {
     if (!this.#out.canRedraw || !this.#isAtLineStart) return
     // The time is at least 0, because the clock of the service may be ahead of this machine's clock.
     const seconds = Math.max(0, Math.floor(((this.#untilMs ?? Date.now()) - this.#sinceMs) / 1_000))
-    this.#out.redraw(barLine(this.#label, this.#progress, seconds).slice(0, this.#out.columns - 1))
+    this.#out.redraw(barLine(this.#label, this.#progress, seconds, this.#out.columns - 1))
     this.#isDrawn = true
   }
 
@@ -298,18 +299,27 @@ const LABELS: Readonly<Record<string, string>> = {
   'job.cancelling': 'cancelling',
 }
 
-/** Returns the progress line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. */
-export function barLine(label: string, { phase, percent, message }: Progress, seconds: number): string {
-  const parts = [plain(phase ?? label)]
-  if (typeof percent === 'number') {
-    const fraction = Math.min(Math.max(percent, 0), 100) / 100
-    const filled = Math.round(fraction * BAR_WIDTH)
-    parts.push(`${'█'.repeat(filled)}${'░'.repeat(BAR_WIDTH - filled)} ${Math.round(fraction * 100)} %`)
+/**
+ * Returns the progress line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. If the line is too long, then the bar
+ * shrinks first, and then the end of the message is cut.
+ */
+export function barLine(
+  label: string,
+  { phase, percent, message }: Progress,
+  seconds: number,
+  columnsMax = Number.POSITIVE_INFINITY,
+): string {
+  const rest = [`(${seconds} s)`, ...(message ? [plain(message)] : [])]
+  const name = plain(phase ?? label)
+  if (typeof percent !== 'number') return [name, ...rest].join(' ').slice(0, columnsMax)
+  const fraction = Math.min(Math.max(percent, 0), 100) / 100
+  const lineOf = (width: number) => {
+    const filled = Math.round(fraction * width)
+    const bar = '█'.repeat(filled) + '░'.repeat(width - filled)
+    return [name, bar, `${Math.round(fraction * 100)} %`, ...rest].join(' ')
   }
-  parts.push(`(${seconds} s)`)
-  // The message is the last part, because a narrow terminal truncates the end of the line.
-  if (message) parts.push(plain(message))
-  return parts.join(' ')
+  const excess = Math.max(0, lineOf(BAR_WIDTH).length - columnsMax)
+  return lineOf(Math.max(BAR_WIDTH_MIN, BAR_WIDTH - excess)).slice(0, columnsMax)
 }
 
 function reconnectLine(reason: string, delayMs: number): string {

@@ -256,7 +256,7 @@ describe('the terminal view of a followed job', () => {
     await event({ type: 'job.progress', progress: { phase: 'x', percent: 250, message } })
     await event(delta('one\x1b]0;title\x07\ttwo\r\n\x1b[31mthree'))
     expect(written[0]?.slice(ERASE.length)).toHaveLength(59)
-    expect(written[0]?.slice(ERASE.length)).toMatch(/^x █{24} 100 % \(0 s\) a b long/)
+    expect(written[0]?.slice(ERASE.length)).toMatch(/^x █{8} 100 % \(0 s\) a b long/)
     expect(written.at(-1)).toBe('out: one\ttwo\nthree')
   })
 
@@ -356,6 +356,12 @@ describe('the terminal view of a followed job', () => {
 
   it('shows the elapsed seconds without a percentage if the progress has no percentage', () => {
     expect(barLine('queued', {}, 12)).toBe('queued (12 s)')
+  })
+
+  it('shrinks the bar before it cuts the message', () => {
+    const message = '5 of 20 done, ends 14:05:40 (in 19 s), 0.794 requests/s'
+    const line = barLine('in progress', { percent: 25, message }, 7, 79)
+    expect(line).toBe('in progress ██░░░░░░ 25 % (7 s) 5 of 20 done, ends 14:05:40 (in 19 s), 0.794 re')
   })
 })
 
