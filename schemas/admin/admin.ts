@@ -33,6 +33,12 @@ export const ListAdminJobs = z.object({
   after: z.string().max(64).optional().describe('Cursor: last_id of the previous page'),
 })
 
+export const ListAdminBatches = z.object({
+  project: Text.optional().describe('Project id or name. Default: all'),
+  limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum batches per page'),
+  after: z.string().max(64).optional().describe('Cursor: last_id of the previous page'),
+})
+
 /** Body of `POST /v1/admin/jobs/cancel` and `POST /v1/admin/jobs/redrive`. */
 export const BulkJobs = z.object({
   ...JobFilters,

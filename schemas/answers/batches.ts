@@ -81,6 +81,11 @@ export const BatchAnswer = z.object({
 
 export const BatchListAnswer = listOf(BatchAnswer)
 
+/** A batch of any project, in the admin API. A batch of messages has the id `msgbatch_…`. */
+export const AdminBatchAnswer = BatchAnswer.extend({ project: z.string(), project_name: z.string().nullable() })
+
+export const AdminBatchListAnswer = listOf(AdminBatchAnswer)
+
 const Time = z.string().describe('RFC 3339 timestamp')
 
 export const MessageBatchAnswer = z.object({

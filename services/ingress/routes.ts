@@ -8,6 +8,7 @@
 
 import type { IncomingMessage } from 'node:http'
 import { ADMIN_PATH, type KeyScope } from '#shared/keys/keys.ts'
+import { cancelAnyBatch, getAnyBatch, listAllBatches } from './admin/batches.ts'
 import {
   discardDeadLetter,
   listDeadLetters,
@@ -101,6 +102,9 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs/:id', getAnyJob),
   admin('POST', 'jobs/:id/cancel', cancelAnyJob),
   admin('POST', 'jobs/:id/redrive', redriveAnyJob),
+  admin('GET', 'batches', listAllBatches),
+  admin('GET', 'batches/:id', getAnyBatch),
+  admin('POST', 'batches/:id/cancel', cancelAnyBatch),
   admin('GET', 'dead-letters', listDeadLetters),
   { ...admin('POST', 'dead-letters/redrive', redriveDeadLetters), hasBody: true },
   admin('POST', 'dead-letters/:id/redrive', redriveDeadLetter),

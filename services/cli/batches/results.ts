@@ -2,6 +2,7 @@ import { basename } from 'node:path'
 import { z } from 'zod'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import { ageOf } from '#services/cli/client/job-text.ts'
+import { adminFilterOf } from '#services/cli/commands/bulk.ts'
 import { type Command, noArguments, onlyArgument } from '#services/cli/commands/command.ts'
 import {
   CommandError,
@@ -114,7 +115,7 @@ const LIMIT_MAX = 1_000
 export const batches: Command = {
   summary: 'List batches with their progress, newest first',
   isList: true,
-  help: `Usage: sluice batches [--limit N]
+  help: `Usage: sluice batches [--limit N] [--all-projects | --project P]
 
 Lists the batches of your key's project: name, finished and failed requests, end or estimated end, and the rate over the last
 minutes. The name is that of the file, or of --metadata name=NAME. With --json, or when output is not a TTY, each batch is one
@@ -123,15 +124,23 @@ line of JSON.
 Options:
   --limit N  maximum number of batches (default ${LIMIT_DEFAULT}, maximum ${LIMIT_MAX})
 
+Options for keys with the admin scope:
+  --all-projects   list the batches of every project
+  --project P      list the batches of one project, by id or name
+
 Examples:
   sluice batches
+  sluice batches --all-projects
   sluice batches --json | jq -r 'select(.status == "in_progress").id'`,
-  options: { limit: { type: 'string' } },
+  options: { limit: { type: 'string' }, 'all-projects': { type: 'boolean' }, project: { type: 'string' } },
   async run({ values, args, api, out }): Promise<ExitCode> {
     noArguments(args)
+    const filter = adminFilterOf(values)
     const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
     const found: BatchView[] = []
-    for await (const batch of new BatchesApi(api.http).list(limit)) {
+    for await (const batch of filter
+      ? api.admin.batches({ project: filter.project }, limit)
+      : new BatchesApi(api.http).list(limit)) {
       if (out.isHumanReadable) found.push(batch)
       else await out.json(batch)
     }
@@ -142,17 +151,25 @@ Examples:
 
 function batchTable(found: readonly BatchView[], columnsMax: number): string {
   const nowMs = Date.now()
+  const hasProjects = found.some(({ project }) => project)
   const rows = found.map((batch) => {
-    const { id, created_at, model, status, request_counts, progress, metadata } = batch
+    const { id, created_at, project, project_name, model, status, request_counts, progress, metadata } = batch
     const { total, completed, failed } = request_counts
     const done = `${completed + failed}/${total}${failed > 0 ? `, ${failed} failed` : ''}`
     const rate = progress?.requests_per_second
     return [
-      ...[id, metadata?.name ?? '', done, status.replace('_', ' '), endOf(batch, nowMs)],
+      ...[
+        id,
+        ...(hasProjects ? [project_name ?? project ?? ''] : []),
+        metadata?.name ?? '',
+        done,
+        status.replace('_', ' '),
+        endOf(batch, nowMs),
+      ],
       ...[typeof rate === 'number' ? `${rate}/s` : '', model ?? '', ageOf(created_at, nowMs)],
     ]
   })
-  const head = ['batch', 'name', 'done', 'status', 'end', 'rate', 'model', 'age']
+  const head = ['batch', ...(hasProjects ? ['project'] : []), 'name', 'done', 'status', 'end', 'rate', 'model', 'age']
   return tableOf({ head, rows, spare: ['model', 'rate', 'age'], cut: ['model', 'name'] }, columnsMax)
 }
 

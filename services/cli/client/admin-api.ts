@@ -1,5 +1,5 @@
 import { z } from 'zod'
-import type { HttpClient } from './http.ts'
+import { BatchPage, type BatchView, type HttpClient } from './http.ts'
 import { JobPage, JobView } from './job.ts'
 
 const PAGE_MAX = 100
@@ -129,21 +129,26 @@ export class AdminApi {
   }
 
   async get(id: string): Promise<JobView> {
-    return await this.http.json(JobView, `${ADMIN}/jobs/${encodeURIComponent(id)}`)
+    return await this.http.json(JobView, `${ADMIN}/${jobPath(id)}`)
   }
 
   async cancel(id: string): Promise<JobView> {
-    return await this.#post(JobView, `jobs/${encodeURIComponent(id)}/cancel`)
+    return await this.#post(JobView, `${jobPath(id)}/cancel`)
   }
 
   async redrive(id: string): Promise<JobView> {
-    return await this.#post(JobView, `jobs/${encodeURIComponent(id)}/redrive`)
+    return await this.#post(JobView, `${jobPath(id)}/redrive`)
   }
 
   /** Lists at most `max` jobs of all projects, newest first. Pages are fetched on demand. */
   async *list({ statuses, includeChildren, ...rest }: AdminFilter, max: number): AsyncGenerator<JobView> {
     const include_children = includeChildren ? 'true' : undefined
     yield* this.#pages(JobPage, 'jobs', { ...rest, status: statuses?.join(','), include_children }, max)
+  }
+
+  /** Lists at most `max` batches of all projects, or of one project, newest first. */
+  batches(filter: { project?: string | undefined }, max: number): AsyncGenerator<BatchView> {
+    return this.#pages(BatchPage, 'batches', filter, max)
   }
 
   /** Cancels or redrives up to `max` jobs, newest first. A dry run only returns the selected jobs. */
@@ -228,6 +233,11 @@ export class AdminApi {
     const page = await this.http.json(z.looseObject({ data: z.array(schema) }), `${ADMIN}/${path}`)
     return page.data as T[]
   }
+}
+
+/** Path of a job. The id of a batch differs from that of its job only in the prefix. */
+export function jobPath(id: string): string {
+  return `jobs/${encodeURIComponent(id.replace(/^(msg)?batch_/, 'job_'))}`
 }
 
 type Query = Readonly<Record<string, string | number | undefined>>

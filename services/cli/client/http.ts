@@ -2,7 +2,7 @@ import { openAsBlob } from 'node:fs'
 import { basename } from 'node:path'
 import { Agent, type Dispatcher, FormData } from 'undici'
 import { z } from 'zod'
-import { CommandError, EXIT, plain, usageError } from '#services/cli/text/output.ts'
+import { CommandError, EXIT, fileError, plain } from '#services/cli/text/output.ts'
 
 const ErrorBody = z.looseObject({
   error: z.looseObject({ message: z.string(), code: z.string().nullish(), param: z.string().nullish() }),
@@ -210,6 +210,8 @@ export const BatchView = z.looseObject({
   created_at: z.number(),
   completed_at: z.number().nullish(),
   model: z.string().nullish(),
+  project: z.string().nullish().describe('Admin API only'),
+  project_name: z.string().nullish().describe('Admin API only'),
   progress: z
     .looseObject({ requests_per_second: z.number().nullish(), estimated_end_at: z.number().nullish() })
     .nullish(),
@@ -227,7 +229,11 @@ export type BatchView = z.infer<typeof BatchView>
 
 const BATCHES = '/v1/batches'
 const PAGE_MAX = 100
-const BatchPage = z.looseObject({ data: z.array(BatchView), has_more: z.boolean(), last_id: z.string().nullish() })
+export const BatchPage = z.looseObject({
+  data: z.array(BatchView),
+  has_more: z.boolean(),
+  last_id: z.string().nullish(),
+})
 const ModelView = z.looseObject({ capabilities: z.array(z.string()).nullish() })
 const JobIds = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
 
@@ -241,7 +247,7 @@ export class BatchesApi {
 
   async upload(path: string): Promise<string> {
     const blob = await openAsBlob(path).catch((error: Error) => {
-      throw usageError(`${path}: ${error.message}`)
+      throw fileError(path, error)
     })
     const form = new FormData()
     form.append('purpose', 'batch')
@@ -282,11 +288,13 @@ export class BatchesApi {
     return found
   }
 
-  /** Whether a model has structured output. True for an unknown model, which the batch reports. */
+  /**
+   * Whether a model has structured output. True if the key may not read models. @throws CommandError for an unknown model
+   */
   async hasStructuredOutput(model: string): Promise<boolean> {
     const path = `/v1/models/${encodeURIComponent(model)}`
     const view = await this.#http.json(ModelView, path).catch((error: unknown) => {
-      if (error instanceof ApiError && error.status === 404) return undefined
+      if (error instanceof ApiError && error.status === 403) return undefined
       throw error
     })
     return view?.capabilities?.includes('json') ?? true

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { z } from 'zod'
-import { AdminApi } from './admin-api.ts'
+import { AdminApi, jobPath as pathOfJob } from './admin-api.ts'
 import { ApiError, type HttpClient, type HttpResponse, readApiError } from './http.ts'
 import { endedAt, exitCodeOf, JobPage, JobView, StepPage, type StepView } from './job.ts'
 
@@ -151,8 +151,7 @@ async function withAdminFallback<T>(own: () => Promise<T>, asAdmin: () => Promis
 }
 
 export function jobPath(id: string): string {
-  // Batch ids differ from job ids only in their prefix.
-  return `/v1/jobs/${encodeURIComponent(id.replace(/^(msg)?batch_/, 'job_'))}`
+  return `/v1/${pathOfJob(id)}`
 }
 
 function queryOf(

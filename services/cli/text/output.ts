@@ -29,6 +29,22 @@ export function usageError(message: string, next?: string): CommandError {
   return new CommandError(EXIT.usage, message, next)
 }
 
+/** Error for a file or folder that cannot be read or written, without the name of the system call. */
+export function fileError(path: string, error: Error, next?: string): CommandError {
+  const reason = FILE_PROBLEMS[(error as NodeJS.ErrnoException).code ?? '']
+  return usageError(reason === undefined ? `${path}: ${error.message}` : `${path} ${reason}.`, next)
+}
+
+const FILE_PROBLEMS: Readonly<Record<string, string>> = {
+  ENOENT: 'does not exist',
+  ENOTDIR: 'does not exist',
+  EISDIR: 'is a directory',
+  EACCES: 'cannot be used: permission denied',
+  EPERM: 'cannot be used: permission denied',
+  EROFS: 'cannot be written: the file system is read-only',
+  ENOSPC: 'cannot be written: no space is left on the device',
+}
+
 /** Replaces `sluice` with `npx sluice` in the commands of a text if npx started this process, because `sluice` is then not on the PATH. */
 export function asTyped(text: string, isByNpx = isStartedByNpx()): string {
   return isByNpx ? text.replaceAll(/(?<![\w./-]|npx )sluice (?=[a-z-]+|COMMAND)/g, 'npx sluice ') : text

@@ -17,6 +17,7 @@ import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
+import type { Scope } from '#shared/store/store.ts'
 import { countInput } from './files.ts'
 
 export const BATCHES = '/v1/batches'
@@ -67,7 +68,7 @@ export async function listBatches(context: IngressContext, call: Call): Promise<
   })
   const counts = await childCountsOfPage(context, page.jobs)
   const data = await Promise.all(
-    page.jobs.map(async (job) => objectOf(job, await batchDetails(context, job), counts.get(job.id))),
+    page.jobs.map(async (job) => batchObject(job, await batchDetails(context, job), counts.get(job.id))),
   )
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
@@ -215,15 +216,15 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
 }
 
 /** A batch in the form of the OpenAI API, with the reason why its remaining requests wait. */
-async function currentBatchObject(context: IngressContext, job: DurableJob) {
+export async function currentBatchObject(context: IngressContext, job: DurableJob) {
   const details = await batchDetails(context, job)
   const counts = await childCountsOf(context, job)
   const isRunning = !TERMINAL.has(job.state) && details.begun && !details.isFinalizing && counts
   const waiting_for = isRunning ? await waitingFor(context, job, counts) : null
-  return { ...objectOf(job, details, counts), ...(isRunning && { waiting_for }) }
+  return { ...batchObject(job, details, counts), ...(isRunning && { waiting_for }) }
 }
 
-function objectOf(job: DurableJob, details: BatchDetails, counts: ChildCounts | undefined) {
+export function batchObject(job: DurableJob, details: BatchDetails, counts: ChildCounts | undefined) {
   const { request, result, begun } = details
   const status = statusOf(job, details)
   const endedAt = (...statuses: string[]) => (statuses.includes(status) ? seconds(job.finished_at_ms) : null)
@@ -319,13 +320,14 @@ export async function findBatch(
   call: Call,
   endpoint: string,
   prefix: BatchPrefix,
+  scope: Scope = projectIdOf(call.key),
 ): Promise<DurableJob> {
   const id = String(call.params.id)
   const notFound = () => new ServiceError('not_found', `No batch with the id '${beginningOf(id, 64)}'.`)
   const jobId = jobIdOfBatch(id, prefix)
   if (jobId === undefined) throw notFound()
   const job = await requireJobs(context)
-    .get(projectIdOf(call.key), jobId)
+    .get(scope, jobId)
     .catch((error: unknown) => {
       throw ServiceError.from(error).code === 'job_not_found' ? notFound() : error
     })

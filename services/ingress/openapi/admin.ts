@@ -1,4 +1,5 @@
 import {
+  ListAdminBatches,
   ListAdminJobs,
   ListAudit,
   ListDeadLetters,
@@ -57,6 +58,22 @@ export const ADMIN: Operations = {
     description: `Runs the jobs that match all filters again, each as a new job. ${DRY_RUN}`,
     body: 'ManyJobsRequest',
     answers: ok('The outcome per job.', 'ManyJobs'),
+  },
+  'GET /v1/admin/batches': {
+    ...{ id: 'listAllBatches', tag: 'Admin', guide: 'batches', summary: 'List the batches of all projects' },
+    description: 'Newest first, with batches of messages. Inputs and results are not included.',
+    query: ListAdminBatches,
+    answers: ok('A page of batches.', 'AdminBatchList'),
+  },
+  'GET /v1/admin/batches/:id': {
+    ...{ id: 'getAnyBatch', tag: 'Admin', guide: 'batches', summary: 'Retrieve a batch of any project' },
+    answers: ok('The batch.', 'AdminBatch'),
+  },
+  'POST /v1/admin/batches/:id/cancel': {
+    ...{ id: 'cancelAnyBatch', tag: 'Admin', guide: 'batches', summary: 'Cancel a batch of any project' },
+    description: 'The output file contains the results of the requests that finished before the cancellation.',
+    answers: ok('The batch, whose status may still be `cancelling`.', 'AdminBatch'),
+    failures: [409],
   },
   'GET /v1/admin/dead-letters': {
     ...{ id: 'listDeadLetters', tag: 'Admin', guide: 'operations#run-failed-work-again', summary: 'List dead letters' },

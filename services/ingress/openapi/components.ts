@@ -68,6 +68,8 @@ export const ANSWERS = {
   FileDeleted: batches.FileDeletedAnswer,
   Batch: batches.BatchAnswer,
   BatchList: batches.BatchListAnswer,
+  AdminBatch: batches.AdminBatchAnswer,
+  AdminBatchList: batches.AdminBatchListAnswer,
   MessageBatch: batches.MessageBatchAnswer,
   MessageBatchList: batches.MessageBatchListAnswer,
   MessageBatchDeleted: batches.MessageBatchDeletedAnswer,

@@ -1,4 +1,7 @@
 /** Admin commands against a running service. */
+import { mkdtemp, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { COMMANDS } from '#services/cli/commands.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
@@ -38,6 +41,43 @@ describe('operator commands of sluice', () => {
     const done = await admin.submit('alice', 'x')
     const asked = await op('get', done, '--wait', '20', '--result')
     expect(asked).toMatchObject({ code: 5, lines: [], err: expect.stringContaining('belongs to project alice') })
+  })
+
+  it('list and cancel batches of every project', async () => {
+    await using admin = await openAdmin()
+    const [op, alice, bob] = [commandsAs(admin, 'op'), commandsAs(admin, 'alice'), commandsAs(admin, 'bob')]
+    const batchOf = async (user: typeof op, content: string) => {
+      const body = { model: 'echo-1', max_tokens: 100_000, messages: [{ role: 'user', content }] }
+      const path = join(await mkdtemp(join(tmpdir(), 'sluice-')), 'r.jsonl')
+      await writeFile(path, JSON.stringify({ custom_id: 'a', method: 'POST', url: '/v1/chat/completions', body }))
+      return String((await user('batch', path)).lines[0]?.id)
+    }
+    const short = await batchOf(bob, 'x')
+    const long = await batchOf(alice, ENDLESS)
+    const message = { model: 'echo-1', max_tokens: 9, messages: [{ role: 'user', content: 'x' }] }
+    const created = await admin.as('bob').post('/v1/messages/batches', {
+      requests: [{ custom_id: 'a', params: message }],
+    })
+    const ofMessages = ((await created.json()) as { id: string }).id
+    const listed = async (...args: string[]) => (await op('batches', ...args)).lines
+    await until(async () => (await listed('--project', 'bob')).every(({ status }) => status === 'completed'))
+    expect((await listed('--all-projects')).map(({ id, project }) => [id, project])).toEqual([
+      [ofMessages, 'bob'],
+      [long, 'alice'],
+      [short, 'bob'],
+    ])
+    expect((await listed('--project', 'bob')).map(({ id }) => id)).toEqual([ofMessages, short])
+    expect((await listed('--project', 'bob', '--limit', '1')).map(({ id }) => id)).toEqual([ofMessages])
+    const page = await (await admin.as('op').get(`/v1/admin/batches?project=bob&after=${ofMessages}`)).json()
+    expect(page).toMatchObject({ data: [{ id: short }], has_more: false })
+    expect(await alice('batches', '--all-projects')).toMatchObject({ code: 5 })
+    expect(await bob('cancel', long)).toMatchObject({ code: 5, err: expect.stringContaining('job_not_found') })
+    expect(await op('cancel', long)).toMatchObject({ code: 0 })
+    const read = async () => await (await admin.as('op').get(`/v1/admin/batches/${long}`)).json()
+    await until(async () => ((await read()) as { status: string }).status === 'cancelled')
+    const again = await admin.as('op').post(`/v1/admin/batches/${long}/cancel`)
+    expect([again.status, await again.json()]).toMatchObject([409, { error: { code: 'job_already_finished' } }])
+    expect((await admin.as('op').get('/v1/admin/batches/batch_x')).status).toBe(404)
   })
 
   it('cancel and redrive jobs in bulk after a dry run', async () => {
