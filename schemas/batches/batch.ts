@@ -101,7 +101,7 @@ export const CreateBatch = z.object({
   endpoint: z.string().max(200).describe('Endpoint of all requests, such as /v1/chat/completions'),
   completion_window: z
     .string()
-    .regex(/^[1-9]\d{0,5}[smh]$/)
+    .regex(/^[1-9]\d{0,5}[smh]$/, 'must be a number of seconds, minutes or hours, such as 90m or 24h')
     .describe('Time limit of the batch: a number of seconds, minutes or hours, such as 24h or 30m'),
   metadata: Metadata.nullish().describe('At most 16 pairs of text'),
   output_expires_after: ExpiresAfter.nullish().describe('Retention of the output files'),

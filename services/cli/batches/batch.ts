@@ -4,7 +4,16 @@ import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/commands/command.ts'
 import { followBatch } from '#services/cli/commands/following.ts'
 import { metadataOf, metadataWith } from '#services/cli/commands/submit.ts'
-import { beginning, CommandError, coloured, EXIT, type ExitCode, plain, usageError } from '#services/cli/text/output.ts'
+import {
+  beginning,
+  CommandError,
+  coloured,
+  EXIT,
+  type ExitCode,
+  fileError,
+  plain,
+  usageError,
+} from '#services/cli/text/output.ts'
 import { linesIn } from './answers.ts'
 import { ROWS_MAX, RunFiles, selectRequests } from './convert.ts'
 import { ENDED } from './follow-table.ts'
@@ -113,8 +122,8 @@ Examples:
     }
     const misplaced = Object.keys(TABLE_OPTIONS).find((name) => values.given().includes(name))
     if (misplaced !== undefined || (table && table.format !== 'jsonl')) {
-      const problem = misplaced === undefined ? `${path} is a table of prompts.` : `--${misplaced} is for a table.`
-      throw usageError(problem, 'Choose the model with --model. `sluice models` lists the models.')
+      const next = 'Choose the model of the rows with --model, such as --model echo-1. For all models: sluice models'
+      throw usageError(`${path} is a table of prompts, and --model is missing.`, next)
     }
     return await runRequests(invocation, path)
   },
@@ -140,16 +149,23 @@ async function optionsOf(values: Values, table: Table, model: string): Promise<T
     maxTokens: values.count('max-tokens', 1, 1_000_000),
     choices: values.parts('choices'),
     schema: columns ? columnsSchema(columns) : await schemaIn(values.text('schema')),
-    out: outPathOf(table, values.text('out')),
-    window: values.text('window') ?? WINDOW,
+    out: await outPathOf(table, values.text('out')),
+    window: windowOf(values),
     metadata: metadataOf(values.list('metadata')),
   }
+}
+
+/** @throws CommandError for an invalid duration, before anything is uploaded */
+function windowOf(values: Values): string {
+  const text = values.text('window') ?? WINDOW
+  if (/^[1-9]\d{0,5}[smh]$/.test(text)) return text
+  throw usageError(`--window must be a number of seconds, minutes or hours, such as 90m or 24h; got '${text}'.`)
 }
 
 async function schemaIn(path: string | undefined): Promise<ObjectSchema | undefined> {
   if (path === undefined) return undefined
   const text = await readFile(path, 'utf8').catch((error: Error) => {
-    throw usageError(`--schema ${path}: ${error.message}`)
+    throw fileError(path, error)
   })
   const schema = parsedSchema(text)
   if (!schema) throw usageError(`--schema ${path} must be the JSON Schema of an object with properties.`)
@@ -232,7 +248,7 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
     throw new CommandError(EXIT.refused, `The input file of ${id} cannot be read: ${plain(error.message)}`)
   })
   const { hash } = await selectRequests(content.body, files.retry, failed)
-  const window = values.text('window') ?? WINDOW
+  const window = windowOf(values)
   const { sluice_input: _, sluice_retry_of: __, ...others } = metadata ?? {}
   const created = await batches.create({
     ...{ input_file_id: await batches.upload(files.retry), endpoint, completion_window: window },
@@ -245,11 +261,11 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
 
 async function runRequests(invocation: Invocation, path: string): Promise<ExitCode> {
   const { values, api, out } = invocation
+  const completion_window = windowOf(values)
   const endpoint = values.text('endpoint') ?? (await endpointIn(path))
   const metadata = metadataWith(metadataOf(values.list('metadata')), { name: basename(path) })
   const batches = new BatchesApi(api.http)
   const input_file_id = await batches.upload(path)
-  const completion_window = values.text('window') ?? WINDOW
   const created = await batches.create({ input_file_id, endpoint, completion_window, metadata })
   if (!values.has('follow')) {
     const next = `To follow the batch: sluice follow ${created.id}`
@@ -270,7 +286,7 @@ async function followCreated(invocation: Invocation, created: BatchView): Promis
 
 async function endpointIn(path: string): Promise<string> {
   const file = await open(path).catch((error: Error) => {
-    throw usageError(`${path}: ${error.message}`)
+    throw fileError(path, error)
   })
   try {
     const { buffer, bytesRead } = await file.read(Buffer.alloc(HEAD_BYTES), 0, HEAD_BYTES, 0)

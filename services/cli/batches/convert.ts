@@ -77,7 +77,7 @@ export async function convertRows(table: Table, options: TaskOptions, isJson: bo
     }
   }
   await pipeline(lines(), createWriteStream(to))
-  if (!task) throw usageError(`${table.path} has no rows.`)
+  if (!task) throw usageError(`${table.path} has no rows.`, 'Add at least one row below the header.')
   if (requests === 0) throw usageError(`${table.path} has no prompts: each prompt is empty.`)
   const shown = table.format === 'directory' ? ['file'] : [...columns]
   const hashes = { hash: hash.digest('hex').slice(0, 32), rowsHash: rowsHash.digest('hex') }

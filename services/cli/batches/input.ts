@@ -11,7 +11,7 @@ import { opendir, stat } from 'node:fs/promises'
 import { extname, join } from 'node:path'
 import { Readable } from 'node:stream'
 import { type CsvError, type Options, parse } from 'csv-parse'
-import { type CommandError, plain, usageError } from '#services/cli/text/output.ts'
+import { type CommandError, fileError, plain, usageError } from '#services/cli/text/output.ts'
 
 const ROW_BYTES_MAX = 16 * 1024 * 1024
 const FILES_MAX = 50_000
@@ -43,7 +43,7 @@ const FORMATS: Readonly<Record<string, TableFormat>> = {
 /** The table at a path. Undefined for a file with another extension. @throws CommandError if there is no such path */
 export async function findTable(path: string): Promise<Table | undefined> {
   const entry = await stat(path).catch((error: Error) => {
-    throw usageError(`${path}: ${error.message}`)
+    throw fileError(path, error)
   })
   if (entry.isDirectory()) return { path, format: 'directory', delimiter: '' }
   const format = FORMATS[extname(path).toLowerCase()]

@@ -51,7 +51,9 @@ export async function runTable(invocation: Invocation, table: Table, options: Ta
   await using files = await RunFiles.open()
   // The two hashes are needed to find the batch again, so a table has fewer pairs of its own.
   checkMetadata(options.metadata, METADATA_PAIRS_MAX - 2)
-  const isJson = !(options.choices || options.schema) || (await batches.hasStructuredOutput(options.model))
+  // An unknown model is reported before the upload.
+  const hasStructuredOutput = await batches.hasStructuredOutput(options.model)
+  const isJson = !(options.choices || options.schema) || hasStructuredOutput
   const converted = await convertRows(table, options, isJson, files.requests)
   const follower = new BatchProgress(batches, out, { cancelOnInterrupt: values.has('cancel-on-interrupt') })
   const run = new TableRun({ batches, out, files, follower, table, options, converted })

@@ -6,11 +6,11 @@
  */
 
 import { createHash, type Hash } from 'node:crypto'
-import { createWriteStream, realpathSync } from 'node:fs'
-import { open, rename, rm } from 'node:fs/promises'
+import { constants, createWriteStream, realpathSync } from 'node:fs'
+import { access, open, rename, rm } from 'node:fs/promises'
 import { dirname, extname, join, parse, resolve } from 'node:path'
 import { pipeline } from 'node:stream/promises'
-import { CommandError, EXIT, usageError } from '#services/cli/text/output.ts'
+import { CommandError, EXIT, fileError, usageError } from '#services/cli/text/output.ts'
 import { ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
 import { exactLine, withoutFormula } from '#shared/lib/csv.ts'
 import { type Answers, type Cells, isCut } from './answers.ts'
@@ -112,7 +112,8 @@ export async function writeOutput(
   }
   await pipeline(lines, createWriteStream(part)).catch(async (error: unknown) => {
     await rm(part, { force: true })
-    throw error
+    if ((error as NodeJS.ErrnoException).syscall === undefined) throw error
+    throw fileError(out, error as Error, 'The batch has ended. To write its answers: repeat the command')
   })
   await rename(part, out)
   return written
@@ -166,17 +167,27 @@ function freeName(name: string, columns: readonly string[]): string {
 /**
  * Returns the path of the output. Default: `prompts.answers.csv` next to `prompts.csv`.
  *
- * @throws CommandError if the path is the input, or a file in the input directory, whose files are all rows
+ * @throws CommandError if the path is the input, has another extension, cannot be written, or is in the input directory, whose files are all rows
  */
-export function outPathOf({ path, format }: Table, asked: string | undefined): string {
+export async function outPathOf({ path, format }: Table, asked: string | undefined): Promise<string> {
   const { dir, name, ext } = parse(resolve(path))
   const out = asked ?? join(dir, `${name}.answers${format === 'directory' ? '.csv' : ext}`)
   if (resolve(out) === resolve(path)) throw usageError(`--out must not be the input ${path}.`)
   if (format === 'directory' && realPathOf(dirname(resolve(out))) === realPathOf(path)) {
     throw usageError(`--out must not be in the input directory ${path}; got '${out}'.`, 'Choose another directory.')
   }
+  if (!EXTENSIONS.includes(extname(out).toLowerCase())) {
+    throw usageError(`--out must end in .csv, .tsv or .jsonl; got '${out}'.`)
+  }
+  // The output is written after the batch has ended, so a folder without write permission is reported before the upload.
+  const folder = dirname(resolve(out))
+  await access(folder, constants.W_OK).catch((error: Error) => {
+    throw fileError(folder, error, 'Create the folder, or choose another file with --out.')
+  })
   return out
 }
+
+const EXTENSIONS: readonly string[] = ['.csv', '.tsv', '.tab', '.jsonl', '.ndjson']
 
 /** The path without symbolic links, or the given path if the file does not exist. */
 function realPathOf(path: string): string {

@@ -7,6 +7,7 @@ import {
   coloured,
   EXIT,
   type ExitCode,
+  fileError,
   plain,
   secondsOf,
   timeOf,
@@ -150,7 +151,7 @@ async function readBody(values: Values): Promise<string> {
   }
   if (file === undefined || file === '-') return await readText(process.stdin)
   return await readFile(file, 'utf8').catch((error: Error) => {
-    throw usageError(`--file ${file}: ${error.message}`)
+    throw fileError(file, error)
   })
 }
 

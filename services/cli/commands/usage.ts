@@ -1,6 +1,6 @@
 import { UsageReport as Report, type UsageReport } from '#schemas/usage.ts'
 import { readApiError } from '#services/cli/client/http.ts'
-import { EXIT, type ExitCode, tableOf } from '#services/cli/text/output.ts'
+import { EXIT, type ExitCode, tableOf, timeOf, usageError } from '#services/cli/text/output.ts'
 import { type Command, noArguments } from './command.ts'
 
 /** Option of this command for each query parameter of `GET /v1/usage`. */
@@ -18,7 +18,7 @@ Shows calls, tokens, cost and the remaining budget of your key's project; days a
 and one line of JSON otherwise. A key with the admin scope sees every project and every budget.
 
 Options:
-  --from DAY           first day (default: first day of this month)
+  --from DAY           first day, such as 2030-01-31, or 7d for the last 7 days (default: first day of this month)
   --to DAY             last day (default: today)
   --group-by GROUP     project, key, model, endpoint, day or hour (default day)
   --order-by ORDER     group, or cost for the most expensive first (default group)
@@ -28,7 +28,7 @@ Options:
   --endpoint PATH      only this endpoint, such as /v1/chat/completions
 
 Examples:
-  sluice usage --group-by project --order-by cost --from 2030-01-01
+  sluice usage --group-by project --order-by cost --from 7d
   sluice usage --group-by model --project lab -o csv > usage.csv
   sluice usage --from 2030-01-01 --to 2030-01-31 --json | jq .total.cost_usd`,
   options: {
@@ -39,7 +39,7 @@ Examples:
     const query = new URLSearchParams()
     for (const [name, option] of Object.entries(QUERY)) {
       const value = values.text(option)
-      if (value !== undefined) query.set(name, value)
+      if (value !== undefined) query.set(name, name === 'from' || name === 'to' ? dayOf(option, value) : value)
     }
     if (values.text('output') === 'csv') {
       query.set('format', 'csv')
@@ -49,10 +49,21 @@ Examples:
       return EXIT.ok
     }
     const report = await api.http.json(Report, `/v1/usage?${query}`)
+    const { input_tokens, output_tokens, cost_usd } = report.total
+    if (cost_usd === 0 && input_tokens + output_tokens > 0 && values.text('order-by') === 'cost') out.note(NO_PRICES)
     if (out.isHumanReadable) await out.write(textOf(report, out.columns))
     else await out.json(report)
     return EXIT.ok
   },
+}
+
+const NO_PRICES = 'All costs are 0, because none of these models has a price. Set price in models.yaml.'
+
+/** A day in UTC. A duration such as 7d ends now. @throws CommandError */
+function dayOf(option: string, text: string): string {
+  if (/^\d{4}-\d\d-\d\d$/.test(text)) return text
+  if (/^\d+[hd]$/.test(text)) return new Date(timeOf(option, text, Date.now(), -1) * 1_000).toISOString().slice(0, 10)
+  throw usageError(`--${option} must be a day such as 2030-01-31, or a duration such as 7d; got '${text}'.`)
 }
 
 const HEAD = ['calls', 'failed', 'input', 'cached', 'output', 'audio s', 'cost $']

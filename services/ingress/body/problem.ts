@@ -76,8 +76,7 @@ function describe(issue: Issue, value: unknown, field: string): Problem {
     case 'too_small':
       return outOfBounds(issue.origin, Number(issue.minimum), value, field, false, issue.message)
     case 'invalid_format':
-      if (issue.format === 'date') return wrongDay(field)
-      return wrongFormat(issue.pattern ?? issue.format, field)
+      return wrongFormat(expectedOfFormat(issue), field)
     default:
       return { code: 'invalid_value', openai: `Invalid '${field}'.`, messages: 'Invalid value' }
   }
@@ -160,17 +159,24 @@ export function beginningOf(text: string, charsMax: number): string {
   return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()
 }
 
-/** Returns a message with an example. The schema's own message would quote a regular expression. */
-function wrongDay(field: string): Problem {
-  const expected = 'a day of the calendar such as 2030-01-31'
-  return {
-    code: 'invalid_value',
-    openai: `Invalid '${field}': expected ${expected}.`,
-    messages: `Input should be ${expected}`,
-  }
+/** Description of a format with an example, if the schema has one. A regular expression would not help most callers. */
+function expectedOfFormat({ format, message, pattern = format }: FormatIssue): { words?: string; pattern: string } {
+  if (format === 'date') return { words: 'a day of the calendar such as 2030-01-31', pattern }
+  const [, words] = /^(?:must be|Expected) (.*)$/.exec(message) ?? []
+  return { pattern, ...(words !== undefined && { words }) }
 }
 
-function wrongFormat(pattern: string, field: string): Problem {
+interface FormatIssue {
+  readonly format: string
+  readonly message: string
+  readonly pattern?: string | undefined
+}
+
+function wrongFormat({ words, pattern }: { words?: string; pattern: string }, field: string): Problem {
+  if (words !== undefined) {
+    const openai = `Invalid '${field}': expected ${words}.`
+    return { code: 'invalid_value', openai, messages: `Input should be ${words}` }
+  }
   const shown = pattern.replace(/^\/(.*)\/\w*$/, '$1')
   return {
     code: 'invalid_value',

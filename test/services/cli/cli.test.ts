@@ -85,7 +85,7 @@ describe('the sluice command', () => {
     { args: ['submit', '--body', '{'], message: 'The request is not valid JSON' },
     { args: ['submit', '--body', '[]'], message: 'The request must be a JSON object.' },
     { args: ['submit'], message: 'The request is not valid JSON' },
-    { args: ['submit', '--file', 'missing.json'], message: '--file missing.json: ENOENT' },
+    { args: ['submit', '--file', 'missing.json'], message: 'missing.json does not exist' },
     { args: [...chatJob('x'), '--metadata', '=x'], message: "--metadata must have the form KEY=VALUE; got '=x'." },
     { args: [...chatJob('x'), '--run-at', '31.1.2030'], message: '--run-at must be a time' },
     { args: [...chatJob('x'), '--deadline', '2030-01-31'], message: '--deadline must be a duration' },

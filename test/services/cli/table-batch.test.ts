@@ -252,12 +252,29 @@ describe('sluice batch with a table', () => {
     expect([code, err]).toEqual([2, expect.stringContaining(problem)])
   })
 
+  it.each([
+    [['missing.csv'], 'missing.csv does not exist.'],
+    [['ok.csv', '--out', 'none/answers.csv'], 'none does not exist.\nCreate the folder'],
+    [['ok.csv', '--out', 'answers.xlsx'], "--out must end in .csv, .tsv or .jsonl; got '"],
+    [
+      ['ok.csv', '--window', '5'],
+      "--window must be a number of seconds, minutes or hours, such as 90m or 24h; got '5'.",
+    ],
+  ])('refuses %j before the upload', async (given, problem) => {
+    await fileOf('ok.csv', 'prompt\nhello\n')
+    const [name = '', option, value = ''] = given
+    const path = option === '--out' ? join(directory, value) : value
+    const { code, err } = await run([join(directory, name), ...(option === undefined ? [] : [option, path])])
+    expect([code, err]).toEqual([2, expect.stringContaining(problem)])
+    expect(err).not.toContain('batch_')
+  })
+
   it('reports an unknown model, a missing model, and options of the other form', async () => {
     const path = await fileOf('ok.csv', 'prompt\nhello\n')
     const unknown = await run([path, '--model', 'none'])
-    expect([unknown.code, unknown.err]).toEqual([1, expect.stringContaining("The model 'none' does not exist")])
-    const missing = await sluice(['batch', path], { env: env() })
-    expect([missing.code, missing.err]).toEqual([2, expect.stringContaining('--model')])
+    expect([unknown.code, unknown.err]).toEqual([5, expect.stringMatching(/^The model 'none' does not exist/)])
+    const missing = await sluice(['batch', path, '--prompt-column', 'prompt'], { env: env() })
+    expect([missing.code, missing.err]).toEqual([2, expect.stringContaining('--model is missing')])
     expect((await run([path, '--follow'])).code).toBe(2)
     expect((await run([path, '--out', path])).err).toContain('--out must not be the input')
     await mkdir(join(directory, 'inputs'))
