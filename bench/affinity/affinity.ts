@@ -20,7 +20,8 @@ const STAGGER_MS = 37
 const OUTAGE_MS = { from: 700, to: 1_400 }
 /** Time after which pinned callers use a server again. A circuit breaker needs about this time, because it waits for the answer of a trial call. */
 const RETURN_MS = 300
-const WARM_UP_MS = 4_000
+/** Time of the calls before the first measurement. The JVM of Kafka compiles code for half a minute, and takes a whole core meanwhile. */
+const WARM_UP_MS = { service: 4_000, fleet: 30_000 }
 export const SYSTEM = 'You are a careful assistant of our company. '.repeat(60)
 
 type CacheSize = keyof typeof BLOCKS
@@ -78,7 +79,8 @@ async function measureSize(run: Run, size: CacheSize): Promise<string[]> {
   }
   const targets = [pinned, ...targetsOf(single, 'one worker'), ...(fleet ? targetsOf(fleet, 'three workers') : [])]
   for (const { to } of targets.slice(1)) await untilAnswered(() => probe(to(0)))
-  await Promise.all(targets.map(({ to }) => warmUp(() => probe(to(0)))))
+  const warmUpMs = fleet ? WARM_UP_MS.fleet : WARM_UP_MS.service
+  await Promise.all(targets.map(({ to }) => warmUp(() => probe(to(0)), warmUpMs)))
   const samples = new Samples()
   for (const prompts of PROMPTS) {
     await run.rounds(targets, async (target, round) => {
@@ -130,8 +132,8 @@ function targetsOf({ url }: Sluice, name: string): Target[] {
 }
 
 /** Sends calls until the processes, such as the JVM of Kafka, have compiled their code. */
-async function warmUp(send: () => Promise<string | undefined>): Promise<void> {
-  const untilMs = performance.now() + WARM_UP_MS
+async function warmUp(send: () => Promise<string | undefined>, ms: number): Promise<void> {
+  const untilMs = performance.now() + ms
   const caller = async () => {
     while (performance.now() < untilMs) await send()
   }
