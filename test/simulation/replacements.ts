@@ -18,6 +18,14 @@ export function seededId(prefix: string, length = 24): string {
   return id
 }
 
+/**
+ * Replaces `yieldToEventLoop`, whose queue would be shared by all simulated processes. If the process that serves the queue died, then all
+ * others would wait forever.
+ */
+export function yieldToEventLoop(): Promise<void> {
+  return new Promise((resolve) => void setImmediate(resolve))
+}
+
 /** Replaces `setTimeout` of `node:timers/promises`, which cannot be replaced from outside: it delegates to the global timers. */
 export function setTimeout<T>(ms?: number, value?: T, options: { signal?: AbortSignal } = {}): Promise<T> {
   const { signal } = options

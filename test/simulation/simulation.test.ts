@@ -13,6 +13,11 @@ vi.mock('#shared/lib/id.ts', async (original) => ({
   newId: (await import('./replacements.ts')).seededId,
 }))
 
+vi.mock('#shared/lib/yielding.ts', async (original) => ({
+  ...(await original<object>()),
+  yieldToEventLoop: (await import('./replacements.ts')).yieldToEventLoop,
+}))
+
 const SEEDS = Number(process.env.SIMULATION_SEEDS ?? 30)
 const ONLY = process.env.SIMULATION_SEED === undefined ? undefined : Number(process.env.SIMULATION_SEED)
 const BATCH = 50
