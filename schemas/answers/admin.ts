@@ -151,6 +151,11 @@ export const PoolListAnswer = z.object({
       full_models: z
         .array(z.object({ model: z.string(), slots: Count }))
         .describe('Models that use all of their slots while jobs wait, with these slots'),
+      models: z
+        .array(z.object({ id: z.string(), limit: Count, running: Count, queued: Count }))
+        .describe(
+          'Models of the pool. `limit`: maximum concurrent calls and jobs on all workers, by slots, concurrency limits and adaptive limits',
+        ),
       running: Count,
       calls: z.object({ queued: Count, running: Count }).describe('Synchronous calls of this ingress'),
       jobs: z

@@ -130,6 +130,22 @@ export class Peers {
     return sum
   }
 
+  /**
+   * Maximum concurrent calls of a model by the adaptive limits of its servers. Infinity if a server has none, because it never signalled overload.
+   * All workers publish the limit of each server, and the limit with the highest generation is the newest.
+   */
+  adaptiveLimitOf(pool: PoolName, model: string, servers: number): number {
+    const newest = new Map<number, NonNullable<Capacity['adaptive_limits']>[number]>()
+    for (const { capacity } of this.workersWithModel(pool, model)) {
+      for (const one of capacity?.adaptiveLimits ?? []) {
+        if (one.model === model && one.generation > (newest.get(one.server)?.generation ?? 0))
+          newest.set(one.server, one)
+      }
+    }
+    if (servers === 0 || newest.size < servers) return Number.POSITIVE_INFINITY
+    return [...newest.values()].reduce((sum, { limit }) => sum + limit, 0)
+  }
+
   /** Progress of the worker that will be ready first. Undefined if a worker with the model is ready, or none has the model. */
   preparing(pool: PoolName, model: string): Preparing | undefined {
     let first: Preparing | undefined

@@ -65,6 +65,10 @@ export const PoolView = z.looseObject({
   slots: z.number(),
   free: z.number(),
   running: z.number(),
+  models: z
+    .array(z.looseObject({ id: z.string(), limit: z.number(), running: z.number(), queued: z.number() }))
+    .nullish()
+    .describe('Absent in responses of older services'),
   calls: z.looseObject({ queued: z.number(), running: z.number() }),
   jobs: z
     .looseObject({ queued: z.looseObject({ normal: z.number(), low: z.number() }), scheduled: z.number() })

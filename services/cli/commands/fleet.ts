@@ -37,8 +37,9 @@ export const pools: Command = {
   help: `Usage: sluice pools [--watch]
 
 Lists the workers, slots and free slots of each pool. Also lists queued calls, queued durable jobs (normal and low priority),
-scheduled jobs, and the age of the oldest queued job. All numbers cover the whole fleet; those of calls are up to two seconds old.
-Requires a key with the admin scope.
+scheduled jobs, and the age of the oldest queued job. A second table lists the models with their running and queued calls and
+jobs. The limit of a model is the maximum that run at once, which is often far below the slots. All numbers cover the whole fleet; those of calls and
+models are up to two seconds old. Requires a key with the admin scope.
 
 Options:
   --watch  refresh every two seconds until Ctrl-C
@@ -101,7 +102,15 @@ function poolTable(found: readonly PoolView[], columnsMax: number): string {
     return [id, up, String(slots), String(free), String(calls.queued), ...queued, age, state]
   })
   const head = ['pool', 'workers', 'slots', 'free', 'calls', 'jobs', 'low', 'scheduled', 'oldest', 'paused']
-  return tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)
+  return `${tableOf({ head, rows, spare: ['scheduled', 'low'] }, columnsMax)}${modelTable(found, columnsMax)}`
+}
+
+function modelTable(found: readonly PoolView[], columnsMax: number): string {
+  const rows = found.flatMap(({ id: pool, models }) =>
+    (models ?? []).map(({ id, limit, running, queued }) => [id, pool, `${running}/${limit}`, String(queued)]),
+  )
+  if (rows.length === 0) return ''
+  return `\n${tableOf({ head: ['model', 'pool', 'running/limit', 'queued'], rows, spare: ['pool'], cut: ['model'] }, columnsMax)}`
 }
 
 async function showRows<Row>(

@@ -20,8 +20,9 @@ interface ModelView {
   readonly id: string
   /** Number of workers that serve the model. Null without the admin scope. */
   readonly workers: number | null
-  /** Maximum concurrent jobs on these workers. Null without the admin scope. */
+  /** Maximum concurrent calls and jobs on these workers. Null without the admin scope. */
   readonly capacity: number | null
+  /** Calls and durable jobs. Without the admin scope, durable jobs of the own project. */
   readonly running: number
   readonly waiting: number
   readonly paused: boolean
@@ -125,15 +126,17 @@ async function undefinedIfRefused<T>(
 function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fleet | undefined): ModelView[] {
   const known = new Set([...names, ...(fleet?.workers ?? []).flatMap(({ models }) => models ?? [])])
   const paused = new Set(fleet?.pools.flatMap((pool) => pool.paused.map(({ target, id }) => `${target} ${id}`)))
+  const loads = new Map(fleet?.pools.flatMap(({ models }) => models ?? []).map((load) => [load.id, load]))
   return [...known].toSorted().map((id) => {
+    const load = loads.get(id)
     const own = jobs.filter(({ model }) => model === id)
     const serving = fleet?.workers.filter(({ models }) => models?.includes(id))
     return {
       id,
       workers: serving?.length ?? null,
-      capacity: serving ? capacityOf(id, serving) : null,
-      running: own.filter(({ status }) => RUNNING.includes(status)).length,
-      waiting: own.filter(({ status }) => WAITING.includes(status)).length,
+      capacity: load?.limit ?? (serving ? capacityOf(id, serving) : null),
+      running: load?.running ?? own.filter(({ status }) => RUNNING.includes(status)).length,
+      waiting: load?.queued ?? own.filter(({ status }) => WAITING.includes(status)).length,
       paused: paused.has(`model ${id}`),
     }
   })

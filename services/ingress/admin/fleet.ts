@@ -6,6 +6,7 @@ import { WORD_LIST } from '#schemas/kinds/moderations.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { modelNotFound } from '#services/ingress/calls/endpoint.ts'
+import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/records.ts'
@@ -47,6 +48,7 @@ async function poolObject(
     slots: jobs.presence.slots(pool),
     free: jobs.presence.freeSlots(pool),
     full_models: fullModels(jobs.presence, pool),
+    models: modelLoads({ models, jobs }, pool),
     running: workers.reduce((total, { running }) => total + running, 0),
     calls: jobs.fleetWork(pool).calls,
     jobs: own ? durableOf(own, sum) : null,
@@ -299,6 +301,20 @@ export function isMetricsOfOthers({ url = '', headers, socket }: IncomingMessage
  */
 export async function readMetrics({ metrics }: IngressContext, call: Call): Promise<void> {
   await call.reply.whole((await metrics.text()).text)
+}
+
+/** The load of each model of a pool, next to its own limit, which is often far below the slots of the pool. */
+export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jobs'>, pool: PoolName) {
+  const { models: works } = jobs.fleetWork(pool)
+  return models.models.flatMap(({ id, pool: own, engine }) => {
+    if (own !== pool) return []
+    const servers = 'base_url' in engine || 'base_urls' in engine ? addressesOf(engine).length : 0
+    const limit = Math.min(jobs.presence.slotsOf(pool, id), jobs.presence.adaptiveLimitOf(pool, id, servers))
+    const { running = 0, queued = 0 } = works.get(id) ?? {}
+    // A call that waits in a worker for a permit of its model is counted as running by its ingress.
+    const parked = Math.max(0, running - limit)
+    return { id, limit, running: running - parked, queued: queued + parked }
+  })
 }
 
 /** Returns the models for which a worker reports waiting jobs, each with its number of slots in the pool. */

@@ -112,6 +112,7 @@ describe('operator commands of sluice', () => {
     const [head = '', ...rows] = (await sluiceTable(['pools'], env)).split('\n')
     expect(head).toMatch(/^pool +workers +slots +free +calls +jobs /)
     expect(rows.find((row) => row.startsWith('inference'))).toMatch(/^inference +1 +\d+ +\d+ +0 +0 /)
+    expect(rows.find((row) => row.startsWith('echo-1'))).toMatch(/^echo-1 +inference +0\/\d+ +0$/)
     expect((await op('pause', 'model', 'echo-1')).lines).toMatchObject([
       { target: 'model', id: 'echo-1', paused: true },
     ])

@@ -42,12 +42,15 @@ it('sluice top --once prints all jobs for an admin key, own jobs for other keys,
     return lines[0] as unknown as Snapshot
   }
   // The next heartbeat contains the number of running jobs.
-  await until(async () => (await read('op')).pools?.find(({ id }) => id === 'inference')?.running === 2)
+  await until(async () => {
+    const { pools, models } = await read('op')
+    return pools?.find(({ id }) => id === 'inference')?.running === 2 && models[0]?.running === 2
+  })
   const all = await read('op', '--once')
   expect(all).toMatchObject({ object: 'top', sees: 'all', has_more_jobs: false })
   expect(all.jobs?.map(({ id }) => id)).toEqual([theirs, running, waiting])
   expect(all.models).toEqual([
-    { id: 'echo-1', workers: 1, capacity: expect.any(Number), running: 2, waiting: 1, paused: false },
+    { id: 'echo-1', workers: 1, capacity: expect.any(Number), running: 2, waiting: 0, paused: false },
   ])
   expect(all.workers?.map(({ role }) => role)).toContain('inference')
   const own = await read('alice')

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
-import { capacityOf } from '#services/ingress/admin/fleet.ts'
+import { capacityOf, modelLoads } from '#services/ingress/admin/fleet.ts'
+import { Peers } from '#shared/jobs/peers.ts'
 
 const NAMES: Readonly<Record<string, string>> = { small: 'small', tiny: 'small', large: 'large', echo: 'echo' }
 const idOf = (name: string) => NAMES[name]
@@ -32,4 +33,41 @@ it('the capacity of a worker is all slots if the worker has reported no models',
   expect(of(undefined)).toBe(256)
   expect(of([])).toBe(256)
   expect(capacityOf({ slots: 4, capacity: undefined }, idOf)).toBe(4)
+})
+
+/** Two workers of the pool, whose models have concurrency limits and adaptive limits of their servers. */
+class TwoWorkers extends Peers {
+  constructor() {
+    super()
+    for (const [nth, boot] of ['wrk_1', 'wrk_2'].entries()) {
+      this.setAlive({ boot, role: 'inference', version: 'test', slots: 256, running: 0, draining: false })
+      const server = (generation: number, limit: number) => ({ model: 'remote', server: 0, generation, limit })
+      this.setCapacity(boot, {
+        models: ['small', 'remote', 'echo'],
+        concurrency_limits: [{ kind: 'generate', model: 'small', capacity: 2 }],
+        backlog: [],
+        adaptive_limits: [server(nth + 1, nth === 0 ? 8 : 5)],
+      })
+    }
+  }
+}
+
+it('the load of a model has its limit on all workers, and counts calls above the limit as queued', () => {
+  const catalogue = [
+    { id: 'small', pool: 'inference', engine: { type: 'llama' } },
+    { id: 'remote', pool: 'inference', engine: { type: 'openai', base_url: 'http://127.0.0.1:1' } },
+    { id: 'echo', pool: 'inference', engine: { type: 'echo' } },
+    { id: 'other', pool: 'embeddings', engine: { type: 'local' } },
+  ]
+  const works = new Map([
+    ['small', { model: 'small', running: 7, queued: 3, seconds: 1 }],
+    ['remote', { model: 'remote', running: 5, queued: 0, seconds: 1 }],
+  ])
+  const fleetWork = () => ({ calls: { queued: 0, running: 0 }, models: works })
+  const context = { models: { models: catalogue }, jobs: { presence: new TwoWorkers(), fleetWork } }
+  expect(modelLoads(context as unknown as Parameters<typeof modelLoads>[0], 'inference')).toEqual([
+    { id: 'small', limit: 4, running: 4, queued: 6 },
+    { id: 'remote', limit: 5, running: 5, queued: 0 },
+    { id: 'echo', limit: 512, running: 0, queued: 0 },
+  ])
 })
