@@ -86,6 +86,8 @@ export const RedriveDeadLetters = z.object({
 const COUNT_MAX = 1_000_000_000_000
 const USD_MAX = 1_000_000_000
 const Count = z.int().min(0).max(COUNT_MAX).nullable().optional()
+/** Maximum retention of recorded bodies, in seconds: 90 days. */
+const BODIES_SECONDS_MAX = 7_776_000
 const SECONDS_MAX = 99_999_999_999
 /** Maximum time that the old secret of a rotated key stays valid, in seconds: 90 days. */
 const GRACE_PERIOD_SECONDS_MAX = 7_776_000
@@ -107,6 +109,13 @@ export const ChangeLimits = z
       .nullable()
       .optional()
       .describe('US dollars per calendar month'),
+    request_bodies_seconds: z
+      .int()
+      .min(0)
+      .max(BODIES_SECONDS_MAX)
+      .nullable()
+      .optional()
+      .describe('Time that the request log has the bodies of calls, in seconds. 0: bodies are not recorded'),
   })
   .describe('null: remove the limit, so that the service-wide setting applies. 0: reject all')
 

@@ -11,6 +11,7 @@ const LimitsAnswer = z.object({
   queued: Count.optional(),
   scheduled: Count.optional(),
   budget_usd_per_month: z.number().min(0).optional(),
+  request_bodies_seconds: Count.optional(),
 })
 
 const Month = z

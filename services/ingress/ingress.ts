@@ -144,7 +144,7 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   const onDropped = (rows: number) => metrics.requestLogDropped.inc(rows)
   const logged = store && config.isRequestLogOn ? { requests: store.requests, log, onDropped } : undefined
   const requests = logged && new RequestBatches(logged)
-  const bodies = logged && config.requestBodiesMs > 0 ? openBodyBatches(logged) : undefined
+  const bodies = logged && openBodyBatches(logged)
   const history = store && new HistoryRecorder({ store: store.history, log, gauges: () => workByProject(jobs, store) })
   const conversations = new Conversations(() => jobs.presence.ingresses())
   const endpoints = [...JOB_ENDPOINTS, ...ports.extensions.map(endpointOf)]

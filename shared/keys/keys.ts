@@ -7,7 +7,10 @@ import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
 
 const Count = z.int().min(0)
 
-/** Limits of a project or a key over all ingresses. For a missing limit, the default of the settings applies. 0 allows nothing. */
+/**
+ * Limits of a project or a key over all ingresses. For a missing limit, the default of the settings applies. 0 allows nothing: no calls, or for
+ * `request_bodies_seconds` no recorded bodies.
+ */
 export const Limits = z.strictObject({
   requests_per_minute: Count.optional().describe('Calls'),
   tokens_per_minute: Count.optional().describe('Tokens in and out'),
@@ -19,6 +22,7 @@ export const Limits = z.strictObject({
     .min(0)
     .optional()
     .describe('Maximum cost per UTC month, by the prices of models.yaml'),
+  request_bodies_seconds: Count.optional().describe('Time that the request log has the bodies of calls'),
 })
 export type Limits = z.infer<typeof Limits>
 
@@ -251,6 +255,7 @@ export function effectiveLimits(
     queued: [own.queued, project.queued],
     scheduled: [own.scheduled, project.scheduled],
     budget_usd_per_month: [own.budget_usd_per_month, project.budget_usd_per_month],
+    request_bodies_seconds: [own.request_bodies_seconds, project.request_bodies_seconds],
   }
   const entries = Object.entries(all).map(
     ([name, found]) => [name, found.filter((limit) => limit !== undefined)] as const,

@@ -57,6 +57,8 @@ export interface RequestBodies {
   /** Request id of the call. */
   readonly id: string
   readonly atMs: number
+  /** Time of the deletion, if the key or the project has its own retention. Null: the retention is that of {@link LogBounds}. */
+  readonly expiresAtMs: number | null
   readonly request: string
   /** Null if the call failed, or if its answer was too large to record. */
   readonly answer: string | null

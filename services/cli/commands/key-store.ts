@@ -6,6 +6,7 @@ import {
   EXIT,
   type ExitCode,
   plain,
+  secondsOf,
   tableOf,
   timeOf,
   usageError,
@@ -186,6 +187,7 @@ const OPTIONS = {
   queued: 'queued',
   scheduled: 'scheduled',
   budget: 'budget_usd_per_month',
+  'request-bodies': 'request_bodies_seconds',
 } as const satisfies Record<string, keyof Limits>
 
 const COUNT_MAX = 1_000_000_000_000
@@ -200,6 +202,7 @@ export const LIMIT_HELP = `  --requests-per-minute N  calls per minute
   --queued N               queued jobs
   --scheduled N            jobs with a start time in the future
   --budget USD             cost per UTC month, in US dollars
+  --request-bodies TIME    time that the request log has prompts and answers, such as 1h; 0s records none
 Each limit applies to the whole fleet. 0 blocks everything; default removes the limit, so that the service's setting applies.`
 
 /**
@@ -216,7 +219,9 @@ export function limitsOf(values: Values, before: Limits = {}): Limits | undefine
     if (text === undefined) continue
     hasChanges = true
     if (text === DEFAULT) delete limits[field]
-    else limits[field] = option === 'budget' ? amountOf(text) : values.count(option, 0, COUNT_MAX)
+    else if (option === 'budget') limits[field] = amountOf(text)
+    else if (option === 'request-bodies') limits[field] = retentionOf(option, text)
+    else limits[field] = values.count(option, 0, COUNT_MAX)
   }
   return hasChanges ? (limits as Limits) : undefined
 }
@@ -228,6 +233,14 @@ function limitText(limits: Limits = {}): string {
   })
   return shown.join(', ')
 }
+
+function retentionOf(option: string, text: string): number {
+  const seconds = secondsOf(option, text)
+  if (seconds <= BODIES_SECONDS_MAX) return seconds
+  throw usageError(`--${option} must be at most 90d; got '${text}'.`)
+}
+
+const BODIES_SECONDS_MAX = 90 * 86_400
 
 function amountOf(text: string): number {
   if (/^\d{1,9}(\.\d{1,6})?$/.test(text)) return Number(text)

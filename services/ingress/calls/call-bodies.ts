@@ -1,5 +1,6 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import { writeJson } from '#shared/json/write.ts'
+import { projectIdOf } from '#shared/keys/keys.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { EventBuffer } from '#shared/lib/buffers.ts'
@@ -28,13 +29,22 @@ export class CallBodies {
   readonly #context: IngressContext
   readonly #call: Call
   readonly #bytesMax: number
+  /** Null: the retention is the setting. */
+  readonly #retentionMs: number | null
   readonly #request: string
   readonly #events: EventBuffer
   #isComplete: boolean
   #held = 0
 
-  private constructor(context: IngressContext, call: Call, kind: Kind, { body, hasAnswer }: RecordedBodies) {
+  private constructor(
+    context: IngressContext,
+    call: Call,
+    kind: Kind,
+    { body, hasAnswer }: RecordedBodies,
+    retentionMs: number | null,
+  ) {
     this.#context = context
+    this.#retentionMs = retentionMs
     this.#call = call
     this.#bytesMax = context.config.requestBodyBytesMax
     this.#request = textOf(body, this.#bytesMax)
@@ -42,10 +52,15 @@ export class CallBodies {
     this.#isComplete = hasAnswer
   }
 
-  /** Undefined if bodies are not recorded: by default, or if the header `x-log-bodies: off` excludes the call. */
+  /**
+   * Undefined if bodies are not recorded: by default, if the key or its project has the retention 0, or if the header `x-log-bodies: off` excludes the
+   * call.
+   */
   static of(context: IngressContext, call: Call, kind: Kind, recorded: RecordedBodies): CallBodies | undefined {
     if (!context.bodies || call.headers[OPT_OUT] === 'off') return undefined
-    return new CallBodies(context, call, kind, recorded)
+    const ownMs = ownRetentionMs(context, call)
+    if ((ownMs ?? context.config.requestBodiesMs) === 0) return undefined
+    return new CallBodies(context, call, kind, recorded, ownMs)
   }
 
   /** After the first event, {@link end} must be called. */
@@ -76,8 +91,18 @@ export class CallBodies {
       log.warn({ err: error, request_id: id }, 'answer could not be recorded in the request log')
     }
     this.#hold(0)
-    bodies?.add({ id, atMs: Date.now(), request: this.#request, answer: text })
+    const atMs = Date.now()
+    const expiresAtMs = this.#retentionMs === null ? null : atMs + this.#retentionMs
+    bodies?.add({ id, atMs, expiresAtMs, request: this.#request, answer: text })
   }
+}
+
+/** The shorter retention of the key and its project. Null if neither has one. */
+function ownRetentionMs({ keys }: IngressContext, { key }: Call): number | null {
+  const ofKey = key.limits?.request_bodies_seconds
+  const ofProject = keys.limitsOf(projectIdOf(key)).request_bodies_seconds
+  if (ofKey === undefined && ofProject === undefined) return null
+  return 1_000 * Math.min(ofKey ?? Number.POSITIVE_INFINITY, ofProject ?? Number.POSITIVE_INFINITY)
 }
 
 /**

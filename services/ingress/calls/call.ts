@@ -66,7 +66,7 @@ export interface IngressContext {
   readonly usage: UsageBatches | undefined
   /** Undefined if the request log is off. */
   readonly requests: RequestBatches | undefined
-  /** Undefined if the request log records no bodies. */
+  /** Undefined if the request log is off. */
   readonly bodies: Batches<RequestBodies> | undefined
   readonly history: HistoryRecorder | undefined
   readonly budget: ByteBudget

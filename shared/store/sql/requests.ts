@@ -102,31 +102,44 @@ const FIND: Statement = {
  * Deletes the oldest rows of a table that are older than `keep_ms` or exceed `rows_max`. Each subquery reads one end of an index.
  *
  * @param time Column with the time of a row
+ * @param where Condition of a partial index on this column
  */
-const purgeOf = (table: 'requests' | 'request_bodies', time: string): Statement => ({
-  name: `purge_${table}`,
-  sql: `DELETE FROM ${table} WHERE (${time}, n) IN (
-          SELECT ${time}, n FROM (SELECT ${time}, n FROM ${table} ORDER BY ${time}, n LIMIT :limit) AS oldest
+const purgeOf = (table: 'requests' | 'request_bodies', time: string, where = 'true'): Statement => ({
+  name: `purge_${table}_${time}`,
+  sql: `DELETE FROM ${table} WHERE ${where} AND (${time}, n) IN (
+          SELECT ${time}, n FROM (SELECT ${time}, n FROM ${table} WHERE ${where} ORDER BY ${time}, n LIMIT :limit) AS oldest
           WHERE ${time} <= now_ms() - CAST(:keep_ms AS bigint)
-            OR n <= (SELECT n FROM ${table} ORDER BY ${time} DESC, n DESC LIMIT 1) - CAST(:rows_max AS bigint))
+            OR n <= (SELECT n FROM ${table} WHERE ${where} ORDER BY ${time} DESC, n DESC LIMIT 1)
+                    - CAST(:rows_max AS bigint))
         RETURNING n`,
 })
 export const PURGE_REQUESTS = purgeOf('requests', 'ended_at_ms')
-const PURGE_BODIES = purgeOf('request_bodies', 'at_ms')
+const PURGE_BODIES = purgeOf('request_bodies', 'at_ms', 'expires_at_ms IS NULL')
+const PURGE_EXPIRED_BODIES = purgeOf('request_bodies', 'expires_at_ms', 'expires_at_ms IS NOT NULL')
 
-const BODY_FIELDS = { id: 'id', at_ms: 'atMs', request: 'request', answer: 'answer' } as const
+const BODY_FIELDS = {
+  id: 'id',
+  at_ms: 'atMs',
+  expires_at_ms: 'expiresAtMs',
+  request: 'request',
+  answer: 'answer',
+} as const
 const ADD_BODIES: Write = {
   postgres: {
     name: 'request_bodies_add',
-    sql: `INSERT INTO request_bodies (id, at_ms, request, answer) SELECT id, at_ms, request, answer
-          FROM json_to_recordset(CAST(:bodies AS json)) AS given(id text, at_ms bigint, request text, answer text)`,
+    sql: `INSERT INTO request_bodies (id, at_ms, expires_at_ms, request, answer)
+          SELECT id, at_ms, expires_at_ms, request, answer FROM json_to_recordset(CAST(:bodies AS json))
+            AS given(id text, at_ms bigint, expires_at_ms bigint, request text, answer text)`,
   },
-  sqlite: ['INSERT INTO request_bodies (id, at_ms, request, answer) VALUES (:id, :at_ms, :request, :answer)'],
+  sqlite: [
+    `INSERT INTO request_bodies (id, at_ms, expires_at_ms, request, answer)
+     VALUES (:id, :at_ms, :expires_at_ms, :request, :answer)`,
+  ],
   isTransient: true,
 }
 const FIND_BODIES: Statement = {
   name: 'request_bodies_find',
-  sql: 'SELECT id, at_ms, request, answer FROM request_bodies WHERE id = :id ORDER BY n LIMIT 1',
+  sql: 'SELECT id, at_ms, expires_at_ms, request, answer FROM request_bodies WHERE id = :id ORDER BY n LIMIT 1',
 }
 
 export class SqlRequests implements RequestLog {
@@ -174,17 +187,21 @@ export class SqlRequests implements RequestLog {
   async findBodies(id: string): Promise<RequestBodies | undefined> {
     const [row] = await this.#db.run(FIND_BODIES, { id })
     if (!row) return undefined
-    const { at_ms, request, answer } = row
-    return { id, atMs: Number(at_ms), request: String(request), answer: answer === null ? null : String(answer) }
+    const { at_ms, expires_at_ms, request, answer } = row
+    return {
+      ...{ id, atMs: Number(at_ms), expiresAtMs: expires_at_ms === null ? null : Number(expires_at_ms) },
+      ...{ request: String(request), answer: answer === null ? null : String(answer) },
+    }
   }
 
   /** @returns Whether further rows may have to be deleted */
   async purge({ bodies = UNBOUNDED, ...requests }: LogBounds): Promise<boolean> {
-    const [hasRows, hasBodies] = [
+    const isFull = [
       await this.#purge(PURGE_REQUESTS, requests, PURGED_MAX),
       await this.#purge(PURGE_BODIES, bodies, BODIES_PURGED_MAX),
+      await this.#purge(PURGE_EXPIRED_BODIES, { ...bodies, keepMs: 0 }, BODIES_PURGED_MAX),
     ]
-    return hasRows || hasBodies
+    return isFull.includes(true)
   }
 
   async #purge(statement: Statement, { keepMs, rowsMax }: RequestBounds, limit: number): Promise<boolean> {

@@ -152,7 +152,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
 
   it('returns the bodies of a request, and deletes them after their own time or number', async () => {
     const bodies = (id: string, atMs: number, answer: string | null = '{"a":"\\u0000é"}') => {
-      return { id, atMs, request: '{"model":"m1"}', answer }
+      return { id, atMs, expiresAtMs: null, request: '{"model":"m1"}', answer }
     }
     const added = [bodies('req_1', now - 2 * HOUR_MS), bodies('req_2', now - 900, null), bodies('req_3', now - 800)]
     await store.requests.addBodies(added)
@@ -172,6 +172,24 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await kept()).toEqual([false, false, true])
     await store.purge({ ...requests, bodies: { keepMs: 0, rowsMax: 1 } })
     expect(await kept()).toEqual([false, false, false])
+  })
+
+  it('deletes bodies with an own expiry only after this expiry', async () => {
+    const bodies = (id: string, expiresAtMs: number | null) => {
+      return { id, atMs: now - HOUR_MS, expiresAtMs, request: '{}', answer: null }
+    }
+    const added = [bodies('req_1', now - 1), bodies('req_2', now + HOUR_MS), bodies('req_3', null)]
+    await store.requests.addBodies(added)
+    expect(await store.requests.findBodies('req_2')).toEqual(added[1])
+    const kept = async () => {
+      const found = await Promise.all(added.map(({ id }) => store.requests.findBodies(id)))
+      return found.map((body) => body !== undefined)
+    }
+    const requests = { keepMs: 24 * HOUR_MS, rowsMax: 1_000 }
+    await store.purge({ ...requests, bodies: { keepMs: 24 * HOUR_MS, rowsMax: 1_000 } })
+    expect(await kept()).toEqual([false, true, true])
+    await store.purge({ ...requests, bodies: { keepMs: 0, rowsMax: 1_000 } })
+    expect(await kept()).toEqual([false, true, false])
   })
 
   it('ignores rows that are sent twice', async () => {

@@ -297,3 +297,35 @@ describe('the request log that is turned off', () => {
     expect(await response.text()).toContain('REQUEST_LOG_MS')
   })
 })
+
+it.each([
+  { setting: '0', seconds: 3_600, withBodies: 'alice', withoutBodies: 'bob' },
+  { setting: '60000', seconds: 0, withBodies: 'bob', withoutBodies: 'alice' },
+])(
+  'the request log has bodies of $withBodies with the setting $setting, and $seconds seconds for the key of alice',
+  async (given) => {
+    await using door = await openAdmin({ settings: { REQUEST_BODIES_MS: given.setting } })
+    const limits = { request_bodies_seconds: given.seconds }
+    const change = (body: object) => door.as('op').post('/v1/admin/keys/alice', { limits: body })
+    expect((await change(limits)).status).toBe(200)
+    expect(await (await door.as('alice').get('/v1/key')).json()).toMatchObject({ limits })
+    const call = async (who: string) => {
+      const response = await door.as(who).post(CHAT, bodyOf('hello'))
+      return String(response.headers.get('x-request-id'))
+    }
+    const [without, recorded] = [await call(given.withoutBodies), await call(given.withBodies)]
+    const find = async (id: string) => (await (await door.as('op').get(`/v1/admin/requests/${id}`)).json()) as Row
+    const row = await until(async () => {
+      const found = await find(recorded)
+      return found.request_body === undefined ? undefined : found
+    })
+    expect(JSON.parse(String(row.request_body))).toMatchObject(bodyOf('hello'))
+    expect(await find(without)).toMatchObject({ id: without })
+    expect(await find(without)).not.toHaveProperty('request_body')
+    const refused = await change({ request_bodies_seconds: 7_776_001 })
+    expect([refused.status, await refused.json()]).toMatchObject([
+      400,
+      { error: { param: 'limits.request_bodies_seconds' } },
+    ])
+  },
+)
