@@ -9,6 +9,7 @@ import { parseArgs } from 'node:util'
 import { AFFINITY } from './affinity/affinity.ts'
 import { AFFINITY_CPU } from './affinity/cpu.ts'
 import { CALLS } from './calls/calls.ts'
+import { DOCUMENTS } from './documents/documents.ts'
 import { DURABLE } from './durable/durable.ts'
 import { EMBEDDINGS } from './embeddings/embeddings.ts'
 import { machineCpuMs } from './machine/usage.ts'
@@ -27,6 +28,7 @@ const SECTIONS: readonly Section[] = [
   EMBEDDINGS,
   TRANSCRIPTION,
   RESEARCH,
+  DOCUMENTS,
   QUALITY,
   AFFINITY,
   AFFINITY_CPU,
