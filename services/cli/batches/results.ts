@@ -170,7 +170,10 @@ function batchTable(found: readonly BatchView[], columnsMax: number): string {
     ]
   })
   const head = ['batch', ...(hasProjects ? ['project'] : []), 'name', 'done', 'status', 'end', 'rate', 'model', 'age']
-  return tableOf({ head, rows, spare: ['model', 'rate', 'age'], cut: ['model', 'name'] }, columnsMax)
+  return tableOf(
+    { head, rows, spare: ['model', 'rate', 'age', ...(hasProjects ? ['name'] : [])], cut: ['model', 'name'] },
+    columnsMax,
+  )
 }
 
 function endOf({ progress, completed_at }: BatchView, nowMs: number): string {

@@ -151,6 +151,8 @@ Examples:
   async run(invocation): Promise<ExitCode> {
     const { values, args, api, out } = invocation
     const id = onlyArgument(args, 'JOB')
+    if (id.startsWith('req_'))
+      throw usageError(`${id} is the id of a request.`, `To show the request: sluice logs ${id}`)
     const waitSeconds = values.count('wait', 0, WAIT_SECONDS_MAX)
     const job = await api.get(id, waitSeconds)
     if (values.has('result')) return await printResult(invocation, job)

@@ -30,7 +30,7 @@ export interface StoreAction {
   run(store: KeyStore, args: readonly string[], invocation: Invocation): Promise<ExitCode>
 }
 
-const GLOBAL_OPTIONS = ['url', 'key', 'json', 'help']
+const GLOBAL_OPTIONS = ['url', 'key', 'json', 'output', 'help']
 
 /**
  * Runs an action of a command, such as `create` of `keys`, on the key store. The first argument names the action.
@@ -251,7 +251,7 @@ export function noSuchKey(id: string): CommandError {
   if (id !== ENV_KEY_ID) {
     return new CommandError(EXIT.refused, `No key has the id ${id}.`, 'To list keys: sluice keys list')
   }
-  const next = `Change the setting, or create another key for the same project: sluice keys create --project ${ENV_KEY_ID}`
+  const next = `Change the setting, set limits of its project (sluice projects update ${ENV_KEY_ID}), or create another key for the same project: sluice keys create --project ${ENV_KEY_ID}`
   return new CommandError(EXIT.refused, `${id} is SLUICE_API_KEY, which only the setting can change.`, next)
 }
 

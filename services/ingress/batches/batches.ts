@@ -17,7 +17,7 @@ import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
-import type { Scope } from '#shared/store/store.ts'
+import { ALL_TENANTS, type Scope } from '#shared/store/store.ts'
 import { countInput } from './files.ts'
 
 export const BATCHES = '/v1/batches'
@@ -323,7 +323,13 @@ export async function findBatch(
   scope: Scope = projectIdOf(call.key),
 ): Promise<DurableJob> {
   const id = String(call.params.id)
-  const notFound = () => new ServiceError('not_found', `No batch with the id '${beginningOf(id, 64)}'.`)
+  const notFound = () => {
+    const list = scope === ALL_TENANTS ? '/v1/admin/batches' : endpoint
+    return new ServiceError(
+      'not_found',
+      `No batch with the id '${beginningOf(id, 64)}'. GET ${list} lists the batches.`,
+    )
+  }
   const jobId = jobIdOfBatch(id, prefix)
   if (jobId === undefined) throw notFound()
   const job = await requireJobs(context)

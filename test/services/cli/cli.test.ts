@@ -75,6 +75,7 @@ describe('the sluice command', () => {
       message: "--url must be an http or https URL, such as http://127.0.0.1:8080; got 'ftp://there'.",
     },
     { args: ['get'], message: 'Missing argument: JOB.' },
+    { args: ['get', 'req_1'], message: 'req_1 is the id of a request.\nTo show the request: sluice logs req_1' },
     { args: ['get', 'a', 'b'], message: "Too many arguments: expected one JOB, also got 'b'." },
     { args: ['follow', 'job_1', '--after', '-1'], message: "'--after'" },
     { args: ['submit', '--model', 'm'], message: '--model requires --prompt.' },
@@ -477,7 +478,7 @@ describe.each([
     const [key] = made.lines
     expect(key).toMatchObject({ name: 'ci', endpoints: ['/v1/jobs', '/v1/models'], revoked: false })
     expect(key?.secret).toMatch(/^sk-[\w-]{40}$/)
-    const listed = await sluice(['keys', 'list'], { env })
+    const listed = await sluice(['keys', 'list', '-o', 'json'], { env })
     const { secret, ...shown } = key ?? {}
     expect(listed.lines).toEqual([shown])
     expect(listed.out).not.toContain(String(secret))
