@@ -173,7 +173,7 @@ export class Presence extends Peers {
     this.#broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))).catch((error: unknown) => {
       this.#log.warn(
         { err: error, type: record.type },
-        'control message could not be sent; its effect waits for a timeout',
+        'control message could not be sent; a timeout will have the same effect later',
       )
     })
   }

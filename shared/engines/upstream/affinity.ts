@@ -190,7 +190,7 @@ export function preferredServer<Own extends Candidate>(key: string, working: rea
   )
 }
 
-/** The first server in the order of the key. Undefined if there are no servers. */
+/** Server with the highest score for the key (rendezvous hashing). Undefined if there are no servers. */
 export function firstServer<Own extends RankedServer>(key: string, servers: readonly Own[]): Own | undefined {
   const hash = mix(hashOf(key))
   let best: Own | undefined

@@ -80,7 +80,7 @@ describe('the usage report', () => {
     ['?project=of-somebody-else', 403, 'project'],
   ] as const
 
-  it('refuses an invalid query with the name of the parameter', async () => {
+  it('names the parameter that makes a query invalid', async () => {
     await using stack = await startPriced({ secret: 'sk-one' })
     for (const [query, status, param] of BAD) {
       const response = await stack.get(`/v1/usage${query}`, as('sk-one'))
