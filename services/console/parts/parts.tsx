@@ -33,6 +33,7 @@ const PATHS = {
   check: 'M4 12l6 6L20 6',
   menu: 'M4 6h16M4 12h16M4 18h16',
   close: 'M6 6l12 12M18 6L6 18',
+  more: 'M5 12h.01M12 12h.01M19 12h.01',
 } as const
 
 export type IconName = keyof typeof PATHS
@@ -119,52 +120,58 @@ interface ConfirmProps {
   readonly children: ComponentChildren
 }
 
-export function Confirm({ verb, what, action, children, isDestructive = false }: ConfirmProps) {
+export function Confirm(props: ConfirmProps) {
   const isOpen = useSignal(false)
-  const { isBusy, problem, run } = useAction()
-  const open = () => {
-    problem.value = ''
-    isOpen.value = true
-  }
+  const { verb, what, isDestructive = false } = props
   return (
     <>
       <button
         type="button"
         class={isDestructive ? 'small destructive' : 'small'}
         aria-label={`${verb} ${what}`}
-        onClick={open}
+        onClick={() => {
+          isOpen.value = true
+        }}
       >
         {verb}
       </button>
       {isOpen.value && (
-        <Dialog
-          title={`${verb} ${what}?`}
+        <ConfirmDialog
+          {...props}
           onClose={() => {
             isOpen.value = false
           }}
-        >
-          {(close) => (
-            <>
-              {children}
-              <ErrorText text={problem.value} />
-              <div class="actions end">
-                <button type="button" onClick={close}>
-                  Cancel
-                </button>
-                <button
-                  type="button"
-                  class={isDestructive ? 'primary destructive' : 'primary'}
-                  disabled={isBusy.value}
-                  onClick={() => void run(action).then((isDone) => isDone && close())}
-                >
-                  {isBusy.value ? 'Working…' : verb}
-                </button>
-              </div>
-            </>
-          )}
-        </Dialog>
+        />
       )}
     </>
+  )
+}
+
+export function ConfirmDialog(props: ConfirmProps & { readonly onClose: () => void }) {
+  const { verb, what, action, children, isDestructive = false, onClose } = props
+  const { isBusy, problem, run } = useAction()
+  return (
+    <Dialog title={`${verb} ${what}?`} onClose={onClose}>
+      {(close) => (
+        <>
+          {children}
+          <ErrorText text={problem.value} />
+          <div class="actions end">
+            <button type="button" onClick={close}>
+              Cancel
+            </button>
+            <button
+              type="button"
+              class={isDestructive ? 'primary destructive' : 'primary'}
+              disabled={isBusy.value}
+              onClick={() => void run(action).then((isDone) => isDone && close())}
+            >
+              {isBusy.value ? 'Working…' : verb}
+            </button>
+          </div>
+        </>
+      )}
+    </Dialog>
   )
 }
 
@@ -391,58 +398,11 @@ export function TryIt({ model, capabilities, class: className }: TryItProps) {
   )
 }
 
-const WIDTH = 300
-const HEIGHT = 64
-/** Number of samples that fill the width of the chart. Default: five minutes, with one sample per 2 s. */
-const SAMPLES = 150
+const retries = new EventTarget()
 
-interface Series {
-  /** CSS class that sets the colour: `running` or `waiting`. */
-  readonly name: string
-  readonly values: readonly number[]
-}
-
-interface PlotProps {
-  readonly label: string
-  readonly series: readonly Series[]
-  readonly samples?: number
-  /** Minimum top of the scale, so that small values do not fill the chart. Default: 1. */
-  readonly topMin?: number
-  readonly textOf?: (most: number) => string
-}
-
-/** A line chart over time on one scale, newest at the right. Infinite values are drawn at the top. */
-export function Plot({ label, series, samples = SAMPLES, topMin = 1, textOf = String }: PlotProps) {
-  const most = Math.max(topMin, ...series.flatMap(({ values }) => values.filter(Number.isFinite)))
-  return (
-    <div class="plot">
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
-        <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
-        {series.map(({ name, values }) => (
-          <g key={name} class={name}>
-            <path class="area" d={`${lineOf(values, most, samples)}V${HEIGHT}H${startOf(values, samples)}Z`} />
-            <path class="line" d={lineOf(values, most, samples)} />
-          </g>
-        ))}
-      </svg>
-      <span class="most dim" aria-hidden="true">
-        {textOf(most)}
-      </span>
-    </div>
-  )
-}
-
-function startOf(values: readonly number[], samples: number): number {
-  return WIDTH - ((Math.max(values.length, 2) - 1) / (samples - 1)) * WIDTH
-}
-
-function lineOf(values: readonly number[], most: number, samples: number): string {
-  const all = values.length === 1 ? [values[0] ?? 0, values[0] ?? 0] : values
-  const points = all.map((value, nth) => {
-    const x = WIDTH - ((all.length - 1 - nth) / (samples - 1)) * WIDTH
-    return `${x.toFixed(1)} ${(HEIGHT - 2 - (Math.min(value, most) / most) * (HEIGHT - 6)).toFixed(1)}`
-  })
-  return `M${points.join('L')}`
+/** Runs all polls of the screen now. */
+export function retryPolls(): void {
+  retries.dispatchEvent(new Event('retry'))
 }
 
 /**
@@ -468,10 +428,12 @@ export function usePoll(
     quietly()
     const timer = setInterval(quietly, everyMs)
     document.addEventListener('visibilitychange', quietly)
+    retries.addEventListener('retry', quietly)
     return () => {
       abort.abort()
       clearInterval(timer)
       document.removeEventListener('visibilitychange', quietly)
+      retries.removeEventListener('retry', quietly)
     }
   }, inputs)
 }

@@ -4,6 +4,7 @@ import { ApiFailure, type Batch, fetchApi, fetchJson, isOperator, messageOf } fr
 import { dateTimeText } from '#services/console/api/clock.ts'
 import { Back, Confirm, download, ErrorText, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
+import { LoadState } from '#services/console/parts/states.tsx'
 import { BatchBar, endText, rateText } from './batches.tsx'
 
 const REFRESH_INTERVAL_MS = 2_000
@@ -39,8 +40,7 @@ export function BatchScreen({ id }: { readonly id: string }) {
         {shown?.metadata.name && <p class="dim">{shown.metadata.name}</p>}
         {shown && <Status status={shown.status} />}
       </div>
-      <ErrorText text={problem.value} />
-      {!shown && !problem.value && <p class="dim">Loading…</p>}
+      <LoadState problem={problem.value} isLoaded={shown !== undefined} />
       {shown && (
         <>
           <Actions batch={shown} refresh={refresh} />

@@ -6,7 +6,6 @@ import {
   Cell,
   CopyButton,
   Dialog,
-  ErrorText,
   FormActions,
   LoadMore,
   Status,
@@ -15,6 +14,7 @@ import {
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'End', 'Created'] as const
@@ -33,8 +33,7 @@ export function Batches() {
         <p class="dim">Batches of your project</p>
         <NewBatch />
       </div>
-      <ErrorText text={problem.value} />
-      {!isLoaded.value && !problem.value && <p class="dim">Loading…</p>}
+      <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {isLoaded.value && items.value.length === 0 && <NoBatches />}
       {items.value.length > 0 && (
         <Table label="Batches" columns={COLUMNS}>
@@ -50,16 +49,17 @@ export function Batches() {
 
 function NoBatches() {
   return (
-    <div class="empty card">
-      <h2>No batches yet</h2>
-      <p class="dim">
-        A batch runs up to 50,000 requests when capacity is free. To run the rows of a CSV file and get a CSV file with
-        the answers:
-      </p>
-      <p>
-        <code>{COMMAND}</code> <CopyButton text={COMMAND} label="Copy command" />
-      </p>
-    </div>
+    <Empty
+      title="No batches yet"
+      action={
+        <>
+          <code>{COMMAND}</code> <CopyButton text={COMMAND} label="Copy command" />
+        </>
+      }
+    >
+      A batch runs up to 50,000 requests when capacity is free. To run the rows of a CSV file and get a CSV file with
+      the answers:
+    </Empty>
   )
 }
 

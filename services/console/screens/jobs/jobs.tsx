@@ -5,6 +5,7 @@ import { ageText, dateTimeText, durationText, serviceNow } from '#services/conso
 import { projectName } from '#services/console/api/names.ts'
 import { Chips, ErrorText, Status, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 import { type Filter, isEnded, JobList, jobEndpoints, loadJobEndpoints, progressText } from './list.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
@@ -31,13 +32,13 @@ export function Jobs() {
       <div class="title">
         <h1>Jobs</h1>
         <p class="dim" aria-live="polite">
-          {isLoaded.value ? countText(jobs.value.length, hasMore.value) : 'Loading…'}
+          {isLoaded.value && countText(jobs.value.length, hasMore.value)}
         </p>
       </div>
       {filter.group && <ParentJob key={filter.group} id={filter.group} isAll={filter.isAll} />}
       <Filters filter={filter} />
-      <ErrorText text={problem.value} />
-      {isLoaded.value && jobs.value.length === 0 ? <NoJobs filter={filter} /> : <JobTable list={list} />}
+      <LoadState problem={problem.value} isLoaded={isLoaded.value} />
+      {isLoaded.value && (jobs.value.length === 0 ? <NoJobs filter={filter} /> : <JobTable list={list} />)}
     </section>
   )
 }
@@ -106,22 +107,29 @@ function EndpointFilter({ endpoint }: { readonly endpoint: string }) {
 
 function NoJobs({ filter }: { readonly filter: Filter }) {
   const isFiltered = Boolean(filter.status || filter.model || filter.endpoint || filter.group)
+  if (isFiltered) {
+    return (
+      <Empty
+        title="No matching jobs"
+        action={
+          <button type="button" onClick={() => setQuery({ status: '', model: '', endpoint: '', group: '' })}>
+            Remove all filters
+          </button>
+        }
+      />
+    )
+  }
   return (
-    <div class="empty card">
-      <h2>{isFiltered ? 'No matching jobs' : 'No jobs yet'}</h2>
-      <p class="dim">
-        {isFiltered
-          ? 'Remove a filter to see more jobs.'
-          : 'To create a durable job, send any request with the header Prefer: respond-async. Jobs appear here.'}
-      </p>
-      {!isFiltered && (
-        <p>
-          <a class="button" href={`${BASE}/playground`}>
-            Try it in the playground
-          </a>
-        </p>
-      )}
-    </div>
+    <Empty
+      title="No jobs yet"
+      action={
+        <a class="button" href="/docs/guide">
+          Open the guide
+        </a>
+      }
+    >
+      To create a durable job, send any request with the header <code>Prefer: respond-async</code>. Jobs appear here.
+    </Empty>
   )
 }
 

@@ -3,12 +3,12 @@ import type { ComponentChildren } from 'preact'
 import { type ApiKey, ownKey, type Project } from '#services/console/api/client.ts'
 import { dateText, dateTimeText, minuteText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
+import { ActionMenu } from '#services/console/parts/menu.tsx'
 import {
   Cell,
   Chips,
-  Confirm,
+  ConfirmDialog,
   Dialog,
-  ErrorText,
   FormActions,
   OperatorsOnly,
   Status,
@@ -17,6 +17,7 @@ import {
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 import { expiryOf, KeyForm, LIMIT_NAMES, LimitFields, limitTexts, Secret, Text } from './form.tsx'
 import {
   type CreatedKey,
@@ -75,17 +76,15 @@ function KeysAndProjects() {
           {(close) => <KeyForm close={close} />}
         </DialogButton>
       </div>
-      <ErrorText text={problem.value} />
+      <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {isOwnersKey(ownKey.value?.id) && <OwnersKeyNote />}
-      {isLoaded.value ? (
+      {isLoaded.value && (
         <>
           <Projects refresh={refreshList} />
           <h2>Keys</h2>
           <Filters state={state} project={filter.project} />
           <List refresh={refreshList} />
         </>
-      ) : (
-        !problem.value && <p class="dim">Loading…</p>
       )}
     </>
   )
@@ -129,7 +128,18 @@ function Filters({ state, project }: { readonly state: string; readonly project:
 }
 
 function List({ refresh }: { readonly refresh: () => void }) {
-  if (keys.value.length === 0) return <p class="card dim">No keys match these filters.</p>
+  if (keys.value.length === 0) {
+    return (
+      <Empty
+        title="No matching keys"
+        action={
+          <button type="button" onClick={() => setQuery({ state: 'all', project: '' })}>
+            Show all keys
+          </button>
+        }
+      />
+    )
+  }
   return (
     <>
       <Table label="Keys" columns={COLUMNS}>
@@ -204,24 +214,46 @@ function Row({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly refresh: (
 }
 
 function KeyActions({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly refresh: () => void }) {
+  const chosen = useSignal<'edit' | 'rotate' | 'revoke' | undefined>(undefined)
   const what = apiKey.name ?? apiKey.id
+  const onClose = () => {
+    chosen.value = undefined
+    refresh()
+  }
+  const choose = (action: typeof chosen.value) => () => {
+    chosen.value = action
+  }
   return (
     <>
-      <DialogButton verb="Edit" isSmall title={`Edit ${what}`} onClose={refresh}>
-        {(close) => <KeyForm before={apiKey} close={close} />}
-      </DialogButton>
-      <DialogButton verb="Rotate" isSmall title={`Rotate ${what}`} onClose={refresh}>
-        {(close) => <Rotate apiKey={apiKey} close={close} />}
-      </DialogButton>
-      <Confirm isDestructive verb="Revoke" what={what} action={() => revokeKey(apiKey.id).then(refresh)}>
-        <p>
-          Requests with this key are rejected from now on, and open streams are closed. Submitted jobs keep running.
-          This can’t be undone.
-        </p>
-        {apiKey.id === ownKey.value?.id && (
-          <p class="note warn">You are signed in with this key. Revoking it signs you out.</p>
-        )}
-      </Confirm>
+      <ActionMenu
+        label={`Actions of ${what}`}
+        items={[
+          { name: 'Edit', onChoose: choose('edit') },
+          { name: 'Rotate', onChoose: choose('rotate') },
+          { name: 'Revoke', isDestructive: true, onChoose: choose('revoke') },
+        ]}
+      />
+      {chosen.value === 'edit' && (
+        <Dialog title={`Edit ${what}`} onClose={onClose}>
+          {(close) => <KeyForm before={apiKey} close={close} />}
+        </Dialog>
+      )}
+      {chosen.value === 'rotate' && (
+        <Dialog title={`Rotate ${what}`} onClose={onClose}>
+          {(close) => <Rotate apiKey={apiKey} close={close} />}
+        </Dialog>
+      )}
+      {chosen.value === 'revoke' && (
+        <ConfirmDialog isDestructive verb="Revoke" what={what} action={() => revokeKey(apiKey.id)} onClose={onClose}>
+          <p>
+            Requests with this key are rejected from now on, and open streams are closed. Submitted jobs keep running.
+            This can’t be undone.
+          </p>
+          {apiKey.id === ownKey.value?.id && (
+            <p class="note warn">You are signed in with this key. Revoking it signs you out.</p>
+          )}
+        </ConfirmDialog>
+      )}
     </>
   )
 }
@@ -298,7 +330,7 @@ function Projects({ refresh }: { readonly refresh: () => void }) {
         </DialogButton>
       </div>
       {projects.value.length === 0 ? (
-        <p class="card dim">No projects yet. Create one to give several keys a common budget and common limits.</p>
+        <Empty title="No projects yet">Create one to give several keys a common budget and common limits.</Empty>
       ) : (
         <ul class="models" aria-label="Projects">
           {projects.value.map((project) => (

@@ -5,8 +5,9 @@ import type { ActiveRequest, ActiveRequestListAnswer } from '#schemas/admin/requ
 import { ApiFailure, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { durationText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
-import { Cell, Confirm, ErrorText, ShortId, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { Cell, Confirm, ShortId, Table, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Status', 'Request', 'Model', 'Age', 'Position', 'Reason', '']
@@ -66,11 +67,9 @@ export function ActiveRequests({ children }: { readonly children: ComponentChild
         <a href={`${BASE}/jobs`}>Jobs</a>.{shown && ` Answered by ${pages.map(({ ingress }) => ingress).join(', ')}.`}
       </p>
       {children}
-      <ErrorText text={problem.value} />
+      <LoadState problem={problem.value} isLoaded={shown} />
       {shown && calls.length === 0 && (
-        <div class="empty card">
-          <h2>No call waits or runs</h2>
-        </div>
+        <Empty title="No call waits or runs">Calls appear here until they have ended.</Empty>
       )}
       {calls.length > 0 && (
         <Table label="Running and waiting calls" columns={COLUMNS}>

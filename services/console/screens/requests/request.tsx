@@ -5,8 +5,9 @@ import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { costText, dateTimeText, latencyText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
-import { Back, CopyButton, ErrorText, Icon } from '#services/console/parts/parts.tsx'
+import { Back, CopyButton, Icon } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
+import { LoadState } from '#services/console/parts/states.tsx'
 
 export const PATH = '/v1/admin/requests'
 /** Page of the guide with a table of all error codes. */
@@ -41,8 +42,7 @@ export function RequestScreen({ id }: { readonly id: string }) {
         <code class="breaks">{shown?.id ?? id}</code>
         <CopyButton text={shown?.id ?? id} label="Copy ID" />
       </div>
-      <ErrorText text={problem.value} />
-      {!shown && !problem.value && <p class="dim">Loading…</p>}
+      <LoadState problem={problem.value} isLoaded={shown !== undefined} retry={() => location.reload()} />
       {shown && (
         <>
           <Failure request={shown} />

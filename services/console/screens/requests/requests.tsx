@@ -4,8 +4,9 @@ import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { isOperator, Pages } from '#services/console/api/client.ts'
 import { ageText, costText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { keyName, namedKeys, namedProjects, projectName } from '#services/console/api/names.ts'
-import { Cell, Chips, ErrorText, LoadMore, ShortId, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { Cell, Chips, LoadMore, ShortId, Table, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 import { ActiveRequests } from './active-requests.tsx'
 import { Outcome, PATH } from './request.tsx'
 
@@ -69,7 +70,7 @@ function EndedRequests() {
       <p class="dim">Ended calls and durable jobs, newest first.</p>
       <Find />
       <Filters />
-      <ErrorText text={problem.value} />
+      <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {isLoaded.value && items.value.length === 0 && (
         <NoRequests isFiltered={isFiltered} hasMore={list.hasMore.value} />
       )}
@@ -80,7 +81,7 @@ function EndedRequests() {
           ))}
         </Table>
       )}
-      {isLoaded.value ? <LoadMore list={list} /> : !problem.value && <p class="dim">Loading…</p>}
+      {isLoaded.value && <LoadMore list={list} />}
     </section>
   )
 }
@@ -205,24 +206,31 @@ function Choice({ name, label, choices }: ChoiceProps) {
 }
 
 function NoRequests({ isFiltered, hasMore }: { readonly isFiltered: boolean; readonly hasMore: boolean }) {
-  return (
-    <div class="empty card">
-      <h2>{isFiltered ? 'No matching requests' : 'No requests yet'}</h2>
-      <p class="dim">
-        {hasMore
-          ? 'The newest part of the log has no match. Load more to search further back.'
-          : isFiltered
-            ? 'Remove a filter to see more requests.'
-            : 'Each call appears here about a second after its end.'}
-      </p>
-      {!isFiltered && (
-        <p>
+  if (!isFiltered) {
+    return (
+      <Empty
+        title="No requests yet"
+        action={
           <a class="button" href={`${BASE}/playground`}>
             Try it in the playground
           </a>
-        </p>
-      )}
-    </div>
+        }
+      >
+        Each call appears here about a second after its end.
+      </Empty>
+    )
+  }
+  return (
+    <Empty
+      title="No matching requests"
+      action={
+        <button type="button" onClick={() => setQuery({ ...NO_FILTERS, status: '' })}>
+          Remove all filters
+        </button>
+      }
+    >
+      {hasMore && 'The newest part of the log has no match. Load more to search further back.'}
+    </Empty>
   )
 }
 

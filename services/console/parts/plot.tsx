@@ -1,0 +1,53 @@
+const WIDTH = 300
+const HEIGHT = 64
+/** Number of samples that fill the width of the chart. Default: five minutes, with one sample per 2 s. */
+const SAMPLES = 150
+
+interface Series {
+  /** CSS class that sets the colour: `running` or `waiting`. */
+  readonly name: string
+  readonly values: readonly number[]
+}
+
+interface PlotProps {
+  readonly label: string
+  readonly series: readonly Series[]
+  readonly samples?: number
+  /** Minimum top of the scale, so that small values do not fill the chart. Default: 1. */
+  readonly topMin?: number
+  readonly textOf?: (most: number) => string
+}
+
+/** A line chart over time on one scale, newest at the right. Infinite values are drawn at the top. */
+export function Plot({ label, series, samples = SAMPLES, topMin = 1, textOf = String }: PlotProps) {
+  const most = Math.max(topMin, ...series.flatMap(({ values }) => values.filter(Number.isFinite)))
+  return (
+    <div class="plot">
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
+        <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
+        {series.map(({ name, values }) => (
+          <g key={name} class={name}>
+            <path class="area" d={`${lineOf(values, most, samples)}V${HEIGHT}H${startOf(values, samples)}Z`} />
+            <path class="line" d={lineOf(values, most, samples)} />
+          </g>
+        ))}
+      </svg>
+      <span class="most dim" aria-hidden="true">
+        {textOf(most)}
+      </span>
+    </div>
+  )
+}
+
+function startOf(values: readonly number[], samples: number): number {
+  return WIDTH - ((Math.max(values.length, 2) - 1) / (samples - 1)) * WIDTH
+}
+
+function lineOf(values: readonly number[], most: number, samples: number): string {
+  const all = values.length === 1 ? [values[0] ?? 0, values[0] ?? 0] : values
+  const points = all.map((value, nth) => {
+    const x = WIDTH - ((all.length - 1 - nth) / (samples - 1)) * WIDTH
+    return `${x.toFixed(1)} ${(HEIGHT - 2 - (Math.min(value, most) / most) * (HEIGHT - 6)).toFixed(1)}`
+  })
+  return `M${points.join('L')}`
+}

@@ -1,0 +1,54 @@
+import type { ComponentChildren } from 'preact'
+import { Icon, retryPolls } from './parts.tsx'
+
+interface LoadStateProps {
+  /** The error of the last load, or an empty text. */
+  readonly problem: string
+  readonly isLoaded: boolean
+  /** Default: all polls of the screen run now. */
+  readonly retry?: () => void
+}
+
+/** The state of a screen whose data is not loaded: an error with a button that tries again, or a placeholder. Renders nothing for loaded data. */
+export function LoadState({ problem, isLoaded, retry = retryPolls }: LoadStateProps) {
+  if (problem) {
+    return (
+      <div class="error-text load-error" role="alert">
+        <Icon name="warn" />
+        <p>
+          {problem} {isLoaded && 'The values below may be old.'}
+        </p>
+        <button type="button" class="small" onClick={retry}>
+          <Icon name="again" /> Retry
+        </button>
+      </div>
+    )
+  }
+  if (isLoaded) return null
+  return (
+    <div class="card loading" role="status">
+      <span class="dim">Loading…</span>
+      <span class="bone" />
+      <span class="bone" />
+      <span class="bone" />
+    </div>
+  )
+}
+
+interface EmptyProps {
+  readonly title: string
+  readonly children?: ComponentChildren
+  /** The action that helps, such as a link or a button. */
+  readonly action?: ComponentChildren
+}
+
+/** The card in place of an empty list. */
+export function Empty({ title, children, action }: EmptyProps) {
+  return (
+    <div class="empty card">
+      <h2>{title}</h2>
+      {children && <p class="dim">{children}</p>}
+      {action && <div class="actions">{action}</div>}
+    </div>
+  )
+}
