@@ -15,6 +15,7 @@ import {
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 
 const REFRESH_INTERVAL_MS = 5_000
 const COLUMNS = ['Reason', 'Pool', 'Job', 'Kind', 'Size', 'Created', '']
@@ -50,12 +51,8 @@ function Letters() {
         Requeueing a record twice is safe: its job runs once.
       </p>
       <PoolFilter pool={pool} />
-      <ErrorText text={problem.value} />
-      {isLoaded.value ? (
-        <LetterTable list={list} letters={letters.value} />
-      ) : (
-        !problem.value && <p class="dim">Loading…</p>
-      )}
+      <LoadState problem={problem.value} isLoaded={isLoaded.value} />
+      {isLoaded.value && <LetterTable list={list} letters={letters.value} />}
     </>
   )
 }
@@ -93,10 +90,9 @@ function LetterTable({ list, letters }: { readonly list: DeadLetterList; readonl
           ))}
         </Table>
       ) : (
-        <div class="empty card">
-          <h2>{list.hasMore.value ? 'None among the newest 10,000 records' : 'No dead letters'}</h2>
-          <p class="dim">Records that no worker can process appear here.</p>
-        </div>
+        <Empty title={list.hasMore.value ? 'None among the newest 10,000 records' : 'No dead letters'}>
+          Records that no worker can process appear here.
+        </Empty>
       )}
       <LoadMore list={list} />
     </>

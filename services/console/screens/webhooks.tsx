@@ -14,6 +14,7 @@ import {
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 
 const REFRESH_INTERVAL_MS = 3_000
 const COLUMNS = ['Event', 'Job', 'Host', 'Attempts', 'Last response', 'Next attempt', 'Created', '']
@@ -63,8 +64,8 @@ function Deliveries() {
       <div class="filters">
         <Chips label="State" choices={STATES} value={status} onChoose={(id) => setQuery({ status: id })} />
       </div>
-      <ErrorText text={problem.value} />
-      {isLoaded.value ? <DeliveryTable list={list} /> : !problem.value && <p class="dim">Loading…</p>}
+      <LoadState problem={problem.value} isLoaded={isLoaded.value} />
+      {isLoaded.value && <DeliveryTable list={list} />}
     </>
   )
 }
@@ -72,12 +73,7 @@ function Deliveries() {
 function DeliveryTable({ list }: { readonly list: Pages<Delivery> }) {
   const { items } = list
   if (items.value.length === 0) {
-    return (
-      <div class="empty card">
-        <h2>No deliveries</h2>
-        <p class="dim">{STATES.find(({ id }) => id === queryParam('status'))?.none}</p>
-      </div>
-    )
+    return <Empty title="No deliveries">{STATES.find(({ id }) => id === queryParam('status'))?.none}</Empty>
   }
   return (
     <>

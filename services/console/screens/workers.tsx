@@ -1,7 +1,8 @@
 import { signal } from '@preact/signals'
 import { fetchJson, isOperator, messageOf, type Page, type Worker } from '#services/console/api/client.ts'
 import { ageText } from '#services/console/api/clock.ts'
-import { Cell, Confirm, ErrorText, OperatorsOnly, Status, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { Cell, Confirm, OperatorsOnly, Status, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 
 const workers = signal<readonly Worker[]>([])
 const isLoaded = signal(false)
@@ -28,15 +29,18 @@ function Fleet() {
   usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   return (
     <>
-      <ErrorText text={problem.value} />
-      {isLoaded.value ? (
+      <LoadState problem={problem.value} isLoaded={isLoaded.value} />
+      {isLoaded.value && workers.value.length === 0 && (
+        <Empty title="No workers">
+          Calls wait until a worker starts. Check that the worker processes run and reach the queue.
+        </Empty>
+      )}
+      {workers.value.length > 0 && (
         <Table label="Workers" columns={COLUMNS}>
           {workers.value.map((worker) => (
             <Row key={worker.id} worker={worker} />
           ))}
         </Table>
-      ) : (
-        <p class="dim">Loading…</p>
       )}
     </>
   )

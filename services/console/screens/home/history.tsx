@@ -4,8 +4,9 @@ import type { HistoryRange, HistoryReport } from '#schemas/usage.ts'
 import { ApiFailure, fetchJson, isOperator, isSignedIn, messageOf } from '#services/console/api/client.ts'
 import { clockText, dateText, latencyText, minuteText, usdText } from '#services/console/api/clock.ts'
 import { Chart, type ChartSeries } from '#services/console/parts/chart.tsx'
-import { ErrorText, usePoll } from '#services/console/parts/parts.tsx'
+import { usePoll } from '#services/console/parts/parts.tsx'
 import { queryParam, setQuery } from '#services/console/parts/router.ts'
+import { LoadState } from '#services/console/parts/states.tsx'
 
 const REFRESH_INTERVAL_MS = 15_000
 const RANGES: Readonly<Record<HistoryRange, string>> = {
@@ -54,8 +55,8 @@ export function History() {
           ))}
         </fieldset>
       </div>
-      <ErrorText text={problem.value} />
-      {shown ? <Charts report={shown} /> : <p class="dim">Loading…</p>}
+      <LoadState problem={problem.value} isLoaded={shown !== undefined} />
+      {shown && <Charts report={shown} />}
     </section>
   )
 }

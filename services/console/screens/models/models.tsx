@@ -1,6 +1,7 @@
 import { isOperator } from '#services/console/api/client.ts'
 import { ageText, latencyText } from '#services/console/api/clock.ts'
-import { Confirm, ErrorText, TryIt, usePoll } from '#services/console/parts/parts.tsx'
+import { Confirm, TryIt, usePoll } from '#services/console/parts/parts.tsx'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 import { cachedStats } from './capacity.ts'
 import { isLoaded, type ModelState, type PoolModels, pools, problem, refresh, setPaused } from './state.ts'
 
@@ -13,16 +14,16 @@ export function Models() {
     <section>
       <div class="title">
         <h1>Models</h1>
-        <p class="dim">{isLoaded.value ? (count === 1 ? '1 model' : `${count} models`) : 'Loading…'}</p>
+        {isLoaded.value && <p class="dim">{count === 1 ? '1 model' : `${count} models`}</p>}
       </div>
-      <ErrorText text={problem.value} />
+      <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {pools.value.map((one) => (
         <Pool key={one.pool} {...one} />
       ))}
       {isLoaded.value && pools.value.length === 0 && (
-        <p class="card">
-          No models. Models that this key may call appear here; an operator can change its permissions.
-        </p>
+        <Empty title="No models">
+          Models that this key may call appear here. An operator can change the permissions of the key.
+        </Empty>
       )}
     </section>
   )

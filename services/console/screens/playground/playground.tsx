@@ -1,8 +1,9 @@
 import { signal, useSignal } from '@preact/signals'
 import type { FunctionComponent } from 'preact'
 import { canCall, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
-import { ErrorText, usePoll } from '#services/console/parts/parts.tsx'
+import { usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam } from '#services/console/parts/router.ts'
+import { LoadState } from '#services/console/parts/states.tsx'
 import { AudioForm, SpeechForm } from './audio/audio.tsx'
 import type { Call } from './call/call.ts'
 import { type Catalog, catalog, loadCatalog, modelsFor, optionsOf, scalarEndpointsOf } from './call/catalog.ts'
@@ -344,7 +345,7 @@ function Forms() {
   const form = forms.find(({ id }) => id === queryParam('form')) ?? forms[0]
   return (
     <>
-      <ErrorText text={problem.value} />
+      <LoadState problem={problem.value} isLoaded={form !== undefined} />
       <nav class="tabs" aria-label="Endpoints">
         {forms.map(({ id, name, path }) => (
           <a
@@ -357,7 +358,6 @@ function Forms() {
           </a>
         ))}
       </nav>
-      {!form && !problem.value && <p class="dim">Loading…</p>}
       {form && <SelectedForm key={form.id} form={form} />}
     </>
   )

@@ -6,7 +6,8 @@ import { dayText, monthText, serviceNow, usdText } from '#services/console/api/c
 import { keyName, projectName } from '#services/console/api/names.ts'
 import { Chart } from '#services/console/parts/chart.tsx'
 import { Cell, ErrorText, Table, useAction, usePoll } from '#services/console/parts/parts.tsx'
-import { queryParam, setQuery } from '#services/console/parts/router.ts'
+import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { Empty, LoadState } from '#services/console/parts/states.tsx'
 
 const REFRESH_INTERVAL_MS = 30_000
 const DAY_SECONDS = 86_400
@@ -55,16 +56,14 @@ export function Usage() {
         <Export query={`${query}&group_by=${view.by}&order_by=cost`} />
       </div>
       <Filters view={view} />
-      <ErrorText text={problem.value} />
-      {byTime.value && byGroup.value ? (
+      <LoadState problem={problem.value} isLoaded={byTime.value !== undefined && byGroup.value !== undefined} />
+      {byTime.value && byGroup.value && (
         <>
           <Totals report={byTime.value} />
           <OverTime report={byTime.value} view={view} />
           <Groups report={byGroup.value} view={view} />
           <Budgets report={byGroup.value} />
         </>
-      ) : (
-        !problem.value && <p class="dim">Loading…</p>
       )}
     </section>
   )
@@ -253,7 +252,16 @@ function Groups({ report: { data, total, has_more }, view: { by } }: { readonly 
         </fieldset>
       </div>
       {data.length === 0 ? (
-        <p class="card dim">No usage in this range. Calls appear here when they have ended.</p>
+        <Empty
+          title="No usage in this range"
+          action={
+            <a class="button" href={`${BASE}/usage?range=90d`}>
+              Show 90 days
+            </a>
+          }
+        >
+          Calls appear here when they have ended.
+        </Empty>
       ) : (
         <Table label={`Usage by ${GROUPS[by].toLowerCase()}`} columns={columns}>
           {data.map((row) => (
