@@ -106,7 +106,10 @@ export const JobEnvelope = z.strictObject({
   endpoint: z.string().optional().describe('Durable jobs: endpoint path'),
   encode: EncodeContext.optional().describe('Durable jobs: encoding of the stored result'),
   stream: z.boolean().describe('true: send deltas immediately. false: send all deltas at the end'),
-  traceparent: z.string().optional().describe('W3C Trace Context'),
+  traceparent: z
+    .string()
+    .optional()
+    .describe('W3C Trace Context: traceparent, tracestate and baggage, separated by tabs'),
   request_id: z.string().optional(),
   body: z.unknown().optional().describe('The request in the internal form of its kind, up to 64 KiB of JSON'),
   blob: z.string().optional().describe('Blob with the body, if larger'),

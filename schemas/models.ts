@@ -250,7 +250,9 @@ export const ModelConfig = z
       .array(HeaderName)
       .max(32)
       .default([])
-      .describe('Additional client headers to forward, besides trace context and session headers'),
+      .describe(
+        'Additional client headers to forward, besides traceparent, tracestate and session headers. baggage: for servers that may know its content, such as user names',
+      ),
     project_header: HeaderName.optional().describe(
       'Header that sends the project id to the upstream, such as x-tenant-id',
     ),

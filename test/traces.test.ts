@@ -64,7 +64,10 @@ describe('traces of one process', () => {
     const engine = { type: 'openai', base_url: `${upstream.url}/v1` }
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research', writer: 'echo-1' } }
     stack = await startStack({
-      models: [...[ECHO_MODEL, { id: 'remote-1', engine }, research], embedderModel(embedder, { id: 'embed-1' })],
+      models: [
+        ...[ECHO_MODEL, { id: 'remote-1', engine, forward_headers: ['baggage'] }, research],
+        embedderModel(embedder, { id: 'embed-1' }),
+      ],
       sandboxes: [scriptedAdapter(() => ({ type: 'exit', exitCode: 0 }))],
       log: pino({ level: 'debug' }, { write: (line) => void lines.push(JSON.parse(line)) }),
       settings: {
@@ -143,6 +146,40 @@ describe('traces of one process', () => {
     for (const span of spans) for (const key in span.attributes) expect(key).not.toContain('messages')
     expect(upstream.calls.at(-1)?.headers.traceparent, 'context sent to the upstream').toBe(`00-${id}-${call.id}-01`)
     expect(otlp.requests[0]).toMatchObject({ path: '/v1/traces', headers: { authorization: 'Bearer abc' } })
+  })
+
+  it('tracestate and baggage reach upstreams and webhooks unchanged: calls, durable jobs, batch lines, child jobs', async () => {
+    const entries = { tracestate: 'rojo=00f067aa0ba902b7,congo=t61', baggage: 'user=Am%C3%A9lie;public, region=eu' }
+    const last = () => upstream.calls.at(-1)?.headers ?? {}
+    const sent = async (run: (headers: Record<string, string>) => Promise<unknown>, from: typeof last = last) => {
+      const { id, headers } = newTrace()
+      await run({ ...headers, ...entries })
+      await until(() => from().traceparent?.toString().slice(3, 35) === id)
+      expect(from()).toMatchObject(entries)
+    }
+    const chat = { ...say('hi'), model: 'remote-1' }
+    await sent((headers) => stack.post('/v1/chat/completions', chat, { headers }))
+    const received: IncomingHttpHeaders[] = []
+    const server = createServer((req, res) => {
+      received.push(req.headers)
+      res.end()
+    }).listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/hook`
+    const job = { endpoint: '/v1/chat/completions', body: chat, webhook: { url } }
+    await sent((headers) => stack.post('/v1/jobs', job, { headers }))
+    await sent(
+      (headers) => stack.post('/v1/jobs', job, { headers }),
+      () => received.at(-1) ?? {},
+    )
+    server.closeAllConnections()
+    server.close()
+    const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
+    const line = { custom_id: 'r1', method: 'POST', url: '/v1/chat/completions', body: chat }
+    const content = await toFile(Buffer.from(JSON.stringify(line)), 'in.jsonl')
+    const file = await client.files.create({ file: content, purpose: 'batch' })
+    const asked = { input_file_id: file.id, endpoint: '/v1/chat/completions', completion_window: '24h' } as const
+    await sent((headers) => client.batches.create(asked, { headers }))
   })
 
   it('the lines of a call have its trace id, and the request log finds the call by the trace id', async () => {

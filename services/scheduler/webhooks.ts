@@ -7,6 +7,7 @@ import type { OutboundPolicy, Resolve } from '#shared/outbound/guard.ts'
 import { type OutboundAnswer, postOutbound } from '#shared/outbound/outbound.ts'
 import type { DeliveryOutcome } from '#shared/store/jobs.ts'
 import { ALL_TENANTS, type StoreView } from '#shared/store/store.ts'
+import { outgoingHeaders } from '#shared/telemetry/context.ts'
 import { type Span, tracing } from '#shared/telemetry/tracing.ts'
 import { DeliveryQueue, type Taken } from './delivery-queue.ts'
 import type { SigningKeys } from './webhook-secret.ts'
@@ -204,7 +205,8 @@ export class WebhookSender {
   ): Promise<OutboundAnswer | ServiceError | undefined> {
     const { policy, version, resolve } = this.#options
     const { signal } = this.#cancelled
-    const trace: Record<string, string> = traceparent === undefined ? {} : { traceparent }
+    // The project chose the address and sent the baggage, so the webhook has the whole context.
+    const trace = outgoingHeaders(traceparent, true)
     const headers = { ...signedHeaders(id, body, keys, Date.now()), 'user-agent': `sluice/${version}`, ...trace }
     const limits = { policy, timeoutMs: TIMEOUT_MS, bytesMax: ANSWER_BYTES_MAX }
     try {

@@ -7,8 +7,8 @@
  *     ...
  *     span?.end({ 'sluice.outcome': 'completed' })
  *
- * A context is the text of a `traceparent` header (W3C Trace Context). Jobs and headers carry this text, so no other code
- * depends on the implementation of traces. A process without tracing passes contexts on unchanged.
+ * A context is a text (`context.ts`): a `traceparent` header, with `tracestate` and `baggage`. Jobs and calls carry this text in the field
+ * `traceparent`, so no other code depends on the implementation of traces. A process without tracing passes contexts on unchanged.
  *
  * Spans may be recorded afterwards with explicit times, such as the queue time of a call, so that the hot path only stores times. A span may
  * also have an id that two processes derive independently (`spanIdOf`). If a worker is killed, then the owner of its job records the attempt
@@ -19,6 +19,7 @@
  */
 
 import { randomFillSync } from 'node:crypto'
+import { contextOf, entriesOf, type SpanContext } from './context.ts'
 
 type AttributeValue = string | number | boolean | readonly string[]
 /** Attributes of a span, by the names of the semantic conventions. Undefined values are omitted. */
@@ -52,12 +53,6 @@ export interface EndedSpan {
   readonly attributes: readonly (Attributes | undefined)[]
   readonly links: readonly SpanContext[]
   readonly isError: boolean
-}
-
-export interface SpanContext {
-  readonly traceId: string
-  readonly id: string
-  readonly isSampled: boolean
 }
 
 /** Receives ended spans. Must not throw. */
@@ -119,7 +114,7 @@ export class Span {
     this.#parentId = parentId
     this.#startMs = options.startMs ?? Date.now()
     this.#sink = sink
-    this.traceparent = `00-${traceId}-${this.#id}-${sink ? '01' : '00'}`
+    this.traceparent = `00-${traceId}-${this.#id}-${sink ? '01' : '00'}${entriesOf(options.parent)}`
   }
 
   /**
@@ -148,7 +143,7 @@ export class Span {
 
 /** Trace of a call: the context that is sent to the server, and the server that was called. */
 export interface CallTrace {
-  /** W3C Trace Context. */
+  /** Trace context (`context.ts`). */
   readonly traceparent?: string | undefined
   /** Called before the request is sent. @param server Index of the server in `base_urls` of the model */
   readonly onServer?: ((model: string, server: number, host: string) => void) | undefined
@@ -299,16 +294,8 @@ function boundedJson(value: unknown, charsMax: number): string | undefined {
 }
 
 const NO_LINKS: readonly SpanContext[] = []
-const TRACEPARENT = /^(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?$/
 
-/** Parses a `traceparent` header (W3C Trace Context). Undefined if the header is missing or invalid. */
-export function contextOf(traceparent: string | null | undefined): SpanContext | undefined {
-  const [, traceId, id, flags = '00'] = traceparent ? (TRACEPARENT.exec(traceparent) ?? []) : []
-  if (traceId === undefined || id === undefined) return undefined
-  return { traceId, id, isSampled: (Number.parseInt(flags, 16) & 1) === 1 }
-}
-
-/** Trace id of a `traceparent` header. Null if the header is missing or invalid. */
+/** Trace id of a context. Null if the context is missing or invalid. */
 export function traceIdOf(traceparent: string | null | undefined): string | null {
   return contextOf(traceparent)?.traceId ?? null
 }
@@ -360,7 +347,8 @@ export function startAttempt(job: TracedJob, attributes: Attributes, startMs?: n
 /** Context of the span of an attempt, in the trace of its job. Undefined if the job has no valid context. */
 export function attemptContext(traceparent: string | null | undefined, jobId: string, attempt: number) {
   const context = contextOf(traceparent)
-  return context && `00-${context.traceId}-${spanIdOf(jobId, attempt)}-${context.isSampled ? '01' : '00'}`
+  const flags = context?.isSampled ? '01' : '00'
+  return context && `00-${context.traceId}-${spanIdOf(jobId, attempt)}-${flags}${entriesOf(traceparent)}`
 }
 
 /** The last 56 bits of a trace id are random (W3C Trace Context, level 2), so they are compared with the ratio. */

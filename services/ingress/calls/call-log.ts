@@ -4,6 +4,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { newRequestId } from '#shared/lib/id.ts'
 import type { UsageEntry } from '#shared/store/records.ts'
 import { CANCELLED_STATUS, isFailedStatus, type RequestRow } from '#shared/store/requests.ts'
+import { incomingContext } from '#shared/telemetry/context.ts'
 import { type Attributes, type Span, traceField, traceIdOf, tracing } from '#shared/telemetry/tracing.ts'
 import { boundedText, errorOf, userAgentOf } from '#shared/usage/request-log.ts'
 import { hourOf } from '#shared/usage/usage.ts'
@@ -61,7 +62,7 @@ export class CallLog {
    * Starts the handling of a call that the request log and traces record. The handler must call {@link handled} at its end.
    */
   handling(endpoint: string, kind: string | undefined, method: string, headers: IncomingHttpHeaders): void {
-    const parent = headers.traceparent?.toString()
+    const parent = incomingContext(headers)
     this.#span = tracing.tracer?.start({
       ...{ name: `${method} ${endpoint}`, kind: 'server', parent },
       startMs: Date.now() - (performance.now() - this.startedAt),
@@ -188,7 +189,7 @@ export class CallLog {
       // The id of an attached job follows from the request id, so only other job ids are stored.
       jobId: facts.job_id === undefined || facts.job_id === attachedIdOf(this.requestId) ? null : facts.job_id,
       batchId: null,
-      traceId: traceIdOf(this.traceparent ?? headers.traceparent?.toString()),
+      traceId: traceIdOf(this.traceparent ?? incomingContext(headers)),
       userAgent: userAgentOf(headers['user-agent']),
     }
     const { isKnown } = this.#handled

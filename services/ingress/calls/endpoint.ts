@@ -112,11 +112,12 @@ export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>)
 }
 
 /**
- * Headers that are forwarded to every upstream: vendor parts of the trace context (W3C Trace Context, W3C Baggage), and
- * session ids. Routers use a session id to keep a conversation on one server. The header `traceparent` is part of the
- * job and is forwarded separately.
+ * Headers that are forwarded to every upstream. Routers use a session id to keep a conversation on one server.
  */
-const FORWARDED = ['tracestate', 'baggage', 'x-session-id', 'x-session-affinity', 'session-id'] as const
+const FORWARDED = ['x-session-id', 'x-session-affinity', 'session-id'] as const
+
+/** Headers of the trace context, which the job carries in its field `traceparent`. */
+const TRACE_CONTEXT: ReadonlySet<string> = new Set(['traceparent', 'tracestate', 'baggage'])
 
 /**
  * Maximum characters of one forwarded header. A longer value is dropped, because every attempt of the job carries the
@@ -137,6 +138,7 @@ export function upstreamFields(
 ): Pick<GenerateRequest, 'named' | 'headers'> {
   const headers: Record<string, string> = {}
   for (const name of [...FORWARDED, ...model.forward_headers]) {
+    if (TRACE_CONTEXT.has(name)) continue
     const value = caller.headers[name]
     if (typeof value === 'string' && value !== '' && value.length <= HEADER_CHARS_MAX) headers[name] = value
   }

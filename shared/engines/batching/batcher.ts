@@ -1,5 +1,6 @@
 import type { Embedded, EmbeddingEngine, EngineOptions } from '#shared/engines/engine.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { withoutBaggage } from '#shared/telemetry/context.ts'
 import type { CallTrace } from '#shared/telemetry/tracing.ts'
 
 export interface BatcherOptions extends BatchBounds {
@@ -174,7 +175,9 @@ export class Batcher {
       const onServer = (...at: Parameters<NonNullable<CallTrace['onServer']>>) => {
         for (const link of links) link.onServer?.(...at)
       }
-      const options = { signal: abort.signal, traceparent: links[0]?.traceparent, onServer }
+      const first = links[0]?.traceparent
+      const traceparent = links.length > 1 ? withoutBaggage(first) : first
+      const options = { signal: abort.signal, traceparent, onServer }
       const run = (within: EngineOptions) => this.#engine.embed(batch.texts, within)
       batch.done(await (this.#options.traced?.(links, options, run) ?? run(options)))
     } catch (error) {

@@ -25,7 +25,7 @@ const CALL_MS_MAX = 24 * 3_600_000
 type Connect = (signal: AbortSignal, model?: string) => ReturnType<NonNullable<UpstreamOptions['connect']>>
 
 export function openLocalEmbeddings(model: ModelConfig, connect: Connect): EmbeddingEngine {
-  return new OpenAiEmbeddings(model.id, configOf(model), {}, { connect: (signal) => connect(signal) })
+  return new OpenAiEmbeddings(model, configOf(model), {}, { connect: (signal) => connect(signal) })
 }
 
 /**

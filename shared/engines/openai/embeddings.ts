@@ -34,7 +34,7 @@ export function openOpenAiEmbeddings(
   if (engine.type !== 'openai') throw new Error(`model '${model.id}' does not run on an OpenAI-dialect upstream`)
   const key = keyOf(model, env)
   const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
-  return new OpenAiEmbeddings(model.id, { ...engine, concurrency: engine.concurrency ?? CALLS_MAX }, headers, {
+  return new OpenAiEmbeddings(model, { ...engine, concurrency: engine.concurrency ?? CALLS_MAX }, headers, {
     missingKey: missingKeyOf(model, env),
     ...(engine.concurrency !== undefined && { share }),
   })
@@ -53,10 +53,10 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
   /** Whether vectors are requested in base64, which is exact and a third as long as JSON numbers. False after the server has rejected base64. */
   #asksBase64 = true
 
-  constructor(id: string, config: UpstreamConfig, headers: Record<string, string>, options?: UpstreamOptions) {
-    this.#id = id
-    this.#name = config.model ?? id
-    this.#upstream = new Upstream({ id }, config, headers, options)
+  constructor(model: ModelConfig, config: UpstreamConfig, headers: Record<string, string>, options?: UpstreamOptions) {
+    this.#id = model.id
+    this.#name = config.model ?? model.id
+    this.#upstream = new Upstream(model, config, headers, options)
   }
 
   async embed(texts: readonly string[], options: EngineOptions): Promise<Embedded> {

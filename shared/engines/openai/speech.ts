@@ -20,7 +20,7 @@ export function openOpenAiSpeech(
   if (engine.type !== 'openai') throw new Error(`model '${id}' does not run on an OpenAI-dialect upstream`)
   const key = keyOf(model, env)
   const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
-  const upstream = new Upstream({ id }, engine, headers, {
+  const upstream = new Upstream(model, engine, headers, {
     missingKey: missingKeyOf(model, env),
     ...(engine.concurrency !== undefined && { share }),
   })

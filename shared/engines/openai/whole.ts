@@ -35,7 +35,7 @@ class WholeCalls {
     const headers: Record<string, string> = key ? { authorization: `Bearer ${key}` } : {}
     this.#id = id
     this.name = engine.model ?? id
-    this.#upstream = new Upstream({ id }, engine, headers, {
+    this.#upstream = new Upstream(model, engine, headers, {
       missingKey: missingKeyOf(model, env),
       ...(engine.concurrency !== undefined && { share }),
     })

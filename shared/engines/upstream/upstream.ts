@@ -18,6 +18,7 @@ import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 import { RetryBudget } from '#shared/jobs/decide.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { outgoingHeaders } from '#shared/telemetry/context.ts'
 import type { CallTrace } from '#shared/telemetry/tracing.ts'
 import { seedOf } from './affinity.ts'
 import { connectionError, type ErrorContext, statusError } from './error.ts'
@@ -85,6 +86,8 @@ interface HttpServer extends Server {
 
 export class Upstream {
   readonly #model: string
+  /** Baggage may name users, and the server may belong to a third party, so the model must allow the header. */
+  readonly #hasBaggage: boolean
   readonly #errorContext: ErrorContext
   readonly #config: UpstreamConfig
   readonly #headers: Record<string, string>
@@ -94,12 +97,13 @@ export class Upstream {
   readonly #budget = new RetryBudget(0.1, 10)
 
   constructor(
-    model: Pick<ModelConfig, 'id'>,
+    model: Pick<ModelConfig, 'id'> & Partial<Pick<ModelConfig, 'forward_headers'>>,
     config: UpstreamConfig,
     headers: Record<string, string>,
     options: UpstreamOptions = {},
   ) {
     this.#model = model.id
+    this.#hasBaggage = model.forward_headers?.includes('baggage') ?? false
     this.#missingKey = options.missingKey
     this.#config = config
     this.#headers = {
@@ -225,7 +229,6 @@ export class Upstream {
     { origin, dispatcher }: UpstreamTarget,
   ): Promise<Exchange> {
     const { pathOf, limit } = acquired.server
-    const { traceparent } = call.trace ?? {}
     const exchange = new Exchange({
       errorContext: this.#errorContext,
       timeouts: this.#config.timeouts,
@@ -238,7 +241,7 @@ export class Upstream {
       ...call.forwarded,
       ...this.#headers,
       ...call.headers,
-      ...(traceparent !== undefined && { traceparent }),
+      ...outgoingHeaders(call.trace?.traceparent, this.#hasBaggage),
       accept: call.isStream ? 'text/event-stream' : 'application/json',
     }
     try {

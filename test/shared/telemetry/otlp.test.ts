@@ -4,8 +4,9 @@ import { pino } from 'pino'
 import { expect, it, onTestFinished } from 'vitest'
 import { parseConfig } from '#shared/config/config.ts'
 import type { TracesConfig } from '#shared/config/traces.ts'
+import { contextOf, incomingContext, outgoingHeaders } from '#shared/telemetry/context.ts'
 import { OtlpExporter, openTracing } from '#shared/telemetry/otlp.ts'
-import { contextOf, type EndedSpan, messagesJson, spanIdOf, Tracer } from '#shared/telemetry/tracing.ts'
+import { type EndedSpan, messagesJson, spanIdOf, Tracer } from '#shared/telemetry/tracing.ts'
 import { startOtlpReceiver } from '../../support/otlp.ts'
 import { until } from '../../support/stack.ts'
 
@@ -122,6 +123,30 @@ it('a context that is not valid starts a new trace', () => {
     )
   }
   expect(contextOf(`01-${trace}-${id}-01-later`), 'a later version').toMatchObject({ traceId: trace, isSampled: true })
+})
+
+it('valid tracestate and baggage continue unchanged, and others are dropped', () => {
+  const traceparent = `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01`
+  const through = (tracestate?: string, baggage?: string) =>
+    outgoingHeaders(incomingContext({ traceparent, tracestate, baggage }), true)
+  const tracestate = 'rojo=00f067aa0ba902b7, tenant@sys=a b;c'
+  const baggage = 'user=Am%C3%A9lie;public;ttl=3 , empty=,serverNode=DF%2028'
+  expect(through(tracestate, baggage)).toEqual({ traceparent, tracestate, baggage })
+  const members = (count: number, chars = 1) => Array.from({ length: count }, (_, i) => `k${i}=${'v'.repeat(chars)}`)
+  const states = ['novalue', 'Upper=1', 'a=1,a=2', 'a=b=c', `${'k'.repeat(257)}=1`, 'a=é', members(33).join(',')]
+  for (const invalid of states) expect(through(invalid, 'a=1'), invalid).toEqual({ traceparent, baggage: 'a=1' })
+  expect(through(members(32).join(',')).tracestate).toBe(members(32).join(','))
+  expect(through(`long=${'v'.repeat(200)},${members(8, 90).join(',')}`).tracestate, 'above 512 characters').toBe(
+    members(5, 90).join(','),
+  )
+  for (const invalid of ['novalue', 'a b=1', 'a="1"', 'a=1,=2', 'a=\\', 'a=1;;b', 'a=é', `a=${'1'.repeat(8_191)}`])
+    expect(through('a=1', invalid), invalid).toEqual({ traceparent, tracestate: 'a=1' })
+  expect(through(undefined, `a=${'1'.repeat(8_190)}`).baggage).toHaveLength(8_192)
+  const alone = incomingContext({ traceparent: 'x', tracestate: 'a=1', baggage })
+  expect(outgoingHeaders(alone, true), 'tracestate without its traceparent').toEqual({ baggage })
+  expect(outgoingHeaders(alone, false)).toEqual({})
+  const { tracer } = listing({ ratio: 1, followsParent: true })
+  expect(tracer.start({ name: 'x', kind: 'server', parent: alone })?.traceparent).toMatch(/^00-.*-01\t\tuser=/)
 })
 
 it('the span ids of attempts differ, and are equal in every process', () => {

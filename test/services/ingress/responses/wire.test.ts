@@ -418,10 +418,12 @@ describe('an upstream of the Responses API', () => {
 
   test("receives the caller's session headers and headers that the model allows, but not the key", async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
-    const headers = { 'x-session-id': 's1', tracestate: 'a=b', baggage: 'k=v', 'x-other': 'no' }
+    const traceparent = `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01`
+    const headers = { 'x-session-id': 's1', traceparent, tracestate: 'a=b', baggage: 'k=v', 'x-other': 'no' }
     await post({ model: 'far', input: 'hi' }, { headers })
     const sent = responses.calls.at(-1)?.headers
-    expect(sent).toMatchObject({ 'x-session-id': 's1', tracestate: 'a=b', baggage: 'k=v' })
+    expect(sent).toMatchObject({ 'x-session-id': 's1', traceparent, tracestate: 'a=b' })
+    expect(sent?.baggage).toBeUndefined()
     expect(sent?.['x-other']).toBeUndefined()
     expect(sent?.authorization).toBeUndefined()
   })
