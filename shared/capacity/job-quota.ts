@@ -51,7 +51,7 @@ type QuotaRequest = Pick<NewJob, 'tenant' | 'keyId'> & { readonly runAtMs?: numb
  */
 interface PendingCreate {
   readonly tenant: string
-  readonly isScheduled: boolean
+  readonly state: Waiting
 }
 
 type Waiting = 'queued' | 'scheduled'
@@ -99,16 +99,16 @@ export class JobQuota {
    * @throws ServiceError `rate_limit_exceeded` at the tenant's own limit. `overloaded` at the limit of the service, or if the store is unreachable
    */
   async require({ tenant }: QuotaRequest): Promise<void> {
-    const place = { tenant, isScheduled: false }
+    const place: PendingCreate = { tenant, state: 'queued' }
     await this.#ready(place)
     this.#refuse(place)
   }
 
   /** Creates a job if the quota allows it. The job counts while its creation is in progress. @throws ServiceError as {@link require} */
   async enter({ tenant, keyId, runAtMs = 0 }: QuotaRequest, create: () => Promise<Created>): Promise<Created> {
-    const place = { tenant, isScheduled: runAtMs > Date.now() }
+    const state = runAtMs > Date.now() ? 'scheduled' : 'queued'
+    const place = { tenant, state } satisfies PendingCreate
     await this.#ready(place)
-    const state = place.isScheduled ? 'scheduled' : 'queued'
     const most = keyId === undefined ? undefined : this.#bounds.limitsOfKey?.(keyId)?.[state]
     if (keyId === undefined || most === undefined) return await this.#enter(place, create)
     return await this.#enterOfKey(keyId, state, most, () => this.#enter(place, create))
@@ -182,12 +182,26 @@ export class JobQuota {
     }
   }
 
-  #refuse({ tenant, isScheduled }: PendingCreate): void {
-    limitError(isScheduled ? this.#scheduledOf(tenant) : this.#underWayOf(tenant), isScheduled)
+  /** @throws ServiceError if a limit allows no further job */
+  #refuse({ tenant, state }: PendingCreate): void {
+    const { jobsMax, scheduledMax, jobsMaxPerProject, scheduledMaxPerProject, limitsOf } = this.#bounds
+    const { totals } = this.#tally
+    const { queued, underWay, scheduled } = this.#tally.of(tenant)
+    const limits = limitsOf?.(tenant)
+    if (state === 'scheduled') {
+      const own = limits?.scheduled ?? scheduledMaxPerProject
+      refuseOver({ count: scheduled, own, total: totals.scheduled, most: scheduledMax, what: 'scheduled jobs' })
+    } else if (limits?.queued !== undefined) {
+      const own = limits.queued
+      refuseOver({ count: queued, own, total: totals.underWay, most: jobsMax, what: 'queued jobs' })
+    } else {
+      const [own, what] = [jobsMaxPerProject, 'queued or running jobs']
+      refuseOver({ count: underWay, own, total: totals.underWay, most: jobsMax, what })
+    }
   }
 
   #add(place: PendingCreate, count: number): void {
-    for (const tally of [this.#tally, this.#since]) tally.add(place, count)
+    for (const tally of [this.#tally, this.#since]) tally.add({ ...place, count })
   }
 
   /**
@@ -208,29 +222,13 @@ export class JobQuota {
   async #read(): Promise<void> {
     const startedAtMs = Date.now()
     this.#since = new Tally(this.#bounds)
-    for (const place of this.#pendingCreates) this.#since.add(place, 1)
+    for (const place of this.#pendingCreates) this.#since.add({ ...place, count: 1 })
     const depth = await this.#store.tenants.depth()
     this.#tally = new Tally(this.#bounds)
-    for (const row of depth) this.#tally.addStored(row)
+    for (const row of depth) this.#tally.add(row)
     this.#tally.addAll(this.#since)
     this.#countedAtMs = Date.now()
     this.#countMs = this.#countedAtMs - startedAtMs
-  }
-
-  #underWayOf(tenant: string): Bound {
-    const { jobsMax: most, jobsMaxPerProject, limitsOf } = this.#bounds
-    const { underWay: total } = this.#tally.totals
-    const { queued, underWay } = this.#tally.of(tenant)
-    const queuedMax = limitsOf?.(tenant)?.queued
-    if (queuedMax !== undefined) return { count: queued, own: queuedMax, total, most, what: 'queued jobs' }
-    return { count: underWay, own: jobsMaxPerProject, total, most, what: 'queued or running jobs' }
-  }
-
-  #scheduledOf(tenant: string): Bound {
-    const { scheduledMax: most, scheduledMaxPerProject, limitsOf } = this.#bounds
-    const own = limitsOf?.(tenant)?.scheduled ?? scheduledMaxPerProject
-    const { scheduled: total } = this.#tally.totals
-    return { count: this.#tally.of(tenant).scheduled, own, total, most, what: 'scheduled jobs' }
   }
 }
 
@@ -247,12 +245,7 @@ class Tally {
     return this.#counts.get(tenant) ?? NONE
   }
 
-  add({ tenant, isScheduled }: PendingCreate, count: number): void {
-    if (isScheduled) this.#add(tenant, { ...NONE, scheduled: count })
-    else this.#add(tenant, { ...NONE, queued: count, underWay: count })
-  }
-
-  addStored({ tenant, state, count }: TenantDepth): void {
+  add({ tenant, state, count }: TenantDepth): void {
     if (state === 'scheduled') this.#add(tenant, { ...NONE, scheduled: count })
     else this.#add(tenant, { ...NONE, queued: state === 'queued' ? count : 0, underWay: count })
   }
@@ -269,25 +262,21 @@ class Tally {
       scheduled: Math.max(0, before.scheduled + scheduled),
     }
     this.#counts.set(tenant, after)
-    const most = this.#mostOf(tenant)
+    const { jobsMax, scheduledMax, jobsMaxPerProject, scheduledMaxPerProject, limitsOf } = this.#bounds
+    const scheduledOwn = limitsOf?.(tenant)?.scheduled ?? scheduledMaxPerProject
+    const most = {
+      underWay: jobsMaxPerProject ?? Math.ceil(jobsMax / 2),
+      scheduled: scheduledOwn ?? Math.ceil(scheduledMax / 2),
+    }
     for (const kind of ['underWay', 'scheduled'] as const) {
       this.totals[kind] += Math.min(after[kind], most[kind]) - Math.min(before[kind], most[kind])
-    }
-  }
-
-  #mostOf(tenant: string): Record<'underWay' | 'scheduled', number> {
-    const { jobsMax, scheduledMax, jobsMaxPerProject, scheduledMaxPerProject, limitsOf } = this.#bounds
-    const scheduled = limitsOf?.(tenant)?.scheduled ?? scheduledMaxPerProject
-    return {
-      underWay: jobsMaxPerProject ?? Math.ceil(jobsMax / 2),
-      scheduled: scheduled ?? Math.ceil(scheduledMax / 2),
     }
   }
 }
 
 const NONE: Counts = { queued: 0, underWay: 0, scheduled: 0 }
 
-function limitError({ count, own, total, most, what }: Bound, isScheduled: boolean): void {
+function refuseOver({ count, own, total, most, what }: Bound): void {
   const refusal = { retryAfterMs: RETRY_AFTER_MS, isUndone: true }
   if (own === 0) {
     const message = `This project cannot have ${what}: its limit is 0. Only the operator of this service can raise it.`
@@ -298,7 +287,7 @@ function limitError({ count, own, total, most, what }: Bound, isScheduled: boole
     throw new ServiceError('rate_limit_exceeded', message, refusal)
   }
   if (total >= most) {
-    const many = isScheduled ? 'Too many jobs are scheduled.' : 'Too many jobs are in progress.'
+    const many = what === 'scheduled jobs' ? 'Too many jobs are scheduled.' : 'Too many jobs are in progress.'
     throw new ServiceError('overloaded', `${many} Try again later.`, { ...refusal, reason: 'jobs_full' })
   }
   if (own !== undefined || count < most - total) return
