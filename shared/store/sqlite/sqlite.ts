@@ -123,6 +123,8 @@ class SqliteDatabase implements SqlDatabase {
   readonly #limits: { current: RunningLimits | undefined }
   readonly #writes: GroupCommit
   readonly #prepared = new Map<string, { statement: StatementSync; compiled: Compiled }>()
+  /** Statement of each transition, built on first use. */
+  readonly #transitionSql = new WeakMap<Transition, string>()
   readonly #countChanges: StatementSync
   /** Number of changed rows at the last idle check, and the result of that check. */
   #changes: unknown
@@ -187,8 +189,12 @@ class SqliteDatabase implements SqlDatabase {
 
   async transition(move: Transition, params: Params, output: WrittenOutput): Promise<TransitionRow[]> {
     const { reads, also = [] } = move
-    const read = reads ? `WITH ${reads.name} AS (${reads.sql('jobs')}) ` : ''
-    const sql = read + updateOf(move, pickOf(move, false)) + returning(move)
+    let sql = this.#transitionSql.get(move)
+    if (sql === undefined) {
+      const read = reads ? `WITH ${reads.name} AS (${reads.sql('jobs')}) ` : ''
+      sql = read + updateOf(move, pickOf(move, false)) + returning(move)
+      this.#transitionSql.set(move, sql)
+    }
     return await this.#write(() => {
       const rows = this.#all(sql, params) as TransitionRow[]
       for (const row of rows) this.#record(row, eventRows(row, output, move.isOwners ?? false))
