@@ -360,10 +360,6 @@ export class RateLimits implements RunningLimits {
     return Math.floor((left * UNASKED_SHARE) / Math.max(1, this.#options.ingresses?.() ?? 1))
   }
 
-  #windowOf(name: string): MinuteWindow {
-    return countOf(this.#windows, name, MinuteWindow)
-  }
-
   #runningOf(name: string): Running {
     return countOf(this.#running, name, Running)
   }
@@ -371,14 +367,13 @@ export class RateLimits implements RunningLimits {
   #usesOf(key: KeyOf): Use[] {
     const uses: Use[] = []
     for (const { owner, id, tokens, requests } of limitsOfKey(key, this.#config, this.#options.limitsOf)) {
-      if (tokens !== undefined) uses.push(this.#use('tokens', owner, id, tokens))
-      if (requests !== undefined) uses.push(this.#use('requests', owner, id, requests))
+      for (const [kind, limit] of Object.entries({ tokens, requests }) as [Use['kind'], number | undefined][]) {
+        if (limit === undefined) continue
+        const window = countOf(this.#windows, `${kind} ${owner} ${id}`, MinuteWindow)
+        uses.push({ kind, owner, limit, window })
+      }
     }
     return uses
-  }
-
-  #use(kind: Use['kind'], owner: Owner, id: string, limit: number): Use {
-    return { kind, owner, limit, window: this.#windowOf(`${kind} ${owner} ${id}`) }
   }
 
   #slotsOf(key: KeyOf): SlotUse[] {

@@ -1,7 +1,7 @@
 import { Metered } from '#schemas/usage.ts'
 import type { Metrics } from '#shared/lib/metrics.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
-import type { EndedJob, UsageLedger } from '#shared/store/records.ts'
+import type { UsageLedger } from '#shared/store/records.ts'
 import type { HistoryRecorder } from './history.ts'
 import { requestOfJob } from './request-log.ts'
 import { entryOf, NOTHING } from './usage.ts'
@@ -28,9 +28,10 @@ export async function enterEnded(
   const ended = await ledger.listEnded(JOBS_MAX)
   if (ended.length === 0) return false
   const entered = ended.map((job) => {
-    const call = callOf(job)
-    const entry = entryOf(call, models.priceOf(job))
-    const request = isLogged ? requestOfJob(job, entry, call.metered.server ?? null) : undefined
+    const { data: metered = NOTHING } = Metered.safeParse(job.metered)
+    const end = job.state === 'completed' || job.state === 'cancelled' ? job.state : 'failed'
+    const entry = entryOf({ ...job, end, metered }, models.priceOf(job))
+    const request = isLogged ? requestOfJob(job, entry, metered.server ?? null) : undefined
     return { jobId: job.jobId, ...entry, request }
   })
   await ledger.enter(entered)
@@ -39,10 +40,4 @@ export async function enterEnded(
     metrics?.addUsage(entry)
   }
   return ended.length === JOBS_MAX
-}
-
-function callOf({ state, metered, ...job }: EndedJob) {
-  const { data = NOTHING } = Metered.safeParse(metered)
-  const end = state === 'completed' || state === 'cancelled' ? state : 'failed'
-  return { ...job, end, metered: data } as const
 }

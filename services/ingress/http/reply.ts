@@ -341,14 +341,12 @@ export function ownChunks(res: ServerResponse): void {
   const end = res.end.bind(res)
   res.chunkedEncoding = false
   Object.assign(res, {
-    write: (text: string) => (text === '' ? true : writeChunk(write, text)),
+    write: (text: string) => {
+      const bytes = Buffer.byteLength(text)
+      return bytes === 0 || write(chunkOf(text, bytes), bytes === text.length ? 'latin1' : 'utf8')
+    },
     end: (text = '') => end(text === '' ? LAST_CHUNK : chunkOf(text, Buffer.byteLength(text)) + LAST_CHUNK),
   })
-}
-
-function writeChunk(write: (text: string, encoding: BufferEncoding) => boolean, text: string): boolean {
-  const bytes = Buffer.byteLength(text)
-  return write(chunkOf(text, bytes), bytes === text.length ? 'latin1' : 'utf8')
 }
 
 function chunkOf(text: string, bytes: number): string {

@@ -418,7 +418,10 @@ export class Positions {
     if (job.state !== 'queued') return null
     try {
       const [tenants, places] = await Promise.all([
-        cachedRead(this.#tenants, queueOf(job), () => this.#readTenants(job)),
+        cachedRead(this.#tenants, queueOf(job), async () => {
+          const queued = await this.#store.tenants.queued(job)
+          return new Map(queued.map(({ tenant, count }) => [tenant, count]))
+        }),
         cachedRead(this.#places, `${queueOf(job)} ${job.tenant}`, () => this.#store.tenants.positions(job, job.tenant)),
       ])
       return this.#count(job, tenants, places)
@@ -446,10 +449,6 @@ export class Positions {
     // Round robin: each other tenant starts at most as many jobs as this tenant, plus one.
     for (const [tenant, count] of tenants) if (tenant !== job.tenant) before += Math.min(count, own + 1)
     return before + Math.min(this.#callsWaiting(job.pool), before + 1)
-  }
-
-  async #readTenants(job: DurableJob): Promise<Map<string, number>> {
-    return new Map((await this.#store.tenants.queued(job)).map(({ tenant, count }) => [tenant, count]))
   }
 }
 

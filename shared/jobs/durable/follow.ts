@@ -55,7 +55,11 @@ export class LiveEvents {
     live.#receiver = await broker.receive(EVENTS, partitions, ({ key, value }) => {
       // Most records belong to jobs without a subscription in this process. The key identifies the job without parsing the record.
       const subscriptions = live.#subscriptions.get(key)
-      if (subscriptions) live.#onRecord(value, subscriptions)
+      if (!subscriptions) return
+      const record = readEvents(value)
+      if (!record) return live.#skipped.note('unreadable events record ignored')
+      for (const type of record.skipped) live.#skipped.note('event of unknown type ignored', type)
+      for (const subscription of subscriptions) subscription.push(record.events, record.end)
     })
     return live
   }
@@ -74,24 +78,17 @@ export class LiveEvents {
   async close(): Promise<void> {
     await this.#receiver?.close()
   }
-
-  #onRecord(value: Buffer, subscriptions: Set<Subscription>): void {
-    const record = readEvents(value)
-    if (!record) return this.#skipped.note('unreadable events record ignored')
-    for (const type of record.skipped) this.#skipped.note('event of unknown type ignored', type)
-    for (const subscription of subscriptions) subscription.push(record.events, record.end)
-  }
 }
 
 class Subscription {
-  readonly #onClose: () => void
+  readonly close: () => void
   #events: DurableEvent[] = []
   #isNews = false
   #end: unknown
   #wake: (() => void) | undefined
 
-  constructor(onClose: () => void) {
-    this.#onClose = onClose
+  constructor(close: () => void) {
+    this.close = close
   }
 
   /**
@@ -141,10 +138,6 @@ class Subscription {
       signal.removeEventListener('abort', onAbort)
     }
     this.#isNews = false
-  }
-
-  close(): void {
-    this.#onClose()
   }
 }
 

@@ -81,7 +81,9 @@ export class Calls {
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
     if (attempts.isOver(job)) return delivery.acknowledge()
-    if (this.#isOrphan(job)) {
+    // A young job may have arrived before the first heartbeat of its ingress.
+    const isOld = Date.now() - job.created_at_ms > ORPHAN_AGE_MS
+    if (isOld && this.#options.presence().isDead(job.reply.boot)) {
       log.info({ job_id: job.id, ingress: job.reply.boot }, 'job dropped: its ingress is dead')
       return delivery.acknowledge()
     }
@@ -127,14 +129,6 @@ export class Calls {
       return false
     // A worker without any permit for the model requeues the call without limit, because other workers may have permits.
     return bulkhead.permitsMax === 0 || this.#requeue.requeuesOf(job) < REQUEUES_MAX
-  }
-
-  /**
-   * Whether the ingress of the job is dead, because no heartbeat was ever received. False for a young job, which may have arrived before the first
-   * heartbeat.
-   */
-  #isOrphan(job: AttachedEnvelope): boolean {
-    return Date.now() - job.created_at_ms > ORPHAN_AGE_MS && this.#options.presence().isDead(job.reply.boot)
   }
 }
 

@@ -172,14 +172,14 @@ export class Claims {
   #hint(hint: Hints): void {
     const { lane, bulkhead, deliveries } = hint
     this.#enter(lane, bulkhead)
-    if (this.#hints.length === 0) queueMicrotask(() => this.#claimHinted())
+    if (this.#hints.length === 0) {
+      queueMicrotask(() => {
+        for (const hints of this.#hints.splice(0)) void this.#claimFor(hints)
+      })
+    }
     const same = this.#hints.find((one) => one.lane === lane && one.bulkhead === bulkhead)
     if (same) same.deliveries.push(...deliveries)
     else this.#hints.push(hint)
-  }
-
-  #claimHinted(): void {
-    for (const hints of this.#hints.splice(0)) void this.#claimFor(hints)
   }
 
   async #claimFor({ lane, bulkhead, kind, deliveries }: Hints): Promise<void> {

@@ -36,7 +36,6 @@ import {
 } from '#shared/store/store.ts'
 import { SqlConversations } from './conversations.ts'
 import * as family from './family.ts'
-import * as familyMoves from './family.ts'
 import { SqlFiles } from './files.ts'
 import {
   claimFair,
@@ -226,28 +225,28 @@ export class SqlStore implements Store {
 
   async park(run: HeldAttempt, on: { ids: readonly string[]; wrapUpMs: number; output?: Output }) {
     const params = { awaits: on.ids.join(' '), wrap_up_ms: Math.ceil(on.wrapUpMs) }
-    return await writeAsOwner(this.#db, familyMoves.PARK, run, params, on.output)
+    return await writeAsOwner(this.#db, family.PARK, run, params, on.output)
   }
 
   async wake(id: string): Promise<Dispatch | undefined> {
-    const [row] = await this.#db.transition(familyMoves.WAKE, { id }, [])
+    const [row] = await this.#db.transition(family.WAKE, { id }, [])
     return row && dispatchOf(row)
   }
 
   async cancelChildren(id: string, limit: number): Promise<TransitionResult[]> {
-    return (await sweep(this.#db, familyMoves.CANCEL_CHILDREN, { id, how: 'final' }, limit)).map(dispatchOf)
+    return (await sweep(this.#db, family.CANCEL_CHILDREN, { id, how: 'final' }, limit)).map(dispatchOf)
   }
 
   async settle(id: string): Promise<void> {
-    await this.#db.run(familyMoves.SETTLE, { id })
+    await this.#db.run(family.SETTLE, { id })
   }
 
   async wakeDue(limit: number): Promise<Dispatch[]> {
-    return (await sweep(this.#db, familyMoves.WAKE_DUE, {}, limit)).map(dispatchOf)
+    return (await sweep(this.#db, family.WAKE_DUE, {}, limit)).map(dispatchOf)
   }
 
   async timeOutWaiting(limit: number): Promise<TransitionResult[]> {
-    return (await sweep(this.#db, familyMoves.TIME_OUT, { timeout_error: jsonText(TIMED_OUT) }, limit)).map(dispatchOf)
+    return (await sweep(this.#db, family.TIME_OUT, { timeout_error: jsonText(TIMED_OUT) }, limit)).map(dispatchOf)
   }
 
   async findMade(tenant: string, key: IdempotencyKey): Promise<Created | undefined> {
