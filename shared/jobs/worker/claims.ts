@@ -200,11 +200,10 @@ export class Claims {
     this.#pulledLast = bulkhead
     this.#enter(lane, bulkhead, count)
     if (same) same.count += count
-    else if (this.#pulls.push({ lane, bulkhead, kind, count }) === 1) setImmediate(() => this.#claimPulled())
-  }
-
-  #claimPulled(): void {
-    for (const pull of this.#pulls.splice(0)) void this.#claimPull(pull)
+    else if (this.#pulls.push({ lane, bulkhead, kind, count }) === 1)
+      setImmediate(() => {
+        for (const pull of this.#pulls.splice(0)) void this.#claimPull(pull)
+      })
   }
 
   async #claimPull({ lane, bulkhead, kind, count }: Pull): Promise<void> {

@@ -81,14 +81,13 @@ export function gather(events: readonly EmbedEvent[]): {
     }
   }
   if (tokens === undefined || vectors.length === 0) throw incomplete()
-  const usage = {
-    prompt_tokens: tokens,
-    completion_tokens: 0,
-    total_tokens: tokens,
-    prompt_tokens_details: null,
-    completion_tokens_details: null,
-  }
-  return { vectors, usage }
+  return { vectors, usage: promptUsage(tokens) }
+}
+
+/** Usage of a call without output tokens. */
+export function promptUsage(tokens: number) {
+  const details = { prompt_tokens_details: null, completion_tokens_details: null }
+  return { prompt_tokens: tokens, completion_tokens: 0, total_tokens: tokens, ...details }
 }
 
 function numbersOf(text: string): number[] {

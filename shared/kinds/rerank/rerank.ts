@@ -1,6 +1,7 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import { type RerankEvent, RerankRequest } from '#schemas/kinds/rerank.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
+import { promptUsage } from '#shared/kinds/embed/embed.ts'
 import { unfinished } from '#shared/kinds/encode.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -24,14 +25,7 @@ function encodeRanking(events: readonly RerankEvent[], { call_id, model, rerank 
     const text = rerank?.documents?.[index]
     return { index, ...(text !== undefined && { document: { text } }), relevance_score }
   })
-  const tokens = used.usage.input_tokens
-  const usage = {
-    prompt_tokens: tokens,
-    completion_tokens: 0,
-    total_tokens: tokens,
-    prompt_tokens_details: null,
-    completion_tokens_details: null,
-  }
+  const usage = promptUsage(used.usage.input_tokens)
   return { id: `rerank-${call_id}`, object: 'list', model, results, usage }
 }
 
