@@ -16,7 +16,8 @@ export interface KafkaClient {
   suspect(): void
   isTransient(error: unknown): boolean
   partitions(topic: string): number
-  isLed(topic: string, partition: number): boolean
+  /** Number of the node that leads a partition. Negative if none does. */
+  leader(topic: string, partition: number): number
   /** @param queue Name of the queue without the prefix, for {@link Delivery.position}. */
   consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }
   /** @param from Offset of the first record in each partition. Default: the current end. */
@@ -48,6 +49,7 @@ export class KafkaBroker implements Broker {
     this.#options = options
     this.#sender = new CoalescingSender(
       client.produce,
+      (topic, partition) => client.leader(topic, partition),
       options.sendBufferBytesMax ?? KAFKA_DEFAULTS.sendBufferBytesMax,
       () => client.suspect(),
     )
@@ -142,7 +144,7 @@ export class KafkaBroker implements Broker {
     const count = Math.max(this.#client.partitions(topic), 1)
     const turn = this.#turns.get(topic) ?? 0
     const order = Array.from({ length: count }, (_, index) => (turn + index) % count)
-    const chosen = order.find((partition) => this.#client.isLed(topic, partition)) ?? turn
+    const chosen = order.find((partition) => this.#client.leader(topic, partition) >= 0) ?? turn
     this.#turns.set(topic, (chosen + 1) % count)
     return chosen
   }

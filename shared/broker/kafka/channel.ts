@@ -17,6 +17,8 @@ import { deliver, fetchGapMs, type KafkaOptions, pause, Supervisor } from './opt
  */
 const LONG_POLL_MS = 2_000
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
+/** Time after the end of a poll from which the broker may be hung, in ms. */
+const SLOW_MS = 500
 const FETCH_BYTES_MAX = 4 * 1024 * 1024
 const LATEST = -1n
 const EARLIEST = -2n
@@ -186,13 +188,13 @@ export class ChannelReceiver implements Receiver {
       lastFetchedEpoch: -1,
       partitionMaxBytes: FETCH_BYTES_MAX,
     }))
-    const response = await fetchV17.api
-      .async(connection, LONG_POLL_MS, 1, FETCH_BYTES_MAX, 0, 0, -1, [{ topicId, partitions }], [], '')
-      .catch((error: unknown) => {
-        const refused = responseOf<fetchV17.FetchResponse>(error)
-        if (refused?.responses[0]?.partitions[0]) return refused
-        throw error
-      })
+    const wanted = [{ topicId, partitions }]
+    const request = fetchV17.api.async(connection, LONG_POLL_MS, 1, FETCH_BYTES_MAX, 0, 0, -1, wanted, [], '')
+    const response = await this.#cluster.watchRequest(request, LONG_POLL_MS + SLOW_MS).catch((error: unknown) => {
+      const refused = responseOf<fetchV17.FetchResponse>(error)
+      if (refused?.responses[0]?.partitions[0]) return refused
+      throw error
+    })
     return response.responses[0]?.partitions ?? []
   }
 

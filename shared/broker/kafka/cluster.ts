@@ -8,6 +8,9 @@
  * is slow. The death of one broker of three is no outage, because all other known addresses are tried before the cluster counts as unreachable.
  * Afterwards the cluster is tried four times per second.
  *
+ * **Hung brokers.** The controller fences a broker whose heartbeats are missing, and metadata then lacks the broker. All connections to this broker
+ * are closed at once, so that pending requests move to the new leaders instead of waiting for their timeouts.
+ *
  * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A receiver that
  * accepted a former id as new would later read the current topic from its start a second time.
  *
@@ -15,14 +18,26 @@
  */
 
 import { isIP } from 'node:net'
-import { apiVersionsV3, Connection, type ConnectionOptions, findCoordinatorV6, metadataV12 } from '@platformatic/kafka'
+import {
+  apiVersionsV3,
+  Connection,
+  type ConnectionOptions,
+  findCoordinatorV6,
+  initProducerIdV5,
+  metadataV12,
+} from '@platformatic/kafka'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import { CODE, NodeUnknown, responseOf } from './errors.ts'
 import { type KafkaOptions, partitionsNeeded, pause } from './options.ts'
 
-const CONNECT_TIMEOUT_MS = 1_000
+/**
+ * Timeout of a connection with its TLS and SASL handshakes, in ms. Doubles for each address after each timeout, up to the maximum. Otherwise a busy
+ * broker, to which many processes return at once, would complete no handshake in time.
+ */
+const CONNECT_TIMEOUT_MS = { min: 1_000, max: 4_000 }
 const METADATA_TIMEOUT_MS = 1_000
 const PROBE_INTERVAL_MS = 250
+const SLOW_INTERVAL_MS = 500
 /** Minimum time between two metadata requests, in ms. Callers within this time share the pending request. */
 const REFRESH_INTERVAL_MS = 100
 const GROUP_KEY_TYPE = 0
@@ -62,6 +77,7 @@ export class KafkaCluster {
   /** Index of the address to try first. Incremented after a failure, to skip a broker that accepts connections but does not answer. */
   #addressTurn = 0
   #refreshing: Promise<void> | undefined
+  readonly #connectTimeouts = new Map<string, number>()
   #isProbing = false
   #unreachableSinceMs: number | undefined
   #onReturn: () => void = () => undefined
@@ -138,6 +154,23 @@ export class KafkaCluster {
     return found.nodeId
   }
 
+  /** Requests a producer id (KIP-98). Every broker can assign one. @throws Error if no broker answers */
+  async newProducer(): Promise<{ readonly producerId: bigint; readonly producerEpoch: number }> {
+    return await this.#ask((connection) => initProducerIdV5.api.async(connection, null, 0, -1n, -1))
+  }
+
+  /** Waits for a request, and requests metadata every {@link SLOW_INTERVAL_MS} while the request takes longer than `slowMs`. */
+  async watchRequest<R>(request: Promise<R>, slowMs: number): Promise<R> {
+    let timer = setTimeout(() => {
+      timer = setInterval(() => this.suspect(), SLOW_INTERVAL_MS)
+    }, slowMs)
+    try {
+      return await request
+    } finally {
+      clearInterval(timer)
+    }
+  }
+
   connection(nodeId: number, lane: string, requestTimeoutMs: number): Promise<Connection> {
     const key = `${lane} ${nodeId}`
     const existing = this.#lanes.get(key)
@@ -162,6 +195,14 @@ export class KafkaCluster {
   async hangUp(nodeId: number, lane: string): Promise<void> {
     const connecting = this.#lanes.get(`${lane} ${nodeId}`)
     await connecting?.then((connection) => connection.close()).catch(() => undefined)
+  }
+
+  /** Closes connections to brokers that metadata lacks. A hung broker reads nothing, so unsent bytes are discarded. */
+  #hangUpFenced(): void {
+    for (const [key, connecting] of this.#lanes) {
+      if (this.#nodes.has(Number(key.slice(key.lastIndexOf(' ') + 1)))) continue
+      connecting.then((connection) => connection.socket?.destroy()).catch(() => undefined)
+    }
   }
 
   /** Checks whether any broker answers. Called after a failed or unusually slow request. */
@@ -212,6 +253,7 @@ export class KafkaCluster {
 
   #update(response: metadataV12.MetadataResponse): TopicChanges {
     this.#nodes = new Map(response.brokers.map(({ nodeId, host, port }) => [nodeId, { host, port }]))
+    this.#hangUpFenced()
     const [lacking, remade]: [string[], string[]] = [[], []]
     for (const topic of response.topics) {
       const { name, topicId: id, partitions } = topic
@@ -271,23 +313,35 @@ export class KafkaCluster {
     const addresses = this.#addresses()
     let failure: unknown = new NodeUnknown('No broker address is known')
     for (let i = 0; i < addresses.length; i++) {
-      const address = addresses[(this.#addressTurn + i) % addresses.length]
+      const address = addresses[this.#addressTurn % addresses.length]
       if (!address) continue
       try {
         this.#control = await this.#dial(address, METADATA_TIMEOUT_MS)
         return this.#control
       } catch (error) {
         failure = error
+        this.#addressTurn++
       }
     }
     throw failure
   }
 
   async #dial({ host, port }: Address, requestTimeoutMs: number): Promise<Connection> {
-    const connection = new Connection(this.#options.clientId, connectionOptions(this.#options, host, requestTimeoutMs))
+    const address = `${host}:${port}`
+    const connectTimeout = this.#connectTimeouts.get(address) ?? CONNECT_TIMEOUT_MS.min
+    const options = { ...connectionOptions(this.#options, host, requestTimeoutMs), connectTimeout }
+    const connection = new Connection(this.#options.clientId, options)
     // Without a listener, an 'error' event would end the process. Pending requests receive the error as well.
     connection.on('error', () => undefined)
-    await connection.connect(host, port)
+    const startedAt = performance.now()
+    try {
+      await connection.connect(host, port)
+      this.#connectTimeouts.delete(address)
+    } catch (error) {
+      const isTimeout = performance.now() - startedAt >= connectTimeout
+      if (isTimeout) this.#connectTimeouts.set(address, Math.min(2 * connectTimeout, CONNECT_TIMEOUT_MS.max))
+      throw error
+    }
     connection.once('close', () => this.suspect())
     if (this.#closing.signal.aborted) await connection.close()
     return connection
@@ -296,7 +350,6 @@ export class KafkaCluster {
 
 function connectionOptions(options: KafkaOptions, host: string, requestTimeoutMs: number): ConnectionOptions {
   return {
-    connectTimeout: CONNECT_TIMEOUT_MS,
     requestTimeout: requestTimeoutMs,
     // SNI permits host names only, not addresses (RFC 6066 section 3).
     ...(options.tls ? { tls: { ...options.tls }, ...(isIP(host) ? {} : { tlsServerName: host }) } : {}),

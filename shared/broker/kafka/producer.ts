@@ -1,5 +1,5 @@
 /**
- * Idempotent produce calls (KIP-98), one at a time, split by leading node.
+ * Idempotent produce calls (KIP-98), one at a time per leading node.
  *
  * Records of a partition are numbered, and the broker drops a batch whose numbers it has already stored. A batch whose response was lost may
  * therefore be sent again, but only unchanged. If a batch with unknown outcome is abandoned or changed, then the producer starts over with a new
@@ -8,9 +8,9 @@
  * Rejected: the producer of `@platformatic/kafka`. With endless retries, that producer sends a whole call to the leader of the call's first
  * partition, even after another partition has moved. Stopping that producer discards its sequence numbers.
  */
-import { initProducerIdV5, NumericMap, produceV11 } from '@platformatic/kafka'
+import { NumericMap, produceV11 } from '@platformatic/kafka'
 import type { KafkaCluster } from './cluster.ts'
-import { CODE, describeCode, isTransient, KafkaRefusal, NodeUnknown, REFUSED_RECORD, responseOf } from './errors.ts'
+import { CODE, describeCode, isTransient, KafkaRefusal, REFUSED_RECORD, responseOf } from './errors.ts'
 import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedRecord } from './sender.ts'
 
 const ACKS_ALL = -1
@@ -23,16 +23,19 @@ const LANE = 'produce'
 /** Errors after which broker and producer disagree on sequence numbers. A new producer id resets the numbers. */
 const IDENTITY_LOST: readonly number[] = [CODE.outOfOrderSequence, CODE.unknownProducerId, CODE.invalidProducerEpoch]
 
+/** A producer id with the next sequence number of each partition. */
 interface Identity {
   readonly producerId: bigint
   readonly producerEpoch: number
+  readonly sequences: NumericMap
 }
 
 export class KafkaProducer {
   readonly #cluster: KafkaCluster
-  readonly #sequences = new NumericMap()
   readonly #unsure = new Map<string, readonly OutgoingRecord[]>()
-  #identity: Identity | undefined
+  #identity: Promise<Identity> | undefined
+  /** The identity of {@link KafkaProducer.#identity} once it is assigned. */
+  #current: Identity | undefined
 
   constructor(cluster: KafkaCluster) {
     this.#cluster = cluster
@@ -43,8 +46,7 @@ export class KafkaProducer {
     const failures = new Map<OutgoingBatch, BatchFailure>()
     const byLeader = Map.groupBy(batches, ({ topic, partition }) => this.#cluster.leader(topic, partition))
     try {
-      this.#identity ??= await this.#newIdentity([...byLeader.keys()])
-      const identity = this.#identity
+      const identity = await this.#currentIdentity()
       await Promise.all([...byLeader].map(([leader, own]) => this.#produceTo(leader, own, identity, failures)))
     } catch (error) {
       for (const batch of batches) failures.set(batch, { error, canRetry: true })
@@ -61,16 +63,21 @@ export class KafkaProducer {
 
   #forgetIdentity(): void {
     this.#identity = undefined
-    this.#sequences.clear()
+    this.#current = undefined
     this.#unsure.clear()
   }
 
-  async #newIdentity(leaders: readonly number[]): Promise<Identity> {
-    const leader = leaders.find((node) => node >= 0)
-    if (leader === undefined) throw new NodeUnknown('No partition for the record has a leader')
-    const connection = await this.#cluster.connection(leader, LANE, REQUEST_TIMEOUT_MS)
-    const { producerId, producerEpoch } = await initProducerIdV5.api.async(connection, null, 0, -1n, -1)
-    return { producerId, producerEpoch }
+  async #currentIdentity(): Promise<Identity> {
+    this.#identity ??= this.#cluster.newProducer().then((id) => ({ ...id, sequences: new NumericMap() }))
+    const own = this.#identity
+    try {
+      const identity = await own
+      if (this.#identity === own) this.#current = identity
+      return identity
+    } catch (error) {
+      if (this.#identity === own) this.#identity = undefined
+      throw error
+    }
   }
 
   async #produceTo(
@@ -82,7 +89,7 @@ export class KafkaProducer {
     try {
       const response = await this.#request(leader, batches, identity)
       for (const batch of batches) {
-        const failure = this.#judge(batch, codeOf(response, batch))
+        const failure = this.#judge(batch, codeOf(response, batch), identity)
         if (failure) failures.set(batch, failure)
       }
     } catch (error) {
@@ -102,7 +109,7 @@ export class KafkaProducer {
       records.map(({ key, value }) => (key ? { topic, partition, key, value } : { topic, partition, value })),
     )
     for (const batch of batches) this.#unsure.set(keyOf(batch), batch.records)
-    const options = { ...identity, sequences: this.#sequences, compression: 'none' as const }
+    const options = { ...identity, compression: 'none' as const }
     try {
       return (await produceV11.api.async(
         connection,
@@ -118,17 +125,18 @@ export class KafkaProducer {
     }
   }
 
-  #judge(batch: OutgoingBatch, code: number): BatchFailure {
+  #judge(batch: OutgoingBatch, code: number, identity: Identity): BatchFailure {
     const key = keyOf(batch)
     if (code === CODE.none || code === CODE.duplicateSequence) {
-      const next = this.#sequences.getWithDefault(key, 0) + batch.records.length
-      this.#sequences.set(key, next % SEQUENCE_RANGE)
+      const next = identity.sequences.getWithDefault(key, 0) + batch.records.length
+      identity.sequences.set(key, next % SEQUENCE_RANGE)
       this.#unsure.delete(key)
       return undefined
     }
     const error = new KafkaRefusal(`Producing to ${key}`, code)
     if (IDENTITY_LOST.includes(code)) {
-      this.#forgetIdentity()
+      // Another call may have replaced the identity already.
+      if (identity === this.#current) this.#forgetIdentity()
       return { error, canRetry: true }
     }
     const { canRetry } = describeCode(code)

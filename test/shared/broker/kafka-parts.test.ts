@@ -23,6 +23,28 @@ describe('the batching Kafka producer', () => {
     expect(broker.calls).toEqual([['0: a'], ['0: b c d']])
   })
 
+  it('sends records to one leader while another does not answer', async () => {
+    const sent: number[] = []
+    const produce = async (batches: readonly OutgoingBatch[]) => {
+      if (batches.some(({ partition }) => partition === 0)) return await new Promise<never>(() => undefined)
+      sent.push(...batches.map(({ partition }) => partition))
+      return batches.map(() => undefined)
+    }
+    const sender = new CoalescingSender(
+      produce,
+      (_, partition) => partition % 2,
+      1_000_000,
+      () => undefined,
+    )
+    const send = (partition: number) => sender.send('t', partition, { key: undefined, value: Buffer.from('a') }, ROOMY)
+    const hung = send(0).catch((error: unknown) => error)
+    await Promise.all([send(1), send(3)])
+    await send(1)
+    expect(sent).toEqual([1, 3, 1])
+    await sender.close(0)
+    expect(await hung).toMatchObject({ code: 'overloaded' })
+  })
+
   it('closes a batch at its maximum size, and sends a larger record in a batch of its own', async () => {
     const broker = scriptedBroker({ batchBytesMax: 250 })
     const sends = ['a', 'b', 'x'.repeat(500), 'c'].map((text) => broker.send(0, text))
@@ -352,7 +374,12 @@ function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytes
       resolve = done
     })
   }
-  const sender = new CoalescingSender(produce, bytesMax, () => undefined)
+  const sender = new CoalescingSender(
+    produce,
+    () => 0,
+    bytesMax,
+    () => undefined,
+  )
   const answer = (failures: readonly BatchFailure[] = []) => {
     resolve?.(failures)
     resolve = undefined

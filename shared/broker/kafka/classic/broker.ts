@@ -148,8 +148,9 @@ class ClassicClient implements KafkaClient {
     return this.#partitions.get(topic) ?? 0
   }
 
-  isLed(): boolean {
-    return true
+  /** Counts all partitions as led by one node, because kafkajs does not report the leaders of its own metadata. */
+  leader(): number {
+    return 0
   }
 
   consumer(queue: string, topic: string): ClassicConsumer {

@@ -126,8 +126,8 @@ class ShareClient implements KafkaClient {
     return this.#cluster.partitions(topic)
   }
 
-  isLed(topic: string, partition: number): boolean {
-    return this.#cluster.leader(topic, partition) >= 0
+  leader(topic: string, partition: number): number {
+    return this.#cluster.leader(topic, partition)
   }
 
   consumer(queue: string, topic: string): ShareConsumer {

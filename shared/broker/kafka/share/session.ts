@@ -30,6 +30,8 @@ const LONG_POLL_MS = 500
 const FIRST_POLL_MS = 20
 const SHORT_POLL_MIN_MS = 5
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
+/** Time after the end of a poll from which the broker may be hung, in ms. */
+const SLOW_MS = 500
 const FETCH_BYTES_MAX = 16 * 1024 * 1024
 const EPOCH_MAX = 2 ** 31 - 1
 const SESSION_LOST: readonly number[] = [CODE.shareSessionNotFound, CODE.invalidShareSessionEpoch]
@@ -192,7 +194,7 @@ export class ShareSession {
       // The request that opens a session must not carry acknowledgements.
       const acks = this.#epoch === EPOCH.first ? [] : this.#pending.splice(0)
       this.#isCarrying = acks.length > 0
-      return await request(connection, acks)
+      return await this.#cluster.watchRequest(request(connection, acks), LONG_POLL_MS + SLOW_MS)
     } catch (error) {
       if (!(error instanceof KafkaRefusal)) {
         this.#forget()
