@@ -16,6 +16,7 @@
 #   KAFKA_CACHE     default ${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka
 #   KAFKA_RUN_DIR   default ${TMPDIR:-/tmp}/sluice-kafka-$UID; one cluster per run directory, one subfolder per node
 #   KAFKA_NODES     default 1. Node 1 is also the controller; without it there are no leader elections
+#   KAFKA_QUORUM    number of nodes that are controllers too, default 1; with 3, leaders are elected without any one node
 #   KAFKA_HOST      default 127.0.0.1; set it to this machine's address so that workers on other machines can connect.
 #                   The broker has no authentication, so use this only in a trusted network
 #   KAFKA_PORT      port of node 1 (the controller uses the next port, node N uses port + N); default: a free port
@@ -29,6 +30,7 @@ cache=${KAFKA_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka}
 run=${KAFKA_RUN_DIR:-${TMPDIR:-/tmp}/sluice-kafka-$UID}
 heap=${KAFKA_HEAP:-256m}
 nodes=${KAFKA_NODES:-1}
+quorum=${KAFKA_QUORUM:-1}
 host=${KAFKA_HOST:-127.0.0.1}
 libs=$cache/$version
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java
@@ -85,14 +87,20 @@ free_port() { # two consecutive free ports
   die "no free port"
 }
 
+controller_port() { # $1 = node, $2 = port of node 1
+  if [ "$1" = 1 ]; then echo $(($2 + 1)); else echo $(($2 + nodes + $1)); fi
+}
+
 properties() { # $1 = node, $2 = port of node 1, $3 = data directory
-  local port=$2 roles=broker listener='' replicas=1
-  if [ "$1" = 1 ]; then roles=broker,controller listener=,CONTROLLER://127.0.0.1:$(($2 + 1)); else port=$(($2 + $1)); fi
+  local port=$2 roles=broker listener='' replicas=1 voters='' voter
+  for voter in $(seq "$quorum"); do voters+=,$voter@127.0.0.1:$(controller_port "$voter" "$2"); done
+  if [ "$1" -le "$quorum" ]; then roles=broker,controller listener=,CONTROLLER://127.0.0.1:$(controller_port "$1" "$2"); fi
+  if [ "$1" != 1 ]; then port=$(($2 + $1)); fi
   if [ "$nodes" -ge 3 ]; then replicas=3; fi
   cat <<P
 process.roles=$roles
 node.id=$1
-controller.quorum.voters=1@127.0.0.1:$(($2 + 1))
+controller.quorum.voters=${voters#,}
 listeners=PLAINTEXT://$host:$port$listener
 advertised.listeners=PLAINTEXT://$host:$port
 controller.listener.names=CONTROLLER
@@ -253,5 +261,5 @@ case ${1:-} in
   check) check ;;
   fetch) fetch; echo "$libs" ;;
   clean) for node in $(each); do stop "$node" TERM; done; rm -rf "$run" ;;
-  *) sed -n '2,24p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,25p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

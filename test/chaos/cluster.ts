@@ -52,6 +52,8 @@ export interface ClusterOptions {
   readonly hasPooler?: boolean
   /** Base URL of the server for the searches, pages and models of researches. */
   readonly outside?: string
+  /** Brokers of the caller instead of an own one, which {@link Cluster.broker} then does not return. */
+  readonly kafka?: { readonly address: string; readonly settings: Readonly<Record<string, string>> }
 }
 
 /** Reason why no cluster can be started here; undefined if one can. */
@@ -62,17 +64,18 @@ export async function whyNoCluster(hasPooler = false): Promise<string | undefine
 /** Starts broker, database and processes, and waits until all are ready. */
 export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   await using stack = new AsyncDisposableStack()
-  const [broker, postgres] = await Promise.all([startBroker(), startLocalPostgres()])
-  stack.use(broker)
+  const [own, postgres] = await Promise.all([options.kafka ? undefined : startBroker(), startLocalPostgres()])
+  if (own) stack.use(own)
   stack.use(postgres)
   const pooler = options.hasPooler ? stack.use(await startPgBouncer(postgres.url, 'transaction', POOL_SIZE)) : undefined
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-chaos-'))
   stack.defer(() => rm(dataDir, { recursive: true, force: true }))
-  const env = await environmentOf(options, dataDir, broker.address, pooler?.url ?? postgres.url)
+  const address = options.kafka?.address ?? own?.address ?? ''
+  const env = await environmentOf(options, dataDir, address, pooler?.url ?? postgres.url)
   const roles = await rolesOf(options, env)
   stack.defer(async () => void (await Promise.all(roles.map((role) => role.down('SIGKILL')))))
   const actors = new Map<string, Actor>(
-    [...roles, broker, databaseActor(postgres), ...(pooler ? [poolerActor(pooler)] : [])].map(
+    [...roles, ...(own ? [own] : []), databaseActor(postgres), ...(pooler ? [poolerActor(pooler)] : [])].map(
       (actor) => [actor.name, actor] as const,
     ),
   )
@@ -89,7 +92,10 @@ export async function startCluster(options: ClusterOptions): Promise<Cluster> {
   return {
     ingresses: roles.filter(({ name }) => name.startsWith('ingress')).map(({ url }) => url),
     database: postgres.url,
-    broker,
+    get broker() {
+      if (!own) throw new Error('the brokers of this cluster belong to its caller')
+      return own
+    },
     actor(name) {
       const found = actors.get(name)
       if (!found) throw new Error(`no actor is called ${name}`)
@@ -115,6 +121,7 @@ async function environmentOf(options: ClusterOptions, dataDir: string, kafka: st
     // Short, so that a worker requeues some jobs when it receives SIGTERM.
     DRAIN_MS: '3000',
     INFERENCE_SLOTS: '48',
+    ...options.kafka?.settings,
     ...(options.outside !== undefined && { SEARXNG_URL: options.outside, RESEARCH_ALLOW_PRIVATE: 'true' }),
   }
 }

@@ -15,7 +15,7 @@ const LONG = [
   'test/{burst,event-loop,fleet,leaks,outage,poison,rolling-restart,s3-fleet,traces,upgrade}.test.ts',
   // Processes of all roles, and promtool.
   'test/deploy/observability.test.ts',
-  'test/chaos/{chaos,outages,single-process}.test.ts',
+  'test/chaos/{brokers,chaos,outages,single-process}.test.ts',
   'test/simulation/**',
   'test/shared/jobs/protocol-model.test.ts',
   'test/services/ingress/admin/keys.test.ts',

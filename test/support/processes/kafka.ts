@@ -3,7 +3,7 @@
  * of them, the tests that need one are skipped and the reason is printed.
  */
 import { execFile } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -32,6 +32,8 @@ export interface TestKafka {
 export interface LocalKafka extends TestKafka, AsyncDisposable {
   /** Stops one node, from 1, or all; keeps ports and data. `SIGKILL` simulates a crash. */
   down(signal: 'SIGTERM' | 'SIGKILL', node?: number): Promise<void>
+  /** Sends SIGSTOP or SIGCONT to a node, from 1. */
+  signal(name: 'SIGSTOP' | 'SIGCONT', node: number): void
   /** Restarts one node, or all. */
   resume(node?: number): Promise<void>
   /** Restarts Kafka with an empty disk at the same address, as after the loss of all data. */
@@ -60,14 +62,15 @@ export async function whyNoLocalKafka(): Promise<string | undefined> {
 }
 
 /**
- * Starts Kafka in a new run directory. Disposing stops it and deletes the directory. Node 1 is the controller.
+ * Starts Kafka in a new run directory. Disposing stops it and deletes the directory.
  *
  * @param settings Additional lines of server.properties.
+ * @param quorum Number of nodes that are controllers, from node 1.
  */
-export async function startLocalKafka(nodes = 1, settings = ''): Promise<LocalKafka> {
+export async function startLocalKafka(nodes = 1, settings = '', quorum = 1): Promise<LocalKafka> {
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-kafka-'))
-  const own = { KAFKA_RUN_DIR: runDir, KAFKA_NODES: String(nodes), KAFKA_EXTRA: settings }
-  const env = { ...SHORT_LIVED, ...process.env, ...own }
+  const size = { KAFKA_NODES: String(nodes), KAFKA_QUORUM: String(quorum) }
+  const env = { ...SHORT_LIVED, ...process.env, KAFKA_RUN_DIR: runDir, ...size, KAFKA_EXTRA: settings }
   const script = async (command: string, node?: number, more: Record<string, string> = {}) => {
     const args = node === undefined ? [command] : [command, String(node)]
     return (await run(SCRIPT, args, { env: { ...env, ...more }, timeout: COMMAND_TIMEOUT_MS })).stdout
@@ -78,6 +81,7 @@ export async function startLocalKafka(nodes = 1, settings = ''): Promise<LocalKa
     address,
     stop,
     down: async (signal, node) => void (await script(signal === 'SIGKILL' ? 'kill' : 'stop', node)),
+    signal: (name, node) => void process.kill(Number(readFileSync(join(runDir, `${node}/pid`), 'utf8')), name),
     resume: async (node) => void (await script('resume', node)),
     startEmpty: async () => void (await script('start', undefined, { KAFKA_PORT: address.split(':')[1] ?? '' })),
     [Symbol.asyncDispose]: stop,

@@ -11,7 +11,7 @@ import { alterUserScramCredentialsV0, Connection } from '@platformatic/kafka'
 import kafkajs, { type AclEntry } from 'kafkajs'
 import { createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
 import type { KafkaOptions, KafkaTls } from '#shared/broker/kafka/options.ts'
-import { startLocalKafka } from './kafka.ts'
+import { type LocalKafka, startLocalKafka } from './kafka.ts'
 
 const run = promisify(execFile)
 const ADMIN = { mechanism: 'PLAIN', username: 'admin', password: 'admin' } as const
@@ -20,6 +20,9 @@ const ITERATIONS = 4096
 
 export interface SecureKafka extends AsyncDisposable {
   readonly address: string
+  readonly nodes: LocalKafka
+  /** Options of the user `admin`, for clients of the test. */
+  readonly options: KafkaOptions
   /** PEM files of a client: `ca`, `cert`, `key`, and `otherCa`, which signed no broker. */
   readonly files: Readonly<Record<'ca' | 'cert' | 'key' | 'otherCa', string>>
   readonly tls: KafkaTls
@@ -31,17 +34,22 @@ export type AclName = keyof typeof kafkajs.AclOperationTypes
 /**
  * Users with a password equal to their name: `admin` and `sluice` may do all, with PLAIN; `sluice` also with SCRAM and OAUTHBEARER.
  * `fleet` and `daily` (PLAIN) may do what {@link SecureKafka.allow} permits.
+ *
+ * @param nodes Number of brokers, each also a controller. @param more Additional lines of server.properties.
  */
-export async function startSecureKafka(): Promise<SecureKafka> {
+export async function startSecureKafka(nodes = 1, more = ''): Promise<SecureKafka> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-kafka-secure-'))
   const files = await makeCertificates(directory)
-  const kafka = await startLocalKafka(1, await settings(directory, files))
+  const kafka = await startLocalKafka(nodes, (await settings(directory, files)) + more, nodes)
   const [ca, cert, key] = await Promise.all([files.ca, files.cert, files.key].map((file) => readFile(file, 'utf8')))
   const tls = { ca, cert, key } as KafkaTls
   await addScramUser(kafka.address, tls, 'sluice')
-  const admin = createKafkaJs({ ...optionsOf(kafka.address, tls), sasl: ADMIN }).admin()
+  const options = { ...optionsOf(kafka.address, tls), sasl: ADMIN }
+  const admin = createKafkaJs(options).admin()
   return {
     address: kafka.address,
+    nodes: kafka,
+    options,
     files,
     tls,
     async allow(user, prefix, topics, groups) {
@@ -85,7 +93,7 @@ export async function startTokenEndpoint(lifetimeS = 3_600) {
 
 function optionsOf(address: string, tls: KafkaTls): KafkaOptions {
   const none = { client: 'classic', prefix: '', topics: [], clientId: 'test', onProblem: () => undefined } as const
-  return { ...none, brokers: [address], tls }
+  return { ...none, brokers: address.split(','), tls }
 }
 
 function aclOf(user: string, prefix: string, resource: 'TOPIC' | 'GROUP', operation: AclName): AclEntry {
@@ -166,7 +174,7 @@ async function makeCertificates(directory: string) {
 }
 
 async function addScramUser(address: string, tls: KafkaTls, name: string): Promise<void> {
-  const [host = '', port] = address.split(':')
+  const [host = '', port] = (address.split(',')[0] ?? '').split(':')
   const connection = new Connection('test', { tls: { ...tls }, sasl: ADMIN })
   await connection.connect(host, Number(port))
   // Kafka refuses a request that names one user twice.

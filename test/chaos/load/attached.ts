@@ -1,0 +1,71 @@
+import { createParser, type EventSourceMessage } from 'eventsource-parser'
+import { TEST_KEY } from '../../support/stack.ts'
+
+const TEXT = 'one two three four five six seven eight nine ten'
+/** Start of the problem of an answer that is not the expected text. */
+export const WRONG = 'the output is'
+/** Timeout of a call, after which the outcome counts as a failure. */
+const CALL_MS = 60_000
+
+/** One attached call, as its caller observed it. */
+export interface AttachedCall {
+  readonly startedAt: number
+  /** Longest time without a status or a piece of output, in ms. Comments of the stream do not count. */
+  readonly silentMs: number
+  /** Empty if the output was whole and came once. */
+  readonly problem: string
+}
+
+/** Callers that repeat a streamed call of about a second, through all ingresses in turn. */
+export function startAttached(ingresses: readonly string[], callers: number) {
+  const calls: AttachedCall[] = []
+  let isStopped = false
+  const repeat = async (turn: number) => {
+    for (let i = turn; !isStopped; i++) calls.push(await callOnce(ingresses[i % ingresses.length] ?? ''))
+  }
+  const all = Promise.all(Array.from({ length: callers }, (_, turn) => repeat(turn)))
+  return {
+    calls,
+    async stop() {
+      isStopped = true
+      await all
+      return calls
+    },
+  }
+}
+
+async function callOnce(url: string): Promise<AttachedCall> {
+  const startedAt = Date.now()
+  let [at, silentMs] = [performance.now(), 0]
+  const onOutput = () => {
+    const now = performance.now()
+    silentMs = Math.max(silentMs, now - at)
+    at = now
+  }
+  const problem = await stream(url, onOutput).catch((error: unknown) => String((error as Error).cause ?? error))
+  onOutput()
+  return { startedAt, silentMs: Math.round(silentMs), problem }
+}
+
+/** @returns the problem of the answer; empty if there is none */
+async function stream(url: string, onOutput: () => void): Promise<string> {
+  const messages = [{ role: 'user', content: `!echo first_ms=50 delay_ms=80\n${TEXT}` }]
+  const response = await fetch(`${url}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'echo-1', stream: true, messages }),
+    signal: AbortSignal.timeout(CALL_MS),
+  })
+  if (!response.ok || !response.body) return `${response.status}: ${(await response.text()).slice(0, 200)}`
+  let [text, end] = ['', '']
+  const onEvent = ({ data }: EventSourceMessage) => {
+    onOutput()
+    end = data
+    if (data !== '[DONE]') text += JSON.parse(data).choices?.[0]?.delta?.content ?? ''
+  }
+  const parser = createParser({ onEvent })
+  const decoder = new TextDecoder()
+  for await (const chunk of response.body) parser.feed(decoder.decode(chunk, { stream: true }))
+  if (end !== '[DONE]') return `ended with ${end.slice(0, 200)}`
+  return text === TEXT ? '' : `${WRONG} ${text}`
+}
