@@ -11,10 +11,10 @@ import { type QualityScore, scoreReport } from './research/score.ts'
  * Measures research without a model, over the documentation of Debian, PyPI and npm packages. A good report cites the right document
  * and states the fact in its first sentences. If no document answers the question, a good report has no statements.
  *
- *     node bench/quality/research.ts [--split dev|test] [--verbose]
+ *     node bench/quality/research.ts [--set quality|fresh] [--split dev|test] [--verbose]
  *
- * The corpus (about 2,000 documents) is downloaded once into the cache. The author of the questions had not read the code. During
- * development only the split `dev` was inspected.
+ * Each set has questions of its own over documents of its own (1,500 to 2,000), which are downloaded once into the cache. The authors of
+ * the questions had not read the code. During development only the split `dev` of a set was inspected.
  */
 
 interface Question {
@@ -30,23 +30,39 @@ interface Question {
 }
 
 const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice')
-/** The number must be incremented when the list of packages changes. */
-const CORPUS = join(CACHE, 'quality-corpus-1')
 const FETCH_MS = 1_200_000
 
-const { values } = parseArgs({ options: { split: { type: 'string' }, verbose: { type: 'boolean' } } })
-const file = new URL('./research/questions.json', import.meta.url)
+interface QuestionSet {
+  readonly questions: string
+  readonly script: string
+  /** Directories in the cache. The numbers must be incremented when the list of packages changes. */
+  readonly corpus: string
+  readonly index: string
+}
+
+const SETS: Readonly<Record<string, QuestionSet>> = {
+  quality: { questions: 'questions.json', script: 'corpus.sh', corpus: 'quality-corpus-1', index: 'quality-index-1' },
+  fresh: { questions: 'fresh.json', script: 'fresh.sh', corpus: 'quality-fresh-1', index: 'quality-fresh-index-1' },
+}
+
+const { values } = parseArgs({
+  options: { set: { type: 'string', default: 'quality' }, split: { type: 'string' }, verbose: { type: 'boolean' } },
+})
+const set = SETS[values.set]
+if (!set) throw new Error(`--set must be one of ${Object.keys(SETS).join(', ')}; got ${values.set}`)
+const CORPUS = join(CACHE, set.corpus)
+const file = new URL(`./research/${set.questions}`, import.meta.url)
 const questions = (JSON.parse(readFileSync(file, 'utf8')) as Question[]).filter(
   ({ split }) => values.split === undefined || split === values.split,
 )
 if (!(await stat(CORPUS).catch(() => undefined))) {
   console.log('fetching the corpus')
-  const script = join(import.meta.dirname, 'research', 'corpus.sh')
+  const script = join(import.meta.dirname, 'research', set.script)
   await promisify(execFile)('bash', [script, `${CORPUS}.part`], { timeout: FETCH_MS, maxBuffer: 16 * 1024 * 1024 })
   await rename(`${CORPUS}.part`, CORPUS)
 }
 const startedAt = performance.now()
-const corpus = await openFolder(CORPUS, join(CACHE, 'quality-index-1'))
+const corpus = await openFolder(CORPUS, join(CACHE, set.index))
 console.log(`indexed in ${Math.round((performance.now() - startedAt) / 1_000)} s`)
 const scores: QualityScore[] = []
 for (const { id, question, gold, facts, answerable } of questions) {
