@@ -28,9 +28,9 @@ const UNSET =
   /\b(?:out of the box|freshly installed|unless (?:I|you|one|we|it is|otherwise|configured|set|changed)|not (?:set|given|specified|configured|changed)|(?:give|set|specify|pass|choose|configure|change)s?\b.{0,20} (?:no|none|nothing)\b|(?:never|(?:do|did|have)(?: not|n't)) (?:set|give|given|specify|specified|pass|customi[sz]ed?|configured?|changed?|touched?)|without (?:setting|giving|specifying|passing|configuring|changing))/i
 
 const ASKED: Readonly<Record<AnswerType, RegExp>> = {
-  date: /\b(?:when (?:was|were|did|has|had)|(?:since|until) when|(?:which|what) (?:days?|dates?|months?|years?)\b)/i,
+  date: /\b(?:when (?:was|were|did|has|had)|(?:since|until) when|(?:which|what) (?:(?:\p{L}+ )?(?:version|release)|days?|dates?|months?|years?)\b)/iu,
   number:
-    /\bhow (?:many|much|long|often|old|large|big|far|fast|high)\b|\b(?:largest|smallest|maximum|minimum|percentage|fee|price|salary)\b/i,
+    /\bhow (?:many|much|long|often|old|large|big|far|fast|high)\b|\b(?:largest|smallest|maximum|minimum|percentage|fee|price|salary)\b|\b(?:which|what) (?:(?:exit|return) (?:codes?|status)|(?:\p{L}+ )?port(?: number)?)\b/iu,
   // A question such as "who can ..." or "who is ..." may ask for a role instead of a name, so these forms are excluded.
   person: /\bwho(?:se)?\b(?! (?:is|are|can|may|should|must|has|have|does|do)\b)|\bsurname\b/i,
   place: /\bwhere\b|\b(?:which|what) (?:\p{L}+ )?(?:city|town|country|place|directory|folder|path|file|location)\b/iu,
@@ -59,8 +59,13 @@ const ASKED_ABROAD: Readonly<Record<'date' | 'number', string>> = {
 }
 const MONTH = 'january|february|march|april|may|june|july|august|september|october|november|december'
 const YEAR = /\b(?:1[5-9]|20)\d\d\b/
+const DATED = new RegExp(String.raw`\b(?:${MONTH}) \d{1,2}, \d{4}\b|\b(?:in|since|of|©|\(c\)) ${YEAR.source}`, 'gi')
 /** A version number counts as a date, because manuals date a change by its version ("since 9.6"). */
 const DATE = new RegExp(String.raw`${YEAR.source}|['’]\d\d\b|\b\d+\.\d|\b(?:${MONTH})\b`, 'i')
+/** Numbers from two to ten in other languages. Words that English has too, such as "due", are omitted. */
+const NUMBER_ABROAD =
+  'zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|deux|trois|quatre|cinq|sept|huit|neuf|dix|tre|quattro|cinque|sette|otto|nove|dieci|dos|tres|cuatro|cinco|siete|ocho|nueve|diez|dois|duas|três|quatro|sete|oito|dez|twee|drie|vijf|zes|zeven|negen|tien|dwa|trzy|cztery|два|две|три|четыре|пять|шесть|семь|восемь|девять|десять'
+const NUMBER_WORD_ABROAD = new RegExp(`(?<!\\p{L})(?:${NUMBER_ABROAD})(?!\\p{L})`, 'iu')
 const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
 /** Matches two capitalized words in a row. The first word must not be an article, pronoun or preposition. */
@@ -68,7 +73,7 @@ const PERSON =
   /\b(?!(?:The|An?|This|That|These|Those|It|All|Each|No|In|On|At|By|For|From|If|When|See|Note)\b)\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/u
 const FOUND: Readonly<Record<AnswerType, RegExp>> = {
   date: DATE,
-  number: NUMBER,
+  number: new RegExp(`${NUMBER.source}|${NUMBER_WORD_ABROAD.source}`, 'iu'),
   person: PERSON,
   place:
     /(?:^|[\s(“"'])(?:~|\.{0,2}\/)[\w./-]+|\b(?:in|at|near|under|from|to)\s+(?:the\s+)?\p{Lu}\p{L}+|\b(?:directory|folder|path|located|stored|placed)\b/u,
@@ -180,8 +185,12 @@ export function formFitOf(text: string, form: AnswerForm | undefined, fit: numbe
   return pattern.test(text) ? 1 : otherwise * fit
 }
 
+const RELEASE_ASKED = /\b(?:which|what) (?:\p{L}+ )?(?:version|release)\b/iu
+const RELEASE = /\bv?\d+\.\d|\b(?:version|release|v) ?\d|\b\p{Lu}\p{L}+ \d/u
+
 function fitOfType(text: string, question: string, type: AnswerType): number {
   if (type === 'number') return numberFit(text, question)
+  if (type === 'date' && RELEASE_ASKED.test(question)) return RELEASE.test(text) ? 1 : holdsType(text, type) ? 0.5 : 0
   if (type === 'date') return YEAR.test(text.replace(yearsOf(question), '')) ? 1 : holdsType(text, type) ? 0.5 : 0
   if (type === 'definition') return definitionFit(text, question)
   return holdsType(text, type) ? 1 : 0
@@ -210,8 +219,14 @@ const UNIT_REQUIRED = new RegExp(
 /** Matches words that mark a default value. If a question asks for a default, then a number without such a word rates at most 0.5. */
 const DEFAULT = /\b(?:defaults?|initial(?:ly)?|preset|standard)\b/i
 
-function numberFit(text: string, question: string): number {
-  if (!NUMBER.test(text)) return 0
+/** Dates, times and versions, which are not counts. */
+const NOT_COUNT =
+  /\b\d{4}-\d\d-\d\d\b|\b\d\d?:\d\d(?::\d\d)?\b|\b\d+\.\d+\.\d[\d.]*|\b(?:version|release) v?\d[\d.]*|\bone of\b/gi
+const COUNT_ASKED = /\bhow many\b/i
+
+function numberFit(whole: string, question: string): number {
+  const text = COUNT_ASKED.test(question) ? whole.replace(NOT_COUNT, ' ').replace(DATED, ' ') : whole
+  if (!holdsType(text, 'number')) return 0
   if (ASKED.default.test(question) && !DEFAULT.test(text)) return Math.min(0.5, measureFit(text, question))
   return measureFit(text, question)
 }

@@ -59,6 +59,12 @@ const FIT_MIN = 0.5
 const TOGETHER = 3
 const PASSAGES_MAX = 150
 
+/** Matches a question about the end of a thing. A text that only describes the thing does not answer such a question. */
+const END_ASKED =
+  /\b(?:removed|deprecated|dropped|discontinued|abandoned|retired|withdrawn|renamed|replaced|got rid of)\b/i
+const END =
+  /\b(?:remov|deprecat|drop|discontinu|abandon|retir|withdr|renam|replac|supersed|obsolet|eliminat|delet|disabl|gone\b|got rid\b|no longer\b|end of (?:life|support)\b|unsupported\b)/i
+
 /** A question or one of its clauses, with the passages that may contain its answer. */
 export interface Part {
   readonly text: string
@@ -125,17 +131,24 @@ export function* isAnswered(
   const isCompared = all.includes('compare')
   for (const passage of passages.slice(0, PASSAGES_MAX)) {
     for (const { holds, said, about } of together(passage, ofQuestion)) {
-      if (!isAnchored(anchors, passage, `${about}\n${said}`, isCompared)) continue
+      const around = `${about}\n${said}`
+      if (!(isAnchored(anchors, passage, around, isCompared) && holdsRelation(text, `${passage.heading}\n${around}`)))
+        continue
       const carries = (some: Iterable<string>) => creditOf(some, weights, holds)
       if (names.size > 0 && carries(names) < NAMES_MIN) continue
       if (!isAbout(asked, weights, holds)) continue
-      if (types.length === 0 || fitOf(`${about}\n${said}`, text, types) >= FIT_MIN) return true
+      if (types.length === 0 || fitOf(around, text, types) >= FIT_MIN) return true
       // Number words are recognized in English only. In other languages, a high share of the terms is accepted instead.
       if (!isEnglish && carries(terms) >= SHORT_MASS_MIN) return true
     }
     yield
   }
   return false
+}
+
+/** Whether a text is about the end of a thing, if the question asks for it. */
+function holdsRelation(question: string, text: string): boolean {
+  return !END_ASKED.test(question) || END.test(text)
 }
 
 /** Whether a group contains enough of the terms, by idf weight and by number. With the weight alone, one rare word would suffice. */

@@ -105,9 +105,9 @@ export function searchFormOf(term: string, word: string): string {
 /** Matches names within a sentence: capitalized words, optionally followed by a number, and versions. Examples: `Debian 13`, `Wayland`, `2.39`. */
 const NAME = /(?<=[\p{Ll}\p{N},;:)’']\s)(?:\p{Lu}[\p{L}\p{N}+#-]+\s+\d[\d.]*\d|\p{Lu}[\p{L}\p{N}+#-]+|\d+(?:\.\d+)+)/gu
 
-/** Matches a platform such as "on Debian". Most documents about a program do not mention the platform, so an answer need not contain it. */
+/** Matches a platform such as "on Debian" or "which Linux capability". Most documents about a program do not mention the platform, so an answer need not contain it. */
 const ENVIRONMENT =
-  /\b(?:on|under|in|for) (?:an? |my |the )?(?:Debian|Ubuntu|(?:GNU\/)?Linux|Unix)(?: (?:system|machine|computer|server|box))?(?=\s*[?.,!]|$)/gu
+  /\b(?:on|under|in|for) (?:an? |my |the )?(?:Debian|Ubuntu|(?:GNU\/)?Linux|Unix)(?: (?:system|machine|computer|server|box))?(?=\s*[?.,!]|$)|\b(?:[Ww]hich|[Ww]hat|an?) (?:Linux|Unix) (?=\p{Ll})/gu
 
 export function namesOf(question: string): string[] {
   return [...question.replace(ENVIRONMENT, ' ').matchAll(NAME)].map(([name]) => name)
@@ -130,14 +130,19 @@ const VERSION = /(?<![\w.,])\d+(?:\.\d+)+(?![\w])/g
 const YEAR = /(?<![\w.,-])(?:1[5-9]|20)\d\d(?![\w.,]\d|\w)/g
 const NUMBERED = /(\p{Lu}[\p{L}+#]+)\s+(\d{1,3})(?![\w.,]\d|\w)/gu
 const VERSIONED = /([\p{L}][\p{L}\p{N}+#-]+)\s+\d+(?:\.\d+)+(?![\w])/gu
+/** Matches a number that identifies one member of a series, such as `exit code 9` or `port 25`. A number before a unit is an amount. */
+const MEMBER =
+  /\b(codes?|status|errors?|signals?|ports?|levels?|runlevels?|layers?|phases?|steps?|stages?|types?|classes|class|RFC|chapters?|sections?) (\d{1,5})(?![\w.,]\d|\w)/gi
 const ANCHORS_MAX = 8
 
-/** Returns at most 8 anchors: identifiers, versions, years, numbered names (`Debian 13`), then products with a version. */
+/** Returns at most 8 anchors: identifiers, versions, years, members of series, numbered names (`Debian 13`), then products with a version. */
 export function anchorsOf(question: string): Anchor[] {
   const whole = [IDENTIFIER, HYPHENATED, VERSION, YEAR].flatMap((pattern) =>
     [...question.matchAll(pattern)].map(([found]) => found),
   )
   const anchors = whole.map((text) => ({ text, pattern: exactly(text) }))
+  for (const [text, noun = '', number = ''] of question.matchAll(MEMBER))
+    anchors.push({ text, pattern: member(noun, number) })
   for (const [text, name = '', number = ''] of question.matchAll(NUMBERED))
     anchors.push({ text, pattern: numbered(name, number) })
   for (const [text, name = ''] of question.matchAll(VERSIONED))
@@ -150,6 +155,15 @@ function numbered(name: string, number: string): RegExp {
   const own = name.replace(/[.*+?^${}()|[\]\\/]/g, '\\$&')
   return new RegExp(
     `(?:${own}[^\\p{L}\\p{N}]{1,3}(?:version |release |v\\.? ?)?|^\\W?v?(?=[\\d.x]+\\s*[\\t|]))${number}(?:\\.[\\dx]+)*(?![\\p{L}\\p{N}])`,
+    'imu',
+  )
+}
+
+/** Matches a number after its noun (`exit codes 0, 1 and 9`) or at the start of a line (`9 | KILL`). */
+function member(noun: string, number: string): RegExp {
+  const between = String.raw`(?:[^\p{L}\p{N}\n]|\d+|\b(?:is|of|and|or|to|number|no)\b){1,16}`
+  return new RegExp(
+    `(?:\\b${noun.replace(/(?:es|s)$/i, '')}(?:es|s)?\\b${between}|^\\W{0,3})(?<!\\d)${number}(?![\\p{L}\\p{N}]|\\.\\d)`,
     'imu',
   )
 }

@@ -5,13 +5,13 @@ import { termOf } from './terms.ts'
  * embedding model (`embeddings`) finds further matches.
  */
 const GROUPS = `
-  begin start commence launch initiate
-  begin start originate
+  begin began begun start commence launch initiate
+  begin began begun start originate
   end stop finish terminate cease conclude
-  create make build generate produce
+  create make build built generate produce
   create found establish institute set introduce
   invent devise design conceive create develop
-  write author compose
+  write wrote written author compose
   remove delete erase drop purge uninstall discard eliminate
   add append insert include attach
   show display print list output view
@@ -24,18 +24,18 @@ const GROUPS = `
   big large huge
   size length width extent
   cost price fee charge
-  buy purchase acquire
+  buy bought purchase acquire
   default standard preset initial
   name call title term
   error failure fault mistake problem
-  fail break crash
+  fail break broke broken crash
   fix repair correct solve resolve
   find search locate look
   check verify test validate examine
-  choose select pick prefer
+  choose chose chosen select pick prefer
   fast quick rapid speed
   slow delay lag
-  save store keep retain preserve
+  save store keep kept retain preserve
   folder directory
   computer machine host system
   program application software tool

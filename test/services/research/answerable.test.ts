@@ -32,6 +32,8 @@ describe('research of an unanswerable question', () => {
     ['the requested property of a name is not near the name', 'What salary did Tilda Marlow of Wexley earn?'],
     ['the question asks for a person and no person is named', 'Who painted the lamp of the lighthouse of Ardmoor?'],
     ['the question asks for a date and no date is nearby', 'In which year was the lighthouse of Ardmoor painted red?'],
+    ['no text is about the removal', 'Why was the granite wall of the harbour of Wexley removed?'],
+    ['the number of the series is not named', 'What does exit code 9 of the harbour mean?'],
     ['the name is in another paragraph', 'What does a ticket of the ferry in Wexley cost?'],
   ])('cites no source if %s', async (_, question) => {
     expect(await cites(question)).toBe(false)
@@ -43,6 +45,8 @@ test.each([
   ['Since which year is it kept?', ['date'], 'It is kept since 2.39.', 'It is kept in a box.'],
   ['How many copies were sold?', ['number'], 'They sold twelve of them.', 'They sold some of them.'],
   ['How long may a title be?', ['number'], 'It has 50 characters.', 'It may be short.'],
+  ['Since which version is it removed?', ['date'], 'It is gone since 20.10.', 'It is gone.'],
+  ['Which port does it use?', ['number'], 'It listens on 8118.', 'It listens on a port.'],
   ['Who wrote vi?', ['person'], 'The editor was written by Bill Joy at night.', 'The Editor was written at night.'],
 ])('the question "%s" requires the answer type %j', (question, types, holding, other) => {
   const required = requiredOf(answerTypesOf(question))
@@ -63,6 +67,8 @@ test.each(['Who may read a job?', 'When should I retry?', 'Why is it slow?'])(
 test.each([
   ['How do I create a repository with the repo-create command?', 'Create a repository and recreate the repo.', false],
   ['How do I create a repository with the repo-create command?', 'Run repo-create first.', true],
+  ['What does exit code 9 mean?', 'exit code 1: failed, see page 9', false],
+  ['What does exit code 9 mean?', 'Exit codes 1, 2 and 9 are errors.', true],
   ['When will Debian 14 be released?', '14.3. Making a distribution of your own', false],
   ['When will Debian 14 be released?', '14\t2027-06-01', true],
 ])('the required terms of the question "%s" match the text %j: %j', (question, text, isAbout) => {
@@ -74,6 +80,7 @@ test.each([
 test.each([
   ['Which permissions does the file need on Linux?', []],
   ['Why is that user id never assigned on a Debian system?', []],
+  ['Which Linux capability sets the clock?', []],
   ['When was the kernel Linux first released?', ['Linux']],
 ])('the names in the question "%s" are %j', (question, names) => {
   expect(namesOf(question)).toEqual(names)
@@ -94,6 +101,20 @@ test.each([
 ])('the question "%s" asks for an amount of money', (question, other, answer) => {
   expect(fitOf(other, question, ['number'])).toBeLessThan(0.5)
   expect(fitOf(answer, question, ['number'])).toBe(1)
+})
+
+test.each([
+  ['How many people use it?', 'It was released on May 14, 2022.', 'Some 2,022 people use it.'],
+  ['De combien de parties est-il composé ?', 'Il est composé de parties.', 'Il est composé de trois parties.'],
+  ['Which release removed it?', 'It was removed at night.', 'It was removed in v17.12.'],
+])('the answer to "%s" is not in %j, but in %j', (question, other, answer) => {
+  const types = answerTypesOf(question, !question.startsWith('De '))
+  expect(fitOf(other, question, types)).toBeLessThan(0.5)
+  expect(fitOf(answer, question, types)).toBeGreaterThanOrEqual(0.5)
+})
+
+test('a number after the noun of a series is an anchor, a number before a unit is not', () => {
+  expect(anchorsOf('What does exit code 9 mean after 30 seconds?').map(({ text }) => text)).toEqual(['code 9'])
 })
 
 test('a question is not answered by sentences with only one of its words', async () => {
