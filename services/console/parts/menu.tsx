@@ -21,9 +21,9 @@ const WIDTH_PIXELS = 180
 const ITEM_PIXELS = 44
 
 /**
- * A button with a menu of the secondary actions of a table row, by the ARIA menu button pattern: arrow keys, Home and End move between the items,
- * Escape and a press elsewhere close the menu. The menu is a popover, because a table would clip another element. An item that opens a dialog must
- * render the dialog outside of the menu, which is hidden by then.
+ * A button with a menu of the secondary actions of a table row, by the ARIA menu button pattern. The arrow keys, Home and End move between the items.
+ * Escape and a press elsewhere close the menu. The menu is a popover, because a table would clip another element. A dialog of an item must be rendered
+ * outside of the menu, because the menu is hidden by then.
  */
 export function ActionMenu({ label, items }: ActionMenuProps) {
   const id = useId()
