@@ -80,7 +80,11 @@ export interface PoolWork {
   readonly models: ReadonlyMap<string, ModelWork>
 }
 
-/** Combines the published work of a pool. @param own Rows of this process, which are newer than the published ones */
+/**
+ * Adds up the queued and running calls and jobs that the processes have published for a pool, in total and by model.
+ *
+ * @param own Rows of this process, which replace its older published rows
+ */
 export function workOf(peers: Iterable<Peer>, pool: PoolName, own?: { boot: string; rows: readonly Work[] }): PoolWork {
   const calls = { queued: 0, running: 0 }
   const models = new Map<string, ModelWork & { ended: number; busyMs: number; attached: number }>()

@@ -69,7 +69,11 @@ export class SchemaBounds {
     this.#written++
     this.#listed += listed
     if (this.#written > WRITTEN_MAX) refuse(path, `the schemas of a request may have at most ${WRITTEN_MAX} nodes.`)
-    if (this.#listed > LISTED_MAX) refuse(path, `the schemas of a request may list at most ${LISTED_MAX} values.`)
+    if (this.#listed > LISTED_MAX)
+      refuse(
+        path,
+        `the schemas of a request may have at most ${LISTED_MAX} values in enum, required, examples and type together.`,
+      )
   }
 }
 

@@ -71,7 +71,7 @@ function parse(json: Buffer, start: number, end: number, before = '', after = ''
 class Reader {
   readonly #json: Buffer
   #at = 0
-  /** Result of the search for the end of the last long string. Without it, each nested level would search the string again. */
+  /** Cached end of the last long string. While the parser looks ahead, each enclosing level asks for the end of the same string. */
   #searched = { start: -1, to: 0, isFound: false }
 
   constructor(json: Buffer) {

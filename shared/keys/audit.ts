@@ -8,7 +8,7 @@ export const AuditEntry = z.object({
     .describe('Author: `cli:` and the operating system user, `key:` and the id of an admin key, or `service`'),
   action: z.string().describe('Such as key.created'),
   subject: z.string().describe('Id of the changed object'),
-  project: z.string().nullable().describe('Whose it is'),
+  project: z.string().nullable().describe('Id of the project that owns the object'),
   change: z.record(z.string(), z.unknown()).describe('New values. null: removed'),
 })
 export type AuditEntry = z.infer<typeof AuditEntry>

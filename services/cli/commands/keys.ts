@@ -256,12 +256,12 @@ export const projects: Command = {
   isList: true,
   help: `Usage: sluice projects create [--name NAME] [limits]
        sluice projects list
-       sluice projects get P
-       sluice projects update P [--name NAME] [limits]
+       sluice projects get PROJECT
+       sluice projects update PROJECT [--name NAME] [limits]
 
-A project owns jobs and any number of keys (sluice keys create --project P). The keys of a project share jobs, idempotency keys and limits. P is
-the id of a project, or its name if the name is unique. A standalone key is its own project with the id of the key; such a
-project is listed only after its first update. A project cannot be deleted; revoke its keys instead.
+A project owns jobs and any number of keys (sluice keys create --project PROJECT). The keys of a project share jobs, idempotency keys and
+limits. PROJECT is the id of a project, or its name if the name is unique. A standalone key is its own project with the id of the key; such
+a project is listed only after its first update. A project cannot be deleted; revoke its keys instead.
 
 Reads and writes the key store directly, as sluice keys does. A running service applies a change within a second.
 
@@ -333,6 +333,6 @@ async function updateProject(store: KeyStore, args: readonly string[], { values,
 }
 
 async function idOf(store: KeyStore, args: readonly string[]): Promise<string> {
-  const project = onlyArgument(args, 'P (id or name of a project)')
+  const project = onlyArgument(args, 'PROJECT (id or name)')
   return await projectIdFor(store, project, project)
 }

@@ -166,8 +166,7 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,
     last_seen_at: Math.floor(lastSeenMs / 1_000),
-    // The word list of moderations is built into every worker. The answer shows the list only if the catalogue contains
-    // it.
+    // Every worker has the built-in moderation model WORD_LIST. The answer contains this model only if models.yaml does.
     models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
     concurrency_limits: limits,
     backlog: capacity?.backlog ?? [],

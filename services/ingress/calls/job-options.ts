@@ -369,7 +369,8 @@ function readMetadata(text: string, header: string): unknown {
   } catch {
     // The value is not JSON, so the error below is thrown.
   }
-  throw new ServiceError('invalid_value', `Invalid '${header}': expected a JSON object of texts.`, { param: header })
+  const expected = `expected a JSON object whose values are strings, of at most ${METADATA_CHARS_MAX} characters`
+  throw new ServiceError('invalid_value', `Invalid '${header}': ${expected}.`, { param: header })
 }
 
 function deadlineOf({ config }: IngressContext, { expires_after_seconds }: JobFields): number | undefined {

@@ -190,7 +190,7 @@ export class Gathering {
       })
       return [value, undefined]
     } catch (error) {
-      // When a cancelled run is replayed, the composition rejects each step that has no recorded result. Such a step counts as interrupted.
+      // In the replay of a cancelled run, a step without a recorded result throws. The step counts as interrupted, not as failed.
       const isCut = !failure && clock.cancelled.aborted && !signal.aborted
       if (!failure && !isCut) throw error
       this.isCut ||= isCut

@@ -152,7 +152,7 @@ function* decodeEmbeddings(
   // The count is checked before any entry is parsed, because the answer may have a million entries.
   if (Array.isArray(body.data) && body.data.length !== count) throw wrongCount(model, count)
   const { data: answer } = Answer.safeParse(body)
-  if (!answer) throw unusable(model, 'sent a response of an unknown format')
+  if (!answer) throw unusable(model, 'sent a response in an unknown format')
   const entries = inOrder(answer.data, count)
   if (!entries) throw wrongCount(model, count)
   const vectors: Float32Array[] = []

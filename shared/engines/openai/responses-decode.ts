@@ -349,7 +349,7 @@ export class ResponsesDecoder implements AnswerDecoder {
   #closeMessage(item: OpenItem, content: WireItem['content'], out: GenerateEvent[]): void {
     if (typeof content === 'string') return this.#complete(item, 'text', partKey('text', 0), content, out)
     if (content && !Array.isArray(content)) {
-      throw answerError(this.#request.model, 'sent a message of an unknown format')
+      throw answerError(this.#request.model, 'sent a message in an unknown format')
     }
     let annotations = 0
     for (const [index, part] of (content ?? []).entries()) {

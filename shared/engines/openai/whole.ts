@@ -138,7 +138,7 @@ export function openOpenAiModeration(
 function resultsOf(model: string, body: unknown, count: number): ModerationResult[] {
   if (resultsIn(body) !== count) throw answerError(model, `did not return one result for each of ${count} inputs`)
   const { data: answer } = ModerationsAnswer.safeParse(body)
-  if (!answer) throw answerError(model, 'sent a response of an unknown format')
+  if (!answer) throw answerError(model, 'sent a response in an unknown format')
   return answer.results.map(resultOf)
 }
 
@@ -190,7 +190,7 @@ export function openUpstreamRerank(
 function rankedOf(model: string, body: unknown, { documents, top_n }: RerankCall): Ranked {
   if (resultsIn(body) > documents.length) throw answerError(model, `ranked more than ${documents.length} documents`)
   const { data: answer } = RerankAnswer.safeParse(body)
-  if (!answer) throw answerError(model, 'sent a response of an unknown format')
+  if (!answer) throw answerError(model, 'sent a response in an unknown format')
   const { results, usage, meta } = answer
   const places = new Set(results.map(({ index }) => index))
   const isSound = places.size === results.length && results.every(({ index }) => index < documents.length)

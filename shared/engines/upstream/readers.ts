@@ -393,6 +393,6 @@ function decodeOrFail<T>(model: string, decode: () => T): T {
     return decode()
   } catch (error) {
     if (error instanceof ServiceError) throw error
-    throw answerError(model, 'sent a response of an unknown format', error)
+    throw answerError(model, 'sent a response in an unknown format', error)
   }
 }

@@ -31,8 +31,8 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
   usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps, partial_ms`
 
 /**
- * Conditions that hide jobs after their retention and jobs of other tenants. The expressions deliberately match no index. A generic plan made for
- * small tables would otherwise scan a whole index for each job.
+ * Conditions that hide jobs after their retention and jobs of other tenants. The expressions match no index, so Postgres
+ * finds a job by its id. Otherwise a generic plan, which Postgres makes while the tables are small and keeps, could scan a whole index per job.
  */
 const KEPT = 'coalesce(purge_at_ms > now_ms(), TRUE)'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
@@ -246,8 +246,10 @@ export const DELIVERY_COLUMNS =
 const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
 
 /**
- * Takes due messages, each job's messages in the order of its events. Reads only the `:look` longest due messages. {@link putOffDeliveries} postpones
- * messages that wait for an earlier message of their job.
+ * Takes webhook messages that are due. The messages of a job are taken in the order of its events. Only the `:look` messages that are due for the
+ * longest time are considered.
+ *
+ * A message that waits for an earlier message of its job is postponed by {@link putOffDeliveries}.
  *
  * @param lock Lock clause for the selected rows. Empty if the database needs none.
  */

@@ -89,7 +89,7 @@ describe.each(ADAPTERS)('budget alerts on $name', ({ isHere, openDatabase }) => 
   )
 
   it.skipIf(!isHere)(
-    'are written once per hour, and sent after a scheduler of the previous version failed them',
+    'are written once per hour, and an alert that an older scheduler marked as failed is sent in the next hour',
     async () => {
       const { store, spend, openScheduler } = await open()
       let writes = 0

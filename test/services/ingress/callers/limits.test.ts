@@ -67,7 +67,7 @@ describe('the key file', () => {
     ['a fleet', { KAFKA_BROKERS: 'kafka:9092' }, false],
     ['a process with Postgres', { DATABASE_URL: 'postgres://db/x' }, false],
     ['a fleet with FIRST_KEY_ADMIN=true', { KAFKA_BROKERS: 'kafka:9092', FIRST_KEY_ADMIN: 'true' }, true],
-  ])('is an admin or not in %s', async (_, settings, isAdmin) => {
+  ])('in %s, the first key has the scope admin only if allowed', async (_, settings, isAdmin) => {
     expect(isFirstKeyAdmin(parseConfig(settings))).toBe(isAdmin)
     for (const fixed of ['sk-from-the-settings', undefined]) {
       const directory = mkdtempSync(join(tmpdir(), 'sluice-first-key-'))
