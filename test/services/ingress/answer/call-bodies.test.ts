@@ -11,8 +11,10 @@ const answer = { whole: (events: readonly unknown[]) => ({ events: events.length
 function recorder() {
   const answers: (string | null)[] = []
   const bodies = { add: (row: { answer: string | null }) => answers.push(row.answer) }
-  const context = { bodies, log: silentLog, config: { requestBodyBytesMax: MIB } } as unknown as IngressContext
-  const call = { headers: {}, requestId: 'req_1' } as unknown as Call
+  const config = { requestBodyBytesMax: MIB, requestBodiesMs: 60_000 }
+  const keys = { limitsOf: () => ({}) }
+  const context = { bodies, log: silentLog, config, keys } as unknown as IngressContext
+  const call = { headers: {}, requestId: 'req_1', key: { id: 'key_1' } } as unknown as Call
   const open = (hasAnswer = true) =>
     CallBodies.of(context, call, { merge: () => undefined } as unknown as Kind, { body: {}, hasAnswer })
   return { open, answers }
