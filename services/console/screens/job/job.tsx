@@ -36,6 +36,11 @@ export function JobScreen({ id }: { readonly id: string }) {
           <code>{id}</code>
         </h1>
         {shown && <Status status={shown.status} />}
+        {followed.job.value?.endpoint === '/v1/batches' && (
+          <a class="button" href={`${BASE}/batches/${id.replace('job_', 'batch_')}`}>
+            Open the batch
+          </a>
+        )}
       </div>
       <ErrorText text={followed.problem.value} />
       {shown && (
@@ -44,50 +49,15 @@ export function JobScreen({ id }: { readonly id: string }) {
           <Reason followed={followed} />
           <div class="columns">
             <div>
-              {isBatch(shown) ? (
-                <BatchProgress job={shown} isOwn={followed.job.value !== undefined} />
-              ) : (
-                <>
-                  <Output job={followed.job.value} streamed={followed.output.value} />
-                  {followed.job.value && <Input id={id} />}
-                  <Children job={shown} isOwn={followed.job.value !== undefined} />
-                  {stepsOf(shown) > 0 && <Steps id={id} count={stepsOf(shown)} />}
-                </>
-              )}
+              <Output job={followed.job.value} streamed={followed.output.value} />
+              {followed.job.value && <Input id={id} />}
+              <Children job={shown} isOwn={followed.job.value !== undefined} />
+              {stepsOf(shown) > 0 && <Steps id={id} count={stepsOf(shown)} />}
               <History lines={linesOf(followed)} from={shown.created_at} />
             </div>
             <Details job={shown} operatorJob={followed.operatorJob.value} />
           </div>
         </>
-      )}
-    </section>
-  )
-}
-
-function isBatch({ endpoint }: AnyJob): boolean {
-  return endpoint === '/v1/batches'
-}
-
-/** The requests of a batch are on its own page. The jobs between the batch and its requests are internal, so they are left out. */
-function BatchProgress({ job, isOwn }: ChildrenProps) {
-  const { total = 0, completed = 0, failed = 0 } = job.child_counts ?? {}
-  return (
-    <section class="card child-jobs" aria-label="Batch">
-      <div class="title">
-        <h2>Batch {job.metadata.name}</h2>
-        <p class="dim" aria-live="polite">
-          {progressText(job)}
-          {failed > 0 && <span class="bad">, {failed.toLocaleString()} failed</span>}
-        </p>
-      </div>
-      <progress value={completed + failed} max={Math.max(1, total)} aria-label="Ended requests" />
-      {isOwn ? (
-        <p>
-          The batch has the results, the failures and the remaining time.{' '}
-          <a href={`${BASE}/batches/${job.id.replace('job_', 'batch_')}`}>Open the batch</a>
-        </p>
-      ) : (
-        <p class="dim">This batch belongs to another project, which alone can read its requests and results.</p>
       )}
     </section>
   )
@@ -299,10 +269,9 @@ function detailsOf(job: AnyJob): [string, string][] {
   const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
   const started = job.started_at
   const details: [string, string][] = [
-    // The model and the pool of a batch are those of the coordinator, not of its requests.
-    ...(isBatch(job) ? [] : [['Model', job.model] as [string, string]]),
+    ['Model', job.model],
     ['Endpoint', job.endpoint],
-    ...(isBatch(job) ? [] : [['Pool', job.queue.pool] as [string, string]]),
+    ['Pool', job.queue.pool],
     ['Priority', job.priority],
     // Each wait of a composed job for its child jobs begins another execution, so the number does not count failures.
     ...(job.child_counts || job.attempt === 0
@@ -314,21 +283,20 @@ function detailsOf(job: AnyJob): [string, string][] {
   if (started !== null && ended !== null) details.push(['Run time', durationText(ended - started)])
   if (ended === null) details.push(['Deadline', dateTimeText(job.expires_at)])
   else details.push(['Result expires', dateTimeText(job.result_expires_at)])
-  for (const [name, value] of Object.entries(job.metadata)) details.push([`Metadata ${name}`, value])
+  for (const [name, value] of Object.entries(job.metadata)) details.push([`metadata.${name}`, value])
   if ('cost_usd' in job && job.cost_usd !== undefined) details.push(['Cost', costText(job.cost_usd)])
   if (job.request_id) details.push(['Request ID', job.request_id])
   return details
 }
 
-function operatorDetailsOf(job: OperatorJob): [string, string][] {
-  const { project, worker, tries, crashes } = job
+function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {
   const failures = [
     tries > 0 && `${tries} failed ${tries === 1 ? 'attempt' : 'attempts'}`,
     crashes > 0 && `${crashes} worker ${crashes === 1 ? 'crash' : 'crashes'}`,
   ].filter(Boolean)
   return [
     ['Project', projectName(project)],
-    ...(worker && !isBatch(job) ? [['Worker', worker] as [string, string]] : []),
+    ...(worker ? [['Worker', worker] as [string, string]] : []),
     ...(failures.length > 0 ? [['Failures', failures.join(', ')] as [string, string]] : []),
   ]
 }
