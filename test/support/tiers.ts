@@ -15,6 +15,8 @@ const LONG = [
   'test/{burst,event-loop,fleet,leaks,outage,poison,rolling-restart,s3-fleet,traces,upgrade}.test.ts',
   // Processes of all roles, and promtool.
   'test/deploy/observability.test.ts',
+  // Three network namespaces with Kafka, Postgres, S3 and HAProxy.
+  'test/deploy/three-machines.test.ts',
   'test/chaos/{brokers,chaos,outages,single-process}.test.ts',
   'test/simulation/**',
   'test/shared/jobs/protocol-model.test.ts',
