@@ -87,7 +87,7 @@ const COUNT_MAX = 1_000_000_000_000
 const USD_MAX = 1_000_000_000
 const Count = z.int().min(0).max(COUNT_MAX).nullable().optional()
 /** Maximum retention of recorded bodies, in seconds: 90 days. */
-const BODIES_SECONDS_MAX = 7_776_000
+export const BODIES_SECONDS_MAX = 7_776_000
 const SECONDS_MAX = 99_999_999_999
 /** Maximum time that the old secret of a rotated key stays valid, in seconds: 90 days. */
 const GRACE_PERIOD_SECONDS_MAX = 7_776_000

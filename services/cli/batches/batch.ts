@@ -1,5 +1,6 @@
 import { open, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
+import { CreateBatch } from '#schemas/batches/batch.ts'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/commands/command.ts'
 import { followBatch } from '#services/cli/commands/following.ts'
@@ -158,7 +159,7 @@ async function optionsOf(values: Values, table: Table, model: string): Promise<T
 /** @throws CommandError for an invalid duration, before anything is uploaded */
 function windowOf(values: Values): string {
   const text = values.text('window') ?? WINDOW
-  if (/^[1-9]\d{0,5}[smh]$/.test(text)) return text
+  if (CreateBatch.shape.completion_window.safeParse(text).success) return text
   throw usageError(`--window must be a number of seconds, minutes or hours, such as 90m or 24h; got '${text}'.`)
 }
 

@@ -32,7 +32,8 @@ export interface Table {
   readonly delimiter: string
 }
 
-const FORMATS: Readonly<Record<string, TableFormat>> = {
+/** Format of a file by its extension. */
+export const FORMATS: Readonly<Record<string, TableFormat>> = {
   '.csv': 'csv',
   '.tsv': 'tsv',
   '.tab': 'tsv',

@@ -15,7 +15,7 @@ import { ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
 import { exactLine, withoutFormula } from '#shared/lib/csv.ts'
 import { type Answers, type Cells, isCut } from './answers.ts'
 import { type Converted, rowText } from './convert.ts'
-import { type Row, rowsOf, type Table } from './input.ts'
+import { FORMATS, type Row, rowsOf, type Table } from './input.ts'
 import { cellText } from './task.ts'
 
 /** Failed rows with one error code. */
@@ -128,11 +128,11 @@ class OutputFormat {
   readonly #delimiter: string
 
   constructor(out: string, { delimiter }: Table, columns: readonly string[], values: readonly string[]) {
-    const extension = extname(out).toLowerCase()
+    const format = FORMATS[extname(out).toLowerCase()]
     this.#columns = columns
     this.#values = values
-    this.#isJson = ['.jsonl', '.ndjson'].includes(extension)
-    this.#delimiter = ['.tsv', '.tab'].includes(extension) ? '\t' : delimiter === ';' ? ';' : ','
+    this.#isJson = format === 'jsonl'
+    this.#delimiter = format === 'tsv' ? '\t' : delimiter === ';' ? ';' : ','
     // If the input already has a column with the name of an output column, then the output columns get other names. An example is the output of an
     // earlier run as input.
     const names = [...values, ...ROW_COLUMNS.slice(1)]
@@ -176,7 +176,7 @@ export async function outPathOf({ path, format }: Table, asked: string | undefin
   if (format === 'directory' && realPathOf(dirname(resolve(out))) === realPathOf(path)) {
     throw usageError(`--out must not be in the input directory ${path}; got '${out}'.`, 'Choose another directory.')
   }
-  if (!EXTENSIONS.includes(extname(out).toLowerCase())) {
+  if (!Object.hasOwn(FORMATS, extname(out).toLowerCase())) {
     throw usageError(`--out must end in .csv, .tsv or .jsonl; got '${out}'.`)
   }
   // The output is written after the batch has ended, so a folder without write permission is reported before the upload.
@@ -186,8 +186,6 @@ export async function outPathOf({ path, format }: Table, asked: string | undefin
   })
   return out
 }
-
-const EXTENSIONS: readonly string[] = ['.csv', '.tsv', '.tab', '.jsonl', '.ndjson']
 
 /** The path without symbolic links, or the given path if the file does not exist. */
 function realPathOf(path: string): string {

@@ -1,4 +1,5 @@
 import { userInfo } from 'node:os'
+import { BODIES_SECONDS_MAX } from '#schemas/admin/admin.ts'
 import { ageOf } from '#services/cli/client/job-text.ts'
 import {
   CommandError,
@@ -237,10 +238,8 @@ function limitText(limits: Limits = {}): string {
 function retentionOf(option: string, text: string): number {
   const seconds = secondsOf(option, text)
   if (seconds <= BODIES_SECONDS_MAX) return seconds
-  throw usageError(`--${option} must be at most 90d; got '${text}'.`)
+  throw usageError(`--${option} must be at most ${BODIES_SECONDS_MAX / 86_400}d; got '${text}'.`)
 }
-
-const BODIES_SECONDS_MAX = 90 * 86_400
 
 function amountOf(text: string): number {
   if (/^\d{1,9}(\.\d{1,6})?$/.test(text)) return Number(text)

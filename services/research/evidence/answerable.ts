@@ -151,7 +151,10 @@ function holdsRelation(question: string, text: string): boolean {
   return !END_ASKED.test(question) || END.test(text)
 }
 
-/** Whether a group contains enough of the terms, by idf weight and by number. With the weight alone, one rare word would suffice. */
+/**
+ * Whether a group of sentences contains enough terms of the question. Both the number and the total idf weight of the found terms must suffice,
+ * because one rare word can reach the weight alone.
+ */
 function isAbout(terms: readonly string[], weights: Weights, holds: (term: string) => number): boolean {
   if (terms.length === 0) return true
   const countMin = terms.length < ASKED_COUNTED_MIN ? 0 : ASKED_COUNT_MIN * terms.length
