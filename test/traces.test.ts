@@ -388,8 +388,8 @@ describe.skipIf(!kafka || !postgres)('traces of a fleet', { timeout: 240_000 }, 
     await until(() => doomed.log.some(({ msg, job_id }) => msg === 'job started' && job_id === id), {
       withinMs: 60_000,
     })
-    const other = await fleet.start('inference', settings)
     doomed.kill('SIGKILL')
+    const other = await fleet.start('inference', settings)
     await until(() => other.log.some(({ msg, job_id }) => msg === 'job ended' && job_id === id), { withinMs: 120_000 })
     const trace = String(other.log.find(({ job_id }) => job_id === id)?.trace_id)
     const spans = await otlp.tree(trace, [
