@@ -8,7 +8,9 @@ import { answerHealth, type Health } from '#shared/process/health.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { createServer } from '#shared/process/node-http.ts'
 
-/** Health before the services start. The process is live but not ready, so an orchestrator does not kill it. */
+/**
+ * Health until the services have started. The process is live, so that an orchestrator does not kill it, but not ready.
+ */
 const STARTING: Health = { problems: () => ['it is being started'], metrics: undefined }
 
 export interface HealthPort {

@@ -27,7 +27,7 @@ function ownNode() {
   try {
     found = join(dirname(createRequire(import.meta.url).resolve('node/package.json')), 'bin', 'node')
   } catch {
-    // No other Node is installed: reported below.
+    // No other Node is installed. The code below reports this.
   }
   if (found && existsSync(found)) return found
   process.stderr.write(

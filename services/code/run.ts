@@ -9,8 +9,8 @@ import type { Sandbox, SandboxEnd, SandboxEvent, SandboxFile } from '#shared/san
 import { tracing } from '#shared/telemetry/tracing.ts'
 
 /**
- * Maximum bytes of a plot in one event, which are 256 KiB of base64. The number is a multiple of three, so that the pieces concatenate to one valid
- * base64 text.
+ * Maximum bytes of a plot in one event, which become 256 KiB of base64. The number is a multiple of three, so that each
+ * piece is base64 without padding and the pieces can be concatenated.
  */
 const PLOT_PIECE_BYTES = 192 * 1024
 

@@ -15,7 +15,8 @@ await build({
     emptyOutDir: true,
     target: 'es2023',
     cssTarget: 'chrome123',
-    // The content security policy forbids data: URLs in scripts and styles.
+    // Files are never inlined as data: URLs, because the content security policy forbids such URLs in scripts and
+    // styles.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
   },

@@ -32,7 +32,7 @@ export const INPUTS_HELD_MAX = 16 * 2_048
 /** Maximum inputs of a job that needs no permits. The memory of such jobs is bounded by the number of slots of the worker. */
 const SMALL_MAX = 32
 
-/** Maximum links of the span of a batch. */
+/** Maximum links from the trace span of a batch to the spans of its calls. */
 const BATCH_LINKS_MAX = 128
 
 type Batchers = EngineRegistry<ReturnType<typeof openBatched>>
@@ -111,8 +111,8 @@ async function* embedAll(
   const texts = await textsOf(inputs, model, signal)
   const vectors = new Vectors(texts.length, dimensions)
   signal.throwIfAborted()
-  // The calls have a controller of their own, because the consumer may stop reading without aborting `signal`. A plain listener is cheaper than
-  // `AbortSignal.any`.
+  // The calls have their own abort controller, because the consumer may stop reading without aborting `signal`. A plain
+  // listener forwards an abort of `signal`, which is cheaper than `AbortSignal.any`.
   const left = new AbortController()
   const leave = () => left.abort(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
@@ -157,7 +157,8 @@ export async function takePermits(permits: Semaphore, inputs: number, signal: Ab
 /**
  * Returns the texts of a job. Inputs of token ids are decoded, and the lengths of all inputs are checked.
  *
- * Most texts skip the tokenizer. A token has at least one byte, so a text has at most as many tokens as bytes.
+ * A token has at least one byte. A text with fewer bytes than the limit of tokens is therefore short enough, and is not
+ * tokenized. Most texts are of this kind.
  *
  * @throws ServiceError `context_length_exceeded`. `invalid_value` for unknown token ids. The signal's reason
  */

@@ -69,8 +69,9 @@ export async function countPrompt(
 /**
  * Returns a function that converts an engine's event into the event for callers.
  *
- * The start event contains the answering model, which is certain only with the first output, so the start event is delayed until then. The result is
- * a plain function, because one more generator would cost a microtask per token.
+ * The start event names the model that answers. Before the first output, the model can still be replaced by a fallback.
+ * The start event is therefore sent with the first output. The result is a plain function, because an additional
+ * generator would cost a microtask per token.
  */
 function outputOf({ contentFilter }: Pick<Ports, 'contentFilter'>): (event: GenerateEvent) => Iterable<GenerateEvent> {
   let start: GenerateEvent | undefined
@@ -125,7 +126,7 @@ export async function fitPrompt(
   const budget = limits.context_tokens - Math.min(request.max_tokens ?? share, share)
   if ((await count(request)) <= budget) return request
   const shorter = shorterPrompts(request.turns)
-  // The longest prompt that fits is found by binary search, because counting a long prompt is slow.
+  // Counting the tokens of a long prompt is slow, so a binary search finds the longest prompt that fits.
   let [low, high] = [0, shorter.length - 1]
   while (low < high) {
     const middle = Math.floor((low + high) / 2)

@@ -1,7 +1,7 @@
 /*
  * The HTTP application of the ingress: one handler for every row of the route table (`routes.ts`).
  *
- * A request passes these checks in order:
+ * A request passes these checks in order. `shared/capacity/capacity.ts` lists the numbered gates.
  * 1. Request id, Host header, and route (404, 405). Nearly all requests match an inference path and then skip Express,
  *    which would compare the path with every route.
  * 2. API key (401, 403).
@@ -9,8 +9,7 @@
  * 4. Body: size, time and type (400, 408, 413, 415), and memory, which is gate 3 (503).
  * 5. Handler of the row, such as `answerCall` for endpoints that create jobs.
  *
- * The invariant: if a call ends, then its reservations are released and its remaining uploads deleted, after any failure
- * too.
+ * The invariant: when a call ends, even by a failure, its reservations are released and its remaining uploads deleted.
  */
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
@@ -34,7 +33,7 @@ export function openApp(context: IngressContext): (req: IncomingMessage, res: Se
   const calls = callsOf(routes)
   app.disable('x-powered-by')
   app.disable('etag')
-  // With exact matching, each endpoint has only one spelling.
+  // With these two settings, Express matches paths exactly, so each endpoint has only one spelling.
   app.enable('case sensitive routing')
   app.enable('strict routing')
   app.use((req, res, next) => {
@@ -180,7 +179,8 @@ function keyOf(context: IngressContext, route: Route, { log, format }: HttpReply
     authorize(key, route.path, route.scope)
     return key
   } catch (error) {
-    // A refused read with a valid key has no row in the request log.
+    // The request log records refused calls, and refused requests without a valid key. Refused reads with a valid key
+    // are not recorded.
     if (route.isCall || log.facts.key_id === undefined) log.refused(route.path, route.kind, true)
     throw error
   }
@@ -234,7 +234,7 @@ async function dropUpload(context: IngressContext, blob: string): Promise<void> 
 }
 
 function refuseMethod(routes: readonly Route[], path: string, req: Request, res: Response): void {
-  // Express also answers HEAD for every GET route.
+  // Express answers HEAD for every GET route, so the list of allowed methods contains HEAD too.
   const allowed = routes
     .filter((route) => route.path === path)
     .flatMap(({ method }) => (method === 'GET' ? [method, 'HEAD'] : [method]))

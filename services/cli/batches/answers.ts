@@ -1,8 +1,9 @@
 /*
- * Matches the rows of a table with the results of one or more batches.
+ * Assigns the results of one or more batches to the rows of a table.
  *
- * Result lines are appended to one file, and memory holds their positions. The key of a row is the hash of its request. A row therefore keeps its
- * answer if other rows are moved, added or corrected. Each of several rows with equal requests uses an answer of its own.
+ * The key of a row is the hash of its request. A row therefore keeps its answer if rows are moved, added or corrected.
+ * If several rows have the same request, then each of them uses another answer. The result lines are appended to one
+ * temporary file, and memory holds only their positions.
  */
 
 import { createHash } from 'node:crypto'
@@ -51,8 +52,8 @@ export class Answers {
   /**
    * Adds the result lines of a batch.
    *
-   * @param keyOfId Returns the key of the row with a custom id. Undefined if there is no such row
-   * @param isNewest Whether errors of this batch replace the errors of earlier batches
+   * @param keyOfId Returns the key of the row with this custom id, or undefined if no row has this id
+   * @param isNewest If true, then errors of this batch replace the errors of batches that were added before
    */
   async add(
     lines: AsyncIterable<Buffer>,
@@ -76,7 +77,10 @@ export class Answers {
     this.#size = start
   }
 
-  /** The line of each row: an answer if there is one, otherwise an error. Undefined without a result. */
+  /**
+   * Returns one result line per row: an answer if there is one, otherwise an error, or undefined if the row has
+   * neither.
+   */
   assign(keys: readonly string[]): (Found | undefined)[] {
     const used = new Map<string, number>()
     return keys.map((key) => {
@@ -106,7 +110,7 @@ export class Answers {
 
 const LINE_FEED = 0x0a
 
-/** The lines of a stream, without their line feeds. */
+/** Splits a stream into lines, without their line feeds. */
 export async function* linesIn(source: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let held: Buffer[] = []
   for await (const chunk of source) {

@@ -27,7 +27,7 @@ const WINDOW = '24h'
 /** Maximum bytes of the file that are read to find the endpoint in its first line. */
 const HEAD_BYTES = 256 * 1024
 
-/** Options for a table of prompts. A command with a file of requests must not use these options. */
+/** Options that only tables of prompts accept. A file of requests must not be combined with them. */
 const TABLE_OPTIONS = {
   model: { type: 'string' },
   'prompt-column': { type: 'string' },
@@ -253,7 +253,8 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
   const { sluice_input: _, sluice_retry_of: __, ...others } = metadata ?? {}
   const created = await batches.create({
     ...{ input_file_id: await batches.upload(files.retry), endpoint, completion_window: window },
-    // The hash of all requests does not apply to a part of them.
+    // `sluice_input` is the hash of the requests in this batch. The hash of the original batch covers all of its
+    // requests, so that hash is not copied.
     metadata: metadataWith(others, { sluice_retry_of: id, sluice_input: hash }),
   })
   out.note(`${created.id}: ${failed.size} failed requests of ${id} run again`)
@@ -279,7 +280,8 @@ async function runRequests(invocation: Invocation, path: string): Promise<ExitCo
 
 async function followCreated(invocation: Invocation, created: BatchView): Promise<ExitCode> {
   const { out } = invocation
-  // The id of the batch is printed here, because later events contain only the id of its job, which `sluice results` does not accept.
+  // The batch id is printed here. Later events contain only the job id of the batch, which `sluice results` does not
+  // accept.
   if (out.isHumanReadable) out.note(created.id)
   else await out.json(created)
   return await followBatch(invocation, created.id, 0)
@@ -304,6 +306,6 @@ async function endpointIn(path: string): Promise<string> {
   throw usageError(`${path}: the first line has no url.`, 'Set the endpoint with --endpoint.')
 }
 
-/** Remedy if the first line is not a request. The file may have another format, so --endpoint would not help. */
+/** Remedy if the first line is not a request. The file may have another format, and --endpoint cannot correct that. */
 const FORMAT_HINT =
   'Each line must be a JSON object with custom_id, method, url and body. For rows of prompts use .csv, .tsv or .jsonl with --model.'

@@ -11,10 +11,10 @@ import { type RowTask, type TaskOptions, taskOf } from './task.ts'
 
 export const ROWS_MAX = 50_000
 
-/** A directory for the files of one run, deleted at its end. */
+/** Temporary directory for the files of one run of the command. Deleted when the run ends. */
 export class RunFiles implements AsyncDisposable {
   readonly requests: string
-  /** The requests that run again. */
+  /** Path of the file with the requests that run again. */
   readonly retry: string
   readonly results: string
   readonly #directory: string
@@ -38,7 +38,7 @@ export class RunFiles implements AsyncDisposable {
 export interface Converted {
   readonly task: RowTask
   readonly columns: readonly string[]
-  /** Key of the request of each row. Empty for a row without a prompt. */
+  /** For each row, the hash of its request. Empty for a row without a prompt, which has no request. */
   readonly keys: readonly string[]
   readonly requests: number
   /** Hash of the file of requests. */
@@ -84,7 +84,7 @@ export async function convertRows(table: Table, options: TaskOptions, isJson: bo
   return { task, columns: shown, keys, requests, ...hashes }
 }
 
-/** A row for the hash of all rows. */
+/** Returns the text of a row that the hash of all rows is computed from. */
 export function rowText(row: Row): string {
   return `${JSON.stringify([...row])}\n`
 }
@@ -93,7 +93,7 @@ export function customIdOf(row: number): string {
   return `row-${row}`
 }
 
-/** Copies the requests with these custom ids. Returns the hash of the copy. */
+/** Copies the requests with these custom ids to the file `to`. Returns the hash of the copy. */
 export async function selectRequests(
   source: AsyncIterable<Buffer>,
   to: string,
@@ -114,7 +114,7 @@ export async function selectRequests(
   return { requests, hash: hash.digest('hex').slice(0, 32) }
 }
 
-/** The keys of a file of requests, by custom id. */
+/** Returns the key of each request in a file of requests, by custom id. The key is the hash of the request. */
 export async function keysIn(source: AsyncIterable<Buffer>): Promise<ReadonlyMap<string, string>> {
   const keys = new Map<string, string>()
   for await (const line of linesIn(source)) {
@@ -124,7 +124,7 @@ export async function keysIn(source: AsyncIterable<Buffer>): Promise<ReadonlyMap
   return keys
 }
 
-/** A line of a file that the service has validated. Undefined for a blank line. */
+/** Parses a line of a file that the service has already validated. Undefined for a blank line. */
 function requestOf(line: Buffer): { readonly custom_id: string; readonly body: unknown } | undefined {
   const text = line.toString().trim()
   return text === '' ? undefined : JSON.parse(text)

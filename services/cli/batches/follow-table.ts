@@ -101,7 +101,7 @@ function waitText({ waiting_for }: BatchView): string {
   return waiting_for ? `waiting: ${plain(waiting_for)}` : ''
 }
 
-/** Whether the service may be restarting, or asks for fewer requests. */
+/** Whether polling may succeed later: the service is unreachable, perhaps because it restarts, or it answered 429. */
 function isTemporary(error: unknown): boolean {
   const status = (error as { status?: number }).status
   return error instanceof CommandError && (error.exit === EXIT.unreachable || status === 429)

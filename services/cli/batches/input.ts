@@ -1,9 +1,9 @@
 /*
  * Reads the rows of a table: CSV, TSV, JSON Lines, or a directory with one text per file.
  *
- * Rows are read as a stream, so a file may be larger than the memory. A row has at most {@link ROW_BYTES_MAX}. The text must
- * be UTF-8, with or without a byte order mark. Spreadsheets also save UTF-16 and Latin-1, whose letters would be wrong, so
- * such files are refused.
+ * Rows are read as a stream, so a file may be larger than the memory. A row has at most {@link ROW_BYTES_MAX}. The text
+ * must be UTF-8, with or without a byte order mark. A file in UTF-16 or Latin-1, which spreadsheets also save, is
+ * refused, because its letters would be decoded wrongly.
  */
 
 import { createReadStream } from 'node:fs'
@@ -52,7 +52,10 @@ export async function findTable(path: string): Promise<Table | undefined> {
   return { path, format, delimiter: format === 'tsv' ? '\t' : format === 'csv' ? await delimiterOf(path) : '' }
 }
 
-/** The most frequent separator of the header. Spreadsheets separate by `;` in countries with a decimal comma. */
+/**
+ * Returns the separator that is most frequent in the first line. In countries with a decimal comma, spreadsheets
+ * separate columns by `;`.
+ */
 async function delimiterOf(path: string): Promise<string> {
   const [line = ''] = (await headOf(path)).replaceAll(/"[^"]*"/g, '').split(/\r?\n/, 1)
   const counted = [',', ';', '\t'].map((mark) => ({ mark, count: line.split(mark).length }))

@@ -65,7 +65,7 @@ Examples:
   },
 }
 
-/** Prints the rows of a table with their results, matched by the number of the row. */
+/** Prints each row of a table with its result. The custom id of a result contains the number of its row. */
 async function printJoined(batches: BatchesApi, { id, metadata }: BatchView, path: string, out: Output): Promise<void> {
   const table = await findTable(path)
   if (!table) throw usageError(`${path} must be a .csv, .tsv or .jsonl file, or a directory of text files.`)
@@ -87,14 +87,17 @@ async function printJoined(batches: BatchesApi, { id, metadata }: BatchView, pat
   for await (const line of lines) await out.write(out.isHumanReadable ? printable(line) : line)
 }
 
-/** Metadata of earlier versions has only the names of the cells. */
+/** Metadata that earlier versions of this command wrote: only the column names of the answer. */
 const EarlierForm = z.array(z.string()).transform(([first = 'answer', ...rest]): AnswerForm => {
   if (rest.length > 0) return { columns: [first, ...rest] }
   return first === 'embedding' ? { vector: true } : first === 'answer' ? {} : { columns: [first] }
 })
 const Form = z.union([EarlierForm, AnswerForm])
 
-/** From the metadata of a batch. A batch without it has answers in text. */
+/**
+ * Returns the {@link AnswerForm} in the metadata of a batch. A batch without this metadata has plain text as its
+ * answers.
+ */
 function formIn(json: string | undefined): AnswerForm {
   try {
     return Form.safeParse(JSON.parse(json ?? '{}')).data ?? {}

@@ -26,7 +26,7 @@ import { type Written, writeOutput } from './write.ts'
 
 const INPUT_KEY = 'sluice_input'
 const TABLE_KEY = 'sluice_table'
-/** {@link AnswerForm} of the batch, for `sluice results`. */
+/** Metadata key of the batch's {@link AnswerForm}, which `sluice results` reads. */
 export const FORM_KEY = 'sluice_columns'
 const METADATA_CHARS_MAX = 512
 /** Maximum number of earlier batches of a table that are searched for answers. */
@@ -49,9 +49,9 @@ export async function runTable(invocation: Invocation, table: Table, options: Ta
   const { values, api, out } = invocation
   const batches = new BatchesApi(api.http)
   await using files = await RunFiles.open()
-  // The two hashes are needed to find the batch again, so a table has fewer pairs of its own.
+  // The command stores two hashes in the metadata, so --metadata may set two pairs fewer than other batches.
   checkMetadata(options.metadata, METADATA_PAIRS_MAX - 2)
-  // An unknown model is reported before the upload.
+  // Called before the upload, so that an unknown model is reported at once.
   const hasStructuredOutput = await batches.hasStructuredOutput(options.model)
   const isJson = !(options.choices || options.schema) || hasStructuredOutput
   const converted = await convertRows(table, options, isJson, files.requests)
@@ -173,7 +173,7 @@ class TableRun {
     }
   }
 
-  /** Custom ids of the rows without an answer. */
+  /** Returns the custom ids of the rows without an answer. */
   #unanswered(): ReadonlySet<string> {
     const { keys } = this.#parts.converted
     const found = this.#answers.assign(keys)

@@ -32,15 +32,18 @@ export const ObjectSchema = z.looseObject({
 })
 export type ObjectSchema = z.infer<typeof ObjectSchema>
 
-/** The cells of an answer, or why the answer is invalid. */
+/** The cells of an answer, or the problem that makes the answer invalid. */
 export type Values = { readonly values: readonly unknown[] } | { readonly problem: string }
 
-/** How the rows and answers of a table are read, in the metadata of its batch for `sluice results`. */
+/**
+ * Describes how a table became requests, and how an answer becomes cells. Stored in the metadata of the batch for
+ * `sluice results`.
+ */
 export const AnswerForm = z.object({
-  /** Columns of the input in the prompt. A row in which all of them are empty has no request. */
+  /** Columns of the input that the prompt uses. A row in which all of these columns are empty has no request. */
   prompt: z.array(z.string()).optional(),
   choices: z.array(z.string()).optional(),
-  /** Fields of the answer. Without fields and vector, the answer is a text. */
+  /** Names of the answer's fields. If `columns` and `vector` are both absent, then the answer is plain text. */
   columns: z.array(z.string()).optional(),
   vector: z.boolean().optional(),
 })
@@ -101,7 +104,7 @@ export function answerColumns({ embedColumn, schema }: Pick<TaskOptions, 'embedC
 
 type Piece = string | { readonly column: string }
 
-/** The parts of a template. `{{` and `}}` are braces. */
+/** Splits a template into literal texts and column names. `{{` and `}}` stand for literal braces. */
 function piecesOf(template: string): Piece[] {
   const parts = template.match(/\{\{|\}\}|\{[^{}]+\}|[^{}]+|[{}]/g) ?? []
   const pieces = parts.map((part): Piece => {
@@ -112,7 +115,10 @@ function piecesOf(template: string): Piece[] {
   throw usageError("--prompt must contain a column in braces, such as --prompt 'Classify: {review}'.")
 }
 
-/** Fills the pieces from a row. Undefined if each column is empty. @throws CommandError for an unknown column */
+/**
+ * Returns a function that builds the prompt of a row, or returns undefined if all columns in the template are empty.
+ * @throws CommandError for an unknown column
+ */
 function templateOf(table: Table, columns: readonly string[], pieces: readonly Piece[]) {
   for (const piece of pieces) {
     if (typeof piece === 'string' || columns.includes(piece.column)) continue
@@ -162,7 +168,7 @@ export function columnsSchema(columns: readonly string[]): ObjectSchema {
   return objectOf(Object.fromEntries(properties))
 }
 
-/** Columns of the output after those of the answer. */
+/** Columns that follow the columns of the answer in the output. */
 const RESULT_COLUMNS: readonly string[] = ROW_COLUMNS.slice(1)
 
 /** @throws CommandError if two columns of the output would have one name */
@@ -188,7 +194,10 @@ function valuesOf(choices: readonly string[] | undefined, schema: ObjectSchema |
   return fieldsOf(Object.keys(schema.properties), checkerOf(schema))
 }
 
-/** Reads the answers of a batch by its metadata, without the check of a schema. */
+/**
+ * Returns a function that converts an answer of a batch to cells, according to the metadata of the batch. Answers are
+ * not checked against a schema.
+ */
 export function valuesIn({ choices, columns, vector }: AnswerForm): (answer: string) => Values {
   if (choices) return choiceOf(choices)
   if (vector) return vectorOf
@@ -230,7 +239,10 @@ export function checkerOf(schema: ObjectSchema): z.ZodType {
   }
 }
 
-/** Removes case, quotes and final punctuation, so that an answer of a model without structured output matches a choice. */
+/**
+ * Removes case, quotes and final punctuation. A model without structured output may add them to a choice, such as
+ * `"Good."` instead of `good`.
+ */
 function normal(text: string): string {
   const trimmed = text.trim()
   let [start, end] = [0, trimmed.length]
@@ -242,7 +254,7 @@ function normal(text: string): string {
 const MARKS = '"\'`*'
 const FENCE = '```'
 
-/** The JSON of an answer, also in a fenced block of Markdown. */
+/** Returns the JSON value in an answer, which may be enclosed in a fenced block of Markdown. */
 function jsonIn(answer: string): unknown {
   const text = answer.trim()
   const isFenced = text.length > FENCE.length && text.startsWith(FENCE) && text.endsWith(FENCE)

@@ -1,8 +1,8 @@
 /*
  * The output of a table: one row per row of the input, in its order, with the cells of the answer.
  *
- * The input is read a second time, and each row is written with its result. Memory holds one row, and one position per
- * row. The file is replaced when the output is complete.
+ * The input is read a second time, and each row is written with its result. Memory holds one complete row, and for all
+ * other rows only the position of their result. The output replaces an existing file only when it is complete.
  */
 
 import { createHash, type Hash } from 'node:crypto'
@@ -37,7 +37,7 @@ export class Written {
   failed = 0
   /** Rows without a prompt. */
   skipped = 0
-  /** Results that reached the maximum of output tokens. */
+  /** Number of truncated results, whose answers reached the maximum of output tokens. */
   cut = 0
   /** Output tokens of the longest result that is counted in {@link cut}. */
   cutTokens = 0
@@ -133,8 +133,8 @@ class OutputFormat {
     this.#values = values
     this.#isJson = format === 'jsonl'
     this.#delimiter = format === 'tsv' ? '\t' : delimiter === ';' ? ';' : ','
-    // If the input already has a column with the name of an output column, then the output columns get other names. An example is the output of an
-    // earlier run as input.
+    // If a column of the input has the name of an output column, then all output columns get other names. This happens
+    // if the output of an earlier run is the input.
     const names = [...values, ...ROW_COLUMNS.slice(1)]
     const isTaken = names.some((name) => columns.includes(name))
     this.#names = names.map((name) => (isTaken ? freeName(name, columns) : name))
@@ -179,7 +179,8 @@ export async function outPathOf({ path, format }: Table, asked: string | undefin
   if (!Object.hasOwn(FORMATS, extname(out).toLowerCase())) {
     throw usageError(`--out must end in .csv, .tsv or .jsonl; got '${out}'.`)
   }
-  // The output is written after the batch has ended, so a folder without write permission is reported before the upload.
+  // The output is written after the batch has ended, which may take hours. A folder without write permission is
+  // therefore reported now, before the upload.
   const folder = dirname(resolve(out))
   await access(folder, constants.W_OK).catch((error: Error) => {
     throw fileError(folder, error, 'Create the folder, or choose another file with --out.')

@@ -268,7 +268,10 @@ interface CallFailure {
   readonly error?: { readonly message?: string } | null
 }
 
-/** Throws the error of a call that failed after the head of its answer, which has status 200. */
+/**
+ * Throws the error in the stream of a call that failed after its response had begun. The status of such a response is
+ * already 200.
+ */
 function throwFailure({ error }: CallFailure): void {
   if (error) throw new CommandError(EXIT.unreachable, plain(error.message ?? 'The call failed.'))
 }

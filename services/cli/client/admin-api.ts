@@ -12,7 +12,7 @@ export interface AdminFilter {
   readonly statuses?: readonly string[] | undefined
   /** Only jobs created at or after this time, in Unix seconds. */
   readonly since?: number | undefined
-  /** Whether a list includes child jobs. Has no effect on other calls. */
+  /** Whether a list includes child jobs. All other calls ignore this field. */
   readonly includeChildren?: boolean | undefined
 }
 

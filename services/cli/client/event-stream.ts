@@ -51,7 +51,8 @@ export async function* followEvents(http: HttpClient, jobId: string, options: Fo
       options.signal.throwIfAborted()
       lost = connectionLostFrom(error)
     }
-    // The cause is thrown instead of `lost`, because only the message of the cause ("cannot reach …") contains the remedy.
+    // `lost` wraps the original error. The original error is thrown, because only its message ("cannot reach …")
+    // contains the remedy.
     if (!position.isReached && tries >= FIRST_TRIES_MAX) throw lost.cause
     if (tries >= TRIES_MAX) throw gaveUp(jobId, position.last, lost)
     const delayMs = lost.delayMs ?? delayOf(tries, position)

@@ -77,7 +77,7 @@ interface RequestOptions {
   readonly method?: 'GET' | 'POST' | 'DELETE'
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
-  /** Form that is streamed as the body, instead of `body`. */
+  /** Multipart form that is streamed as the body. Replaces `body`. */
   readonly form?: FormData
   /** Time in ms for which the service may delay its response (long poll). The timeout of the response headers is extended by this time. */
   readonly waitMs?: number
@@ -88,7 +88,7 @@ export type HttpResponse = Dispatcher.ResponseData
 
 /** Codes of undici and of the operating system for a connection that cannot be opened, or that broke. */
 const CONNECTION_CODE = /^(UND_ERR_|ECONN|EPIPE$|ENOTFOUND$|EAI_AGAIN$|EHOSTUNREACH$|ENETUNREACH$|ETIMEDOUT$)/
-/** Codes after the client was closed by this process. */
+/** Error codes of requests that fail because this process has closed the client. */
 const CLOSED_CODES: readonly unknown[] = ['UND_ERR_DESTROYED', 'UND_ERR_CLOSED']
 const TEMPORARY_STATUSES: readonly number[] = [429, 502, 503, 504]
 
@@ -109,7 +109,7 @@ export function isTemporary(error: unknown): boolean {
 
 export class HttpClient {
   readonly url: string
-  /** Time of the last response by the clock of the service, in ms. */
+  /** Time of the last response in ms, by the clock of the service. */
   serverTimeMs = Date.now()
   readonly #key: string | undefined
   readonly #agent = new Agent({ connect: { timeout: CONNECT_TIMEOUT_MS }, bodyTimeout: IDLE_TIMEOUT_MS })
@@ -175,7 +175,10 @@ export async function readApiError(response: HttpResponse): Promise<ApiError> {
   )
 }
 
-/** The body as JSON. Undefined if the body is no JSON. @throws The error of a connection that broke */
+/**
+ * Reads the body as JSON. Returns undefined if the body is not JSON. @throws The error of the connection if the
+ * connection breaks
+ */
 async function readJson(response: HttpResponse): Promise<unknown> {
   const chunks: Buffer[] = []
   let bytes = 0
@@ -279,7 +282,7 @@ export class BatchesApi {
     }
   }
 
-  /** The newest batches with this metadata, newest first. */
+  /** Returns the newest batches with this metadata, newest first. */
   async findByMetadata(name: string, value: string, max: number): Promise<BatchView[]> {
     const query = new URLSearchParams({ endpoint: BATCHES, limit: String(max), [`metadata[${name}]`]: value })
     const { data } = await this.#http.json(JobIds, `/v1/jobs?${query}`)
@@ -289,7 +292,8 @@ export class BatchesApi {
   }
 
   /**
-   * Whether a model has structured output. True if the key may not read models. @throws CommandError for an unknown model
+   * Whether a model supports structured output. Assumed to be true if the key may not read models. @throws CommandError
+   * for an unknown model
    */
   async hasStructuredOutput(model: string): Promise<boolean> {
     const path = `/v1/models/${encodeURIComponent(model)}`
@@ -304,7 +308,7 @@ export class BatchesApi {
     return await this.#read(`/v1/files/${encodeURIComponent(id)}/content`)
   }
 
-  /** The results so far. */
+  /** Returns the results that exist so far. */
   async results(id: string, query: Readonly<Record<string, string>> = {}): Promise<HttpResponse> {
     return await this.#read(`${BATCHES}/${encodeURIComponent(id)}/results?${new URLSearchParams(query)}`)
   }

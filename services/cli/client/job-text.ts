@@ -3,8 +3,9 @@ import { plain } from '#services/cli/text/output.ts'
 import { endedAt, exitCodeOf, type JobView, queueText } from './job.ts'
 
 /*
- * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as JSON, and a chunk of an unknown
- * shape is not shown. The JSON output of commands does not use this module.
+ * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as
+ * JSON, and a chunk of an unknown shape is not shown. With `--format json`, commands print the original JSON and do not
+ * use this module.
  */
 
 const OUTPUT_CHARS_MAX = 300
@@ -70,8 +71,8 @@ export function describeJob(job: JobView): string {
 }
 
 /**
- * Returns the number of the attempt. Empty for a batch, because a batch starts a new attempt after each wait for its requests, also without a
- * failure.
+ * Returns the number of the attempt. Empty for a batch: each wait for its requests begins another attempt, so the
+ * number does not count failures.
  */
 export function attemptText({ attempt, endpoint }: JobView): string {
   return attempt && !endpoint?.endsWith('/batches') ? String(attempt) : ''

@@ -103,8 +103,8 @@ export class JobsApi {
   }
 
   /**
-   * Finds the job that a redrive of `job` created. Child jobs of `job` have the same parent id, but only the redriven job was created after `job`
-   * ended.
+   * Finds the job that a redrive of `job` created. This job and the child jobs of `job` have the same parent id, but
+   * only this job was created after `job` had ended.
    */
   async findRedriven(job: JobView): Promise<JobView | undefined> {
     const path = `/v1/jobs?limit=1&parent_id=${encodeURIComponent(job.id)}`

@@ -67,7 +67,10 @@ function printerOf(values: Values, out: Output): (findings: readonly Finding[]) 
   }
 }
 
-/** Returns the checks that the service runs itself, plus those that only this command runs: each sandbox, the service and the fleet. */
+/**
+ * Returns all checks: those that the service also runs, and those that only this command runs (each sandbox, the
+ * service and the fleet).
+ */
 async function checksOf(config: Config, values: Values, api: JobsApi): Promise<Check[]> {
   const { sandboxCheck } = await import('#shared/doctor/sandbox.ts')
   const isUrlConfigured = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
@@ -95,7 +98,7 @@ function fleetCheck(api: JobsApi): Check {
         return await api.admin.findings(true)
       } catch (error) {
         if (!(error instanceof CommandError)) throw error
-        // An unreachable service adds no result here, because the service check already reports it.
+        // If the service is unreachable, then this function adds no result, because another check already reports that.
         if (error.exit !== EXIT.refused) return []
         const skip = skipped('fleet', 'not checked: requires a key with the admin scope')
         return [skip, ...(await api.admin.findings(false).catch(() => []))]

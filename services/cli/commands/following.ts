@@ -36,8 +36,7 @@ export interface Interrupts {
 interface FollowExtras {
   readonly interrupts?: Interrupts
   /**
-   * Reads progress that is more exact than the progress in the job's events, such as the request counts of a batch. On a terminal, only the
-   * progress that this function returns is displayed, and the job's result is not printed.
+   * Takes the times of submission and end from the event. Both may be earlier than the time at which following began.
    */
   readonly pollProgress?: () => Promise<Progress>
 }
@@ -198,8 +197,8 @@ class JsonLinesView implements FollowView {
 }
 
 /**
- * Output text goes to stdout and the progress bar to stderr. Both share one screen, so the bar is drawn only while the cursor is
- * at the start of a line.
+ * The output text is written to stdout, and the progress bar to stderr. Both appear on one screen, so the bar is drawn
+ * only while the cursor is at the start of a line.
  */
 class TerminalView implements FollowView {
   readonly #out: Output
@@ -300,8 +299,8 @@ const LABELS: Readonly<Record<string, string>> = {
 }
 
 /**
- * Returns the progress line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. If the line is too long, then the bar
- * shrinks first, and then the end of the message is cut.
+ * Returns the progress line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. If the line is too long, then
+ * the bar is shortened first, and then the message.
  */
 export function barLine(
   label: string,

@@ -207,7 +207,7 @@ export const LIMIT_HELP = `  --requests-per-minute N  calls per minute
 Each limit applies to the whole fleet. 0 blocks everything; default removes the limit, so that the service's setting applies.`
 
 /**
- * Returns the limits `before`, changed by the limit options.
+ * Returns the limits in `before` with the changes that the limit options request.
  *
  * @returns Undefined if no option sets a limit
  * @throws CommandError for an invalid number

@@ -126,8 +126,8 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
 }
 
 /**
- * Prints where the first key is stored. If DATA_DIR or DATABASE_URL is wrong, then every service rejects the key with 401, and the error does not
- * contain the cause.
+ * Prints where the first key is stored. If DATA_DIR or DATABASE_URL differs from that of the service, then the service
+ * reads another store and rejects the key. The resulting error (401) cannot name this cause.
  */
 function noteFirstKey({ out, config }: Invocation): void {
   out.note(

@@ -31,9 +31,9 @@ const RETRY_DELAY_MS = 2_000
 const REREAD_SECONDS = 10
 /** Values of `--status` for calls that have not ended. */
 const ACTIVE: ReadonlySet<string> = new Set(['active', 'waiting', 'running'])
-/** Filters of such calls. */
+/** Options that can be combined with a status in {@link ACTIVE}. */
 const ACTIVE_FILTERS: readonly string[] = ['status', 'model', 'project']
-/** Query parameter → option. */
+/** Options of this command, by the query parameter that each option sets. */
 const FILTERS = {
   ...{ status: 'status', model: 'model', endpoint: 'endpoint', server: 'server', project: 'project', key: 'key-id' },
   ...{
@@ -103,7 +103,7 @@ Examples:
   },
 }
 
-/** @throws CommandError for an option that does not apply to calls that have not ended */
+/** @throws CommandError for an option that cannot be combined with a status in {@link ACTIVE} */
 function checkActive(values: Values): void {
   const names = ['follow', 'since', 'until', 'limit', ...Object.values(FILTERS)]
   const misplaced = names.find((name) => !ACTIVE_FILTERS.includes(name) && values.given().includes(name))
@@ -130,7 +130,7 @@ function queryOf(values: Values): URLSearchParams {
   return query
 }
 
-/** At most `limit` rows that match, the newest last. */
+/** Returns at most `limit` rows that match, the newest last. */
 async function readPages(http: HttpClient, query: URLSearchParams, limit: number): Promise<RequestAnswer[]> {
   const rows: RequestAnswer[] = []
   for (let after: string | null = null; rows.length < limit; ) {
@@ -147,13 +147,14 @@ async function readPages(http: HttpClient, query: URLSearchParams, limit: number
 
 interface FirstPage {
   readonly rows: readonly RequestAnswer[]
-  /** Whether the log may have older rows that match. */
+  /** True if the log may have older rows that match. */
   readonly isCut: boolean
 }
 
 /**
- * Polls for rows that ended after the printed rows. Consecutive polls overlap, but each row is printed once. If the first page was cut, then rows
- * older than that page are not printed. A restart of the service, or a rate limit, does not end the command.
+ * Polls for rows of calls that ended after the printed rows. Consecutive polls overlap, but each row is printed once.
+ * If the first page did not contain all matching rows, then older rows are not printed. The command continues if the
+ * service restarts or refuses a poll because of a rate limit.
  */
 async function follow(
   http: HttpClient,
@@ -186,7 +187,7 @@ async function follow(
   }
 }
 
-/** Prints calls that wait or run now. */
+/** Prints the calls that wait or run now. */
 async function showActive(http: HttpClient, query: URLSearchParams, format: Format, out: Output): Promise<ExitCode> {
   if (query.get('status') === 'active') query.delete('status')
   const { data, total, ingress } = await http.json(ActiveRequestListAnswer, `${PATH}/active?${query}`)
@@ -287,7 +288,7 @@ class Printer {
   }
 }
 
-/** The fields for people: without the type of the object, and with times as text. */
+/** Returns the fields that a person reads. The type of the object is left out, and times are converted to text. */
 function shownOf({ object: _, started_at, ended_at, ...row }: RequestAnswer) {
   const { id, ...rest } = row
   return { id, started_at: timeText(started_at), ended_at: timeText(ended_at), ...rest }
@@ -307,7 +308,7 @@ function durationText(ms: number | null): string {
   return ms < 1_000 ? `${ms} ms` : `${(ms / 1_000).toFixed(1)} s`
 }
 
-/** The local time, with the date unless it is today. */
+/** Returns the local time, with the date unless the date is today. */
 function clockText(seconds: number): string {
   const [date = '', time = ''] = localTime(seconds * 1_000).split(' ')
   return localTime(Date.now()).startsWith(date) ? time : `${date} ${time}`
@@ -317,7 +318,7 @@ function localTime(ms: number): string {
   return new Date(ms).toLocaleString('sv-SE')
 }
 
-/** A time as ISO 8601 in UTC. */
+/** Returns a time as ISO 8601 in UTC. */
 function timeText(seconds: number): string {
   return new Date(seconds * 1_000).toISOString()
 }

@@ -108,7 +108,7 @@ async function select(api: JobsApi, filter: JobFilter, max: number): Promise<Fou
 
 interface Found {
   readonly found: readonly JobView[]
-  /** Whether more jobs matched than `max`. */
+  /** Whether more than `max` jobs matched. */
   readonly isCut: boolean
 }
 

@@ -130,7 +130,7 @@ interface Divergence {
 
 interface Comparison {
   readonly steps: readonly ComparedStep[]
-  /** Steps of the second run that the first run does not have. */
+  /** Steps of the second run that have no matching step in the first run. */
   readonly more: readonly StepView[]
   readonly divergence: Divergence | undefined
 }

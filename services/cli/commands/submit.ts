@@ -195,7 +195,10 @@ export function checkMetadata(metadata: Pairs | undefined, pairsMax: number): vo
     throw usageError(`--metadata ${beginning(plain(long[0]), 64)}: a key has at most 64 characters, its value 512.`)
 }
 
-/** Metadata with own pairs, the most important first, up to the maximum of pairs. Given pairs are not replaced. */
+/**
+ * Returns `given` plus as many pairs of `own`, in their order, as the maximum of pairs permits. A key in `given` is
+ * never replaced.
+ */
 export function metadataWith(given: Pairs | undefined, own: Pairs): Pairs {
   const metadata = new Map(Object.entries(given ?? {}))
   for (const [key, value] of Object.entries(own)) {

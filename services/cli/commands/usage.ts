@@ -59,7 +59,10 @@ Examples:
 
 const NO_PRICES = 'All costs are 0, because none of these models has a price. Set price in models.yaml.'
 
-/** A day in UTC. A duration such as 7d ends now. @throws CommandError */
+/**
+ * Parses a day in UTC, such as 2030-01-31. A duration such as `7d` counts back from now. @throws CommandError for any
+ * other text
+ */
 function dayOf(option: string, text: string): string {
   if (/^\d{4}-\d\d-\d\d$/.test(text)) return text
   if (/^\d+[hd]$/.test(text)) return new Date(timeOf(option, text, Date.now(), -1) * 1_000).toISOString().slice(0, 10)

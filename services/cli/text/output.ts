@@ -56,7 +56,7 @@ interface Streams {
   readonly err: NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
 }
 
-/** Defaults for a terminal that reports no size, or a size of 0. */
+/** Size that is assumed if a terminal reports no size, or a size of 0. */
 const COLUMNS_DEFAULT = 80
 const ROWS_DEFAULT = 24
 
@@ -64,8 +64,9 @@ export const FORMATS = ['table', 'json', 'csv'] as const
 export type Format = (typeof FORMATS)[number]
 
 /**
- * Writes results as text, as one line of JSON each, or as CSV. Default: text on a terminal, JSON in a pipe. The columns of CSV are the fields of
- * the first result; nested objects become columns such as `limits.running`, and lists are joined by a semicolon.
+ * Writes results as text, as one line of JSON each, or as CSV. Default: text on a terminal, JSON in a pipe. The columns
+ * of CSV are the fields of the first result. A nested object becomes columns such as `limits.running`, and a list is
+ * joined by semicolons.
  */
 export class Output {
   readonly isHumanReadable: boolean
@@ -135,7 +136,7 @@ function cellsOf(value: unknown, prefix = ''): Map<string, CsvCell> {
 interface Table {
   readonly head: readonly string[]
   readonly rows: readonly (readonly string[])[]
-  /** Columns that are dropped if the terminal is too narrow, in this order. */
+  /** Columns that may be dropped if the terminal is too narrow. The first one is dropped first. */
   readonly spare: readonly string[]
   /** Columns of free text, which are truncated before a spare column is dropped. */
   readonly cut?: readonly string[]
@@ -270,7 +271,7 @@ function blocksOf(help: string): string[] {
     const isPart = indent === 0 ? !last.startsWith(' ') : indent > 3 && (isUsage(last) || indent === hangOf(last))
     if (canContinue && line !== '' && isPart && !isUsage(line)) blocks[blocks.length - 1] = `${last} ${line.trim()}`
     else blocks.push(line)
-    // A line after a heading starts a new block.
+    // A line after a heading begins a new block, so it is not joined to the heading.
     canContinue = line !== '' && !/^\w.*:$/.test(line)
   }
   return blocks

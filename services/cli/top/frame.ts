@@ -22,7 +22,10 @@ interface ModelView {
   readonly workers: number | null
   /** Maximum concurrent calls and jobs on these workers. Null without the admin scope. */
   readonly capacity: number | null
-  /** Calls and durable jobs. Without the admin scope, durable jobs of the own project. */
+  /**
+   * Number of running calls and durable jobs. Without the admin scope, only durable jobs of the key's project are
+   * counted.
+   */
   readonly running: number
   readonly waiting: number
   readonly paused: boolean
@@ -44,7 +47,7 @@ export interface Snapshot {
   readonly problems: readonly { readonly status: string; readonly message: string }[] | null
 }
 
-/** Reads snapshots. The first snapshot determines whether the key has the admin scope. */
+/** Reads snapshots. The first read determines whether the key has the admin scope. */
 export class Reader {
   readonly #api: JobsApi
   #sees: Snapshot['sees'] | undefined
@@ -57,7 +60,7 @@ export class Reader {
     const fleet = this.#sees === 'own' ? undefined : await this.#findFleet()
     this.#sees ??= fleet ? 'all' : 'own'
     const [problems, names, running, waiting, ...all] = await Promise.all([
-      // A failed check must not hide pools and jobs.
+      // If the problems cannot be read, then pools and jobs are still shown.
       this.#api.admin.findings(this.#sees === 'all').catch(() => undefined),
       undefinedIfRefused([403], () => this.#api.models()),
       this.#findJobs(RUNNING),
@@ -181,7 +184,7 @@ const SORTS = {
 
 type Sort = keyof typeof SORTS
 
-/** View at the start: running jobs before queued jobs, oldest first. */
+/** View at the start: running jobs before queued jobs, each oldest first. */
 export const FIRST_VIEW: View = { sort: 'status', isReversed: false, offset: 0 }
 
 const SCROLLS: Readonly<Record<string, number>> = {
@@ -204,7 +207,10 @@ export function afterKey(view: View, name: string, jobs: number): View {
   return { ...view, offset: Math.max(0, Math.min(view.offset + step, jobs - 1)) }
 }
 
-/** Returns the sorted jobs from the scroll position on. If the list is now shorter than this position, then the last job is returned. */
+/**
+ * Returns the jobs in the order of the view, beginning at its scroll position. If the list has become shorter than the
+ * scroll position, then only the last job is returned.
+ */
 export function sorted(jobs: readonly JobView[], { sort, isReversed, offset }: View): JobView[] {
   const inOrder = jobs.toSorted(SORTS[sort].order)
   if (isReversed) inOrder.reverse()
@@ -372,7 +378,10 @@ export function shareRows(needed: readonly number[], total: number): number[] {
   return allocated
 }
 
-/** Returns a blank line, then as much of the section as fits into `height` lines. Empty if not even one row fits. */
+/**
+ * Returns a blank line, then as many lines of the section as fit into `height` lines. Empty if not even one row of the
+ * section fits.
+ */
 function truncated({ lines, hasMore }: Section, height: number): string[] {
   if (height < Math.min(lines.length, 2)) return []
   if (lines.length <= height) return ['', ...lines]

@@ -43,7 +43,8 @@ Examples:
     }
     const options = { out, input: process.stdin, url: api.http.url, intervalMs: seconds * 1_000 }
     const signal = await showLive(reader, first, options)
-    // The signal is raised again after the terminal was restored, so that the process ends with the default status of the signal.
+    // The terminal is restored before the signal is raised again. The second signal ends the process with the default
+    // status of that signal.
     if (signal !== undefined && signal !== 'SIGINT') process.kill(process.pid, signal)
     return signal === undefined ? EXIT.ok : EXIT.interrupted
   },

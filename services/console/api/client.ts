@@ -95,7 +95,10 @@ interface RequestOptions {
   readonly expects?: readonly number[]
 }
 
-/** Timeout of a GET in ms. The next poll of a page waits for the previous response. */
+/**
+ * Timeout of a GET in ms. Without a timeout, a lost response would stop a page, because each poll waits for the
+ * response to the previous poll.
+ */
 const READ_TIMEOUT_MS = 15_000
 const RETRY_DELAY_MS = 2_000
 
@@ -141,7 +144,10 @@ export async function trySignIn(key: string): Promise<void> {
   signIn(key, await fetchJson<OwnKey>('/v1/key', { key }))
 }
 
-/** Loads the permissions of a key from session storage. Until the service responds, the key is treated as one without the `admin` scope. */
+/**
+ * Loads the permissions of the key after a reload of the page. Retries until the service responds. Until then, the key
+ * is treated as one without the `admin` scope.
+ */
 export async function loadOwnKey(): Promise<void> {
   while (!ownKey.value && apiKey.value) {
     const isLoaded = await fetchJson<OwnKey>('/v1/key').then(
@@ -179,7 +185,7 @@ const PAGE_SIZE = 50
 /** Maximum number of pages, because every refresh requests all loaded pages again. */
 const PAGES_MAX = 10
 
-/** A paginated list of the API. Contains the pages that the user has loaded so far, in the order of the API. */
+/** A paginated list of the API: the pages that the user has loaded so far, in the order of the API. */
 export class Pages<Item extends { readonly id: string }> {
   readonly items = signal<readonly Item[]>([])
   readonly isLoaded = signal(false)
@@ -190,7 +196,7 @@ export class Pages<Item extends { readonly id: string }> {
   #earlier: Readonly<Record<string, string>> | undefined
   #pages = 1
 
-  /** @param earlier Query for a service of an earlier version, which refuses the first query with 400 */
+  /** @param earlier Query to use if the service is an earlier version, which refuses `query` with 400 */
   constructor(path: string, query: Readonly<Record<string, string>>, earlier?: Readonly<Record<string, string>>) {
     this.#path = path
     this.#query = query
@@ -259,7 +265,9 @@ export async function* eventsOf(
   }
 }
 
-/** Last key to which the service refused the list of models with 403. The list is not requested again with this key. */
+/**
+ * Last key for which the service refused the list of models with 403. The list is not requested again with this key.
+ */
 let rejectedKey = ''
 
 /**

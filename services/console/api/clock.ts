@@ -50,7 +50,10 @@ export function minuteText(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleString(LOCALE, { ...DAY, ...TIME })
 }
 
-/** Locale of all dates, such as `26 Nov 2026, 20:03`. The texts of the console are English, so the format does not depend on the browser. */
+/**
+ * Locale of all dates, such as `26 Nov 2026, 20:03`. Fixed instead of taken from the browser, because all texts of the
+ * console are English.
+ */
 const LOCALE = 'en-GB'
 const DAY = { year: 'numeric', month: 'short', day: 'numeric' } as const
 const CLOCK = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' } as const

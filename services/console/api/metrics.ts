@@ -8,7 +8,10 @@ export interface Sample {
 
 export class Metrics {
   readonly #byName = new Map<string, Sample[]>()
-  /** Samples by model, built per metric name on first use. Otherwise a page with thousands of models would scan all samples per model. */
+  /**
+   * Samples by metric name, then by model. The samples of a metric are indexed on first use. Without this index, a page
+   * with thousands of models would scan all samples once per model.
+   */
   readonly #byModel = new Map<string, Map<string, Sample[]>>()
 
   constructor(text: string) {
@@ -40,7 +43,10 @@ export class Metrics {
   }
 }
 
-/** Metric with the start time of the process. A changed value means a restart, which resets all counters. */
+/**
+ * Metric with the start time of the process. If the value changes, then the process has restarted and all its counters
+ * are reset.
+ */
 const PROCESS_START = 'process_start_time_seconds'
 
 function labelsOf(text: string): Record<string, string> {
@@ -76,11 +82,16 @@ export function recordScrape(now: Metrics, atMs: number): void {
     history.push({ atMs, metrics: now })
 }
 
-/** Whether this port does not serve the metrics (404), so that they are not requested again. */
+/**
+ * True if the service answered 404, because another port serves the metrics. The metrics are then not requested again.
+ */
 let isElsewhere = false
 
 const WINDOW_MS = 300_000
-/** Minimum interval between recorded scrapes, in ms, because with many models a scrape has megabytes. */
+/**
+ * Minimum interval between recorded scrapes, in ms. With many models, a scrape has megabytes, so this interval bounds
+ * the memory of the history.
+ */
 const SCRAPE_INTERVAL_MS = 10_000
 const history: { readonly atMs: number; readonly metrics: Metrics }[] = []
 
@@ -90,7 +101,10 @@ export function earlierScrape(now: Metrics): Metrics | undefined {
   return oldest?.metrics === now ? undefined : oldest?.metrics
 }
 
-/** Quantiles in seconds, over the last five minutes. If no run finished in this time, then they cover all runs since the process started. */
+/**
+ * Quantiles of durations in seconds. The quantiles cover the last five minutes, or the time since the process started
+ * if no run ended in the last five minutes.
+ */
 export interface Latency {
   readonly p50: number | undefined
   readonly p95: number | undefined

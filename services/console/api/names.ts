@@ -2,11 +2,11 @@ import { signal } from '@preact/signals'
 import { fetchJson, isOperator, ownKey, type Page } from './client.ts'
 
 /*
- * Names of projects and API keys for screens whose data contains ids only. A key without the admin scope may not read other keys and projects, so
- * only its own name is known. An id without a name is shown as it is.
+ * Names of projects and API keys, for screens whose data contains only ids. A key without the admin scope may not read
+ * other keys and projects, so only its own name is known. If no name is known, then the id is shown.
  */
 
-/** Id of the key in the setting SLUICE_API_KEY, which has no name. */
+/** Id of the key that the setting SLUICE_API_KEY defines. This key has no name. */
 const SETTING_KEY_ID = 'key_env'
 const PAGE_SIZE = 100
 

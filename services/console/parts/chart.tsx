@@ -1,15 +1,18 @@
 import { useSignal } from '@preact/signals'
 
 /*
- * A chart of values over time, in plain SVG. A pointer over the chart, or the arrow keys, select one interval, whose values are shown. For screen
- * readers the chart is a slider, and these values are its text.
+ * A chart of values over time, in plain SVG. The pointer or the arrow keys select one interval, and the values of this
+ * interval are shown. For screen readers, the chart is a slider whose text is these values.
  */
 
 const WIDTH = 600
 const HEIGHT = 120
 const TOP = 6
 
-/** Values of one line. Null: no value in this interval, such as the mean queue time without calls. */
+/**
+ * Values of one line. Null means that the interval has no value. An interval without calls, for example, has no mean
+ * queue time.
+ */
 export interface ChartSeries {
   readonly name: string
   /** CSS class that sets the colour. */
@@ -124,7 +127,7 @@ function yOf(value: number, most: number): number {
   return HEIGHT - 1 - (most > 0 ? value / most : 0) * (HEIGHT - TOP)
 }
 
-/** The values without gaps: each run of consecutive values is one line. */
+/** Splits the values at gaps. Each run of consecutive values becomes one line. */
 function runsOf(values: readonly (number | null)[]): readonly (readonly (readonly [number, number])[])[] {
   const runs: [number, number][][] = [[]]
   values.forEach((value, nth) => {
@@ -134,7 +137,10 @@ function runsOf(values: readonly (number | null)[]): readonly (readonly (readonl
   return runs.filter((run) => run.length > 0)
 }
 
-/** @param isPoint Only values without a neighbour, each as a stroke whose round ends form a dot; otherwise only lines */
+/**
+ * @param isPoint True: draws only values without a neighbour, each as a dot. False: draws only lines of at least two
+ * values. A dot is a very short stroke with round ends
+ */
 function linesOf(values: readonly (number | null)[], most: number, isPoint = false): string {
   const point = ([nth, value]: readonly [number, number]) =>
     `${xOf(nth, values.length).toFixed(1)} ${yOf(value, most).toFixed(1)}`

@@ -21,9 +21,10 @@ const WIDTH_PIXELS = 180
 const ITEM_PIXELS = 44
 
 /**
- * A button with a menu of the secondary actions of a table row, by the ARIA menu button pattern. The arrow keys, Home and End move between the items.
- * Escape and a press elsewhere close the menu. The menu is a popover, because a table would clip another element. A dialog of an item must be rendered
- * outside of the menu, because the menu is hidden by then.
+ * A button with a menu of the secondary actions of a table row, by the ARIA menu button pattern. The arrow keys, Home
+ * and End move between the items. Escape and a press elsewhere close the menu. The menu is a popover, because the table
+ * would clip any other element. If an item opens a dialog, then the dialog must be rendered outside of the menu,
+ * because the menu is hidden while the dialog is open.
  */
 export function ActionMenu({ label, items }: ActionMenuProps) {
   const id = useId()
@@ -34,7 +35,8 @@ export function ActionMenu({ label, items }: ActionMenuProps) {
   useEffect(() => {
     if (!isOpen.value) return
     menu.current?.querySelector('button')?.focus()
-    // The menu does not move with the page.
+    // The menu has a fixed position in the window. If the page scrolls, then the menu closes, because it would no
+    // longer be next to its button.
     addEventListener('scroll', close, { capture: true })
     return () => removeEventListener('scroll', close, { capture: true })
   }, [isOpen.value])
@@ -83,7 +85,8 @@ export function ActionMenu({ label, items }: ActionMenuProps) {
             tabIndex={-1}
             class={isDestructive ? 'destructive' : undefined}
             onClick={() => {
-              // The focus returns to the button, and from there to the dialog and back.
+              // Closing the menu moves the focus to the button. A dialog that `onChoose` opens can therefore return the
+              // focus to the button.
               close()
               onChoose()
             }}
@@ -96,7 +99,7 @@ export function ActionMenu({ label, items }: ActionMenuProps) {
   )
 }
 
-/** Places a menu below its button, or above it if the window ends too early. */
+/** Positions a menu below its button, or above the button if there is not enough space below. */
 function place(menu: HTMLElement | null, button: HTMLElement, items: number): void {
   if (!menu) return
   const { top, right, bottom, left } = button.getBoundingClientRect()

@@ -116,7 +116,7 @@ interface ConfirmProps {
   readonly action: () => Promise<void>
   /** Whether the action cannot be undone; default: false. */
   readonly isDestructive?: boolean
-  /** The consequence of the action, and whether the action can be undone. */
+  /** Describes the consequence of the action, and whether the action can be undone. */
   readonly children: ComponentChildren
 }
 
@@ -229,7 +229,10 @@ export function CopyButton({ text, label, isIcon = false }: CopyButtonProps) {
   )
 }
 
-/** Number of characters at the end of an id that stay visible. The start of an id is its creation time, which neighbours share. */
+/**
+ * Number of characters at the end of an id that stay visible. Ids begin with their creation time, so neighbouring ids
+ * in a list differ only at the end.
+ */
 const TAIL_CHARS = 6
 
 /** An id on one line, shortened by an ellipsis in its middle, with a button that copies it. With a link, the whole table row opens the page. */
@@ -275,7 +278,10 @@ export function Chips({ label, choices, value, onChoose }: ChipsProps) {
   )
 }
 
-/** Copies a text. Without TLS, a page has no clipboard API except on localhost, so it copies a selection with the deprecated `execCommand`. */
+/**
+ * Copies a text. Browsers offer the clipboard API only on pages with TLS and on localhost. On other pages, the function
+ * selects the text in a field and copies the selection with the deprecated `execCommand`.
+ */
 async function copyText(text: string, button: HTMLElement): Promise<boolean> {
   if (isSecureContext && navigator.clipboard) {
     return await navigator.clipboard.writeText(text).then(
@@ -400,7 +406,7 @@ export function TryIt({ model, capabilities, class: className }: TryItProps) {
 
 const retries = new EventTarget()
 
-/** Runs all polls of the screen now. */
+/** Runs all polls of the current screen now. */
 export function retryPolls(): void {
   retries.dispatchEvent(new Event('retry'))
 }

@@ -5,7 +5,7 @@ interface LoadStateProps {
   /** The error of the last load, or an empty text. */
   readonly problem: string
   readonly isLoaded: boolean
-  /** Default: all polls of the screen run now. */
+  /** Called by the button of an error. Default: runs all polls of the screen now. */
   readonly retry?: () => void
 }
 
@@ -38,11 +38,11 @@ export function LoadState({ problem, isLoaded, retry = retryPolls }: LoadStatePr
 interface EmptyProps {
   readonly title: string
   readonly children?: ComponentChildren
-  /** The action that helps, such as a link or a button. */
+  /** A link or button for the next step of the user. */
   readonly action?: ComponentChildren
 }
 
-/** The card in place of an empty list. */
+/** The card that is shown instead of an empty list. */
 export function Empty({ title, children, action }: EmptyProps) {
   return (
     <div class="empty card">

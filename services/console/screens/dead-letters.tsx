@@ -223,7 +223,7 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
           disabled={done.value !== undefined}
           onInput={({ currentTarget }) => {
             max.value = Math.min(LIMIT.max, Math.max(1, Math.floor(currentTarget.valueAsNumber || 1)))
-            // The preview was made for another maximum, so it is discarded.
+            // The preview was computed for another maximum, so it is discarded.
             dry.value = undefined
           }}
         />

@@ -109,7 +109,7 @@ function Row({ delivery, list }: { readonly delivery: Delivery; readonly list: P
       <Cell column="Host">{host ?? <span class="dim">–</span>}</Cell>
       <Cell column="Attempts">{attempts}</Cell>
       <Cell column="Last response">
-        {/* An error text already includes the response status. */}
+        {/* The error text already includes the response status, so the status is shown only without an error text. */}
         <span>{error ?? response_status ?? <span class="dim">not attempted yet</span>}</span>
         {delivery.history.length > 0 && <Attempts history={delivery.history} />}
       </Cell>

@@ -32,8 +32,8 @@ function codeOf(text: string): HostedInput {
   if (code === undefined) return { input: text, problem: 'The arguments must be a JSON object with the string "code".' }
   if (code.trim() === '') return { input: code, problem: 'The code is empty.' }
   if (code.includes('\0')) return { input: code, problem: 'The code contains a NUL character.' }
-  // `length` counts UTF-16 units, so a character outside the BMP counts as two. For such rare code, the check is too strict, and the model can then
-  // write a shorter program.
+  // `length` counts UTF-16 units, so each character outside the BMP counts as two. For code with such rare characters,
+  // the limit is lower, and the error lets the model write a shorter program.
   if (code.length > CODE_POINTS_MAX) {
     return { input: code.slice(0, READ_CHARS_MAX), problem: `The code is longer than ${CODE_POINTS_MAX} characters.` }
   }

@@ -56,8 +56,9 @@ const searching: HostedRunner = {
 /**
  * Answers with hosted tools, which the service runs itself (docs/internals/design.md, Composed jobs).
  *
- * Each round of the model is a recorded step, and each tool call is a child job of its pool. Events for callers are published once per
- * key, so an attempt that repeats a round publishes nothing twice.
+ * Each round of the model is a recorded step, and each tool call is a child job of its pool. Each event for callers is
+ * published under a key. If an attempt repeats a round, then its events have keys that are already published, and
+ * callers receive no event twice.
  */
 
 /** Maximum rounds of one answer, because some models would call tools forever. */
@@ -166,7 +167,7 @@ class HostedAnswer {
       return { value: spoken.takeAll() }
     })
     const round = readRound(events, this.#tools, `${at}`)
-    // Only the first round emits a start event.
+    // Only the start event of the first round is sent.
     const said = at === 0 ? round.text : round.text.filter(({ type }) => type !== 'start')
     return { round, unpublished: published.rest(said) }
   }

@@ -36,9 +36,12 @@ export class ResumableStream {
   readonly #pace: DeltaInterval
   #pieces = 0
   #published: GenerateEvent[] = []
-  /** Events generated in this attempt that are not published yet. While {@link #isBehind} is true: all events of this attempt. */
+  /**
+   * Events of this attempt that are not published yet. While {@link #isBehind} is true, these are all events of the
+   * attempt.
+   */
   #pending: GenerateEvent[] = []
-  /** Whether earlier attempts published text that this attempt has not generated again yet. */
+  /** Whether earlier attempts published text that this attempt has not yet generated again. */
   #isBehind = false
   #dueAt = 0
 

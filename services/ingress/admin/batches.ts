@@ -47,7 +47,10 @@ export async function listAllBatches(context: IngressContext, call: Call): Promi
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
 
-/** Reads one page per endpoint, because the index of a project's jobs includes the endpoint. */
+/**
+ * Reads one page of jobs per batch endpoint and merges them. The store can list the jobs of one project and endpoint by
+ * an index.
+ */
 async function batchesOf(context: IngressContext, tenant: string, limit: number, after: string | undefined) {
   const jobs = requireJobs(context)
   const pages = await Promise.all(

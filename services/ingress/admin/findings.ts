@@ -35,7 +35,7 @@ const ROWS_MAX = 20
 interface Cached<T> {
   readonly atMs: number
   readonly value: Promise<T>
-  /** Running read of the next value. */
+  /** The read in progress, whose result will replace the value. */
   next?: Promise<T> | undefined
 }
 
@@ -69,7 +69,8 @@ async function findingsFor(context: IngressContext, call: Call, isOperator: bool
   const byProject = callFacts.get(context.config) ?? new Map<string, Cached<CallFacts>>()
   callFacts.set(context.config, byProject)
   if (byProject.size > PROJECTS_MAX) byProject.clear()
-  // Keys of one project may have different budgets.
+  // Operators share one cache entry. Every other key has its own entry, because the keys of a project may have
+  // different budgets.
   const cacheKey = isOperator ? '' : call.key.id
   const calls = await cachedOr(byProject, cacheKey, () => callsOf(context, call, project), CALLS_TTL_MS)
   return isOperator ? fleetFindings(await factsOf(context, calls)) : projectFindings(calls)
@@ -101,7 +102,7 @@ async function failingModels(
   const names = new Set(failed.rows.flatMap(({ model }) => (model === null || !models.find(model) ? [] : [model])))
   const failing: FailingModel[] = []
   for (const model of [...names].slice(0, FAILING_MAX)) {
-    // An embedded store answers without yielding to the event loop, so the yield happens here.
+    // An embedded store answers synchronously, so this loop yields to the event loop itself.
     await nextTurn()
     const { rows, next } = await log.list({ project, model, limit: ROWS_MAX })
     const found = failingModel(model, rows, next !== null)
@@ -140,7 +141,8 @@ async function poolFacts(
 ): Promise<PoolFacts> {
   const queued = depth?.filter((row) => row.pool === pool && row.state === 'queued') ?? []
   const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
-  // Work of low priority, such as the lines of a batch, is expected to wait for long.
+  // Only work of normal priority counts. Work of low priority, such as the lines of a batch, is expected to wait for
+  // long.
   const urgent = queued.filter(({ priority }) => priority !== 'low')
   const oldestMs = Math.min(oldestCallMs, ...urgent.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
@@ -200,7 +202,8 @@ export async function cachedOr<Key, T>(
     .finally(() => {
       known.next = undefined
     })
-  // A caller that receives the expired value does not await the read, whose failure must then not end the process.
+  // A caller that receives the expired value does not await the read. Without this handler, a failed read would be an
+  // unhandled rejection and end the process.
   known.next.catch(() => {})
   return await (ageMs < ttlMs + STALE_MAX_MS ? known.value : known.next)
 }

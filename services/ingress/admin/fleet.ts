@@ -15,7 +15,7 @@ import type { PauseTarget } from '#shared/store/jobs.ts'
 import type { Depth } from '#shared/store/store.ts'
 import { audit } from './audit.ts'
 
-/** Cache lifetime of job counts, in ms. The store reads every waiting job to count them. */
+/** Cache lifetime of job counts, in ms. Cached because the store reads every waiting job to count them. */
 const COUNT_AGE_MS = 1_000
 
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
@@ -166,7 +166,7 @@ function workerObject({ models }: IngressContext, peer: Peer) {
     host: capacity?.host ?? null,
     pid: capacity?.pid ?? null,
     last_seen_at: Math.floor(lastSeenMs / 1_000),
-    // Every worker has the built-in moderation model WORD_LIST. The answer contains this model only if models.yaml does.
+    // WORD_LIST is the built-in moderation model of every worker. The answer lists this model only if models.yaml does.
     models: capacity?.models ? [...capacity.models].filter((id) => id !== WORD_LIST || models.find(id)) : null,
     concurrency_limits: limits,
     backlog: capacity?.backlog ?? [],
@@ -180,9 +180,9 @@ function compare(a: string, b: string): number {
 }
 
 /**
- * Returns the maximum concurrent jobs of a worker, from its heartbeat: the sum over its models, at most its slots. A
- * model without a bulkhead may use all slots, and so may a worker that reports no models. The word list of moderations
- * is not counted.
+ * Returns the maximum concurrent jobs of a worker, from its heartbeat. The maximum is the sum of the limits of its
+ * models, at most the number of its slots. A model without a bulkhead counts with all slots, and so does a worker that
+ * reports no models. The word list of moderations is not counted.
  *
  * @param idOf Returns the model id for an id or alias. Undefined if the catalogue has none
  */
@@ -302,7 +302,10 @@ export async function readMetrics({ metrics }: IngressContext, call: Call): Prom
   await call.reply.whole((await metrics.text()).text)
 }
 
-/** The load of each model of a pool, next to its own limit, which is often far below the slots of the pool. */
+/**
+ * Returns the running and queued calls of each model of a pool, with the limit of the model. This limit is often far
+ * below the number of slots of the pool.
+ */
 export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jobs'>, pool: PoolName) {
   const { models: works } = jobs.fleetWork(pool)
   return models.models.flatMap(({ id, pool: own, engine }) => {
@@ -310,7 +313,8 @@ export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jo
     const servers = 'base_url' in engine || 'base_urls' in engine ? addressesOf(engine).length : 0
     const limit = Math.min(jobs.presence.slotsOf(pool, id), jobs.presence.adaptiveLimitOf(pool, id, servers))
     const { running = 0, queued = 0 } = works.get(id) ?? {}
-    // A call that waits in a worker for a permit of its model is counted as running by its ingress.
+    // An ingress counts a call as running when a worker has received the call, even if the call still waits for a
+    // permit of its model. Running calls beyond the limit are therefore waiting calls.
     const parked = Math.max(0, running - limit)
     return { id, limit, running: running - parked, queued: queued + parked }
   })

@@ -322,7 +322,7 @@ const CANCEL: Operation = {
 }
 const REDRIVE: Operation = {
   statuses: 'failed',
-  // A child job cannot be run again alone. A new run of its parent creates new child jobs.
+  // A child job cannot run again alone. If its parent runs again, then the parent creates new child jobs.
   can: (job) => TERMINAL.has(job.state) && job.state !== 'completed' && job.depth === 0,
   isDone: hasRepeat,
   run: redriveOne,

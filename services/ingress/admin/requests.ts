@@ -17,7 +17,7 @@ const NANOS_PER_USD = 1_000_000_000
  * the search.
  */
 const SEARCH_MS = 60
-/** Form of an id that is looked up. Postgres refuses some other characters, such as NUL. */
+/** Valid ids. Other texts are not looked up, because Postgres refuses some characters, such as NUL. */
 const ID = /^[\w-]{1,256}$/
 
 /**
@@ -74,7 +74,7 @@ async function search(log: RequestLog, query: RequestQuery) {
   const startedAt = performance.now()
   let page = await log.list(query)
   while (page.rows.length === 0 && page.next && performance.now() - startedAt < SEARCH_MS) {
-    // An embedded store answers without yielding to the event loop, so the yield happens here.
+    // An embedded store answers synchronously, so this function yields to the event loop itself.
     await nextTurn()
     page = await log.list({ ...query, after: page.next })
   }
@@ -104,7 +104,8 @@ function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: str
     asked
   const known = key === undefined ? undefined : keys.known.keys.find(({ id }) => id === key)
   return {
-    // The project is derived from the key, because the log has an index of projects but not of keys.
+    // The log has an index by project but none by key. Adding the project of the key to the query lets the store use
+    // the index.
     project: own ?? (known && projectIdOf(known)),
     keyId: key,
     model: model === undefined ? undefined : (models.find(model)?.id ?? model),
@@ -154,7 +155,8 @@ function shownBy(context: IngressContext): (row: RequestRow) => RequestAnswer {
 
 const SHOWN_MAX = 200
 /**
- * Calls that are listed between two event-loop yields. For the position of each call, the queue of its model is read.
+ * Maximum calls that are listed between two event-loop yields. The number is low, because finding the queue position of
+ * a call requires a scan of the queue of its model.
  */
 const TURN_CALLS = 20
 
@@ -216,7 +218,7 @@ function activeShownBy(context: IngressContext): (job: AttachedJob) => ActiveReq
     const { request_id, created_at_ms, tenant, pool, model } = envelope
     const caller = callOfJob(job)
     const keyId = caller?.key.id ?? ''
-    // A call that was sent to a worker also has a position while it waits there for a slot of its model.
+    // A call that was sent to a worker has a position too, while the worker has no free slot for its model.
     const place = job.firstOutputAtMs === undefined ? context.jobs.placeOf(job) : undefined
     return {
       ...{

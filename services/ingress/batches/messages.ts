@@ -249,7 +249,8 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
     throw new ServiceError('request_timeout', 'The body ended before it was complete.', { cause: error })
   } finally {
     clearTimeout(timer)
-    // The iterator removes its listeners only when it returns. Afterwards, resume() can discard the rest of the body.
+    // The iterator removes its listeners from the request when `return` has ended. Only then can resume() discard the
+    // rest of the body.
     void pieces
       .return?.()
       .catch(() => {})

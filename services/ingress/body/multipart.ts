@@ -139,7 +139,8 @@ class FormReading {
     // After the request was answered, only its socket emits `close`, so the socket is watched too. Pipelined requests
     // share one socket, so Node's limit on listeners is removed.
     socket.setMaxListeners(0).on('close', onClose)
-    // A connection that was cut during the key check emits no close event any more.
+    // If the connection was cut during the check of the key, then its close event was emitted before this listener
+    // existed.
     if (this.#req.closed || socket.destroyed) onClose()
     this.#req.pipe(this.#parser)
     try {

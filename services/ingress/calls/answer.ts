@@ -1,5 +1,6 @@
 /*
  * Answers a call whose endpoint creates jobs: validates the call, submits the job, then streams or collects the output.
+ * `shared/capacity/capacity.ts` lists the numbered gates.
  *
  * 1. If the endpoint or the caller requires it, then the job is durable, and `durable.ts` answers. Otherwise the job is
  *    attached to the call (docs/internals/design.md, Owners).
@@ -7,8 +8,8 @@
  * 3. Tokens, budget and a concurrent call of the project are reserved (gates 5 and 6). The job is submitted to
  *    `AttachedJobs`.
  * 4. Output is sent as a stream, as bytes, or as a whole. If the caller disconnects, then the job is cancelled.
- * 5. At the end, the usage replaces the reservation. Tokens are added to limits and access log as soon as they
- *    are known. The ledger entry is written when the call ends (docs/operate/usage.md).
+ * 5. At the end, the usage replaces the reservation. Tokens are added to limits and access log as soon as they are
+ *    known. The ledger entry is written when the call ends (docs/operate/usage.md).
  *
  * The invariant: a job never outlives its call, and each reservation is settled or released once.
  */
@@ -42,7 +43,7 @@ const CHAR_BYTES = 2
  */
 const IN_MEMORY_BYTES_MAX = 1024 * 1024
 
-/** Calls of attached jobs, for the list of running and waiting calls. */
+/** The call of each attached job, for the list of running and waiting calls. */
 const callsOfJobs = new WeakMap<AttachedJob, Pick<Call, 'key' | 'path'>>()
 
 export function callOfJob(job: AttachedJob): Pick<Call, 'key' | 'path'> | undefined {
@@ -196,7 +197,7 @@ function recordJob({ metrics }: IngressContext, { facts }: Call, job: AttachedJo
     metrics.firstOutputSeconds.observe(labels, facts.first_output_ms / 1_000, traceId)
     const { output_tokens: tokens = 0 } = facts
     const outputMs = Date.now() - job.firstOutputAtMs
-    // Without a stream, all output arrives at the end, so the time per token is unknown.
+    // Without a stream, all output arrives at the end, so the time per token cannot be measured.
     if (tokens > 1 && end === 'completed' && job.envelope.stream)
       metrics.outputTokenSeconds.observe(labels, outputMs / 1_000 / (tokens - 1), traceId)
   }

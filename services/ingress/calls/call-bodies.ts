@@ -29,7 +29,7 @@ export class CallBodies {
   readonly #context: IngressContext
   readonly #call: Call
   readonly #bytesMax: number
-  /** Null: the retention is the setting. */
+  /** Retention of the recorded bodies in ms. Null if the setting of the service applies. */
   readonly #retentionMs: number | null
   readonly #request: string
   readonly #events: EventBuffer

@@ -149,7 +149,10 @@ export class CallLog {
     return this.#context.models.find(asked)?.id ?? boundedText(asked)
   }
 
-  /** Whether the own job of the call was cancelled over the API. A read of another cancelled job has the same code. */
+  /**
+   * Whether the job of this call was cancelled over the API. The error code alone does not show this, because a read of
+   * another cancelled job fails with the same code.
+   */
   get #isCancelledJob(): boolean {
     return this.#error?.code === 'job_cancelled' && this.facts.job_id === attachedIdOf(this.requestId)
   }

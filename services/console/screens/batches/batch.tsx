@@ -138,7 +138,8 @@ async function retryFailed({ id, input_file_id, endpoint, metadata }: Batch): Pr
   form.append('purpose', 'batch')
   form.append('file', new File(lines, 'retry.jsonl'))
   const file = await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })
-  // The hash of all requests does not apply to a part of them.
+  // `sluice_input` is the hash of all requests of the original batch. The new batch contains only some of them, so the
+  // hash is not copied.
   const { sluice_input: _, sluice_retry_of: __, ...rest } = metadata
   const isFull = Object.keys(rest).length >= METADATA_PAIRS_MAX
   const body = {
@@ -150,7 +151,7 @@ async function retryFailed({ id, input_file_id, endpoint, metadata }: Batch): Pr
   return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
 }
 
-/** The lines of an answer as they arrive, without blank lines. */
+/** Yields the lines of a response while they arrive, without blank lines. */
 async function* linesOf(path: string, signal?: AbortSignal): AsyncGenerator<string> {
   const { body } = await fetchApi(path, signal ? { signal } : {})
   if (!body) throw new ApiFailure(502, 'The service returned no content.')
@@ -213,7 +214,7 @@ function Problems({ batch }: { readonly batch: Batch }) {
   )
 }
 
-/** Failed requests by error code, most frequent first. */
+/** Table of failed requests by error code, most frequent first. */
 function Failures({ batch: { id, request_counts, status } }: { readonly batch: Batch }) {
   const counts = useSignal<readonly FailureCount[]>([])
   const problem = useSignal('')

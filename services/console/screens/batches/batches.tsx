@@ -115,7 +115,7 @@ export function rateText({ progress }: Batch): string {
 /** Remaining seconds below which the estimated end is shown with its seconds. */
 const NEAR_SECONDS = 120
 
-/** Estimated end of a running batch, or the end of an ended one. */
+/** Returns the estimated end of a running batch, or the time at which a batch ended. */
 export function endText({ progress, ...batch }: Batch): string {
   const estimate = progress?.estimated_end_at
   if (typeof estimate === 'number') {
@@ -187,7 +187,7 @@ async function createFrom(file: File): Promise<Batch> {
   return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
 }
 
-/** The url of the first line. The service reports the other problems of the file. */
+/** Returns the `url` of the first request. The service reports all other problems of the file. */
 function endpointIn(head: string): string {
   const [, url] = /"url"\s*:\s*"(\/[^"]{1,200})"/.exec(head.trimStart().split('\n', 1)[0] ?? '') ?? []
   return url ?? '/v1/chat/completions'

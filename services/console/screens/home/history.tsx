@@ -19,10 +19,10 @@ const DAY_SECONDS = 86_400
 
 const report = signal<Report | undefined>(undefined)
 const problem = signal('')
-/** A fleet without a database stores no history, and some keys may not read the history. */
+/** True if there is no history to show: the service has no database, or the key may not read the history. */
 const isMissing = signal(false)
 
-// The next key of the tab may belong to another project.
+// The history is cleared at sign-out, because the next key of the tab may belong to another project.
 effect(() => {
   if (isSignedIn.value) return
   batch(() => {
@@ -78,7 +78,10 @@ async function refresh(range: HistoryRange, abort: AbortSignal): Promise<void> {
   }
 }
 
-/** Whether the key may not read the history, or the service stores none. A shown history survives a restart of the service. */
+/**
+ * Whether the service has no history for this key. A 503 means that the service has no database, unless a history was
+ * already shown. In that case the service is only restarting.
+ */
 function isRefusal(error: unknown): boolean {
   if (!(error instanceof ApiFailure)) return false
   return error.status === 403 || (error.status === 503 && report.value === undefined)

@@ -60,7 +60,8 @@ export function Home() {
 function Problems() {
   const all = problems.value
   if (all.length === 0) {
-    // While models are loading, no text is shown here, because the page lists these models below. Without findings, nothing is known yet.
+    // While models are loading, no text is shown here, because the page lists these models below. Without findings, the
+    // checks have not run yet.
     if (preparations.value.length > 0 || findings.value === undefined) return null
     const queue = queueText()
     return queue ? (
@@ -136,8 +137,8 @@ interface Problem {
 }
 
 /**
- * Current problems, errors first: the health checks of `sluice doctor`, and the problems that `/readyz` reports. Callers receive the checks of their
- * own project.
+ * Current problems, errors first: the health checks of `sluice doctor`, and the problems that `/readyz` reports. A key
+ * without the admin scope receives only the checks of its own project.
  */
 const problems = computed<readonly Problem[]>(() => {
   if (refreshError.value) {
@@ -157,7 +158,8 @@ const problems = computed<readonly Problem[]>(() => {
       'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
     isError: true,
   }))
-  // Failed health checks replace the problems of /readyz, because they contain the remedy.
+  // If a health check fails, then the problems of /readyz are left out, because the health checks report the same
+  // problems with remedies.
   const all = found?.some(({ isError }) => isError) ? found : [...notReady, ...(found ?? [])]
   return all.toSorted((a, b) => Number(b.isError) - Number(a.isError))
 })
@@ -314,7 +316,10 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
     <article class="card pool">
       <div class="title">
         <h3>{id}</h3>
-        {/* Without queued work, a missing worker may be intended, so the card shows no error. The list of problems above shows real errors. */}
+        {/*
+         * A pool without workers and without queued work may be intended, so its card shows no error. If the missing
+         * worker is a real problem, then the list of problems above shows it.
+         */}
         <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
           {state}
         </span>

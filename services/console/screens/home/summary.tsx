@@ -15,7 +15,7 @@ export function Summary({ pools }: { readonly pools: readonly PoolState[] }) {
   const refresh = async (signal: AbortSignal) => {
     const today = new Date(serviceNow() * 1_000).toISOString().slice(0, 10)
     const query = new URLSearchParams({ from: `${today.slice(0, 8)}01`, to: today, group_by: 'day' })
-    // Without the report, for example if no usage is recorded, its numbers are left out.
+    // If the report cannot be read, for example because usage is not recorded, then its numbers are left out.
     const report = await fetchJson<z.infer<typeof UsageReport>>(`/v1/usage?${query}`, { signal }).catch(() => undefined)
     month.value = report?.total
   }

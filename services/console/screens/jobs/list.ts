@@ -140,7 +140,10 @@ interface Document {
   readonly paths: Readonly<Record<string, { readonly post?: { readonly parameters?: readonly { name: string }[] } }>>
 }
 
-/** Endpoint that always creates a durable job, although it does not have the header `prefer`. */
+/**
+ * Endpoint that always creates a durable job. Unlike the other endpoints below, this endpoint does not accept the
+ * header `Prefer`.
+ */
 const BATCHES = '/v1/batches'
 
 /** Endpoints whose requests can run as durable jobs. Empty until loaded. */

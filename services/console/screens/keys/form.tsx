@@ -171,7 +171,10 @@ export function Secret({ createdKey, close }: { readonly createdKey: CreatedKey;
         <Icon name="warn" />
         <span>Copy this key now. You won’t be able to see it again.</span>
       </p>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the focus moves here, so that screen readers announce the new key. */}
+      {/*
+       * biome-ignore lint/a11y/noNoninteractiveTabindex: the focus moves here, so that screen readers announce the new
+       * key.
+       */}
       <code class="secret" ref={secret} tabIndex={0}>
         {createdKey.secret}
       </code>

@@ -4,7 +4,10 @@ export interface ModelCapacity {
   readonly workers: number
   readonly concurrency: number
   readonly slots: number
-  /** Adaptive concurrency limits by server. A server that never signalled overload has no limit. */
+  /**
+   * Adaptive concurrency limits by server. A server without an entry has never signalled overload, so it has no such
+   * limit.
+   */
   readonly limits: readonly { readonly server: number; readonly limit: number }[]
 }
 

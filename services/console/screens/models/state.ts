@@ -30,7 +30,7 @@ export interface ModelState {
   readonly waiting: number | undefined
   /** Time from acceptance to the first output, measured by this process. */
   readonly firstOutput: Latency | undefined
-  /** Duration of full runs, if this process runs the model. */
+  /** Duration of complete runs. Undefined if this process does not run the model. */
   readonly run: Latency | undefined
   readonly pause: Pause | undefined
   /** Problem of the model, such as failing calls. */

@@ -193,7 +193,10 @@ const MessagesForm = textForm<MessagesEvent>({
   }),
 })
 
-/** Creates a form for an endpoint without one of its own: a field for each value of the body, and the answer as JSON. */
+/**
+ * Creates a generic form for an endpoint that has no form of its own. The form has one field per value of the body, and
+ * shows the answer as JSON.
+ */
 function fieldForm(path: string, names: readonly string[]) {
   const run = new Run()
   const values = signal<Readonly<Record<string, string>>>({})
@@ -225,7 +228,7 @@ function fieldForm(path: string, names: readonly string[]) {
   }
 }
 
-/** Forms of {@link fieldForm}, which keep their values while the tab is open. */
+/** Forms created by {@link fieldForm}, by path. Stored here so that their values survive a change of the screen. */
 const fieldForms = new Map<string, Form>()
 
 function formsOf({ reference }: Catalog): readonly Form[] {
@@ -296,7 +299,7 @@ const FORMS: readonly Form[] = [
   },
 ]
 
-/** Shows a form for each endpoint of the service, with code that sends an equal request. */
+/** Shows a form for each endpoint of the service, with code that sends the same request. */
 export function Playground() {
   return (
     <section class="playground">

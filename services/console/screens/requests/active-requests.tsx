@@ -12,7 +12,7 @@ import { Empty, LoadState } from '#services/console/parts/states.tsx'
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Status', 'Request', 'Model', 'Age', 'Position', 'Reason', '']
 
-/** Time after which the calls of an ingress that no longer answers are not shown. */
+/** Time in ms after which the calls of an ingress are removed from the list if that ingress has not answered again. */
 const INGRESS_TTL_MS = 10_000
 const CANCEL_ATTEMPTS = 4
 
@@ -24,8 +24,8 @@ interface Seen {
 }
 
 /**
- * Adds an answer to those of the other ingresses. Each ingress lists only its own calls, and a load balancer chooses the ingress of
- * each poll.
+ * Adds an answer to the answers of other ingresses. Each ingress lists only its own calls, and a load balancer chooses
+ * the ingress of each poll.
  */
 function merged(before: ReadonlyMap<string, Seen>, page: ActivePage, nowMs: number): ReadonlyMap<string, Seen> {
   const recent = [...before].filter(([, { atMs }]) => nowMs - atMs < INGRESS_TTL_MS)
@@ -83,7 +83,10 @@ export function ActiveRequests({ children }: { readonly children: ComponentChild
   )
 }
 
-/** Stops a call. After a 404 of another ingress, concurrent requests use new connections, which may reach the right one. */
+/**
+ * Cancels a call. Only the ingress that runs the call can cancel it, and any other ingress returns 404. After a 404,
+ * several concurrent requests open new connections, one of which may reach the right ingress.
+ */
 async function cancelCall(id: string): Promise<void> {
   const cancel = () => fetchJson(`/v1/admin/requests/${id}/cancel`, { method: 'POST' })
   await cancel().catch(async (error: unknown) => {

@@ -75,14 +75,14 @@ interface Explanation {
   readonly href: string
 }
 
-/** The error of a failed request, with the cause and the remedy that the guide has for its code. */
+/** Shows the error of a failed request, with the cause and the remedy that the guide lists for the error code. */
 function Failure({ request: { status, error_code, error_message, error_param } }: { readonly request: RequestAnswer }) {
   const explanation = useSignal<Explanation | undefined>(undefined)
   const code = status >= 400 && status !== CANCELLED ? (error_code ?? 'invalid_request') : ''
   useEffect(() => {
     if (!code) return
     const abort = new AbortController()
-    // Without the guide, the message of the error is still shown.
+    // If the guide cannot be loaded, then only the message of the error is shown.
     explain(code, abort.signal).then(
       (found) => {
         explanation.value = found
@@ -119,7 +119,10 @@ function Failure({ request: { status, error_code, error_message, error_param } }
   )
 }
 
-/** Reads the row of an error code from the guide: code, status, cause, remedy. Undefined if the table lacks the code. */
+/**
+ * Returns the row of an error code in the guide: code, status, cause and remedy. Undefined if the guide does not list
+ * the code.
+ */
 async function explain(code: string, signal: AbortSignal): Promise<Explanation | undefined> {
   const response = await fetchApi(ERRORS_PAGE, { signal: AbortSignal.any([signal, AbortSignal.timeout(15_000)]) })
   const guide = new DOMParser().parseFromString(await response.text(), 'text/html')
@@ -210,12 +213,12 @@ function fieldsOf(request: RequestAnswer): [string, ComponentChildren][] {
   return fields.filter(([, value]) => Boolean(value))
 }
 
-/** @param href Undefined: the key of this tab may not open the page */
+/** @param href Undefined if the key of this tab may not open the page */
 function linked(text: string, href: string | undefined): ComponentChildren {
   return href ? <a href={href}>{text}</a> : text
 }
 
-/** Recorded bodies. Complete ones are indented. */
+/** Shows the recorded bodies. A complete body is indented. */
 function Bodies({ request: { request_body, answer_body } }: { readonly request: RequestAnswer }) {
   const texts = { Request: request_body, Answer: answer_body }
   return (
@@ -237,7 +240,7 @@ function indented(text: string): string {
   try {
     return JSON.stringify(JSON.parse(text), null, 2)
   } catch {
-    // A truncated body is not JSON.
+    // A truncated body is not valid JSON, so its text is shown unchanged.
     return text
   }
 }

@@ -29,7 +29,7 @@ const STATUSES = [
 const FIELDS = { model: 'Model', endpoint: 'Endpoint', server: 'Server', error_code: 'Error code' } as const
 const RANGES = { '': 'Any time', '3600': 'Last hour', '86400': 'Last 24 hours', '604800': 'Last 7 days' } as const
 const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s', '60000': 'Over 1 min' } as const
-/** Calls that have not ended have no other filters. */
+/** Query that removes all other filters. These filters do not apply to calls that have not ended. */
 const NO_FILTERS = Object.fromEntries(
   ['batch_id', 'range', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)].map((name) => [name, '']),
 )
@@ -91,7 +91,7 @@ function countOf({ items, hasMore }: Pages<RequestAnswer>): string {
   return count === 1 && !hasMore.value ? '1 request' : `${count.toLocaleString()}${hasMore.value ? '+' : ''} requests`
 }
 
-/** Opens the page of one request. */
+/** Form that opens the page of the request with an id. */
 function Find() {
   const id = useSignal('')
   const open = (event: Event) => {
@@ -156,13 +156,13 @@ function Filters() {
 interface PickerProps {
   readonly name: string
   readonly label: string
-  /** Text of the choice without a restriction. */
+  /** Text of the choice that removes the filter. */
   readonly all: string
   readonly ids: readonly { readonly id: string }[]
   readonly nameOf: (id: string) => string
 }
 
-/** A choice of a project or key by name. A value of the URL is offered even if it is not in the list. */
+/** A filter for projects or keys, chosen by name. A value in the URL is offered even if it is not in the list. */
 function Picker({ name, label, all, ids, nameOf }: PickerProps) {
   const value = queryParam(name)
   return (

@@ -234,7 +234,10 @@ function timesOf(from: string, to: string, unit: View['unit']): readonly string[
   return Array.from({ length }, (_, day) => dayOf(start + day * DAY_SECONDS))
 }
 
-/** The next dimension after a click on a row: the row becomes a filter. */
+/**
+ * Grouping after a click on a row, by current grouping. The clicked row becomes a filter, and the table is then grouped
+ * by this dimension.
+ */
 const NEXT: Readonly<Record<Group, Group>> = { project: 'model', key: 'model', model: 'key', endpoint: 'model' }
 
 function Groups({ report: { data, total, has_more }, view: { by } }: { readonly report: Report; readonly view: View }) {

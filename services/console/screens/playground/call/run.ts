@@ -69,7 +69,8 @@ export class Run {
 }
 
 /**
- * Yields the events of a streamed response. Until the first event, `run` has the reason why the request waits.
+ * Yields the events of a streamed response. Until the first event, `run.waitsFor` contains the reason why the request
+ * waits.
  *
  * @throws ApiFailure for an error status or an error event
  */

@@ -33,7 +33,10 @@ export class Conversation {
     if (end === 'stopped' && this.messages.value.length > messages.length) this.#end(messages, 'stopped')
   }
 
-  /** A first request with these options, for code before anything was sent. */
+  /**
+   * Returns the first request that these options would send. The form shows its code before the user has sent a
+   * message.
+   */
   draft(sendOptions: SendOptions): Call {
     return this.#callOf([{ role: 'user', content: 'What is a sluice?' }], sendOptions)
   }
