@@ -20,7 +20,9 @@ if (Number.parseInt(process.versions.node, 10) < NODE_MIN) {
 enableCache()
 await import('./start.ts')
 
-/** The directory belongs to this user alone, because its files are executed. */
+/**
+ * The directory is in the home directory of this user, because its files are executed and no other user may write them.
+ */
 function enableCache() {
   try {
     nodeModule.enableCompileCache(join(homedir(), '.cache', 'sluice', 'compiled'))

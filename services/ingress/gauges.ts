@@ -7,7 +7,8 @@ import type { Ports } from '#shared/ports.ts'
 
 /** Registers the gauges of the calls of this ingress, and of the jobs and workers of the whole fleet. */
 export function showGauges(ports: Pick<Ports, 'metrics' | 'models'>, jobs: AttachedJobs): void {
-  // Without a first sample of 0, the PromQL function `increase` would not count the first event.
+  // Each counter begins with a sample of 0. Without this sample, the PromQL function `increase` would not count the
+  // first event.
   for (const pool of PoolName.options) ports.metrics.workersLost.inc({ pool }, 0)
   for (const reason of REFUSAL_REASONS) ports.metrics.refusals.inc({ reason }, 0)
   showCalls(ports, jobs)
@@ -71,7 +72,7 @@ function showFleet({ metrics }: Pick<Ports, 'metrics'>, jobs: AttachedJobs): voi
     })
     metrics.gauge('sluice_queue_empty_seconds', { pool }, () => {
       const loads = [...jobs.fleetWork(pool).models.values()]
-      // A model with its own limit may take longer than the pool as a whole.
+      // The queue of one model with a limit may take longer to empty than the whole queue of the pool. The maximum counts.
       const all = [
         secondsToEmpty(loads, jobs.presence.slots(pool)),
         ...loads.map((load) => secondsToEmpty([load], jobs.presence.slotsOf(pool, load.model))),

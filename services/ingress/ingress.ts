@@ -82,7 +82,8 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       // The value `nosniff` prevents browsers from guessing a content type. Otherwise bytes from a caller could run as
       // a page of this origin.
       res.setHeader('x-content-type-options', 'nosniff')
-      // RFC 9112 §9.6: the client sends its next request on a new connection, which a load balancer opens to another ingress.
+      // This process drains. With this header (RFC 9112 §9.6), the client sends its next request on a new connection,
+      // which a load balancer opens to another ingress.
       if (leave.isAnnounced) res.setHeader('connection', 'close')
       if (cors.answer(req, res)) return
       // All paths of the API begin with /v1. Health checks and pages need no key.

@@ -144,7 +144,8 @@ class Run {
     yield this.#progress('writing', 80, 'Writing the report')
     const written = await this.#write(evidence, late)
     const draft = { ...written, gaps: reportableGaps(this.#asked.text, written.gaps) }
-    // A draft may be incomplete if the deadline passed while the model wrote. The report then states that the run ended early.
+    // If the deadline passed while the model wrote, then the draft may be incomplete. The report then states that the
+    // run ended early.
     const early = late ?? (this.#asker && (await this.#clock.stop('written')))
     if (early === 'cancelled' && claimsOf(draft).length === 0) throw nothingToWrite()
     yield this.#progress('finalizing', 95, 'Checking every citation')

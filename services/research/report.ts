@@ -11,8 +11,8 @@ const CHARS_PER_TOKEN = 4
 const GAPS_MAX = 12
 const GAP_CHARS_MAX = 80
 /**
- * Words after "how" that ask for a measure, as in "how long". An answer need not contain the word, so a missing word of this list is not reported
- * as a gap.
+ * Words after "how" that ask for a measure, as in "how long". An answer such as "5 m" need not contain the word "long",
+ * so such a missing word is not reported as a gap.
  */
 const MEASURES = 'long|far|old|big|large|small|high|tall|deep|wide|fast|quickly|slow|soon|early|late|heavy|well|likely'
 

@@ -18,7 +18,7 @@ export async function startResearch(ports: Ports): Promise<Service> {
   let backends: Promise<SearchBackend[]> | undefined
   const search = () =>
     (backends ??= ports.openSearch().catch((error: unknown) => {
-      // The failed attempt is dropped, so that the next job opens the backends again.
+      // The failed attempt is not cached, so the next job opens the backends again.
       backends = undefined
       throw error
     }))

@@ -205,7 +205,8 @@ export class WebhookSender {
   ): Promise<OutboundAnswer | ServiceError | undefined> {
     const { policy, version, resolve } = this.#options
     const { signal } = this.#cancelled
-    // The project chose the address and sent the baggage, so the webhook has the whole context.
+    // The webhook has the whole trace context, including its baggage. The project itself sent the baggage and chose the
+    // address, so no data reaches a third party.
     const trace = outgoingHeaders(traceparent, true)
     const headers = { ...signedHeaders(id, body, keys, Date.now()), 'user-agent': `sluice/${version}`, ...trace }
     const limits = { policy, timeoutMs: TIMEOUT_MS, bytesMax: ANSWER_BYTES_MAX }
@@ -240,7 +241,8 @@ function failureOf(answer: OutboundAnswer | ServiceError | undefined): string | 
 }
 
 function unsigned({ next_at_ms, created_at_ms }: WebhookDelivery): Result {
-  // The age is computed from database times only, so the clock of this process does not matter. `next_at_ms` is the end of the lease.
+  // The message was taken at the time `next_at_ms - LEASE_MS`, because `next_at_ms` is the end of its lease. All these
+  // times come from the database, so the age does not depend on the clock of this process.
   const ageMs = next_at_ms - LEASE_MS - created_at_ms
   const retryInMs = Math.min(Math.max(ageMs, UNSIGNED_MS_MIN), UNSIGNED_MS_MAX)
   return { state: 'pending', retryInMs, error: 'The signing secret cannot be read now.', isUntried: true }

@@ -108,7 +108,8 @@ async function inspect(
     const why = ServiceError.from(error)
     // The audio exceeds the remaining quota of its tenant, but perhaps not the maximum of the settings. The caller may therefore retry later.
     if (why.code === 'audio_too_long' && secondsMax < bench.ports.config.audioSecondsMax) throw place.refusal()
-    // Diarization needs the same local server, so the call cannot continue without it.
+    // `model_loading` means that the local model server cannot decode the audio yet. An upstream can decode the audio
+    // itself, but diarization needs the local server.
     if (why.code !== 'model_loading' || request.diarize) throw error
     if (bench.ports.models.find(request.model)?.engine.type !== 'local') bench.onUnchecked(why)
     return undefined

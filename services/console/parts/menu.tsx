@@ -23,8 +23,8 @@ const ITEM_PIXELS = 44
 /**
  * A button with a menu of the secondary actions of a table row, by the ARIA menu button pattern. The arrow keys, Home
  * and End move between the items. Escape and a press elsewhere close the menu. The menu is a popover, because the table
- * would clip any other element. If an item opens a dialog, then the dialog must be rendered outside of the menu,
- * because the menu is hidden while the dialog is open.
+ * would clip any other element. A dialog of an item must be rendered outside of the
+ * menu, because the menu is hidden while the dialog is open.
  */
 export function ActionMenu({ label, items }: ActionMenuProps) {
   const id = useId()

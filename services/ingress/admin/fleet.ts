@@ -313,8 +313,8 @@ export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jo
     const servers = 'base_url' in engine || 'base_urls' in engine ? addressesOf(engine).length : 0
     const limit = Math.min(jobs.presence.slotsOf(pool, id), jobs.presence.adaptiveLimitOf(pool, id, servers))
     const { running = 0, queued = 0 } = works.get(id) ?? {}
-    // An ingress counts a call as running when a worker has received the call, even if the call still waits for a
-    // permit of its model. Running calls beyond the limit are therefore waiting calls.
+    // An ingress counts a call as running when a worker has received the call. There, the call may still wait for a
+    // permit of its model, so running calls beyond the limit are waiting calls.
     const parked = Math.max(0, running - limit)
     return { id, limit, running: running - parked, queued: queued + parked }
   })

@@ -262,8 +262,8 @@ export type Outcome =
       readonly type: 'failed'
       readonly thrown: unknown
       /**
-       * Format of a failure that is stored as the result of the job. Set if a repeated request must receive the stored
-       * failure.
+       * Error format in which a failure is stored as the result of the job. Set if a repeated request must receive the
+       * stored failure.
        */
       readonly keptAs?: WireFormat
     }

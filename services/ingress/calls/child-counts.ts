@@ -34,7 +34,10 @@ const RATE_BASIS = 5
 const RATE_BASIS_MS = 10_000
 /** A failure counts for the rate if it took at least this part of the mean run time of the answers. */
 const FAILURE_PART_MIN = 0.25
-/** Number of the latest recorded parts whose requests also count for the rate. */
+/**
+ * Number of completed parts, the newest ones, whose requests count for the rate in addition to those of unfinished
+ * parts.
+ */
 const RECORDED_PARTS = 5
 
 /**
@@ -55,8 +58,8 @@ export async function childCountsOf(context: IngressContext, job: DurableJob): P
 }
 
 /**
- * Whether requests of the batch may still end. Otherwise the recorded counts are complete, and a live count would add
- * the last part again.
+ * Whether requests of the batch may still end. If not, then the recorded counts include all parts, and adding live
+ * counts would count the last part twice.
  */
 function runsRequests({ state }: Pick<DurableJob, 'state'>, { total, completed, failed }: ChildCounts): boolean {
   return !TERMINAL.has(state) && completed + failed < total

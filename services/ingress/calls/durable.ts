@@ -357,8 +357,8 @@ class StoredOutput implements Output, AsyncDisposable {
       if (isOutput(chunk)) this.firstOutputAtMs ??= Date.now()
       if (this.#isNew(chunk)) chunks.push(chunk)
     } else if (type === 'job.retrying' && this.firstOutputAtMs !== undefined) {
-      // Output that was already sent cannot be taken back, so the stream fails. The event stream of the job contains
-      // the new output.
+      // Output that was already sent cannot be taken back, so the stream fails. The caller can read the new output from
+      // the event stream of the job.
       throw new ServiceError(
         'worker_lost',
         'The output was started over, because a worker was lost. Follow the events of the job instead.',

@@ -97,7 +97,8 @@ function namedFor(
   )
   const names = similar.map(({ name }) => name)
   const [nearest] = similar
-  // For a key of some models, the name may be another model's correct name.
+  // If a key is restricted to some models, then no typo is suggested. The name may be the correct name of a model that
+  // the key may not use.
   const isTypo =
     !key.models && nearest && nearest.distance > 0 && nearest.distance <= Math.min(id.length, nearest.name.length) / 4
   const meant = isTypo ? ` Did you mean ${nearest.name}?` : ''

@@ -172,8 +172,9 @@ function idOf(text: string, param: string): string {
 }
 
 /**
- * All calls of a batch, or all child jobs of a deep-research job. A job id begins with a time, and child jobs repeat
- * the time of the root job. All jobs of a group are therefore adjacent in the project's list.
+ * All calls of a batch, or all child jobs of a deep-research job. A job id begins with its creation time, and the id of
+ * a child job begins with the time of the root job. The list of a project is sorted by id, so the jobs of a group are
+ * adjacent.
  */
 export class Group {
   readonly root: string
@@ -218,7 +219,7 @@ const STATES: Readonly<Record<string, readonly DurableState[]>> = {
 }
 
 export function statesOfAll(statuses: readonly string[]): DurableState[] {
-  // Duplicates are removed, because the store prepares a separate statement for each number of states.
+  // The store prepares one SQL statement per number of states. Removing duplicates keeps this number low.
   return [...new Set(statuses.flatMap(statesOf))]
 }
 

@@ -9,8 +9,8 @@ import { aboutDocuments, rerank as kind } from '#shared/kinds/rerank/rerank.ts'
 import { requireShort } from './embeddings.ts'
 
 /**
- * Maximum bytes of JSON of documents that the answer repeats, because the queue record contains these documents in
- * addition to the inputs.
+ * Maximum bytes of JSON of the documents that an answer can repeat. The queue record contains these documents a second
+ * time, in addition to the inputs.
  */
 const REPEATED_BYTES_MAX = 48 * 1024
 

@@ -122,8 +122,8 @@ export class HttpReply implements Reply {
 
   /** Called when the handler has finished. The key is watched until the rest of the answer has been sent. */
   release(): void {
-    // A response without a socket was sent already, or waits behind an earlier response. No close event follows, so the
-    // watch of the key ends here.
+    // A response without a socket was sent already, or waits behind an earlier response on its connection. In both
+    // cases, no close event follows, so the watch of the key ends here.
     if (!this.#res.socket || this.#res.destroyed) this.#stopWatching()
   }
 
@@ -257,7 +257,7 @@ export class HttpReply implements Reply {
     res.write(`: ${text}\n\n`)
   }
 
-  /** Writes the head with the first frame, which saves a system call per stream. */
+  /** Writes the head together with the first frame. One system call less per stream. */
   #openStream(): void {
     const res = this.#res
     if (res.headersSent || res.destroyed) return

@@ -149,7 +149,8 @@ function headOf({ id, tag, summary, description, guide }: Operation): JsonSchema
 }
 
 /**
- * Returns the answers of endpoints outside the route table, without headers, because their requests get no request id.
+ * Returns the answers of endpoints outside the route table. Unlike other answers, they have no header with a request
+ * id.
  */
 function answersWithoutHeaders({ answers }: Operation): JsonSchema {
   const rendered = Object.entries(answers).map(([status, answer]) => {

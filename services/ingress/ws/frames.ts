@@ -171,7 +171,7 @@ export class Outbox {
     if (!this.#isOpen) return
     if (++this.#replies > this.#bounds.repliesMax) this.#pause.begin('replies')
     this.#send(text, () => {
-      // Reading resumes only at half of the limit. Otherwise it would pause and resume with every frame.
+      // Reading resumes only at half of the limit. Otherwise reading would pause and resume with every frame.
       if (--this.#replies <= this.#bounds.repliesMax / 2) this.#pause.end('replies')
       this.#onFlushed()
     })
@@ -205,7 +205,7 @@ export class Outbox {
     if (this.isFull) this.#stall ??= setTimeout(this.#onStalled, this.#bounds.drainMs)
   }
 
-  /** Handles a flushed frame, which shows that the client reads, so the stall timer restarts. */
+  /** Called when a frame was flushed. A flushed frame shows that the client reads, so the stall timer restarts. */
   #onFlushed(): void {
     if (this.isFull) return void this.#stall?.refresh()
     clearTimeout(this.#stall)

@@ -52,7 +52,8 @@ export class PartialMessage {
 
   constructor(options: PartialOptions) {
     this.#options = options
-    // The maximum assumes that pieces have at least 256 bytes on average, because smaller pieces indicate an attack.
+    // The maximum allows for the overhead of pieces of 256 bytes on average. A client that sends smaller pieces is
+    // treated as an attacker.
     this.#bytesMax = (options.messageBytesMax + READ_BYTES) * (HELD_PER_BYTE + 1)
     this.#held = this.#open()
     options.socket.on('data', this.#onData)

@@ -86,7 +86,8 @@ export class Sockets {
 
   /** Closes all connections with 1012 and waits for them, at most `lingerMs`. */
   async close(): Promise<void> {
-    // Before the connections close, jobs that have just failed send their errors in this iteration of the event loop.
+    // Jobs that have just failed send their errors in this iteration of the event loop. The connections close in the
+    // next iteration, so that clients receive these errors.
     await new Promise((resolve) => setImmediate(resolve))
     const closed = [...this.#sessions].map(([session, ws]) => {
       const { promise, resolve } = Promise.withResolvers<void>()

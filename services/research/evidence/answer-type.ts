@@ -168,8 +168,8 @@ const FORMS: Readonly<Record<AnswerForm, { readonly pattern: RegExp; readonly ot
 }
 
 /**
- * Returns the form for which a question asks. Only the text after the first question word is searched for the noun, so that the search takes linear
- * time.
+ * Returns the form of answer that a question asks for. The pattern of the noun is applied only to the text after the
+ * first question word, so that the search takes linear time.
  */
 export function answerFormOf(question: string): AnswerForm | undefined {
   return ASKED_FORMS.find(([, word, noun]) => {

@@ -146,7 +146,7 @@ export function* isAnswered(
   return false
 }
 
-/** Whether a text is about the end of a thing, if the question asks for it. */
+/** False if the question asks about the end of a thing and the text does not. True in all other cases. */
 function holdsRelation(question: string, text: string): boolean {
   return !END_ASKED.test(question) || END.test(text)
 }

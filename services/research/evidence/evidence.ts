@@ -64,11 +64,14 @@ const SOURCE_SHARE_MIN = 0.55
  * contain.
  */
 const SENTENCE_MASS_MIN = 0.05
-/** Factor for the weights of terms that only other parts of the question contain, when sentences are scored for one part. */
+/**
+ * Applies when sentences are scored for one part of a question. Terms that only other parts contain count with this
+ * factor of their weight.
+ */
 const OTHER_PARTS = 0.4
 /**
- * Factor for the noun after `which` or `what`, because an answer to "which city" contains a city and may lack the word
- * "city".
+ * Factor for the weight of the noun after `which` or `what`. An answer to "which city" contains the name of a city and
+ * may lack the word "city".
  */
 const KIND = 0.5
 

@@ -204,7 +204,8 @@ export function placesOf(
   isReranked: boolean,
 ) {
   const scores = passages.map((passage) => bm25(wanted.terms, passage, weights))
-  // If the passages are ranked by embeddings, then the BM25 scores are assigned by rank: the n-th passage receives the n-th best score.
+  // If the passages are ranked by embeddings, then the n-th passage receives the n-th best BM25 score. The order of the
+  // scores then agrees with that ranking.
   if (isReranked) scores.sort((a, b) => b - a)
   const best = Math.max(Number.EPSILON, ...scores)
   const sources = [...new Set(passages.map(({ source }) => source))]

@@ -273,8 +273,8 @@ function detailsOf(job: AnyJob): [string, string][] {
     ['Endpoint', job.endpoint],
     ['Pool', job.queue.pool],
     ['Priority', job.priority],
-    // A composed job begins another attempt after each wait for its child jobs. Its number of attempts therefore does
-    // not count failures and is not shown.
+    // A composed job begins another attempt after each wait for its child jobs. The number of attempts therefore does not
+    // count failures and is not shown.
     ...(job.child_counts || job.attempt === 0
       ? []
       : [['Attempt', `${job.attempt} of ${job.max_attempts}`] as [string, string]]),

@@ -195,7 +195,7 @@ function toolUse(
 ): Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'> {
   const use = chat.tool_choice ? toolChoice(chat.tool_choice, tools) : {}
   requireToolChoice(use.tool_choice, tools)
-  // Upstreams refuse these fields in a request without tools.
+  // Upstreams refuse `tool_choice` and `parallel_tool_calls` in a request without tools.
   if (tools.length === 0) return {}
   return { ...use, parallel_tool_calls: chat.parallel_tool_calls ?? undefined }
 }
@@ -263,8 +263,8 @@ const COMPLETION_CONSUMED: ReadonlySet<string> = new Set([
 
 /**
  * Decodes a completions body (docs/reference/compatibility.md, Completions). The shape is checked first, then the
- * model, then the rules that depend on the model. Each prompt becomes a user turn, or a list of tokens if it consists
- * of tokens.
+ * model, then the rules that depend on the model. A prompt of text becomes a user turn. A prompt of token ids becomes a
+ * list of tokens.
  *
  * @throws ServiceError with the path of the first problem
  */

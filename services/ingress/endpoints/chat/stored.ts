@@ -146,7 +146,7 @@ async function findCompletion(context: IngressContext, call: Call) {
  * Returns the answer that the caller of a completed job received, with the current metadata. Undefined if the result
  * was deleted.
  *
- * The metadata is inserted into the JSON text, because parsing and serializing a large answer takes long.
+ * The metadata is inserted into the JSON text of the answer. Parsing and serializing a large answer would take long.
  */
 async function completionOf(
   context: IngressContext,

@@ -220,12 +220,12 @@ function toolUse(choice: MessagesToolChoice | undefined, tools: readonly Tool[],
   if (choice === undefined || choice instanceof Unknown) return {}
   const use = internalChoice(choice)
   requireToolChoice(use, tools, choice.type === 'tool' ? 'tool_choice.name' : 'tool_choice')
-  // Upstreams refuse these fields in a request without tools.
+  // Upstreams refuse `tool_choice` and `parallel_tool_calls` in a request without tools.
   if (tools.length === 0) return {}
   if (choice.type === 'none') return { tool_choice: use }
   const chosen = tools.find(({ name }) => use?.type === 'tool' && name === use.name)
-  // A chosen search tool stays, because Sluice can run searches itself. If no search is possible, then native.ts
-  // removes the tool and the choice later.
+  // A choice of a search tool is kept, because Sluice may run the search itself. If Sluice cannot, then native.ts later
+  // removes both the tool and the choice.
   const isLeftOut = chosen?.native_only === true && !isSearch(chosen.native) && !isMessagesUpstream(model)
   const parallel_tool_calls = choice.disable_parallel_tool_use ? false : undefined
   return { tool_choice: isLeftOut ? { type: 'auto' } : use, parallel_tool_calls }

@@ -55,8 +55,8 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
 /**
- * Makes the encoder for the Messages API write a single text as a list of one block, as the caller sent it. Empty extra
- * fields have this effect.
+ * Adds empty extra fields to a single text. The caller sent the text as a list of one block. With extra
+ * fields, the encoder for the Messages API writes such a list instead of a plain string.
  */
 function asBlocks(parts: Part[], model: ModelConfig): Part[] {
   const [only] = parts
@@ -248,8 +248,8 @@ function decodeAssistantBlock(block: AssistantBlock, param: string, model: Model
     }
     case 'thinking': {
       const extra = extraOf(block, THINKING_CONSUMED)
-      // For reasoning without a signature, Sluice's answers contain an empty signature, so an empty signature means
-      // none.
+      // Sluice's answers contain an empty signature for reasoning without a signature. Clients send these answers back,
+      // so an empty signature means that there is none.
       return { type: 'reasoning', text: block.thinking, signature: block.signature || undefined, extra }
     }
     case 'redacted_thinking':

@@ -411,8 +411,8 @@ async function readPrevious(
 }
 
 /**
- * Limits the size of the conversation to that of one request body. Without a limit, each response would make the
- * conversation longer.
+ * Limits the size of the conversation to that of one request body. Without this limit, a conversation could grow with
+ * each response.
  */
 function requireBounded(turns: readonly Turn[], charsMax: number): void {
   let chars = 0

@@ -363,9 +363,10 @@ function toolUse(
 ): { readonly use: ToolUse; readonly native: unknown } {
   const functions = tools.filter((tool) => !tool.native_only)
   const { native, ...use } = tool_choice ? toolChoice(tool_choice, functions) : { native: undefined }
-  // `required` is valid without functions if the request has another tool.
+  // A choice such as `required` is valid if the request has only native tools, although it then has no functions. The
+  // check is skipped in this case.
   if (functions.length > 0 || tools.length === 0) requireToolChoice(use.tool_choice, functions)
-  // Upstreams refuse these fields in a request without tools.
+  // Upstreams refuse `tool_choice` and `parallel_tool_calls` in a request without tools.
   if (tools.length === 0) return { use: {}, native: undefined }
   if (functions.length === 0) return { use: {}, native: native ?? tool_choice }
   return { use: { ...use, parallel_tool_calls: parallel_tool_calls ?? undefined }, native }

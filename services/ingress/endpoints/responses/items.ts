@@ -42,10 +42,11 @@ const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
  *
  * 1. Consecutive items of the assistant form one turn.
  *
- * 2. Outputs of its tool calls follow in any order. Every call needs an output before an item of another role.
+ * 2. The outputs of the tool calls in this turn follow in any order. Every call needs an output before an item of
+ *    another role.
  *
  * 3. Items of unknown types, and of tools that an upstream ran, become native parts. An upstream of the Responses API
- * receives them unchanged. Other upstreams receive their text.
+ *    receives a native part unchanged. Other upstreams receive the text of the part.
  */
 export class ItemTurns {
   readonly turns: Turn[] = []

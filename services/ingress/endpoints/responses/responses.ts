@@ -275,8 +275,8 @@ function askedFor(tools: NonNullable<ResponsesRequest['tools']>) {
 }
 
 function nameOf(filename: string): string {
-  // Names that look equal may differ in their bytes. In the normal form NFC such names are equal, so a number makes the
-  // second name unique.
+  // Names that look equal may differ in their bytes. The Unicode normal form NFC makes the bytes of such names equal. A
+  // number is then added to the second name.
   const name = filename.replaceAll(NOT_A_NAME, '').trim().normalize('NFC')
   if (name === '' || /^\.+$/.test(name)) return 'file'
   const [stem, ending] = split(name)
