@@ -30,7 +30,7 @@ export interface Blobs {
   /**
    * Deletes blobs older than `ageMs`, and incomplete files of crashed `put` calls. Returns the number of deleted files.
    *
-   * @param choose Receives some hundred old blobs at a time, and returns the keys to delete. Default: all
+   * @param choose Receives a few hundred old blobs at a time, and returns the keys to delete. Default: all
    */
   sweep(ageMs: number, choose?: (old: readonly OldBlob[]) => Promise<readonly string[]>): Promise<number>
   /** Random id of the store, equal in all processes that use the same store. */

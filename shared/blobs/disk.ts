@@ -86,7 +86,10 @@ export async function findDirectoryId(directory: string): Promise<string | undef
   return ID.test(text) ? text : undefined
 }
 
-/** Reads or creates the id, and renews the mtime of its file, because the sweep deletes old files. @param before Id from an earlier read */
+/**
+ * Reads or creates the id. The mtime of its file is renewed, because otherwise the sweep of old files would delete the
+ * id. @param before Id from an earlier read
+ */
 async function keepId(directory: string, before: string | undefined): Promise<string> {
   const path = join(directory, ID_FILE)
   const made = before ?? randomBytes(16).toString('hex')
@@ -94,7 +97,7 @@ async function keepId(directory: string, before: string | undefined): Promise<st
     if (error.code !== 'EEXIST') throw error
   })
   const id = await findDirectoryId(directory)
-  // The file exists but is incomplete, because another process is writing it.
+  // The file exists but is empty: another process has created it and is still writing the id. The caller retries.
   if (id === undefined) throw new Error(`${path} has no id yet`)
   const now = new Date()
   await utimes(path, now, now)

@@ -105,7 +105,8 @@ class S3Blobs implements Blobs {
 
   async #open(read: Reading): Promise<Readable> {
     await this.#continue(read)
-    // A stream that is destroyed before its first piece never starts the generator, so the answer is destroyed here.
+    // If the reader destroys the stream before reading any piece, then the generator never starts and cannot clean up.
+    // The HTTP response is therefore destroyed here.
     return Readable.from(this.#pieces(read), { objectMode: false }).once('close', () => read.body?.destroy())
   }
 
@@ -192,8 +193,8 @@ class S3Blobs implements Blobs {
   }
 
   /**
-   * Ignores the error `NoSuchUpload` if the object has all bytes. The first request then completed the upload, but its response was lost, so the
-   * retry found no upload.
+   * Ignores the error `NoSuchUpload` if the object has all bytes. In this case, an earlier request completed the upload
+   * but its response was lost, so the retry found no open upload.
    */
   async #passCompleted(at: Address, bytes: number, error: unknown): Promise<void> {
     const { cause } = error as { readonly cause?: { readonly name?: string } }
@@ -215,7 +216,7 @@ class S3Blobs implements Blobs {
       // Without a listener, an error between two reads would end the process. The next read receives the error as well.
       read.body = (answer.Body as Readable).on('error', () => {})
     } catch (error) {
-      // The range begins behind the last byte.
+      // The read begins at the end of the object, so no bytes are left.
       if ((error as { cause?: { name?: string } }).cause?.name !== 'InvalidRange') throw error
       read.body = Readable.from([])
       read.until = at
@@ -281,10 +282,12 @@ class S3Blobs implements Blobs {
 
 function openClient({ endpoint, region }: S3Location, maxSockets: number): S3Client {
   return new S3Client({
-    // Servers other than AWS are addressed by path, and often implement only the checksums that S3 requires.
+    // Servers other than AWS need the bucket in the path of the URL. Many of them implement only the checksums that S3
+    // requires.
     ...(endpoint && { endpoint, forcePathStyle: true, requestChecksumCalculation: 'WHEN_REQUIRED' }),
     ...((region ?? endpoint) && { region: region ?? 'us-east-1' }),
-    // The function `retrying` retries instead, because the retries of the client end within 0.1 s.
+    // The client's own retries end within 0.1 s, which is too short for a restart of the server. The function
+    // `retrying` retries instead.
     maxAttempts: 1,
     requestHandler: {
       connectionTimeout: CONNECT_TIMEOUT_MS,

@@ -15,7 +15,7 @@
 export interface Broker {
   /** Name of the adapter for logs and `/readyz`, such as `kafka (share groups)` or `memory`. */
   readonly name: string
-  /** False from the detection of an outage until the broker answers again. */
+  /** Splits a stream into parts of {@link PART_BYTES}. The last part may be shorter. */
   readonly isReachable: boolean
   /** Duration of the current outage, in ms. 0 while a broker answers, and undefined if outages cannot occur. */
   readonly unreachableMs?: number

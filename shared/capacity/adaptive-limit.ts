@@ -31,16 +31,20 @@ export interface Permit {
 }
 
 /**
- * Adaptive concurrency limit of one server, between 1 and a maximum. The limit applies to all workers together, and each worker gets a part.
+ * Adaptive concurrency limit of one server, between 1 and a maximum. The limit applies to all workers together, and
+ * each worker gets a part.
  *
- * Workers exchange their limits. The limit with the most decreases is adopted. If two limits have equally many, then the higher limit is adopted,
- * because it was raised later.
+ * Workers exchange their limits. The limit with the most decreases is adopted. If two limits have equally many
+ * decreases, then the higher limit is adopted, because it was raised later.
  *
- * 1. An answer raises the limit by one if at least half of the limit was in use. Soon after a decrease, a limit of n rises by one only after n
- *    answers. Additive increase and multiplicative decrease give all callers of a server equal parts (Chiu and Jain 1989).
- * 2. An overload answer halves the calls in flight. A time without any answer reduces the limit to one call, which probes the server. Such a time is
- *    either a call's timeout, or silence longer than twice the timeout of RFC 6298.
- * 3. If first bytes are late because calls queue inside the server, then the limit drops by the queue length minus a tolerance ({@link Queueing}).
+ * 1. An answer raises the limit by one if at least half of the limit was in use. Soon after a decrease, a limit of n
+ * rises by one only after n answers. Additive increase and multiplicative decrease give all callers of a server equal
+ * parts (Chiu and Jain 1989).
+ * 2. An overload answer lowers the limit to half of the calls in flight. If the server sends no answer for too long,
+ * then the limit drops to one call, which probes the server. Too long means the timeout of a call, or twice the
+ * retransmission timeout of RFC 6298.
+ * 3. If first bytes are late because calls queue inside the server, then the limit drops by the queue length minus a
+ * tolerance ({@link Queueing}).
  * 4. Calls that began before a decrease cause no further decrease, because they report the same overload.
  */
 export class AdaptiveLimit {

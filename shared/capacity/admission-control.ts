@@ -9,7 +9,9 @@ const TIMES_MAX = 32
  */
 const TIMES_MIN = 5
 const RUNNING_MAX = 1_000
-/** Number of waiting jobs up to which a position is exact. Above it, each job is reported as the last job. */
+/**
+ * Maximum queue length for which exact positions are computed. In a longer queue, each job is reported as the last job.
+ */
 export const POSITIONS_MAX = 200
 /** Wait of a job in ms that proves that all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
@@ -90,7 +92,8 @@ export class WaitEstimate<Job = unknown> {
     const busySinceMs = this.#busySince(now)
     const busyMs = busySinceMs === undefined ? undefined : this.#completions.everyMs(now, busySinceMs)
     if (busyMs !== undefined) return busyMs
-    // This interval is an upper bound, because workers may have been idle for a part of the time.
+    // The measured interval is an upper bound: workers that were idle for a part of the time completed fewer jobs than
+    // they could.
     const leastMs = this.#completions.everyMs(now)
     const takesMs = this.#takesMs(now)
     if (takesMs === undefined || places === 0) return leastMs

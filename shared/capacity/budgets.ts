@@ -27,11 +27,14 @@ const UNASKED_SHARE = 1 / 4
 /** Maximum time in ms for which a call waits until running calls settle their reservations, and interval at which it checks. */
 const RESERVED_WAIT_MS = 5_000
 const RESERVED_CHECK_MS = 100
-/** Interval after repeated refusals that the shared store decided. */
+/**
+ * Maximum interval between two checks, in ms. The interval grows to this value if the reservations of other ingresses
+ * cause the refusal, because each check is then a database statement.
+ */
 const RESERVED_CHECK_MS_MAX = 500
 /** Maximum calls of this process that wait at once. Further calls are refused. */
 const WAITING_MAX = 200
-/** One project thus leaves places to the others. */
+/** Maximum waiting calls of one project, so that one project cannot use all waiting places. */
 const WAITING_MAX_PER_PROJECT = WAITING_MAX / 5
 /** Retry-After in ms if other calls have reserved the rest of the budget. Within this time, some of those calls probably end. */
 const RESERVED_RETRY_AFTER_MS = 2_000
@@ -124,7 +127,10 @@ export class Budgets {
   /** Waiting calls by project, and in total. */
   readonly #waiting = new Map<string, number>()
   #waitingCalls = 0
-  /** Errors of reservations that exceeded a budget only together with those of other ingresses. Each check of these costs a statement. */
+  /**
+   * Errors of reservations that fit this ingress's own counts, but exceeded a budget together with the reservations of
+   * other ingresses. Retrying such a reservation costs a database statement, so the retries are less frequent.
+   */
   readonly #refusedByFleet = new WeakSet<object>()
 
   constructor(options: BudgetOptions) {

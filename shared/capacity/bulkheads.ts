@@ -164,7 +164,10 @@ export class ModelBulkhead implements Work, SlotHolder {
     return this.#pulling.has(lane)
   }
 
-  /** Records that a claim of a lane is in progress. Each lane has at most one. Jobs that are announced during the claim count as waiting again. */
+  /**
+   * Records that a claim of a lane is in progress. Each lane has at most one claim at a time. Jobs that are announced
+   * during the claim count as waiting after the claim.
+   */
   beginPull(lane: Priority): void {
     this.#pulling.add(lane)
     this.#waiting.delete(lane)
@@ -303,7 +306,8 @@ export class ModelBulkheads {
   #limitsToPublish(): Capacity['concurrency_limits'] {
     for (const one of this.#bounded) one.published = this.#permitsOf(one.bulkhead)
     const below = this.#bounded.filter(({ published }) => this.isShared || published < this.#slots)
-    // Older versions do not support a capacity of 0, so at least 1 is published. A call without a permit is requeued.
+    // Older versions reject a published capacity of 0, so at least 1 is published. If a call arrives although this
+    // worker has no permit, then the call is requeued.
     return below.map(({ bulkhead: { kind, model }, published }) => ({ kind, model, capacity: Math.max(1, published) }))
   }
 

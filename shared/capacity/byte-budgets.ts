@@ -129,7 +129,7 @@ export function openDiskFloor(
   let reading: Promise<void> | undefined
   const minOf = ({ size }: DiskSpace) => freeMin ?? Math.min(FREE_BYTES_MAX, Math.floor(size * FREE_SHARE))
   const readFree = async () => {
-    // An unreadable directory does not refuse data here. The later write fails and reports the cause.
+    // If a directory cannot be read, then this check accepts the data. The later write fails and reports the cause.
     const spaces = await Promise.all(directories.map(read)).catch(() => [])
     readAtMs = performance.now()
     const low = spaces.find((space) => space.free < minOf(space))
@@ -266,7 +266,7 @@ export class StoredQuota {
     const before = project.granted
     const answer = (await bytes?.hold(project.tenant, boot, wanted, most)) ?? { isGranted: wanted <= most, used: 0 }
     if (!answer.isGranted) return answer
-    // Rows that were committed during the request have already used a part of the grant.
+    // While the request was in progress, rows may have been committed, which used a part of the earlier grant.
     project.granted = wanted - Math.max(0, before - project.granted)
     project.reported = wanted
     return answer

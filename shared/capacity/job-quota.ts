@@ -124,7 +124,8 @@ export class JobQuota {
     this.#begunOfKeys.set(name, begun)
     begun.readers++
     try {
-      // The count of the store may miss jobs whose creation is in progress now. Jobs whose creation begins later are in `total`.
+      // Jobs whose creation is in progress now may be missing in the store's count. Creations that begin during the
+      // count increase `total`, so they are not included here.
       const unseen = begun.underWay - begun.total
       const waiting = (await this.#store.tenants.waitingOfKey(keyId))[state]
       // Check and increment happen without an await in between. Otherwise concurrent calls could all create the last
@@ -169,7 +170,8 @@ export class JobQuota {
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true, reason: 'store' })
     }
     await this.#count()
-    // A full quota in an outdated count does not refuse a job. The job waits for the count in progress instead.
+    // The count is outdated, so a quota that looks full may have free capacity by now. The job waits for the count in
+    // progress instead of being refused.
     if (this.#counting !== undefined && !this.#hasCapacity(place)) await this.#counting
   }
 

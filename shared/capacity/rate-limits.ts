@@ -395,7 +395,7 @@ export class RateLimits implements RunningLimits {
 function countOf<Count>(counts: Map<string, Count>, name: string, Type: new (name: string) => Count): Count {
   const known = counts.get(name)
   if (known) return known
-  // After `clear`, running calls stay counted, because each call has a reference to its own counter.
+  // Running calls hold a reference to their own counter, so they stay counted although the map is emptied.
   if (counts.size >= COUNTERS_MAX) counts.clear()
   const count = new Type(name)
   counts.set(name, count)

@@ -62,8 +62,8 @@ export class Semaphore {
     try {
       await abortable(promise, signal)
     } catch (error) {
-      // An abort either removes the waiting request, or returns permits that were granted at the same moment. In both cases, smaller requests behind
-      // this request may now be granted.
+      // An abort removes the waiting request, or returns permits that were granted at the same moment. In both cases, a
+      // smaller request behind this one may now fit.
       if (key.waiting.delete(waiting)) this.#forgetIdle(name, key)
       else this.#giveBack(name, key, amount)
       this.#grantNext()

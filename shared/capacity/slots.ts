@@ -347,7 +347,8 @@ export class SlotPartition {
     for (const tenant of here) own += 1 / (1 + (tenants.get(tenant) ?? 0))
     let theirs = unlisted
     for (const [tenant, ingresses] of tenants) theirs += ingresses / (ingresses + (here.has(tenant) ? 1 : 0))
-    // If no call waits here, then the next call counts as one tenant.
+    // If no call waits here, then the share is computed as if one tenant waited, because the next call will be of one
+    // tenant.
     return own === 0 ? 1 / (1 + theirs) : own / (own + theirs)
   }
 

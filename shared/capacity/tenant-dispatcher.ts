@@ -1,6 +1,9 @@
 import { FairQueue, type FairQueueItem, type Work, workKey } from './fair-queue.ts'
 
-/** Length in ms of an interval in which job starts are counted. In a shorter interval, a few simultaneous starts would look like a high rate. */
+/**
+ * Length in ms of an interval in which job starts are counted. A shorter interval would make a few simultaneous starts
+ * look like a high rate.
+ */
 const SPAN_MS = 250
 
 /** Age in ms at which a sent job that has not started counts as lost, if workers are idle. */
@@ -186,7 +189,8 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     const ahead = isBounded ? (this.#models.get(workKey(work))?.inFlight ?? 0) : this.#sent.size
     if (this.#queue.size === 0) return ahead
     const counts = isBounded ? this.#queue.countsOf(workKey(work)) : this.#queue.countsWithout(this.#bounded())
-    // Round robin: while k jobs of this tenant are served, each other tenant gets at most k + 1.
+    // Round robin: until the new job is served, each other tenant gets at most one job more than this tenant has
+    // waiting.
     return ahead + counts.sum(counts.of(tenant) + 1)
   }
 
@@ -303,8 +307,8 @@ export class TenantDispatcher<Job extends FairQueueItem> {
       this.#sent.delete(job)
       this.#release(job)
     }
-    // The number is rounded to the nearest integer. If all ingresses rounded up, then together they would send too many
-    // jobs.
+    // The result is rounded to the nearest integer. If every ingress rounded up instead, then all ingresses together
+    // would send too many jobs.
     return Math.max(1, Math.round(least + this.#starts.in(DISPATCH_LATENCY_MS)))
   }
 }

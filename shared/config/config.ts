@@ -89,8 +89,9 @@ function problemOf(issue: Issue, given: Variables): string {
 }
 
 /**
- * Removes invalid variables of OpenTelemetry, because its specification requires a warning for them instead of a failed start. Other programs of the
- * machine may use the same variables. If the collector or its protocol is invalid, then traces are off.
+ * Removes invalid OpenTelemetry variables instead of refusing to start. The OpenTelemetry specification requires a
+ * warning for them, and other programs on the machine may use the same variables. If the collector or its protocol is
+ * invalid, then traces are off.
  */
 function ignoreInvalidTraces(given: Variables): { readonly valid: Variables; readonly problems: readonly string[] } {
   const issues = Settings.safeParse(given).error?.issues.filter(({ path: [name] }) => String(name) in TRACES) ?? []

@@ -8,8 +8,8 @@ import { newId } from '#shared/lib/id.ts'
 import { ConfigError } from './config.ts'
 
 /**
- * Bytes of a test file. File systems may store a smaller file inside its inode, but a file of this size needs disk
- * blocks.
+ * Bytes of a test file. Some file systems store smaller files inside the inode, so only a file of this size shows
+ * whether disk blocks are free.
  */
 const PROBE_BYTES = 16 * 1024
 

@@ -1,7 +1,10 @@
 import { z } from 'zod'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 
-/* Error messages for invalid settings: the path, the expected values and the given value, which zod's own messages omit. */
+/*
+ * Error messages for invalid settings. Each message names the path, the expected values and the given value, which
+ * zod's own messages omit.
+ */
 
 const SHOWN_MAX = 80
 /**

@@ -161,7 +161,7 @@ function percentDecoded(text: string): string {
   try {
     return decodeURIComponent(text)
   } catch {
-    // A URL may contain a percent sign that starts no escape.
+    // The text contains a percent sign that starts no valid escape, so the text is returned unchanged.
     return text
   }
 }

@@ -13,7 +13,10 @@ import type { ContentFilter } from './content-filter.ts'
 
 /** Maximum length of checked text, in UTF-16 units. Checking it takes about 3 ms of CPU. */
 const TEXT_MAX = 16 * 1024
-/** Letters that stay double when obscenity removes repeated letters before its search (fe_ll_atio). Other repeated letters become single. */
+/**
+ * Letters that obscenity leaves double when it removes repeated letters before its search, because words such as
+ * "fellatio" need them. All other repeated letters become single.
+ */
 const PAIRS = new Set([...'beolsg'].map((letter) => letter.charCodeAt(0)))
 const CODE_UNITS = 65_536
 let scan: ((text: string) => boolean) | undefined

@@ -88,7 +88,8 @@ interface EndedRow {
 
 /** Decides whether a model fails, from its newest calls in the log, the newest first. */
 export function failingModel(model: string, rows: readonly EndedRow[], hasMore: boolean): FailingModel | undefined {
-  // The deadline of a call may be too short for any upstream.
+  // A call that has exceeded its own deadline says nothing about its model, because the deadline may be too short for
+  // any upstream.
   const decisive = rows.filter((row) => outcomeOf(row) !== undefined && row.errorCode !== 'timeout')
   const lastSuccess = decisive.findIndex((row) => outcomeOf(row) === 'completed')
   const failures = lastSuccess === -1 ? decisive : decisive.slice(0, lastSuccess)

@@ -78,7 +78,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   const { extra } = request
   let adapted = extra && isSame ? { ...request, extra: passedFields(extra, dialect, model) } : request
   if (!isSame && dialect !== undefined) adapted = withSharedFields(adapted, dialect)
-  // In chat completions, only OpenAI's own servers support custom tools.
+  // In chat completions, only OpenAI's own servers support custom tools. Other servers receive them as functions.
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
   const isRestoring = adapted.tools.some(isRestored)

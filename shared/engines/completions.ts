@@ -11,7 +11,9 @@ export function completesOf({ engine }: ModelConfig): ChatEngine['completes'] {
   return (engine.completions ?? !isOpenAiServer(engine)) ? 'all' : undefined
 }
 
-/** Rejects completion features that a model's engine lacks. @throws ServiceError with the field */
+/**
+ * Rejects completion features that the engine of a model lacks. @throws ServiceError with the name of the request field
+ */
 export function requireCompletable(model: ModelConfig, request: GenerateRequest): void {
   const { completion, n, logprobs, max_tokens } = request
   const completes = completesOf(model)

@@ -13,7 +13,8 @@ export function cutText(text: string, groups: readonly (readonly Word[])[]): str
   for (const group of groups) {
     let start: number | undefined
     for (const { word } of group) {
-      // Without this bound, each missing word would cause a search of the whole remaining text.
+      // The search ends after {@link LOOKAHEAD} characters. Without this bound, each missing word would cause a search
+      // of the whole remaining text.
       const found = text.slice(cursor, cursor + LOOKAHEAD + word.length).indexOf(word)
       if (found < 0) continue
       start ??= cursor + found

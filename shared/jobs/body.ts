@@ -96,7 +96,7 @@ export async function fetchBodyWithin(
   blobs: Blobs,
   signal: AbortSignal,
 ): Promise<FetchedBody> {
-  // A missing blob counts as 0 bytes here. `fetchBody` throws the error.
+  // If the blob is missing, then its size counts as 0 here, and the error is left to `fetchBody`.
   const bytes = (await bytesOfBody(job, blobs).catch(() => 0)) * HELD_PER_BYTE
   if (bytes > 0) await budget.take(signal, bytes)
   let isHeld = true
@@ -122,7 +122,8 @@ export async function bytesOfBody(
 
 async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
   const value = await blobs.get(blob).catch((cause: unknown) => {
-    // The caller did not cause this error. Either the processes use different blob directories, or the directory was emptied.
+    // The caller did not cause this error. The processes use different blob directories, or an operator emptied the
+    // directory.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
   return await runYielding(readJson(value))

@@ -123,7 +123,8 @@ export function workOf(peers: Iterable<Peer>, pool: PoolName, own?: { boot: stri
       }
   }
   for (const { model, queued } of inStore) of(model).queued += queued
-  // Workers of an earlier version publish no work. Their attached calls then count by the numbers of the ingresses.
+  // Workers of an earlier version publish no work. Their running attached calls are therefore taken from the reports of
+  // the ingresses.
   for (const work of models.values()) work.running = Math.max(work.running, work.attached)
   return { calls, models }
 }
@@ -169,7 +170,7 @@ export function secondsToEmpty(loads: Iterable<Load>, slots: number): number | u
 
 interface Held {
   value: number
-  /** Largest value since {@link sinceMs}, which replaces the held value after {@link HOLD_MS}. */
+  /** Largest value since {@link sinceMs}. After {@link HOLD_MS}, the reported value drops to this value. */
   largest: number
   sinceMs: number
 }

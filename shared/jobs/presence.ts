@@ -199,7 +199,8 @@ export class Presence extends Peers {
   #changeInterval(interval: number): void {
     this.#interval = interval
     this.#receiver?.stretch?.(interval)
-    // The new interval is sent at once, because a peer that expects the shorter interval would suspect this process.
+    // The new interval is published at once. A peer that still expects the shorter interval would otherwise suspect
+    // this process.
     this.#sendInterval()
   }
 

@@ -162,7 +162,8 @@ export class ChannelReceiver implements Receiver {
   #deliver(place: Position, { records }: FetchedPartition): void {
     for (const batch of records ?? []) {
       for (const record of batch.records) {
-        // A fetch returns whole batches, so the first batch may begin before the position.
+        // A fetch returns whole batches, so the first batch may contain records before the position. These records were
+        // delivered earlier and are skipped.
         const offset = batch.firstOffset + BigInt(record.offsetDelta)
         if (offset < place.position || this.#closing.signal.aborted) continue
         deliver(this.#onRecord, {

@@ -74,7 +74,10 @@ export class KafkaCluster {
   readonly #ids = new Map<string, string[]>()
   #control: Connection | undefined
   #dialing: Promise<Connection> | undefined
-  /** Index of the address to try first. Incremented after a failure, to skip a broker that accepts connections but does not answer. */
+  /**
+   * Index of the address to try first. Incremented after a failure, so that the next attempt skips a broker that
+   * accepts connections but does not answer.
+   */
   #addressTurn = 0
   #refreshing: Promise<void> | undefined
   readonly #connectTimeouts = new Map<string, number>()

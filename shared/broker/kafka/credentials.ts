@@ -1,10 +1,13 @@
 import type { KafkaConfig } from '#shared/config/config.ts'
 import type { KafkaOptions } from './options.ts'
 
-/* TLS and SASL of the settings, in the form that both Kafka clients take. */
+/* Converts the TLS and SASL settings to the options that both Kafka clients take, and requests OAuth tokens. */
 
 const TOKEN_TIMEOUT_MS = 10_000
-/** A token is replaced after this share of its lifetime, so that no connection starts with a token that is about to expire. */
+/**
+ * Fraction of a token's lifetime after which a new token is requested, so that no connection starts with a token that
+ * is about to expire.
+ */
 const USED_SHARE = 0.8
 /** Time after a failed refresh for which the old token is used without another request. */
 const RETRY_DELAY_MS = 10_000

@@ -45,7 +45,10 @@ export class KafkaRefusal extends Error {
 /** Thrown if the current metadata contains no node for a request. The caller refreshes the metadata and retries. */
 export class NodeUnknown extends Error {}
 
-/** Whether an error is temporary: no connection, no response in time, or an error code that the Kafka protocol marks as retriable. */
+/**
+ * Whether an error is temporary. Temporary errors are a missing connection, a missing response, and the error codes
+ * that the Kafka protocol marks as retriable.
+ */
 export function isTransient(thrown: unknown): boolean {
   if (thrown instanceof NodeUnknown) return true
   if (thrown instanceof KafkaRefusal) return thrown.isTransient

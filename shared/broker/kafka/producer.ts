@@ -34,7 +34,7 @@ export class KafkaProducer {
   readonly #cluster: KafkaCluster
   readonly #unsure = new Map<string, readonly OutgoingRecord[]>()
   #identity: Promise<Identity> | undefined
-  /** The identity of {@link KafkaProducer.#identity} once it is assigned. */
+  /** The result of {@link KafkaProducer.#identity} after the promise has resolved. */
   #current: Identity | undefined
 
   constructor(cluster: KafkaCluster) {
@@ -135,7 +135,7 @@ export class KafkaProducer {
     }
     const error = new KafkaRefusal(`Producing to ${key}`, code)
     if (IDENTITY_LOST.includes(code)) {
-      // Another call may have replaced the identity already.
+      // While this call waited, another call may already have replaced the identity.
       if (identity === this.#current) this.#forgetIdentity()
       return { error, canRetry: true }
     }

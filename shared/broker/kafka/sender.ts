@@ -20,7 +20,10 @@ const SWEEP_INTERVAL_MS = 100
 const SLOW_CALL_MS = 1_000
 const RECORD_OVERHEAD_BYTES = 100
 const RETRY_AFTER_MS = 1_000
-/** Initial and maximum value of `countMax`. This value has no effect, because a batch always reaches its maximum of bytes first. */
+/**
+ * Initial and maximum value of `countMax`. The value is so large that batches normally end at their maximum of bytes.
+ * Only a refused batch lowers the count.
+ */
 const COUNT_MAX = 2 ** 20
 
 /**

@@ -192,7 +192,8 @@ export class AnthropicDecoder implements AnswerDecoder {
         out.push(nativeEvent('anthropic', 'answer', { stop_reason }))
       }
     }
-    // The fields of a whole message were already sent when its start was read.
+    // For a whole message, the fields were already sent when the start of the message was read. Only a streamed message
+    // has new fields here.
     if (type !== 'message') this.#pass(end, 'answer', out)
   }
 

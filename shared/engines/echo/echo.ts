@@ -99,7 +99,8 @@ function writeScript(request: GenerateRequest, choice: number): Script {
   const calls = mayCall ? chooseCalls(request, directive, rest) : []
   const refusal = directive.refusal ?? ''
   const text = refusal === '' ? writeText(request, directive, rest, choice, calls.length > 0) : ''
-  // A last assistant turn is the beginning of the answer, so the answer does not repeat it.
+  // If the conversation ends with an assistant turn, then this turn is the beginning of the answer. The answer
+  // continues after it.
   const last = request.turns.at(-1)
   const prefill = last?.role === 'assistant' ? textOf(last) : ''
   const usual = calls.length > 0 ? 'tool_calls' : 'stop'
@@ -400,7 +401,7 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
     }
   }
   if (stops) yield* released(stops.flush(), choice)
-  // A failure that is scheduled after the last token happens at the end of the answer.
+  // A failure that is scheduled after more tokens than the answer has occurs at the end of the answer.
   pace.failAfter(Number.MAX_SAFE_INTEGER)
   yield { type: 'finish', choice, reason: script.finish, ...(script.filter ? { filter: script.filter } : {}) }
 }

@@ -78,8 +78,8 @@ class Filler {
 
   #alternative(schema: Schema, alternatives: readonly unknown[], name: string, depth: number): unknown {
     const { anyOf: _anyOf, oneOf: _oneOf, ...base } = schema
-    // Beyond this depth, the last alternative is chosen, because schemas usually list `null` and types without children
-    // last.
+    // Beyond this depth, the last alternative is chosen. Schemas usually list `null` and types without children last,
+    // so the value ends here.
     const chosen = alternatives.at(depth < DEPTH_MAX ? 0 : -1)
     return this.fill(this.#reader.merge(base, [this.#reader.resolve(chosen)]), name, depth + 1)
   }

@@ -102,7 +102,7 @@ export async function openRuntime(
   }
 }
 
-/** One position stays free, because the library drops tokens of the prompt once the context is full. */
+/** One position of the context stays free. When the context is full, the library drops tokens of the prompt. */
 const RESERVED_TOKENS = 1
 
 /** Creates the error of a prompt that is too long. The message states the same context length as the list of models. */

@@ -96,8 +96,8 @@ export async function readPrompt(
 async function rewind(sequence: LlamaContextSequence, length: number): Promise<number> {
   const { nextTokenIndex } = sequence
   if (length === nextTokenIndex) return length
-  // Recurrent models and models with sliding windows cannot return to an earlier state. For them, the library would evaluate the whole prefix in one
-  // uninterruptible call.
+  // Recurrent models and models with sliding windows cannot return to an earlier state. To reuse a prefix, the library
+  // would evaluate the whole prefix again in one call that cannot be aborted. The sequence is therefore cleared.
   if (length === 0 || sequence.needsCheckpoints) {
     await sequence.clearHistory()
     return 0

@@ -83,10 +83,7 @@ export class ChoiceState {
   readonly #calls: Calls
   #stopReason: unknown
   #filter: Record<string, unknown> | undefined
-  /**
-   * Whether the answer contains a `function_call`, the deprecated form of a tool call, which is sent to the caller
-   * unchanged.
-   */
+  /** Whether the answer contains a `function_call`, the deprecated form of a tool call. */
   #hasFunctionCall = false
   hasOutput = false
   finish: WireFinish | undefined

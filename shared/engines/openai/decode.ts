@@ -85,7 +85,7 @@ export class OpenAiDecoder implements AnswerDecoder {
     const choices = this.#known()
     if (choices.length === 0) throw this.#incomplete()
     if (choices.length < this.#request.n) {
-      // A server that returns too few choices does not support `n`, so a retry cannot help.
+      // The server returned fewer choices than requested, so it does not support `n`. A retry cannot help.
       const message = `The upstream of model '${this.#request.model}' returned ${choices.length} of ${this.#request.n} choices.`
       throw new ServiceError('upstream_refused', message, { param: 'n' })
     }
@@ -197,8 +197,9 @@ function isObject(value: unknown): value is Record<string, unknown> {
 }
 
 /*
- * Usage in the forms of servers with OpenAI's API. Usage may be in a chunk, in a choice or in `x_groq`, and may grow over several chunks. Some
- * servers use field names of other APIs (Ollama, Gemini, Bedrock, llama.cpp), or send zeros until the last chunk.
+ * Reads token usage in the forms of servers with OpenAI's API. Usage may be in a chunk, in a choice or in `x_groq`, and
+ * may grow over several chunks. Some servers use field names of other APIs (Ollama, Gemini, Bedrock, llama.cpp), or
+ * send zeros until the last chunk.
  *
  * Each count is read separately. A positive number replaces the previous number, and a zero is ignored.
  */

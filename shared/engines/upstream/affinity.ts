@@ -180,7 +180,8 @@ export function preferredServer<Own extends Candidate>(key: string, working: rea
   }
   const isBelowBound = ({ limit, weight }: Own) => {
     const mean = (calls * weight) / weights
-    // An idle server accepts its keys even if its weight is so small that one call is above its bound.
+    // An idle server accepts the calls of its keys, even if its weight is so small that a single call exceeds its
+    // bound.
     if (limit.inFlight === 0) return true
     return limit.inFlight + 1 <= Math.max(LOAD_BOUND * mean, mean + deviations * Math.sqrt(mean + 1))
   }

@@ -70,8 +70,8 @@ export async function* answerEvents(
         isRead = typeof read === 'boolean' ? read : await read
         noteEnd(exchange, isRead, isRead ? decoder.isDone : reader.isComplete)
       }
-      // Text is yielded before the end of the answer is decoded. Without any text, the end is decoded first. If the end is an error, then another
-      // model can still answer.
+      // If some text has arrived, then it is yielded before the end of the answer is decoded. Without any text, the end
+      // is decoded first: if the end is an error, then another model can still answer.
       isOver = isRead && (written === '' || out.length === 0)
       if (isOver) await endThrottled(decoder, out)
       let size = 0

@@ -46,7 +46,10 @@ export type ErrorSanitizer = (text: string) => string
 export interface ErrorContext {
   readonly model: string
   readonly sanitize: ErrorSanitizer
-  /** Whether Sluice itself started the server. Error codes of such a server are internal, so callers receive only codes of Sluice's own table. */
+  /**
+   * Whether Sluice itself started the server. The error codes of such a server are not documented for callers, so
+   * callers receive only codes of Sluice's own table.
+   */
   readonly isOwnServer: boolean
 }
 

@@ -220,8 +220,9 @@ export function partsOf(limit: number, members: readonly Member[]): ReadonlyMap<
   let left = limit
   const bySlots = members.toSorted((a, b) => a.slots - b.slots || (a.boot < b.boot ? 1 : -1))
   for (const [index, { boot, slots }] of bySlots.entries()) {
-    // Workers with few slots come first. Permits beyond their slots are then divided among the other workers. With equal slots, low boot ids come
-    // last, because the last parts include the remainder.
+    // Parts are computed from the smallest worker to the largest. A worker with few slots cannot use an equal part, so
+    // the rest of its part is divided among the later workers. With equal slots, low boot ids come last and receive the
+    // remainder.
     const part = Math.min(slots, Math.floor(left / (bySlots.length - index)))
     parts.set(boot, part)
     left -= part

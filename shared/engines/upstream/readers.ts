@@ -324,7 +324,8 @@ class FrameReader<Event> implements AnswerReader<Event> {
     if (this.#bare === '' && !/^[{[]/.test(line)) return
     this.#bare += `${line}\n`
     if (this.#bare.length > BARE_LINE_CHARS_MAX) throw this.#tooLong()
-    // Each object is parsed only at its probable end. Otherwise a stream of closing brackets would be parsed once per line.
+    // The object is parsed only when a line ends with a closing brace or bracket, because parsing after every line
+    // would take quadratic time.
     const isOne = this.#bare.length === line.length + 1 && /[}\]]\s*$/.test(line)
     if (!isOne && !/^[}\]]/.test(line)) return
     if (isJson(this.#bare)) this.#frames.push({ event: undefined, data: this.#bare, isLast: false })
@@ -372,8 +373,8 @@ class FrameReader<Event> implements AnswerReader<Event> {
   #onUndecoded(error: unknown, { event, data, isLast }: Frame): void {
     if (!isUnreadable(error)) throw error
     if (event === 'error') throw errorInAnswer(this.#errorContext, { message: data.trim() }, data.length)
-    // The unreadable frame was truncated, or it follows a complete answer. The earlier frames decide whether the answer
-    // is complete.
+    // An unreadable frame is tolerated in two cases: the frame is the last one and may be truncated, or the answer is
+    // already complete. In both cases, the earlier frames decide whether the answer is complete.
     if (!isLast && !this.#decoder.isComplete) throw error
   }
 

@@ -156,7 +156,10 @@ export class Upstream {
     return this.#servers.acquire({ signal, isTimed: isStream, tried, key: affinity })
   }
 
-  /** Error if this worker's part of the limit is zero. Without the error, the call would wait until other workers end or the limit rises. */
+  /**
+   * Error if this worker's part of the limit is zero. The owner of the job then retries, possibly on another worker.
+   * Without the error, the call would wait here until the limit rises or another worker ends.
+   */
   #noPartition(): ServiceError {
     const message = `All permits of model '${this.#model}' belong to other workers; retry.`
     return new ServiceError('overloaded', message, { retryAfterMs: 100, reason: 'upstream' })

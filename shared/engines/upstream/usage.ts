@@ -39,7 +39,7 @@ export async function estimateUsage(request: GenerateRequest, output: string): P
 
 export async function countText(text: string): Promise<number> {
   const sample = text.slice(0, SAMPLE_CHARS)
-  // The count is an estimate in any case, so no call fails because of it.
+  // The count is an estimate in any case, so an error or a timeout of the tokenizer does not fail the call.
   const tokens = await countTokens('o200k_base', sample, AbortSignal.timeout(COUNT_MS)).catch(
     () => sample.length / CHARS_PER_TOKEN,
   )

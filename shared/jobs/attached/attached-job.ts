@@ -214,7 +214,8 @@ export class AttachedJob {
       case 'completed':
         this.server = event.server
         this.#onOutput(event.deltas)
-        // If the answer exceeded the buffer, then `onOverflow` has already ended the job.
+        // If the answer exceeded the buffer, then `onOverflow` has already ended the job, so no further outcome is
+        // reported.
         if (this.state === 'running') this.#owner.onOutcome(this, { type: 'completed' })
         return
       case 'failed':

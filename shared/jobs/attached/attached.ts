@@ -105,7 +105,8 @@ export class AttachedJobs implements JobOwner {
       listener: {
         onSuspected: (peer) => jobs.#onWorkerSuspected(peer),
         onLost: (peer) => jobs.#onWorkerLost(peer),
-        // The control channel may deliver records before the sender exists.
+        // The control channel may deliver records before the constructor code below has set the sender, so the sender
+        // may be undefined here.
         onControl: (record) => {
           jobs.#sender?.onControl(record)
           options.pauses?.onControl(record)
@@ -210,7 +211,7 @@ export class AttachedJobs implements JobOwner {
     const wait = this.placeOf(job)
     if (!wait) return undefined
     const { position, waitMs } = wait
-    // Exact positions are not computed for longer queues.
+    // Exact positions are not computed for queues longer than {@link POSITIONS_MAX}.
     if (position > POSITIONS_MAX) return `more than ${POSITIONS_MAX} calls in queue`
     return `#${position} in queue${waitMs === undefined ? '' : `, about ${Math.max(1, Math.round(waitMs / 1_000))} s`}`
   }

@@ -364,7 +364,8 @@ function repeatOf(job: DurableJob, body: unknown, encode: EncodeContext) {
   const { webhook_url: url, webhook_events: events, traceparent, created_at_ms, deadline_ms, partial_ms } = job
   const webhook = url === null ? undefined : { url, events }
   const deadlineInMs = deadline_ms - created_at_ms
-  // A repeated job has a trace of its own with a link to the first, because days may lie between the two.
+  // The repeated job gets a trace of its own, with a link to the trace of the first job. Days may lie between the two
+  // jobs, so one common trace would be too long.
   const attributes = { 'sluice.repeated_job.id': job.id, 'sluice.project': job.tenant }
   const repeat = tracing.tracer?.start({
     name: 'repeat job',
@@ -436,14 +437,15 @@ export class Positions {
     tenants?.set(job.tenant, (tenants.get(job.tenant) ?? 0) + 1)
     const places = await this.#places.get(`${queueOf(job)} ${job.tenant}`)?.value.catch(() => undefined)
     if (!places) return
-    // The new job is nearly always the last job, because ids begin with their creation time.
+    // Ids begin with their creation time, so the new job is nearly always the last job of its tenant.
     const at = indexOf(job.id, places)
     const after = places.slice(at).map(({ id, nth }) => ({ id, nth: nth + 1 }))
     places.splice(at, after.length, { id: job.id, nth: (places[at - 1]?.nth ?? 0) + 1 }, ...after)
   }
 
   #count(job: DurableJob, tenants: ReadonlyMap<string, number>, places: readonly QueuedPosition[]): number {
-    // Ids are ordered by time, so the cached position of the previous id is the number of the tenant's own jobs that start earlier.
+    // Ids are ordered by time. The position of the previous id is therefore the number of the tenant's own jobs that
+    // start earlier.
     const own = places[indexOf(job.id, places) - 1]?.nth ?? 0
     let before = own
     // Round robin: each other tenant starts at most as many jobs as this tenant, plus one.

@@ -99,7 +99,8 @@ class Subscription {
     this.#isNews = true
     this.#end ??= end
     this.#events.push(...events)
-    // Dropped events are in the store, and the gap in the sequence makes the subscriber read them there.
+    // If the subscriber is too slow, then the buffered events are dropped. The store has these events, and the gap in
+    // the sequence makes the subscriber read them.
     if (this.#events.length > BUFFERED_MAX) this.#events = []
     this.#wake?.()
   }

@@ -178,7 +178,8 @@ export async function dropBlobs(
 /**
  * Deletes blobs whose job no longer exists: blobs of refused or crashed calls, and blobs whose deletion failed.
  *
- * @param store Undefined if this process has no store. In this case only blobs older than any job are deleted
+ * @param store Undefined if this process has no store. In this case, blobs are deleted only if they are older than the
+ * maximum lifetime of a job
  * @param callMsMax Maximum duration of an attached call in ms. Such calls may have blobs and are not in the store
  * @returns Number of deleted blobs
  */

@@ -91,7 +91,8 @@ export class Attempt {
       const given = fetched ? fetched.body : this.job.body
       const body = this.#isUnparsed ? given : await this.#read(given)
       const work = this.job.stream ? this.#stream(body) : this.#whole(body)
-      // A handler that waits for child jobs is abandoned here. A new attempt runs when the children have ended.
+      // A handler that waits for child jobs is abandoned here, so that its slot becomes free. A new attempt starts when
+      // the children have ended.
       if ((await Promise.race([work, this.#parked.promise])) === 'parked') return await this.#park()
       await this.#sink.completed()
       return 'completed'
@@ -180,7 +181,7 @@ export class Attempt {
       if (bulkhead) await bulkhead
       if (this.#pause) await this.#pause.promise
     }
-    // An engine that returns normally after an abort has not completed its work.
+    // Some engines return normally after an abort. Their work is incomplete, so the abort is reported instead.
     signal.throwIfAborted()
   }
 
@@ -373,7 +374,8 @@ export class Attempts {
     if (isAttached) poller.countAttached(1)
     const mustWait = isAttached && !parkedCalls.canStart(lane, bulkhead)
     if (!mustWait) enter()
-    // A drain has handed back the other attempts before this attempt was claimed, so this attempt is handed back too.
+    // A drain handed back all running attempts before this attempt was claimed. This attempt is therefore handed back
+    // too.
     if (this.#isHandingBack) attempt.handBack()
     try {
       const turn = mustWait

@@ -81,7 +81,8 @@ export class Calls {
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
     if (attempts.isOver(job)) return delivery.acknowledge()
-    // A young job may have arrived before the first heartbeat of its ingress.
+    // The first heartbeat of an ingress may arrive later than its first job, so an unknown ingress counts as dead only
+    // if the job is old.
     const isOld = Date.now() - job.created_at_ms > ORPHAN_AGE_MS
     if (isOld && this.#options.presence().isDead(job.reply.boot)) {
       log.info({ job_id: job.id, ingress: job.reply.boot }, 'job dropped: its ingress is dead')
@@ -102,7 +103,7 @@ export class Calls {
       })
       return
     }
-    // Models are rolled out worker by worker, so another worker may soon have this model.
+    // Models are rolled out worker by worker. Another worker may soon have this model, so the job is handed back.
     if (!isKnown) {
       poller.pause()
       return void events.handedBack()
@@ -183,7 +184,7 @@ class Requeue {
       () => delivery.release(),
     )
     this.#delayed--
-    // A drain waits until no call is delayed. `free` makes the drain check again.
+    // A drain waits until no call is delayed. This call makes the drain check again.
     if (poller.stopped.aborted) poller.free()
   }
 

@@ -100,7 +100,8 @@ export class Claims {
     const bulkhead = bulkheads.of(envelope)
     if (!this.#mustWait(lane, bulkhead)) return this.#hint({ lane, bulkhead, kind, deliveries: [delivery] })
     delivery.acknowledge()
-    // Attached calls may be queued behind this record, so free slots are offered to them again.
+    // This record may have been queued before attached calls, which the broker delivers next. Free slots are therefore
+    // offered to attached calls again.
     if (this.#offer) this.#offerSlots()
     if (bulkhead.wait(lane.priority)) presence.publishCapacity()
     this.pull()
@@ -186,12 +187,15 @@ export class Claims {
     const { length: count } = deliveries
     const claimed = await this.#claim(lane, bulkhead, kind, count)
     for (const delivery of deliveries) delivery.acknowledge()
-    // The claim failed. These jobs now count as waiting, so the periodic claim repeats the attempt.
+    // The claim failed, so jobs of this queue still wait. The periodic claim tries again.
     if (claimed === undefined) bulkhead.wait(lane.priority)
     if (claimed !== count) this.#options.poller.free()
   }
 
-  /** Reserves slots at once, and claims in a later event-loop iteration. Slots that become free together therefore share one claim statement. */
+  /**
+   * Reserves slots at once, and sends the claim in a later event-loop iteration. Slots that become free in one
+   * iteration therefore share one claim statement.
+   */
   #pullFor(lane: Lane, bulkhead: ModelBulkhead, isOffered: boolean): void {
     const kind = this.#options.kinds[bulkhead.kind]
     const same = this.#pulls.find((pull) => pull.lane === lane && pull.bulkhead === bulkhead)
@@ -246,7 +250,8 @@ export class Claims {
       else attempt.handBack()
     }
     if (runs.isLapsed) attempt.handBack()
-    // The cancel may arrive before the response of the claim, while no attempt exists that could be stopped.
+    // A cancel may arrive before the response of the claim. At that time no attempt exists, so the cancel was stored
+    // and is applied now.
     const cancel = attempts.wasCancelled(job)
     if (cancel) attempt.cancel(cancel === 'partial')
     await attempts.run(lane, attempt)

@@ -99,7 +99,10 @@ export class DurableRun implements AttemptSink {
   #progressAtMs = 0
   #encodingError: unknown
   #flush: Promise<void> | undefined
-  /** Aborts when the run is about to end. Pending output is then committed together with the end. */
+  /**
+   * Aborts when the run is about to end. The periodic writes then stop, and pending output is committed together with
+   * the end.
+   */
   readonly #ending = new AbortController()
 
   constructor(job: JobEnvelope, kind: Kind, moved: TransitionResult, boot: string, options: RunOptions) {
@@ -112,7 +115,7 @@ export class DurableRun implements AttemptSink {
     this.#whole = new EventBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new EventBuffer(kind.merge)
-    // A partial result was already requested in an earlier attempt.
+    // A partial result was requested during an earlier attempt, so this attempt starts with that request.
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
@@ -309,7 +312,7 @@ export class DurableRun implements AttemptSink {
     try {
       this.#encodePending(WRITE_MESSAGES_MAX)
     } catch {
-      // The next write reports the error.
+      // The next write encodes these events again, and reports the error.
       return true
     }
     return this.#pending.isEmpty && sizeOf(this.#encoded, WRITE_SIZE_MAX) <= WRITE_SIZE_MAX

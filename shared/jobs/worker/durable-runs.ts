@@ -113,7 +113,8 @@ export class DurableRuns {
     this.#pulls.add(pull)
     try {
       const claimed = await pull
-      // The lease under which the claim was made has expired since, so other workers may already run these jobs.
+      // The lease has expired since the claim was sent, so other workers may already run these jobs. The claim counts
+      // as failed.
       if (this.#lapses !== lapses) return undefined
       this.#serve(turns, claimed)
       return claimed.flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
@@ -247,7 +248,7 @@ export class DurableRuns {
   async #reconcile(owned: readonly OwnedJob[]): Promise<void> {
     const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id)
     if (!owned.some(isUnknown)) return
-    // The responses of claims in progress may contain these jobs.
+    // A claim whose response has not arrived yet may contain these jobs, so claims in progress are awaited first.
     await Promise.allSettled(this.#pulls)
     for (const job of owned.filter(isUnknown)) await this.#handBack(job)
   }

@@ -132,7 +132,8 @@ export class Poller {
     if (!interactive || !batch) return slots - this.running
     const isInteractiveBusy = Date.now() - interactive.busyAtMs < LANE_BUSY_MS
     const free = laneSlots(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
-    // Extra jobs of the batch lane do not reduce the slots reserved for the interactive lane.
+    // A batch job on an extra slot makes the number of free slots negative, but does not use the slots reserved for the
+    // interactive lane. The interactive lane is therefore not charged for it.
     return lane === interactive ? free + Math.max(0, batch.running - (slots - reservedSlots(slots))) : free
   }
 
@@ -140,7 +141,10 @@ export class Poller {
     return this.#attachedHere > 0 || performance.now() - this.#attachedAtMs < ATTACHED_EXPECTED_MS
   }
 
-  /** Number of further slots that durable jobs may take while attached calls wait: half of all slots, minus those that durable jobs already use. */
+  /**
+   * Number of further slots that durable jobs may take while attached calls wait: half of all slots, minus the slots
+   * that durable jobs already use.
+   */
   get durableShare(): number {
     return Math.ceil(this.#options.slots / 2) - (this.running - this.#attached)
   }
@@ -199,7 +203,10 @@ export class Poller {
     }
   }
 
-  /** Waits for a free slot. Resolves with false when a slot was freed, or with true after the check interval. */
+  /**
+   * Waits until a slot is released or the check interval has passed. Resolves with false for a release, and with true
+   * for the interval.
+   */
   async #untilReleasedOrCheck(): Promise<boolean> {
     const late = setTimeout(FULL_CHECK_INTERVAL_MS, true, { ref: false })
     return await Promise.race([this.#untilFreed().then(() => false), late])

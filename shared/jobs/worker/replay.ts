@@ -43,7 +43,10 @@ export class Replaying implements Composition {
     return this.#options.inner.spent
   }
 
-  /** The record already contains all decisions that depended on the clock, so the replay itself has unlimited time. */
+  /**
+   * The recorded job has already made all decisions that depend on the clock. A replay therefore has no time limit for
+   * its result.
+   */
   get wrapUpAtMs(): number {
     return this.cancelled.aborted ? 0 : Number.POSITIVE_INFINITY
   }
@@ -93,7 +96,8 @@ export class Replaying implements Composition {
   }
 
   async wait(): Promise<void> {
-    // A replay never waits, because the recorded job has already waited, or has continued without the children.
+    // A replay has nothing to wait for: the recorded job has already waited for these children, or has continued
+    // without them.
   }
 
   async endOf(id: string, parent?: string): Promise<ChildEnd | undefined> {

@@ -153,8 +153,8 @@ export class ClassicConsumer implements QueueConsumer {
     })
     this.#consumer = consumer
     this.#unplaced = await unplaced(this.#admin, this.#topic)
-    // Partitions without a committed position are forgotten. If the topic was deleted, for example, then the offsets of this process belong to
-    // other records.
+    // A partition without a committed position may belong to a recreated topic, in which offsets start again. Offsets
+    // that this process remembers for such a partition are therefore discarded.
     for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()

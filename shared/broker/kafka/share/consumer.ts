@@ -205,7 +205,8 @@ export class ShareConsumer implements QueueConsumer {
         byLeader.set(leader, [...(byLeader.get(leader) ?? []), keyOf(topicId, partition)])
       }
     }
-    // A partition without a leader belongs to no session, so no failed session would trigger a refresh of the leaders.
+    // No session polls a partition without a leader, so no failed poll would cause a refresh of the metadata. The
+    // refresh is therefore started here.
     if (byLeader.delete(NO_LEADER)) this.#followAfresh()
     for (const node of byLeader.keys()) {
       if (this.#sessions.has(node)) continue

@@ -137,7 +137,8 @@ export class ShareSession {
       this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
       if (failed && records.length === 0) this.#noteFailure(failed)
-      // A broker may answer an empty poll early. The session then waits for the rest of the poll time. Otherwise the polls would form a tight loop.
+      // A broker may answer an empty poll early. The session then waits for the rest of the poll time, because
+      // otherwise the next polls would follow without a pause.
       const earlyMs = sentAt + maxWaitMs - performance.now()
       if (records.length === 0 && acks.length === 0 && earlyMs > 1) await sleep(earlyMs)
       return records

@@ -50,18 +50,19 @@ export interface GrammarOptions {
 }
 
 /**
- * Creates a grammar of JSON texts that a schema accepts. The grammar generates only accepted texts, but not all of them. For example, objects have
- * only the named properties, in the order of the schema.
+ * Creates a grammar of JSON texts that a schema accepts. The grammar generates only accepted texts, but not all of
+ * them. For example, objects have only the named properties, in the order of the schema.
  *
- * All keywords of draft 2020-12 that {@link requireSupported} accepts are enforced. Not supported are mainly `not`, `if`, `contains`, `uniqueItems`
- * of more than one item, `dependentSchemas`, `$dynamicRef`, and `oneOf` with overlapping alternatives.
+ * All keywords of draft 2020-12 that {@link requireSupported} accepts are enforced. Not supported are mainly `not`,
+ * `if`, `contains`, `uniqueItems` of more than one item, `dependentSchemas`, `$dynamicRef`, and `oneOf` with
+ * overlapping alternatives.
  *
- * At the limits, this function takes up to 0.5 s, so engines convert schemas in a thread (`converter.ts`). The parser of llama.cpp then blocks the
- * event loop for less than 15 ms.
+ * Schemas at the size limits take up to 0.5 s, so engines convert schemas in a thread (`converter.ts`). llama.cpp then
+ * parses the grammar on the event loop, in less than 15 ms.
  *
  * @param param Path of the schema in the request. Errors append the path of the faulty part.
- * @throws ServiceError `invalid_value` for an unsupported keyword or too many nodes. Other reasons are over 1,000 required items, a schema that
- * accepts nothing, endless recursion, or too many alternatives at one place.
+ * @throws ServiceError `invalid_value` for an unsupported keyword or too many nodes. Other reasons are over 1,000
+ * required items, a schema that accepts nothing, endless recursion, or too many alternatives at one place.
  */
 export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = true }: GrammarOptions = {}): string {
   try {
@@ -272,7 +273,8 @@ class GrammarWriter {
   #membersMatch(members: readonly Member[]): Match {
     const values = members.map((member) => member.value)
     const firsts = members.findIndex((member) => member.isRequired)
-    // For llama.cpp, an optional member costs as much time as two alternatives.
+    // In llama.cpp, an optional member costs as much time as two alternatives. Each optional member that may come first
+    // therefore counts twice.
     const ways = 2 * (firsts < 0 ? members.length : firsts) + 1
     return { ...matchOf(`"{" ${this.#members(members)} "}"`, openingOf(members), values, ways) }
   }

@@ -187,7 +187,7 @@ export function floatRange(bounds: Bounds, digits = DIGITS): string | undefined 
   const low = Math.ceil(Math.max(minimum ?? -LARGEST, exclusiveMinimum ?? -LARGEST))
   const high = Math.floor(Math.min(maximum ?? LARGEST, exclusiveMaximum ?? LARGEST))
   const parts = [joinRange(range.low, range.high)]
-  // The last digit is not 0, so that no fraction equals an integer bound.
+  // The last digit of a fraction is never 0, so that a fraction never equals the integer at the excluded bound.
   const fraction = `"." [0-9]{0,${digits - 1}} [1-9]`
   // The integer part of a fraction is the adjacent integer nearer to zero: -3 in "-3.5", and 3 in "3.5".
   const [above, below] = [Math.max(low, 0), Math.max(-high, 0)]
@@ -219,7 +219,8 @@ function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
   for (const digits of NARROW_DIGITS.filter((each) => each <= digitsMax)) {
     const scale = 10 ** digits
     const numberOf = (fraction: number) => Number(`${whole}.${String(fraction).padStart(digits, '0')}`)
-    // Both bounds are treated as excluded. The product may be rounded, so each loop moves its end to the next fraction inside the bounds.
+    // Both bounds are treated as excluded. The product above may be rounded, so each loop moves its end until the
+    // fraction is inside the bounds.
     let from = Math.floor((near - whole) * scale)
     while (numberOf(from) <= near) from++
     let to = Math.min(scale - 1, Math.ceil((far - whole) * scale))

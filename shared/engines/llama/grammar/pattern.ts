@@ -258,7 +258,7 @@ class Parser {
       if (high < low) throw this.#broken()
       return [[low, high]]
     }
-    // If a limit of a range is a class, as in [\w-.], then the hyphen is an ordinary character.
+    // In a range such as [\w-.], one end is a class instead of a character. The hyphen is then an ordinary character.
     return union(from, setOf('-'), to)
   }
 

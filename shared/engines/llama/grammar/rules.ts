@@ -49,7 +49,7 @@ export class RuleBook {
 
   add(match: Match): Match {
     const { text } = match
-    // A body of one word is already the name of a rule.
+    // A body of one word is already the name of a rule, so no new rule is needed.
     if (/^[a-z0-9]{1,20}$/.test(text)) return match
     let name = this.#names.get(text)
     if (name === undefined) {

@@ -152,7 +152,8 @@ export class Marks {
   constructor(marks: readonly Mark[]) {
     const known = marks.filter(({ text }) => text !== '')
     this.#byText = new Map(known.map((mark) => [mark.text, mark]))
-    // In descending order, a longer mark precedes its prefixes, so that the expression finds the longest mark.
+    // The texts are sorted in descending order, so that a longer mark precedes its prefixes and the expression matches
+    // the longest mark.
     const texts = [...this.#byText.keys()].sort((a, b) => (a < b ? 1 : -1))
     this.#alternatives = texts.map((text) => RegExp.escape(text)).join('|')
     this.#starts = texts.length > 0 ? new RegExp(`(?=${this.#alternatives})`, 'g') : undefined

@@ -71,7 +71,8 @@ function findTools(draw: Draw, content: TemplateForms['content'], marks: Marks):
         if (!offered?.includes(TOOL)) continue
         const history = attempt(() => write([user(USER), CALL, ANSWERED]))
         if (!history?.includes(RESULT) || !/"needleargument": ?"needlevalue"/.test(history)) continue
-        // Some templates write an empty reasoning block before a call at the end of a conversation, and omit the block in later turns.
+        // Some templates write an empty reasoning block before a call, but only if the call is at the end of the
+        // conversation.
         const call = attempt(() => findCall(offered, write([user(USER)], false), history))
         if (!call || call.before.trim() === '') continue
         return { ...tools, before: split(call.before, marks), between: split(call.between, marks) }

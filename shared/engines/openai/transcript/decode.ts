@@ -133,7 +133,8 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     for (const choice of data.choices as Record<string, unknown>[]) {
       const { content } = (choice.delta ?? {}) as Record<string, unknown>
       if (typeof content === 'string') this.#pushText(content, out)
-      // vLLM sends a finish reason after every 30 seconds of audio, so only [DONE] ends the stream.
+      // vLLM sends a finish reason after every 30 seconds of audio, so a finish reason does not end the stream. Only
+      // [DONE] does.
     }
   }
 

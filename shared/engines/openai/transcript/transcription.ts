@@ -184,7 +184,8 @@ export function encodeFields(request: TranscribeRequest, model: ModelConfig, for
   fields.push(['response_format', form === 'stream' ? 'json' : form])
   if (language !== undefined) fields.push(['language', language])
   if (prompt !== undefined) fields.push(['prompt', prompt])
-  // A temperature of 0 is not sent. Without the field, servers raise the temperature if decoding fails. With an explicit 0, some servers do not.
+  // A temperature of 0 is not sent. If the field is missing, servers raise the temperature when decoding fails. If the
+  // field is 0, some servers do not.
   if (temperature > 0) fields.push(['temperature', String(temperature)])
   if (form === 'verbose_json') fields.push(...granularities(request, model))
   if (form === 'stream') fields.push(['stream', 'true'])

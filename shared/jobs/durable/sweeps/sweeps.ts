@@ -323,8 +323,8 @@ export class Republisher {
   #isIdle(pool: PoolName): boolean {
     if (this.#presence.silenceMs > SILENCE_MS_MAX) return false
     const workers = this.#presence.workers(pool).filter(({ draining }) => !draining)
-    // Slots reserved for the interactive lane do not count as idle, because they stay free even if the batch lane is
-    // long.
+    // The slots reserved for the interactive lane are not counted as idle. These slots stay free even if many batch
+    // jobs wait.
     const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - reservedSlots(slots) - running)
     const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
     return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE
