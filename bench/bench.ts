@@ -101,7 +101,10 @@ async function measure({ sections, options }: Command, signal: AbortSignal): Pro
   }
 }
 
-/** @param cpuMs CPU time of the whole machine. A high value means that other work on the machine affected the figures. */
+/**
+ * @param cpuMs CPU time that the whole machine used, in ms. If the value is high, then other work on the machine has
+ * affected the figures
+ */
 function circumstancesOf(ms: number, cpuMs: number, versions: ReadonlySet<string>): string {
   const machine = [
     `${availableParallelism()} cores (${cpus()[0]?.model.trim() ?? 'unknown CPU'})`,

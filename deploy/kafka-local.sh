@@ -70,7 +70,7 @@ POM
   rm -rf "$tmp"
 }
 
-alive() { # $1 = node; true if its pid file contains the pid of a live broker of this run directory
+alive() { # $1 = node. True if the pid file of the node contains the pid of a running broker of this run directory
   local pid; pid=$(cat "$run/$1/pid" 2>/dev/null) || return 1
   [ -n "$pid" ] && case "$(ps -o args= -p "$pid" 2>/dev/null)" in *kafka.Kafka*"$run/$1/server.properties"*) return 0 ;; esac
   return 1
@@ -116,7 +116,7 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=$replicas
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
-# For tests: no initial rebalance delay; short session timeouts and locks are allowed.
+# Settings for tests: groups start without a rebalance delay, and tests may choose short session timeouts and locks.
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 group.share.min.session.timeout.ms=1000
@@ -124,7 +124,7 @@ group.share.min.heartbeat.interval.ms=200
 group.share.min.record.lock.duration.ms=1000
 # Compute assignments at once instead of batching them for a second (since 4.3; older brokers ignore the line).
 group.share.assignment.interval.ms=0
-# Short failure detection for brokers.
+# A dead broker is detected early, so that tests of a failover are short.
 broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=3000
 num.network.threads=2
@@ -182,7 +182,7 @@ launch() {
   echo $! > "$dir/pid"
 }
 
-# Waits for node $1; fails silently, because the log contains the reason.
+# Waits for node $1. Prints nothing on failure, because the log of the node contains the reason.
 await() {
   for _ in $(seq 1200); do
     grep -q 'Kafka Server started' "$run/$1/log" && return 0
@@ -242,7 +242,7 @@ stop() { # $1 = node, $2 = signal
     kill -9 "$pid" 2>/dev/null || true
   fi
   rm -f "$run/$1/pid"
-  # An atomic rename at the end: a broker that starts meanwhile never maps an incomplete archive.
+  # The archive is renamed only when it is complete, so a broker that starts meanwhile never maps an incomplete archive.
   if [ -f "$run/$1/classes.jsa" ]; then mv "$run/$1/classes.jsa" "$(class_archive)"; fi
 }
 

@@ -20,5 +20,5 @@ python3 -m pip install --quiet --no-deps --require-hashes --only-binary=:all: --
 python3 -B "$sandbox/root/build_root.py" "$root"
 (cd "$sandbox/python" && find . \( -name '*.py' -o -name '*.txt' \) -exec install -D -m 644 {} "$root/opt/sandbox/{}" \;)
 chmod 755 "$root"
-# User, environment and command are set when a container is created.
+# User, environment and command are not part of the image. The service sets them when it creates a container.
 tar --numeric-owner --owner=0 --group=0 -cf - -C "$root" . | docker import - "$name"

@@ -14,6 +14,6 @@ RUN pip install --no-cache-dir --quiet --no-deps --require-hashes --only-binary=
 FROM scratch
 COPY --from=build /image/ /
 COPY shared/sandbox/python/ /opt/sandbox/
-# Environment and command are set when a container is created.
+# Environment and command are not part of the image. The service sets them when it creates a container.
 USER 65534:65534
 WORKDIR /tmp

@@ -29,7 +29,8 @@ async function call(path: string, body?: string | FormData): Promise<string> {
 }
 
 /**
- * Sends a GET request. Retries for a minute, because the service may restart; the batch continues meanwhile.
+ * Sends a GET request. If the service restarts meanwhile, then the request is repeated for up to a minute, because the
+ * batch itself continues.
  *
  * @throws Error as {@link call} does
  */

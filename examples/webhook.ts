@@ -1,6 +1,6 @@
 /**
- * Receives webhooks, and checks who sent them: `WEBHOOK_SECRET=whsec_… node webhook.ts`. Node 22.18 or newer. A message with a wrong
- * signature, or older than five minutes, gets a 400 and is ignored.
+ * Receives webhooks and checks their signatures: `WEBHOOK_SECRET=whsec_… node webhook.ts`. Node 22.18 or newer. A
+ * message with a wrong signature, or older than five minutes, gets a 400 and is ignored.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import { createServer, type IncomingHttpHeaders } from 'node:http'

@@ -102,7 +102,7 @@ const REASONS: Partial<Record<ErrorCode, RefusalReason>> = {
   sandbox_unavailable: 'sandbox',
 }
 
-/** Undefined if the error is not a lack of capacity. */
+/** Returns undefined if the error does not mean a lack of capacity. */
 export function refusalReasonOf({ code, reason }: { readonly code: ErrorCode; readonly reason?: string | undefined }) {
   return reason ?? REASONS[code]
 }

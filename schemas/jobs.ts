@@ -22,7 +22,7 @@ export const Webhook = z.object({
 })
 export type Webhook = z.infer<typeof Webhook>
 
-/** Job options that every way to submit a job accepts (docs/guides/jobs.md, Submit). */
+/** Job options that every endpoint for submitting jobs accepts (docs/guides/jobs.md, Submit). */
 export const JobFields = z.object({
   metadata: Metadata.nullish().describe('At most 16 pairs of text'),
   webhook: Webhook.nullish().describe('Webhook that reports state transitions of the job'),

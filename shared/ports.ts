@@ -55,7 +55,7 @@ export interface Ports {
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
   unwatchModels(): void
-  /** Sends the waiting spans. */
+  /** Sends the buffered spans to the collector, and ends the export. */
   closeTraces(): Promise<void>
   readonly extensions: readonly Extension[]
   readonly contentFilter: ContentFilter | undefined
@@ -106,7 +106,8 @@ export async function openPorts(
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker opened')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'broker and store ready')
-  // With a store, the scheduler deletes old blobs. Without a store, each process deletes them at its start.
+  // With a store, the scheduler deletes old blobs. Without a store, no scheduler runs, so each process deletes old
+  // blobs at its start.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
   if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
@@ -120,7 +121,8 @@ export async function openPorts(
   const preparations = new Preparations()
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log, preparations })
   const connect = (signal: AbortSignal, model?: string) => localServer.connect(signal, model)
-  // If all roles share a process, then most calls are for models, so interpreters are started only with the first code run.
+  // If all roles share a process, then most calls are for models. The interpreters of the sandbox are therefore started
+  // only at the first code run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log, preparations })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox, preparations.stopping)
   const engineOptions = { config, upstreams, connect, preparations }
@@ -184,7 +186,8 @@ function openPreparation(
     const report = (fraction: number, message: string) => onProgress(SANDBOX_RESOURCE, fraction, message)
     const prepare = () =>
       pool === 'code' ? sandbox.prepare(report, signal) : prepareAll(own, directory, localServer, onProgress, signal)
-    // Without the abort, a closing service would wait for the preparations of services that close later.
+    // Services close one after another. Without the abort, a service that closes now would wait for preparations of
+    // services that close later.
     const next = abortable(last, signal).then(prepare)
     last = next.catch(() => {})
     return next
@@ -261,7 +264,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     const { openPostgresStore } = await import('./store/postgres/postgres.ts')
     let isOpen = false
     const onProblem = (message: string, fields: Record<string, unknown>) => {
-      // An error before the first connection is thrown to the caller, so it needs no warning.
+      // Before the connection is open, an error is thrown to the caller, so no warning is logged.
       if (isOpen) log.warn(fields, message)
     }
     const onProgress = (message: string, fields: Record<string, unknown>) => log.info(fields, message)
@@ -287,7 +290,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
 async function openBlobs(config: Config, log: Log): Promise<Blobs> {
   const { blobs: location, blobUrl } = config
   if (location === undefined) return await openDiskBlobs(config.blobDir)
-  // Loaded on demand: the client takes 0.3 s and 34 MB.
+  // The S3 client takes 0.3 s and 34 MB to load, so it is loaded only if needed.
   const { openS3Blobs } = await import('./blobs/s3.ts')
   return await openWhenAvailable('S3', () => openS3Blobs(location), log).catch((error: unknown) => {
     throw new ConfigError([`BLOB_URL (${blobUrl}): ${error instanceof Error ? error.message : error}`])
@@ -302,7 +305,7 @@ async function openBroker(
 ): Promise<Broker> {
   const topics = topicsFor(PoolName.options, config.requestTimeoutMs, config.jobDeadlineMaxMs)
   if (!config.kafka) return await openMemoryBroker({ topics })
-  // The client is loaded on demand, because it would double the memory of a process without Kafka.
+  // The Kafka client would double the memory of a process without Kafka, so it is loaded only if needed.
   const { openKafkaBroker } = await import('./broker/kafka/kafka.ts')
   const { connectionOf } = await import('./broker/kafka/credentials.ts')
   const { brokers, client, prefix, queuePartitions, replicationFactor } = config.kafka

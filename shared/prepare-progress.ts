@@ -145,7 +145,7 @@ function drawBar(what: string, fraction: number, message: string): void {
   const filled = Math.round(fraction * BAR_WIDTH)
   const bar = '█'.repeat(filled) + '░'.repeat(BAR_WIDTH - filled)
   const line = `Preparing ${what} ${bar} ${Math.floor(fraction * 100)} % ${message}`
-  // A longer text would take two terminal lines, of which only one could be overwritten.
+  // A text that is longer than the terminal is wide would take two lines, and only one of them could be overwritten.
   process.stderr.write(`\r\x1b[K${shortened(line, (process.stderr.columns || COLUMNS_DEFAULT) - 1)}`)
 }
 

@@ -1,6 +1,7 @@
 /*
- * Measures the gain of affinity, next to conversations that the caller pins to a server. One run has all targets, so their ratios do not depend on the
- * machine. The mock servers wait instead of computing.
+ * Measures the gain of affinity. The results are compared with those of callers that pin each conversation to a server
+ * themselves. One run measures all targets, so their ratios do not depend on the machine. The mock servers wait instead
+ * of computing.
  */
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -18,7 +19,10 @@ const THINK_MS = 100
 const STAGGER_MS = 37
 /** Times at which one server leaves and returns, after the start of the first conversation. */
 const OUTAGE_MS = { from: 700, to: 1_400 }
-/** Time after which pinned callers use a server again. A circuit breaker needs about this time, because it waits for the answer of a trial call. */
+/**
+ * Time in ms after which pinned callers use a returned server again. A circuit breaker needs about the same time,
+ * because it first waits for the answer of a trial call.
+ */
 const RETURN_MS = 300
 /** Time of the calls before the first measurement. The JVM of Kafka compiles code for half a minute, and takes a whole core meanwhile. */
 const WARM_UP_MS = { service: 4_000, fleet: 30_000 }

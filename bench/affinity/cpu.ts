@@ -51,12 +51,13 @@ async function measure(run: Run): Promise<string[]> {
   for (let round = 0; round <= rounds; round++) {
     for (const { model, load } of round % 2 === 0 ? callers : callers.toReversed()) {
       const before = cpuMs(pid)
-      // The results of a load count all its runs.
+      // The returned counts are cumulative over all runs of this load, so the count of the earlier runs is subtracted
+      // below.
       const { answers, failures, failure } = await load.run(run.seconds(2, 4))
       if (failures > 0) throw new Error(`${failures} calls of ${model} failed: ${failure}`)
       const cpu = (cpuMs(pid) - before) / (answers - answered[model])
       answered[model] = answers
-      // The first round warms up.
+      // The first round only warms up the processes, so its results are dropped.
       if (round > 0) samples.add(model, 'cpu', round, { cpu })
     }
   }

@@ -32,8 +32,8 @@ const WARM_UP = { quick: 1, normal: 4, loneThroughKafka: 12 } as const
  */
 const SETTLE_MS = 3_000
 /**
- * Minimum CPU time of a useful figure, in milliseconds. The kernel counts CPU time in units of 10 ms, so a smaller
- * figure would be noise.
+ * Minimum CPU time of a useful figure, in ms. The kernel counts CPU time in units of 10 ms, so the rounding error of a
+ * smaller figure would be too large.
  */
 const CPU_MS_MIN = 200
 

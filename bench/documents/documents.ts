@@ -92,7 +92,8 @@ async function problemOf(url: URL, key: string): Promise<string | undefined> {
 }
 
 async function research(base: URL, key: string, kind: string, signal?: AbortSignal): Promise<void> {
-  // A question of one word, so that each query of the run has this word and finds pages of the kind.
+  // A question that contains one invented word. Each query of the run then contains this word, and the mock search
+  // returns pages of the wanted kind.
   const content = `What is tarn${kind}?`
   const response = await fetch(new URL('/v1/deep-research', base), {
     method: 'POST',

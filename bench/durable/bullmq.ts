@@ -52,7 +52,8 @@ export async function openBullmq(redisPort: number): Promise<JobSystem> {
 async function openEvents(connection: { host: string; port: number }): Promise<QueueEvents> {
   const events = new QueueEvents(QUEUE, { connection })
   await events.waitUntilReady()
-  // // Events that occur before the first read of the stream are lost. No event reports the first read, so the code waits a fixed time.
+  // Events that occur before the first read of the stream are lost, and nothing reports when the first read happens.
+  // The code therefore waits for a fixed time.
   await sleep(FIRST_READ_MS)
   return events
 }

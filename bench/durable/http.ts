@@ -18,7 +18,7 @@ export async function openHttp(address: Address, operatorKey: string): Promise<J
     await operator.call('POST', `/v1/admin/pools/inference/${action}`, {}, 200)
     if (action === 'pause') await sleep(PAUSE_MS)
   }
-  // A new key is accepted only after about a second, so this call is retried.
+  // A new key is accepted only after about a second, so the first calls may fail. The call is therefore retried.
   await untilAnswered(() => operator.call('GET', '/v1/admin/pauses', undefined, 200).then(() => undefined, String))
   await setPaused('pause')
   return {

@@ -13,7 +13,7 @@ import { CONCURRENCY, type JobSystem, OpenJobs, PAYLOAD, RESULT } from './system
 
 const DAY_MS = 24 * 3_600_000
 const TENANT = 'key_bench'
-/** The model catalogue, without which no process starts. */
+/** The model catalogue. Sluice does not start without one. */
 const MODELS_FILE = resolve(import.meta.dirname, '../../models.yaml')
 
 /** Sluice without HTTP. Durable jobs and a worker run in this process, with SQLite or Postgres. */

@@ -14,7 +14,8 @@ import type { Run, Section } from '../section.ts'
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url))
 /**
- * Wait in milliseconds, longer than the interval of each periodic task, so that every periodic task runs at least once.
+ * Wait in ms before the counts begin. The value exceeds the intervals of all periodic tasks, so that each of these
+ * tasks has run at least once.
  */
 const IDLE_MS = 6_000
 /** Time after an answer in which its follow-up work ends, in milliseconds. Writing usage records is such work. */
@@ -65,7 +66,8 @@ async function measurePath(run: Run): Promise<PathCounts> {
   await inspector.call('Profiler.enable')
   await inspector.call('Profiler.startPreciseCoverage', { callCount: true, detailed: false })
   await untilAnswered(() => chat(sluice, false).then(() => undefined, String))
-  // The first call also runs code that later calls do not need, so its functions are not counted.
+  // The functions of the first call are not counted, because the first call also runs code that later calls do not
+  // need.
   for (const { send } of CALLS) await send(sluice)
   await sleep(SETTLE_MS)
   await takeFunctions(inspector)

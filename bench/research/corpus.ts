@@ -88,7 +88,7 @@ async function fetchCorpus(): Promise<void> {
     const versions: Record<string, string> = {}
     for (const each of PACKAGES) versions[each.name] = await fetchPackage(each, workDir, join(built, 'documents'))
     await writeFile(join(built, VERSIONS), JSON.stringify(versions))
-    // The rename fails if a concurrent run has finished first, and then its corpus is used.
+    // If a concurrent run has finished first, then the rename fails, and the corpus of that run is used.
     await rename(built, DIRECTORY).catch(() => {})
   } finally {
     await rm(workDir, { recursive: true, force: true })

@@ -83,7 +83,7 @@ export function documentOf(url: string): string {
   try {
     return decodeURIComponent(last)
   } catch {
-    // The segment may contain a percent sign that is no escape.
+    // A percent sign in the segment may start no valid escape. The segment is then used unchanged.
     return last
   }
 }

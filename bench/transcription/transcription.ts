@@ -27,7 +27,8 @@ recordings from packages. **Real-time factor**: seconds of work per second of au
     const models = [
       `{ id: ${MODEL}, pool: transcription, engine: { type: local, model: ${MODEL} }, transcription: { languages: [en] } }`,
     ]
-    // Models are prepared once per machine, either by the tests or by this benchmark, and then shared through a link.
+    // Models are prepared once per machine. The tests and this benchmark share the prepared models, so their directory
+    // is linked here.
     const dir = join(processes.dir, 'transcription')
     mkdirSync(dir)
     symlinkSync(MODELS_DIR, join(dir, 'models'))

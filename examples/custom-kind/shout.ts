@@ -22,7 +22,7 @@ export const extension = ({ z, ServiceError }: ExtensionTools): Extension<ShoutR
   request: z.strictObject({ text: z.string().max(10_000).describe('The text') }),
   result: z.object({ object: z.literal('shout'), text: z.string() }),
 
-  /** Runs in a worker of the pool. */
+  /** Runs one job, in a worker of the pool. */
   async *run({ text }, { signal }) {
     const words = text.split(/\s+/).filter((word) => word !== '')
     if (words.length === 0) throw new ServiceError('invalid_value', 'The text has no words.', { param: 'text' })

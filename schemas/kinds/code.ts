@@ -63,7 +63,7 @@ export const CodeEvent = z.discriminatedUnion('type', [
 ])
 export type CodeEvent = z.infer<typeof CodeEvent>
 
-/** A matplotlib figure that was open at a call of `plt.show()`. */
+/** A matplotlib figure that was open when the program called `plt.show()`. */
 export const CodePlot = z.strictObject({
   content_base64: z.string(),
   format: z.literal('png'),

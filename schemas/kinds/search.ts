@@ -1,7 +1,10 @@
 import { z } from 'zod'
 import { ResearchDomains } from './research.ts'
 
-/* Search as a hosted tool of a model (docs/guides/responses.md, Hosted tools). The excerpt of each result is the passage that is about the query. */
+/*
+ * Search as a hosted tool of a model (docs/guides/responses.md, Hosted tools). The excerpt of each result is the
+ * passage that matches the query best.
+ */
 
 export const RESULTS_MAX = 20
 export const QUERY_CHARS_MAX = 1_000

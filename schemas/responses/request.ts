@@ -2,7 +2,9 @@ import { z } from 'zod'
 import { RESULTS_MAX } from '#schemas/kinds/search.ts'
 import { Metadata, recordOf } from '#schemas/lib/record.ts'
 
-/* Bodies of `/v1/conversations` (docs/guides/responses.md, Conversations). The decoder checks items one at a time. */
+/*
+ * Bodies of `/v1/conversations` (docs/guides/responses.md, Conversations). The decoder checks the items one at a time.
+ */
 
 const ADDED_MAX = 20
 

@@ -27,10 +27,7 @@ const UNASKED_SHARE = 1 / 4
 /** Maximum time in ms for which a call waits until running calls settle their reservations, and interval at which it checks. */
 const RESERVED_WAIT_MS = 5_000
 const RESERVED_CHECK_MS = 100
-/**
- * Maximum interval between two checks, in ms. The interval grows to this value if the reservations of other ingresses
- * cause the refusal, because each check is then a database statement.
- */
+/** Maximum of that interval, in ms. The interval grows if the reservations of other ingresses cause the refusal, because each check is then a statement. */
 const RESERVED_CHECK_MS_MAX = 500
 /** Maximum calls of this process that wait at once. Further calls are refused. */
 const WAITING_MAX = 200

@@ -25,8 +25,8 @@ export function requiredOf(schema: Schema): Set<string> {
 }
 
 /**
- * Returns the schema of a property. Undefined if the schema lists no such property. A name of a prototype member, such
- * as `constructor`, is found only if the schema lists it.
+ * Returns the schema of a property. Undefined if the schema lists no such property. Members of the object prototype are
+ * ignored, so `constructor` is found only if the schema lists a property of that name.
  */
 export function propertyOf(schema: Schema, name: string): unknown {
   return isSchema(schema.properties) && Object.hasOwn(schema.properties, name) ? schema.properties[name] : undefined

@@ -143,7 +143,8 @@ class Reader {
       if (end === undefined) {
         yield* take.large()
       } else {
-        // If nothing follows a comma, as in `[1,]`, then the piece is empty. JSON.parse would accept the empty piece as `[]`.
+        // In `[1,]`, no text follows the comma, so the piece would be empty. JSON.parse would accept the empty piece as
+        // `[]`. Blanks are therefore skipped first, and the next member is then required.
         yield* this.#skipBlanks()
         if (this.#at >= end) throw this.#unexpected()
         take.run(start, end)
@@ -237,8 +238,8 @@ class Reader {
 }
 
 /**
- * Returns the index of the closing quote of a string. Without a quote before `most`, returns `most`, or `most + 1` if a backslash escapes the byte at
- * `most`.
+ * Returns the index of the closing quote of a string. If there is no quote before `most`, then the result is `most`, or
+ * `most + 1` if a backslash escapes the byte at `most`.
  */
 export function endOfString(json: Buffer, start: number, most: number): number {
   let piece: Buffer | undefined
@@ -307,7 +308,10 @@ function setOwn(object: Record<string, unknown>, key: string, value: unknown): v
 
 /** Maximum nesting depth. Functions that visit a received value recurse once per level. */
 export const DEPTH_MAX = 128
-/** Maximum keys per object. In much larger objects, parsing or visiting a key takes a microsecond. */
+/**
+ * Maximum keys per object. In larger objects, the hash table of V8 becomes slow: parsing or visiting a key takes a
+ * microsecond.
+ */
 const KEYS_MAX = 50_000
 
 const SHAPE_PIECE_BYTES = 256 * 1024

@@ -149,8 +149,8 @@ class FileKeys implements KeyStore {
   async close(): Promise<void> {}
 
   async #load(): Promise<ValidKeys> {
-    // The fingerprint is taken before the read, so that the next call detects a change during the read. The function fs.watchFile would miss changes
-    // before its first poll.
+    // The fingerprint is taken before the read. If the file changes during the read, then the next call finds another
+    // fingerprint. The function fs.watchFile would miss changes before its first poll.
     const look = this.#file.fingerprint()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
@@ -220,8 +220,9 @@ function full(path: string, most: number, what: string): string {
 }
 
 /**
- * Returns the secret in the file `webhook-root` of the data directory, which is created once and readable by its owner only. `keys.json` cannot
- * contain the secret, because that file may only exist after a key was created.
+ * Returns the secret in the file `webhook-root` of the data directory. The file is created once and is readable by its
+ * owner only. The secret is not stored in `keys.json`, because the existence of `keys.json` means that a key was
+ * created.
  *
  * @throws Error if the file does not contain a secret
  */

@@ -131,7 +131,7 @@ function entryOf(line: string): AuditEntry | undefined {
   try {
     return AuditEntry.parse(JSON.parse(line))
   } catch {
-    // A full disk may have truncated this line, so it is skipped.
+    // A line may be truncated, because the disk was full when it was written. Such a line is skipped.
     return undefined
   }
 }

@@ -49,7 +49,7 @@ export async function openPostgresKeys(
     url,
     connectionsMax: CONNECTIONS_MAX,
     statementTimeoutMs: STATEMENT_TIMEOUT_MS,
-    // The caller of `list` receives the error and logs it.
+    // Problems are not reported here. The caller of `list` receives the error and logs it.
     onProblem: () => undefined,
   })
   return new PostgresKeys(connection, onProblem)
@@ -167,7 +167,7 @@ class PostgresKeys implements KeyStore {
     const [row] = await this.#run(rows.STATE, {})
     const state = String(row?.state)
     if (state === this.#seen) return this.#known
-    // The checksum is read before the rows, so that the next call detects a change in between.
+    // The checksum is read before the rows. If the rows change in between, then the next call finds another checksum.
     const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
     const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
     const known = await runYielding(readKnownVersion(keys, projects, this.#onProblem))

@@ -54,7 +54,7 @@ export function newRequestId(): string {
   return newId(`req_${timeTextOf(Date.now())}`, REQUEST_RANDOM_LENGTH)
 }
 
-/** Returns the FNV-1a hash of a text, which is equal in every process and programming language. */
+/** Returns the FNV-1a hash of a text. Every process computes the same hash, whatever its version. */
 export function hashOf(text: string): number {
   let hash = 0x811c9dc5
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0

@@ -26,7 +26,10 @@ const OPEN_METRICS = 'application/openmetrics-text'
 
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
-/** Resolution in ms that effectively disables prom-client's own measurement, which would otherwise wake an idle process at short intervals. */
+/**
+ * A resolution in ms that effectively disables prom-client's own measurement of the event loop. That measurement would
+ * wake an idle process at short intervals.
+ */
 const NEVER_MS = 2 ** 31 - 1
 
 /**
@@ -340,7 +343,8 @@ export class Metrics {
           found.flatMap((each) => [...each]),
           isMaximum(name) ? Math.max : (a, b) => a + b,
         )
-        // Without the reset, a value that cannot be read now would repeat its last sample.
+        // The samples of the last scrape are removed first. Otherwise a value that cannot be read now would be exported
+        // again with its old number.
         this.reset()
         for (const [labels, value] of rows) {
           if (this instanceof Gauge) this.set(labels, value)
@@ -356,7 +360,8 @@ export class Metrics {
     for (const statistic of LOOP_DELAYS) {
       const name = `nodejs_eventloop_lag_${statistic}_seconds`
       this.registry.removeSingleMetric(name)
-      // The gauge that is read first takes the statistics for all gauges, so that they describe one period.
+      // Reading the statistics resets them. The first gauge of a scrape therefore reads them for all gauges, so that
+      // all describe one period.
       const read = () => {
         if (statistic === LOOP_DELAYS[0]) delays = delay.take()
         return delays[statistic]

@@ -9,7 +9,7 @@ export function vectorToBase64(vector: Float32Array): string {
 
 /** Returns the vector that {@link vectorToBase64} encoded. Undefined if the text is not the base64 of complete float32 values. */
 export function vectorFromBase64(text: string): Float32Array | undefined {
-  // Node skips invalid base64 characters, so only the decoded length shows whether there were any.
+  // Node ignores invalid base64 characters, so invalid text is detected only by its decoded length.
   const bytes = Buffer.from(text, 'base64')
   const isWhole = bytes.length > 0 && bytes.length % FLOAT_BYTES === 0
   if (!isWhole || Math.ceil(bytes.length / 3) * 4 !== text.length) return undefined

@@ -26,7 +26,8 @@ export async function runYielding<T>(work: Generator<unknown, T>, signal?: Abort
 }
 
 /**
- * Runs work as {@link runYielding} does. If the work ends within its first slice, then the result is returned without a promise.
+ * Runs work as {@link runYielding} does. If the work ends within its first slice, then the result itself is returned
+ * instead of a promise.
  *
  * @throws Any error of the work
  */
@@ -60,8 +61,8 @@ export function yieldToEventLoop(project = ''): Promise<void> {
 }
 
 /**
- * Resumes one waiting computation. An immediate that is scheduled here runs in the next iteration, and the event loop
- * handles other events in between.
+ * Resumes one waiting computation. If more computations wait, then the next one is resumed in the next event-loop
+ * iteration, so that other events are handled in between.
  */
 function grant(): void {
   const [next] = waiting

@@ -30,8 +30,9 @@ import {
 } from './weights-manifest.ts'
 
 /*
- * The environment of the local model server: its Python packages and models in one directory, which is prepared once. If the Python
- * that built the environment is replaced by another version, then the directory is removed and prepared again.
+ * The environment of the local model server: a directory with its Python packages and models, which is prepared once.
+ * If another Python version replaces the Python that built the environment, then the directory is removed and prepared
+ * again.
  */
 
 const REQUIREMENTS = fileURLToPath(new URL('./python/requirements.txt', import.meta.url))

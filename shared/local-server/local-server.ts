@@ -18,11 +18,12 @@ import {
 import type { ServerProcess } from './server-process.ts'
 
 /*
- * Manages the local model server, a Python process that serves the OpenAI API on a UNIX socket. The server transcribes speech, finds speakers,
- * computes embeddings and decodes audio. The first call starts the process. After `idleMs` without calls the process is stopped. If the process was
- * stopped or has crashed, then the next call starts another process.
+ * Manages the local model server, a Python process that serves the OpenAI API on a UNIX socket. The server transcribes
+ * speech, finds speakers, computes embeddings and decodes audio. The first call starts the process. After `idleMs`
+ * without calls, the process is stopped. If the process was stopped or has crashed, then the next call starts another
+ * process.
  *
- *   stopped → starting → running → stopped (idle, crash)
+ * States: stopped → starting → running → stopped (idle or crashed)
  */
 
 const IDLE_MS = 10 * 60_000
@@ -93,7 +94,8 @@ export class LocalServer {
     const { directory, python, preparations } = this.#options
     const either = signal ? AbortSignal.any([signal, this.#ending]) : this.#ending
     const report: OnProgress = (fraction, message) => {
-      // A complete environment is not reported, because nothing had to be prepared.
+      // If the environment was complete from the start, then nothing had to be prepared, and no preparation is
+      // reported.
       if (fraction < 1 || preparations?.fractionOf(LOCAL_SERVER_RESOURCE) !== undefined)
         preparations?.report(LOCAL_SERVER_RESOURCE, fraction, message)
       onProgress?.(fraction, message)
@@ -114,7 +116,8 @@ export class LocalServer {
     this.#closing.signal.throwIfAborted()
     this.#lastCallMs = performance.now()
     if (model !== undefined && !this.#found.has(model)) await abortable(this.#findModel(model), signal)
-    // During the wait for the model, an idle server may have been stopped, so `#running` is read afterwards.
+    // While the call waited for its model, the idle timer may have stopped the server. `#running` is therefore read
+    // after the wait.
     const server = this.#running ?? (await abortable(this.#start(), signal))
     this.#lastCallMs = performance.now()
     return { origin: server.origin, dispatcher: server.pool }
@@ -261,7 +264,7 @@ export class LocalServer {
       if (!server) return
       if (server.isBusy) this.#lastCallMs = performance.now()
       if (performance.now() - this.#lastCallMs < idleMs) return
-      // A call that arrives during the stop starts another process.
+      // From here on, a new call starts another process, although this process has not ended yet.
       this.#running = undefined
       clearInterval(this.#idleTimer)
       log.info({ pid: server.pid }, 'local model server stopped because it was idle')

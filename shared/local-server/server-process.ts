@@ -78,12 +78,12 @@ export class ServerProcess {
       ([code, killedBy]) => code ?? killedBy,
       (error: Error) => error.message,
     )
-    // When the process ends, stdin emits EPIPE. The error is ignored, because `exited` already reports the end.
+    // When the process ends, stdin emits EPIPE. The error is ignored, because the promise `exited` reports the end.
     child.stdin.on('error', () => {})
   }
 
   /**
-   * Starts the server and waits until it is healthy. If this fails, then no process remains.
+   * Starts the server and waits until it is healthy. If the server does not become healthy, then its process is ended.
    *
    * @throws ServiceError `model_loading` if the server is not healthy within a minute, or the abort reason
    */
@@ -151,7 +151,8 @@ async function isHealthy(client: Client, signal: AbortSignal): Promise<boolean> 
     await body.dump()
     return statusCode === 200
   } catch {
-    // Without an abort, the failure means that the server does not listen yet.
+    // If the signal has aborted, then its reason is thrown. Otherwise the failure means that the server does not listen
+    // yet.
     signal.throwIfAborted()
     return false
   }

@@ -8,7 +8,10 @@ import type { Log } from '#shared/log/log.ts'
 import { ModelCatalogue, readModels } from './models.ts'
 
 const POLL_INTERVAL_MS = 1_000
-/** Maximum bytes of a file that is parsed on the event loop. Parsing takes only some milliseconds, even with as many YAML aliases as possible. */
+/**
+ * Maximum bytes of a file that is parsed on the event loop. Parsing a file of this size takes a few milliseconds, even
+ * with as many YAML aliases as possible.
+ */
 const SMALL_BYTES_MAX = 8 * 1024
 const READ_MS_MAX = 60_000
 const READ_MB_MAX = 512
@@ -18,7 +21,8 @@ export interface WatchOptions {
   readonly log: Log
   readonly metrics: Pick<Metrics, 'gauge'>
   /**
-   * True if the process has a terminal, so that SIGHUP ends the process as usual. Otherwise SIGHUP reloads the file.
+   * True if the process has a terminal. SIGHUP then ends the process as usual. Without a terminal, SIGHUP reloads the
+   * file.
    */
   readonly hasTerminal: boolean
 }

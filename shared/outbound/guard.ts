@@ -126,7 +126,7 @@ function isHostAllowed(host: string, policy: OutboundPolicy): boolean {
   if (isIP(host)) return isReachAllowed(host, policy)
   const name = host.replace(/\.+$/, '')
   if (name === '') return false
-  // A name without dots is refused, because a resolver may append a domain of the internal network.
+  // A name without dots is refused, because a resolver may complete the name with a domain of the internal network.
   return policy.allowPrivate || (name.includes('.') && !PRIVATE_NAME.test(name))
 }
 

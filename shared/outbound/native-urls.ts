@@ -33,7 +33,10 @@ const VALUES_PER_PIECE = 1_000
 const URLS_MAX = 2_048
 /** Maximum characters of a URL. No server fetches a longer URL, and parsing it could block the event loop. */
 const URL_CHARS_MAX = 8_192
-/** Matches the scheme of a URL. In `host:80`, the digit after the colon shows that `host` is no scheme. */
+/**
+ * Matches the scheme of a URL. In a text such as `host:80`, a digit follows the colon, so `host` is not taken for a
+ * scheme.
+ */
 const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
 
 /**

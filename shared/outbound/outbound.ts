@@ -148,7 +148,8 @@ async function answerOf(
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   const closed = new ServiceError('upstream_error', 'The host closed the connection without a response.')
   request.once('response', resolve).on('error', reject)
-  // If a server switches protocols unasked, then Node emits neither `response` nor `error`. The wait therefore also ends at `close`.
+  // If a server switches protocols without a request for it, then Node emits neither `response` nor `error`. The wait
+  // therefore also ends at `close`.
   request.once('close', () => reject(closed))
   request.end(body)
   return await promise
@@ -171,7 +172,7 @@ async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<
       if (bytes > bytesMax) return
     }
   } catch {
-    // The connection closed early, or the timeout elapsed. The discarded body is not needed.
+    // The connection closed early, or the timeout elapsed. Both are ignored, because the body is discarded anyway.
   }
 }
 

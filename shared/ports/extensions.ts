@@ -11,8 +11,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 const LOAD_TIMEOUT_MS = 10_000
 
 /**
- * A kind of job outside of this repository: its handler, and the endpoint that creates its jobs (docs/guides/extensions.md). Jobs, logs and metrics
- * show the name as the model.
+ * Description of a kind of job outside of this repository: its handler, and the endpoint that creates its jobs
+ * (docs/guides/extensions.md). The name of the kind appears as the model in jobs, logs and metrics.
  */
 export interface Extension<Request = unknown, Event = unknown> extends Kind<Request, Event> {
   /** Path of the endpoint, such as `/v1/shout`. */

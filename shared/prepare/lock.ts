@@ -25,7 +25,7 @@ export async function readNote(workDir: string): Promise<Note | undefined> {
     const isSilent = Date.now() - (await stat(file)).mtimeMs > SILENCE_MS
     return note.state === 'preparing' && isSilent ? undefined : note
   } catch {
-    // The file is missing, or another process is just creating it. A caller can be certain only by trying to take the
+    // The file is missing, or another process is just creating it. The caller finds out which by trying to take the
     // lock.
     return undefined
   }
@@ -90,7 +90,8 @@ async function clearDeadNote(file: string): Promise<boolean> {
   const text = await readFile(file, 'utf8').catch(() => '')
   const isSilent = Date.now() - found.mtimeMs > SILENCE_MS
   if (!isSilent && !text.startsWith('{"state":"failed"')) return false
-  // If several processes rename the file, then only one succeeds. A deletion could instead remove the new file of the next owner.
+  // A rename succeeds in only one of several processes. A deletion by a slower process could instead remove the new
+  // lock file of the next owner.
   const grave = `${file}.${randomUUID()}`
   const isOurs = await rename(file, grave).then(
     () => true,

@@ -11,14 +11,18 @@ import { describePython } from './python.ts'
 
 const WATCH_MS = 250
 
-/** Maximum fraction of the time in which bytes are counted. Counting is slow, because pip unpacks tens of thousands of files. */
+/**
+ * Maximum fraction of the time that is spent counting bytes. Counting is slow, because pip unpacks tens of thousands of
+ * files.
+ */
 const BUSY_SHARE = 1 / 4
 
 const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
 
 const FLAGS = ['--no-deps', '--only-binary=:all:', '--require-hashes', '--no-input', '--progress-bar=off', '--quiet']
-// pip unpacks a file into the temporary directory before moving it, so the temporary directory shows the progress.
+// Runs pip with its own temporary directory. The program pip unpacks each file there before moving it. The size of that directory therefore shows
+// the progress.
 const PIP = `
 import os, runpy, sys
 os.environ.update(TMPDIR=sys.argv[1], PIP_USER='0', PIP_REQUIRE_VIRTUALENV='0', PIP_ROOT_USER_ACTION='ignore')

@@ -87,15 +87,15 @@ async function makeLocked<Found>(
   let furthest = 0
   try {
     await make((fraction, message) => {
-      // When a step of pip ends, its files leave the counted directory, so the fraction would decrease. The highest fraction so far is therefore
-      // reported.
+      // At the end of a step, pip moves files out of the counted directory, so the computed fraction decreases. The
+      // highest fraction so far is reported instead.
       furthest = Math.max(furthest, fraction)
       lock.note(furthest, message)
       onProgress?.(furthest, message)
     })
     await lock.release()
   } catch (error) {
-    // Another process may have finished the work, because this process seemed dead and lost its lock.
+    // If this process seemed dead, then another process has taken the lock and may have finished the work.
     if ((await thing.find()) !== undefined) return await lock.release()
     await (signal?.aborted ? lock.release() : lock.fail(error instanceof Error ? error.message : String(error)))
     throw error
@@ -120,7 +120,7 @@ export class BackgroundPreparation {
   /** Last failure in this process. The lock file also contains this failure, unless the disk is full. */
   #failed: Extract<NotReady, { state: 'failed' }> | undefined
 
-  /** @param what Subject of the messages to callers */
+  /** @param what Name of the artefact, with which messages to callers begin */
   constructor(what: string) {
     this.#what = what
   }
@@ -143,7 +143,8 @@ export class BackgroundPreparation {
         throw new ServiceError('model_loading', message, { retryAfterMs: RETRY_PREPARATION_MS })
       }
       this.#start(prepare)
-      // The rejection is ignored here, because the next iteration handles an abort.
+      // An abort rejects this sleep. The rejection is ignored, because the next iteration of the loop handles the
+      // abort.
       await sleep(POLL_MS, undefined, { signal }).catch(() => {})
     }
   }

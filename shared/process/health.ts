@@ -78,7 +78,8 @@ export function showDependencies({ config, metrics, broker, store, blobs }: Depe
     checks.push([
       'kafka',
       async () => {
-        // The result is ignored, because the read also fails for reasons other than an outage. Only its duration is needed.
+        // The answer to this request is ignored, because the request may also fail for reasons other than an outage.
+        // Only the duration and `isReachable` are reported.
         await broker.lag('jobs.inference')
         if (!broker.isReachable) throw new Error('no broker answers')
       },

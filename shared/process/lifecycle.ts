@@ -12,7 +12,10 @@ export interface Service {
 
 /** Maximum time in ms for closing after the drain. Afterwards the process exits in any case. */
 const CLOSE_MS = 10_000
-/** Time in ms within which a second signal counts as a duplicate. Under npm, Ctrl-C arrives twice: from the terminal and from npm. */
+/**
+ * Time in ms within which a second signal counts as a duplicate. Under npm, Ctrl-C sends the signal twice: from the
+ * terminal and from npm.
+ */
 const SAME_SIGNAL_MS = 1_000
 
 /**

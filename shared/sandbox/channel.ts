@@ -142,7 +142,8 @@ export class Channel {
     this.#plotsBytes += png.length
     if (this.#plots > PLOTS_MAX || this.#plotsBytes > PLOTS_BYTES_MAX) throw new RangeError('too many plots')
     if (!png.subarray(0, PNG.length).equals(PNG)) throw new RangeError('a plot that is no PNG')
-    // The underlying buffer may be a hundred times larger than the plot, so the plot is copied.
+    // The plot is a view into a buffer that may be a hundred times larger. The plot is copied, so that the buffer can
+    // be freed.
     this.#listener.onEvent({ type: 'plot', png: new Uint8Array(png) })
   }
 

@@ -86,7 +86,8 @@ export class ChosenSandbox {
     while (!isSettled(this.#state)) {
       const isPrepared = this.#state.name === 'prepared' || this.#state.name === 'opening'
       const late = isPrepared ? AbortSignal.any([stopped, AbortSignal.timeout(OPEN_MS_MAX)]) : stopped
-      // The rejection is ignored here, because the next statements handle an abort.
+      // This wait may end with an abort or an error. Both are ignored here, because the next statements check the state
+      // and the signal.
       await abortable(this.#news(), late).catch(() => {})
       stopped.throwIfAborted()
       if (late.aborted) break
@@ -147,7 +148,7 @@ export class ChosenSandbox {
     const changed = this.#changed.promise
     const { name } = this.#state
     if (name !== 'prepared' && name !== 'absent') return await changed
-    // The state contains the reason of a failure, so the rejection is ignored here.
+    // A failure of the selection is also stored in the state, so the rejection is ignored here.
     const chosen = this.#choose(true, () => {}, this.#stopping).catch(() => {})
     await Promise.race([chosen, changed])
   }

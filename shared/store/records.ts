@@ -225,8 +225,8 @@ export interface NewAlert {
 }
 
 /**
- * The usage ledger, by project, key, model, endpoint and hour (docs/operate/usage.md). The usage of a durable job is recorded exactly once, in the
- * commit of the transition that ends the job.
+ * The usage ledger, by project, key, model, endpoint and hour (docs/operate/usage.md). The usage of a durable job is
+ * recorded exactly once: the transition that ends the job stores the usage in the same commit.
  */
 export interface UsageLedger {
   /**

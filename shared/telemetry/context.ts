@@ -41,7 +41,7 @@ export function contextOf(context: string | null | undefined): SpanContext | und
 /** Context of the headers of a call. Invalid or oversized headers are omitted, because a call never fails because of its trace. */
 export function incomingContext(headers: IncomingHttpHeaders): string | undefined {
   const asked = headers.traceparent?.toString()
-  // A header of a later version continues as version 00, as the recommendation requires.
+  // A header of a later version is continued as version 00, as W3C Trace Context requires.
   const parent = contextOf(asked) && asked ? `00${asked.slice(2, TRACEPARENT_CHARS)}` : ''
   const state = parent === '' ? '' : tracestateOf(headers.tracestate)
   const baggage = baggageOf(headers.baggage)

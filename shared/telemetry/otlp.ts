@@ -137,7 +137,7 @@ export class OtlpExporter implements SpanSink {
       const retryAfterMs = answer instanceof Response ? Number(answer.headers.get('retry-after') ?? 0) * 1_000 : 0
       const waitMs = Math.max(backoffMs(tries, BACKOFF, Math.random()), Math.min(retryAfterMs || 0, BACKOFF.maxMs))
       await delay(waitMs, undefined, { signal: this.#closing.signal, ref: false }).catch(() => {
-        // The delay rejects only if the exporter closes. The batch then gets its last try, which fails at once.
+        // The delay rejects only if the exporter is being closed. The last try of the batch then follows at once.
       })
     }
   }
@@ -177,7 +177,7 @@ const TAG = {
 } as const
 const STATUS_ERROR = 2
 const LENGTH_BYTES = 3
-/** Bytes of a span without names and attributes, and of a number with its tags. */
+/** Bytes of a span without its names and attributes, and of a number with its tags. */
 const SPAN_BYTES = 128
 const NUMBER_BYTES = 32
 const UTF8_BYTES_MAX = 3
@@ -222,7 +222,7 @@ class Writer {
   text(tag: number, text: string): void {
     const { length } = text
     this.reserve(1 + LENGTH_BYTES + length * UTF8_BYTES_MAX)
-    // A loop is several times faster than `Buffer.write` for short ASCII texts, which are nearly all.
+    // For short ASCII texts, a loop is several times faster than `Buffer.write`. Nearly all texts are short and ASCII.
     if (length < SHORT_CHARS_MAX && this.#ascii(text)) {
       this.bytes[this.at] = tag
       this.bytes[this.at + 1] = length
@@ -265,7 +265,10 @@ class Writer {
     this.at = this.bytes.writeDoubleLE(value, this.at + 1)
   }
 
-  /** Writes a time in Unix ms as nanoseconds, a fixed64. The product exceeds 2^53, so the two halves are computed apart. */
+  /**
+   * Writes a time in Unix ms as nanoseconds (fixed64). Nanoseconds exceed 2^53, so the upper and the lower half are
+   * computed separately.
+   */
   time(tag: number, ms: number): void {
     const seconds = Math.floor(ms / 1_000)
     const high = Math.floor(seconds / 65_536) * 1e9

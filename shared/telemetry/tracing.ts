@@ -351,7 +351,10 @@ export function attemptContext(traceparent: string | null | undefined, jobId: st
   return context && `00-${context.traceId}-${spanIdOf(jobId, attempt)}-${flags}${entriesOf(traceparent)}`
 }
 
-/** The last 56 bits of a trace id are random (W3C Trace Context, level 2), so they are compared with the ratio. */
+/**
+ * The last 56 bits of a trace id are random (W3C Trace Context, level 2). The trace is recorded if these bits, as a
+ * fraction of 1, are below the ratio.
+ */
 function isWithin(traceId: string, ratio: number): boolean {
   return ratio >= 1 || Number.parseInt(traceId.slice(-14), 16) / 2 ** 56 < ratio
 }

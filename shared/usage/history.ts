@@ -106,7 +106,7 @@ export class HistoryRecorder {
       this.#isFailing = false
     } catch (error) {
       this.#take()
-      // Logged once, because an outage may last for hours.
+      // Only the first failure of an outage is logged, because an outage may last for hours.
       if (!this.#isFailing) log.warn({ err: error }, 'history of metrics could not be stored; retrying')
       this.#isFailing = true
     }

@@ -95,7 +95,8 @@ export class Batches<Row> {
         return this.#fail(error)
       }
       due -= batch.length
-      // Rows may have been dropped during the write, so the written rows are found by their last row.
+      // Rows may have been dropped during the write, so the positions of the written rows have changed. The last
+      // written row shows up to which row to remove.
       this.#remove(this.#waiting.indexOf(batch.at(-1) as Row) + 1)
       this.#isFailing = false
     }
@@ -121,7 +122,10 @@ export class Batches<Row> {
     this.#timer ??= setTimeout(() => this.#onTimer(), this.#isFailing ? RETRY_MS : WRITE_MS).unref()
   }
 
-  /** If a write is running, then its end schedules the next write. A fired timer that stays in the field would prevent that. */
+  /**
+   * Called when the timer fires. The field is cleared first: while it is set, the end of a running write would not
+   * schedule the next write.
+   */
   #onTimer(): void {
     this.#timer = undefined
     void this.#write()
@@ -161,7 +165,8 @@ export function requestOfJob(
   const { id, kind, endpoint, model, owner, attempt, created_at_ms, request_id, parent_id, traceparent } = job
   const end = endOf(job, state)
   return {
-    // Child jobs and repeated jobs have the request id of an earlier call, so the job id identifies their rows.
+    // A child job or repeated job has the request id of an earlier call, so its row is identified by the job id
+    // instead.
     id: parent_id === null && request_id !== null ? request_id : id,
     ...{ kind, endpoint, model, ...end, endedAtMs, batchId, jobId: id, worker: owner, attempts: attempt, server },
     ...{ startedAtMs: created_at_ms, durationMs: Math.max(0, endedAtMs - created_at_ms) },

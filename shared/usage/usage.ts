@@ -90,7 +90,8 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   const { project, keyId, pool, model, endpoint, end, endedAtMs } = call
   // A batch itself does not count as a call, because each of its requests does.
   const calls = pool === 'batches' ? 0 : 1
-  // The child jobs of a research job used its tokens, and have ledger rows of their own.
+  // The tokens of a research job were used by its child jobs, which have ledger rows of their own. The research job
+  // itself therefore counts no tokens.
   const isComposed = pool === 'research'
   const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
   return {
@@ -227,7 +228,10 @@ export class UsageBatches {
     this.#timer ??= setTimeout(() => this.#onTimer(), WRITE_MS).unref()
   }
 
-  /** If a write is running, then its end schedules the next write. A fired timer that stays in the field would prevent that. */
+  /**
+   * Called when the timer fires. The field is cleared first: while it is set, the end of a running write would not
+   * schedule the next write.
+   */
   #onTimer(): void {
     this.#timer = undefined
     void this.#write()
@@ -260,7 +264,8 @@ export class UsageBatches {
   #take(): SentBatch {
     const taken = [...this.#waiting].slice(0, ENTRIES_MAX)
     for (const [id] of taken) this.#waiting.delete(id)
-    // If entries remain queued after this batch, then the promise settles with the batch that contains the last of them.
+    // Entries that arrived during the write stay queued. Their callers share one promise, which settles with the batch
+    // that contains the last of these entries.
     const entered = this.#waiting.size === 0 ? this.#entered : undefined
     if (entered) this.#entered = Promise.withResolvers<void>()
     return { number: ++this.#number, entries: taken.map(([, entry]) => entry), entered }

@@ -81,8 +81,7 @@ export class Calls {
   onDelivery(lane: Lane, delivery: Delivery, job: AttachedEnvelope, kind: Handler): void {
     const { parkedCalls, attempts, log, reporter, bulkheads, poller } = this.#options
     if (attempts.isOver(job)) return delivery.acknowledge()
-    // The first heartbeat of an ingress may arrive later than its first job, so an unknown ingress counts as dead only
-    // if the job is old.
+    // A job may arrive before the first heartbeat of its ingress. An unknown ingress therefore counts as dead only if the job is old.
     const isOld = Date.now() - job.created_at_ms > ORPHAN_AGE_MS
     if (isOld && this.#options.presence().isDead(job.reply.boot)) {
       log.info({ job_id: job.id, ingress: job.reply.boot }, 'job dropped: its ingress is dead')

@@ -272,7 +272,7 @@ class LocalEvents implements ReportedEvents {
     this.#send({ type: 'handed_back' })
   }
 
-  /** Sends nothing, because the ingress requested the cancel and needs no report. */
+  /** Sends nothing: the ingress requested the cancel, so it needs no report. */
   async cancelled(): Promise<void> {}
 
   #send(output: LocalOutput): void {

@@ -59,7 +59,7 @@ export class UnsupportedJobs {
 
   async #handle(lane: Lane, delivery: Delivery, job: UnsupportedJob): Promise<void> {
     const { requeueForMs = REQUEUE_TIMEOUT_MS, poller } = this.#options
-    // Within the timeout, no live worker supported the kind of this job.
+    // No live worker supported the kind of this job within the timeout, so the job is given up.
     if (Date.now() - this.#firstSeen(job) > requeueForMs) return this.#giveUp(delivery, job)
     poller.enter(lane)
     await this.#requeue(lane, delivery, job)
@@ -102,7 +102,8 @@ export class UnsupportedJobs {
     writeDeadLetter(broker, pool, delivery.position, delivery.value).then(
       () => delivery.acknowledge(),
       (error: unknown) => {
-        // A record too large for the dead-letter topic would be redelivered forever, so it is dropped. The log line above has its position.
+        // If the record is too large for the dead-letter topic, then it is dropped, because it would otherwise be
+        // redelivered forever. The log line above contains its position.
         if (ServiceError.from(error).code === 'request_too_large') return delivery.acknowledge()
         void delay(DEAD_LETTER_RETRY_MS, undefined, { ref: false }).then(() => delivery.release())
       },

@@ -213,7 +213,8 @@ export class Worker {
     this.#claims?.stop()
     await this.#poller.stop()
     const handBackAll = () => {
-      // After the grace period, an unreachable store must not prevent the process from exiting.
+      // The grace period has ended. If the store is unreachable, then pending writes are abandoned, so that the process
+      // can exit.
       if (this.#options.store?.isReachable === false) this.#durable?.giveUp()
       this.#attempts.handBackAll()
     }
@@ -304,7 +305,7 @@ export class Worker {
     const job = (delivery.payload as JobEnvelope | undefined) ?? readJob(delivery.value)
     const { kinds } = this.#definition
     const kind = job && Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
-    // Another worker may support a kind that this version does not.
+    // This version does not support the kind of the job, but another worker may.
     if (!job || !kind) this.#unsupported.onDelivery(lane, delivery)
     else if (isAttached(job)) this.#calls.onDelivery(lane, delivery, job, kind)
     else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)
@@ -374,7 +375,8 @@ export async function startWorker(
   const observer: PoolObserver = {
     onDeadLetter: () => metrics.deadLetters.inc({ pool: name }),
     onEnd: (job, end, durationMs) => {
-      // The model field of a batch is the batch's target, which would create one time series per value.
+      // The model field of a batch contains the batch's target. As a label, each target would create one time series,
+      // so the label stays empty.
       const model = job.pool === 'batches' ? '' : job.model
       metrics.attempts.inc({ pool: job.pool, model, outcome: end })
       metrics.attemptSeconds.observe({ pool: job.pool, model }, durationMs / 1_000)

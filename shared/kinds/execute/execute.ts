@@ -12,10 +12,11 @@ export const execute: Kind<CodeRequest, CodeEvent> = {
   name: 'execute',
   pool: 'code',
   request: CodeRequest,
-  // The output may consist of stdout and stderr, each with the maximum size, and of plots in base64.
+  // The output may contain stdout and stderr, each with the maximum size, and plots in base64.
   answerBytesMax: 2 * OUTPUT_BYTES_MAX + Math.ceil(PLOTS_BYTES_MAX / 3) * 4 + MARGIN_BYTES,
   merge: mergeCodeEvents,
-  // After an event with output, a retry would send the output twice. After the `end` event, no retry can follow.
+  // The `end` event is not output, because it is the last event and no retry can follow. After any other event, a retry
+  // would send output twice.
   isOutput: ({ type }) => type !== 'end',
   answer: () => codeAnswer,
 }

@@ -11,7 +11,10 @@ import { inputTokensOf, responsesAnswer } from './responses/stream.ts'
 
 /** Maximum text of a merged event, in UTF-16 units, so that records and frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
-/** Maximum text of one event, in UTF-16 units. A unit takes at most six bytes of JSON, so a text of this size still fits into a record. */
+/**
+ * Maximum text of one event, in UTF-16 units. A unit takes at most six bytes of JSON, so a text of this length fits
+ * into a record.
+ */
 const EVENT_TEXT_MAX = 64 * 1024
 /** Maximum tokens with log probabilities per merged event. A token with twenty alternatives takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64

@@ -22,7 +22,8 @@ export const research: Kind<ResearchRequest, ResearchEvent> = {
   pool: 'research',
   request: ResearchRequest,
   merge: mergeResearchEvents,
-  // Progress does not prevent a retry. A second run repeats progress events with equal sequence numbers, and the stream drops repeated numbers.
+  // Progress is not output, so it does not prevent a retry. A second run repeats progress events with equal sequence
+  // numbers, and the stream drops repeated numbers.
   isOutput: ({ type }) => type !== 'progress',
   answer: () => researchAnswer,
 }

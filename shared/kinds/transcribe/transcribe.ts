@@ -189,7 +189,8 @@ function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs
     logprobs: hasLogprobs ? logprobs : null,
     usage: { type: 'duration', seconds: Math.ceil(duration), ...usage },
     duration,
-    // Clients expect the English name of a language here and do not recognize a code, so the field is empty.
+    // Clients expect the English name of a language here. If only the code is known, then the field is empty, because
+    // clients do not accept a code.
     language: '',
     segments: null,
     words: null,

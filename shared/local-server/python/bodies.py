@@ -15,7 +15,8 @@ from errors import ApiError, ClientGone
 
 PIECE = 65_536
 FIELDS_MAX = 64
-# A speaker sample of 10 s of stereo WAV has 1.8 MB, which is 2.4 MB in base64. A form may contain four such fields.
+# Maximum bytes of a text field. A speaker sample of 10 s of stereo WAV has 1.8 MB, which is 2.4 MB in base64. A form
+# may contain four such fields.
 FIELD_BYTES_MAX = 8 * 1024 * 1024
 JSON_BYTES_MAX = 32 * 1024 * 1024
 

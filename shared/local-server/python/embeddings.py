@@ -17,8 +17,8 @@ from errors import ApiError, ClientGone
 
 MODEL = "all-minilm-l6-v2"
 DIMENSIONS = 384
-# The model has 512 positions. Its authors silently truncate texts at 256 tokens. Truncation would lose text without
-# an error, so texts up to 512 tokens are embedded as a whole and longer ones are refused.
+# The model has 512 positions. Its authors silently truncate texts at 256 tokens, which loses text without an error.
+# Texts of up to 512 tokens are therefore embedded as a whole, and longer texts are refused.
 TOKENS_MAX = 512
 INPUTS_MAX = 2048
 # Longer texts are refused without tokenizing them, which takes seconds for a book. Text of this length has more than
@@ -81,14 +81,15 @@ class Embedder:
             if self._session is not None:
                 return
             tokenizer = Tokenizer.from_file(os.path.join(self._directory, "tokenizer.json"))
-            # The settings in the file truncate and pad every text to 128 tokens.
+            # The settings in the model's file truncate and pad every text to 128 tokens, so both are disabled.
             tokenizer.no_truncation()
             tokenizer.no_padding()
             options = onnxruntime.SessionOptions()
-            # A run with two threads takes twice the CPU but is only a third faster, so runs share the cores.
+            # A run with two threads takes twice the CPU time but is only a third faster. Each run therefore uses one
+            # thread, and several runs share the cores.
             options.intra_op_num_threads = 1
             options.inter_op_num_threads = 1
-            # The arena would keep, per thread, as much memory as the longest text has ever needed.
+            # The arena would never free memory: each thread would hold as much as its longest text has needed.
             options.enable_cpu_mem_arena = False
             self._tokenizer = tokenizer
             session = onnxruntime.InferenceSession(

@@ -27,9 +27,11 @@ BACKLOG = 64
 def main() -> None:
     """Runs the process that the first argument names: `serve`, `decode` or `speak`."""
     options = _options()
-    # Ctrl-C in a terminal signals the whole process group. The parent drains first, then sends SIGTERM to this process.
+    # Ctrl-C in a terminal signals the whole process group. This process ignores the signal, because its parent first
+    # drains the calls and then sends SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The flag -I removes all directories of the user from the module path, so these are added here.
+    # The flag -I removes the directories of the script and of the user from the module path, so the needed directories
+    # are added here.
     sys.path[:0] = [HERE, SANDBOX, options.site]
     # faster-whisper imports this package to download models. The server downloads nothing, so the package is absent.
     sys.modules["huggingface_hub"] = type(sys)("huggingface_hub")

@@ -33,7 +33,10 @@ const LOAD_MS_MAX = 60_000
 /** Time in ms within which a supervisor must exit after its last message. */
 const END_MS_MAX = 2_000
 const REMOVE_MS_MAX = 10_000
-/** Memory limit in bytes for the interpreter itself. The limits for the program and for the scratch space, which is memory too, are added. */
+/**
+ * Memory limit in bytes for the interpreter itself. The memory of the program and the size of the scratch space, which
+ * is kept in memory, are added to this limit.
+ */
 const WARM_BYTES = 256 * 1024 * 1024
 const SCRATCH_FILES_MAX = 8_192
 const NOBODY = 65_534
@@ -83,7 +86,8 @@ export class SandboxContainer implements PoolMember {
     this.#container = container
     this.#onProblem = onProblem
     this.ended = this.#hasEnded.promise
-    // Prevents unhandled rejections if the container breaks while no call waits for these promises.
+    // If the container breaks while no call waits for these promises, then their rejections would end the process.
+    // These handlers prevent that.
     this.#isReady.promise.catch(() => {})
     this.#end.promise.catch(() => {})
   }
@@ -132,7 +136,7 @@ export class SandboxContainer implements PoolMember {
 
   async #start(signal: AbortSignal): Promise<void> {
     const attached = { stream: true, hijack: true, stdin: true, stdout: true, stderr: true, abortSignal: signal }
-    // The type says read-only, but the socket is used in both directions.
+    // Docker's types declare a read-only stream, but the attached socket is used in both directions.
     const stream = (await this.#container.attach(attached)) as Duplex
     this.#stream = stream
     this.#listen(stream)
@@ -219,10 +223,11 @@ function containerOptions({ image, runtime }: ContainerOptions): Docker.Containe
     WorkingDir: '/tmp',
     Hostname: 'sandbox',
     Labels: { [LABEL]: String(process.pid) },
-    // Gives the container an empty network namespace. The network mode `none` does so too, but the daemon starts a process for it (0.1 s of CPU).
+    // Gives the container an empty network namespace. The network mode `none` has the same effect, but the daemon
+    // starts an extra process for it (0.1 s of CPU).
     NetworkDisabled: true,
     OpenStdin: true,
-    // When the service ends, the daemon closes standard input, and the supervisor exits.
+    // When the service ends, the daemon closes standard input of the container, and the supervisor exits.
     StdinOnce: true,
     AttachStdin: true,
     AttachStdout: true,
@@ -251,7 +256,7 @@ function hostConfig(runtime: string | undefined): Docker.HostConfig & { Cgroupns
     MemorySwap: memory,
     NanoCpus: 1_000_000_000,
     PidsLimit: PROCESSES_MAX + 1,
-    // If memory runs out, then the kernel kills containers before the processes of the service.
+    // If memory of the machine runs out, then the kernel kills containers before the processes of the service.
     OomScoreAdj: 500,
     LogConfig: { Type: 'none', Config: {} },
   }

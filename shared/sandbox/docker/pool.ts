@@ -93,7 +93,8 @@ export class WarmPool<Member extends PoolMember> {
 
   async #until(waiter: Waiter<Member>, signal: AbortSignal): Promise<Member> {
     const leave = () => {
-      // A waiter that received a member at the same moment keeps it, and the caller disposes the member.
+      // If this caller received a member at the moment of the abort, then its promise is already resolved. The caller
+      // then owns the member and disposes it.
       if (this.#waiters.delete(waiter)) waiter.reject(signal.reason)
     }
     signal.addEventListener('abort', leave, { once: true })

@@ -112,7 +112,7 @@ def _host() -> Host:
 if __name__ == "__main__":
     try:
         main()
-        # Exits without cleanup, because the libraries need time to free their memory.
+        # Exits without cleanup, because the libraries would take a long time to free their memory.
         os._exit(0)
     except BaseException:
         traceback.print_exc()

@@ -131,7 +131,7 @@ def execute(
     try:
         status = _report(failure, None) if tree is None else _run(tree, is_guarded=scan)
     except BaseException:
-        # Printing an exception also runs code of the program, which may fail.
+        # Printing an exception may also run code of the program, and that code may fail.
         status = 1
     return _finish(status)
 
@@ -168,7 +168,7 @@ def _violations(tree: ast.AST) -> list[str]:
     except RecursionError:
         return [TOO_DEEP]
     except Exception:
-        # If the scan itself fails, then the program is rejected.
+        # If the scan itself fails, then the program cannot be checked and is rejected.
         return [UNCHECKED]
 
 
@@ -315,7 +315,7 @@ def _finish(status: int) -> int:
         try:
             step()
         except BaseException:
-            # Each step can run code of the program. A failure must not prevent the other steps.
+            # Each step can run code of the program. If a step fails, then the other steps still run.
             status = status or 1
     return status
 

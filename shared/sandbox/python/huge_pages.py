@@ -19,5 +19,5 @@ def collapse() -> None:
     for start, end in OWN_MEMORY.findall(maps):
         first = -(-int(start, 16) // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
         for address in range(first, int(end, 16) - HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES):
-            # After an error, the range keeps its small pages.
+            # If the kernel reports an error, then the range keeps its small pages, which is harmless.
             libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(HUGE_PAGE_BYTES), MADV_COLLAPSE)

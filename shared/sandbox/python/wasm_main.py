@@ -16,8 +16,8 @@ import execution
 
 STDIN, CHANNEL = 0, 3
 SCRATCH = "/tmp"
-# The reserve is smaller than in other sandboxes. WebAssembly writes its zeros, which would take 10 ms per run for 4
-# MiB.
+# The reserve is smaller than in other sandboxes, because WebAssembly fills memory with zeros: 4 MiB would take 10 ms
+# per run.
 RESERVE_BYTES = 1 << 19
 
 

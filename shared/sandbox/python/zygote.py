@@ -70,7 +70,8 @@ def _fork_supervisor(listening: socket.socket, warm_bytes: int) -> None:
             listening.close()
             _serve(connection.fileno(), warm_bytes)
     except OSError as error:
-        # The process limit is reached. The service detects the closed connection and can retry.
+        # The process limit was reached, so no supervisor was started. The service detects the closed connection and may
+        # retry.
         print(f"no supervisor: {error}", file=sys.stderr, flush=True)
     finally:
         connection.close()

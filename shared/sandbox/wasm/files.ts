@@ -73,7 +73,7 @@ async function prepareBoth(parent: string, options: PrepareOptions): Promise<Was
   const image = placeFor(parent, 'wasm-image', [library.tag, ...(await readCode())])
   const fetch: BuildDirectory<object> = (built, workDir, note) =>
     fetchLibrary(built, workDir, { ...options, onProgress: note })
-  // The end of this step is not reported, because the image is not ready yet.
+  // The progress of this step ends below 1, because the image is not ready yet.
   const onFetched: OnProgress = (fraction, message) => {
     if (fraction < 1) onProgress?.(fraction * UNPACKED, message)
   }

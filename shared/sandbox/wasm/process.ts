@@ -39,7 +39,8 @@ export class WasmProcess {
     const errors = collectErrors(child)
     const reader = new FrameReader(PLOT_BYTES_MAX + HEADERS_BYTES)
     child.stdout.on('data', (chunk: Buffer) => this.#read(reader, chunk))
-    // This stream fails with EPIPE when the child ends. The handler of `close` reports the end.
+    // When the child ends, this stream fails with EPIPE. The error is ignored, because the handler of `close` reports
+    // the end.
     child.stdin.on('error', () => {})
     child.on('error', (error) => this.#end(error))
     child.on('close', (code, killedBy) => {

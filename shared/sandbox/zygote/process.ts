@@ -107,7 +107,8 @@ export class ZygoteProcess {
     signal.throwIfAborted()
     this.runs += 1
     const { promise, resolve, reject } = Promise.withResolvers<SandboxEnd>()
-    // While the job is still being written, no listener exists for a lost run. The handler prevents an unhandled rejection.
+    // While the job is still being written, no caller waits for this promise. Without this handler, the loss of the run
+    // would end the service.
     promise.catch(() => {})
     const socket = createConnection(join(this.#runDir, 'zygote.sock'))
     const channel = new Channel({ onEvent, onEnd: resolve })
@@ -125,7 +126,7 @@ export class ZygoteProcess {
     } finally {
       clearTimeout(overdue)
       signal.removeEventListener('abort', leave)
-      // When the connection closes, the supervisor kills its run.
+      // Closing the connection makes the supervisor kill its run.
       socket.destroy()
       this.#sockets.delete(socket)
       this.#stopWhenDone()
@@ -139,7 +140,7 @@ export class ZygoteProcess {
 
   async stop(): Promise<void> {
     for (const socket of this.#sockets) socket.destroy()
-    // The zygote ends when its input closes, and bubblewrap then ends all its processes.
+    // Closing the input ends the zygote. Bubblewrap then ends all processes of the zygote.
     this.#child.stdin.end()
     const timer = setTimeout(() => this.#child.kill('SIGKILL'), STOP_MS_MAX)
     await this.exited

@@ -206,7 +206,8 @@ class DocumentThread {
     const worker = new Worker(new URL('./worker.ts', import.meta.url), {
       env: {},
       resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
-      // Libraries print warnings about broken documents. The output is piped and discarded, so that it does not reach the log.
+      // Libraries print warnings about broken documents. Their output is piped to this process and discarded, so that
+      // it does not reach the log.
       stdout: true,
       stderr: true,
     })

@@ -39,7 +39,7 @@ const LEFT_OUT = new Set([
   'HEAD',
   'TITLE',
 ])
-/** Blocks that may contain other blocks. An inner block becomes a separate block of the text. */
+/** Blocks that may contain other blocks. Each inner block becomes a separate block of the text. */
 const NESTING = new Set(['BLOCKQUOTE', 'DD', 'LI'])
 
 const AROUND = new Set(['HEADER', 'FOOTER'])

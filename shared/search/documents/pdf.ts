@@ -25,7 +25,7 @@ export async function readPdf(bytes: Uint8Array, charsMax: number, builder: Text
     await readPages(pdf, charsMax * RAW_CHARS_PER_CHAR, builder)
     return { ...builder.build(), title: typeof info?.Title === 'string' ? info.Title.trim() : '' }
   } finally {
-    // The evaluation of a partially read page is still running and must end.
+    // The document is destroyed, because a page that was read only in part is still being evaluated.
     await pdf.loadingTask.destroy()
   }
 }

@@ -52,7 +52,7 @@ export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile
       files.set(path, { path, absolute, type, bytes: stat.size, modifiedMs: Math.trunc(stat.mtimeMs) })
     if (!stat.isDirectory() || depth > DEPTH_MAX) return
     for (const name of await namesIn(absolute)) {
-      // A file may be deleted while its folder is read.
+      // If a file was deleted while its folder was being read, then the file is skipped.
       await visit(join(absolute, name), depth + 1).catch(passOverMissing)
     }
   }

@@ -126,7 +126,7 @@ class CorpusBackend implements LocalCorpus {
   }
 
   refresh(): Promise<void> {
-    // The running scan may have passed a file before its last change, so callers wait for the next scan.
+    // The running scan may have passed a file before that file changed. Callers therefore wait for the next scan.
     this.#next ??= this.#scanning
       .catch(() => {})
       .then(() => {

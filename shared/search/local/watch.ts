@@ -2,7 +2,10 @@ import { type FSWatcher, watch } from 'node:fs'
 import { join } from 'node:path'
 import type { Corpus } from './files.ts'
 
-/** Time in ms within which change events cause one scan, because an editor writes a file several times. */
+/**
+ * Time in ms for which change events are collected before one scan starts, because an editor writes a file several
+ * times.
+ */
 const DEBOUNCE_MS = 200
 /** Interval in ms of full scans. Network drives, and corpora with too many folders, produce no change events. */
 const POLL_INTERVAL_MS = 30_000
@@ -35,7 +38,7 @@ export function watchCorpus(
 function open(path: string, onChange: () => void): FSWatcher | undefined {
   try {
     const watcher = watch(path, { recursive: true, persistent: false }, onChange)
-    // After an error of the watcher, the periodic scans still find changes.
+    // If the watcher fails, then it is closed. The periodic scans still find changes.
     watcher.on('error', () => watcher.close())
     return watcher
   } catch {

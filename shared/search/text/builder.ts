@@ -22,7 +22,10 @@ const NAMED: Readonly<Record<string, string>> = {
   hellip: '…',
 }
 
-/** Invisible characters that change the display of other characters: controls, and marks for the text direction. */
+/**
+ * Matches invisible characters that change the display of other characters: control characters, and marks for the text
+ * direction.
+ */
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
 /**

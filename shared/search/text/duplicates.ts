@@ -10,7 +10,10 @@ const DISTANCE_MAX = 3
 const GRAM = 3
 /** Minimum n-grams for a comparison by SimHash. In a shorter text, a single n-gram changes many bits of the hash. */
 const GRAMS_MIN = 60
-/** A sentence counts as a variant if the other text contains at least this fraction of the sentence's n-grams. */
+/**
+ * Minimum fraction of a sentence's n-grams that the other text must contain. The sentence then counts as a variant of a
+ * sentence in that text.
+ */
 const VARIANT_SHARE = 0.4
 /** Minimum words of a sentence that is compared by n-grams. A shorter sentence counts as a variant if it contains a number. */
 const VARIANT_WORDS = 4
@@ -72,7 +75,7 @@ const LOW = 0x1b873593
 
 function addGram(gram: string, grams: Set<number>, sum: { high: Int32Array; low: Int32Array }): void {
   const low = hashOf(gram, LOW)
-  // A repeated phrase counts once, because otherwise it would dominate the hash.
+  // A phrase counts only once, even if it is repeated. Otherwise the repeated phrase would dominate the hash.
   if (grams.has(low)) return
   grams.add(low)
   vote(sum.low, low)

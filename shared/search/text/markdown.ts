@@ -93,7 +93,7 @@ class MarkdownReader {
       return true
     }
     if (!UNDERLINE.test(line)) return false
-    // A line of dashes below a line of text marks that text as a heading. Elsewhere the dashes are a horizontal rule.
+    // A line of dashes below a line of text makes that text a heading. Anywhere else, the dashes are a horizontal rule.
     const above = this.#open?.type === 'text' ? this.#open.lines : undefined
     this.#open = undefined
     if (above) this.#whole('heading', plain(above.join(' ')))

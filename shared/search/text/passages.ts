@@ -36,7 +36,7 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
     }
     for (const sentence of sentencesIn(snapshot, block, contexts[at])) {
       const [first] = open
-      // A line of code stays in the passage of the sentence that introduces it.
+      // A line of code stays in the passage of the preceding sentence, which introduces the code.
       if (first && !sentence.isCode && sentence.end - first.start > PASSAGE_CHARS) {
         yield made(heading, open)
         open = []

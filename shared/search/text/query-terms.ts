@@ -4,8 +4,9 @@ import { synonymsOf } from './synonyms.ts'
 import { type Term, termOf, termsOf, wordsOf } from './terms.ts'
 
 /*
- * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and forms of "to be" and
- * "to have". The lists are short on purpose, because only words of questions matter.
+ * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and
+ * forms of "to be" and "to have". The lists are short on purpose, because they are applied to questions only, and
+ * questions use few of these words.
  */
 
 /** Languages in Latin script. The module `terms.ts` has a longer list for English. */
@@ -189,7 +190,7 @@ function queryTermsOfWord(word: string, { stopWords }: Language): string | undef
   if (term.length < PREFIX_SHORT) return isLatin || term.length < 3 ? term : term + PREFIX_MARK
   if (term.length > 8) return term.slice(0, PREFIX_LONG) + PREFIX_MARK
   if (term.length > 5) return term.slice(0, PREFIX_MIDDLE) + PREFIX_MARK
-  // A final vowel of a short word is often an ending, so it is removed.
+  // The final vowel of a short word is often an ending, so the vowel is removed from the prefix.
   const isEnding = term.length === PREFIX_SHORT && /[aeiouyаеиоуыэюяαεηιουω]$/u.test(term)
   return term.slice(0, isEnding ? PREFIX_SHORT - 1 : PREFIX_SHORT) + PREFIX_MARK
 }

@@ -16,9 +16,9 @@ const ADDRESS = /:\/\/|\bwww\.|\b[\w.-]{1,64}@[\w-]{1,63}\.[a-z]/i
 
 const OPENING = String.raw`^\W*(?:(?:please|now|also|important|attention|warning|note|system|hey)\b\W*)*`
 const FOR_MODELS = [
-  // Example: "Ignore all previous instructions and …"
+  // Matches, for example, "Ignore all previous instructions and …".
   String.raw`(?:ignore|disregard|forget|override)\b(?:\W+\w+){0,3}?\W+(?:previous|prior|above|earlier|preceding|your|other)\b(?:\W+\w+){0,2}?\W+(?:instructions?|prompts?|directives?|guidelines)\b`,
-  // Examples: "Dear AI assistant, …", "Note to language models: …", "AI agents reading this page must …"
+  // Matches, for example, "Dear AI assistant, …", "Note to language models: …", "AI agents reading this page must …".
   String.raw`(?:dear|to (?:all|any)|instructions? (?:to|for)|if you are|you are(?: now)?)\W+(?:an?\W+)?(?:\w+\W+)?(?:AI|LLMs?|(?:large )?language models?|chatbots?|AI (?:assistants?|agents?|models?))\b`,
   String.raw`(?:any |all )?(?:AI|LLMs?|language models?|AI (?:assistants?|agents?|models?)|chatbots?|assistants?)\W+(?:that (?:are |is )?)?(?:reading|summari[sz]ing|processing) this\b`,
 ].map((pattern) => new RegExp(`${OPENING}${pattern}`, 'i'))

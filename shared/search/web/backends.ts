@@ -30,7 +30,7 @@ export function brave(key: string, base = 'https://api.search.brave.com'): WebSe
       if (language !== undefined) url.searchParams.set('search_lang', language)
       return { url: url.href, headers: { 'x-subscription-token': key }, schema: BraveAnswer }
     },
-    // Brave omits the field `web` if it has no web results.
+    // Brave omits the field `web` if there are no web results, so a missing field means no hits.
     hits: ({ web }) =>
       (web?.results ?? []).map(({ url, title, description, page_age }) => {
         return { url, title, snippet: description, date: page_age }
@@ -89,8 +89,7 @@ export function searxng(base: string): WebService<z.infer<typeof SearxngAnswer>>
       return { url: url.href, schema: SearxngAnswer, refusedHint }
     },
     hits({ results, unresponsive_engines: failed }) {
-      // SearXNG returns 200 with an empty list even if all its engines failed, which is an outage instead of an empty
-      // result.
+      // SearXNG returns 200 with an empty list even if all its engines failed. Such an answer is reported as an outage.
       if (results.length === 0 && failed?.length)
         throw new ServiceError(
           'upstream_error',

@@ -93,7 +93,7 @@ export class WebPages {
     while (url && seen.size <= REDIRECTS_MAX && !seen.has(url.href)) {
       url.hash = ''
       seen.add(url.href)
-      // The address is checked first, because the request for robots.txt already contacts the site.
+      // The address is checked before robots.txt is requested, because that request already contacts the site.
       checkUrl(url.href, this.#options.policy)
       if (!isHostAllowed(url.hostname, options.domains))
         throw new ServiceError('permission_denied', 'The host is outside the allowed domains.')

@@ -64,7 +64,7 @@ export class Robots {
       return 'all'
     } catch (error) {
       options.signal.throwIfAborted()
-      // A robots.txt larger than BYTES_MAX counts as missing, so all pages are allowed.
+      // A robots.txt larger than BYTES_MAX is treated like a missing file, so all pages are allowed.
       return ServiceError.from(error).code === 'request_too_large' ? 'all' : 'nothing'
     }
   }

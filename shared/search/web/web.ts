@@ -123,7 +123,8 @@ function dayOf(date: string): string | undefined {
 function withSites(text: string, { allow, deny }: DomainRules): string {
   const sites = allow.slice(0, SITES_MAX).map((domain) => `site:${domain}`)
   const without = deny.slice(0, SITES_MAX).map((domain) => `-site:${domain}`)
-  // With more domains than SITES_MAX, the query contains none, and the results are filtered afterwards.
+  // A query with more than SITES_MAX domains would be too long. In this case, the query contains no domains, and the
+  // results are filtered afterwards.
   const wanted =
     allow.length > 0 && allow.length <= SITES_MAX ? [sites.length > 1 ? `(${sites.join(' OR ')})` : sites[0]] : []
   return [text, ...wanted, ...without].join(' ')

@@ -62,7 +62,10 @@ export class PostgresConnection {
   readonly #closed = new AbortController()
   readonly #compiled = new Map<string, Compiled>()
   readonly #settings: Settings
-  /** True after a server lacked a statement that was prepared at this address, as happens behind some poolers. */
+  /**
+   * True after a server did not know a statement that had been prepared on this connection, as happens behind some
+   * poolers.
+   */
   #hasLostStatements = false
   #isReachable = true
   #fullAtMs = Number.NEGATIVE_INFINITY
@@ -149,7 +152,7 @@ export class PostgresConnection {
       if (effect === 'gone') this.#lose(error)
       if (effect === 'full') this.#noteFull(error)
       if (name === 'statements_lost') this.#hasLostStatements = true
-      // Slow calls are not logged, because only the call itself fails and its caller may retry.
+      // A slow call is not logged, because only this call fails and its caller may retry.
       if (effect === 'failed' && name !== 'slow') this.#noteFailed(name, error)
       throw error
     }
@@ -172,7 +175,8 @@ export class PostgresConnection {
     if (!this.#isReachable || this.#closed.signal.aborted) return
     this.#isReachable = false
     this.#onProblem('job store unreachable; retrying', { err: error })
-    // The probe never rejects. The probe ends when the database accepts writes or the store is closed.
+    // Starts a probe in the background. The probe never rejects, and ends when the database accepts writes or the store
+    // is closed.
     void this.#probe()
   }
 
@@ -212,8 +216,8 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     connectionString: url,
     max: connectionsMax,
     Client: PromptClient,
-    // A busy connection becomes free within the statement timeout, so a caller waits at least that long for a
-    // connection.
+    // The wait for a connection is at least the statement timeout, because every busy connection becomes free within
+    // that time.
     connectionTimeoutMillis: Math.max(statementTimeoutMs, CONNECT_TIMEOUT_MS) + ANSWER_MARGIN_MS,
     idleTimeoutMillis: IDLE_MS,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,
@@ -308,7 +312,7 @@ export function bySetting(settings: Settings, scope: 'session' | 'transaction', 
 
 /** Applies settings to a direct connection. A connection to a pooler is only recorded as such. */
 export async function beginSession(client: ClientBase, settings: Settings): Promise<void> {
-  // `processID` is part of the public protocol (BackendKeyData), but missing in the types of pg.
+  // The public protocol defines `processID` (message BackendKeyData), but the types of pg lack the field.
   const { processID } = client as unknown as { processID: number }
   const pid = 'SELECT pg_backend_pid() AS pid'
   const own = bySetting(settings, 'session', `pg_backend_pid() = ${processID}`)

@@ -56,7 +56,7 @@ function clientOf(url: string): Client {
     keepAlive: true,
     application_name: 'sluice migration',
   })
-  // The running statement fails with the same error. Without a listener, the event would end the process.
+  // The error also fails the running statement. Without this listener, the event would end the process.
   client.on('error', () => {})
   return client
 }
@@ -78,7 +78,7 @@ async function migrateAlone(
     await waitForLock(holder, onProgress)
     // If the connection with the lock ends, then the migration stops. Otherwise another process could change the schema at the same time.
     holder.once('end', stop)
-    // Time limits are switched off, because the server may be configured to abort long statements.
+    // The migration runs without time limits, because the server may be configured to abort long statements.
     await beginSession(client, { statement_timeout: '0', lock_timeout: '0' })
     await client.query('CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, hash text NOT NULL)')
     for (const migration of await missing()) {

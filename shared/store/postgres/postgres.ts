@@ -140,14 +140,14 @@ class PostgresDatabase implements SqlDatabase {
   }
 
   limitRunning(): void {
-    // Claims read limits and running calls from database tables, so nothing is stored here.
+    // Claims read the limits and the running calls from tables of the database, so this adapter stores no limits.
   }
 
   async keepDays(requestsMs: number): Promise<void> {
     await addPartitions(this.#connection)
     await dropPartitions(this.#connection, requestsMs).catch((error: unknown) => {
-      // A long read of the day's partition, such as a backup, blocks the drop. A later purge retries the drop, and until then rows are deleted one by
-      // one.
+      // A long read of the day's partition, such as a backup, blocks the drop. The error is then ignored: the rows are
+      // deleted one by one, and a later purge tries the drop again.
       if (!ServiceError.from(error).isUndone) throw error
     })
   }

@@ -92,8 +92,8 @@ async function missingOf(client: PoolClient, partitions: readonly Partition[]): 
  */
 async function addPartition(client: PoolClient, table: string, day: number): Promise<void> {
   const name = `${table}_${suffixOf(day)}`
-  // Each row is updated several times, and free space in its page avoids index updates. Deleted rows are vacuumed early, because user data must not
-  // remain on disk for a day.
+  // Rows are updated several times, so pages keep free space, which avoids index updates. Deleted rows are vacuumed
+  // early, because deleted user data must not stay on disk for a day.
   const vacuum = 'autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_scale_factor = 0.02'
   const storage = `WITH (${table === 'jobs' ? 'fillfactor = 80, ' : ''}${vacuum})`
   await client.query(`CREATE TABLE ${name} (LIKE ${table} INCLUDING ALL) ${storage}`)

@@ -215,7 +215,7 @@ export async function claimFair(
     claimed.push(...rows.map(dispatchOf))
     const counts = Map.groupBy(rows, ({ tenant }) => tenant)
     if (!mayHaveMore(rows, counts)) break
-    // With fewer tenants than free slots, each tenant contributes more jobs.
+    // If there are fewer tenants than free slots, then each tenant contributes several jobs.
     each = Math.ceil((limit - claimed.length) / counts.size)
   }
   // A database may return changed rows in any order.
@@ -272,7 +272,7 @@ export function listJobs(tenant: string | null, query: ListQuery): { statement: 
   const { order = 'desc', limit } = query
   const filters = filtersOf(tenant, query)
   const asked = [...new Set(query.states?.length ? query.states : DurableState.options)]
-  // The states are in a fixed order, so that equal queries have equal statement names.
+  // The states are sorted, so that queries for equal states get equal statement names.
   const states = [...asked.filter((state) => UNENDED.has(state)), ...asked.filter((state) => !UNENDED.has(state))]
   const unended = asked.filter((state) => UNENDED.has(state)).length
   const pages = states.map((_, i) => pageOf(i, i < unended, filters, query))

@@ -19,7 +19,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   const { children, childless } = await purgeChildren(db, jobsMax)
   const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
   const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax, childless: childless.join(' ') }) : []
-  // A parent may become deletable when its children have been deleted.
+  // When all children of a parent have been deleted, the parent may be deleted too, so there may be more to do.
   let hasMore = !isFirst || jobs.length === jobsMax || jobs.some(({ depth }) => Number(depth) > 0)
   for (const statement of PURGES)
     hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore

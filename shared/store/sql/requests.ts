@@ -66,7 +66,10 @@ const NAMES = Object.keys(COLUMNS) as (keyof typeof COLUMNS)[]
 const ALL = NAMES.join(', ')
 const FIELDS = Object.fromEntries(NAMES.map((name) => [name, COLUMNS[name][0]])) as Record<string, keyof RequestRow>
 
-/** Values of the columns. A row older than a day is recorded as a row of yesterday, because older days have no partition. */
+/**
+ * Values of the columns. Days before yesterday have no partition, so a row that is older than a day is stored as a row
+ * of yesterday.
+ */
 const GIVEN = NAMES.map((name) =>
   name === 'ended_at_ms'
     ? `greatest(least(given.ended_at_ms, now_ms()), now_ms() - ${DAY_MS}) AS ended_at_ms`
@@ -81,7 +84,9 @@ export const POSTGRES_INSERT = `INSERT INTO requests (${ALL}) SELECT ${GIVEN} FR
 export const SQLITE_INSERT = `INSERT INTO requests (${ALL})
   SELECT ${NAMES.map((name) => `value->>'${name}'`).join(', ')} FROM json_each(:requests)`
 
-/** SQLite does not check for repeated rows. An embedded store never loses a response, so no batch is sent again. */
+/**
+ * In SQLite, no check for repeated rows is needed. An embedded store never loses a response, so no batch is sent twice.
+ */
 const ADD: Write = {
   postgres: {
     name: 'requests_add',
@@ -289,10 +294,12 @@ export function requestsToScan(query: RequestQuery, isShared: boolean) {
   const where = [...taken, ...bounds].map(({ sql }) => sql).join(' AND ') || 'TRUE'
   const order = `ORDER BY ${at} DESC, n DESC`
   const scan = (columns: string) => `SELECT ${columns} FROM requests WHERE ${where} ${order}`
-  // Two letters of each condition, because Postgres uses only the first 63 characters of a name.
+  // The name contains two letters of each condition, because Postgres uses only the first 63 characters of a statement
+  // name.
   const name = ['requests', ...[...taken, ...rest, ...bounds].map((condition) => condition.name.slice(0, 2))].join('_')
   const params: Params = Object.assign({}, ...[...taken, ...rest, ...bounds].map((condition) => condition.params))
-  // Limits of scans are literals. Postgres plans for any parameters, and would expect a tenth of all rows from an unknown limit.
+  // Limits of scans are written as literals. For a parameter, Postgres would plan as if the limit were a tenth of all
+  // rows.
   const page = (
     rows: number,
     filters: string,

@@ -381,7 +381,8 @@ async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): 
     const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
     taken.push(...(await db.pick(statements.takeDeliveries, params)))
     if (taken.length === limit) break
-    // If fewer than `look` messages were postponed, then all other due messages are being delivered by other processes.
+    // If fewer messages were postponed than examined, then all remaining due messages are being delivered by other
+    // processes, so the search ends.
     if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
   }
   return taken.map(deliveryOf)

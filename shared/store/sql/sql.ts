@@ -138,8 +138,8 @@ export function compile(sql: string, sign: '$' | '?'): Compiled {
 /** Replaces each `:name`. @param replacement Returns the text for a name, given its index among the distinct names, from 0. */
 export function replaceNames(sql: string, replacement: (name: string, index: number) => string): Compiled {
   const names: string[] = []
-  // A cast `::` is not a name. JSON text contains no names either, because each of its colons is followed by a digit, a
-  // quote or a bracket.
+  // A cast such as `::text` is not a name. Colons in JSON text do not begin names either, because a digit, a quote
+  // or a bracket follows each of them.
   const replaced = sql.replaceAll(/(?<!:):([a-z][a-z0-9_]*)/g, (_, name: string) => {
     if (!names.includes(name)) names.push(name)
     return replacement(name, names.indexOf(name))

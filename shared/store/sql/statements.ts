@@ -49,7 +49,8 @@ export const FIND_PAST: Statement = {
           AND NOT ${KEPT}`,
 }
 
-// `coalesce` prevents the use of an index of unerased jobs. The reason is explained at `STATE` in transitions.ts.
+// The expression `coalesce` matches no index of unerased jobs, so that the job is found by its id. `STATE` in
+// transitions.ts explains the reason.
 const UNERASED = `FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`
 export const FIND_CONTENT = readsTexts('find_content', ['request', 'result'], (texts) => `SELECT ${texts} ${UNERASED}`)
 export const FIND_RESULT = readsTexts('find_result', ['result'], (text) => `SELECT ${text} ${UNERASED}`)
@@ -106,7 +107,10 @@ export const LIST_CHILDREN: Statement = {
         ORDER BY id`,
 }
 
-/** The array lets Postgres use the index of children, also in a plan that was made for empty tables. */
+/**
+ * As an array, the ids match the index of children, even in a query plan that Postgres made while the tables were
+ * empty.
+ */
 export const countChildren = (isShared: boolean): Statement => {
   const parents = isShared
     ? '= ANY (ARRAY(SELECT json_array_elements_text(CAST(:parents AS json))))'
@@ -150,7 +154,10 @@ export const QUEUED_MODELS: Statement = {
         WHERE state = 'queued' GROUP BY pool, kind, model, priority`,
 }
 
-/** The concatenation prevents the use of an index of states. The reason is explained at `STATE` in transitions.ts. */
+/**
+ * The concatenation with '' matches no index of states, so that jobs are found by their ids. `STATE` in transitions.ts
+ * explains the reason.
+ */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
 export const SET_METADATA: Statement = {

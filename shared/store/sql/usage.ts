@@ -39,7 +39,7 @@ const HEAD = `INSERT INTO usage_hours AS held (${[...KEYS, ...SUMS].join(', ')})
 const TAIL = `GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
-/** SQLite stores no batch numbers. A response of an embedded store is never lost, so no batch is sent again. */
+/** SQLite stores no batch numbers. An embedded store never loses a response, so no batch is sent twice. */
 const ADD: Write = {
   postgres: {
     name: 'usage_add',
@@ -153,7 +153,8 @@ const activityBy = (owner: Spender['owner']): Statement => ({
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
-  // One statement reads all tables, so that a job that is moved to the ledger at the same time counts exactly once.
+  // One statement reads all tables, so that it sees one snapshot. Otherwise a job that is moved to the ledger in
+  // between could count twice or not at all.
   sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_hours
           WHERE ${GROUPS[owner]} = :id AND ${IN_DAYS}) AS cost_nanos,
         (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM jobs
@@ -268,7 +269,8 @@ export class SqlUsage implements UsageLedger {
     for (const [nth, one] of of.entries()) {
       if (nth > 0 && !this.#db.isShared) await setImmediate()
       const reading = read(one)
-      // Without a handler, a failure before the last read would end the process. The caller receives the failure below.
+      // Without this handler, a read that fails before the last read has started would end the process. The caller
+      // still receives the failure below.
       reading.catch(() => {})
       reads.push(reading)
       if (this.#db.isShared && reads.length % READS_MAX === 0) await Promise.all(reads)

@@ -64,7 +64,7 @@ export class GroupCommit {
   readonly #logSize: StatementSync
   readonly #log: SyncedFile
   readonly #main: SyncedFile
-  /** True between the copy of the log and the sync of the main file. */
+  /** True after the log was copied into the main file, until the main file is synced. */
   #isCopied = false
   #waiting: Write[] = []
   #running: Promise<void> | undefined
@@ -151,7 +151,8 @@ export class GroupCommit {
 
   async #syncLog(): Promise<void> {
     const syncing = this.#log.sync()
-    // Reads wait for this sync but report none of its errors, because the rows that they return are committed.
+    // Reads wait for this sync, because they return rows that must be on the disk. An error of the sync is reported
+    // only to the writers.
     this.#syncing = syncing.catch(() => {})
     try {
       await syncing
@@ -202,7 +203,8 @@ export class GroupCommit {
       this.#savepoint.release.run()
       return () => resolve(result)
     } catch (error) {
-      // On a full disk, SQLite may roll back the whole transaction (sqlite.org/lang_transaction.html, 3), including the savepoint.
+      // If the disk is full, then SQLite may have rolled back the whole transaction, including the savepoint
+      // (sqlite.org/lang_transaction.html, 3). No savepoint is left to roll back to, so the error ends the group.
       if (!this.#db.isTransaction) throw error
       this.#savepoint.undo.run()
       this.#savepoint.release.run()
@@ -215,8 +217,8 @@ export class GroupCommit {
 /**
  * A file of SQLite that is synced in the thread pool.
  *
- * After a failed sync, Linux may regard the written data as clean, and the next sync would succeed without it. Therefore the file is
- * first written once more, with its own content.
+ * After a failed sync, Linux may regard the written data as clean, although the data is not on the disk. A second sync
+ * would then succeed without writing it. The content of the file is therefore written again before the next sync.
  */
 class SyncedFile {
   readonly #fd: number

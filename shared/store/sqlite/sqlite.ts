@@ -72,9 +72,10 @@ export function openSqliteStore({ directory, boot, now = Date.now, sync, onProbl
     const limits: { current: RunningLimits | undefined } = { current: undefined }
     db.function('running_most', (tenant) => mostOf(limits.current, String(tenant)))
     migrate(db)
-    // All former owners of jobs have ended, because only one process at a time can open the file.
+    // Only one process at a time can open the file, so all processes in this table have ended. Their leases end now.
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
-    // The queue was in the memory of the former process. With the time 0, all queued jobs are published again at once.
+    // The queue was in the memory of the former process and is lost. The publication time 0 makes the scheduler publish
+    // all queued jobs at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
     return new SqlStore(new SqliteDatabase(db, unlock, limits, { sync, onProblem }))
   } catch (error) {
@@ -166,7 +167,7 @@ class SqliteDatabase implements SqlDatabase {
       this.#changes = changes
       return this.#wasIdle
     } catch {
-      // If the connection is closed or broken, then the next call reports the error.
+      // If the connection is closed or broken, then the store counts as not idle, and the next call reports the error.
       return false
     }
   }
@@ -346,7 +347,8 @@ function returning({ event, data, givesRequest }: Pick<Transition, 'event' | 'da
  */
 function openExclusively(path: string, boot: string): { db: DatabaseSync; unlock: () => void } {
   const ownerFile = `${path}.owner`
-  // SQLite itself would create a file that other users may read. The write-ahead log gets the mode of this file.
+  // The file is created before SQLite opens it, because SQLite would create a file that other users can read. The
+  // write-ahead log inherits the mode of this file.
   makePrivateFile(path)
   const db = new DatabaseSync(path, { timeout: 0 })
   try {
@@ -368,7 +370,7 @@ function ownerOf(file: string): string {
     const { pid, boot } = JSON.parse(readFileSync(file, 'utf8'))
     return `process ${pid} (${boot})`
   } catch {
-    // The other process has taken the lock, but has not written the owner file yet.
+    // The other process has taken the lock but has not written the owner file yet, so its name is unknown.
     return 'another process'
   }
 }

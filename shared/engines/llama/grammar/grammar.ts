@@ -57,8 +57,8 @@ export interface GrammarOptions {
  * `if`, `contains`, `uniqueItems` of more than one item, `dependentSchemas`, `$dynamicRef`, and `oneOf` with
  * overlapping alternatives.
  *
- * Schemas at the size limits take up to 0.5 s, so engines convert schemas in a thread (`converter.ts`). llama.cpp then
- * parses the grammar on the event loop, in less than 15 ms.
+ * Schemas at the size limits take up to 0.5 s, so engines convert them in a thread (`converter.ts`). The parser of
+ * llama.cpp then blocks the event loop for less than 15 ms.
  *
  * @param param Path of the schema in the request. Errors append the path of the faulty part.
  * @throws ServiceError `invalid_value` for an unsupported keyword or too many nodes. Other reasons are over 1,000

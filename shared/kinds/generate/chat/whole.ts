@@ -245,7 +245,7 @@ export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
     ...wire,
     prompt_tokens: prompt,
     completion_tokens: completion,
-    // Some servers include the tokens of hidden reasoning only in `total_tokens`.
+    // Some servers count the tokens of hidden reasoning only in `total_tokens`, so the upstream's total is used.
     total_tokens: typeof wire.total_tokens === 'number' && wire.total_tokens > sum ? wire.total_tokens : sum,
     prompt_tokens_details: details(wire.prompt_tokens_details, { cached_tokens, cache_write_tokens }),
     completion_tokens_details: details(wire.completion_tokens_details, { reasoning_tokens }),

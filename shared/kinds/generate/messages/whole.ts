@@ -63,7 +63,10 @@ class Pieces {
   searches = 0
   readonly #callId: string
   readonly #calls = new Map<number, Extract<Piece, { type: 'tool' }>>()
-  /** Number of pieces to keep after a `cut` event, which removes all later pieces. */
+  /**
+   * Number of pieces at the last `cut` event, after which the engine restarts the interrupted output. If another `cut`
+   * event follows, then all later pieces are removed.
+   */
   #kept = 0
 
   constructor(callId: string) {

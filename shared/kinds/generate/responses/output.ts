@@ -311,7 +311,8 @@ function visibleItem<Item extends OutputItem>(item: Item, includes: readonly str
   if (item.type === 'file_search_call') {
     return shows('file_search_call.results') ? { ...item } : { ...item, results: null }
   }
-  // Sources exist only for the action `search`. An upstream's search tool may also report other actions, such as opening a page.
+  // An upstream's search tool may report other actions than `search`, such as opening a page. Only the action `search`
+  // has sources.
   if (item.type !== 'web_search_call' || !item.action) return item
   const { sources, ...action } = item.action
   const { results, ...shown } = item

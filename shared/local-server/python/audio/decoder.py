@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-# The child that decodes may start no threads.
+# The process that decodes may not start threads, so OpenBLAS must use a single thread.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import av  # noqa: E402
@@ -42,10 +42,11 @@ OPTIONS = {
     "enable_drefs": "0",
 }
 SECONDS_MIN = 0.1
-# In Hz. With a lower rate, a few bytes would be hours of audio. Telephones use 8,000 and studios up to 192,000.
+# Range of accepted sample rates in Hz. With a lower rate, a few bytes would be hours of audio. Telephones use 8,000,
+# and studios up to 192,000.
 RATES = (4_000, 384_000)
 CHANNELS_MAX = 8
-# A file with more consecutive packets without sound is refused.
+# Maximum consecutive packets without sound. A file with more is refused.
 SOUNDLESS_PACKETS_MAX = 10_000
 # Sample formats in floating point. Such samples may be NaN or above full scale.
 FLOATS = ("flt", "fltp", "dbl", "dblp")
@@ -104,7 +105,7 @@ def decode(source: BinaryIO, target: BinaryIO | None, limits: Limits) -> dict:
             return _decode(container, target, limits)
     except MemoryError:
         raise Refused("invalid_audio", "The file needs too much memory to decode.") from None
-    # For a file that FFmpeg cannot read, PyAV raises errors of FFmpeg, but also OSError and ValueError.
+    # PyAV raises FFmpeg's errors for an unreadable file, but also OSError and ValueError.
     except (av.error.FFmpegError, OSError, ValueError, OverflowError, RuntimeError, EOFError):
         raise Refused("invalid_audio", NOT_AUDIO) from None
 
@@ -190,7 +191,8 @@ def _copy_samples(
         try:
             frames = packet.decode()
         except av.error.InvalidDataError:
-            # A damaged packet becomes a gap, as in any player. A file without any good packet is refused later.
+            # A damaged packet becomes a gap, as in any player. If no packet of the file can be decoded, then the file
+            # is refused later.
             frames = []
         soundless = 0 if frames else soundless + 1
         if soundless > SOUNDLESS_PACKETS_MAX:

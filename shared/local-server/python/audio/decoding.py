@@ -26,7 +26,8 @@ WAITING_MAX = 64
 
 @dataclass
 class Audio:
-    """Decoded audio: a file without a name of mono signed 16-bit samples, and facts about the upload. Close it."""
+    """"""Decoded audio: an unnamed temporary file of mono signed 16-bit samples, and facts about the upload. The
+    caller closes it.""""""
 
     samples: BinaryIO
     rate: int
@@ -81,7 +82,8 @@ class Decoder:
         try:
             with theirs, self._lock:
                 self._channel().send(asdict(limits), (file.fileno(), samples.fileno(), theirs.fileno()))
-            # The fork server limits the time of its child. This timeout applies if the fork server itself hangs.
+            # The fork server limits the time of its child. This longer timeout ends the wait if the fork server itself
+            # hangs.
             found = answer.wait(client, time.monotonic() + limits.wall_seconds + 30)
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
             found = None

@@ -17,7 +17,8 @@ import numpy as np
 BLOCK = 8_000
 # Each block multiplies the sums over earlier blocks by this factor, so they halve in about five seconds.
 MEMORY = 0.93
-# A channel is inverted if its correlation with the loudest one is below the first value. Above the second it is not.
+# Bounds of the correlation with the loudest channel. Below the first value, a channel is inverted. Above the second
+# value, a channel is not inverted. In between, the last decision stays.
 AGAINST, ALONG = -0.2, 0.2
 # If a mix has less than this fraction of the loudest channel's energy, then it has lost the voice.
 LOST = 0.05
@@ -28,7 +29,7 @@ HEADROOM = 2.0
 RUMBLE = 2e-5
 # Larger samples count as invalid. The limit is high, because some writers use the scale of 32-bit integers.
 NUMBER_MAX = 1e10
-# Size of the blocks in which a file is read and written again to scale it down.
+# Size of the blocks in which a file is read, scaled down and written again.
 AGAIN_BYTES = 1 << 20
 
 
@@ -60,7 +61,8 @@ class Mixer:
         correlations = self._products[loudest] / np.sqrt(np.maximum(energies * energies[loudest], 1e-30))
         self._signs[correlations < AGAINST] = -1
         self._signs[correlations > ALONG] = 1
-        # The weights keep the loudness: if only one of six channels has speech, then the mix equals that channel.
+        # The weights keep the mix as loud as the channels with speech: if only one of six channels has speech, then the
+        # mix equals that channel.
         weights = self._signs * (energies > 0) / (energies.sum() / energies[loudest])
         mixed = weights @ voice
         if mixed @ mixed < LOST * (voice[loudest] @ voice[loudest]):
@@ -123,7 +125,8 @@ class Writer:
         level = float(np.quantile(np.abs(block), LOUD))
         if level <= self._scale:
             return
-        # By at least 4 each time. A file that becomes louder and louder would otherwise be rewritten for each block.
+        # The scale grows by at least 4 each time. Otherwise a file that becomes louder and louder would be rewritten
+        # for each block.
         scale = max(level * HEADROOM, self._scale * 4)
         self._target.flush()
         descriptor, factor = self._target.fileno(), self._scale / scale

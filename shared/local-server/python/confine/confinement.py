@@ -20,8 +20,8 @@ PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_A
 CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWNET = 0x0800_0000, 0x1000_0000, 0x4000_0000
 CAPABILITY_VERSION, CAP_DAC_READ_SEARCH = 0x2008_0522, 2
 NOBODY = 65_534
-# Result of an attempt to become the user nobody: all files are readable, some are not, or the change is refused (in a
-# container without setuid).
+# Result of an attempt to become the user nobody. CAN_READ: all files are readable. CANNOT_READ: some files are not
+# readable. CANNOT_BE: the change is refused, as in a container without setuid.
 CAN_READ, CANNOT_READ, CANNOT_BE = range(3)
 FILES_MAX = 512
 # Paths of libraries, time zones and facts about the processor. Other parts of /proc would show other processes.
@@ -38,7 +38,8 @@ def lower_limit(name: int, value: int) -> None:
     try:
         resource.setrlimit(name, (value, value))
     except (OSError, ValueError):
-        # macOS refuses some limits. Other code limits the time and the size of the output.
+        # macOS refuses some limits. This is not fatal, because other code also limits the time and the size of the
+        # output.
         pass
 
 
@@ -84,7 +85,8 @@ def confine(readable: list[str], scratch: str) -> dict:
 def _leave_network(libc: ctypes.CDLL) -> bool:
     """Enters a network namespace without interfaces. Without root, this needs a user namespace with one user."""
     if os.geteuid() == 0:
-        # A user namespace is not used here. Only one user exists in it, so root could not become nobody later.
+        # As root, a user namespace is not used. A new user namespace contains only one user, so root could not become
+        # nobody later.
         return libc.unshare(CLONE_NEWNET | CLONE_NEWIPC) == 0
     user, group = os.geteuid(), os.getegid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC) != 0:

@@ -51,7 +51,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        # The system does not have this path. Paths that are not allowed are denied, so it can be skipped.
+        # The system does not have this path, so no rule is added. Access to the path stays denied.
         return
     try:
         if not os.path.isdir(path):

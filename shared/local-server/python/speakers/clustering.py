@@ -21,7 +21,8 @@ BLOCK_DISTANCE_MAX, DISTANCE_MAX = 0.45, 0.55
 GROUPS_MAX = 800
 # The voice of a shorter piece is too uncertain to begin a group.
 SURE_SECONDS = 0.9
-# A group with less speech counts as a speaker only if its similarity to every other speaker is below the second value.
+# A group with less speech than the first value counts as a speaker only if its similarity to every other speaker is
+# below the second value.
 SPEAKER_SECONDS, UNLIKE_MAX = 3.0, 0.3
 # Cost of a change of speaker within a track, in units of similarity times seconds.
 CHANGE_COST = 0.3

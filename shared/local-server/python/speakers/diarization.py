@@ -15,7 +15,8 @@ from speech.speech import Speech
 
 KNOWN_MAX = 4
 SECONDS_MIN, SECONDS_MAX = 2.0, 10.0
-# Decoding of a sample ends at this length. A shorter sample that is still too long is refused with its exact length.
+# Decoding of a voice sample stops at this length. A shorter sample that is still too long is refused with its exact
+# length.
 DECODED_SECONDS_MAX = 60
 # A decoder may return some milliseconds more or less than were recorded.
 TOLERANCE = 0.05

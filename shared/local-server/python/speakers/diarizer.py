@@ -18,7 +18,8 @@ from speakers.segmentation import Piece, Segmenter
 from speakers.voice_encoder import VoiceEncoder
 from speech.samples import RATE, to_float
 
-# A group is a known speaker from this cosine similarity on. docs/guides/transcription.md describes its measurement.
+# Minimum cosine similarity at which a group counts as a known speaker. docs/guides/transcription.md describes the
+# measurement.
 KNOWN_MIN = 0.7
 # Pieces within a block of this length are joined first, and then the groups of all blocks.
 BLOCK_SECONDS = 120

@@ -21,7 +21,8 @@ import numpy as np
 LOGPROB_MIN, RAISED_LOGPROB_MIN = -0.8, -0.7
 # The multilingual model, if present, checks a window with a lower log probability.
 DOUBTFUL_LOGPROB_MIN = -0.5
-# Another language is proven by this many unsure windows, or by fewer if all windows of a recording with this much speech are unsure.
+# Number of unsure windows that prove another language. If all windows of a recording are unsure and have this much
+# speech together, then fewer windows are enough.
 WINDOWS_MAX, SPEECH_SECONDS_MIN = 3, 4.0
 # A window with a higher value is noise. Whisper itself has this default; synthetic German speech had 0.55.
 NO_SPEECH_MIN = 0.6

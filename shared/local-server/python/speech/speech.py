@@ -17,7 +17,8 @@ from slots import Slots
 # Each worker has a model of its own (300 MB) and one thread, because two threads take a third more CPU per text.
 WORKERS = min(4, os.cpu_count() or 1)
 WAITING_MAX = 32
-# Timeout of a job: a base, plus a part per second of audio. Even on a slow machine, only a job that hangs exceeds it.
+# Timeout of a job: a base, plus a part per second of audio. The values are so large that even on a slow machine only a
+# job that hangs exceeds them.
 SECONDS_BASE, SECONDS_PER_SECOND = 120, 10
 
 

@@ -17,9 +17,11 @@ from speech.samples import RATE, Block, blocks, vad_options
 # Automatic temperature: if a text repeats itself or is improbable, then the next temperature is tried.
 LADDER = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 FRAMES_A_SECOND = 100
-# Limit of the model, minus a few tokens, because text may be encoded again to more tokens. The end of a prompt is kept.
+# Maximum tokens of a prompt: the limit of the model, minus a few, because encoding the text again may give more tokens.
+# Of a longer prompt, the end is kept.
 PROMPT_TOKENS_MAX = 216
-# If a phrase of up to this many tokens repeats in a prompt, one is kept. The model would otherwise repeat it forever.
+# If a phrase of up to this many tokens occurs twice in a row in a prompt, then one copy is removed. The model would
+# otherwise repeat the phrase forever.
 PHRASE_TOKENS_MAX = 16
 # Maximum tokens of a window with a prompt. Fast speech has 5 per second; more tokens mean that the text repeats itself.
 PROMPTED_TOKENS, PROMPTED_TOKENS_A_SECOND = 16, 5
@@ -104,7 +106,8 @@ class Transcriber:
             speech,
             language=language,
             temperature=temperature if temperature > 0 else LADDER,
-            # A mistake in one window would be part of the next prompt, and small models repeat it for minutes.
+            # The text of a window is not used as the prompt of the next window. Small models would repeat a mistake of
+            # one window for minutes.
             condition_on_previous_text=False,
             # `hotwords` apply to every window, whereas `initial_prompt` applies only to the first.
             hotwords=prompt or None,

@@ -12,7 +12,7 @@ from bodies import Form
 from errors import ApiError
 from speech.speech import Speech
 
-# The only language of each model; None if the model supports and detects all languages of Whisper.
+# Models and the only language of each. None if the model supports and detects all languages of Whisper.
 MODELS: dict[str, str | None] = {"whisper-tiny.en": "en", "whisper-base": None}
 LANGUAGES = frozenset(
     """
@@ -45,7 +45,7 @@ def read_job(form: Form) -> dict:
         "model": model,
         "language": _read_language(form.get("language"), model),
         "only_language": MODELS[model],
-        # The tokenizer would read `<|endoftext|>` in a text as the special token.
+        # The tokenizer would read `<|endoftext|>` in a text as the special token, so the text is changed.
         "prompt": (form.get("prompt") or "")[-PROMPT_CHARACTERS_MAX:].replace("<|", "< |"),
         "temperature": _number(form.get("temperature"), "temperature", 0, 1),
         "words": "word" in granularities,
@@ -67,7 +67,7 @@ def events(speech: Speech, job: dict, audio: Audio, client: socket.socket | None
     messages = speech.run(job, [audio], client)
     for at, message in enumerate(messages):
         if "unknown_language" in message:
-            # Reads the rest of the messages. Otherwise the worker would be killed.
+            # The remaining messages are read to the end, because closing the iterator early would kill the worker.
             for _ in messages:
                 pass
             raise _unknown_language(job["model"], message["unknown_language"])

@@ -35,7 +35,7 @@ def fold(node: ast.AST | None, constants: Constants, depth: int = 0) -> Value | 
     try:
         value = step(node, lambda part: fold(part, constants, depth + 1), constants)
     except (ArithmeticError, AttributeError, IndexError, LookupError, TypeError, ValueError):
-        # An invalid expression also fails in the program, so its value is never used.
+        # The program fails at an invalid expression too, so the value of the expression is never used.
         return None
     return value if isinstance(value, int) or (isinstance(value, (str, bytes)) and len(value) <= LENGTH_MAX) else None
 

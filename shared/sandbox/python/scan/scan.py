@@ -181,7 +181,7 @@ class _Scan:
             try:
                 nested = ast.parse(text.strip())
             except (SyntaxError, ValueError, RecursionError, MemoryError):
-                # The program cannot run an invalid string either, so it needs no check.
+                # A string that is not valid Python also fails in the program, so its content needs no check.
                 continue
             yield from (f"in a string that is run: {finding}" for _, finding in _Scan(nested).findings())
 

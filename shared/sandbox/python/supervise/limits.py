@@ -6,8 +6,8 @@ import os
 import resource
 
 STACK_BYTES_MAX = 8 << 20
-# Seconds of CPU time beyond the timeout. The limit ends programs with several threads. Programs with one thread end
-# earlier, by the timeout.
+# Seconds of CPU time beyond the timeout. A program with several threads uses more CPU time than wall-clock time and is
+# ended by this limit. A program with one thread is ended earlier, by the timeout.
 CPU_GRACE_SECONDS = 2
 # Assumed size of a warm interpreter if /proc cannot be read.
 ADDRESS_SPACE_BYTES = 1 << 30

@@ -26,7 +26,8 @@ class Capped:
         pending = self._pending + data
         fits = min(len(pending), self._left)
         self._is_cut = self._is_cut or fits < len(pending)
-        # A piece may end within a character, whose rest may exceed the limit.
+        # A piece may end in the middle of a character, and the rest of that character may exceed the limit. The
+        # character is then left out.
         count = _whole_characters(pending, fits) if data or self._is_cut else fits
         self._pending = b"" if self._is_cut else pending[count:]
         self._left = 0 if self._is_cut else self._left - count
@@ -77,7 +78,8 @@ class Control:
 
     def _handle(self, kind: bytes, payload: bytes) -> None:
         if kind == b"V":
-            # Only the first verdict was certainly written before the program started.
+            # Only the first verdict is used. The program may write to the same channel, but the first verdict was
+            # written before the program started.
             if self.violations is None:
                 self.violations = json.loads(payload)["violations"]
         elif self.violations is not None and payload.startswith(PNG):

@@ -96,7 +96,7 @@ def _become_child(wait_for_job: Callable[[], dict], pipes: list[int], host: Host
         filters.allow_known()
         job = wait_for_job()
         limits.apply(job, host.warm_bytes)
-        # Descriptors are replaced last, so that earlier errors go to the operator's log instead of the caller's output.
+        # The descriptors are replaced last. Until then, errors go to the operator's log instead of the caller's output.
         _take_descriptors(pipes)
     except BaseException:
         traceback.print_exc()

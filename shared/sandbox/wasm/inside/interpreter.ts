@@ -27,7 +27,8 @@ const DEFLATED = 8
 
 const LIBRARY = '/usr/local/lib/python315.zip'
 /**
- * Path of matplotlib's data. Matplotlib searches for the data next to its code, which is in an archive, so the path passes through the archive file.
+ * Path of matplotlib's data. Matplotlib searches for its data next to its code. The code is inside a zip archive, so
+ * this path continues through the name of the archive file.
  */
 const PLOT_DATA = `${LIBRARY}/matplotlib/mpl-data`
 const CHANNEL = '/dev/channel'
@@ -36,10 +37,10 @@ const VARIABLES = {
   HOME: '/tmp',
   TMPDIR: '/tmp',
   MPLCONFIGDIR: '/tmp/.matplotlib',
-  // The path is empty, because the library itself contains the time zones.
+  // An empty path, because the standard library in the archive already contains the time zones.
   PYTHONTZPATH: '',
 }
-/** Answer to each call of a host function by the guest. Host functions are not supported. */
+/** Errno that each call of a host function returns to the guest, because host functions are not supported. */
 const NO_HOST = -1
 
 export const SOURCES = '/sandbox'

@@ -92,7 +92,7 @@ class Server {
       process.stdout.write(encodeRunFrame('L', run, Buffer.from((error as Error).message)))
     }
     this.#running.delete(run)
-    // If this fails, then the next run starts its own interpreter and reports the failure.
+    // An error of this call is ignored: the next run then starts its own interpreter and reports the error.
     await this.fill().catch(() => {})
   }
 

@@ -71,7 +71,8 @@ export class GuestThread {
       ready.reject(error)
       this.#end.reject(error)
     }
-    // Prevents unhandled rejections, because a caller may wait for only one of the two promises.
+    // A caller may wait for only one of the two promises. Without this handler, a rejection of the other promise would
+    // end the process.
     ready.promise.catch(() => {})
     this.#end.promise.catch(() => {})
     this.#worker.on('error', lost)
@@ -103,7 +104,8 @@ export class GuestThread {
   }
 
   #take(message: Exclude<ThreadMessage, { type: 'ready' }>): void {
-    // The output that the program wrote before the plot is emitted first.
+    // The output that precedes the plot is emitted first, so that both arrive in the order in which the program
+    // produced them.
     this.#drain()
     if (message.type === 'plot') this.#onPart('plot', message.png)
     if (message.type === 'end') this.#end.resolve(message.end)

@@ -23,10 +23,7 @@ function timedOut(cause: unknown): ServiceError {
   return new ServiceError('upstream_timeout', 'The search backend mcp did not respond in time.', { cause })
 }
 
-/**
- * Replaces the host in the message with the name of the backend, because the host is internal and means nothing to
- * callers.
- */
+/** Replaces the host in the message with the name of the backend. The host is internal, and callers do not know it. */
 function named(cause: ServiceError): ServiceError {
   switch (cause.code) {
     case 'rate_limit_exceeded':

@@ -116,7 +116,8 @@ class McpSearch implements SearchBackend {
     try {
       return await session.call(tool, { [parameter]: value }, signal)
     } catch (error) {
-      // The server may have restarted and lost the connection, so the next call opens another connection.
+      // The server may have restarted and lost the connection. This connection is discarded, so that the next call
+      // opens another one.
       if (!signal.aborted) this.#forget(current)
       throw error
     }

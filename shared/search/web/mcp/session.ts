@@ -126,7 +126,8 @@ type Fetch = (url: string | URL, init?: RequestInit) => Promise<Response>
 /** @param broken Aborted if a response body breaks off, because the SDK does not fail the waiting call in this case. */
 function guarded(timeoutMs: number, broken: AbortController): Fetch {
   return async (url, { method = 'GET', headers, body, signal } = {}) => {
-    // With GET, the SDK requests a stream of unsolicited messages from the server. The status 405 declines the request.
+    // With GET, the SDK requests a stream of messages that the server sends on its own. The status 405 declines this
+    // stream.
     if (method === 'GET') return new Response(null, { status: 405 })
     const answer = await streamOutbound(String(url), {
       method: method === 'DELETE' ? 'DELETE' : 'POST',

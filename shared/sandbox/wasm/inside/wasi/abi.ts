@@ -26,7 +26,10 @@ export const APPEND = 1
 
 export const RIGHT = { read: 1n << 1n, write: 1n << 6n } as const
 
-/** All rights of a descriptor. Without the right to seek, wasi-libc would treat a character device as a terminal. */
+/**
+ * All rights of a descriptor, including the right to seek. Without that right, wasi-libc would treat a character device
+ * as a terminal.
+ */
 export const RIGHTS_ALL = (1n << 30n) - 1n
 
 export class WasiError extends Error {

@@ -120,7 +120,8 @@ export function fileCalls(memory: GuestMemory, descriptors: Descriptors) {
     fd_readdir(fd: number, address: number, length: number, cookie: bigint, out: number) {
       const found = descriptors.directory(fd)
       if (cookie === 0n) found.listing = ['.', '..', ...found.node.entries.keys()]
-      // The last entry is truncated if it does not fit. The guest's library then knows that more entries follow.
+      // If the last entry does not fit, then it is truncated. The full buffer shows the guest's library that more
+      // entries follow.
       const all = encodeListing(found, offset(cookie), length >>> 0)
       memory.bytes(address, all.length).set(all)
       memory.setU32(out, all.length)
@@ -173,7 +174,7 @@ function encodeListing({ node, listing }: OpenDirectory, from: number, length: n
   for (let i = from; i < listing.length && bytes < length; i++) {
     const name = listing[i] as string
     const entry = name === '.' ? node : name === '..' ? node.parent : node.entries.get(name)
-    // The entry may have been removed since the listing was made.
+    // The entry was removed after the listing was made, so it is skipped.
     if (!entry) continue
     const part = encodeEntry(name, entry, i + 1)
     parts.push(part)

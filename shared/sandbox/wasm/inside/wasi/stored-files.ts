@@ -84,7 +84,8 @@ export class ScratchFile extends Inode {
     if (size > this.#quota.fileBytesMax) throw new WasiError('fbig')
     this.#quota.take(size - this.#size)
     if (size > this.#bytes.length) this.#grow(size)
-    // Memory whose quota was returned must be freed, so the bytes are copied.
+    // The bytes are copied into a smaller buffer, because the quota of the removed bytes is returned and their memory
+    // must therefore be freed.
     if (size < this.#size) this.#bytes = this.#bytes.slice(0, size)
     this.#size = size
     this.modifiedNs = now()
