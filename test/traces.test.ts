@@ -98,7 +98,7 @@ describe('traces of one process', () => {
   }
   const named = (spans: readonly ReceivedSpan[], name: string) => spans.filter((span) => span.name === name)
 
-  it('a streamed chat has a span of the request, its queue, its attempt and the call of the upstream', async () => {
+  it('a streamed chat call has spans of the request, its time in the queue, its attempt and the upstream call', async () => {
     const { id, headers } = newTrace()
     const response = await stack.post(
       '/v1/chat/completions',
@@ -182,7 +182,7 @@ describe('traces of one process', () => {
     await sent((headers) => client.batches.create(asked, { headers }))
   })
 
-  it('the lines of a call have its trace id, and the request log finds the call by the trace id', async () => {
+  it('the log lines of a call have its trace id, and the request log finds the call by the trace id', async () => {
     const { id, headers } = newTrace()
     const response = await stack.post('/v1/chat/completions', say('hi'), { headers })
     const job_id = response.headers.get('x-request-id')?.replace('req_', 'job_')

@@ -109,7 +109,7 @@ describe.skipIf(!hasTools)('the rendered Helm chart (needs test/deploy/requireme
     for (const { metadata, spec } of deployments) checkDeployment(metadata.name, PodTemplate.parse(spec?.template))
   })
 
-  it('gives a pod the time of a longer drain', () => {
+  it('increases the grace period of a pod for a longer drain', () => {
     const set = ['--values', EXAMPLES[0] ?? '', '--set', 'drain.drainMs=600500,drain.noticeMs=20000']
     const [ingress] = rendered(set).filter(
       ({ metadata, kind }) => kind === 'Deployment' && /ingress$/.test(metadata.name),

@@ -189,7 +189,7 @@ describe.skipIf(!hasDeployTool('promtool'))('the Prometheus rules', () => {
     expect(execFileSync('promtool', ['check', 'rules', RULES], { encoding: 'utf8' })).toContain(`${rules.length} rules`)
   })
 
-  it('are silent in an hour of the load of a healthy run', async () => {
+  it('do not fire during an hour of the load of a healthy run', async () => {
     expect(Object.keys(healthy).length, 'series').toBeGreaterThan(300)
     await evaluate([{ series: healthy, minutes: [10, 30, 60], expected: [] }])
   })
@@ -206,7 +206,7 @@ describe.skipIf(!hasDeployTool('promtool'))('the Prometheus rules', () => {
     await evaluate(cases)
   })
 
-  it('see a failing upstream and a dead letter in the metrics of the run that made them', async () => {
+  it('fire for the metrics of a run with a failing upstream and a dead letter', async () => {
     const circuit = 'sluice_server_circuit_open{model="broke",server="0"}'
     const letters = 'sluice_dead_letters_total{pool="inference"}'
     const [isOpen = 0, dead = 0] = [broken.get(circuit), broken.get(letters)]

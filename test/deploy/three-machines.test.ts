@@ -48,7 +48,7 @@ const SHIMS =
   'apt-get() { :; }; npm() { :; }; systemctl() { echo "$@" >> /run/systemctl; }; export -f apt-get npm systemctl'
 
 describe.skipIf(reasons.length > 0)('docs/operate/three-machines.md', () => {
-  it('brings up a fleet over three machines that makes plain, streamed and durable calls over TLS', {
+  it('has commands that start a fleet on three machines, which answers plain, streamed and durable calls over TLS', {
     timeout: 300_000,
   }, async () => {
     await using machines = await openMachines(3)

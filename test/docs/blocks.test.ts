@@ -85,7 +85,7 @@ describe('JSON blocks of the documentation', () => {
   }
 })
 
-describe('load as a complete model catalogue or as a part of one: $place', () => {
+describe('YAML blocks of the documentation', () => {
   it.each(ofLanguage('yaml'))('load as a model catalogue or as a part of one: $place', async ({ code }) => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     onTestFinished(() => rm(directory, { recursive: true }))

@@ -96,7 +96,7 @@ describe('sluice logs', () => {
     await expect(run({ status: 'waiting', [name]: value })).rejects.toThrow(`--${name} applies to ended calls`)
   })
 
-  it('has whole ids, times and error codes in 80 columns, and drops less important columns', async () => {
+  it('prints complete ids, times and error codes in 80 columns, and omits less important columns', async () => {
     const id = await call('!echo fail=upstream_refused')
     await untilLogged(id)
     const [head = '', ...lines] = (await run({}, [], true, stack.url, 80)).trim().split('\n')
@@ -138,7 +138,7 @@ describe('sluice logs', () => {
     expect(following.printed()).not.toContain(ids[0])
   })
 
-  it('follows by the clock of the service, and through a 503 and a broken connection, which it notes once', async () => {
+  it('uses the clock of the service with --follow, and retries with one remark after a 503 and a broken connection', async () => {
     const date = 'Thu, 01 Jan 2026 00:00:00 GMT'
     const polls: string[] = []
     const page = JSON.stringify({ object: 'list', data: [], first_id: null, last_id: null, has_more: false })
@@ -159,7 +159,7 @@ describe('sluice logs', () => {
     expect(following.noted().match(/Trying again/g)).toHaveLength(1)
   })
 
-  it('has room for each error code with --follow', async () => {
+  it('prints every error code completely with --follow', async () => {
     const following = start({ follow: true, 'min-duration-ms': '0' }, [], true, stack.url, 100)
     await call('one')
     await until(() => following.printed().includes(' 200 '))

@@ -81,7 +81,7 @@ describe('sluice batch with a table', () => {
     expect(joined.out).toMatch(/^prompt,answer,.*\r\nnew,new,,stop,.*\r\nfirst,,no_result: /)
   })
 
-  it('joins results to a table as the batch wrote them: choices, fields and empty prompts', async () => {
+  it('joins results to a table again with the content that the batch wrote, including empty prompts', async () => {
     const path = await fileOf('joined.csv', 'id,review\n1,great\n2,"!echo text=""Good!"""\n3,\n')
     for (const options of [
       ['--choices', 'good,bad'],
@@ -94,7 +94,7 @@ describe('sluice batch with a table', () => {
     }
   })
 
-  it('checks metadata before the upload, and leaves out its own optional pairs at the limit', async () => {
+  it('validates metadata before the upload, and omits its own optional pairs if the maximum is reached', async () => {
     const path = await fileOf('metadata.csv', 'prompt\nother\n!echo fail=invalid_value\n')
     const pairs = (count: number) => Array.from({ length: count }, (_, nth) => ['--metadata', `k${nth}=v`]).flat()
     const { lines } = await run([path, ...pairs(14)])
@@ -140,7 +140,7 @@ describe('sluice batch with a table', () => {
     expect([unknown.code, unknown.err]).toEqual([2, expect.stringContaining("no column 'text'. The columns are 'id'")])
   })
 
-  it('writes the vector of a column', async () => {
+  it('writes the embedding vector of a column', async () => {
     const path = await fileOf('texts.csv', 'id,text\n1,some text\n2,\n')
     const out = join(directory, 'vectors.jsonl')
     const { lines } = await run([path, '--model', 'embed-1', '--embed-column', 'text', '--out', out])
@@ -150,7 +150,7 @@ describe('sluice batch with a table', () => {
     expect([id, Float32Array.from(embedding), error]).toEqual(['1', vectorOf('some text'), ''])
   })
 
-  it('reports answers that were cut', async () => {
+  it('reports answers that the token limit truncated', async () => {
     const { err, lines } = await run([await fileOf('cut.csv', 'prompt\na b c d e\nf\n'), '--max-tokens', '2'])
     expect(err).toContain('1 answers were cut at 2 tokens (column finish_reason). For longer answers: --max-tokens')
     expect(lines[0]).toMatchObject({ answered: 2, cut: 1 })

@@ -40,7 +40,7 @@ describe('the requests of rows', () => {
     expect([embed.endpoint, embed.columns, embed.bodyOf(ROW)]).toEqual(['/v1/embeddings', ['embedding'], body])
   })
 
-  it('have the schema only for a model with structured output, and the instruction for each', () => {
+  it('contain the schema only for a model with structured output, and the instruction for every model', () => {
     const options = { prompt: '{review}', choices: ['a', 'b'] }
     const instruction = { role: 'system', content: 'Answer with exactly one of: a, b.' }
     expect(task(options).bodyOf(ROW)).toMatchObject({
@@ -104,11 +104,11 @@ describe('the answers of rows', () => {
     [['a', 'b:number', 'a:number'], "has 'a' twice"],
     [['error'], "must not have 'error'"],
     [['a', 'input_tokens:number'], "must not have 'input_tokens'"],
-  ])('have columns with different names, unlike %s', (columns, problem) => {
+  ])('are refused for duplicate or reserved column names: %s', (columns, problem) => {
     expect(() => columnsSchema(columns)).toThrow(problem)
   })
 
-  it.each(['score:float', ':string', 'a:'])('need a valid type, unlike %s', (column) => {
+  it.each(['score:float', ':string', 'a:'])('are refused for a column without a valid type: %s', (column) => {
     expect(() => columnsSchema([column])).toThrow('NAME:TYPE')
   })
 })

@@ -141,7 +141,7 @@ describe('the usage report of operators', () => {
     expect([other.data, other.budgets]).toEqual([[], []])
   })
 
-  it('counts refused calls as failed, like the request log, and cancelled calls not', async () => {
+  it('counts refused calls as failed, like the request log, but not cancelled calls', async () => {
     await using stack = await startNamed()
     const failed = [
       await stack.post(CHAT, { ...say('hi'), model: 'invented' }, as('sk-other')),

@@ -35,7 +35,7 @@ test.each([
   [[1, 2, 1], 400, 1.05],
   [[1, 1], 10, 1.15],
 ])(
-  'servers with weights %j get even numbers of %i conversations, which a hash alone does not give them',
+  'servers with weights %j receive even numbers of %i conversations, unlike with a hash alone',
   (weights, count, excessMax) => {
     const addresses = addressesOf(...weights)
     const model = modelOn(addresses)
@@ -67,7 +67,7 @@ test('all calls of a conversation get one key, and a server that leaves models.y
   expect(keys.map((key) => conversations.keyOf(modelOn(addresses), key))).toEqual(first)
 })
 
-test('conversations of different models are counted apart, and old conversations no longer count', () => {
+test('conversations of different models are counted separately, and old conversations are not counted', () => {
   const addresses = addressesOf(1, 1)
   const conversations = new Conversations(() => 1)
   const model = modelOn(addresses)
@@ -80,7 +80,7 @@ test('conversations of different models are counted apart, and old conversations
   expect(conversations.keyOf(model, 'b')).toBe('b')
 })
 
-test('a session id per call fills a bounded memory, and the conversations stay even', () => {
+test('calls with a new session id each use bounded memory, and conversations stay evenly distributed', () => {
   const addresses = addressesOf(1, 1, 1, 1)
   const model = modelOn(addresses)
   const conversations = new Conversations(() => 1)
@@ -93,7 +93,7 @@ test('a session id per call fills a bounded memory, and the conversations stay e
   expect(excessOf(countsOf(last, addresses), [1, 1, 1, 1])).toBeLessThan(1.1)
 })
 
-test('several ingresses use the key of the conversation itself, because they cannot agree on another one', () => {
+test('with several ingresses, each conversation uses its own key, so that all ingresses choose one server', () => {
   const conversations = new Conversations(() => 2)
   for (const key of keysOf(50, 'fleet')) expect(conversations.keyOf(modelOn(addressesOf(1, 1)), key)).toBe(key)
   expect(conversations.size).toBe(0)

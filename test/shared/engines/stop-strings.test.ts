@@ -18,7 +18,7 @@ describe('the stop-string filter', () => {
     expect(costMs(25_000)).toBeLessThan(200 * Math.max(short, 20))
   })
 
-  test('holds back only text that may begin a stop string', () => {
+  test('buffers only text that may begin a stop string', () => {
     const unit = fc.constantFrom('a', 'b')
     const words = fc.array(fc.string({ unit, minLength: 1, maxLength: 6 }), { minLength: 1, maxLength: 4 })
     fc.assert(

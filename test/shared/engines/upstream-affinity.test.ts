@@ -58,7 +58,7 @@ test('a lost upstream server moves only its own conversation keys, and its retur
   expect(taken.size).toBe(left.length)
 })
 
-test('a call above the load bound goes to the next server of its conversation key, equal in all workers', () => {
+test('a call above the load bound goes to the next server of its conversation key, which all workers agree on', () => {
   const servers = serversOf(1, 1, 1, 1)
   for (const key of keys.slice(0, 1_000)) {
     const first = preferredServer(key, servers) as Fake
@@ -87,7 +87,7 @@ test('a load below the bound moves no conversation key; if all servers are above
   }
 })
 
-test('a key with concurrent calls counts as shared for a second more, and only a bounded number of such keys', () => {
+test('a key counts as shared until a second after its concurrent calls, and the number of shared keys is bounded', () => {
   const inFlight = new KeysInFlight()
   const callTwice = (key: string, nowMs: number) => {
     for (const _ of [1, 2]) inFlight.add(key)

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { Hysteresis, secondsToEmpty, slotsNeeded, type Work, workOf, workOnly } from '#shared/jobs/fleet-work.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
 
-it('waiting jobs need the slots that finish them within a minute', () => {
+it('the slots that a pool needs for waiting jobs are those that finish the jobs within a minute', () => {
   expect(slotsNeeded([{ queued: 120, running: 8, seconds: 4 }])).toBe(16)
   expect(slotsNeeded([{ queued: 0, running: 3, seconds: 4 }])).toBe(3)
   expect(slotsNeeded([{ queued: 5, running: 0, seconds: 600 }]), 'one slot per job at most').toBe(5)
@@ -10,14 +10,14 @@ it('waiting jobs need the slots that finish them within a minute', () => {
   expect(slotsNeeded([])).toBe(0)
 })
 
-it('the time to empty follows the measured rate, and is unknown without a rate or a worker', () => {
+it('the time until a queue is empty is computed from the measured rate, and is unknown without a rate or a worker', () => {
   expect(secondsToEmpty([{ queued: 100, running: 4, seconds: 2 }], 4)).toBe(50)
   expect(secondsToEmpty([{ queued: 0, running: 4, seconds: undefined }], 0)).toBe(0)
   expect(secondsToEmpty([{ queued: 1, running: 0, seconds: undefined }], 4)).toBeUndefined()
   expect(secondsToEmpty([{ queued: 1, running: 0, seconds: 2 }], 0)).toBeUndefined()
 })
 
-it('a larger number of workers applies at once, a smaller one after five minutes without a larger value', () => {
+it('a larger wanted number of workers applies at once, and a smaller one after five minutes without a larger value', () => {
   const wanted = new Hysteresis()
   expect(wanted.add('inference', 2, 0)).toBe(2)
   expect(wanted.add('inference', 6, 1_000)).toBe(6)
@@ -29,7 +29,7 @@ it('a larger number of workers applies at once, a smaller one after five minutes
   expect(wanted.add('code', 1, 601_003), 'another pool').toBe(1)
 })
 
-it('calls on workers of an earlier version, which publish no work, count by the numbers of the ingress', () => {
+it('calls on workers of an earlier version, which publish no work, are counted by the reports of the ingress', () => {
   const row: Work = { pool: 'inference', model: 'm', queued: 3, running: 8 }
   const peer = (role: Peer['role'], capacity?: object) => ({ boot: role, role, capacity }) as Peer
   const old = workOf([peer('ingress', workOnly([row])), peer('inference')], 'inference')

@@ -6,7 +6,7 @@ const lineOf = (body: object) => ({ custom_id: 'a', response: { status_code: 200
 const VECTOR = Array.from({ length: 2_000 }, (_, nth) => nth / 7)
 const VECTORS = { data: [{ embedding: VECTOR }, { embedding: VECTOR }] }
 
-it('a result without text is its JSON, unless the JSON exceeds the limit of a cell', async () => {
+it('the cell of a result without text contains its JSON, unless the JSON exceeds the limit of a cell', async () => {
   const text = JSON.stringify(VECTORS)
   const answerOf = async (body: object, charsMax: number) =>
     (await runYielding(batchRowIn(lineOf(body), { charsMax, instead: 'too large' })))?.answer
@@ -16,7 +16,7 @@ it('a result without text is its JSON, unless the JSON exceeds the limit of a ce
   expect(await answerOf({ text: 'long text' }, 1)).toBe('long text')
 })
 
-it('the embedding of one input is its vector', () => {
+it('the cell of an embedding of one input contains the vector', () => {
   expect(batchRowOf(lineOf({ data: [{ embedding: [0.5, -1] }] }))?.answer).toBe('[0.5,-1]')
 })
 
@@ -25,6 +25,6 @@ it.each([
   ['messages', { content: [{ text: 'a' }], stop_reason: 'max_tokens' }, 'max_tokens'],
   ['responses', { output: [], incomplete_details: { reason: 'max_output_tokens' } }, 'max_output_tokens'],
   ['embeddings', VECTORS, ''],
-])('has the finish reason of %s', (_, body, reason) => {
+])('a batch row has the finish reason of %s', (_, body, reason) => {
   expect(batchRowOf(lineOf(body))?.finishReason).toBe(reason)
 })

@@ -17,7 +17,7 @@ function load(...models: string[]) {
   return loadModels(file)
 }
 
-it('a published price is that of the upstream name of the model, or else of its id', () => {
+it('the published price of a model is found by its upstream name, or else by its id', () => {
   const models = load(
     `{ id: gpt-4o, ${UPSTREAM} }, price: published }`,
     `{ id: fast, ${UPSTREAM}, model: gpt-4o-mini }, price: published }`,

@@ -127,7 +127,7 @@ describe('the document queues of projects', () => {
   const SLOW = Buffer.from('A sentence. '.repeat(300_000))
   const readIn = (by: DocumentReader, project: string, bytes: Buffer) => read('text', bytes, by, project)
 
-  test('are served in turn, however many documents each project has', async () => {
+  test('are served round robin, however many documents each project has', async () => {
     const single = new DocumentReader({ threads: 1 })
     const ended: string[] = []
     const readAll = (project: string, count: number) =>

@@ -62,7 +62,7 @@ it('the group commit syncs the log for each group with a durable write, and for 
   expect(syncs).toBe(2)
 })
 
-it('the group commit leaves the event loop free during a slow sync, and then syncs all further writes at once', async () => {
+it('the group commit does not block the event loop during a slow sync, and syncs the writes that arrive meanwhile together', async () => {
   const syncs: PromiseWithResolvers<void>[] = []
   const sync = () => {
     syncs.push(Promise.withResolvers<void>())

@@ -35,7 +35,7 @@ const CASES = FILTERS.flatMap(([query, index]) =>
   })),
 )
 
-describe('the plans of the request log', () => {
+describe('the query plans of the request log', () => {
   it('read one index in SQLite', () => {
     const db = new DatabaseSync(':memory:')
     db.function('now_ms', () => Date.now())

@@ -248,7 +248,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await ids({ jobId: done.id })).toEqual(['req_done'])
   })
 
-  it('names the batch of each line, and leaves the parts of the batch out', async () => {
+  it('names the batch of each line, and omits the parts of the batch', async () => {
     const batch = await running(store, { requestId: 'req_batch', pool: 'batches', kind: 'batch', model: 'batch' })
     const partId = childJobId(batch.id, '0')
     const common = { endpoint: '/v1/chat/completions', request: null }

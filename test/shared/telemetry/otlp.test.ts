@@ -24,7 +24,7 @@ function openExporter(url: string, more: Partial<TracesConfig> = {}) {
   return { exporter, lines, tracer: new Tracer(exporter, { ratio: 1, followsParent: true }) }
 }
 
-it('a span keeps its times, texts, numbers, lists and links through the encoding', async () => {
+it('the encoding of a span preserves its times, texts, numbers, lists and links', async () => {
   await using otlp = await startOtlpReceiver()
   const { tracer } = openExporter(otlp.url)
   const link = `00-${'b'.repeat(32)}-${'c'.repeat(16)}-01`
@@ -57,7 +57,7 @@ it('spans that the collector does not accept at first arrive after a retry', asy
   expect(exporter.dropped).toBe(0)
 })
 
-it('spans beyond the queue are dropped and counted, with one warning', async () => {
+it('spans beyond the queue limit are dropped and counted, with one warning', async () => {
   await using otlp = await startOtlpReceiver()
   otlp.status = 503
   const { tracer, exporter, lines } = openExporter(otlp.url, { queueSpansMax: 50, batchSpansMax: 10 })

@@ -94,7 +94,7 @@ describe('the recorder of usage samples', () => {
     expect(samples?.[1]).toMatchObject({ queueCalls: 2, queueMs: 40, queueMsMax: 30, firstCalls: 1, firstMs: 40 })
   })
 
-  it('holds a bounded number of samples while the store is away, and writes them later', async () => {
+  it('buffers a bounded number of samples while the store is unreachable, and writes them later', async () => {
     let isAway = true
     const written: HistorySample[] = []
     const recorder = openRecorder(async (samples) => {

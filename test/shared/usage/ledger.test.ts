@@ -221,7 +221,7 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
     expect(await store.usage.listEnded(10)).toEqual([])
   })
 
-  it('counts the tokens of a research job at its child jobs, and its searches at itself', async () => {
+  it('counts the tokens of a research job for its child jobs, and the searches for the job itself', async () => {
     const research = {
       tenant: 'proj',
       keyId: 'key_a',

@@ -195,7 +195,7 @@ describe('findings about calls', () => {
     ['one failure among rejected calls', [bad, ...invalid], undefined],
     ['three failures among rejected calls', [bad, bad, bad, ...invalid], 3],
     ['calls whose own deadline was too short', Array.from({ length: 9 }, () => row(504, 'timeout')), undefined],
-  ])('judge a model by a part of its calls: %s', (_, rows, streak) => {
+  ])('decide about a model by a part of its calls: %s', (_, rows, streak) => {
     expect(failingModel('m1', rows as never, true)?.streak).toBe(streak)
   })
 

@@ -43,7 +43,7 @@ describe('the request log', () => {
     return { id: String(response.headers.get('x-request-id')), text: await response.text(), status: response.status }
   }
 
-  it('has each attached call with its usage, whole and streamed, by the id of its request and of its answer', async () => {
+  it('finds each attached call, whole or streamed, by the id of its request and of its answer, with its usage', async () => {
     const trace = 'ab'.repeat(16)
     const headers = { traceparent: `00-${trace}-${'cd'.repeat(8)}-01`, 'user-agent': 'test/1' }
     const whole = await chat('alice', 'hello there', { headers })
@@ -60,7 +60,7 @@ describe('the request log', () => {
     expect(await find('alice', streamed.id)).toMatchObject({ status: 200, output_tokens: row.output_tokens })
   })
 
-  it('has the bodies of a call, whole and streamed, for its project and admins, unless the call opts out', async () => {
+  it('returns the bodies of a call, whole or streamed, to its project and admins, unless the call opts out', async () => {
     const ids = [
       (await chat('alice', 'hello there')).id,
       (await chat('alice', 'hello there', { body: { stream: true } })).id,
@@ -93,7 +93,7 @@ describe('the request log', () => {
     expect((await list('alice', '?limit=100')).data.some((row) => 'request_body' in row)).toBe(false)
   })
 
-  it('has calls that are refused after authentication, and calls that fail', async () => {
+  it('contains calls that are refused after authentication, and calls that fail', async () => {
     const invalid = await chat('alice', 'x', { body: { temperature: 9 } })
     const unknown = await chat('alice', 'x', { body: { model: 'none' } })
     const failed = await chat('alice', '!echo fail=upstream_refused')
@@ -131,7 +131,7 @@ describe('the request log', () => {
     })
   })
 
-  it('has calls of unknown paths, methods and endpoints of a valid key, in bounded length', async () => {
+  it('contains calls of unknown paths, methods and endpoints with a valid key, in bounded length', async () => {
     const ask = async (path: string, method = 'POST') =>
       String(
         (
@@ -176,7 +176,7 @@ describe('the request log', () => {
     expect((await list('alice', '?error_code=invalid_api_key')).data).toEqual([])
   })
 
-  it('has a call whose caller left, with the usage until then', async () => {
+  it('contains a call whose caller disconnected, with the usage until then', async () => {
     const left = new AbortController()
     const response = await fetch(`${door.stack.url}${CHAT}`, {
       method: 'POST',
@@ -194,7 +194,7 @@ describe('the request log', () => {
     expect(row.output_tokens).toBeGreaterThan(0)
   })
 
-  it('has one row of a durable job, by the id of the call and of the job, and a row of a repeated call', async () => {
+  it('has one row per durable job, found by the id of its call or of the job, and a row of a repeated call', async () => {
     const headers = { 'idempotency-key': 'once' }
     const first = await chat('alice', 'durable', { headers })
     const row = await find('alice', first.id)
@@ -213,7 +213,7 @@ describe('the request log', () => {
     )
   })
 
-  it('shows a project only its own rows, whatever it asks', async () => {
+  it('returns only its own rows to a project, whatever the query', async () => {
     const [mine, other] = [await chat('alice', 'mine'), await chat('bob', 'other')]
     await find('alice', mine.id)
     await find('op', other.id)

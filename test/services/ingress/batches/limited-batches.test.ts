@@ -63,7 +63,7 @@ describe('a batch of a key with limits', () => {
     expect(batch).toMatchObject({ status: 'cancelled', request_counts: { total: 30, completed: 3 } })
   })
 
-  it('exceeds the budget of its key by at most the cost of one line; synchronous calls, by one call', async () => {
+  it('exceeds the budget of its key by at most one line, and synchronous calls exceed the budget by one call', async () => {
     const { stack, client } = await startLimited({ budget_usd_per_month: 0.05 })
     await using _ = stack
     const asOther = { headers: { authorization: `Bearer ${OTHER_SECRET}` } }

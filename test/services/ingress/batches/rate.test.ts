@@ -59,7 +59,7 @@ describe('the rate of a batch', () => {
   })
 
   it.each([1, 2, 3, 8, 32])(
-    'estimates the end within a factor of 2, with rows of 40 to 90 s and %i places',
+    'estimates the end within a factor of 2, with rows of 40 to 90 s and %i slots',
     (places) => {
       for (let seed = 1; seed <= 8; seed++) {
         const { runs, endMs } = simulated(places, 40 + places * 6, seed)

@@ -80,7 +80,7 @@ describe('a budget', () => {
     await expect(budgets.reserveOrWait(key, CALL)).rejects.toMatchObject({ code: 'rate_limit_exceeded' })
   })
 
-  it('lets at most a fifth of the waiting calls be of one project, and none wait after its caller has left', async () => {
+  it('limits one project to a fifth of the waiting calls, and removes calls whose caller disconnected', async () => {
     const { budgets } = await openOne()
     const other = { ...key, id: 'key_b', project: 'other' }
     const first = [await budgets.reserveOrWait(key, USD), await budgets.reserveOrWait(other, USD)]
