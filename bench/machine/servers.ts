@@ -38,13 +38,24 @@ export interface Postgres extends Server {
   createDatabase(name: string): Promise<string>
 }
 
-/** Starts a local Kafka by deploy/kafka-local.sh, or uses KAFKA_BROKERS. @throws Error if Java or Maven is missing */
-export async function openKafka(dir: string): Promise<Kafka> {
+/**
+ * Options of the JVM for a measurement of latency that lasts only minutes. The JVM then compiles with its fast compiler (C1) only. The optimizing
+ * compiler (C2) works for minutes after the start and takes up to a whole core, which a broker in production has behind it.
+ */
+export const SHORT_LIVED_JVM = '-XX:TieredStopAtLevel=1'
+
+/**
+ * Starts a local Kafka by deploy/kafka-local.sh, or uses KAFKA_BROKERS.
+ *
+ * @param java Additional options of the JVM
+ * @throws Error if Java or Maven is missing
+ */
+export async function openKafka(dir: string, java = ''): Promise<Kafka> {
   const given = process.env.KAFKA_BROKERS
   if (given)
     return { brokers: given, pid: undefined, version: 'Kafka (KAFKA_BROKERS)', async [Symbol.asyncDispose]() {} }
   const script = fileURLToPath(new URL('../../deploy/kafka-local.sh', import.meta.url))
-  const env = { KAFKA_RUN_DIR: join(dir, 'kafka') }
+  const env = { KAFKA_RUN_DIR: join(dir, 'kafka'), ...(java && { KAFKA_JAVA: java }) }
   let pid: number | undefined
   const kill = () => void (pid && process.kill(pid, 'SIGKILL'))
   process.once('exit', kill)
