@@ -227,6 +227,8 @@ describe('traces of one process', () => {
       ['completed', false],
     ])
     expect(attempts[0]?.attributes['error.type']).toBe('upstream_error')
+    const reasons = named(spans, 'queue inference').map(({ attributes }) => attributes['sluice.queue.reason'])
+    expect(reasons).toContain('retry_delay')
   })
 
   it('the span of an embedding batch links to the other calls of the batch', async () => {
@@ -282,10 +284,14 @@ describe('traces of one process', () => {
     expect(response.status).toBe(200)
     await response.text()
     const spans = await treeOf(id, ['POST /v1/deep-research', 'attempt research', 'attempt generate'])
-    expect(
-      spans.some(({ name }) => name.startsWith('step ')),
-      treeText(spans),
-    ).toBe(true)
+    const steps = spans.filter(({ name }) => name.startsWith('step ')).map(({ name }) => name)
+    expect(steps, treeText(spans)).toContain('step search')
+    expect(steps, 'steps that only record a decision').not.toContain('step clock')
+    // The job waits for its child jobs between two attempts, which is no time in the queue.
+    const [first, second] = named(spans, 'attempt research').toSorted((a, b) => a.startMs - b.startMs)
+    const again = named(spans, 'queue research').toSorted((a, b) => a.endMs - b.endMs)[1]
+    expect(again?.startMs, treeText(spans)).toBeGreaterThanOrEqual(first?.endMs ?? Number.POSITIVE_INFINITY)
+    expect(again?.endMs).toBeLessThanOrEqual(second?.startMs ?? 0)
   })
 
   it('the lines of a batch are in the trace of the batch', async () => {
@@ -308,6 +314,7 @@ describe('traces of one process', () => {
     ])
     const [part, answer] = [named(spans, 'attempt batch_part')[0], named(spans, 'attempt generate')[0]]
     expect(answer?.parentId, treeText(spans)).toBe(part?.id)
+    expect(spans.filter(({ isError }) => isError).map(({ name }) => name)).toEqual([])
   })
 
   it('a webhook is delivered in the trace of its job, and a repeated job links to the first', async () => {

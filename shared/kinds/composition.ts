@@ -50,6 +50,8 @@ export interface Composition {
    * @throws Any error of `run`. In this case no result is recorded
    */
   step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T>
+  /** Returns the recorded result of a step, without its cost. Undefined if no attempt has recorded the step. */
+  find<T>(kind: string, input: unknown): Promise<T | undefined>
   /**
    * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published. If a later attempt
    * publishes the same key, then subscribers do not receive the events again. A stream therefore continues across attempts. A handler that calls this

@@ -113,6 +113,7 @@ export class Witness {
   #watched(composition: Composition, execution: Execution): Composition {
     return {
       step: (kind, input, run) => composition.step(kind, input, run),
+      find: (kind, input) => composition.find(kind, input),
       publish: (key, events) => composition.publish(key, events),
       publishStored: (key, events) => composition.publishStored(key, events),
       published: (key) => composition.published(key),

@@ -147,9 +147,10 @@ export class AttachedJob {
       'sluice.attempt': this.attempt,
       'sluice.project': tenant,
       'sluice.queue.ahead': this.attempt === 1 ? this.ahead : undefined,
-      // First the call waits in the fair queue until its project may send a call. Then the call waits for a worker.
+      // First the call waits in the fair queue until its project may send a call, or for the delay of its retry. Then it waits for a worker.
       'sluice.queue.held_ms': heldMs,
-      'sluice.queue.reason': heldMs * 2 > endMs - startMs ? 'fair_queue' : 'worker',
+      'sluice.queue.reason':
+        heldMs * 2 <= endMs - startMs ? 'worker' : this.attempt === 1 ? 'fair_queue' : 'retry_delay',
     }
     tracer.start({ name: `queue ${pool}`, kind: 'producer', parent, startMs, attributes })?.end(undefined, null, endMs)
   }

@@ -74,6 +74,10 @@ export class Composing implements Composition {
     return await this.#busy(async () => (await this.#steps.do(kind, input, run, (cost) => this.#spend(cost))) as T)
   }
 
+  async find<T>(kind: string, input: unknown): Promise<T | undefined> {
+    return (await this.#busy(() => this.#steps.find(kind, input))) as T | undefined
+  }
+
   async publish(key: string, events: readonly unknown[]): Promise<void> {
     await this.#record(key, events, null)
   }
@@ -83,7 +87,7 @@ export class Composing implements Composition {
   }
 
   async published(key: string): Promise<readonly unknown[] | undefined> {
-    const value = await this.#busy(() => this.#steps.find('tell', { key }))
+    const value = await this.find('tell', { key })
     return Array.isArray(value) ? value : undefined
   }
 

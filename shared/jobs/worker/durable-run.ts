@@ -119,8 +119,10 @@ export class DurableRun implements AttemptSink {
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
+  /** Each transition to `queued` also sets `published_at_ms`, so a later attempt was queued then. A republication sets it too, so the first was not. */
   get queuedAtMs(): number {
-    return Math.max(this.#claimed.created_at_ms, this.#claimed.run_at_ms)
+    const { attempt, created_at_ms, run_at_ms, published_at_ms } = this.#claimed
+    return Math.max(created_at_ms, run_at_ms, attempt > 1 ? (published_at_ms ?? 0) : 0)
   }
 
   publishSoon(claimed: TransitionResult): void {

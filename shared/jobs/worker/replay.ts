@@ -75,6 +75,10 @@ export class Replaying implements Composition {
     return id
   }
 
+  async find<T>(kind: string, input: unknown): Promise<T | undefined> {
+    return (await this.#options.inner.find<T>(kind, input)) ?? (await this.#recorded<T>(kind, input))?.value
+  }
+
   async publish(key: string, events: readonly unknown[]): Promise<void> {
     await this.#options.inner.publish(key, events)
   }
@@ -84,8 +88,7 @@ export class Replaying implements Composition {
   }
 
   async published(key: string): Promise<readonly unknown[] | undefined> {
-    const recorded = async () => (await this.#recorded<unknown[]>('tell', { key }))?.value
-    return (await this.#options.inner.published(key)) ?? (await recorded()) ?? undefined
+    return (await this.find<unknown[]>('tell', { key })) ?? undefined
   }
 
   async waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]> {

@@ -115,6 +115,9 @@ export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<u
   return 'blob' in output ? await runYielding(readJson(await blobs.get(output.blob))) : output.value
 }
 
+/** Steps that only record a decision or an output. Dozens of spans of such steps would hide the steps that take time. */
+const UNTRACED: ReadonlySet<string> = new Set(['admit', 'clock', 'tell'])
+
 /** Runs a step in a span below that of the attempt. */
 async function traced<T>(
   kind: string,
@@ -122,7 +125,7 @@ async function traced<T>(
   run: () => Promise<T>,
 ): Promise<T> {
   const { tracer } = tracing
-  const parent = tracer && attemptContext(traceparent, id, attempt)
+  const parent = tracer && !UNTRACED.has(kind) ? attemptContext(traceparent, id, attempt) : undefined
   const span = parent === undefined ? undefined : tracer?.start({ name: `step ${kind}`, kind: 'internal', parent })
   try {
     return await run()

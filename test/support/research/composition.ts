@@ -59,6 +59,10 @@ export class MemoryComposition implements Composition {
     return this.cancelled.aborted ? 0 : (this.#options.wrapUpAtMs ?? Number.POSITIVE_INFINITY)
   }
 
+  async find<T>(kind: string, input: unknown): Promise<T | undefined> {
+    return this.#kept.get(stepKey(kind, input))?.value as T | undefined
+  }
+
   async publish(): Promise<void> {
     throw new Error('A research does not report progress events: it yields its output.')
   }
@@ -72,9 +76,7 @@ export class MemoryComposition implements Composition {
   }
 
   async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
-    const key = createHash('sha256')
-      .update(`${kind}\n${canonical(input)}`)
-      .digest('hex')
+    const key = stepKey(kind, input)
     const known = this.#kept.get(key)
     if (known) {
       this.#spend(known.cost)
@@ -141,4 +143,10 @@ function canonical(value: unknown): string {
     if (each === null || typeof each !== 'object' || Array.isArray(each)) return each
     return Object.fromEntries(Object.entries(each).toSorted(([a], [b]) => (a < b ? -1 : 1)))
   })
+}
+
+function stepKey(kind: string, input: unknown): string {
+  return createHash('sha256')
+    .update(`${kind}\n${canonical(input)}`)
+    .digest('hex')
 }

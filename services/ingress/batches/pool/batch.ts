@@ -110,20 +110,12 @@ class BatchRun {
     const ended: EndedPart[] = []
     for (let first = 0; first < plan.parts.length; first += GROUP) {
       this.#reportProgress('in_progress', plan, ended)
-      const group = (await this.#known(first)) ?? (await this.#runGroup(plan, first))
+      const recorded = await this.#composition.find<EndedPart[]>('group', { first })
+      const group = recorded ?? (await this.#runGroup(plan, first))
       if (!group) break
       ended.push(...group)
     }
     return ended
-  }
-
-  async #known(first: number): Promise<EndedPart[] | undefined> {
-    try {
-      return await this.#composition.step('group', { first }, () => Promise.reject(UNKNOWN))
-    } catch (error) {
-      if (error === UNKNOWN) return undefined
-      throw error
-    }
   }
 
   async #runGroup(plan: Plan, first: number): Promise<EndedPart[] | undefined> {
@@ -217,9 +209,6 @@ class BatchRun {
     return Date.now() >= this.#composition.wrapUpAtMs
   }
 }
-
-/** Thrown inside a step that no earlier attempt has recorded. The step then ends without a record, so that it can run later. */
-const UNKNOWN = new Error('The step was not done before.')
 
 function endedOf({ counts, usage, output_bytes, error_bytes }: BatchPartResult): EndedPart {
   return { counts, usage, output_bytes, error_bytes }
