@@ -1,11 +1,11 @@
 """
-Makes the root file system of the sandbox: what Python and its libraries need, and nothing else of this machine.
+Makes the root file system of the sandbox: Python with its libraries, and no other files of this machine.
 
     build_root.py ROOT
 
-`ROOT/opt/site` holds the libraries already. Adds the interpreter that runs this, its standard library, the shared
-libraries of all of them, two users and the mount points; byte code and matplotlib's font cache are made here, because
-inside nothing can be written. Runs with the rights of whoever prepares, on files that are trusted.
+`ROOT/opt/site` already contains the Python libraries. This script adds the interpreter that runs it, the standard
+library, the needed shared libraries, two users and the mount points. The script also writes byte code and matplotlib's
+font cache, because a program in the sandbox cannot write to the root. All files that the script reads are trusted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import libraries
 PYTHON, SITE, SHARED, FONT_CACHE = "opt/python", "opt/site", "opt/lib", "opt/matplotlib"
 # Fallback font of plots, in the directory where matplotlib finds fonts (shared/sandbox/python/fonts.py).
 CJK_PACKAGE, FONTS_DIRECTORY = "paperang_p2_fonts_cjk", "matplotlib/mpl-data/fonts/ttf"
-# Data of the locale that LANG names, found through LOCPATH. glibc has no built-in C.UTF-8: without these files setlocale(LC_ALL, "") fails.
+# Data of the locale that LANG names, found through LOCPATH. glibc has no built-in C.UTF-8, so without these files setlocale(LC_ALL, "") fails.
 LOCALE_TARGET = "opt/locale/C.utf8"
 LOCALE_SOURCES = ("/usr/lib/locale/C.utf8", "/usr/lib/locale/C.UTF-8")
 MOUNT_POINTS = ("dev", "proc", "run", "tmp", "opt/sandbox")
@@ -32,31 +32,31 @@ USERS = {
     "etc/passwd": "nobody:x:65534:65534:nobody:/tmp:/usr/sbin/nologin\n",
     "etc/group": "nogroup:x:65534:\n",
 }
-# Nothing a program can use here: tests, tools for people, screens, terminals, other languages.
+# Parts of the standard library that are useless in the sandbox: tests, tools, graphical interfaces, terminals, build files.
 LEFT_OUT = {
     "test", "tests", "idlelib", "ensurepip", "venv", "tkinter", "turtledemo", "turtle.py", "lib2to3", "pydoc_data",
     "site-packages", "dist-packages", "__pycache__", "sitecustomize.py", "__phello__",
 }  # fmt: skip
 LEFT_OUT_STARTS = ("config-", "_test", "_tkinter", "_curses", "_dbm", "_gdbm", "readline", "_xx", "xx", "nis.")
 SLIM_DIRECTORIES = {"tests", "sample_data", "testing_data", "bin", "__pycache__"}
-# numpy.testing, which scipy imports, has a part of itself there.
+# Kept although its name is in SLIM_DIRECTORIES: scipy imports numpy.testing, which imports this directory.
 KEPT = ("numpy/_core/tests",)
 SLIM_SUFFIXES = (".pyi", ".pyx", ".pxd", ".h", ".c", ".a")
-# Loaded when a thread ends, though nothing names it (pthread_exit of glibc).
+# Not listed by ldd, because pthread_exit of glibc loads this library only when a thread ends.
 ALSO_SHARED = ("libgcc_s.so.1",)
 FONTS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import matplotlib.font_manager as fonts
 find = fonts.findSystemFonts
-# Its own, and none of this machine's: they are not there inside.
+# Only the fonts of matplotlib are cached. The fonts of this machine are missing in the sandbox.
 fonts.findSystemFonts = lambda paths=None, fontext="ttf": find(paths, fontext) if paths else []
 fonts._load_fontmanager(try_read_cache=False)
 """
 
 
 def main(root: str) -> None:
-    """Fills a root directory that holds the libraries."""
+    """Completes a root directory that already contains the Python libraries."""
     for path in (*MOUNT_POINTS, "etc", SHARED, FONT_CACHE):
         os.makedirs(os.path.join(root, path), exist_ok=True)
     for path, text in USERS.items():
@@ -73,13 +73,13 @@ def main(root: str) -> None:
 
 
 def copy_python(target: str) -> None:
-    """The interpreter and its standard library, in the layout by which it finds its own place."""
+    """Copies the interpreter and its standard library, in the layout in which the interpreter finds its library."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     library = os.path.join(target, sys.platlibdir, version)
     os.makedirs(os.path.join(target, "bin"), exist_ok=True)
     shutil.copy(os.path.realpath(sys.executable), os.path.join(target, "bin", "python3"))
     for source in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}:
-        # A distribution may have links in it that lead nowhere.
+        # The library of a Linux distribution may contain dangling symbolic links.
         shutil.copytree(source, library, ignore=_left_out, dirs_exist_ok=True, ignore_dangling_symlinks=True)
     dynamic = sysconfig.get_config_var("DESTSHARED")
     if dynamic and os.path.isdir(dynamic):
@@ -87,7 +87,7 @@ def copy_python(target: str) -> None:
 
 
 def slim(site: str) -> None:
-    """Takes away what no program imports."""
+    """Removes files of the libraries that no program imports."""
     for directory, directories, files in os.walk(site):
         for name in SLIM_DIRECTORIES.intersection(directories):
             if os.path.join(directory, name).endswith(KEPT):
@@ -100,7 +100,7 @@ def slim(site: str) -> None:
 
 
 def place_cjk_font(site: str) -> None:
-    """Moves the font out of its package, of which nothing else is used."""
+    """Moves the font to the fonts of matplotlib, and removes the rest of its package."""
     source = os.path.join(site, CJK_PACKAGE, "fonts")
     if os.path.isdir(source):
         for name in os.listdir(source):
@@ -109,14 +109,14 @@ def place_cjk_font(site: str) -> None:
 
 
 def copy_locale(root: str) -> None:
-    """A system without these files, such as one with musl, needs none."""
+    """Copies the locale. A system without these files, such as one with musl, does not need them."""
     source = next(filter(os.path.isdir, LOCALE_SOURCES), None)
     if source is not None:
         shutil.copytree(source, os.path.join(root, LOCALE_TARGET), dirs_exist_ok=True)
 
 
 def make_font_cache(root: str) -> None:
-    """Without one each start would look through all fonts."""
+    """Writes the font cache of matplotlib. Without the cache, each start would read all fonts."""
     cache = os.path.join(root, FONT_CACHE)
     variables = {**os.environ, "MPLCONFIGDIR": cache, "MPLBACKEND": "Agg"}
     command = [sys.executable, "-I", "-B", "-c", FONTS, os.path.join(root, SITE)]
@@ -126,7 +126,7 @@ def make_font_cache(root: str) -> None:
 
 
 def compile_all(root: str) -> None:
-    """Byte code that is not compared with its source, under the paths that are seen inside."""
+    """Compiles all modules to byte code, with the paths of the sandbox. Python never compares the result with the source."""
     for part in (PYTHON, SITE):
         compileall.compile_dir(
             os.path.join(root, part),
@@ -139,7 +139,7 @@ def compile_all(root: str) -> None:
 
 
 def let_all_read(root: str) -> None:
-    """The sandbox's user owns nothing of it."""
+    """Makes all files readable for every user, because the user of the sandbox owns none of them."""
     for directory, _, files in os.walk(root):
         os.chmod(directory, 0o755)
         for name in files:

@@ -16,11 +16,12 @@ ELF = b"\x7fELF"
 
 def copy_needed(root: str, target: str, also: tuple[str, ...]) -> None:
     """
-    Copies into `target` what the ELF files below `root` need and is not below it; the loader goes to its own path.
+    Copies the shared libraries that the ELF files below `root` need into `target`, unless they are below `root` already.
+    The dynamic loader is copied to its original path instead.
 
-    `also` are libraries that are loaded by name only; one that this machine does not have is left out.
+    `also` names libraries that are loaded at run time. If this machine lacks one of them, then that library is skipped.
     """
-    # An interpreter may find its library beside itself, where its copy does not have it.
+    # The original interpreter is examined too. It may find libpython in its own directory, where the copy has none.
     files = [os.path.realpath(sys.executable), *filter(_is_elf, _all_files(root))]
     needed = {path: name for name, path in _listed_by_ldd(files) if not path.startswith(root + os.sep)}
     for path, name in needed.items():
@@ -37,14 +38,14 @@ def copy_needed(root: str, target: str, also: tuple[str, ...]) -> None:
 def _listed_by_ldd(files: list[str]) -> set[tuple[str, str]]:
     listed: set[tuple[str, str]] = set()
     for start in range(0, len(files), BATCH):
-        # What it cannot list, such as a static program, needs nothing.
+        # ldd fails for static programs, which need no shared library. The error is ignored.
         result = subprocess.run(["ldd", *files[start : start + BATCH]], capture_output=True, text=True)
         listed |= set(FOUND.findall(result.stdout))
     return listed
 
 
 def _copy_loaded(name: str, target: str) -> None:
-    """Asks the loader, who knows all of its directories."""
+    """Copies a library that the dynamic loader finds. A process loads the library and prints its path from /proc."""
     show = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print(open('/proc/self/maps').read())"
     result = subprocess.run([sys.executable, "-I", "-c", show, name], capture_output=True, text=True)
     for path in re.findall(r"(/\S+)$", result.stdout, re.MULTILINE):
