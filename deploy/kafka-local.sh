@@ -122,7 +122,7 @@ group.min.session.timeout.ms=1000
 group.share.min.session.timeout.ms=1000
 group.share.min.heartbeat.interval.ms=200
 group.share.min.record.lock.duration.ms=1000
-# Compute assignments at once instead of batching them for a second (since 4.3; older brokers ignore the line).
+# Assignments are computed at once, instead of once per second (Kafka 4.3 or later; older brokers ignore this setting).
 group.share.assignment.interval.ms=0
 # A dead broker is detected early, so that tests of a failover are short.
 broker.heartbeat.interval.ms=500
@@ -149,7 +149,7 @@ logger.x.level=WARN
 L
 }
 
-# Formatting costs two JVM starts. The result does not depend on the ports, so it is cached and copied.
+# Formatting a directory starts the JVM twice. The result does not depend on the ports, so the formatted directory is cached and copied.
 format() { # $1 = cache path of the formatted directory
   [ -f "$1/meta.properties" ] && return 0
   local tmp; tmp=$(mktemp -d "$cache/format.XXXXXX")

@@ -38,7 +38,7 @@ export const CompletionsRequest = z.looseObject({
 })
 export type CompletionsRequest = z.infer<typeof CompletionsRequest>
 
-/** Log probabilities of the tokens of a choice. All four lists have one entry per token. */
+/** Log probabilities of the tokens of a choice. Each of the four lists has one entry per token. */
 export interface CompletionLogprobs {
   tokens: string[]
   token_logprobs: (number | null)[]

@@ -95,7 +95,7 @@ export async function openPorts(
   const extensions = await loadExtensions(config.extensions)
   const metrics = new Metrics()
   const blobs = await openBlobs(config, log)
-  // The store is opened first, because it refuses a second process in one data directory.
+  // The store is opened first. If another process already uses the data directory, then the store refuses to open and nothing else is started.
   const store = await openStore(config, log, isWhole)
   const isFleet = store !== undefined && config.kafka !== undefined
   const unwatchBlobs = isFleet
@@ -206,7 +206,7 @@ async function prepareAll(
     const report = (fraction: number, message: string) => onProgress(id, fraction, message)
     await prepareWeights(engine.weights, directory, { onProgress: report, signal })
   }
-  // The local server is also prepared for remote speech models, because it decodes audio and separates speakers.
+  // The local model server is also prepared for remote speech models, because their audio is decoded and their speakers are separated locally.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
   await localServer.prepare((fraction, message) => onProgress(LOCAL_SERVER_RESOURCE, fraction, message), signal)
 }

@@ -57,7 +57,7 @@ async function textOf(req: IncomingMessage): Promise<string> {
   return text
 }
 
-/** Looks up the blocks of a prompt up to the first miss, and caches all of them. */
+/** Finds the cached blocks at the start of a prompt, and then caches all blocks of the prompt. */
 function read(text: string): { readonly blocks: number; readonly hits: number } {
   const blocks = Math.floor(text.length / BLOCK_CHARS)
   let [hash, hits] = ['', 0]

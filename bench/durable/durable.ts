@@ -78,7 +78,7 @@ async function measureDurable(run: Run): Promise<{ samples: Samples; skipped: st
     const figures = await runLoad(target, load, run.seconds(1, 2))
     const after = target.cpuMs()
     const perJob = (part: 'own' | 'servers') => (after[part] - before[part]) / figures.jobs
-    // The bare server stores no jobs, so there is no queue that workers could empty.
+    // The bare server stores no jobs, so no queue is emptied and the rate of completed jobs is not a number.
     const completedPerSecond = target.name === 'http-bare' ? Number.NaN : figures.completedPerSecond
     const cpu = { cpu: perJob('own'), serverCpu: perJob('servers') }
     samples.add(target.name, load, round, { ...figures, completedPerSecond, ...cpu })

@@ -84,7 +84,7 @@ export async function startTargets(processes: Processes, servers: Servers): Prom
       ...{ name, url: urlOf(driver) },
       cpuMs: () => ({
         own: pids.reduce((sum, pid) => sum + cpuMs(pid), 0),
-        // Postgres starts a process for each connection, so the CPU time of all its processes is added.
+        // Postgres starts one process per connection, so the CPU time of the whole process tree is counted.
         servers: serverPids.reduce((sum, pid) => sum + treeCpuMs(pid), 0),
       }),
     })

@@ -31,7 +31,7 @@ const server = createServer({ noDelay: true, keepAliveTimeout: 75_000 }, (req, r
 server.listen(0, '127.0.0.1', () => {
   process.stdout.write(`http://127.0.0.1:${(server.address() as AddressInfo).port}\n`)
 })
-// The option `--cpu-prof` writes a profile only if the process exits by itself.
+// The option `--cpu-prof` writes a profile only if the process exits normally, so SIGTERM calls `exit`.
 process.once('SIGTERM', () => process.exit())
 
 function readBody(req: IncomingMessage, res: ServerResponse, then: (body: Buffer) => void): void {

@@ -53,7 +53,7 @@ export class Processes implements AsyncDisposable {
     const output = (stream: 'stdout' | 'stderr') => (addressOn === stream ? 'pipe' : log)
     const child = spawn(process.execPath, [...this.#flagsOf(start), script, ...(start.args ?? [])], {
       cwd: this.dir,
-      // `npm start` sets the same MALLOC_MMAP_THRESHOLD_.
+      // The measured service gets the environment that `npm start` sets, including MALLOC_MMAP_THRESHOLD_.
       env: {
         ...{ PATH: process.env.PATH, HOME: process.env.HOME, MALLOC_MMAP_THRESHOLD_: '131072', SANDBOX: 'off' },
         ...start.env,
@@ -96,7 +96,7 @@ async function addressIn(output: Readable, name: string, child: ChildProcess): P
     child.once('exit', () => setImmediate(() => fail('ended at its start')))
     setTimeout(() => fail(`printed no address within ${READY_TIMEOUT_MS} ms`), READY_TIMEOUT_MS).unref()
   })
-  // The listener stays attached, because a process that writes to a full pipe would block.
+  // The listeners stay attached. Without them, the process would block as soon as its output pipe is full.
   return await found.finally(() => printed.splice(0))
 }
 

@@ -39,7 +39,7 @@ export async function measureTenants(run: Run): Promise<string[]> {
           decimals: 0,
         },
         measured: samples.median(target, flood, `${kind}P99`),
-        // The goal is at most twice the wait without a flood, plus the duration of one job.
+        // Goal: at most twice the wait without a flood, plus the duration of one job.
         max: Math.round(2 * samples.median(target, 'alone', `${kind}P99`) + JOB_MS),
       })),
     ),
@@ -97,13 +97,13 @@ async function problemOf(tenant: Address): Promise<string | undefined> {
 async function measureWaits({ a, b }: Tenants, flood: Flood, seconds: number) {
   const over = new AbortController()
   const flooding = floodWith(a, flood, over.signal)
-  // Before the measurement starts, tenant A must have taken all slots.
+  // Waits until tenant A has taken all slots.
   await sleep(2 * JOB_MS)
   const until = performance.now() + seconds * 1_000
   const run = newId('', 12)
   const [calls, durable] = await Promise.all([
     paced(CALL_INTERVAL_MS, until, () => postChat(b, 'echo-1', CONTENT)),
-    // A call with an idempotency key runs as a durable job, but the answer has the usual form.
+    // The idempotency key makes this call a durable job, but its response has the usual form.
     paced(DURABLE_INTERVAL_MS, until, (nth) =>
       postChat(b, 'echo-1', CONTENT, {}, { 'idempotency-key': `b-${run}-${nth}` }),
     ),

@@ -43,7 +43,7 @@ export class Samples {
     return median(this.#of(target, load).map(({ figures }) => figures[figure] ?? Number.NaN))
   }
 
-  /** Quotient of target and base in the same round, because other work on the machine affects both in the same way. */
+  /** Target divided by base, both measured in one round, because other work on the machine affects both measurements of a round equally. */
   ratio(target: string, base: string, load: string, figure: string): number {
     return this.#paired(target, base, load, figure, (value, other) => value / other)
   }

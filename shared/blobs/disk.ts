@@ -33,7 +33,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
       await write(partial)
       await rename(partial, path)
     } catch (error) {
-      // On a full disk, a partial file must not occupy space.
+      // If the write failed, for example on a full disk, then the partial file is deleted, because it would occupy space.
       await rm(partial, { force: true }).catch(() => {})
       throw withoutRoom(error)
     }
@@ -49,7 +49,7 @@ export async function openDiskBlobs(directory: string): Promise<Blobs> {
     async open(key, range) {
       if (range && range.end <= range.start) return Readable.from([])
       const file = await open(pathOf(key)).catch(throwGone)
-      // In Node, `end` is the index of the last byte.
+      // Node reads up to and including the byte at `end`, so 1 is subtracted from the end of the range.
       return file.createReadStream(range && { start: range.start, end: range.end - 1 })
     },
     async size(key) {

@@ -135,7 +135,10 @@ class S3Blobs implements Blobs {
     return count
   }
 
-  /** Reads the id, or writes one if the bucket has none. If two processes write at once, then both use the id that remains. */
+  /**
+   * Reads the id. If the bucket has none, then an id is written. If two processes write at once, then the id of the first one remains, and both
+   * processes use it.
+   */
   async identity(): Promise<string> {
     if (this.#identity !== undefined) return this.#identity
     const { bucket: Bucket, prefix } = this.#location

@@ -151,7 +151,8 @@ function deliver(receivers: ReadonlySet<(record: ChannelRecord) => void>, record
     try {
       receive(record)
     } catch (error) {
-      // The error of a receiver must not fail the sender. The error is thrown in another event-loop iteration, where it ends the process.
+      // An error of a receiver must not be thrown to the sender. The error is thrown in a later event-loop iteration instead, where it ends the
+      // process.
       setImmediate(() => {
         throw error
       })

@@ -24,7 +24,7 @@ const CACHED_MAX = 20_000
  * Fraction of a remaining budget that all ingresses together may reserve without synchronizing (see `rate-limits.ts`).
  */
 const UNASKED_SHARE = 1 / 4
-/** Maximum time in ms for which a call waits until running calls settle their reservations, and interval at which it checks. */
+/** Maximum wait of a call for running calls to settle their reservations, in ms, and interval between two checks. */
 const RESERVED_WAIT_MS = 5_000
 const RESERVED_CHECK_MS = 100
 /** Maximum of that interval, in ms. The interval grows if the reservations of other ingresses cause the refusal, because each check is then a statement. */

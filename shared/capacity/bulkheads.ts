@@ -136,7 +136,7 @@ export class ModelBulkhead implements Work, SlotHolder {
     return count
   }
 
-  /** Records that jobs of a lane wait in the store without a queue record that announces them. @returns True if this is new */
+  /** Records that jobs of a lane wait in the store, without a queue record. @returns True if the lane had no waiting jobs before */
   wait(lane: Priority): boolean {
     const isNew = !this.#waiting.has(lane)
     this.#waiting.set(lane, Date.now())
@@ -267,7 +267,7 @@ export class ModelBulkheads {
       if (bulkhead.waiting.size > 0 && this.hasModel(bulkhead.model)) yield bulkhead
   }
 
-  /** Records waiting jobs that another process announced. @returns True if this worker can run some of them */
+  /** Records waiting jobs that another process announced. @returns True if this worker can run at least one of these jobs */
   addWaiting(waiting: Capacity['backlog']): boolean {
     const own = waiting.filter(({ model }) => this.hasModel(model))
     for (const { kind, model, priority } of own) this.of({ kind, model }).wait(priority)

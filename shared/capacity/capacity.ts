@@ -155,7 +155,7 @@ function admit(
   call: AdmittedCall,
   signalOf?: () => AbortSignal,
 ): Promise<Admission> | undefined {
-  // Each request of a batch reserves its own tokens and budget.
+  // A batch itself reserves nothing, because each of its requests reserves its own tokens and budget.
   if (call.pool === 'batches') return undefined
   const { budgets, limits } = context
   return budgets.bounds(key) || limits.hasTokenLimit(key) ? reserve(context, key, call, signalOf) : undefined

@@ -18,7 +18,9 @@ export interface FleetRunning {
   readonly jobs: number
 }
 
-/** Name of the counter for running calls of a tenant. Durable jobs of the tenant count against the same limit. */
+/**
+ * Name of the counter for running calls of a tenant. The concurrency limit of the tenant applies to the sum of these calls and of its durable jobs.
+ */
 export function callsName(tenant: string): string {
   return `calls ${tenant}`
 }

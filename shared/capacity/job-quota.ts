@@ -156,7 +156,7 @@ export class JobQuota {
       if (created.outcome !== 'created') this.#add(place, -1)
       return created
     } catch (error) {
-      // A job that may have been created in spite of the error stays counted until the next count of the store.
+      // If the error leaves it open whether the job was created, then the job stays counted until the next count of the store.
       if (ServiceError.from(error).isUndone) this.#add(place, -1)
       throw error
     } finally {
@@ -206,10 +206,7 @@ export class JobQuota {
     for (const tally of [this.#tally, this.#since]) tally.add({ ...place, count })
   }
 
-  /**
-   * Starts a count if the last count is too old. Until the result arrives, the old counts are used, unless they are
-   * overdue.
-   */
+  /** Starts a count if the last count is too old. The old counts are used until the result arrives, or until they are overdue. */
   async #count(): Promise<void> {
     const overdueMs = Date.now() - this.#countedAtMs - Math.max(COUNT_AGE_MS, COUNT_PAUSE_FACTOR * this.#countMs)
     if (overdueMs <= 0) return

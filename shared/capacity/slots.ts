@@ -234,9 +234,7 @@ function toEnd<Key, Value>(map: Map<Key, Value>, key: Key): void {
   if (value !== undefined && map.delete(key)) map.set(key, value)
 }
 
-/**
- * Interval in ms at which this ingress reports its waiting calls. Most calls start sooner, so they are never reported.
- */
+/** Interval in ms at which this ingress reports its waiting calls. Most calls start within this time, so most calls are never reported. */
 const PUBLISH_INTERVAL_MS = 200
 /** Age in ms at which a report of another ingress expires, because that ingress has ended or is unreachable. */
 const STALE_MS = 2_000

@@ -84,7 +84,7 @@ function closeToOthers(path: string): void {
   try {
     if ((statSync(path).mode & 0o077) !== 0) chmodSync(path, 0o600)
   } catch (error) {
-    // A file that another user owns may be shared on purpose.
+    // EPERM means that another user owns the file. This may be intended, because a file can be shared, so the permissions are left unchanged.
     if (codeOf(error) !== 'EPERM') throw error
   }
 }

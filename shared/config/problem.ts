@@ -81,7 +81,9 @@ function shown(value: unknown): string {
   return (JSON.stringify(value) ?? String(value)).slice(0, SHOWN_MAX)
 }
 
-/** Returns the known fields of the object at a path. If the schema has alternatives, then the value's `type` selects one of them. */
+/**
+ * Returns the fields that the schema defines for the object at a path. If the schema has alternatives, then the value's `type` selects one of them.
+ */
 function fieldsAt(schema: JsonSchema, path: readonly PropertyKey[], value: unknown): string[] {
   const own = chosen(schema, value)
   const [key, ...rest] = path

@@ -7,7 +7,10 @@ import { openProfanityFilter } from './profanity.ts'
 
 /** Number of characters that are checked between two event-loop yields, in under a millisecond. */
 const WINDOW_MAX = 2_048
-/** Number of characters by which two windows overlap, so that one of them contains a word of several parts completely. */
+/**
+ * Number of characters by which adjacent windows overlap. A phrase of several words at the border of two windows is therefore completely inside one
+ * of them.
+ */
 const OVERLAP = 256
 
 /** Slurs against groups of people. */

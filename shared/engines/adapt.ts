@@ -82,7 +82,7 @@ export function adaptRequest(request: GenerateRequest, model: ModelConfig): Adap
   const keepsCustom = isSame && (dialect !== 'openai' || isOpenAi(model))
   if (!isSame || !keepsCustom) adapted = withoutNative(adapted, isSame)
   const isRestoring = adapted.tools.some(isRestored)
-  // Engines in this process accept every tool name.
+  // Engines in this process accept every tool name, so no names are shortened for them.
   const names = dialect !== undefined || isRestoring ? new ToolNames(adapted, dialect) : undefined
   if (names?.areChanged) adapted = names.rename(adapted)
   const calls = names && (names.areChanged || isRestoring) ? new CallRestorer(names) : undefined
@@ -205,7 +205,7 @@ class ToolNames {
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)
     }
-    // The history may contain calls of tools that the request no longer offers.
+    // The history may contain calls of tools that the request no longer offers. Names of such tools are shortened too.
     for (const { parts } of turns) for (const part of parts) if (part.type === 'tool_call') this.sentName(part.name)
     this.areChanged = [...this.#sent].some(([from, to]) => from !== to)
   }

@@ -72,7 +72,7 @@ export class StopFilter {
     const text = this.#held.slice(0, length)
     this.#held = this.#held.slice(length)
     this.#releasedLength += length
-    // Log probabilities are output only together with text, so that no delta has an empty text.
+    // Log probabilities are released only together with text, because a delta must not have an empty text.
     const ready = text === '' ? 0 : this.#tokens.findIndex((token) => token.end > this.#releasedLength)
     const tokens = this.#tokens.splice(0, ready < 0 ? this.#tokens.length : ready)
     return { text, logprobs: tokens.map((token) => token.logprob) }

@@ -31,7 +31,7 @@ export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody |
 
 async function storeLarge(id: string, pieces: Generator<string>, blobs: Blobs): Promise<StoredBody> {
   const json = await runYielding(gathered(pieces))
-  // The text is complete if it has fewer characters than requested.
+  // Fewer characters than requested mean that the text is complete.
   const isAll = json.length < CHARS_PER_WRITE
   if (isAll && json.length <= BODY_BYTES_MAX) return { json }
   await blobs.put(id, isAll ? Buffer.from(json) : bytesOf(json, pieces))

@@ -105,7 +105,7 @@ export function workOf(peers: Iterable<Peer>, pool: PoolName, own?: { boot: stri
   let inStore: readonly Work[] = []
   for (const { boot, role, capacity } of peers) {
     const rows = (boot === own?.boot ? own.rows : (capacity?.work ?? [])).filter((row) => row.pool === pool)
-    // Each scheduler publishes all jobs of the store, so only the report with the most jobs counts.
+    // Each scheduler publishes the jobs of the same store. The reports are therefore not added up: the report with the most jobs counts.
     if (role === 'scheduler') inStore = queuedIn(rows) > queuedIn(inStore) ? rows : inStore
     else if (role === 'ingress')
       for (const { model, queued, running } of rows) {

@@ -234,7 +234,7 @@ export class Presence extends Peers {
     clearTimeout(this.#capacityTimer)
     this.#capacityTimer = undefined
     this.#capacitySentMs = Date.now()
-    // Peers ignore the capacity of a process whose heartbeat they have not yet received.
+    // Peers ignore a capacity record if they have not received a heartbeat of the process yet, so a heartbeat is sent first.
     if (this.#isIntroducing) this.#sendHeartbeat()
     this.#isIntroducing = false
     const capacity = this.#self.capacity?.()

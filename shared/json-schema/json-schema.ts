@@ -238,7 +238,7 @@ function decodeStep(step: string): string | undefined {
   try {
     return decodeURIComponent(step).replaceAll('~1', '/').replaceAll('~0', '~')
   } catch {
-    // A lone percent sign is invalid, so the pointer has no target.
+    // The pointer contains an invalid percent escape, so it has no target.
     return undefined
   }
 }

@@ -173,7 +173,7 @@ class FileKeys implements KeyStore {
    * Changes one key under the lock.
    *
    * @param decide Returns undefined to change nothing
-   * @param also Another change in the same write
+   * @param also A further change that is written together with the change of the key
    * @returns The key after the change
    */
   #changeKey(

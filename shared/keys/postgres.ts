@@ -180,7 +180,7 @@ class PostgresKeys implements KeyStore {
    * Changes one key in a transaction.
    *
    * @param decide Returns undefined to change nothing
-   * @param also Another change in the same transaction
+   * @param also A further change in the transaction
    * @returns The key after the change
    */
   async #changeKey(

@@ -29,7 +29,7 @@ export const batchPart: Kind<BatchPartRequest, BatchPartEvent> = {
   pool: 'batches',
   request: BatchPartRequest,
   childrenAtOnce: CHILDREN_AT_ONCE,
-  // Only the batch itself writes a partial result, so its parts need no time before the deadline.
+  // Only the batch itself writes a partial result, so a part needs no time for one before its deadline.
   wrapUpMs: 0,
   merge: () => undefined,
   isOutput: () => true,

@@ -1,5 +1,6 @@
 /**
- * Minimum delay of a timer, in ms. A timer may fire shortly before its time, and would otherwise fire again for the same multiple of the interval.
+ * Minimum delay of a timer, in ms. A timer may fire shortly before its multiple of the interval. Without a minimum, it would then be set again for
+ * this multiple.
  */
 const EARLY_MS = 5
 

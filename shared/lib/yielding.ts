@@ -1,5 +1,5 @@
 const YIELD_INTERVAL_MS = 2
-/** Duration in ms of the first slice of work while other computations wait. Small work ends within this slice, so it need not wait. */
+/** Duration in ms for which a computation may run before it waits for its turn behind other computations. Small computations end within this time. */
 const SYNC_BUDGET_MS = 1
 
 /** Waiting computations by project, in round robin. The project that comes first has waited longest for its next slice. */

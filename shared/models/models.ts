@@ -19,7 +19,7 @@ export interface Models {
 
 /** The model catalogue of the service. {@link become} replaces the models while the process runs, so callers must not cache results. */
 export class ModelCatalogue implements Models {
-  /** Models that the workers of this process run: all models, unless the setting MODELS lists some. */
+  /** Models that the workers of this process run: all models of the catalogue, or only those that the setting MODELS lists. */
   readonly served: Models
   readonly #byName = new Map<string, ModelConfig>()
   readonly #listeners = new Set<() => void>()

@@ -94,7 +94,8 @@ export async function streamOutbound(text: string, options: OutboundCall & Outbo
     resolve(responseOf(answer.statusCode ?? 0, answer.headers, readable))
     await ReadableStream.from(upTo(options.bytesMax, answer)).pipeTo(writable, { signal })
   })
-  // An error before the answer rejects this call. The reader of the body receives later errors, and `reject` then has no effect.
+  // An error before the response rejects this promise. After the response, the reader of the body receives the error, and a call of `reject` has no
+  // effect.
   call.catch(reject)
   return await promise
 }

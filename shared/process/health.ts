@@ -42,7 +42,7 @@ async function sendMetrics(metrics: Metrics, { headers }: IncomingMessage, res: 
     res.writeHead(200, { 'content-type': type })
     res.end(text)
   } catch (error) {
-    // A gauge that throws must not end the process. Prometheus reports the scrape as failed.
+    // An error of a gauge must not end the process, so the scrape fails with status 500.
     sendJson(res, 500, { status: 'metrics not available', reason: String(error) })
   }
 }

@@ -19,7 +19,7 @@ const CLOSE_MS = 10_000
 const SAME_SIGNAL_MS = 1_000
 
 /**
- * Drains all services under one deadline, then closes them, both in reverse order of their start.
+ * Drains all services, then closes them, both in reverse order of their start. One deadline applies to all drains together.
  *
  * @param drainMs Maximum drain time in ms. Work that runs longer is requeued or fails
  * @returns False if a service did not stop in time

@@ -171,7 +171,7 @@ export class ChosenSandbox {
       } catch (error) {
         signal.throwIfAborted()
         const { message: reason } = ServiceError.from(error)
-        // The level is debug, because another adapter may work. `sluice doctor` reports the result of each adapter.
+        // Logged as debug only, because another adapter may work. `sluice doctor` reports the result of each adapter.
         log.debug({ sandbox: name, reason }, 'sandbox kind unavailable; trying the next kind')
         reasons.push(`${name}: ${reason}`)
       }

@@ -306,9 +306,9 @@ export function traceField(traceparent: string | null | undefined): { readonly t
   return trace_id === null ? {} : { trace_id }
 }
 
-/** Id of the span of an attempt. Derived, so that the worker and the owner of the job name the same span. */
+/** Id of the span of an attempt. The id is derived from job and attempt, so that the worker and the owner of the job use one id for the span. */
 export function spanIdOf(jobId: string, attempt: number): string {
-  // Two hashes of 32 bits (FNV-1a and a multiplicative one). Job ids are random, so the result is unique within a trace.
+  // Combines two hashes of 32 bits: FNV-1a, and a multiplicative hash. Job ids are random, so the result is unique within a trace.
   const text = `${jobId}:${attempt}`
   let [a, b] = [0x811c9dc5, 0x9e3779b9]
   for (let at = 0; at < text.length; at++) {

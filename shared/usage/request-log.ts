@@ -147,7 +147,7 @@ export class RequestBatches extends Batches<RequestRow> {
     super({ ...options, write, sizeOf: () => 1, batchMax: 500, waitingMax: 20_000 })
   }
 
-  /** Adds the row of a call without a valid key, unless its minute already has {@link UNAUTHENTICATED_MAX} of them. */
+  /** Adds the row of a call without a valid key, unless {@link UNAUTHENTICATED_MAX} such rows were already added in this minute. */
   addUnauthenticated(row: RequestRow): void {
     const minute = Math.floor(row.endedAtMs / MINUTE_MS)
     if (minute !== this.#unauthenticated.minute) this.#unauthenticated = { minute, rows: 0 }

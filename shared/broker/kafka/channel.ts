@@ -1,6 +1,6 @@
 /**
  * Receives partitions of a channel without a consumer group. The receiver tracks its positions itself, commits nothing, and runs one long poll per
- * leading broker. No rebalance can therefore interrupt the receiver, and it starts within milliseconds.
+ * leading broker. A rebalance can therefore never interrupt the receiver, which starts within milliseconds.
  *
  * All partitions that a broker leads share one poll. Rejected: one poll per partition. A single call of the sender then caused eight responses, and
  * an idle process woke 16 times per second.
@@ -12,8 +12,8 @@ import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './erro
 import { deliver, fetchGapMs, type KafkaOptions, pause, Supervisor } from './options.ts'
 
 /**
- * Maximum wait of a poll without records, in ms. The wait is long, because each empty poll wakes the process. A broker that no longer leads a
- * partition answers at once.
+ * Maximum wait of a poll without records, in ms. The wait is long, because each empty poll wakes the process. A failover is not delayed: a broker
+ * that no longer leads a partition ends the poll at once.
  */
 const LONG_POLL_MS = 2_000
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
@@ -115,7 +115,7 @@ export class ChannelReceiver implements Receiver {
       node,
       positions: places,
       requestedAtMs: Number.NEGATIVE_INFINITY,
-      // The poll starts in a later microtask, after all partitions were added.
+      // The poll starts in a later microtask, so that all partitions are added to the poll before its first request.
       loop: Promise.resolve().then(() => this.#until(() => this.#poll(poll))),
     }
     this.#polls.set(node, poll)

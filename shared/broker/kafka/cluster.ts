@@ -354,7 +354,7 @@ export class KafkaCluster {
 function connectionOptions(options: KafkaOptions, host: string, requestTimeoutMs: number): ConnectionOptions {
   return {
     requestTimeout: requestTimeoutMs,
-    // SNI permits host names only, not addresses (RFC 6066 section 3).
+    // The TLS extension SNI permits host names only (RFC 6066 section 3), so no name is set for an IP address.
     ...(options.tls ? { tls: { ...options.tls }, ...(isIP(host) ? {} : { tlsServerName: host }) } : {}),
     ...(options.sasl ? { sasl: { ...options.sasl } } : {}),
   }
@@ -368,7 +368,8 @@ async function requestMetadata(
     return await metadataV12.api.async(connection, [...topics], false, false)
   } catch (error) {
     const response = responseOf<metadataV12.MetadataResponse>(error)
-    if (response) return response // One partition without a leader must not hide the valid partitions.
+    // The response is used although it contains an error, so that a partition without a leader does not hide the valid partitions.
+    if (response) return response
     throw error
   }
 }

@@ -85,7 +85,7 @@ interface TokenAnswer {
 }
 
 async function requestToken({ username, password, tokenUrl, scope }: Parameters<typeof tokenProvider>[0]) {
-  // RFC 6749 section 2.3.1: id and secret are form-encoded before the Basic scheme encodes them.
+  // The Basic scheme encodes id and secret in base64. Both must be form-encoded before (RFC 6749 section 2.3.1).
   const basic = Buffer.from(`${encodeURIComponent(username)}:${encodeURIComponent(password)}`).toString('base64')
   const body = new URLSearchParams({ grant_type: 'client_credentials', ...(scope && { scope }) })
   const init = {

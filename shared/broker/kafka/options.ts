@@ -185,7 +185,7 @@ export async function untilWoken(ms: number, signal: AbortSignal, begin: (wake: 
 
 export async function pause(ms: number, signal: AbortSignal): Promise<void> {
   await sleep(ms, undefined, { signal }).catch(() => {
-    // The sleep rejects only if the signal aborts, and the caller checks the signal.
+    // The sleep rejects only if the signal aborts. The loop checks the signal, so the rejection is ignored.
   })
 }
 

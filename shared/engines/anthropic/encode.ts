@@ -270,7 +270,7 @@ function encodePart(part: Part, param: string, sameDialect: boolean): object | u
     case 'audio':
       throw new ServiceError('unsupported_value', 'This model does not support audio input.', { param })
     case 'native':
-      // A native part without fields only separates two texts, so it is not encoded.
+      // A native part without fields was only added to separate two texts, so it is not sent.
       return Object.keys(part.value).length === 0 ? undefined : part.value
   }
 }
@@ -316,7 +316,8 @@ function toolInput(part: ToolCallPart): object {
 }
 
 /**
- * Replaces characters of a tool-call id that this API rejects but other APIs permit. The ids of a call and its result are changed in the same way.
+ * Replaces characters of a tool-call id that this API rejects but other APIs permit. Equal ids get equal replacements, so a result still refers to
+ * its call.
  */
 function wordOfId(id: string): string {
   return id.replace(/[^a-zA-Z0-9_-]/g, '_')

@@ -4,7 +4,7 @@ import { withoutBaggage } from '#shared/telemetry/context.ts'
 import type { CallTrace } from '#shared/telemetry/tracing.ts'
 
 export interface BatcherOptions extends BatchBounds {
-  /** Maximum time that an input waits for other inputs although a call could be made, in milliseconds. */
+  /** Maximum time that an input waits for a fuller batch, in ms, although a call could be made at once. */
   readonly waitMs: number
   readonly callsMax: number
   /** Runs the call of a batch in a span, with links to the calls whose inputs the batch contains. Default: without a span. */
@@ -268,7 +268,7 @@ class EmbedJob {
     try {
       this.#onVector(index, vector, tokens)
     } catch (error) {
-      // If the consumer of this job throws, then only this job ends, and the other jobs of the batch continue.
+      // An error of the job's consumer ends only this job. The other jobs of the batch continue.
       return this.end(error)
     }
     if (--this.#left === 0) this.end()

@@ -216,7 +216,7 @@ function chooseTools(request: GenerateRequest, offered: readonly Tool[], said: s
   if (choice.type === 'none') return []
   if (choice.type === 'tool') return offered.filter((tool) => tool.name === choice.name)
   if (choice.type === 'required') return named.length > 0 ? named : offered.slice(0, 1)
-  // After a tool result the engine answers in text. Otherwise an agent would call tools forever.
+  // If the last message is a tool result, then the engine answers in text. Otherwise an agent would call tools forever.
   return request.turns.at(-1)?.role === 'tool' ? [] : named
 }
 

@@ -105,7 +105,7 @@ export async function openRuntime(
 /** One position of the context stays free. When the context is full, the library drops tokens of the prompt. */
 const RESERVED_TOKENS = 1
 
-/** Creates the error of a prompt that is too long. The message states the same context length as the list of models. */
+/** Creates the error of a prompt that is too long. The message states the context length that the list of models also shows. */
 export function promptTooLong({ contextTokens }: LlamaRuntime, tokens: number | string): ServiceError {
   return contextExceeded(contextTokens + RESERVED_TOKENS, tokens)
 }

@@ -4,7 +4,7 @@ import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type LlamaRuntime, PROMPT_CHUNK_TOKENS, sharedTokens } from './runtime.ts'
 
-// Values recommended by the makers of SmolLM2. At OpenAI's default temperature of 1, a small model rambles.
+// Sampling values that the makers of SmolLM2 recommend. At OpenAI's default temperature of 1, this small model writes incoherent text.
 const TEMPERATURE = 0.2
 const TOP_P = 0.9
 const PENALTY_WINDOW = 256

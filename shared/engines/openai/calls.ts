@@ -149,7 +149,7 @@ class CallState {
   readonly #call: number
   readonly #text = new SurrogateBuffer()
   readonly #scan = new ObjectScan()
-  /** The id that the server sent. Several calls may have the same id. */
+  /** The id that the server sent. Some servers send one id for several calls. */
   wireId = ''
   /** Id that is unique within the choice. If the id is empty, then the encoder generates one. */
   id = ''
@@ -228,7 +228,7 @@ function heldArguments(held: string): string {
     const inner: unknown = JSON.parse(text)
     if (typeof inner === 'string' && objectIn(inner)) return inner
   } catch {
-    // The string is truncated, so the text is returned unchanged.
+    // Parsing failed because the string is truncated, so the text is returned unchanged.
   }
   return held
 }

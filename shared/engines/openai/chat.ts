@@ -127,7 +127,7 @@ function encodeCompletion(request: GenerateRequest, model: ModelConfig, config: 
   return defined({
     ...request.extra,
     model: config.model ?? model.id,
-    // Some servers accept only a single prompt, not a list.
+    // Some servers accept only a single prompt, so a list of one prompt is sent as a string.
     prompt: prompts.length === 1 ? prompts[0] : prompts,
     suffix: completion?.suffix,
     echo: completion?.echo || undefined,

@@ -267,7 +267,7 @@ function collect(content: unknown, isThought: boolean, depth: number, found: Pie
     const { type, text, thinking, reasoning, value } = content as Record<string, unknown>
     const isInner = isThought || (typeof type === 'string' && /think|reason/i.test(type))
     collect(thinking ?? reasoning, true, depth + 1, found)
-    // Parts of the Assistants API have their text in `text.value`.
+    // Parts in the format of OpenAI's Assistants API have their text in `text.value`, so nested values are read too.
     collect(text ?? (depth > 0 ? value : undefined), isInner, depth + 1, found)
   }
 }

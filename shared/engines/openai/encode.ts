@@ -26,11 +26,11 @@ export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, confi
   const isSame = request.dialect === 'openai'
   const limit = maxTokens(request, model)
   return defined({
-    // Unknown fields of a Responses API request are sent too. adapt.ts has already removed those that chat completions lack.
+    // Unknown fields of callers of this API and of the Responses API are sent. The module adapt.ts has already removed fields that this API lacks.
     ...(request.dialect === 'anthropic' ? {} : request.extra),
     model: config.model ?? model.id,
     messages: encodeTurns(request, isOpenAi),
-    // vLLM and SGLang continue a last assistant turn only with these flags. llama.cpp and Ollama do so by default.
+    // With these flags, vLLM and SGLang continue a last assistant turn instead of starting a new one. llama.cpp and Ollama do so by default.
     ...(isPrefill(request) && !isOpenAi ? { continue_final_message: true, add_generation_prompt: false } : {}),
     [isOpenAi ? 'max_completion_tokens' : 'max_tokens']: limit,
     ...sampling(request, isOpenAi),

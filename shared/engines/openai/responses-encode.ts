@@ -18,7 +18,7 @@ import { defined, effort, maxTokens } from './encode.ts'
  */
 export function encodeResponses(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
   requireSayable(request)
-  // Unknown fields of a chat completion are sent too. adapt.ts has already removed those that the Responses API lacks.
+  // Unknown fields of callers of this API and of chat completions are sent. The module adapt.ts has already removed fields that this API lacks.
   const extra = request.dialect === 'anthropic' ? {} : (request.extra ?? {})
   const isOpenAi = isOpenAiServer(config)
   return defined({

@@ -55,7 +55,7 @@ export async function* answerEvents(
   open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
-  // Checking and encoding a long request both block the event loop, so the event loop runs other work in between.
+  // Checking and encoding a long request both take long, so the event loop handles other events in between.
   if (request.turns.length > TURNS_PER_TICK_MAX) await yieldToEventLoop()
   const call = await open()
   const exchange = await upstream.call(call)

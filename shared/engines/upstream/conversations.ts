@@ -49,7 +49,7 @@ export class Conversations {
     const servers = this.#serversOf(model)
     const before = this.#recent.get(id)
     if (before) this.#remove(id, before)
-    // The servers of the model may have changed since the last call, but the chosen key stays.
+    // A known conversation keeps its key. The server is computed again, because the servers of the model may have changed since the last call.
     const choice = before ? { key: before.key, server: firstServer(before.key, servers) } : choose(key, servers)
     if (choice.server) choice.server.conversations++
     this.#recent.set(id, choice)

@@ -125,8 +125,8 @@ const CONNECTION_REASONS: Readonly<Record<string, string>> = {
 const TLS_CODE = /CERT|^ERR_TLS|^ERR_SSL|SELF_SIGNED/
 
 /**
- * Cause of a failed call in a few fixed words, such as "HTTP 500" or "connection refused". The text is for callers of every project, so it contains
- * no words of the upstream, which may quote the request.
+ * Cause of a failed call in a few fixed words, such as "HTTP 500" or "connection refused". Callers of every project receive this text. Words of the
+ * upstream are therefore excluded, because they may quote a request of another project.
  */
 export function failureText(error: unknown): string {
   if (!(error instanceof ServiceError)) return 'no answer'

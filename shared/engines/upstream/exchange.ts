@@ -123,10 +123,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
     return chunks
   }
 
-  /**
-   * Returns the rest of the answer as text. If the rest is longer than `bytesMax`, then it is truncated and the socket
-   * is destroyed.
-   */
+  /** Returns the rest of the answer as text. A rest of more than `bytesMax` bytes is truncated, and the socket is destroyed. */
   async text(bytesMax: number): Promise<string> {
     const parts: Buffer[] = []
     let bytes = 0

@@ -196,7 +196,7 @@ function firstLineOf(json: Buffer): string {
 class JsonEnd {
   #depth = 0
   #isInString = false
-  /** Number of bytes to skip at the start of the next piece. A backslash at the end of the previous piece escapes them. */
+  /** Number of bytes to skip at the start of the next piece, because a backslash at the end of the previous piece escapes these bytes. */
   #skipped = 0
 
   push(bytes: Buffer): boolean {
@@ -273,7 +273,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
     const [chunk] = chunks
     if (!chunk) return runNowOrYielding(this.endYielding(out))
     if (chunks.length > 1 || chunk.length > SMALL_READ_BYTES) return runNowOrYielding(this.readYielding(chunks, out))
-    // Most reads contain one small frame. Such a frame is decoded here without a generator.
+    // Most reads contain one small frame, which is decoded here without the cost of a generator.
     this.#feed(this.#bytes.write(chunk))
     const [frame] = this.#frames
     if (!frame || this.#decoder.isDone) return this.#decoder.isDone

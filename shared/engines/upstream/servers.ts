@@ -93,7 +93,7 @@ export class Servers<Own extends Server> {
     }
     signal.addEventListener('abort', release, { once: true })
     this.#waiting.add(waiting)
-    // Calls before this one in the queue may wait for another server, so a permit may be free already.
+    // The calls ahead of this one may wait for other servers. A permit that is free now can therefore go to this call at once.
     this.admitWaiting()
     return await promise.finally(() => signal.removeEventListener('abort', release))
   }

@@ -322,7 +322,7 @@ export const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
-  // With growing delays, 40 hand-backs take about a minute.
+  // The delay between hand-backs grows, so 40 of them take about a minute.
   handBacksMax: 40,
   delayMsMax: 5_000,
 }

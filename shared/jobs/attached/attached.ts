@@ -276,7 +276,8 @@ export class AttachedJobs implements JobOwner {
   }
 
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
-    // A job that workers hand back repeatedly fails if its start timeout has passed and no live worker can start it.
+    // Workers may hand back a job forever without starting it. The job therefore fails if its start timeout has passed and no live worker can start
+    // it.
     const waitedMs = Date.now() - job.envelope.created_at_ms
     const isTooLate =
       reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_TIMEOUT_MS)

@@ -200,8 +200,8 @@ export class QueueNotifier {
     const hints = this.#of(job.pool)
     const hasWorkers = presence.workers(job.pool).length > 0
     const now = performance.now()
-    // The free slots of workers are those of their last heartbeats, so records published since then are counted here. The count restarts
-    // after each heartbeat interval.
+    // The reported free slots of workers are as old as their last heartbeats. Records that were published since then are therefore subtracted. The
+    // count restarts after each heartbeat interval.
     if (hasWorkers && now - hints.sinceMs >= presence.heartbeatMs) {
       Object.assign(hints, { sinceMs: now, published: 0 })
       hints.ids.clear()

@@ -275,7 +275,7 @@ export class DurableJobs {
       const body = await copyBody(request, holding?.over(this.#options.blobs) ?? this.#options.blobs, copies)
       const attachmentBytes = holding?.bytes
       const spec = { ...repeatOf(job, body, request.encode), attachments: copies, attachmentBytes, ...more }
-      // A redriven replay refers to the originally recorded job, because a replay has no children of its own.
+      // The new job replays the originally recorded job, because a replay has no child jobs of its own.
       return await this.create({ ...spec, replayOf: request.replay_of ?? more.replayOf }, key)
     })
   }
@@ -356,7 +356,7 @@ const HISTORY_GRACE_MS = 3_600_000
 
 export function isDefinitelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
-  // The store also throws `overloaded` for a lost response. Any other error proves that the store has answered.
+  // The code `overloaded` may mean that the response was lost, so the job may exist. Any other code proves that the store has answered.
   return isUndone || code !== 'overloaded'
 }
 
@@ -448,7 +448,7 @@ export class Positions {
     // start earlier.
     const own = places[indexOf(job.id, places) - 1]?.nth ?? 0
     let before = own
-    // Round robin: each other tenant starts at most as many jobs as this tenant, plus one.
+    // Round robin: until this job starts, each other tenant starts at most one job more than this tenant.
     for (const [tenant, count] of tenants) if (tenant !== job.tenant) before += Math.min(count, own + 1)
     return before + Math.min(this.#callsWaiting(job.pool), before + 1)
   }

@@ -199,7 +199,7 @@ function isPageFull(events: readonly DurableEvent[]): boolean {
   return events.length === PAGE || sizeOf(events, EVENTS_BYTES_MAX / 6) > EVENTS_BYTES_MAX / 6
 }
 
-/** Reads events from the store. Returns no events if the store is unreachable, because a later read finds them. */
+/** Reads events from the store. If the store is unreachable, then no events are returned, and the next read returns the missing ones. */
 async function readStore(store: JobReads, scope: Scope, id: string, after: number): Promise<DurableEvent[]> {
   return await store.listEvents(scope, id, after, PAGE).catch(ignoreOutage<DurableEvent[]>([]))
 }

@@ -128,8 +128,8 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
 }
 
 /**
- * Erases the children of a job. Children with children of their own may have very many descendants, so they are only marked here, and the next purges
- * delete them.
+ * Erases the children of a job. A child that has children itself may have thousands of descendants. Such a child is only marked here, and the next
+ * purges delete it.
  */
 async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }: DurableJob): Promise<void> {
   const children = await context.store.listChildren(tenant, id)
@@ -196,7 +196,7 @@ async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, 
   // The row of a file is written right after the last byte of its upload. A blob that has the minimum age and no row is therefore orphaned.
   if (store?.files && isFileId(key)) return !(await store.files.has(key))
   const id = ownerOfBlob(key)
-  // The store contains neither attachments of running attached calls nor their bodies.
+  // Attached calls are not in the store, so their attachments and bodies are kept for the maximum duration of a call.
   if (id !== key && ageMs < callMs) return false
   if (id === undefined && key.startsWith('job_')) return true
   if (id === undefined || !store) return ageMs > UNKNOWN_MS

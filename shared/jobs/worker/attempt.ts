@@ -136,7 +136,7 @@ export class Attempt {
       // The ingress logs each attached call with its tokens and times, so an attempt that went well is not logged twice by default.
       this.#log[reply && outcome === 'completed' ? 'debug' : 'info'](line, 'attempt ended')
     } else {
-      // A defect needs an operator. Any other failure is retried, or is reported to the caller.
+      // An internal error is a defect that an operator must see. Any other failure is retried, or is reported to the caller.
       const level = code === 'internal_error' ? 'error' : 'info'
       this.#log[level](line, 'attempt of a job failed; the job is retried or fails')
     }
@@ -216,7 +216,7 @@ export class Attempt {
         'job body could not be parsed; job requeued for another worker',
       )
       await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
-        // The delay rejects only if the signal aborts, which the next statement handles.
+        // The delay rejects only if the signal aborts. The next statement handles the abort, so the rejection is ignored.
       })
       this.#stop('handed_back')
       throw cause
@@ -258,7 +258,7 @@ export class Attempt {
     const { signal } = this.#abort
     if (signal.aborted) return await this.#onAbort(signal.reason as AbortReason)
     const failure = ServiceError.from(error)
-    // A cancelled job that has no partial result ends as cancelled.
+    // If a cancelled job has no partial result, then it ends as cancelled instead of failed.
     if (failure.code === 'job_cancelled' && this.#sink.isWrappingUp) return await this.#onAbort('cancelled')
     this.#failure = failure
     await this.#sink.failed(failure.toBody(), failure.isInfrastructure)

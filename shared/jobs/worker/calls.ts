@@ -117,7 +117,7 @@ export class Calls {
     const { model, deadline_ms } = job
     if (deadline_ms <= Date.now()) return false
     if (!isKnown) return !presence.hasAllCapacities || presence.hasModel(pool, model)
-    // Another worker is ready, while this one still downloads or builds a part of the model.
+    // The call is requeued if this worker is still downloading or building a part of the model while another worker is ready.
     if (presence.isPreparing(model) && !presence.preparing(pool, model))
       return this.#requeue.requeuesOf(job) < REQUEUES_MAX
     const bulkhead = bulkheads.of(job)
@@ -127,7 +127,7 @@ export class Calls {
       presence.workersWithModel(pool, model).length < 2
     )
       return false
-    // A worker without any permit for the model requeues the call without limit, because other workers may have permits.
+    // If this worker has no permit for the model at all, then the number of requeues is unlimited, because other workers have the permits.
     return bulkhead.permitsMax === 0 || this.#requeue.requeuesOf(job) < REQUEUES_MAX
   }
 }

@@ -109,7 +109,7 @@ export class Children {
     const encode = { ...encodeOf(id, job, model), ...child.encode }
     const request = await storeRequest(id, child, encode, this.#options.blobs)
     const blobBytes = request.blob === undefined ? 0 : await this.#options.blobs.size(request.blob)
-    // If the parent is traced, then the child belongs to the attempt that submitted it.
+    // If traces are on, then the span of the child belongs to the attempt that submitted the child.
     const traceparent = tracing.tracer && attemptContext(job.traceparent, job.id, job.attempt)
     const made = {
       id,

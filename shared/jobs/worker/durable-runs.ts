@@ -203,7 +203,7 @@ export class DurableRuns {
       this.#extendLease(requestedAtMs + leaseMs)
       this.#stopLost(before, owned)
       for (const job of owned) if (job.isCancelRequested || job.isToWrapUp) this.#cancel(job)
-      // Reconciliation waits for claims in progress, so it must not delay the next renewal.
+      // Reconciliation may wait for claims in progress. The next renewal must not wait too, so reconciliation runs in the background.
       const reconciled = this.#reconcile(owned).catch((error: unknown) => {
         this.#options.log.info({ err: error }, 'jobs whose claim response was lost could not be requeued; retrying')
       })

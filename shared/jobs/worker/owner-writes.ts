@@ -71,7 +71,7 @@ export class OwnerWrites {
   write(prepare: () => OwnerWrite | undefined, result?: unknown): Promise<TransitionResult | undefined> {
     const written = this.#last.then(() => this.#writeNext(prepare, result))
     this.#last = written.catch(() => {
-      // Only the caller receives the error, and later writes continue.
+      // The caller receives this error. The error is ignored here, so that later writes continue.
     })
     return written
   }

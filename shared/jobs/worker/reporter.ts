@@ -190,7 +190,7 @@ class AttemptEvents implements ReportedEvents {
     })
   }
 
-  /** Replaces a rejected event with the failure of the attempt, once. */
+  /** The first rejected event is replaced with a `failed` event, which ends the attempt. Later events of the attempt are dropped. */
   #refuse({ job_id, attempt, seq, type }: JobEvent, cause: unknown): JobEvent | undefined {
     if (type === 'started' || type === 'failed') return undefined
     this.#refusal = new ServiceError(

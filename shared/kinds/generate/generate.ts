@@ -30,7 +30,7 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   pool: 'inference',
   request: GenerateRequest,
   merge: mergeGenerateEvents,
-  // After an event with output, a retry would send the output twice. The `start` event contains no output.
+  // The `start` event is not output. After any other event, a retry would send output twice.
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }

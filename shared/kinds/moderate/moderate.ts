@@ -6,7 +6,7 @@ export const moderate: Kind<ModerateRequest, ModerateEvent> = {
   name: 'moderate',
   pool: 'inference',
   request: ModerateRequest,
-  // The worker puts as many results into an event as fit into a record, so no events can be merged.
+  // The worker fills each event with as many results as fit into a record, so a merged event would be too large.
   merge: () => undefined,
   isOutput: () => true,
   answer: () => moderationsAnswer,

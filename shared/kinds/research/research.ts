@@ -136,7 +136,7 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
       case 'end':
         this.#extras.push(event)
         return [this.#chunk({ choices: [], ...extrasOf(this.#extras) }), ...this.#chatFrames(event)]
-      // A worker of a newer version may send event types that this version does not support.
+      // An event of an unknown type comes from a worker of a newer version, and is ignored.
       default:
         return []
     }

@@ -99,8 +99,8 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
     const to = endOf(timed, from)
     const start = starts[from] as number
     const last = ends[to - 1] as number
-    // Usually a segment ends shortly after its last word, and the cue ends with the segment. A segment that ends much later ends with silence, so the
-    // cue ends with the last word.
+    // Usually a segment ends shortly after its last word, and the cue ends with the segment. If the segment ends much later, then its end is silence,
+    // and the cue ends with the last word.
     const until = to === tokens.length && segment.end <= last + LINGER_SECONDS_MAX ? Math.max(last, segment.end) : last
     const end = isTimed ? Math.min(until, start + CUE_SECONDS_MAX) : last
     cues.push({ start, end, lines: linesOf(tokens, from, to) ?? [] })

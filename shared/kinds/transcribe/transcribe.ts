@@ -28,7 +28,7 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   request: TranscribeRequest,
   answerBytesMax: TRANSCRIPT_BYTES_MAX,
   merge: mergeTranscribeEvents,
-  // After an event with output, a retry would send the output twice. The `start` event contains no output.
+  // The `start` event is not output. After any other event, a retry would send output twice.
   isOutput: ({ type }) => type !== 'start',
   answer: () => transcriptAnswer,
 }
@@ -94,7 +94,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
       case 'finish':
         this.#isFinished = true
         return []
-      // A worker of a newer version may send event types that this version does not support.
+      // An event of an unknown type comes from a worker of a newer version, and is ignored.
       default:
         return []
     }

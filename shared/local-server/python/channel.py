@@ -92,7 +92,7 @@ def wait_readable(sock: socket.socket, client: socket.socket | None, deadline: f
         if client is not None and client.fileno() in ready:
             if is_gone(client):
                 raise ClientGone
-            # The client has sent more data, so it is still connected. Polling it again would be a busy loop.
+            # The client has sent further data, so it is still connected. The socket stays readable, so polling it again would be a busy loop.
             poll.unregister(client)
 
 

@@ -348,7 +348,7 @@ const SECCOMP_PROFILE = JSON.stringify({
     { names: [...programCalls(), ...SUPERVISING.trim().split(/\s+/)], action: ALLOW },
     { names: ['clone'], action: ALLOW, args: [{ index: 0, value: CLONE_NEW, valueTwo: 0, op: 'SCMP_CMP_MASKED_EQ' }] },
     { names: ['ioctl'], action: ALLOW, args: [{ index: 1, value: TIOCSTI, op: 'SCMP_CMP_NE' }] },
-    // With ENOSYS ("not implemented"), glibc falls back to older calls, whose arguments a filter can inspect.
+    // The answer ENOSYS ("not implemented") makes glibc use older calls instead, whose arguments a filter can inspect.
     { names: ['clone3', 'openat2'], action: REFUSE, errnoRet: ENOSYS },
   ],
 })

@@ -69,7 +69,7 @@ export function zygoteAdapter(options: ZygoteOptions): SandboxAdapter {
     async open(signal) {
       const parts = await prepareParts(options, () => {}, signal)
       try {
-        // Kernels and containers block namespaces in many ways, so only a run shows whether they work.
+        // Kernels and containers block namespaces in many ways. Whether a sandbox works is therefore tested by a real run.
         return await probed(await ZygoteSandbox.open({ ...options, parts }, signal), signal)
       } catch (cause) {
         signal.throwIfAborted()

@@ -240,7 +240,7 @@ class DocumentThread {
   }
 }
 
-/** Measures the buffers of a thread, also if the thread is in an endless loop. The signal aborts if they exceed the maximum. */
+/** Measures the buffers of a thread periodically, even if the thread is in an endless loop. The signal aborts if the buffers exceed the maximum. */
 function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: AbortSignal; stop(): void } {
   const isOver = new AbortController()
   const measure = async () => {

@@ -122,8 +122,8 @@ function parsed(html: string): { document: Document } {
 }
 
 /**
- * Whether a superscript is a footnote mark: a number or letter that links to another part of the page. Inside a sentence, such a mark would
- * be read as a word.
+ * Whether a superscript is a footnote mark: a number or letter that links to another part of the page. Footnote marks are removed, because a reader
+ * would take them for a part of the sentence.
  */
 function isMark(raised: Raised): boolean {
   const text = (raised.textContent ?? '').trim()

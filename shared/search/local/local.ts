@@ -105,7 +105,7 @@ class CorpusBackend implements LocalCorpus {
   async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains))
       throw new ServiceError('permission_denied', 'The local corpus is not among the allowed domains.')
-    // A hit with a hash is in the index, so its text can be read before the first scan ends.
+    // The text of a hit with a hash is already in the index, so the read need not wait for the first scan.
     if (sha256 === undefined) await this.#waitForScan(signal)
     const snapshot = this.#index.find(url, sha256)
     if (!snapshot) throw new ServiceError('not_found', `The corpus has no document ${url}.`)

@@ -136,7 +136,7 @@ export class PostgresConnection {
       client.release()
       return result
     } catch (error) {
-      // The argument `true` closes the connection, which also ends its locks and its transaction.
+      // The argument `true` closes the connection instead of returning it to the pool, which also ends its locks and its transaction.
       client.release(true)
       throw error
     }
@@ -306,7 +306,7 @@ export function bySetting(settings: Settings, scope: 'session' | 'transaction', 
   const calls = Object.entries(settings).map(
     ([name, value]) => `set_config('${name}', '${value}', ${scope === 'transaction'})`,
   )
-  // CASE fixes the order: Postgres may evaluate the operands of AND in any order.
+  // The CASE expression fixes the order of evaluation. Postgres may evaluate the operands of AND in any order.
   return `SELECT 1 WHERE CASE WHEN ${condition} THEN concat(${calls.join(', ')}) = '' END`
 }
 

@@ -143,7 +143,7 @@ async function apply(client: Client, { name, sql, hash }: Migration): Promise<vo
   }
   await retry(() =>
     inTransaction(client, async () => {
-      // The lock excludes the creation of partitions during the migration.
+      // While this lock is held, no process can create partitions.
       await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
       await client.query(sql)
       await note()

@@ -125,7 +125,7 @@ async function dropDay(client: PoolClient, suffix: string): Promise<void> {
   const days = rows.map(({ name }) => String(name)).join(', ')
   const wholes = TABLES.map((table) => `ONLY ${table}`).join(', ')
   await client.query(`LOCK TABLE ${wholes}, ${days} IN ACCESS EXCLUSIVE MODE`)
-  // Checked again under the lock, because a running job may have added a child to the day between the first check and the lock.
+  // The check is repeated under the lock. A running job may have added a child to the day after the first check.
   if (await isDayKept(client, suffix)) return
   // Dropping a table fires no triggers, so the bytes of its jobs are subtracted here.
   const sums = `SELECT tenant, -sum(request_bytes + output_bytes)::bigint AS bytes FROM jobs_${suffix} GROUP BY tenant`

@@ -218,7 +218,7 @@ export async function claimFair(
     // If there are fewer tenants than free slots, then each tenant contributes several jobs.
     each = Math.ceil((limit - claimed.length) / counts.size)
   }
-  // A database may return changed rows in any order.
+  // A database may return changed rows in any order, so the rows are sorted by id.
   return claimed.toSorted((a, b) => (a.job.id < b.job.id ? -1 : 1))
 }
 

@@ -18,7 +18,7 @@ export function jobOf(row: Row): DurableJob {
     if (JSON_COLUMNS.has(name)) job[name] = jsonOf(value)
     else job[name] = BOOLEAN_COLUMNS.has(name) ? Boolean(value) : value
   }
-  // A newer version may have recorded an error code that this version does not define.
+  // The error code may be unknown to this version, because a newer version recorded it. The tolerant schema then reads it as internal_error.
   if (job.error !== null) job.error = tolerant(ErrorBody).parse(job.error)
   return job as DurableJob
 }

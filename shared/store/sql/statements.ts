@@ -349,7 +349,7 @@ export interface Insert {
 const COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
   expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_url, webhook_events,
   request_id, traceparent, request, partial_ms, key_id, reserved_nanos, request_bytes`
-// An existing id means that a caller repeated the request after a lost response.
+// If the id exists, then a caller has repeated the request after a lost response, so the insert has no effect.
 const ONCE = 'ON CONFLICT (id) DO NOTHING'
 const QUEUED = `'job.queued'`
 

@@ -166,7 +166,7 @@ export class GroupCommit {
     if (!this.#isCopied) {
       const { log, checkpointed } = this.#logSize.get() ?? {}
       if (Number(log) - Number(checkpointed) < CHECKPOINT_PAGES) return
-      // A transient write may not be on the disk yet.
+      // A transient write is not synced by its own transaction, so the log is synced before it is copied.
       await this.#log.sync()
       this.#db.exec('PRAGMA synchronous = OFF')
       try {

@@ -44,7 +44,7 @@ const PRAGMAS = 'PRAGMA cache_size = -16000'
 
 export interface SqliteOptions {
   readonly directory: string
-  /** Name of this process, for the error of a second process that opens the same directory. */
+  /** Name of this process. If a second process opens the directory, then its error contains this name. */
   readonly boot: string
   readonly now?: () => number
   /**
@@ -252,7 +252,7 @@ class SqliteDatabase implements SqlDatabase {
   }
 
   async keepDays(): Promise<void> {
-    // No partitions exist in SQLite.
+    // SQLite has no partitions, so there is nothing to do.
   }
 
   async close(): Promise<void> {
@@ -264,7 +264,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#notifyWritten()
     await this.#writes.drain()
     this.#prepared.clear()
-    // The owner file is removed before the lock ends, because another process may own the file afterwards.
+    // The owner file is removed while the lock is still held. After the lock, another process may have written its own owner file.
     this.#unlock()
     this.#writes.close()
   }

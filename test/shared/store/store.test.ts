@@ -897,7 +897,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ])
     })
 
-    it("return the positions of a tenant's jobs in the queue for equal slots", async () => {
+    it("return the queue positions of a tenant's jobs of one kind, model and priority", async () => {
       const { pool, kind, model } = newJob()
       const of = { pool, kind, model, priority: 'normal' } as const
       const ids: string[] = []

@@ -194,7 +194,7 @@ async function readKnownLags(
 ): Promise<ReadonlyMap<number, number>> {
   const connection = await cluster.connection(await cluster.coordinator(topic), LANE, REQUEST_TIMEOUT_MS)
   const answer = await describeShareGroupOffsets.async(connection, { group: topic, topic, partitions })
-  if (answer.errorCode === CODE.groupIdNotFound) return new Map() // The group has no members yet.
+  if (answer.errorCode === CODE.groupIdNotFound) return new Map() // The group does not exist yet, so all records of each partition count.
   if (answer.errorCode !== CODE.none) throw new KafkaRefusal(`Reading the lag of ${topic}`, answer.errorCode)
   return answer.lags
 }

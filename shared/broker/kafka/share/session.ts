@@ -189,10 +189,10 @@ export class ShareSession {
     this.#asked = asked
     try {
       const connection = await this.#cluster.connection(this.node, this.#lane, REQUEST_TIMEOUT_MS)
-      // A connection that was reopened between two requests starts a new session.
+      // A reopened connection does not belong to the broker's old session, so a new session is started.
       if (connection !== this.#connection) this.#forget()
       this.#connection = connection
-      // The request that opens a session must not carry acknowledgements.
+      // The request that opens a session must not carry acknowledgements, so they wait for the next request.
       const acks = this.#epoch === EPOCH.first ? [] : this.#pending.splice(0)
       this.#isCarrying = acks.length > 0
       return await this.#cluster.watchRequest(request(connection, acks), LONG_POLL_MS + SLOW_MS)
@@ -328,7 +328,7 @@ function topicsOf(acks: readonly PendingAck[], added: readonly string[]): ShareT
   }))
 }
 
-/** Merges adjacent offsets with the same type into ranges. The broker requires ascending order. */
+/** Merges adjacent offsets with equal types into ranges, in ascending order as the broker requires. */
 function toRuns(acks: readonly PendingAck[]): AckBatch[] {
   const runs: { first: number; last: number; type: number }[] = []
   for (const { record, type } of acks.toSorted((a, b) => a.record.offset - b.record.offset)) {

@@ -51,7 +51,10 @@ export class Impossible extends SchemaProblem {
   }
 }
 
-/** A rule to which other rules can refer by name. The rule is open while it is written. A reference to an open rule is a cycle. */
+/**
+ * A rule of the grammar that other rules refer to by name. A rule is open until its body is complete. A reference to an open rule is therefore a
+ * cycle.
+ */
 export interface Reference {
   readonly name: string
   readonly order: number

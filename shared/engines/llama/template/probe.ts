@@ -104,7 +104,7 @@ function findCall(
   called: string,
 ): { readonly before: string; readonly between: string } | undefined {
   if (!called.startsWith(closed)) return undefined
-  // The start of an answer may contain a reasoning block that is missing in later turns.
+  // `open` may end with a reasoning block that later turns lack. Only the common beginning is compared, so the block does not count.
   const opening = commonPrefix(open.startsWith(closed) ? open.slice(closed.length) : '', called.slice(closed.length))
   const call = called.slice(closed.length + opening)
   const name = call.indexOf(TOOL)

@@ -117,7 +117,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
     this.#start(out)
     this.#pushText(this.#characters.flush(), out)
     if (this.#segments > 0 || this.#text === '') return
-    // Every output format needs at least one segment.
+    // The response has text but no segment. One segment over the whole duration is added, because every output format needs at least one.
     this.#emitSegment({ ...NO_FIGURES, start: 0, end: this.duration, text: this.#text }, out)
   }
 
@@ -147,7 +147,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   }
 
   #pushText(text: string, out: TranscribeEvent[], logprobs?: TokenLogprob[]): void {
-    // Whisper's texts begin with a space, but the first text of a transcript must not.
+    // Texts of Whisper begin with a space. The space is removed from the first text, so that a transcript does not begin with a space.
     const whole = this.#characters.push(this.#text === '' ? text.trimStart() : text)
     if (whole === '' && !logprobs) return
     this.#start(out)

@@ -151,7 +151,7 @@ function between(head: Buffer, content: Readable, tail: Buffer): Readable {
   return whole
 }
 
-/** Makes the header of a part. Quotes and line ends would end the header, so they are escaped as browsers do. */
+/** Makes the header of a part. Quotes and line ends would end the value early, so they are escaped as in browsers. */
 function disposition(name: string, filename?: string): string {
   const quoted = (text: string) => text.replaceAll('"', '%22').replaceAll('\r', '%0D').replaceAll('\n', '%0A')
   const file = filename === undefined ? '' : `; filename="${quoted(filename)}"`
@@ -195,7 +195,7 @@ export function encodeFields(request: TranscribeRequest, model: ModelConfig, for
 
 function granularities({ words, diarize }: TranscribeRequest, { transcription }: ModelConfig): [string, string][] {
   const segment: [string, string] = ['timestamp_granularities[]', 'segment']
-  // Diarization requires word times, because speakers are assigned word by word.
+  // Diarization assigns speakers word by word. The times of words are therefore requested, even if the caller does not want them.
   return (words || diarize) && transcription.words ? [segment, ['timestamp_granularities[]', 'word']] : [segment]
 }
 

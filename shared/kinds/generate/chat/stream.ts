@@ -58,7 +58,7 @@ export class ChatStream implements AnswerStream<GenerateEvent> {
         return this.#withFields(this.#choice(event.choice).encode(event))
       case 'native':
         return this.#withFields(this.#native(event))
-      // A worker of a newer version may send event types that this version does not support.
+      // An event of an unknown type comes from a worker of a newer version, and is ignored.
       default:
         return []
     }

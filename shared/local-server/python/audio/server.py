@@ -65,7 +65,7 @@ def _wait(asks: Channel, wake: int, children: list[Child]) -> set[int]:
     for descriptor in (asks.fileno(), wake):
         poll.register(descriptor, select.POLLIN)
     for child in children:
-        # The server sends nothing on this socket, so a readable socket means that it was closed.
+        # The server never sends data on this socket. If the socket becomes readable, then the server has closed its end.
         poll.register(child.answer, select.POLLIN)
     first = min((child.deadline for child in children), default=None)
     timeout = None if first is None else max(0, first - time.monotonic()) * 1000

@@ -51,7 +51,8 @@ def blocks(samples: np.ndarray, options: VadOptions) -> Iterator[Block]:
         audio = to_float(samples[start : start + BLOCK_SECONDS * RATE])
         speech = get_speech_timestamps(audio, options)
         end = len(audio)
-        # Speech at the end of a block may continue, so it is left to the next block, unless it fills this one.
+        # Speech at the end of a block may continue in the next block. The block therefore ends before this speech, unless the speech fills the whole
+        # block.
         if start + end < len(samples) and speech and speech[-1]["end"] >= end and speech[-1]["start"] > 0:
             end = speech.pop()["start"]
         yield Block(start, audio[:end], speech)

@@ -31,7 +31,8 @@ DRAIN_SECONDS = 0.5
 TICK_SECONDS = 0.02
 POLL_SECONDS_MAX = 60.0
 POLLRDHUP = 0x2000
-# The sources of descriptors 0..3 are first moved to this number or higher, so that none of them is overwritten.
+# Number from which descriptors are used for the sources of descriptors 0 to 3. The sources are moved there first, so that no source is overwritten
+# before it is copied.
 DESCRIPTORS_FROM, DESCRIPTORS_MAX = 64, 4096
 SETUP_FAILED = 70
 NICE = 5

@@ -205,7 +205,7 @@ function findEnd(bytes: Buffer): number {
 }
 
 function unpack(bytes: Buffer, entry: { method: number; packed: number; local: number }): Uint8Array {
-  // The lengths in the directory of the archive may differ, so the header before the data is read.
+  // The lengths in the archive's directory may differ from those in the header before the data, so that header is read.
   const start = entry.local + LOCAL_BYTES + bytes.readUInt16LE(entry.local + 26) + bytes.readUInt16LE(entry.local + 28)
   const data = bytes.subarray(start, start + entry.packed)
   return entry.method === DEFLATED ? inflateRawSync(data) : data

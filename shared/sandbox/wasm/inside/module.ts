@@ -19,7 +19,7 @@ export function limitModule(module: Uint8Array, pagesMax: number, isRestored: bo
     const id = module[at]
     const [bytes, body] = readNumber(module, at + 1)
     if (id === SECTION.memory) parts.push(memorySection(module, body, pagesMax))
-    // Custom sections contain 14 MB of names for debuggers, which the engine would keep in memory.
+    // Custom sections are removed, because the engine would keep their contents in memory: 14 MB of names for debuggers.
     else if (id !== SECTION.custom && !(isRestored && id === SECTION.data))
       parts.push(module.subarray(at, body + bytes))
     at = body + bytes

@@ -158,7 +158,7 @@ function writable({ node, canWrite }: OpenFile): ScratchFile {
 
 function preopen(descriptors: Descriptors, fd: number): string {
   const found = descriptors.get(fd)
-  // The guest's library queries descriptors in ascending order until this error ends the list of initial directories.
+  // This error ends the list of initial directories. The guest's library queries descriptors in ascending order until it gets the error.
   if (found.kind === 'file' || found.preopen === undefined) throw new WasiError('badf')
   return found.preopen
 }

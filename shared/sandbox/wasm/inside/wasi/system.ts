@@ -76,7 +76,7 @@ export function systemCalls(memory: GuestMemory, variables: Readonly<Record<stri
 }
 
 function nanoseconds(clock: number): bigint {
-  // A run has a thread of its own, so the monotonic clock serves as CPU clock.
+  // A run has its own thread, so the monotonic clock also serves as the CPU clock.
   const ms = clock === REALTIME ? performance.timeOrigin + performance.now() : performance.now()
   return BigInt(Math.floor(ms * 1_000)) * 1_000n
 }
