@@ -28,8 +28,8 @@ def message_of(error):
 
 
 def get(path, tries=60):
-    """"""The response to a GET request. If the service restarts meanwhile, then the request is repeated, because the
-    batch itself continues.""""""
+    """The response to a GET request. If the service restarts meanwhile, then the request is repeated, because the
+    batch itself continues."""
     for left in reversed(range(tries)):
         try:
             return call(path)

@@ -1,5 +1,5 @@
-""""""Receives webhooks and checks their signatures: `WEBHOOK_SECRET=whsec_… python3 webhook.py`. Python 3.10 or
-newer. A message with a wrong signature, or older than five minutes, gets a 400 and is ignored.""""""
+"""Receives webhooks and checks their signatures: `WEBHOOK_SECRET=whsec_… python3 webhook.py`. Python 3.10 or
+newer. A message with a wrong signature, or older than five minutes, gets a 400 and is ignored."""
 import base64, hashlib, hmac, json, os, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

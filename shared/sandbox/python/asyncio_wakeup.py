@@ -59,8 +59,8 @@ class _Waker:
         self._descriptor = descriptor
 
     def fileno(self) -> int:
-        """"""@raises OSError always: a loop needs this number only to receive signals, which is not possible with an
-        eventfd""""""
+        """@raises OSError always: a loop needs this number only to receive signals, which is not possible with an
+        eventfd"""
         raise OSError("signals cannot be handled by an event loop in a sandbox")
 
     def send(self, data: bytes) -> int:

@@ -26,8 +26,8 @@ WAITING_MAX = 64
 
 @dataclass
 class Audio:
-    """"""Decoded audio: an unnamed temporary file of mono signed 16-bit samples, and facts about the upload. The
-    caller closes it.""""""
+    """Decoded audio: an unnamed temporary file of mono signed 16-bit samples, and facts about the upload. The
+    caller closes it."""
 
     samples: BinaryIO
     rate: int

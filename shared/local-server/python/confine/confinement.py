@@ -98,7 +98,7 @@ def _leave_network(libc: ctypes.CDLL) -> bool:
 
 
 def _try_nobody(paths: list[str], scratch: str) -> int:
-    """"""Tests in a child process whether the user nobody can read the paths, because a parent directory may be closed to other users.""""""
+    """Tests in a child process whether the user nobody can read the paths, because a parent directory may be closed to other users."""
     os.chmod(os.path.dirname(scratch), 0o711)
     child = os.fork()
     if child == 0:

@@ -166,7 +166,7 @@ class Transcriber:
 
 
 def _speech_of(block: Block) -> np.ndarray:
-    """"""The samples of a block that contain speech, without the silent parts between them.""""""
+    """The samples of a block that contain speech, without the silent parts between them."""
     if not block.speech:
         return np.empty(0, np.float32)
     pieces, _ = collect_chunks(block.samples, block.speech)

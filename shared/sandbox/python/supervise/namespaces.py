@@ -68,7 +68,7 @@ def drop_privileges() -> None:
 
 
 def die_with_parent() -> None:
-    """"""Makes the kernel kill this process when its parent ends.""""""
+    """Makes the kernel kill this process when its parent ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
