@@ -148,13 +148,10 @@ export const PoolListAnswer = z.object({
       draining: Count,
       slots: Count,
       free: Count.describe('Free slots'),
-      full_models: z
-        .array(z.object({ model: z.string(), slots: Count }))
-        .describe('Models that use all of their slots while jobs wait, with these slots'),
       models: z
-        .array(z.object({ id: z.string(), limit: Count, running: Count, queued: Count }))
+        .array(z.object({ id: z.string(), limit: Count, running: Count, queued: Count, full: z.boolean() }))
         .describe(
-          'Models of the pool. `limit`: maximum concurrent calls and jobs on all workers, by slots, concurrency limits and adaptive limits',
+          'Models of the pool. `limit`: maximum concurrent calls and jobs on all workers, by slots, concurrency limits and adaptive limits. `full`: a worker reports jobs that wait because the model is at its limit',
         ),
       running: Count,
       calls: z.object({ queued: Count, running: Count }).describe('Synchronous calls of this ingress'),

@@ -14,7 +14,7 @@ import { jobsTopic } from '#shared/jobs/records.ts'
 import { hasScope } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RequestLog } from '#shared/store/requests.ts'
-import { depthOf, fullModels } from './fleet.ts'
+import { depthOf, modelLoads } from './fleet.ts'
 
 /**
  * Cache lifetime in ms of findings about the machine and of counts of dead letters. Computing them reads a disk, a
@@ -156,7 +156,9 @@ async function poolFacts(
     free: jobs.presence.freeSlots(pool),
     waiting: Math.max(lag, inStore + jobs.count(pool, 'queued')),
     oldestSeconds: Number.isFinite(oldestMs) ? (Date.now() - oldestMs) / 1_000 : undefined,
-    fullModels: fullModels(jobs.presence, pool),
+    fullModels: modelLoads({ models, jobs }, pool).flatMap(({ id: model, limit: slots, full }) =>
+      full ? [{ model, slots }] : [],
+    ),
     isNeeded: models.models.some((model) => model.pool === pool),
   }
 }

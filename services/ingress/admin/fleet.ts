@@ -8,7 +8,6 @@ import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { modelNotFound } from '#services/ingress/calls/endpoint.ts'
 import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import type { Peer } from '#shared/jobs/peers.ts'
-import type { Presence } from '#shared/jobs/presence.ts'
 import { jobsTopic } from '#shared/jobs/records.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { PauseTarget } from '#shared/store/jobs.ts'
@@ -47,7 +46,6 @@ async function poolObject(
     draining: workers.filter(({ draining }) => draining).length,
     slots: jobs.presence.slots(pool),
     free: jobs.presence.freeSlots(pool),
-    full_models: fullModels(jobs.presence, pool),
     models: modelLoads({ models, jobs }, pool),
     running: workers.reduce((total, { running }) => total + running, 0),
     calls: jobs.fleetWork(pool).calls,
@@ -305,9 +303,12 @@ export async function readMetrics({ metrics }: IngressContext, call: Call): Prom
 /**
  * Returns the running and queued calls of each model of a pool, with the limit of the model. This limit is often far
  * below the number of slots of the pool.
+ * The field `full` is true if a worker reports jobs that wait for a permit of the model.
  */
 export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jobs'>, pool: PoolName) {
   const { models: works } = jobs.fleetWork(pool)
+  const workers = [...jobs.presence.peers.values()].filter(({ role, isSuspected }) => role === pool && !isSuspected)
+  const full = new Set(workers.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))
   return models.models.flatMap(({ id, pool: own, engine }) => {
     if (own !== pool) return []
     const servers = 'base_url' in engine || 'base_urls' in engine ? addressesOf(engine).length : 0
@@ -316,13 +317,6 @@ export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jo
     // An ingress counts a call as running when a worker has received the call. There, the call may still wait for a
     // permit of its model, so running calls beyond the limit are waiting calls.
     const parked = Math.max(0, running - limit)
-    return { id, limit, running: running - parked, queued: queued + parked }
+    return { id, limit, running: running - parked, queued: queued + parked, full: full.has(id) }
   })
-}
-
-/** Returns the models for which a worker reports waiting jobs, each with its number of slots in the pool. */
-export function fullModels(presence: Presence, pool: PoolName): { model: string; slots: number }[] {
-  const workers = [...presence.peers.values()].filter(({ role, isSuspected }) => role === pool && !isSuspected)
-  const names = new Set(workers.flatMap(({ capacity }) => capacity?.backlog ?? []).map(({ model }) => model))
-  return [...names].map((model) => ({ model, slots: presence.slotsOf(pool, model) }))
 }

@@ -1,6 +1,6 @@
 import type { EncodeContext } from '#schemas/job.ts'
 import { writeJson } from '#shared/json/write.ts'
-import { projectIdOf } from '#shared/keys/keys.ts'
+import { effectiveLimits } from '#shared/keys/keys.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { EventBuffer } from '#shared/lib/buffers.ts'
@@ -58,7 +58,8 @@ export class CallBodies {
    */
   static of(context: IngressContext, call: Call, kind: Kind, recorded: RecordedBodies): CallBodies | undefined {
     if (!context.bodies || call.headers[OPT_OUT] === 'off') return undefined
-    const ownMs = ownRetentionMs(context, call)
+    const { request_bodies_seconds: own } = effectiveLimits(call.key, context.config, (id) => context.keys.limitsOf(id))
+    const ownMs = own === undefined ? null : 1_000 * own
     if ((ownMs ?? context.config.requestBodiesMs) === 0) return undefined
     return new CallBodies(context, call, kind, recorded, ownMs)
   }
@@ -95,14 +96,6 @@ export class CallBodies {
     const expiresAtMs = this.#retentionMs === null ? null : atMs + this.#retentionMs
     bodies?.add({ id, atMs, expiresAtMs, request: this.#request, answer: text })
   }
-}
-
-/** The shorter retention of the key and its project. Null if neither has one. */
-function ownRetentionMs({ keys }: IngressContext, { key }: Call): number | null {
-  const ofKey = key.limits?.request_bodies_seconds
-  const ofProject = keys.limitsOf(projectIdOf(key)).request_bodies_seconds
-  if (ofKey === undefined && ofProject === undefined) return null
-  return 1_000 * Math.min(ofKey ?? Number.POSITIVE_INFINITY, ofProject ?? Number.POSITIVE_INFINITY)
 }
 
 /**

@@ -308,7 +308,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
   const measured = latency.isOfRuns ? 'run' : 'first output'
   const title = latency.isOfRuns ? 'Duration of full runs' : 'Time from the request to its first output'
   // A paused model can be listed as full although nothing runs.
-  const fullModels = pool.fullModels.filter((model) => running >= model.slots)
+  const fullModels = pool.fullModels.filter((model) => running >= model.limit)
   const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'active' : 'idle'
   const { name, lines, textOf, topMin } = plottedMetric()
   const markOf = (line: keyof PoolSample) => ['running', 'waiting'][lines.indexOf(line)]
@@ -358,9 +358,9 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
           mark={markOf('failed')}
         />
       </dl>
-      {fullModels.map(({ model, slots: own }) => (
+      {fullModels.map(({ id: model, limit }) => (
         <p key={model} class="dim">
-          {model}: {own} of {own} slots running,{' '}
+          {model}: {limit} of {limit} slots running,{' '}
           {(pool.models.find(({ id }) => id === model)?.waiting ?? waiting).toLocaleString()} waiting
         </p>
       ))}

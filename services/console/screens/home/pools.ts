@@ -39,8 +39,8 @@ export interface PoolState extends Runs {
   readonly waiting: number
   readonly oldestSeconds: number | undefined
   readonly isPaused: boolean
-  /** Models that use all of their slots while jobs wait; only for operators. */
-  readonly fullModels: Pool['full_models']
+  /** Models that are at their limit while jobs wait; only for operators. */
+  readonly fullModels: Pool['models']
   readonly samples: readonly PoolSample[]
   /** Models of the pool, sorted by queued calls, then by latency, both descending. */
   readonly models: readonly ModelStats[]
@@ -70,7 +70,7 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
     waiting,
     oldestSeconds,
     ...runs,
-    fullModels: pool?.full_models ?? [],
+    fullModels: pool?.models.filter(({ full }) => full) ?? [],
     isPaused: pool?.paused.some(({ target }) => target === 'pool') ?? false,
     samples: history,
     models: modelStatsOf(id, now),

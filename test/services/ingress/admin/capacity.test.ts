@@ -45,7 +45,7 @@ class TwoWorkers extends Peers {
       this.setCapacity(boot, {
         models: ['small', 'remote', 'echo'],
         concurrency_limits: [{ kind: 'generate', model: 'small', capacity: 2 }],
-        backlog: [],
+        backlog: [{ kind: 'generate', model: 'small', priority: 'normal' }],
         adaptive_limits: [server(nth + 1, nth === 0 ? 8 : 5)],
       })
     }
@@ -66,8 +66,8 @@ it('the load of a model has its limit on all workers, and counts calls above the
   const fleetWork = () => ({ calls: { queued: 0, running: 0 }, models: works })
   const context = { models: { models: catalogue }, jobs: { presence: new TwoWorkers(), fleetWork } }
   expect(modelLoads(context as unknown as Parameters<typeof modelLoads>[0], 'inference')).toEqual([
-    { id: 'small', limit: 4, running: 4, queued: 6 },
-    { id: 'remote', limit: 5, running: 5, queued: 0 },
-    { id: 'echo', limit: 512, running: 0, queued: 0 },
+    { id: 'small', limit: 4, running: 4, queued: 6, full: true },
+    { id: 'remote', limit: 5, running: 5, queued: 0, full: false },
+    { id: 'echo', limit: 512, running: 0, queued: 0, full: false },
   ])
 })
