@@ -1,7 +1,7 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { type ApiKey, ownKey } from '#services/console/api/client.ts'
-import { dateText, serviceNow } from '#services/console/api/clock.ts'
+import { dateText, durationText, serviceNow } from '#services/console/api/clock.ts'
 import { CopyButton, FormActions, Icon, useAction } from '#services/console/parts/parts.tsx'
 import { type CreatedKey, createKey, type Draft, projects, updateKey, useDraft } from './state.ts'
 
@@ -198,6 +198,7 @@ const LIMITS = {
   queued: 'Queued jobs',
   scheduled: 'Scheduled jobs',
   budget_usd_per_month: 'Monthly budget (USD)',
+  request_bodies_seconds: 'Log prompts and answers for (seconds)',
 } as const
 type LimitName = keyof typeof LIMITS
 
@@ -207,7 +208,10 @@ export function limitTexts(limits: ApiKey['limits']): string[] {
   return LIMIT_NAMES.flatMap((name) => {
     const value = limits[name]
     if (value === undefined) return []
-    return name === 'budget_usd_per_month' ? `$${value}/month` : `${value.toLocaleString()} ${UNITS[name]}`
+    if (name === 'budget_usd_per_month') return `$${value}/month`
+    if (name === 'request_bodies_seconds')
+      return value === 0 ? 'no prompts in the log' : `prompts in the log for ${durationText(value)}`
+    return `${value.toLocaleString()} ${UNITS[name]}`
   })
 }
 
