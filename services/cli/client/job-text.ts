@@ -48,14 +48,17 @@ function pretty(value: unknown): string {
 export function describeJob(job: JobView): string {
   const { progress, error } = job
   const percent = typeof progress?.percent === 'number' ? `${Math.round(progress.percent)} %` : ''
+  const isBatch = isOfBatch(job)
   const fields: [string, string | null | undefined][] = [
     ['id', job.id],
     ['project', job.project],
     ['status', `${job.status}${queueText(job)}`],
     ['pending', job.waits && `${job.waits.message} (${job.waits.reason})`],
-    ['worker', job.worker],
+    // The model, the worker and the output of a batch are those of its internal job.
+    ['worker', isBatch ? '' : job.worker],
     ['endpoint', job.endpoint],
-    ['model', job.model],
+    ['model', isBatch ? '' : job.model],
+    ['requests', isBatch ? countsText(job) : ''],
     ['attempt', attemptText(job)],
     ['parent', job.parent_id],
     ['created', timeOf(job.created_at)],
@@ -63,7 +66,7 @@ export function describeJob(job: JobView): string {
     ['ended', timeOf(endedAt(job))],
     ['progress', [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
     ['rate', progress && exitCodeOf(job) === undefined ? rateText(progress) : ''],
-    ['output', excerpt(plain(resultText(job)))],
+    ['output', isBatch ? '' : excerpt(plain(resultText(job)))],
     ['error', error && `${error.message}${error.code ? ` (${error.code})` : ''}`],
   ]
   const shown = fields.filter(([, value]) => value)
@@ -74,8 +77,18 @@ export function describeJob(job: JobView): string {
  * Returns the number of the attempt. Empty for a batch: each wait for its requests begins another attempt, so the
  * number does not count failures.
  */
-export function attemptText({ attempt, endpoint }: JobView): string {
-  return attempt && !endpoint?.endsWith('/batches') ? String(attempt) : ''
+export function attemptText(job: JobView): string {
+  return job.attempt && !isOfBatch(job) ? String(job.attempt) : ''
+}
+
+function isOfBatch({ endpoint }: JobView): boolean {
+  return endpoint?.endsWith('/batches') ?? false
+}
+
+function countsText({ child_counts }: JobView): string {
+  const { total, completed, failed } = child_counts ?? { total: 0, completed: 0, failed: 0 }
+  if (total === 0) return ''
+  return `${completed + failed} of ${total} ended${failed > 0 ? `, ${failed} failed` : ''}`
 }
 
 /** Rate and estimated end of a running batch, such as `ends about 14:05 (in 4 min), 1.5 requests/s`. Empty for another job. */

@@ -36,6 +36,7 @@ export const JobView = z.looseObject({
   parent_id: z.string().nullish(),
   progress: Progress.nullish(),
   result: z.unknown().optional(),
+  child_counts: z.looseObject({ total: z.number(), completed: z.number(), failed: z.number() }).nullish(),
   metadata: z.record(z.string(), z.string()).nullish(),
   error: Failure.nullish(),
   usage: z.unknown().optional(),

@@ -6,6 +6,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 import { followEvents } from '#services/cli/client/event-stream.ts'
 import { HttpClient } from '#services/cli/client/http.ts'
 import { JobEventView, JobView } from '#services/cli/client/job.ts'
+import { describeJob } from '#services/cli/client/job-text.ts'
 import { JobsApi } from '#services/cli/client/jobs-api.ts'
 import { Values } from '#services/cli/commands/command.ts'
 import { barLine, openFollowView } from '#services/cli/commands/following.ts'
@@ -439,4 +440,12 @@ describe('a table on the terminal', () => {
       'id          name\n0123456789  abcde…\n',
     )
   })
+})
+
+it('sluice get shows the requests of a batch, and no model, worker or result of its internal job', () => {
+  const child_counts = { total: 8, completed: 6, failed: 1 }
+  const internal = { model: 'batch', worker: 'wrk_1', attempt: 3, result: { completed: 6 } }
+  const shown = describeJob(job('in_progress', { endpoint: '/v1/batches', child_counts, ...internal }))
+  expect(shown).toMatch(/^requests +7 of 8 ended, 1 failed$/m)
+  expect(shown).not.toMatch(/^(model|worker|attempt|output)/m)
 })

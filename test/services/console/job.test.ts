@@ -127,6 +127,8 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.goto(`${admin.stack.url}/console/jobs?endpoint=/v1/batches`)
     await page.getByRole('row').filter({ hasText: id }).getByText(`60 of ${REQUESTS} done`).waitFor()
     await page.getByRole('link', { name: id }).click()
+    // The counts of the batch are shown before the child jobs.
+    await page.getByRole('region', { name: 'Progress' }).getByText(`60 of ${REQUESTS}`, { exact: true }).waitFor()
     const children = page.getByRole('region', { name: 'Child jobs', exact: true })
     await children.getByText(`60 of ${REQUESTS} done`, { exact: true }).waitFor()
     // Two parts; the first has a hundred requests.
@@ -157,6 +159,9 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.getByRole('button', { name: 'Cancel' }).click()
     await page.locator('.title .status.cancelled, .title .status.completed').waitFor()
     await children.getByText(`${REQUESTS} of ${REQUESTS} done, 60 not completed`, { exact: true }).waitFor()
+    await page.getByRole('region', { name: 'Failures' }).getByText('batch_cancelled', { exact: true }).waitFor()
+    expect(await page.getByText('Steps', { exact: true }).isVisible()).toBe(false)
+    await page.getByText(/^Input, steps and result/).click()
     await page.getByText('Steps', { exact: true }).click()
     await page.getByText(/^1\. validate/).waitFor()
     await page.context().close()
@@ -174,6 +179,8 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
       .first()
       .click()
     await children.locator('.tree .tree > li').first().waitFor()
+    const progress = page.getByRole('region', { name: 'Progress' })
+    await progress.getByText(`${REQUESTS} of ${REQUESTS}`, { exact: true }).waitFor()
     expect(await page.getByText('Input', { exact: true }).count()).toBe(0)
     const timeline = page.locator('.history')
     await timeline

@@ -14,22 +14,7 @@ const FAILURES_MAX = 5_000
 const PROBLEMS_MAX = 10
 
 export function BatchScreen({ id }: { readonly id: string }) {
-  const batch = useSignal<Batch | undefined>(undefined)
-  const problem = useSignal('')
-  const refresh = async (signal?: AbortSignal) => {
-    if (ENDED.has(batch.peek()?.status ?? '')) return
-    await fetchJson<Batch>(`/v1/batches/${id}`, signal ? { signal } : {}).then(
-      (now) => {
-        batch.value = now
-        problem.value = ''
-      },
-      (error: unknown) => {
-        if ((error as Error).name !== 'AbortError') problem.value = messageOf(error)
-      },
-    )
-  }
-  usePoll(REFRESH_INTERVAL_MS, refresh, [id])
-  const shown = batch.value
+  const { batch: shown, problem, refresh } = useBatch(id, true)
   return (
     <section class="job">
       <Back path="batches" name="Batches" />
@@ -40,15 +25,13 @@ export function BatchScreen({ id }: { readonly id: string }) {
         {shown?.metadata.name && <p class="dim">{shown.metadata.name}</p>}
         {shown && <Status status={shown.status} />}
       </div>
-      <LoadState problem={problem.value} isLoaded={shown !== undefined} />
+      <LoadState problem={problem} isLoaded={shown !== undefined} />
       {shown && (
         <>
           <Actions batch={shown} refresh={refresh} />
           <div class="columns">
             <div>
-              <Progress batch={shown} />
-              <Problems batch={shown} />
-              {shown.request_counts.failed > 0 && <Failures batch={shown} />}
+              <Overview batch={shown} isOwn />
             </div>
             <Details batch={shown} />
           </div>
@@ -56,6 +39,48 @@ export function BatchScreen({ id }: { readonly id: string }) {
       )}
     </section>
   )
+}
+
+/** Reads a batch until it has ended. @param isOwn False: another project has it, so that only the admin API returns it */
+function useBatch(id: string, isOwn: boolean) {
+  const batch = useSignal<Batch | undefined>(undefined)
+  const problem = useSignal('')
+  const refresh = async (signal?: AbortSignal) => {
+    if (ENDED.has(batch.peek()?.status ?? '')) return
+    await fetchJson<Batch>(`${isOwn ? '/v1' : '/v1/admin'}/batches/${id}`, signal ? { signal } : {}).then(
+      (now) => {
+        batch.value = now
+        problem.value = ''
+      },
+      (error: unknown) => {
+        if ((error as Error).name !== 'AbortError') problem.value = messageOf(error)
+      },
+    )
+  }
+  usePoll(REFRESH_INTERVAL_MS, refresh, [id, isOwn])
+  return { batch: batch.value, problem: problem.value, refresh }
+}
+
+interface OverviewProps {
+  readonly batch: Batch
+  /** False: the key may not read the results, which have the reasons of failures. */
+  readonly isOwn: boolean
+}
+
+function Overview({ batch, isOwn }: OverviewProps) {
+  return (
+    <>
+      <Progress batch={batch} isOwn={isOwn} />
+      <Problems batch={batch} />
+      {isOwn && batch.request_counts.failed > 0 && <Failures batch={batch} />}
+    </>
+  )
+}
+
+/** The progress and the failures of a batch on the page of its job. */
+export function BatchOverview({ id, isOwn }: { readonly id: string; readonly isOwn: boolean }) {
+  const { batch, problem } = useBatch(id, isOwn)
+  return batch ? <Overview batch={batch} isOwn={isOwn} /> : <ErrorText text={problem} />
 }
 
 interface ActionsProps {
@@ -180,8 +205,8 @@ function customIdIn(line: string): string {
   return (JSON.parse(line) as { custom_id: string }).custom_id
 }
 
-function Progress({ batch }: { readonly batch: Batch }) {
-  const { id, waiting_for } = batch
+function Progress({ batch, isOwn }: OverviewProps) {
+  const { id, waiting_for, request_counts } = batch
   const isRunning = !ENDED.has(batch.status)
   const texts = [rateText(batch), isRunning && endText(batch) && `ends ${endText(batch)}`].filter(Boolean)
   return (
@@ -193,7 +218,13 @@ function Progress({ batch }: { readonly batch: Batch }) {
       </p>
       {waiting_for && <p class="note">{waiting_for}</p>}
       <p>
-        <a href={`${BASE}/jobs?group=${id}${isOperator.value ? '&of=mine' : ''}`}>Show the requests</a>
+        <a href={`${BASE}/jobs?group=${id}${isOwn && isOperator.value ? '&of=mine' : ''}`}>Show the requests</a>
+        {request_counts.failed > 0 && (
+          <>
+            {' · '}
+            <a href={`${BASE}/requests?batch_id=${id}&status=failed`}>Show the failed requests</a>
+          </>
+        )}
       </p>
     </section>
   )

@@ -5,6 +5,7 @@ import { costText, dateTimeText, durationText, offsetText } from '#services/cons
 import { projectName } from '#services/console/api/names.ts'
 import { Back, CopyButton, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
+import { BatchOverview } from '#services/console/screens/batches/batch.tsx'
 import { isEnded, progressText } from '#services/console/screens/jobs/list.ts'
 import { FollowedJob, type Line, textOfResult } from './follow.ts'
 import { Input, Steps } from './input.tsx'
@@ -20,6 +21,7 @@ export function JobScreen({ id }: { readonly id: string }) {
     return () => abort.abort()
   }, [followed])
   const shown: AnyJob | undefined = followed.job.value ?? followed.operatorJob.value
+  const isOwn = followed.job.value !== undefined
   const isFinished = isEnded(shown?.status ?? '')
   usePoll(
     REFRESH_INTERVAL_MS,
@@ -36,8 +38,8 @@ export function JobScreen({ id }: { readonly id: string }) {
           <code>{id}</code>
         </h1>
         {shown && <Status status={shown.status} />}
-        {followed.job.value?.endpoint === '/v1/batches' && (
-          <a class="button" href={`${BASE}/batches/${id.replace('job_', 'batch_')}`}>
+        {isOwn && isBatch(shown) && (
+          <a class="button" href={`${BASE}/batches/${batchIdOf(id)}`}>
             Open the batch
           </a>
         )}
@@ -45,14 +47,27 @@ export function JobScreen({ id }: { readonly id: string }) {
       <ErrorText text={followed.problem.value} />
       {shown && (
         <>
-          <Actions job={shown} isOwn={followed.job.value !== undefined} onDone={() => followed.refresh()} />
+          <Actions job={shown} isOwn={isOwn} onDone={() => followed.refresh()} />
           <Reason followed={followed} />
           <div class="columns">
             <div>
-              <Output job={followed.job.value} streamed={followed.output.value} />
-              {followed.job.value && <Input id={id} />}
-              <Children job={shown} isOwn={followed.job.value !== undefined} />
-              {stepsOf(shown) > 0 && <Steps id={id} count={stepsOf(shown)} />}
+              {isBatch(shown) ? (
+                <>
+                  <BatchOverview id={batchIdOf(id)} isOwn={isOwn} />
+                  <Children job={shown} isOwn={isOwn} />
+                  {isOwn && (
+                    <details class="internals">
+                      <summary>Input, steps and result of the job that runs the batch</summary>
+                      <Parts followed={followed} id={id} />
+                    </details>
+                  )}
+                </>
+              ) : (
+                <>
+                  <Parts followed={followed} id={id} />
+                  <Children job={shown} isOwn={isOwn} />
+                </>
+              )}
               <History lines={linesOf(followed)} from={shown.created_at} />
             </div>
             <Details job={shown} operatorJob={followed.operatorJob.value} />
@@ -60,6 +75,26 @@ export function JobScreen({ id }: { readonly id: string }) {
         </>
       )}
     </section>
+  )
+}
+
+function isBatch(job: AnyJob | undefined): boolean {
+  return job?.endpoint === '/v1/batches'
+}
+
+function batchIdOf(jobId: string): string {
+  return jobId.replace('job_', 'batch_')
+}
+
+function Parts({ followed, id }: { readonly followed: FollowedJob; readonly id: string }) {
+  const job = followed.job.value
+  const steps = job ? stepsOf(job) : 0
+  return (
+    <>
+      <Output job={job} streamed={followed.output.value} />
+      {job && <Input id={id} />}
+      {steps > 0 && <Steps id={id} count={steps} />}
+    </>
   )
 }
 
@@ -269,9 +304,10 @@ function detailsOf(job: AnyJob): [string, string][] {
   const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
   const started = job.started_at
   const details: [string, string][] = [
-    ['Model', job.model],
+    // The model and the pool of a batch job are not those of its requests.
+    ...(isBatch(job) ? [] : [['Model', job.model] as [string, string]]),
     ['Endpoint', job.endpoint],
-    ['Pool', job.queue.pool],
+    ...(isBatch(job) ? [] : [['Pool', job.queue.pool] as [string, string]]),
     ['Priority', job.priority],
     // A composed job begins another attempt after each wait for its child jobs. The number of attempts therefore does not
     // count failures and is not shown.
