@@ -37,7 +37,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
   const create = async (page: Page, lines: readonly string[]) => {
     await page.getByRole('button', { name: 'New batch' }).click()
     const file = { name: 'in.jsonl', mimeType: 'application/jsonl', buffer: Buffer.from(lines.join('\n')) }
-    await page.getByLabel(/File with one request/).setInputFiles(file)
+    await page.getByLabel(/File with one prompt or request/).setInputFiles(file)
     await look(page, 'batch-new')
     await page.getByRole('button', { name: 'Create', exact: true }).click()
   }
@@ -86,6 +86,33 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.getByRole('button', { name: 'Retry failed rows' }).click()
     await page.getByText('Retry of').waitFor()
     await page.getByText('0 of 2').or(page.getByText('1 of 2')).waitFor()
+    await page.context().close()
+  })
+
+  it('create a batch from the rows of a CSV file, after an estimate', async () => {
+    const page = await open()
+    const rows = ['id;prompt;note', '1;"Two\nlines";a', '2;;b', '3;Three;c']
+    await page.getByRole('button', { name: 'New batch' }).click()
+    const choose = async (text: string) => {
+      const file = { name: 'rows.csv', mimeType: 'text/csv', buffer: Buffer.from(text) }
+      await page.getByLabel(/File with one prompt or request/).setInputFiles(file)
+    }
+    await choose('a,b\n1\n')
+    await page
+      .getByRole('alert')
+      .getByText(/Invalid Record Length/)
+      .waitFor()
+    await choose(rows.join('\r\n'))
+    await page.getByText(/^2 requests, 1 without a prompt, about \d+ input tokens$/).waitFor()
+    expect(await page.getByLabel('Column with the prompt').inputValue()).toBe('prompt')
+    await expect.poll(() => page.getByLabel('Model').inputValue()).toBe('echo-1')
+    await page.getByLabel('Instruction for all rows').fill('Be short.')
+    await look(page, 'batch-csv')
+    await page.getByRole('button', { name: 'Create', exact: true }).click()
+    await page.getByText('2 of 2').waitFor()
+    const id = new URL(page.url()).pathname.split('/').at(-1)
+    const results = await (await admin.as('alice').get(`/v1/batches/${id}/results?format=csv`)).text()
+    expect(results.split('\r\n').map((line) => line.split(',')[0])).toEqual(['custom_id', 'row-1', 'row-3', ''])
     await page.context().close()
   })
 

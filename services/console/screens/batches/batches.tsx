@@ -1,26 +1,13 @@
-import { useSignal } from '@preact/signals'
 import { useMemo } from 'preact/hooks'
-import { type Batch, fetchJson, Pages } from '#services/console/api/client.ts'
+import { type Batch, Pages } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, durationText, minuteText, serviceNow } from '#services/console/api/clock.ts'
-import {
-  Cell,
-  CopyButton,
-  Dialog,
-  FormActions,
-  LoadMore,
-  Status,
-  Table,
-  useAction,
-  usePoll,
-} from '#services/console/parts/parts.tsx'
-import { BASE, navigate } from '#services/console/parts/router.ts'
+import { Cell, CopyButton, LoadMore, Status, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { COMMAND, NewBatch } from './new-batch.tsx'
 
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'End', 'Created'] as const
-/** Maximum bytes of the file that are read to find the endpoint in its first line. */
-const HEAD_BYTES = 256 * 1024
-const COMMAND = 'npx sluice batch prompts.csv --model MODEL --prompt-column prompt'
 
 export function Batches() {
   const list = useMemo(() => new Pages<Batch>('/v1/batches', {}), [])
@@ -57,8 +44,7 @@ function NoBatches() {
         </>
       }
     >
-      A batch runs up to 50,000 requests when capacity is free. To run the rows of a CSV file and get a CSV file with
-      the answers:
+      A batch runs up to 50,000 requests when capacity is free. Create one from a CSV file here, or with one command:
     </Empty>
   )
 }
@@ -127,68 +113,4 @@ export function endText({ progress, ...batch }: Batch): string {
   }
   const ended = batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
   return ended === null ? '' : minuteText(ended)
-}
-
-function NewBatch() {
-  const isOpen = useSignal(false)
-  const close = () => {
-    isOpen.value = false
-  }
-  return (
-    <>
-      <button
-        type="button"
-        class="primary"
-        onClick={() => {
-          isOpen.value = true
-        }}
-      >
-        New batch
-      </button>
-      {isOpen.value && (
-        <Dialog title="New batch" onClose={close}>
-          {(closeDialog) => <NewBatchForm close={closeDialog} />}
-        </Dialog>
-      )}
-    </>
-  )
-}
-
-function NewBatchForm({ close }: { readonly close: () => void }) {
-  const action = useAction()
-  const submit = async (event: SubmitEvent) => {
-    event.preventDefault()
-    const file = new FormData(event.currentTarget as HTMLFormElement).get('file') as File
-    await action.run(async () => {
-      const batch = await createFrom(file)
-      close()
-      navigate(`${BASE}/batches/${batch.id}`)
-    })
-  }
-  return (
-    <form onSubmit={(event) => void submit(event)}>
-      <label for="batch-file">File with one request per line (JSONL)</label>
-      <input id="batch-file" name="file" type="file" accept=".jsonl,.ndjson" required />
-      <p class="dim">
-        For a CSV file, run <code>{COMMAND}</code>
-      </p>
-      <FormActions action={action} verb="Create" close={close} />
-    </form>
-  )
-}
-
-async function createFrom(file: File): Promise<Batch> {
-  const endpoint = endpointIn(await file.slice(0, HEAD_BYTES).text())
-  const form = new FormData()
-  form.append('purpose', 'batch')
-  form.append('file', file)
-  const { id } = await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })
-  const body = { input_file_id: id, endpoint, completion_window: '24h', metadata: { name: file.name } }
-  return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
-}
-
-/** Returns the `url` of the first request. The service reports all other problems of the file. */
-function endpointIn(head: string): string {
-  const [, url] = /"url"\s*:\s*"(\/[^"]{1,200})"/.exec(head.trimStart().split('\n', 1)[0] ?? '') ?? []
-  return url ?? '/v1/chat/completions'
 }
