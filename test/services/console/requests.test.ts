@@ -69,6 +69,7 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await look(page, 'requests-dark')
     await page.getByRole('button', { name: 'Failed', exact: true }).click()
     await row(done).waitFor({ state: 'detached' })
+    await page.getByText('Filters', { exact: true }).click()
     await page.getByLabel('Model').fill('echo-2')
     await page.keyboard.press('Enter')
     await page.getByLabel('Duration').selectOption('Over 1 s')

@@ -68,8 +68,13 @@ function EndedRequests() {
         )}
       </div>
       <p class="dim">Ended calls and durable jobs, newest first.</p>
-      <Find />
-      <Filters />
+      <div class="filters">
+        <Find />
+        <Choice name="range" label="Time" choices={RANGES} />
+        <MoreFilters />
+        <StatusChips />
+      </div>
+      <ActiveFilters />
       <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {isLoaded.value && items.value.length === 0 && (
         <NoRequests isFiltered={isFiltered} hasMore={list.hasMore.value} />
@@ -100,10 +105,9 @@ function Find() {
     if (text) navigate(`${BASE}/requests/${encodeURIComponent(text)}`)
   }
   return (
-    <form class="filters" onSubmit={open}>
+    <form class="find" onSubmit={open}>
       <input
         type="search"
-        class="wide"
         aria-label="Request id"
         placeholder="req_…, job_… or chatcmpl-…"
         value={id.value}
@@ -127,19 +131,80 @@ function StatusChips() {
   )
 }
 
-function Filters() {
+/** Filters that are used less often, in a panel over the table. */
+function MoreFilters() {
+  const count = activeFilters().length
+  const close = (panel: HTMLDetailsElement | null) => {
+    panel?.removeAttribute('open')
+    panel?.querySelector('summary')?.focus()
+  }
   return (
-    <div class="filters">
-      <StatusChips />
+    <details
+      class="more-filters"
+      onKeyDown={({ key, currentTarget }) => key === 'Escape' && close(currentTarget)}
+      onFocusOut={({ currentTarget, relatedTarget }) => {
+        const isInside = relatedTarget === null || currentTarget.contains(relatedTarget as Node)
+        if (!isInside) currentTarget.open = false
+      }}
+    >
+      <summary class="button">Filters{count > 0 && ` (${count})`}</summary>
+      {/* The panel receives the focus of a click between its fields, so that it stays open. */}
+      <div class="card fields" tabIndex={-1}>
+        <FilterFields />
+        <button type="button" onClick={({ currentTarget }) => close(currentTarget.closest('details'))}>
+          Done
+        </button>
+      </div>
+    </details>
+  )
+}
+
+/** Filters of the panel that are set, as their names and texts. */
+function activeFilters(): { readonly name: string; readonly text: string }[] {
+  const texts: Readonly<Record<string, (value: string) => string>> = {
+    batch_id: (value) => `Batch: ${value}`,
+    project: (value) => `Project: ${projectName(value)}`,
+    key: (value) => `API key: ${keyName(value)}`,
+    min_duration_ms: (value) => (DURATIONS as Readonly<Record<string, string>>)[value] ?? `Over ${value} ms`,
+    ...Object.fromEntries(
+      Object.entries(FIELDS).map(([name, label]) => [name, (value: string) => `${label}: ${value}`]),
+    ),
+  }
+  return Object.entries(texts).flatMap(([name, textOf]) => {
+    const value = queryParam(name)
+    return value === '' ? [] : [{ name, text: textOf(value) }]
+  })
+}
+
+function ActiveFilters() {
+  const active = activeFilters()
+  if (active.length === 0) return null
+  return (
+    <ul class="active-filters" aria-label="Active filters">
+      {active.map(({ name, text }) => (
+        <li key={name}>
+          <button type="button" class="chip" onClick={() => setQuery({ [name]: '' })}>
+            {text} <span aria-hidden="true">×</span>
+            <span class="visually-hidden">Remove this filter</span>
+          </button>
+        </li>
+      ))}
+    </ul>
+  )
+}
+
+function FilterFields() {
+  return (
+    <>
       {Object.entries(FIELDS).map(([name, label]) => (
-        <input
-          key={name}
-          type="search"
-          aria-label={label}
-          placeholder={label}
-          value={queryParam(name)}
-          onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value.trim() })}
-        />
+        <label key={name}>
+          <span>{label}</span>
+          <input
+            type="search"
+            value={queryParam(name)}
+            onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value.trim() })}
+          />
+        </label>
       ))}
       {isOperator.value && (
         <>
@@ -147,9 +212,8 @@ function Filters() {
           <Picker name="key" label="API key" all="All keys" ids={namedKeys.value} nameOf={keyName} />
         </>
       )}
-      <Choice name="range" label="Time" choices={RANGES} />
       <Choice name="min_duration_ms" label="Duration" choices={DURATIONS} />
-    </div>
+    </>
   )
 }
 
