@@ -7,7 +7,9 @@ import { useSignal } from '@preact/signals'
 
 const WIDTH = 600
 const HEIGHT = 120
-const TOP = 6
+/** Space above the highest tick, for its label. */
+const TOP = 22
+const TICKS_MAX = 3
 
 /**
  * Values of one line. Null means that the interval has no value. An interval without calls, for example, has no mean
@@ -33,7 +35,8 @@ export interface ChartProps {
 export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartProps) {
   const chosen = useSignal<number | undefined>(undefined)
   const count = series[0]?.values.length ?? 0
-  const most = Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0)))
+  const ticks = ticksOf(series.flatMap(({ values }) => values.map((value) => value ?? 0)))
+  const most = ticks.at(-1) ?? 0
   const at = chosen.value === undefined ? undefined : Math.min(chosen.value, count - 1)
   const text = (nth: number) =>
     `${timeOf(nth)}: ${series.map(({ name, values }) => `${name} ${shown(values[nth], textOf)}`).join(', ')}`
@@ -71,7 +74,7 @@ export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartP
       onKeyDown={press}
     >
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
-        <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}M0 ${yOf(1, 2)}H${WIDTH}`} />
+        <path class="ground" d={ticks.map((tick) => `M0 ${yOf(tick, most)}H${WIDTH}`).join('')} />
         {series.map((one, nth) => (
           <g key={one.name} class={one.mark}>
             {hasBars ? (
@@ -87,19 +90,16 @@ export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartP
         ))}
         {at !== undefined && <path class="cursor" d={`M${xOf(at, count)} 0V${HEIGHT}`} />}
       </svg>
-      <span class="most dim" aria-hidden="true">
-        {textOf(most)}
-      </span>
-      {most > 0 && (
-        <>
-          <span class="most middle dim" aria-hidden="true">
-            {textOf(most / 2)}
-          </span>
-          <span class="most zero dim" aria-hidden="true">
-            0
-          </span>
-        </>
-      )}
+      {ticks.map((tick) => (
+        <span
+          key={tick}
+          class="tick dim"
+          aria-hidden="true"
+          style={{ bottom: `${100 - (yOf(tick, most) / HEIGHT) * 100}%` }}
+        >
+          {tick === 0 ? '0' : textOf(tick)}
+        </span>
+      ))}
       {at !== undefined && (
         <div class={at < count / 2 ? 'values' : 'values left'} aria-hidden="true">
           <strong>{timeOf(at)}</strong>
@@ -113,6 +113,18 @@ export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartP
       )}
     </div>
   )
+}
+
+/** Zero and at most {@link TICKS_MAX} multiples of 1, 2 or 5 × 10^n. The last one is not below any value. Counts have no fractions. */
+export function ticksOf(values: readonly number[]): readonly number[] {
+  const most = Math.max(0, ...values)
+  if (most === 0) return [0]
+  const power = Math.floor(Math.log10(most / TICKS_MAX))
+  const steps = [1, 2, 5, 10].map((factor) => (power < 0 ? factor / 10 ** -power : factor * 10 ** power))
+  const isCount = values.every(Number.isInteger)
+  const step = steps.find((one) => one * TICKS_MAX >= most && (one >= 1 || !isCount)) ?? 1
+  // A multiple of a fraction such as 0.2 would be 0.6000000000000001.
+  return Array.from({ length: Math.ceil(most / step) + 1 }, (_, nth) => Number((nth * step).toPrecision(12)))
 }
 
 function shown(value: number | null | undefined, textOf: ChartProps['textOf']): string {
