@@ -10,7 +10,7 @@ export const COMMAND = 'npx sluice batch prompts.csv --model MODEL --prompt-colu
 const CHAT = '/v1/chat/completions'
 /** Maximum bytes of the file that are read to find the endpoint in its first line. */
 const HEAD_BYTES = 256 * 1024
-/** Maximum bytes of a table. Its rows are held in the memory of the tab. */
+/** Maximum bytes of a table, whose rows are in the memory of the tab. */
 const TABLE_BYTES_MAX = 20_000_000
 const ROWS_MAX = 50_000
 const CHARS_PER_TOKEN = 4
