@@ -56,7 +56,7 @@ CREATE TABLE jobs (
   -- In state `waiting`: ids of the awaited children, and the time after which the job runs without them.
   awaits text,
   wake_at_ms bigint,
-  -- Whether the end of this job was reported to its parent and its children.
+  -- Whether the parent and the children have processed the end of this job.
   is_settled boolean NOT NULL DEFAULT FALSE,
   -- Time in which a cancelled job may still write a partial result. NULL: the job ends at once.
   partial_ms bigint,
