@@ -260,7 +260,10 @@ interface ModelUsage {
   readonly input_token_details?: { readonly cached_tokens?: number }
 }
 
-/** Maximum characters of the prompt and of the answer in a span. At most the limit of `otlp.ts`, which would cut the JSON. */
+/**
+ * Maximum characters of the prompt and of the answer in a span. Must not exceed the limit of `otlp.ts`, which cuts longer values in the middle of
+ * the JSON.
+ */
 const CONTENT_CHARS_MAX = 32 * 1024
 const PARTS_MAX = 64
 const TEXT_CHARS_MIN = 16

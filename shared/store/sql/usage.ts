@@ -125,7 +125,7 @@ const GROUPS = {
 } as const
 const FILTERS = { project: 'project', keyId: 'key_id', model: 'model', endpoint: 'endpoint' } as const
 
-/** Condition for the hours of days, which an index can use. */
+/** Selects the hours from `from_day` to `to_day`. Compares the plain column `hour`, so that the database can use the index. */
 const IN_DAYS = `hour >= :from_day || 'T00' AND hour <= :to_day || 'T23'`
 
 function sumsBy({ groupBy, orderBy = 'group', ...query }: UsageQuery): { statement: Statement; params: Params } {
