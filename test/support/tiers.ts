@@ -12,7 +12,7 @@ export const ALL = 'test/**/*.test.ts'
 /** Files that `npm test` leaves out. */
 const LONG = [
   // Fleets of processes, crashes and faults.
-  'test/{burst,event-loop,fleet,leaks,outage,poison,rolling-restart,s3-fleet,traces,upgrade}.test.ts',
+  'test/{burst,event-loop,fleet,leaks,outage,poison,rolling-restart,s3-fleet,scaling,traces,upgrade}.test.ts',
   // Processes of all roles, and promtool.
   'test/deploy/observability.test.ts',
   // Three network namespaces with Kafka, Postgres, S3 and HAProxy.
