@@ -1,73 +1,82 @@
-import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
-import OpenAI, { toFile } from 'openai'
 import { afterAll, describe, expect, inject, it } from 'vitest'
+import { createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
+import { newId } from '#shared/lib/id.ts'
+import { embedderModel, startEmbedder } from './support/embeddings/embeddings.ts'
+import {
+  EndpointWalk,
+  walkAdmin,
+  walkBatches,
+  walkJobs,
+  walkModels,
+  walkResponses,
+  walkText,
+} from './support/endpoint-walk.ts'
 import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { openFleet } from './support/processes/fleet.ts'
 import { startS3 } from './support/processes/s3.ts'
-import { CODE } from './support/sandbox/code-calls.ts'
+import { startUpstream } from './support/processes/upstream.ts'
 import { SANDBOX_DIR, SANDBOX_MISSING } from './support/sandbox/sandbox.ts'
-import { TEST_KEY, until } from './support/stack.ts'
+import { ECHO_MODEL } from './support/stack.ts'
 
 const [kafka, postgres] = [inject('kafka'), inject('postgres')]
 const s3 = kafka && postgres ? await startS3() : undefined
 afterAll(async () => await s3?.[Symbol.asyncDispose]())
 
-/** Larger than the 64 KiB that a record carries. */
-const LARGE = 'large text '.repeat(20_000)
-
 describe.skipIf(!s3)('a fleet over S3 without a common directory', { timeout: 240_000 }, () => {
-  it('serves large bodies, files, batches and plots', async () => {
+  it('serves every endpoint, with large bodies, and each call at another ingress than the call before', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-s3-'))
+    const corpus = join(directory, 'corpus')
+    await mkdir(corpus)
+    const text = `# Herons\n\nHerons build their nests in tall trees near water.\n\n${'Herons eat fish. '.repeat(6_000)}`
+    await writeFile(join(corpus, 'herons.md'), text)
+    await using embedder = await startEmbedder()
+    await using upstream = await startUpstream(async ({ path }, answer) => {
+      if (path === '/hook') return answer.text('no', 'text/plain', 500)
+      if (path !== '/v1/audio/speech')
+        return answer.json({ text: 'Hello world.', usage: { type: 'duration', seconds: 1 } })
+      answer.open('audio/mpeg')
+      await answer.bytes('x'.repeat(200_000))
+      answer.end()
+    })
+    const engine = { type: 'openai', base_url: `${upstream.url}/v1` }
     await using database = await openPostgresDatabase(postgres ?? '')
-    await using fleet = await openFleet(kafka ?? '')
-    const shared = { DATABASE_URL: database.url, ...s3?.settings }
-    const [ingress] = await Promise.all([
-      fleet.start('ingress', { ...shared, DATA_DIR: join(directory, 'ingress') }),
-      fleet.start('inference', { ...shared, DATA_DIR: join(directory, 'inference') }),
-      fleet.start('scheduler', { ...shared, DATA_DIR: join(directory, 'scheduler') }),
+    await using fleet = await openFleet(kafka ?? '', [
+      ECHO_MODEL,
+      embedderModel(embedder, { id: 'embed-1' }),
+      { id: 'speech-1', pool: 'transcription', engine, transcription: { translates: true } },
+      { id: 'voice-1', task: 'speech', engine },
+      { id: 'deep-research', pool: 'research', engine: { type: 'research' } },
     ])
-    const client = new OpenAI({ baseURL: `${ingress.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
+    const prefix = `${newId('t', 8)}.`
+    const start = async (role: Parameters<typeof fleet.start>[0], name: string = role, more = {}) =>
+      await fleet.start(role, {
+        ...{ DATABASE_URL: database.url, DATABASE_CONNECTIONS: '3', KAFKA_PREFIX: prefix, ...s3?.settings },
+        ...{
+          RESEARCH_CORPUS: corpus,
+          WEBHOOK_ALLOW_PRIVATE: 'true',
+          FIRST_KEY_ADMIN: 'true',
+          DATA_DIR: join(directory, name),
+          ...more,
+        },
+      })
+    const ingresses = await Promise.all([start('ingress', 'ingress-1'), start('ingress', 'ingress-2')])
+    const hasSandbox = SANDBOX_MISSING === undefined
+    const roles = ['inference', 'embeddings', 'transcription', 'research', 'scheduler'] as const
+    await Promise.all([
+      ...roles.map((role) => start(role)),
+      ...(hasSandbox ? [start('code', 'code', { SANDBOX: 'zygote', DATA_DIR: dirname(SANDBOX_DIR) })] : []),
+    ])
 
-    const messages = [{ role: 'user' as const, content: LARGE }]
-    const answer = await client.chat.completions.create({ model: 'echo-1', messages })
-    expect(answer.choices[0]?.message.content).toBe(LARGE)
-
-    const job = { endpoint: '/v1/chat/completions', body: { model: 'echo-1', messages } }
-    const created = (await (await fleet.post(ingress, '/v1/jobs', job)).json()) as { id: string }
-    const read = async () => await client.get<{ status: string; result?: unknown }>(`/jobs/${created.id}`)
-    const ended = await until(async () => {
-      const found = await read()
-      return found.status === 'completed' && found
-    })
-    expect(JSON.stringify(ended).length).toBeGreaterThan(LARGE.length)
-
-    const line = (id: string) => ({
-      custom_id: id,
-      method: 'POST',
-      url: '/v1/chat/completions',
-      body: { model: 'echo-1', messages },
-    })
-    const text = ['a', 'b'].map((id) => JSON.stringify(line(id))).join('\n')
-    const file = await client.files.create({ purpose: 'batch', file: await toFile(Buffer.from(text), 'batch.jsonl') })
-    expect(await (await client.files.content(file.id)).text()).toBe(text)
-    const batch = await client.batches.create({
-      input_file_id: file.id,
-      endpoint: '/v1/chat/completions',
-      completion_window: '24h',
-    })
-    const output = await until(async () => (await client.batches.retrieve(batch.id)).output_file_id, {
-      withinMs: 120_000,
-    })
-    expect((await (await client.files.content(output)).text()).split('\n').filter(Boolean)).toHaveLength(2)
-
-    if (SANDBOX_MISSING === undefined) {
-      await fleet.start('code', { ...shared, SANDBOX: 'zygote', DATA_DIR: dirname(SANDBOX_DIR) })
-      const code = `import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig("plot.png")\nprint("x" * ${LARGE.length})`
-      const run = (await (await fleet.post(ingress, CODE, { code, lang: 'python' })).json()) as { plots: unknown[] }
-      expect(run.plots).toHaveLength(1)
-    }
+    const walk = new EndpointWalk(ingresses.map(({ url }) => url))
+    await Promise.all([walkText(walk), walkResponses(walk), walkModels(walk, hasSandbox), walkBatches(walk)])
+    const job = await walkJobs(walk, `${upstream.url}/hook`)
+    await addDeadLetters(prefix, job)
+    await walkAdmin(walk, job)
+    const withoutSandbox = hasSandbox ? [] : ['POST /v1/tools/code']
+    expect(await walk.missing(), 'endpoints without a step in test/support/endpoint-walk.ts').toEqual(withoutSandbox)
 
     for (const role of await readdir(directory)) {
       const files = await readdir(join(directory, role)).catch((): string[] => [])
@@ -77,3 +86,15 @@ describe.skipIf(!s3)('a fleet over S3 without a common directory', { timeout: 24
     await rm(directory, { recursive: true, force: true })
   })
 })
+
+/** Two records of a durable job that a worker of another version could not read. */
+async function addDeadLetters(prefix: string, id: string): Promise<void> {
+  const call = { attempt: 0, pool: 'inference', kind: 'generate', tenant: 'p', model: 'echo-1', stream: false }
+  const value = JSON.stringify({ id, ...call, created_at_ms: Date.now(), deadline_ms: Date.now() + 60_000 })
+  const none = { prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
+  const producer = createKafkaJs({ client: 'classic', brokers: (kafka ?? '').split(','), ...none }).producer()
+  await producer.connect()
+  const messages = [8, 9].map((offset) => ({ key: `inference jobs.inference/0@${offset}`, value }))
+  await producer.send({ topic: `${prefix}dead`, messages })
+  await producer.disconnect()
+}
