@@ -43,7 +43,8 @@ async function main(): Promise<void> {
   const { metricsHost, metricsPort } = config
   const opened = metricsPort === undefined ? undefined : openHealthPort(metricsPort, metricsHost, log)
   const healthPort = await opened?.catch(exitWithProblems)
-  // The first start creates this folder when it downloads models.
+  // The first start creates this folder later, when it downloads models. If the folder is missing now, then this is the
+  // first start.
   const isFirst = !existsSync(config.weightsDir)
   const role = isWhole(roles) ? undefined : roles.join('+')
   const opening = openPorts(config, log, packageJson.version, isWhole(roles), fail, undefined, role)

@@ -121,8 +121,8 @@ function refuseTarget(res: ServerResponse): void {
 }
 
 const ADVICE = {
-  durable: "Send it with 'Prefer: respond-async' or an 'Idempotency-Key', or hand the call over to POST /v1/jobs.",
-  async: "Send it with 'Prefer: respond-async', or hand the call over to POST /v1/jobs.",
+  durable: "Send it with 'Prefer: respond-async' or an 'Idempotency-Key', or submit the call to POST /v1/jobs.",
+  async: "Send it with 'Prefer: respond-async', or submit the call to POST /v1/jobs.",
 }
 
 interface Locals {

@@ -69,7 +69,6 @@ export interface OutputRows {
   readonly names: readonly string[]
 }
 
-/** Yields the lines of the output. */
 export async function* outputLines(
   table: Table,
   { columns, keys, names }: OutputRows,

@@ -109,7 +109,7 @@ function checkActive(values: Values): void {
   const misplaced = names.find((name) => !ACTIVE_FILTERS.includes(name) && values.given().includes(name))
   if (misplaced === undefined) return
   const message = `--${misplaced} applies to ended calls, so it cannot be used with --status ${values.text('status')}.`
-  throw usageError(message, 'These calls have the filters --model and --project.')
+  throw usageError(message, 'Filters for calls that have not ended: --model and --project.')
 }
 
 function formatOf(values: Values, out: Output): Format {

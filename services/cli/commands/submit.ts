@@ -192,7 +192,9 @@ export function checkMetadata(metadata: Pairs | undefined, pairsMax: number): vo
   }
   const long = pairs.find(([key, value]) => !Metadata.safeParse({ [key]: value }).success)
   if (long)
-    throw usageError(`--metadata ${beginning(plain(long[0]), 64)}: a key has at most 64 characters, its value 512.`)
+    throw usageError(
+      `--metadata ${beginning(plain(long[0]), 64)}: a key may have at most 64 characters, and a value at most 512.`,
+    )
 }
 
 /**

@@ -205,7 +205,8 @@ export class Pages<Item extends { readonly id: string }> {
 
   async refresh(abort?: AbortSignal): Promise<void> {
     try {
-      // If new items shift others to the next page between two requests, then an id can arrive twice.
+      // If an item is added between the requests of two pages, then the last item of the first page is also on the
+      // second page. An id can therefore arrive twice.
       const found = new Map<string, Item>()
       let after = ''
       let isMore = true

@@ -193,7 +193,7 @@ export async function cancelActiveRequest(context: IngressContext, call: Call): 
   const isOperator = hasScope(call.key, 'admin')
   const job = [...context.jobs.all()].find(({ envelope }) => (envelope.request_id ?? envelope.id) === id)
   if (!job || !(isOperator || job.envelope.tenant === projectIdOf(call.key))) {
-    const message = `No call with the id '${beginningOf(id, 64)}' runs or waits at this ingress. GET /v1/admin/requests/active lists them.`
+    const message = `No call with the id '${beginningOf(id, 64)}' runs or waits at this ingress. GET /v1/admin/requests/active lists the calls of this ingress.`
     throw new ServiceError('not_found', message)
   }
   const shown = activeShownBy(context)(job)

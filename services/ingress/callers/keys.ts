@@ -265,7 +265,8 @@ export function authenticate({ headers }: Pick<IncomingMessage, 'headers'>, keys
  */
 export function authorize(key: ApiKey, path: string, scope: KeyScope | 'any' = 'calls'): void {
   if (scope !== 'any' && !hasScope(key, scope)) throw lacksScope(scope)
-  // Every key may call /v1/key. For jobs, files, batches and WebSockets, the endpoint of each contained call is checked when the call is submitted.
+  // Every key may call /v1/key. A request for jobs, files, batches or a WebSocket can contain calls of several
+  // endpoints. Each of these calls is checked when it is submitted.
   if (scope !== 'admin' && !/^\/v1\/((jobs|files|batches|admin\/requests)($|\/)|(ws|key)$)/.test(path))
     requireEndpoint(key, path)
 }

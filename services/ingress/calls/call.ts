@@ -240,7 +240,10 @@ export interface JobEndpoint {
   readonly isDurable?: boolean
   /** Whether this call becomes a durable job. The body is not validated yet, so it may have any shape. */
   isStored?(context: IngressContext, body: unknown, caller: Caller): boolean
-  /** Form in which durable jobs are answered. Default: the job object, and the recorded events as the stream. */
+  /**
+   * Form of the answers of durable jobs. Default: the job object, or the recorded events if the caller requests a
+   * stream.
+   */
   readonly stored?: StoredAnswers
   /**
    * Checks that a caller may use a model for this endpoint. Default: any model of the kind's pool.

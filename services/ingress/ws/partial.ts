@@ -132,7 +132,7 @@ class WireFrames {
   #headBytes = 0
   #payloadLeft: number | undefined
   #isMidMessage = false
-  /** Number of frames that began since the last moment without an incomplete frame or message. */
+  /** Number of frames that began since the last moment at which no frame or message was incomplete. */
   begun = 0
 
   get isClear(): boolean {

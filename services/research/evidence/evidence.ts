@@ -78,14 +78,16 @@ const KIND = 0.5
 /**
  * Finds the sentences that answer a question. Yields to the event loop between passages.
  *
- * 1. Only gaps are returned if the sources do not answer (see `answerable.ts`), or if an anchor of the question is in no source. An anchor is an
- *    exact string such as a version.
+ * 1. Only gaps are returned if the sources do not answer (see `answerable.ts`), or if an anchor of the question is in
+ *    no source. An anchor is an exact string such as a version.
  * 2. The best passages are chosen, and further passages of the best sources.
  * 3. Each sentence of the chosen passages is scored against each part of the question (see `signals.ts`).
  *
  * @param read Passages of all sources that were read, ranked by relevance to the question, best first.
- * @param absent Terms that no passage of a large corpus contains. A part of the question with such a term counts as unanswered.
- * @param isReranked Whether the passages are ranked by embeddings too. Their rank then replaces their own BM25 score.
+ * @param absent Terms that no passage of a large corpus contains. A part of the question with such a term counts as
+ * unanswered.
+ * @param isReranked Whether the order of the passages also depends on embeddings. Passages are then scored by their
+ * rank instead of by their own BM25 score.
  */
 export function* findEvidence(
   question: Question,

@@ -32,7 +32,8 @@ export async function planResearch(asker: Asker, { question, context }: Research
     tokensMax: 1_500,
     timeShare: TIME_SHARE,
   })
-  // A model can only have copied an address from the conversation. A query with the address would find that page, so the part is dropped.
+  // A planned part must not contain an address, because the model can only have copied the address from the
+  // conversation. A query with the address would find only the page that the conversation already mentions.
   const parts = plan?.parts.filter((part) => ![part.question, ...part.queries].some(hasLink))
   return parts === undefined || parts.length === 0 ? undefined : { parts }
 }
