@@ -34,6 +34,11 @@ const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a
 const HIDDEN_JOINER =
   /(?<![\p{L}\p{M}\p{Extended_Pictographic}\p{Emoji_Modifier}])(?:\u200c|\u200d)|(?:\u200c|\u200d)(?![\p{L}\p{Extended_Pictographic}])/gu
 
+/** Matches text without a character that {@link seenOf} changes. Most texts match, and one match takes a quarter of the time of the replacements. */
+const ASCII = /^[\t\n\r -~]*$/
+/** Maximum characters of a block that are read per character of the result. White space, which is collapsed, may take the difference. */
+const RAW_CHARS_PER_CHAR = 2
+
 export class TextBuilder {
   readonly #parts: string[] = []
   readonly #blocks: Block[] = []
@@ -51,7 +56,8 @@ export class TextBuilder {
 
   add(type: BlockType, raw: string): void {
     if (this.isFull) return
-    const text = tidy(type, raw).slice(0, this.#charsMax - this.#length)
+    const charsMax = this.#charsMax - this.#length
+    const text = tidy(type, raw.slice(0, charsMax * RAW_CHARS_PER_CHAR)).slice(0, charsMax)
     if (!/[\p{L}\p{N}]/u.test(text)) return
     if (this.#parts.length > 0) this.#push('\n\n')
     const start = this.#length
@@ -80,6 +86,7 @@ export function lineOf(raw: string): string {
 }
 
 function seenOf(raw: string): string {
+  if (ASCII.test(raw)) return raw
   return raw.normalize('NFC').replace(UNSEEN, '').replace(HIDDEN_JOINER, '').toWellFormed()
 }
 
