@@ -34,7 +34,7 @@ export type EmbedRequest = z.infer<typeof EmbedRequest>
 export const EmbedEvent = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('vectors'),
-    first: z.int().min(0).describe('Index of the input of the first vector'),
+    first: z.int().min(0).describe('Index of the input to which the first vector belongs'),
     vectors: z.array(z.string()).min(1).describe('Base64 of little-endian float32 values'),
   }),
   z.strictObject({

@@ -339,7 +339,9 @@ export const GenerateEvent = z.discriminatedUnion('type', [
       text: z.string().describe('JSON object, or a piece of its text'),
       more: z.boolean().optional().describe('The text continues in the next native event of the choice'),
     })
-    .describe('Output without an internal form. Encoders of other dialects omit it'),
+    .describe(
+      'Part of the output of an upstream that no other event can express. Sent unchanged to callers of the same API, and omitted for others',
+    ),
   z.strictObject({ type: z.literal('tool_arguments'), choice: Choice, call: z.int().min(0), text: z.string() }),
   z
     .strictObject({

@@ -82,7 +82,7 @@ export type ModerationResult = z.infer<typeof ModerationResult>
 
 export const ModerateEvent = z.strictObject({
   type: z.literal('moderated'),
-  first: z.int().min(0).describe('Index of the input of the first result'),
+  first: z.int().min(0).describe('Index of the input to which the first result belongs'),
   results: z.array(ModerationResult).min(1),
 })
 export type ModerateEvent = z.infer<typeof ModerateEvent>

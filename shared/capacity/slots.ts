@@ -102,7 +102,10 @@ export function fewestFirst<Holder extends Pick<SlotHolder, 'held'>>(holders: It
   return [...holders].sort((a, b) => a.held - b.held)
 }
 
-/** Maximum number of parked calls, each with a body of at most 64 KiB. Further calls are returned to the queue. */
+/**
+ * Maximum number of parked calls: calls that this worker has taken and that wait for a permit of their model ({@link ParkedCalls}). Further calls
+ * are returned to the queue. The maximum limits memory, because each call has a body of at most 64 KiB.
+ */
 const PARKED_MAX = 1_024
 
 interface PermitHolder extends Pick<SlotHolder, 'held'> {
@@ -310,7 +313,10 @@ export class SlotPartition {
     this.#options.onChange()
   }
 
-  /** Returns the share of this ingress in a pool, or in one kind and model of the pool. Above 0, and 1 if calls wait at no other ingress. */
+  /**
+   * Returns the fraction of a pool's queue that this ingress may fill, or of one kind and model of the pool. The fraction is greater than 0, and 1 if
+   * no calls wait at other ingresses.
+   */
   of(pool: PoolName, work?: Work): number {
     const others = this.#othersOf(pool, work)
     if (!others) return 1

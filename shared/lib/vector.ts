@@ -31,7 +31,8 @@ const SCALE_MAX = 1e22
 
 /**
  * Returns the number with the fewest decimals that rounds to the given float32. Example: 0.1f as a double is 0.10000000149011612, and the result is
- * 0.1. Dividing an integer below 2⁵³ by 10ⁿ with n ≤ 22 gives exactly the double of the decimal text.
+ * 0.1. Each candidate is an integer divided by a power of ten. For integers below 2⁵³ and powers up to 10²², the quotient is the number that parsing
+ * the decimal text gives.
  */
 function shortNumber(value: number): number {
   for (let scale = SCALE_MIN / magnitude(value); scale <= SCALE_MAX; scale *= 10) {

@@ -243,7 +243,9 @@ function retentionOf(option: string, text: string): number {
 
 function amountOf(text: string): number {
   if (/^\d{1,9}(\.\d{1,6})?$/.test(text)) return Number(text)
-  throw usageError(`--budget must be US dollars per month, such as 25 or 12.50, or default; got '${text}'.`)
+  throw usageError(
+    `--budget must be an amount in US dollars per month, such as 25 or 12.50, or the word default; got '${text}'.`,
+  )
 }
 
 export function noSuchKey(id: string): CommandError {

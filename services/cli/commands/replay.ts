@@ -44,7 +44,10 @@ Examples:
   },
 }
 
-/** Replays a job and waits until the replay has finished. If the replay needs an unrecorded step, then its error is printed. */
+/**
+ * Replays a job and waits until the replay has finished. Prints the error if the replay failed, for example because it requested a step that the
+ * first run had not recorded.
+ */
 async function replayed({ api, out }: Invocation, id: string): Promise<JobView> {
   const { id: replay } = await api.replay(id)
   const job = await api.get(replay, WAIT_SECONDS)

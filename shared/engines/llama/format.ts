@@ -14,8 +14,8 @@ export type Prompt = readonly (string | Token)[]
  */
 export interface ChatFormat {
   /**
-   * Form in which the model was trained to write tool calls. If undefined, then tools are described in the prompt text, and calls are not separate
-   * turns.
+   * Form in which the model was trained to write tool calls. If undefined, then the tools are described in the prompt text.
+   * Earlier tool calls and their results are then written as ordinary text of the conversation.
    */
   readonly tools: ToolForms | undefined
   /** Ordinary texts that end a turn, for models that generate no control token at the end of a turn. */

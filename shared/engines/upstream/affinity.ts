@@ -28,7 +28,10 @@ import { hashOf } from '#shared/lib/id.ts'
 
 const LOAD_BOUND = 1.25
 const TOLERATED_DEVIATIONS = { min: 1, max: 3 }
-/** Minimum concurrent calls with one key, in all workers together, at which the key counts as shared. */
+/**
+ * Minimum concurrent calls with one affinity key, estimated over all workers, from which several callers are assumed to share the key. Calls with a
+ * shared key are placed by load alone.
+ */
 const SHARED_KEY_CALLS = 2
 const SHARED_KEY_MS = 1_000
 const SHARED_KEYS_MAX = 1_000

@@ -93,7 +93,7 @@ export class AttachedJob {
    * job.
    */
   sentAtMs: number | undefined
-  /** Time at which the attempt was queued, or may be queued again after the retry delay. */
+  /** Time at which the wait for this attempt began: the call was accepted, or the previous attempt ended. Includes the retry delay. */
   queuedAtMs = Date.now()
   attemptStartedAtMs: number | undefined
   /** Number of jobs that would run before this job when it was accepted. */

@@ -32,7 +32,7 @@ export interface StepsOptions {
   readonly store: Store
   readonly blobs: Blobs
   readonly writes: OwnerWrites
-  /** Commits pending output that is too large for the write of the step. */
+  /** Called before a step is stored. Commits output events of the job until the rest fits into the write that stores the step. */
   readonly writeBacklog: () => Promise<void>
   readonly takeOutput: () => NewEvent[]
   readonly signal: AbortSignal

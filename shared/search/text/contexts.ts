@@ -34,7 +34,8 @@ const HEAD_CELL_CHARS_MAX = 40
 /** Maximum consecutive labels that apply to the same block. */
 const CHAINED_MAX = 4
 /**
- * The first row is a header if the cells of the other rows are on average at least this many times as long. Numbers in the other rows also suffice.
+ * Minimum length of the cells of the other rows, on average and relative to the cells of the first row. The first row of the table is then a header.
+ * The first row is also a header if another row has a number.
  */
 const HEAD_LENGTH_RATIO = 1.5
 

@@ -100,7 +100,10 @@ class MarkdownReader {
     return true
   }
 
-  /** Handles the title of reStructuredText. The underline of the title could also be a fence or a rule of Markdown. */
+  /**
+   * Handles a heading of reStructuredText: a line of text, then an underline. Called before the checks for Markdown, because the underline could
+   * otherwise be read as a code fence or a horizontal rule.
+   */
   #rstHeading(line: string): boolean {
     const lines = this.#open?.type === 'text' ? this.#open.lines : []
     const title = lines[0]

@@ -97,7 +97,11 @@ describe('project and key commands of sluice', () => {
       ['keys rotate key_env', 5, 'key_env is SLUICE_API_KEY'],
       ['keys update key_none --name x', 5, 'No key has the id key_none.'],
       ['projects update search', 2, 'Nothing to update.'],
-      ['projects update search --budget lots', 2, '--budget must be US dollars per month, such as 25 or 12.50'],
+      [
+        'projects update search --budget lots',
+        2,
+        '--budget must be an amount in US dollars per month, such as 25 or 12.50',
+      ],
     ]
     for (const [args, code, message] of refusals) {
       const ran = await sluiceHere(args.split(' '), env)

@@ -196,7 +196,7 @@ function estimateOf(
     `${prompts.length.toLocaleString()} ${prompts.length === 1 ? 'request' : 'requests'}`,
     empty > 0 && `${empty.toLocaleString()} without a prompt`,
     `about ${tokens.toLocaleString()} input tokens`,
-    usd !== undefined && `about ${usdText(usd)} without the answers`,
+    usd !== undefined && `about ${usdText(usd)} plus output tokens`,
   ]
     .filter(Boolean)
     .join(', ')
