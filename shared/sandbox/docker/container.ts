@@ -86,8 +86,7 @@ export class SandboxContainer implements PoolMember {
     this.#container = container
     this.#onProblem = onProblem
     this.ended = this.#hasEnded.promise
-    // If the container breaks while no call waits for these promises, then their rejections would end the process.
-    // These handlers prevent that.
+    // Empty handlers: if the container breaks while no call waits for these promises, an unhandled rejection would end the process.
     this.#isReady.promise.catch(() => {})
     this.#end.promise.catch(() => {})
   }
