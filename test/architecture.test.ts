@@ -15,7 +15,7 @@ const OTHER = 'A service imports no other service: only services/services.ts see
 const ROOTED = 'Name it from the root: #shared/…, #services/…'
 const SCHEMAS = 'Schemas import nothing but schemas.'
 
-/** Allowed and forbidden imports: a file, the module it imports, and the law that forbids the import, if any. */
+/** Allowed and forbidden imports: a file, the module that it imports, and the name of the rule that forbids the import, if any. */
 const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = [
   ['schemas/job.ts', '#shared/lib/id.ts', SCHEMAS],
   ['schemas/job.ts', '../shared/lib/id.ts', SCHEMAS],

@@ -13,19 +13,19 @@ import { type Stack, startStack, until } from './support/stack.ts'
 
 const JOBS = Number(process.env.BURST_JOBS ?? 60)
 const CALLS = Number(process.env.BURST_CALLS ?? 30)
-/** Generous, for a busy machine. */
+/** Timeout of a burst. The value is high, because the machine may be busy. */
 const WITHIN_MS = 1_200_000
 const options = { timeout: WITHIN_MS + 60_000 }
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// test/shared/engines/chat-engine.test.ts reports why weights are missing, and fails in CI.
+// Without the weights, tests of this model are skipped. test/shared/engines/chat-engine.test.ts prints the reason, and fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,
 )
 
-/** As configured in models.yaml. */
+/** The default chat model, with the settings that it has in models.yaml. */
 const LLAMA = {
   id: WEIGHTS,
   engine: { type: 'llama', file: join(preparedDir, `${WEIGHTS}.gguf`), context_tokens: 2_048, parallel: 2 },
@@ -92,7 +92,7 @@ describe('a burst of more calls than slots', () => {
       const choices = [{ index: 0, message, finish_reason: 'stop' }]
       answer.json({ id: 'c1', object: 'chat.completion', created: 1, model: 'm1', choices })
     })
-    // The queue time of the last job exceeds the connect timeout many times.
+    // The last job waits in the queue for many times the connect timeout. This wait must not count as a part of the connect time.
     const engine = { type: 'openai', base_url: `${upstream.url}/v1`, concurrency: 8, timeouts: { connect_ms: 100 } }
     await using stack = await startStack({ models: [{ id: 'm1', engine }] })
     const ids = await submit(stack, 'm1', 200, 'normal')

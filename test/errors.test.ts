@@ -116,7 +116,10 @@ describe('error headers', () => {
     }
   })
 
-  /** Codes that are not listed follow the rule of the SDKs: 408, 409, 429 and 5xx are retried. */
+  /**
+   * Expected values of `x-should-retry`. Codes that are not listed have no such header, so SDKs apply their own rule: 408, 409, 429 and 5xx are
+   * retried.
+   */
   const SHOULD_RETRY: Partial<Record<(typeof codes)[number], 'true' | 'false'>> = {
     ...{ request_timeout: 'true', idempotency_key_in_use: 'true' },
     // Conflicts that a retry cannot resolve.
@@ -126,7 +129,7 @@ describe('error headers', () => {
     ...{ timeout: 'false', job_expired: 'false', slow_reader: 'false' },
     // Failures that an operator must fix.
     ...{ upstream_refused: 'false', jobs_unavailable: 'false' },
-    // Resolved only by the next month or a larger budget.
+    // A retry does not help before the next month, or before an operator raises the budget.
     ...{ insufficient_quota: 'false' },
   }
 

@@ -19,9 +19,9 @@ import { ECHO_MODEL } from './support/stack.ts'
 const HOLD_MS_MAX = 100
 /** CPU time that one string of {@link LARGE_PIECES} takes on the reference machine: 20 to 25 ms. */
 const JOIN_MS = 25
-/** Pieces of 128 KiB, as a body of 28 MB is read. Most of the time is the kernel mapping memory. */
+/** Number of pieces of 128 KiB in a body of 28 MB. Joining the pieces takes long, mostly because the kernel maps memory. */
 const LARGE_PIECES = 224
-/** Maximum wait for `/healthz` meanwhile on an idle machine. */
+/** Maximum wait of a request for `/healthz` on an idle machine, while the service handles a large request. */
 const HEALTH_MS_MAX = 250
 
 const weights = join(
@@ -62,7 +62,7 @@ afterAll(async () => {
   await hostile.upstream[Symbol.asyncDispose]()
 })
 
-/** Processes per processor, by which bounds are scaled. Two of them are this test and the service. */
+/** Number of runnable processes per processor. Bounds are scaled by this number. This test and the service are two of the processes. */
 function crowding(): number {
   // The load average lags by a minute, so the number of running processes counts too: `0.5 0.4 0.3 RUNNING/ALL PID`.
   const now = process.platform === 'linux' ? readFileSync('/proc/loadavg', 'utf8') : ''
@@ -72,7 +72,7 @@ function crowding(): number {
 
 const ownDelay = monitorEventLoopDelay({ resolution: 1 })
 
-/** Wait for `/healthz`, without the time for which this process itself was blocked by making the request. */
+/** Wait for the response of `/healthz`. The time for which this process itself was blocked while it made the request is subtracted. */
 async function healthMs(): Promise<number> {
   ownDelay.reset()
   const sentAt = performance.now()

@@ -30,7 +30,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
   it('retries calls without output after a worker is killed, and ends streams with output by an error frame', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
-    // Fewer slots than calls, so that both workers run calls of both sorts.
+    // There are fewer slots per worker than calls, so each of the two workers runs streamed and unstreamed calls.
     const slots = { INFERENCE_SLOTS: '30' }
     const [doomed] = [await fleet.start('inference', slots), await fleet.start('inference', slots)]
     const silent: Promise<Ending>[] = []
@@ -91,7 +91,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     const leaving = await fleet.start('inference', { DRAIN_MS: '300' })
     const calls = callMany(fleet, ingress, 5, '!echo first_ms=8000\nanswer', false)
     await untilRunning(ingress, 5)
-    // The second worker starts only when the jobs are requeued; until then the first one keeps running them.
+    // The second worker starts only after the first one has requeued its jobs. Until then, the first worker keeps running them.
     leaving.kill('SIGTERM')
     await leaving.exited
     await fleet.start('inference')

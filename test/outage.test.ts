@@ -4,7 +4,7 @@ import { openFleet } from './support/processes/fleet.ts'
 import { startLocalKafka, whyNoLocalKafka } from './support/processes/kafka.ts'
 import { until } from './support/stack.ts'
 
-// Tests that stop a broker need one of their own, which needs a local Kafka.
+// These tests stop a broker, so they start a broker of their own with deploy/kafka-local.sh.
 const missing = inject('kafka') === null ? 'no Kafka' : await whyNoLocalKafka()
 if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 
@@ -28,7 +28,7 @@ describe.skipIf(missing)('an ingress while Kafka is down', () => {
       return response.status === 503 ? response : undefined
     })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
-    // Readiness changes only after Kafka was down for longer than the replacement of one broker takes.
+    // The ingress stays ready at first, because the replacement of one broker takes some seconds. It becomes unready only after a longer outage.
     expect((await fetch(`${ingress.url}/readyz`)).status).toBe(200)
     await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 503, { withinMs: 40_000 })
     await kafka.resume()
@@ -44,12 +44,12 @@ describe.skipIf(missing)('an ingress while Kafka is down', () => {
       { withinMs: 30_000 },
     )
     expect(again).toContain('back again')
-    // Calls succeed again before the last consumer has its partitions.
+    // The calls above can succeed before all consumers have their partitions again. Only then is the ingress ready.
     await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 200, { withinMs: 30_000 })
   })
 })
 
-/** Kafka's own defaults, which kafka-local.sh shortens for other tests. */
+/** Kafka's default settings. deploy/kafka-local.sh shortens them for other tests. */
 const FAILOVER_AS_SHIPPED = 'broker.session.timeout.ms=9000\nbroker.heartbeat.interval.ms=2000\n'
 
 describe.skipIf(missing)('a fleet after the failure of one of three Kafka brokers', () => {

@@ -42,7 +42,7 @@ describe.skipIf(!kafka || whyNoHaproxy())('a rolling restart behind HAProxy', { 
   })
 })
 
-/** Callers that repeat their calls, half of them on connections that stay open. */
+/** Starts callers that repeat their calls until they are stopped. Half of the callers reuse a connection. */
 function startLoad(url: string) {
   const outcomes: Outcome[] = []
   let isStopped = false

@@ -54,7 +54,8 @@ describe.skipIf(!kafka || !postgres)('workers that start and stop every two seco
       ).toEqual([])
       const runs = Map.groupBy(upstream.calls, ({ body }) => textOf(body))
       const doubled = [...runs].flatMap(([text, { length }]) => (length === 1 ? [] : [text]))
-      // In a classic group, a joining member may receive attached calls that another member has just started. The ingress then uses the first run.
+      // In a classic group, a member that joins may receive attached calls that another member has just started. The ingress then uses the results
+      // of the first run, so attached calls may run twice.
       const isFinal = (text: string) => client === 'share' || isDurable(text)
       expect(doubled.filter(isFinal), 'calls that ran several times').toEqual([])
       expect(runs.size, 'calls that ran').toBe(ends.length)
@@ -181,7 +182,7 @@ async function callDurable(fleet: Fleet, ingress: RoleProcess, text: string): Pr
   return await until(read, { withinMs: 60_000 })
 }
 
-/** `once` if the answer is the expected text, else the answer. */
+/** Returns `once` if the answer is the expected text, otherwise the status and the answer. */
 function outcomeOf(status: number, body: string, text: string): string {
   return status === 200 && body.includes(`"reply to ${text}"`) ? 'once' : `${status}: ${body.slice(0, 300)}`
 }

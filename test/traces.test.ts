@@ -287,7 +287,7 @@ describe('traces of one process', () => {
     const steps = spans.filter(({ name }) => name.startsWith('step ')).map(({ name }) => name)
     expect(steps, treeText(spans)).toContain('step search')
     expect(steps, 'steps that only record a decision').not.toContain('step clock')
-    // The job waits for its child jobs between two attempts, which is no time in the queue.
+    // Between its two attempts, the job waits for its child jobs. This wait must not be part of the span of the queue.
     const [first, second] = named(spans, 'attempt research').toSorted((a, b) => a.startMs - b.startMs)
     const again = named(spans, 'queue research').toSorted((a, b) => a.endMs - b.endMs)[1]
     expect(again?.startMs, treeText(spans)).toBeGreaterThanOrEqual(first?.endMs ?? Number.POSITIVE_INFINITY)

@@ -28,7 +28,7 @@ const git = async (...args: string[]) => (await run('git', args, { cwd: ROOT }))
 const { oldest, refused, missing } = await findVersions()
 if (missing !== undefined) process.stderr.write(`Tests of upgrades are skipped: ${missing}\n`)
 
-/** The oldest supported commit, the last commit with the former schema, or the reason why the git history lacks them. */
+/** Finds the oldest supported commit and the last commit with the former schema. If the git history lacks them, `missing` is the reason. */
 async function findVersions(): Promise<{ oldest: string; refused: string; missing?: string }> {
   const schema = `${MIGRATIONS}/postgres/001-schema.sql`
   const oldest = await git('log', '-1', '--format=%H', '--', schema).catch(() => '')
@@ -87,7 +87,7 @@ describe.skipIf(!kafka || missing !== undefined)('a fleet with old and new versi
       const settings: Record<string, string> = database ? { DATABASE_URL: database.url } : {}
       const { ingress, worker } = await startBoth(fleet, versions, settings)
       expect((await chat(fleet, ingress, 'the first', false)).status).toBe(200)
-      // Sent before the first heartbeat of the worker, so the ingress has no capacity report yet.
+      // This job is sent before the first heartbeat of the worker, so the ingress has no capacity report of the worker yet.
       const durable = database ? expectDurable(fleet, ingress) : undefined
       const calls = Array.from({ length: 10 }, (_, index) => chat(fleet, ingress, `call ${index}`, index % 2 === 0))
       for (const [index, answer] of (await Promise.all(calls)).entries()) {
@@ -135,7 +135,7 @@ describe.skipIf(missing !== undefined)('a store of a version before the oldest s
   })
 })
 
-/** The migrations of the former schema, each with the statement that records it. */
+/** Returns the statements of the former schema. After each migration, a statement records it as applied. */
 async function refusedSchema(dialect: string): Promise<string[]> {
   const names = (await git('ls-tree', '--name-only', refused, `${MIGRATIONS}/${dialect}/`)).split('\n')
   const all = names.map(async (name) => {

@@ -124,7 +124,10 @@ export async function runBrokerFaults(run: BrokerRun): Promise<BrokerResult> {
   }
 }
 
-/** A job without a scheduled start, a cancel, a twin or a scripted failure, so that its wait has no other cause than a fault. */
+/**
+ * Returns a job without a scheduled start, a cancel, a duplicate submission or a scripted failure. If such a job is late, then a fault is the
+ * cause.
+ */
 function plainJob(number: number): PlannedJob {
   const { runInMs, cancelAfterMs, ...job } = planJob(1, number)
   const body = JSON.parse(JSON.stringify(job.call.body).replace(' fail=overloaded failures=1', ''))

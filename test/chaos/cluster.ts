@@ -13,7 +13,7 @@ import type { History } from './check/history.ts'
 import { type Actor, RoleActor } from './load/actor.ts'
 import { RESEARCH_MODEL } from './load/researches.ts'
 
-/** From nothing until everything is ready, on a busy machine. */
+/** Timeout in ms from the start of the cluster until every process is ready, on a busy machine. */
 const READY_MS = 120_000
 /** Database connections of the pooler, for all processes. */
 const POOL_SIZE = 10
@@ -118,7 +118,7 @@ async function environmentOf(options: ClusterOptions, dataDir: string, kafka: st
     KAFKA_BROKERS: kafka,
     DATABASE_URL: database,
     LOG_LEVEL: 'info',
-    // Short, so that a worker requeues some jobs when it receives SIGTERM.
+    // The drain time is short, so that a worker that receives SIGTERM requeues some of its jobs.
     DRAIN_MS: '3000',
     INFERENCE_SLOTS: '48',
     ...options.kafka?.settings,
@@ -128,7 +128,7 @@ async function environmentOf(options: ClusterOptions, dataDir: string, kafka: st
 
 function witnessModel(url: string | undefined): object[] {
   if (url === undefined) return []
-  // A scripted failure belongs to the job, not the upstream: the circuit breaker stays closed.
+  // Failures of this upstream are scripted per job. The circuit breaker must not open because of them.
   const engine = { type: 'openai', base_url: `${url}/v1`, breaker: { failures: 1_000_000 } }
   return [{ ...ECHO_MODEL, id: 'witness-1', engine }]
 }
@@ -178,7 +178,7 @@ function poolerActor(pooler: LocalPgBouncer): Actor {
     name: 'pooler',
     down: (signal) => pooler.down(signal === 'SIGKILL' ? 'SIGKILL' : 'SIGINT'),
     up: () => pooler.resume(),
-    // No plan freezes the pooler.
+    // Both methods do nothing, because no plan of faults freezes the pooler.
     freeze: () => undefined,
     thaw: () => undefined,
   }

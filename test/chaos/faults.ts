@@ -17,9 +17,9 @@ export interface Fault {
   readonly forMs: number
 }
 
-/** Kills of each sort, of 20. */
+/** Number of kills of each kind of process, out of 20 kills. */
 const KILL_SHARES = { inference: 5, research: 4, ingress: 4, scheduler: 2, broker: 3, database: 2 } as const
-/** Roles that are restarted by SIGTERM, in turn. */
+/** Roles whose processes are restarted by SIGTERM, one after the other. */
 const ROLLED = ['inference', 'research', 'ingress', 'scheduler'] as const
 
 /** Topics in order of deletion. */
@@ -77,7 +77,7 @@ function sortsOf(count: number): Sort[] {
   return Array.from({ length: count }, (_, i) => cycle[i % cycle.length] ?? 'inference')
 }
 
-/** Round robin over the sorts, so that a short prefix contains every sort. */
+/** Orders the kinds of processes round robin, so that a short prefix of the list contains every kind. */
 function interleave(shares: Readonly<Record<Sort, number>>): Sort[] {
   const sorts = Object.keys(shares) as Sort[]
   const rounds = Math.max(...Object.values(shares))

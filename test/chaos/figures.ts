@@ -57,7 +57,9 @@ export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figur
   }
 }
 
-/** Starts after a retry event; a start after a wait continues the attempt. */
+/**
+ * Returns the number of attempts that repeated an earlier one. A start after `job.waiting` continues the previous attempt, so it does not count.
+ */
 function repeatsOf({ events }: JobHistory): number {
   const moves = events.filter(({ event }) => ['job.started', 'job.waiting', 'job.retrying'].includes(event))
   return moves.filter(({ event }, i) => event === 'job.started' && moves[i - 1]?.event === 'job.retrying').length
@@ -100,7 +102,7 @@ function researchesOf(verdict: Verdict, records: readonly Recorded[]): Figures {
   }
 }
 
-/** Kills by sort of actor. @param begun Faults at their start */
+/** Returns the number of kills by kind of process. @param begun The first entry of each fault */
 function killsOf(begun: readonly Of<'fault'>[]): Record<string, number> {
   const kills = begun.filter(({ kind }) => kind === 'kill')
   const sorts = ['ingress', 'inference', 'research', 'scheduler', 'broker', 'database']
@@ -128,7 +130,7 @@ function timesOf(accepted: readonly JobHistory[]): Record<string, string> {
   }
 }
 
-/** Times from the end of an interrupted execution to the next one, for jobs whose worker was lost. */
+/** For each execution that ended because its worker was lost, returns the time until the next execution of the job. */
 function restarts(job: JobHistory): number[] {
   const runs = of(job, 'run')
   return runs.flatMap(({ phase, attempt, at_ms }) => {
@@ -138,7 +140,7 @@ function restarts(job: JobHistory): number[] {
   })
 }
 
-/** Times from the cut of a working stream to the next working one. */
+/** Returns the times from the loss of each event stream until the next stream that delivered an event. */
 function resumes(job: JobHistory): number[] {
   const times: number[] = []
   let cutAt: number | undefined

@@ -13,17 +13,17 @@ const missing = await whyNoCluster()
 if (missing && process.env.CI === 'true') throw new Error(`Outage tests cannot run: ${missing}`)
 if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 
-/** Duration of an outage: 60 s for a release, less in frequent runs. */
+/** Duration of an outage. Before a release, the outages last 60 s; in frequent runs, they are shorter. */
 const OUTAGE_MS = Number(process.env.CHAOS_OUTAGE_SECONDS ?? 15) * 1_000
 /** Promised maximum time for the refusal of a call. */
 const REFUSED_MS = 1_000
 const TIMEOUT_MS = 240_000
 
 describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 * OUTAGE_MS }, () => {
-  // One fleet for all tests, because it starts slowly; a failed test discards it.
+  // All tests share one fleet, because its start is slow. After a failed test, a new fleet is started.
   let opened: Fleet | undefined
   let fleet: Fleet
-  /** Jobs of earlier tests. */
+  /** Ids of the jobs of earlier tests, which this test does not count. */
   let earlier: string[]
   beforeEach(async () => {
     opened ??= await openFleet()

@@ -16,7 +16,7 @@ const OUTPUT_BYTES_MAX = 16 * 1024 * 1024
 /** Prompt of each call, and the answer of echo-1: the tool named in the prompt is called, and its result is repeated. */
 const QUESTIONS: Readonly<Record<CallName, { prompt: string; answer: string }>> = {
   whole: { prompt: 'one two three', answer: 'one two three' },
-  // With a delay, because simultaneous tokens may arrive in one chunk.
+  // The tokens have a delay, because tokens that are sent together may arrive in one chunk.
   streamed: { prompt: '!echo delay_ms=200\nfour five six seven eight', answer: 'four five six seven eight' },
   tools: { prompt: 'please get_weather', answer: 'sunny in city' },
 }
@@ -86,7 +86,7 @@ type Report = Record<string, Said | undefined>
 
 async function askPython(run: Run): Promise<Report> {
   const { directory, environment } = run
-  // The name must differ from the package that it imports.
+  // If the file had the name of the package that it imports, then Python would import the file itself.
   const file = join(directory, 'case_.py')
   await writeFile(join(directory, 'page.py'), settled(run, run.snippet.code))
   await writeFile(file, await caseOf(run, 'py'))

@@ -1,7 +1,7 @@
 /**
- * Runs the three calls of a client: `node drive.mjs QUESTIONS`, with `page.mjs`, the snippet of docs/get-started/clients.md, and `case.mjs`,
- * which exports `whole`, `streamed` and `tools`, beside it. Each takes a prompt; `streamed` gives the pieces of the answer, the
- * others its text. The last line printed is JSON: by call the answer, or the error.
+ * Runs the three calls of a client: `node drive.mjs QUESTIONS`. The directory must contain `page.mjs`, the snippet of docs/get-started/clients.md,
+ * and `case.mjs`, which exports the functions `whole`, `streamed` and `tools`. Each function receives a prompt. `streamed` returns the pieces of
+ * the answer, and the others return its text. The last printed line is JSON with the answer or the error of each call.
  */
 import { inspect } from 'node:util'
 
@@ -13,7 +13,7 @@ const report = { page: loaded.error ? loaded : { answer: printed.join('') } }
 const calls = loaded.error ? {} : await import('./case.mjs')
 for (const [name, prompt] of Object.entries(JSON.parse(process.argv[2])))
   report[name] = loaded.error ? { error: 'the snippet failed' } : await answerOf(() => calls[name](prompt))
-// Clients may keep connections, which would keep the process.
+// Exits explicitly, because connections that a client keeps open would prevent the exit.
 write(`\n${JSON.stringify(report)}\n`, () => process.exit(0))
 
 async function answerOf(call) {

@@ -15,7 +15,7 @@ const UV = 'uv==0.13.9'
 
 /** The packages of a client. */
 export interface Environment {
-  /** Files below it find the packages. */
+  /** Directory of the environment. Programs below this directory can import the packages. */
   readonly directory: string
   /** Contains the commands of the packages, and `python`; undefined for npm. */
   readonly bin: string | undefined
@@ -85,7 +85,7 @@ async function installPython(directory: string, packages: readonly string[], cac
   const uv = await openUv(cache)
   await run(uv, ['venv', '--quiet', '--allow-existing', directory], { timeout: INSTALL_MS })
   const where = ['--python', join(directory, 'bin', 'python'), '--exclude-newer', dayAfter(PACKAGES_UNTIL)]
-  // Compiled once: a client leaves no files, and would compile its imports in each run.
+  // The byte code is compiled during the installation. A test run writes no byte code, so each run would otherwise compile all imports.
   await run(uv, ['pip', 'install', '--quiet', '--compile-bytecode', ...where, ...packages], { timeout: INSTALL_MS })
 }
 

@@ -84,9 +84,9 @@ function continued(before: ReadonlyMap<string, number>, after: ReadonlyMap<strin
   const series: Record<string, string> = { up: `1x${HOUR}` }
   for (const [name, value] of after) {
     const isCounter = /_(total|count|sum|bucket)(\{|$)/.test(name)
-    // The delay of the event loop is that of the machine of the test.
+    // The event-loop lag depends on the machine of the test, so its series are left out.
     if (!Number.isFinite(value) || name.startsWith('nodejs_eventloop_lag')) continue
-    // Some gauges of Node have a name that ends in `_total`, and may fall.
+    // Some gauges of Node have a name that ends in `_total`. Their values may fall, so a negative step becomes 0.
     const step = isCounter ? Math.max(0, value - (before.get(name) ?? value)) : 0
     series[name] = `${decimal(value)}+${decimal(step)}x${HOUR}`
   }
@@ -106,7 +106,7 @@ function labelled(series: string): string {
 interface Case {
   readonly series: Series
   readonly minutes: readonly number[]
-  /** Alerts that fire then, and no others. */
+  /** Alerts that must fire at these minutes. No other alert may fire. */
   readonly expected: readonly string[]
 }
 
@@ -136,7 +136,7 @@ async function evaluate(cases: readonly Case[]): Promise<void> {
   }
 }
 
-/** The healthy series that the rules name. */
+/** Returns the series of the healthy run whose metrics occur in the rules. */
 function relevant(): Series {
   const exprs = rules.map(({ expr }) => expr).join(' ')
   return Object.fromEntries(Object.entries(healthy).filter(([name]) => exprs.includes(name.replace(/\{.*/, ''))))
@@ -146,7 +146,7 @@ function relevant(): Series {
 const from5 = (before: number, after: number) => `${before}x4 ${after}x${HOUR - 5}`
 /** A value that grows from the fifth minute on, by `step` per interval. */
 const grows = (step: number) => `0x4 0+${step}x${HOUR - 5}`
-/** A counter that counts `by` five minutes before the end. */
+/** A counter that is 0 until six minutes before the end, and `by` from then on. */
 const counts = (by: number) => `0x${HOUR - 6} ${by}x5`
 const CALLS = 'sluice_http_requests_total{route="/v1/chat/completions",status="200",model="echo-1"}'
 const QUEUED = 'sluice_fleet_calls{pool="inference",state="queued"}'

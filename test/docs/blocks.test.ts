@@ -75,7 +75,7 @@ describe('JSON blocks of the documentation', () => {
     body: z.looseObject({ model: z.string() }),
   })
 
-  /** One value, or one per line. */
+  /** Parses the code as one JSON value, or else as one JSON value per line. */
   function valuesOf(code: string): unknown[] {
     try {
       return [JSON.parse(code)]
@@ -90,7 +90,7 @@ describe('YAML blocks of the documentation', () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     onTestFinished(() => rm(directory, { recursive: true }))
     const path = join(directory, 'models.yaml')
-    // Fallbacks name models of the repository's own catalogue.
+    // Fallbacks in the examples name models of the repository's models.yaml, so those models are added.
     const ours = parse(await readFile('models.yaml', 'utf8')).models as { id: string }[]
     const { models, ...rest } = parse(wholeOf(code)) as { models: { id: string }[] }
     const ids = models.map(({ id }) => id)

@@ -47,7 +47,7 @@ describe.skipIf(missing.length > 0)('commands in the documentation', () => {
   beforeAll(async () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     cleanups.push(() => rm(dataDir, { recursive: true, force: true }))
-    // Prepared once per machine.
+    // Models and sandbox are prepared once per machine and shared by all test runs.
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     await symlink(SANDBOX_DIR, join(dataDir, basename(SANDBOX_DIR)))
     const speaker = await startUpstream(async (_, answer) => {

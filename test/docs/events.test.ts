@@ -101,7 +101,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the documented event streams', (
     const job = await stack.post('/v1/jobs', { endpoint: '/v1/chat/completions', body })
     jobId = ((await job.json()) as { id: string }).id
     await stack.get(`/v1/jobs/${jobId}?wait=60`)
-    // The sandbox opens after the service.
+    // The sandbox becomes ready after the service, so the test waits until a code run succeeds.
     await until(async () => (await stack.post('/v1/tools/code', BODIES['/v1/tools/code'])).status !== 503)
   })
   afterAll(() => stack[Symbol.asyncDispose]())

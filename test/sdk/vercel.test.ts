@@ -63,7 +63,7 @@ function anthropic(create: typeof createAnthropic): Sdk['model'] {
 
 const Forecast = z.object({ city: z.string(), days: z.number().int() })
 
-/** The cause of a failure under retries and wrappers. */
+/** Returns the error of the last call from an error that wraps the retries. */
 function causeOf(ai: Ai, error: unknown): Record<string, unknown> {
   const last = ai.RetryError.isInstance(error) ? error.lastError : error
   expect(ai.APICallError.isInstance(last)).toBe(true)
@@ -88,7 +88,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
 
   describe.each(SDKS)('the Vercel AI SDK as $name', ({ ai, model, overloaded }) => {
     const ask = (prompt: string, stack = stacks.free) => ({ model: model(stack), prompt, maxRetries: 0 })
-    /** A stream whose failures are left to the test. */
+    /** Starts a stream that does not log failures, because the test checks them. */
     const stream = (prompt: string, more: object = {}) =>
       ai.streamText({ ...ask(prompt), onError: () => {}, ...more } as Parameters<Ai['streamText']>[0])
     const toolsWith = (seen: unknown[]) => ({

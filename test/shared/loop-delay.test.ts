@@ -43,7 +43,7 @@ const TWICE = `
     }
   }
   await work()
-  // Measuring pauses after five seconds without work.
+  // The measurement pauses after five seconds without work. This sleep is longer.
   await sleep(12_000)
   await work()
   process.stdout.write(JSON.stringify(delay.take()))

@@ -49,7 +49,7 @@ function timelineOf(job: JobHistory): string[] {
   })
 }
 
-/** One pass: entries by job, and submissions by the job that their key became. */
+/** Groups all entries by their job, in one pass. A submission without a job id is assigned to the job that its idempotency key created. */
 function groupByJob(records: readonly Recorded[]): JobHistory[] {
   const jobOfKey = new Map<string, string>()
   const keyOfTag = new Map<string, string>()
@@ -138,7 +138,7 @@ function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], 
   })
 }
 
-/** The database or its pooler: without either, a worker loses its lease and comes back. */
+/** Whether the target is the database or its pooler. Without either of them, a worker loses its lease and later continues. */
 function isStoreFault(target: string): boolean {
   return target === 'database' || target === 'pooler'
 }

@@ -81,7 +81,7 @@ const CHILDREN = [child('job_plan'), ...done('job_plan'), child('job_note'), ...
 const asked = (what: string, wall_ms = 10_000): Entry => {
   return { type: 'outside', phase: 'answered', tag: TAG, what, wall_ms }
 }
-/** An observation in the second attempt, which starts at 20 s in every history here. */
+/** An entry of the second attempt. The second attempt starts at 20 s in every history of this file. */
 const later = (what: string) => asked(what, 20_000)
 const run = (job_id: string): Entry => ({ type: 'run', phase: 'start', job_id, attempt: 1 })
 const KILLED: Entry = { type: 'fault', phase: 'begin', kind: 'kill', target: 'research-1' }

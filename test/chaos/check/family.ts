@@ -12,7 +12,7 @@ const TRIES_MAX = 2
 /** Pause of an attempt after which it may have abandoned requests to the outside. */
 const PAUSE_MS = 8_000
 
-/** Events after which no attempt is running. */
+/** Events after which no attempt is running, because the job waits. */
 const STANDS = new Set(['job.queued', 'job.waiting', 'job.retrying'])
 
 type ParentRow = Of<'row'> & { readonly family: NonNullable<Of<'row'>['family']> }

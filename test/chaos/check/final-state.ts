@@ -70,7 +70,7 @@ interface JobRow {
   readonly children: number
   readonly steps: number
   readonly is_settled: boolean
-  /** Set for members of a family. */
+  /** The following columns are read only for composed jobs and their children. */
   readonly request: string | null
   readonly kept_steps: readonly string[]
   readonly is_cancel_requested: boolean

@@ -118,7 +118,7 @@ function hasItsOutput(job: JobHistory): string[] {
   const { row, expect, events } = job
   if (!row || !expect || row.state !== 'completed') return []
   const problems: string[] = []
-  // Without one of its children a report may be shorter; then all observers must see the stored text.
+  // If a child of the job failed, then the report may be shorter than expected. In this case, all observers must have read the stored text.
   const text = isWhole(job) ? expect.text : row.text
   if (row.text !== text) problems.push(`the result is ${quote(row.text)}, not ${quote(text)}`)
   if (isWhole(job) && expect.research && row.family?.report !== expect.research.report)
@@ -183,7 +183,7 @@ function hasSeenExecutions(job: JobHistory): string[] {
     if (!started.some((event) => event.attempt === attempt))
       problems.push(`attempt ${attempt} ran without a start event`)
   }
-  // The loss that ends a job has no retry event.
+  // If a job fails because of lost workers, then the last loss has no retry event, so it is added here.
   const lost = retries.filter(({ reason }) => reason === 'worker_lost').length + (job.row?.state === 'failed' ? 1 : 0)
   if (job.row && job.row.crashes > lost)
     problems.push(`the row counts ${job.row.crashes} lost workers, the events ${lost}`)

@@ -32,12 +32,12 @@ async function execute(call: OutsideCall, execution: string, random: Random, his
   say((await isLeft(call, paceOf(call.tag, random))) ? 'aborted' : 'done')
 }
 
-/** Waits for the delay of a call. True: the caller disconnected first. */
+/** Waits for the delay of a call. Returns true if the caller disconnected before the end of the delay. */
 async function isLeft(call: OutsideCall, ms: number): Promise<boolean> {
   return await Promise.race([call.aborted.then(() => true), sleep(ms).then(() => false)])
 }
 
-/** Most answers are quick, some take seconds, and those of slow tags take long. */
+/** Returns the delay of an answer. Most answers are quick, some take seconds, and answers for slow tags take long. */
 function paceOf(tag: string, random: Random): number {
   if (isSlowTag(tag)) return SLOW_MS
   return random.chance(0.7) ? random.between(10, 400) : random.between(500, 3_000)

@@ -65,7 +65,7 @@ function readScript(content: string): Script {
   }
 }
 
-/** Streams the answer at its pace. False: the caller disconnected before the end. */
+/** Streams the answer at its pace. Returns false if the caller disconnected before the end. */
 async function answer(response: ServerResponse, script: Script, isStream: boolean): Promise<boolean> {
   const words = script.text.match(WORD) ?? []
   if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).flushHeaders()
@@ -100,7 +100,7 @@ function sendJson(response: ServerResponse, status: number, body: object): void 
   response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
 }
 
-/** Most scripts have no delay and need no timer. */
+/** Most scripts have no delay, so no timer is set for them. */
 function sleep(ms: number): Promise<void> {
   return ms === 0 ? Promise.resolve() : new Promise((resolve) => setTimeout(resolve, ms))
 }

@@ -12,7 +12,7 @@ export interface AttachedCall {
   readonly startedAt: number
   /** Longest time without a status or a piece of output, in ms. Comments of the stream do not count. */
   readonly silentMs: number
-  /** Empty if the output was whole and came once. */
+  /** Problem of the answer. Empty if the caller received the expected text completely and exactly once. */
   readonly problem: string
 }
 

@@ -1,6 +1,9 @@
 import { TEST_KEY } from '../../support/stack.ts'
 
-/** Twice the 30 s for which a broker keeps records from other workers after it answered a fetch on a dead connection. */
+/**
+ * Timeout of a call in ms. If a broker answers a fetch on a dead connection, then it keeps the records from other workers for 30 s. The timeout is
+ * twice this time.
+ */
 const CALL_MS = 60_000
 /** Concurrent submissions. */
 const SUBMITTERS = 16

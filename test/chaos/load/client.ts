@@ -165,7 +165,7 @@ async function call(
   }
 }
 
-/** After 5xx the write may have happened; after 4xx it did not. */
+/** Returns the phase of a refused write. After a status 5xx, the write may have been executed. After a 4xx, it was not executed. */
 function phaseOf({ status }: Answer): 'fail' | 'unknown' {
   return status >= 400 && status < 500 ? 'fail' : 'unknown'
 }

@@ -5,7 +5,7 @@ import { type PlannedJob, randomOf } from './workload.ts'
 
 /** The research model, which calls the scripted servers outside the fleet. */
 export const RESEARCH_MODEL = 'research-1'
-/** Tags of one length keep the offsets in reports equal. */
+/** First tag numbers. All tags have the same length, so that the offsets in reports are equal. */
 const TAG_BASE = { quick: 10_000, slow: 20_000 }
 /** Timeout of the research before the load. */
 const QUIET_MS = 180_000
@@ -42,7 +42,7 @@ export function planResearch(seed: number, number: number, quiet: QuietResearch)
   const random = randomOf(seed, -1 - number)
   const stream = random.chance(0.6)
   const cancelAfterMs = random.chance(0.12) ? random.between(0, 8_000) : undefined
-  // Some of the cancelled researches have children that would run on for long.
+  // Some of the cancelled researches get slow children, which would run for a long time if the cancel did not stop them.
   const isSlow = cancelAfterMs !== undefined && random.chance(0.6)
   const tag = tagOf((isSlow ? TAG_BASE.slow : TAG_BASE.quick) + number)
   const { report, children, steps } = quiet
@@ -67,7 +67,8 @@ export function planResearch(seed: number, number: number, quiet: QuietResearch)
 
 function callOf(tag: string, stream: boolean): PlannedJob['call'] {
   const messages = [{ role: 'user', content: questionOf(tag) }]
-  // One search and one page are cheap, and no outage is long enough to make a high effort skip them.
+  // With one search and one page, the research is short. With the effort `high`, its time limit is so long that no outage makes the research skip
+  // them.
   const body = { model: RESEARCH_MODEL, messages, stream, reasoning_effort: 'high', max_tool_calls: 1, max_sources: 1 }
   return { endpoint: '/v1/deep-research', body }
 }

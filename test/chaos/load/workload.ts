@@ -13,15 +13,15 @@ export interface PlannedJob {
   readonly runInMs?: number
   /** Delay between acceptance and the cancel, in milliseconds. */
   readonly cancelAfterMs?: number
-  /** Submitted to both ingresses at once. */
+  /** Whether the job is submitted to both ingresses at the same time. */
   readonly isDoubled: boolean
   readonly watch: 'follow' | 'wait'
-  /** Frames after which its follower disconnects, connection after connection. */
+  /** Number of frames after which the follower closes its connection: one number per connection. */
   readonly hangUps: readonly number[]
   readonly expect: Expectation
 }
 
-/** Models that run in the worker, or in the harness, which records each execution. */
+/** Models of the jobs. `echo-1` runs in the worker. `witness-1` runs in the test program, which records each execution. */
 const MODELS = ['echo-1', 'witness-1'] as const
 
 /** The job of a number; equal for equal seeds. */
@@ -53,7 +53,7 @@ export function randomOf(seed: number, number: number): Random {
   return openRandom(Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b))
 }
 
-/** Most are quick; some take seconds, so that faults happen while they run. */
+/** Most jobs are quick. Some take seconds, so that faults happen while they run. */
 function paceOf(random: Random): string {
   const speed = random.next()
   if (speed < 0.6) return `first_ms=${random.between(0, 50)} delay_ms=${random.between(0, 5)}`

@@ -11,8 +11,8 @@ export interface Agent {
   /** Exact version of its npm package. */
   readonly package: string
   /**
-   * Names of models that the agent handles differently; the first is unknown to it. Each has a text that one of its calls contains as `TOOL:
-   * RESULT`.
+   * Names of models that the agent treats differently. The agent has no entry for the first model. The value is a text, in the form `TOOL: RESULT`,
+   * that a call with this model must contain.
    */
   readonly models: Readonly<Record<string, string>>
   readonly command: readonly string[]
@@ -26,7 +26,7 @@ export interface Agent {
 
 const AGENT_MS = 120_000
 const OUTPUT_CHARS_MAX = 1_000_000
-/** Joined with the tool name by underscores: a name of 82 characters, which upstreams refuse. */
+/** Names of the MCP server and its tool. An agent joins both names with underscores to a name of 82 characters, which upstreams refuse. */
 const MCP_SERVER = 'marks_of_the_project'
 const MCP_TOOL = 'repeat_the_mark_that_the_model_has_given_to_this_tool_of_mine'
 
@@ -170,7 +170,7 @@ function killGroup(pid: number | undefined): void {
   try {
     if (pid) process.kill(-pid, 'SIGKILL')
   } catch (error) {
-    // No process of the agent is left.
+    // The process group no longer exists, so there is nothing to end.
     if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
 }

@@ -18,12 +18,12 @@ type Json = Record<string, unknown>
 type Ask = (method: string, path: string, body?: Json | FormData) => Promise<Json>
 /** Creates an object for a request and returns its id. */
 type Make = (ask: Ask, use: Use) => Promise<string>
-/** `cancel` needs a running object, `stream` a streamed one. */
+/** Purpose of the object. `cancel` needs a running object, `stream` an object that was created with a stream. */
 type Use = 'cancel' | 'stream' | 'other'
 
 /** Timeout for the end of a batch. */
 const END_MS = 60_000
-/** Keeps a model busy long enough for a cancel. */
+/** Prompt that keeps the model busy until the test has cancelled the call. */
 const SLOW = '!echo tokens=600 delay_ms=100'
 const MODEL = 'string'
 const EXAMPLE = 'Example data'
@@ -115,7 +115,7 @@ function withAudio(body: Buffer, url: string): Buffer {
   return at < 0 ? body : Buffer.concat([body.subarray(0, at), SILENCE, body.subarray(at + EXAMPLE.length)])
 }
 
-/** A request with real objects in place of the placeholders. */
+/** Returns the request with ids of real objects in place of the placeholders. */
 async function withReal(
   url: string,
   text: string | undefined,
@@ -127,7 +127,7 @@ async function withReal(
   for (const [dummy, make] of MAKES) {
     const inPath = path.includes(`/${dummy}`)
     const quoted = `"${dummy}"`
-    // The name of a field equals its value: "file_id": "file_id".
+    // A field may have its own name as its value, such as `"file_id": "file_id"`. Only the value must be replaced.
     const inBody = body !== undefined && new RegExp(`:\\s*${quoted}`).test(body)
     if (!inPath && !inBody) continue
     const id = await make(ask, use)

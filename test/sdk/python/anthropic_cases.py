@@ -34,7 +34,7 @@ class Forecast(BaseModel):
     days: int
 
 
-# Kept, because each one loads the machine's certificates.
+# Clients are cached, because each new client loads the certificates of the machine.
 @functools.cache
 def client(service: str = "free", **options: Any) -> Anthropic:
     return Anthropic(**{"api_key": GIVEN["key"], "base_url": GIVEN[service], "max_retries": 0, **options})
@@ -222,7 +222,7 @@ async def case_makes_concurrent_calls_with_matching_responses() -> None:
 def case_accepts_its_key_in_either_header() -> None:
     bearer = client(api_key=None, auth_token=GIVEN["key"])
     assert bearer.messages.create(**say("let me in")).content[0].text == "let me in"
-    # Spelled as the older package spells it, so that this one is sent instead of its own.
+    # The older package writes the header with these capital letters. With the same spelling, this header replaces the package's own header.
     headers = {"X-Api-Key": GIVEN["key"]}
     by_header = Anthropic(api_key="sk-wrong-0000000000", default_headers=headers, base_url=GIVEN["free"])
     assert by_header.messages.create(**say("let me in")).content[0].text == "let me in"

@@ -43,7 +43,7 @@ GIVEN: dict[str, str] = json.loads(sys.argv[1])
 
 def main(module: dict[str, Any]) -> None:
     """Runs every ``case_…`` of a module's globals, those on the full service concurrently with the others, and reports."""
-    # A script this late hangs; its stack goes to standard error.
+    # After this time, the script is assumed to hang. The stacks of all threads are then printed to stderr, and the script exits.
     faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
     cases = {name: case for name, case in module.items() if name.startswith("case_")}
     full = [name for name, case in cases.items() if hasattr(case, "is_on_full")]

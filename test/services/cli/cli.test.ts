@@ -353,7 +353,7 @@ describe('job commands of sluice', () => {
     const slow = createServer((request, response) => {
       if (request.url?.endsWith('/cancel')) cancels++
       else if (isEarly && request.method === 'POST') child?.kill('SIGINT')
-      // Signals take a while on a busy machine.
+      // The response is delayed, because the delivery of a signal can take long on a busy machine.
       const afterMs = isEarly && cancels === 0 ? 500 : 0
       if (!request.url?.endsWith('/events')) return setTimeout(() => response.end(JSON.stringify(job)), afterMs)
       response.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -607,7 +607,7 @@ describe('sluice doctor', () => {
 
   it('warns without failing about an unreachable default address or a missing key', async () => {
     const ran = await sluice(['doctor', '--json'], { env: await place() })
-    // An unrelated service may listen at the default address.
+    // The status may also be `ok`, because another service may listen on the default address of the test machine.
     expect(of(ran, 'service')).toMatchObject([{ status: expect.stringMatching(/ok|warn/) }])
     await using stack = await startStack()
     const keyless = await sluice(['doctor', '--json'], { env: { ...(await place()), SLUICE_URL: stack.url } })

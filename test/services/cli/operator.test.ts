@@ -108,7 +108,7 @@ describe('operator commands of sluice', () => {
     expect((await op('drain', String(worker?.id))).lines).toMatchObject([{ draining: true }])
     expect((await op('drain', String(worker?.id), '--undo')).lines).toMatchObject([{ draining: false }])
     expect((await op('pools')).lines.map(({ id }) => id)).toContain('inference')
-    // The calls are those of the ingress that responds; all other columns cover the fleet.
+    // The column `calls` has the calls of the ingress that responds. All other columns cover the whole fleet.
     const [head = '', ...rows] = (await sluiceTable(['pools'], env)).split('\n')
     expect(head).toMatch(/^pool +workers +slots +free +calls +jobs /)
     expect(rows.find((row) => row.startsWith('inference'))).toMatch(/^inference +1 +\d+ +\d+ +0 +0 /)

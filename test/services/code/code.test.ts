@@ -12,7 +12,7 @@ plt.figure()
 plt.bar(['a', 'b'], [3, 5])
 plt.show()
 `
-/** Noise is incompressible: over half a megabyte of PNG. */
+/** Draws noise. Noise is incompressible, so the PNG file has more than half a megabyte. */
 const NOISE = `
 import matplotlib.pyplot as plt
 import numpy as np
@@ -119,7 +119,7 @@ describeCode('the code endpoint', inject('kafka'), (stack) => {
     expect(stdout.split('\n').at(-2)).toMatch(/truncated/)
     const png = Buffer.from(plots[0]?.content_base64 ?? '', 'base64')
     expect(png.length).toBeGreaterThan(512 * 1024)
-    // The last chunk of every PNG: no piece is missing or duplicated.
+    // IEND is the last chunk of every PNG file. If it occurs only at the end, then no piece of the file is missing or duplicated.
     expect(png.indexOf('IEND')).toBe(png.length - 8)
   })
 

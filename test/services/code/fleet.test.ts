@@ -7,15 +7,15 @@ import { SANDBOX_DIR, SANDBOX_MISSING } from '../../support/sandbox/sandbox.ts'
 import { until } from '../../support/stack.ts'
 
 const kafka = inject('kafka')
-/** Processes start slowly when many tests share the cores. */
+/** Timeout of a test in ms. Processes start slowly if many tests share the cores. */
 const TEST_MS = 120_000
 
-/** The program and its supervisor. */
+/** Number of processes per code run: the program and its supervisor. */
 const PROCESSES_A_RUN = 2
-/** Run time of the code on the killed worker: at least, and on machines where programs start slowly. */
+/** Minimum and maximum run time of the code on the killed worker. Slow machines need a longer time, because programs start slowly. */
 const RUN_SECONDS = 3
 const RUN_SECONDS_MAX = 20
-/** Calls in flight: more than the killed worker runs, fewer than both workers could. */
+/** Maximum calls in flight. The killed worker cannot run all of them, but both workers together could. */
 const OPEN_MAX = 80
 
 /** The end of a call, as its caller observed it. */
@@ -50,7 +50,7 @@ function startedBy(pid: number): number[] {
   return found
 }
 
-/** Undefined for an ended process, also while it waits to be reaped. */
+/** Returns the parent of a process. Undefined if the process has ended, even if it is still a zombie. */
 function parentOf(pid: number): number | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8')
@@ -74,7 +74,7 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers that run 
       await using fleet = await openFleet(kafka ?? '')
       const ingress = await fleet.start('ingress')
       const doomed = await startWorker(fleet, 20)
-      // Enough slots for the jobs of the other worker in addition to its own.
+      // The worker needs slots for its own jobs and for the jobs of the killed worker.
       await startWorker(fleet, 100)
       const idle = startedBy(doomed.pid).length
       let ended = 0
@@ -87,8 +87,8 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers that run 
       const whole: Promise<Ended>[] = []
       const streams: Promise<Ended>[] = []
       const beganAtMs = performance.now()
-      // Any worker may take a call, so calls are added until this one has 20. Programs run longer on slow machines, so that the first has not
-      // ended before the last starts.
+      // Either worker may take a call, so calls are added until this worker runs 20. On slow machines, the programs run longer, so that the first
+      // program still runs when the last one starts.
       const interpreters = await until(
         () => {
           const pids = startedBy(doomed.pid)

@@ -53,7 +53,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.setViewportSize(NARROW)
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'home-by-model-narrow-dark')
-    // Earlier failures stay visible after a reload, also after the second refresh.
+    // Failures that happened before a reload of the page must stay visible, also after the second refresh.
     await page.reload()
     await page.getByRole('img', { name: /^inference, Failures/ }).waitFor()
     const refreshes = () =>

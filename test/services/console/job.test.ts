@@ -109,7 +109,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     const env = { ...process.env, SLUICE_API_KEY: secretOf('alice') }
     const { stdout } = await run('bash', ['-c', `${command} -s`], { env, timeout: PAGE_MS })
     expect(JSON.parse(stdout)).toMatchObject({ id, status: 'cancelled' })
-    // A remote page without TLS has no clipboard API.
+    // Pages that are loaded without TLS from another host have no clipboard API. The test simulates such a page.
     await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
     await page.getByRole('button', { name: 'Copy ID' }).click()
     await page.evaluate('delete navigator.clipboard')
@@ -127,7 +127,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.goto(`${admin.stack.url}/console/jobs?endpoint=/v1/batches`)
     await page.getByRole('row').filter({ hasText: id }).getByText(`60 of ${REQUESTS} done`).waitFor()
     await page.getByRole('link', { name: id }).click()
-    // The counts of the batch are shown before the child jobs.
+    // The page shows the counts of the batch before it has loaded the child jobs.
     await page.getByRole('region', { name: 'Progress' }).getByText(`60 of ${REQUESTS}`, { exact: true }).waitFor()
     const children = page.getByRole('region', { name: 'Child jobs', exact: true })
     await children.getByText(`60 of ${REQUESTS} done`, { exact: true }).waitFor()

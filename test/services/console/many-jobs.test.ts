@@ -19,7 +19,7 @@ const FEW = 300
 const TIMES_MAX = 6
 /** Maximum ratio of the longest tasks. The browser reports tasks from 50 ms. */
 const STALL_TIMES_MAX = 20
-/** Rows of a window of 860 pixels plus the margin. */
+/** Maximum rows in the DOM: those of a window of 860 pixels, and the margin above and below. */
 const ROWS_MAX = 60
 /** Maximum growth of heap and DOM after scrolling a second time. */
 const GROWTH_MAX = 1.3

@@ -5,7 +5,7 @@ import { failureOf } from '../../support/sdk.ts'
 
 const never = () => new AbortController().signal
 
-/** A semaphore that holds `jobs` of the largest jobs, and the release of each. */
+/** Opens a semaphore whose permits are taken by `jobs` jobs of maximum size. Also returns the function that releases the permits of each job. */
 async function openWith(jobs: number) {
   const room = new Semaphore({ permits: INPUTS_HELD_MAX })
   const leaves = await Promise.all(Array.from({ length: jobs }, () => takePermits(room, 2_048, never())))

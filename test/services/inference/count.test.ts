@@ -13,7 +13,7 @@ test("count_tokens uses the engine's count, or an estimate if the prompt exceeds
     expect(answer.status).toBe(200)
     return ((await answer.json()) as { input_tokens: number }).input_tokens
   }
-  // The echo engine counts words, so one long word distinguishes a count from an estimate.
+  // The echo engine counts words. A prompt of one long word therefore has few tokens if it is counted, and many if the number is estimated.
   expect(await count('a'.repeat(1_000_000))).toBeLessThan(10)
   expect(await count('a'.repeat(3_000_000))).toBeGreaterThan(100_000)
 })

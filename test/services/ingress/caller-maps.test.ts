@@ -5,7 +5,10 @@ import { recordOf } from '#schemas/lib/record.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { CHAT, errorOf, type Service, say, startService } from '../../support/jobs/api.ts'
 
-/* Maps with caller-chosen keys accept every key that JSON can have, validated, without side effects, including names of inherited members. */
+/*
+ * Callers choose the keys of some maps, such as metadata. These maps must accept each key that JSON permits, including names of inherited members
+ * such as `__proto__`, without side effects.
+ */
 
 const NAMES = ['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'valueOf', '', 'a]b', '😀'.repeat(64)]
 

@@ -71,7 +71,7 @@ describe('with origins in CORS_ORIGINS', () => {
       expect(headers.get('access-control-allow-origin')).toBe(PAGE)
       const exposed = headers.get('access-control-expose-headers')?.split(', ') ?? []
       const own = [...headers.keys()].filter((name) => /^(x-|request-id|retry|anthropic|openai)/.test(name))
-      // Browsers apply nosniff themselves: no script reads it.
+      // The header nosniff is left out, because browsers apply it themselves and no script needs to read it.
       const readable = own.filter((name) => name !== 'x-content-type-options')
       expect(readable.filter((name) => !exposed.includes(name))).toEqual([])
     }

@@ -11,7 +11,8 @@ it('the HTTP server does not start a request whose caller disconnected while the
     port: 0,
     reusePort: false,
   })
-  // Requests of one packet are throttled per tick, and those beyond the eighth wait; a tick later the server sees the closed socket.
+  // The server starts at most eight requests of one packet per tick. One tick later, the server detects the closed socket and drops the waiting
+  // requests.
   server.on('request', (req) => {
     if (req.url === '/39') req.socket.destroy()
   })

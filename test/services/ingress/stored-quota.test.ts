@@ -97,7 +97,7 @@ describe('the stored bytes of a project', () => {
       await stack.post(`/v1/jobs/${id}/cancel`, {})
       await fetch(`${stack.url}/v1/jobs/${id}`, { method: 'DELETE', headers: { authorization: `Bearer ${TEST_KEY}` } })
     }
-    // A response of 6 MiB next to a request of 6 MiB.
+    // The job stores a request of 6 MiB and a response of 6 MiB.
     const sent = await stack.post('/v1/jobs', job('y'.repeat(6 * MIB), {}))
     const { id } = (await sent.json()) as { id: string }
     await until(

@@ -284,7 +284,7 @@ describe('monthly budgets', () => {
     clock.ms = Date.parse('2030-02-01T00:00:00Z')
     await budgets.require(key)
     expect(await budgets.stateOf(key)).toMatchObject([{ month: '2030-02', spent_usd: 0, remaining_usd: 2 }])
-    // A clock that is set back into a month with an exhausted budget.
+    // The clock is set back into a month whose budget is exhausted.
     clock.ms = Date.parse('2030-01-15T00:00:00Z')
     await expect(budgets.require(key)).rejects.toMatchObject(refusal)
   })

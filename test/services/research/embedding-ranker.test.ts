@@ -7,7 +7,7 @@ import { type CompositionOptions, Killed, MemoryComposition } from '../../suppor
 import { scriptedModel } from '../../support/research/model.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
-/** By words alone the first page ranks higher, because it repeats them more often. */
+/** The first page contains the words of the question more often, so a ranking by words alone prefers it. */
 const PAGES = {
   'https://a.example/doors': '# Doors\n\nA worker opens a lease, a worker closes a lease, and a lease has a worker.',
   'https://b.example/clocks': '# Clocks\n\nThe lease of a worker is renewed every three seconds while it has a job.',

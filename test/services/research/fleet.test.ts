@@ -18,18 +18,18 @@ const postgres = inject('postgres')
 const TEST_MS = 400_000
 const WORKERS = 3
 const WAITING = 100
-/** Concurrent outside requests of one attempt. */
+/** Maximum concurrent requests of one attempt to searches and pages. */
 const AT_ONCE = 4
-/** One search and one page: no concurrent requests. */
+/** Limits with which a research makes one search and reads one page, so that it makes no concurrent requests. */
 const IN_SERIES = { max_tool_calls: 1, max_sources: 1 }
 
 /** The moment at which the worker of a research is killed. */
 interface KillPoint {
   readonly name: string
   readonly more: object
-  /** Before the nth outside request of a sort is answered. */
+  /** The worker is killed before the nth request of this kind (to a search, page or model) is answered. */
   readonly at?: { readonly sort: string; readonly nth: number }
-  /** As soon as the job shows this many steps or children. */
+  /** The worker is killed as soon as the job shows this many steps or children. */
   readonly shown?: { readonly steps: number } | { readonly children: number }
 }
 
@@ -137,7 +137,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
         if (own !== tag || !what.startsWith(sort) || stopped) return
         const owner = await until(async () => await fleet.ownerOf(await id))
         stopped ??= fleet.stop(owner)
-        // The stopped worker does not wait for this call.
+        // The worker stops within its drain time, although this call has not returned.
         await stopped
       }
       resolve(await fleet.submit(tag))
@@ -174,7 +174,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
   )
 
   it.each([
-    // A plan has a part of the time; without one the words of the question are searched.
+    // Planning may use only a part of the time. Without a plan, the research searches for the words of the question.
     { hangs: 'model plan', tag: 'Tarn3000', end: 'stop' },
     { hangs: 'model note', tag: 'Tarn3001', end: 'length' },
   ])(
@@ -193,7 +193,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
       const choice = job.result?.choices[0]
       expect(choice?.finish_reason).toBe(end)
       expect(choice?.message.annotations.length).toBeGreaterThan(0)
-      // No process waits for the response any more.
+      // The call was aborted, so no process still waits for its response.
       await call.aborted
     },
     TEST_MS,

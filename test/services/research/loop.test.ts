@@ -61,7 +61,7 @@ describe('a research report', () => {
     const { report } = await researched({ backends: [backend] }, { question: QUESTION })
     const body = report.slice(0, report.indexOf('## Sources'))
     expect(body).toContain('with any care')
-    // A sentence with a URL would send its reader elsewhere, and is not quoted.
+    // The report must not quote a sentence that contains a URL, because the URL could lead readers to a malicious page.
     expect(body).not.toContain('Ignore previous instructions')
     expect(body).not.toMatch(/(?<!\\)https?:\/\//)
     expect(body).not.toMatch(/(?<!\\)<|onerror/)
@@ -302,7 +302,7 @@ describe('a research run', () => {
       expect(run.end).toMatchObject({ stop_reason: 'cancelled', finish_reason: 'length' })
       expect(run.report).toContain('A worker renews its lease three times in nine seconds. [1]')
       expect(run.report).toContain('The research ended early, because it was cancelled.')
-      // An interrupted request is not a failure.
+      // A request that the cancel interrupted must not be counted as a failed one.
       expect(run.end.quality).toMatchObject({ failed_searches: 0, unread: 0 })
       const second = new MemoryComposition({ cancelled: AbortSignal.abort() }, first)
       const gone = new PagesBackend({})

@@ -250,7 +250,7 @@ describe('a research whose writing model sends an excessive stream', () => {
     const { choices } = (await response.json()) as Completion
     expect(choices[0]?.message.content).toContain('fish and frogs')
     expect(choices[0]?.message.annotations.length).toBeGreaterThan(0)
-    // No reader is left.
+    // All connections are closed, so no process still reads a page.
     await until(() => upstream.connections === 0, { withinMs: 20_000 })
   })
 
@@ -276,7 +276,7 @@ describe('a research whose caller disconnects', () => {
   let folder: string
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'sluice-many-'))
-    // The first question waits for the index, which takes far longer than the disconnection.
+    // The first question waits until all files are indexed. Indexing takes much longer than the time after which the client disconnects.
     const text = 'A sentence about herons that nest in trees. '.repeat(100)
     for (let at = 0; at < 3_000; at++) await writeFile(join(folder, `${at}.txt`), `${at} ${text}`)
     stack = await startStack({ models: [ECHO_MODEL, MODEL], settings: { RESEARCH_CORPUS: folder } })

@@ -74,7 +74,7 @@ describe.each(ADAPTERS)('budget alerts on $name', ({ isHere, openDatabase }) => 
       await spend(7.9)
       expect(await alert()).toBe(0)
       await spend(0.1)
-      // Two schedulers at once.
+      // Two schedulers check the budget at the same time. Only one of them sends the alert.
       expect((await Promise.all([alert(), openScheduler()()])).toSorted()).toEqual([0, 1])
       expect([await alert(), await openScheduler()()]).toEqual([0, 0])
       await spend(2)

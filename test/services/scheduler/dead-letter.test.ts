@@ -121,7 +121,7 @@ for (const { mode, settings } of MODES) {
       expect(await redriven({ dry_run: true })).toMatchObject({ dry_run: true, data: [{ job_id: 'job_2' }] })
       expect(await redriven({ pool: 'code' })).toMatchObject({ data: [] })
       expect(await redriven({ max: 1 })).toMatchObject({ data: [{ job_id: 'job_2' }], has_more: false })
-      // The store has no such job, so its worker drops it.
+      // The store does not contain this job, so the worker drops the record.
       await until(async () => !(await service.broker.lag(jobsTopic('inference'))))
       expect(service.dead).toHaveLength(3)
       const [mine, unknown] = listed.data.map(({ id }) => id)

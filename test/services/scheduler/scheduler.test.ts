@@ -159,7 +159,7 @@ describe('the scheduler', () => {
     for (let attempt = 1; attempt <= 3; attempt++) {
       const worker = await alive(store, `wrk_${attempt}`, LEASE_MS)
       await claimed(store, id, worker)
-      // No process renews the lease.
+      // The lease expires, because no process renews it.
       await until(async () => (await store.find(ALL_TENANTS, id))?.state !== 'in_progress')
     }
     expect(await store.find(ALL_TENANTS, id)).toMatchObject({
@@ -183,7 +183,7 @@ describe('the scheduler', () => {
     await store.cancel(ALL_TENANTS, cancelled.id)
     await start()
     await database.advance(71_000)
-    // The owner is alive; the sweep waits for one whole lease, because the store may have been down.
+    // The owner of the job is alive. After a restart, the sweep waits for one whole lease, because the store may have been down.
     await alive(store, worker, LEASE_MS)
     const renewing = setInterval(() => void alive(store, worker, LEASE_MS), 20)
     try {

@@ -29,7 +29,7 @@ const MODES = [
 
 type Json = Record<string, unknown>
 
-/** The result of the model does not depend on the transport of the call, so one mode is enough by default. */
+/** True for the long run, which uses both brokers. The result of the model does not depend on the broker, so the short run uses one of them. */
 const isLong = Boolean(process.env.SLUICE_TEST_LONG)
 
 for (const [mode, kafka] of MODES) {
@@ -125,7 +125,7 @@ for (const [mode, kafka] of MODES) {
       test('the transcription of recorded speech runs as one durable job, which reports progress', {
         timeout: 420_000,
       }, async () => {
-        // Longer than a minute, with a pause in between, so that there is less speech than audio.
+        // The recording is longer than a minute, but has less than a minute of speech because of the pause.
         const reading = await readingOfDickens()
         const file = waveOf(joined([reading.slice(0, 20 * RATE), silence(35), reading.slice(0, 15 * RATE)]))
         const headers = { prefer: 'respond-async' }
@@ -193,7 +193,7 @@ for (const [mode, kafka] of MODES) {
         expect(response.status).toBe(200)
         await response.body?.getReader().read()
         stop.abort()
-        // With one model in memory, a call that ran on would delay this one for more than a minute.
+        // Only one model is in memory. If the cancelled call continued, then it would delay this call for more than a minute.
         const answer = (await (
           await upload(clip('beckett').bytes, {}, { signal: AbortSignal.timeout(30_000) })
         ).json()) as Json
@@ -223,7 +223,7 @@ function formOf(file: Buffer, fields: Record<string, string | string[]>): FormDa
 
 let dickens: Promise<Int16Array> | undefined
 
-/** Recorded at another rate than the others, so it is decoded once. */
+/** This recording has another sample rate than the other clips. The server converts it once for all tests. */
 function readingOfDickens(): Promise<Int16Array> {
   dickens ??= (async () => {
     await using local = openServer()
@@ -232,7 +232,7 @@ function readingOfDickens(): Promise<Int16Array> {
   return dickens
 }
 
-/** Two people in turn, the speaker turns, and a sample of one of them. */
+/** Builds a recording in which two people speak alternately. Returns the recording, its speaker turns, and a voice sample of one person. */
 async function conversation(): Promise<{ file: Buffer; truth: Turn[]; sample: Buffer }> {
   const cities = await readingOfDickens()
   const stretch = (from: number, to: number) => cities.slice(from * RATE, to * RATE)

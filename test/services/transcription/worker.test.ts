@@ -173,7 +173,7 @@ describe('the check of audio before transcription', () => {
 })
 
 describe('an upload of audio over the limit of its key', () => {
-  /** A worker of two slots; the first call of its models hangs until `go` settles. */
+  /** Starts a worker with two slots. The first call of its models hangs until `go` settles. */
   async function startHanging(go: Promise<void>) {
     const hangs: SpeechScript = async (_, answer) => {
       await go

@@ -159,7 +159,7 @@ describe('the blob store on disk', () => {
 
   it('leaves no partial file behind if a blob cannot be written', async () => {
     const blobs = await openDiskBlobs(directory)
-    // A directory in the way makes the rename fail, as a full disk would fail an earlier step.
+    // A directory has the path of the blob, so that the rename of the temporary file fails.
     await writeFile(join(directory, 'other'), '')
     const inTheWay = join(directory, 'key')
     await openDiskBlobs(inTheWay)

@@ -155,7 +155,8 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       const members = await Promise.all([open(), open(), open()].map(async (b) => (await b).openQueue('jobs')))
       const seen: string[] = []
       const working = members.map((member) => work(member, seen, ended.signal))
-      // A classic group may redeliver records while members join, so these are first.
+      // A classic group may redeliver records while members join. The test therefore submits records until all members have joined, before the
+      // measured records.
       await until(() => submitAll(broker, 1).then(() => seen.length > 0), WITHIN)
       await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
       seen.length = 0

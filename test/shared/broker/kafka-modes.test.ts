@@ -48,7 +48,7 @@ describe.skipIf(!kafka)('a queue whose workers switch between share groups and c
     await first.close()
     const second = await open(prefix, after)
     await second.submit('jobs', Buffer.from('left'))
-    // Unexpired records are delivered again; their owner drops those of ended calls.
+    // Records that have not expired are delivered again. Records of ended calls are dropped later, by the worker.
     expect(await takeAll(await second.openQueue('jobs'), 2)).toEqual(expect.arrayContaining(['left']))
     await second.close()
   })
@@ -104,7 +104,7 @@ describe.skipIf(!kafka)('a queue with three workers in a classic group', () => {
       expect(new Set(statuses)).toEqual(new Set([200]))
       return await Promise.all(workers.map(attemptsOf))
     }
-    // A new member has its partitions after the others have rejoined.
+    // A new member receives partitions only after the other members have rejoined.
     const counts = await until(async () => {
       const each = await served()
       return each.every((attempts) => attempts > 0) ? each : undefined

@@ -98,7 +98,7 @@ describe('the batching Kafka producer', () => {
       texts.map((t) => (t === String(bad) ? 'rejected' : 'fulfilled')),
     )
     expect(results[bad - 1]).toMatchObject({ reason: { code: 'request_too_large' } })
-    // Split at most three times, and never resent after it was alone.
+    // The batch is split at most three times. Once the bad record is alone in a batch, it is not sent again.
     expect(broker.calls.flat().filter((call) => call === `0: ${bad}`)).toHaveLength(1)
     expect(broker.calls.length).toBeLessThan(14)
   })

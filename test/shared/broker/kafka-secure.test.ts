@@ -114,7 +114,7 @@ describe.skipIf(missing !== undefined)('Kafka with ACLs', { timeout: 120_000 }, 
     const broker = await open('classic', settingsOf('PLAIN', 'fleet'), prefix, problems)
     const queue = broker.openQueue('jobs')
     await until(() => problems.some((problem) => problem.includes('--operation Read --group')), { withinMs: 60_000 })
-    // The group can join as soon as the ACL exists.
+    // The consumer joins the group as soon as this ACL exists, without a restart.
     await kafka.allow('fleet', prefix, [], ['READ'])
     await broker.submit('jobs', Buffer.from('job'))
     await until(async () => (await (await queue).take(1, never)).length === 1, { withinMs: 60_000 })

@@ -17,7 +17,7 @@ const LOGIN = { mechanism: 'PLAIN', username: 'sluice', password: 'right' } as c
 /** Maximum time until a start with a permanent error fails. */
 const REFUSED_MS = 15_000
 
-/** The listener PLAINTEXT of kafka-local.sh with another protocol. */
+/** Returns settings with which the listener of kafka-local.sh uses another protocol. */
 function listener(protocol: string, lines: readonly string[]): string {
   return [`listener.security.protocol.map=PLAINTEXT:${protocol},CONTROLLER:PLAINTEXT`, ...lines, ''].join('\n')
 }
@@ -29,7 +29,7 @@ const SASL = listener('SASL_PLAINTEXT', [
     'username="admin" password="admin" user_admin="admin" user_sluice="right";',
 ])
 
-/** With a self-signed certificate. */
+/** Starts a Kafka with TLS and a self-signed certificate. */
 async function startWithTls(directory: string): Promise<LocalKafka> {
   const store = join(directory, 'store.p12')
   const keytool = process.env.JAVA_HOME ? join(process.env.JAVA_HOME, 'bin/keytool') : 'keytool'

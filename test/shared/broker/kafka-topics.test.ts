@@ -48,7 +48,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
       await (await startStack({ kafka, settings }))[Symbol.asyncDispose]()
       const lines: string[] = []
       const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
-      // A higher replication factor than brokers: existing topics work, and none can be created.
+      // The replication factor is higher than the number of brokers. Existing topics work, but no topic can be created.
       await using stack = await startStack({ kafka, log, settings: { ...settings, KAFKA_REPLICATION: '7' } })
       await until(async () => (await chat(stack, 'warm')).status === 200, WITHIN)
       for (const topic of ['jobs.inference', 'replies']) {

@@ -55,7 +55,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const broker = await open()
     const members = await Promise.all(Array.from({ length: 4 }, () => broker.openQueue('jobs')))
     const servedBy = new Set<number>()
-    // A member that has a record takes no other, so each member gets one of the four records.
+    // A member takes no further record while it has one, so each of the four members receives one of the four records.
     const working = members.map((member, index) => takeOne(member).then(() => servedBy.add(index)))
     await Promise.all(Array.from({ length: 4 }, (_, i) => broker.submit('jobs', Buffer.from(String(i)))))
     await Promise.all(working)
@@ -104,7 +104,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const working = joined.map(async (served) => work(await broker.openQueue('jobs'), seen, served))
     const traffic = submitSteadily(broker)
     await until(() => joined.every((served) => served.size > 0), WITHIN)
-    // The response to the next heartbeat of the first member revokes its lost partitions.
+    // With the response to its next heartbeat, the first member loses some of its partitions.
     const heardAt = Date.now() + HEARTBEAT_MS + 500
     await until(() => Date.now() > heardAt, WITHIN)
     for (const delivery of early) delivery.acknowledge()
@@ -121,7 +121,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const broker = await open({ topics: [{ ...JOBS, retentionMsMin: HOUR_MS }, REPLIES], onProblem })
     const member = await broker.openQueue('jobs')
     const taken = takeOne(member)
-    // Until then, the member polls its partition many times.
+    // During this time, the member polls its partition many times.
     const lookedUntil = Date.now() + HEARTBEAT_MS
     await until(() => Date.now() > lookedUntil, WITHIN)
     const failures = onProblem.mock.calls.filter(([, fields]) => /OFFSET_NOT_AVAILABLE/.test(fields?.error))
@@ -185,7 +185,7 @@ describe.skipIf(!kafka)('the Kafka check at the start', () => {
       expect(said.join()).toContain(`Topic ${prefix}replies retains records for 60000 ms, but ${HOUR_MS} are needed`)
       expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
       expect(said.join()).toContain(`Topic ${prefix}jobs accepts records of at most 50000 bytes`)
-      // Without a key, which a compacted topic refuses, and larger than the previous limit.
+      // The record has no key, which a compacted topic refuses, and exceeds the previous maximum size.
       await until(async () =>
         broker.submit('jobs', Buffer.alloc(100_000)).then(
           () => true,
@@ -228,7 +228,7 @@ describe.skipIf(!kafka)('the Kafka check at the start', () => {
 })
 
 describe.skipIf(noLocal !== undefined)('the Kafka client during an outage of the broker', () => {
-  // One for all tests; one that a failed test leaves is not used again.
+  // All tests share one broker. After a failed test, a new broker is started.
   let started: LocalKafka | undefined
   let local: LocalKafka
   beforeEach(async () => {
@@ -367,7 +367,7 @@ async function openLoaded(client: 'share' | 'classic', address: string) {
     },
     async expectWhole() {
       await working
-      // A call whose response was lost may be sent again; without repeats the order must be complete.
+      // If the response to a call was lost, then the call may be sent again. Without the repeats, all events must be present in order.
       const firsts = events.filter((value, index) => events.indexOf(value) === index)
       expect(firsts).toEqual(sends.map((_, index) => index))
       if (client === 'share') expect(events.length).toBe(sends.length)

@@ -105,7 +105,7 @@ test.each([1, 5, 64, 512])(
     let rounds = 0
     for (; limit.permits < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
     expect(limit.permits).toBe(max)
-    // The limit grows slowly for ten rounds, then by half in each round.
+    // The limit grows by one per round for ten rounds. After that, it grows by half in each round.
     expect(rounds).toBeLessThan(10 + 20)
   },
 )
@@ -128,7 +128,7 @@ test('the concurrency limit does not grow while the calls in flight are below it
 test('the concurrency limits of two clients of one server converge to equal values', () => {
   const capacity = 60
   const [a, b] = [openLimit(100), openLimit(100)]
-  // One started long before the other.
+  // One worker has already lowered its limit before the other worker starts.
   const early = fill(b.limit)
   b.clock.ms += 1
   for (const permit of early) b.limit.timedOut(permit)
@@ -162,7 +162,7 @@ test("the concurrency limit is reduced if queueing delays the first bytes, but n
     sent = answerAll(limit, clock, waits(sent))
     expect(limit.permits).toBeGreaterThanOrEqual(4)
   }
-  // A delay of 350 ms is tolerated: that of 28 calls.
+  // A delay of 350 ms is tolerated. This is the delay with 28 calls.
   expect(sent).toBeLessThanOrEqual(32)
   expect(sent).toBeGreaterThanOrEqual(24)
 })

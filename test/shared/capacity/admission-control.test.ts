@@ -25,7 +25,7 @@ class Overload {
   readonly queue: Caller[] = []
   /** Callers by the time of their retry. */
   readonly retries = new Map<number, Caller[]>()
-  /** Number of the try at which each admitted caller was admitted. */
+  /** For each admitted caller, the number of its try that was admitted. */
   readonly admittedAt: number[] = []
   readonly retryAfterSeconds: number[] = []
   ended = 0

@@ -76,7 +76,7 @@ function starts(count: number, sent: readonly Call[] = []): string[] {
     if (!call) break
     order.push(call.envelope.tenant)
     call.ingress.turns.leave(call)
-    // Far apart, so that nothing is prefetched for a fast pool.
+    // The jobs end one second apart. For a faster pool, the ingress would prefetch jobs.
     vi.advanceTimersByTime(1_000)
   }
   return order
@@ -120,7 +120,7 @@ describe('the slot partition between ingresses that share a pool', () => {
     vi.advanceTimersByTime(500)
     for (const ingress of fleet) ingress.sent()
     fleet[0]?.enter('other', 1)
-    // After the calls already sent, one per ingress, and one more of the other tenant at each.
+    // The call starts after the calls that were already sent, one per ingress, and after at most one more call of the other tenant per ingress.
     expect(starts(10).indexOf('other')).toBeLessThanOrEqual(2 * flooded)
   })
 
@@ -141,7 +141,7 @@ describe('the slot partition between ingresses that share a pool', () => {
     three.enter('c', 200)
     two.enter('b', 20, 'few')
     vi.advanceTimersByTime(500)
-    // A half each, and two prefetched.
+    // Each tenant gets half of the slots, and two calls are prefetched.
     expect([one.sent().length, two.sent().length]).toEqual([6, 6])
   })
 

@@ -106,7 +106,7 @@ describe('the fair queue of an ingress', () => {
     spread.set('a', 3)
     enter('a', '1', '2', '3', '4')
     enter('b', '1', '2', '3', '4')
-    // Both have running jobs before a is skipped.
+    // Both tenants have a running job when the dispatcher skips tenant a.
     const first = sent()
     expect(first.map(({ name }) => name)).toEqual(['a1', 'b1'])
     expect(order(first)).toEqual(['b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
@@ -250,7 +250,7 @@ describe('the fair queue of an ingress', () => {
     for (const job of first) turns.start(job)
     enterFor('rare', 'a', 'r')
     enterFor('quick', 'a', ...Array.from({ length: 40 }, (_, i) => `q${i}`))
-    // 1 for the rare model, 3.5 for each of the others, and 2 prefetched for each.
+    // The rare model has 1 slot, each other model has 3.5 slots, and 2 calls are prefetched for each model.
     expect(sent().map(({ envelope }) => envelope.model)).toEqual(['rare', ...Array(6).fill('quick')])
     vi.advanceTimersByTime(1_000)
     for (const job of first.slice(0, 4)) turns.leave(job)

@@ -5,7 +5,7 @@ import { WaitEstimate } from '#shared/capacity/admission-control.ts'
 it('the wait estimate is the number of jobs ahead divided by the measured completion rate', () => {
   const admission = new WaitEstimate()
   for (let now = 0; now <= 10_000; now += 100) admission.completed(now)
-  // 101 completions in ten seconds: fifty jobs take five.
+  // 101 jobs completed in ten seconds, so fifty jobs take five seconds.
   expect(admission.estimateMs(50, 10_000)).toBeCloseTo(4_950, -2)
   expect(admission.estimateMs(0, 10_000)).toBe(0)
 })
@@ -43,7 +43,7 @@ it('the wait estimate is finite and grows with the queue for any sequence of com
 
 it('the wait estimate counts a completion in constant time at 30,000 completions per second', () => {
   const admission = new WaitEstimate()
-  // Thirty thousand per second over the whole window: quadratic time would take minutes.
+  // Thirty thousand jobs complete per second over the whole window. With quadratic time, the loop would take minutes.
   for (let i = 0; i < 900_000; i++) admission.completed(Math.floor(i / 30))
   expect(admission.estimateMs(30_000, 30_000)).toBeCloseTo(1_000, -2)
 })

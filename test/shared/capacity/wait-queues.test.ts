@@ -109,7 +109,7 @@ describe('admission control of a pool with two slots and slow calls', () => {
     pool.call('a')
     pool.run(TAKES_MS * 2)
     for (let i = 0; i < 33; i++) pool.call('a')
-    // Two run, and twenty-four start within a minute.
+    // Two calls run. The others are admitted if they start within a minute, which is the case for twenty-four calls.
     expect(pool.waiting.length).toBeGreaterThanOrEqual(22)
     expect(pool.waiting.length).toBeLessThanOrEqual(26)
     expect(pool.refused.length).toBeGreaterThan(3)
@@ -119,7 +119,7 @@ describe('admission control of a pool with two slots and slow calls', () => {
     pool.run(150_000)
     for (const call of pool.refused) {
       const start = pool.started.find((one) => one.call === call)
-      // Retry-After leaves 80 % of the maximum wait for the queue.
+      // Retry-After ends when the remaining wait is 80 % of the maximum wait, so the caller then waits for that time in the queue.
       const expectedMs = (call.toldMs[0] ?? 0) + START_MS * 0.8
       expect(call.toldMs).toHaveLength(1)
       expect(((start?.atMs ?? 0) - call.cameAtMs) / expectedMs).toBeGreaterThan(1 / 1.5)
@@ -167,12 +167,12 @@ describe('the calls that wait for a pool', () => {
     const pool = new SlowPool(2)
     for (let i = 0; i < 60; i++) pool.call('a')
     pool.call('b')
-    // Nothing has ended, so there is no measurement.
+    // No job has ended, so the durations are unknown and no call is refused.
     expect(pool.refused).toHaveLength(0)
     expect([...pool.lines.late()]).toHaveLength(0)
     vi.setSystemTime(Date.now() + 10_000)
     const late = [...pool.lines.late()]
-    // Ten seconds each over two slots: the twenty-third starts after 120 s at the earliest.
+    // Each job has run for ten seconds in two slots. The twenty-third job starts after 120 s at the earliest.
     expect(late.length).toBeGreaterThan(30)
     expect(late.every(({ job }) => job.envelope.tenant === 'a' && job.nth > 20)).toBe(true)
     expect(late.map(({ job }) => job.nth)).toEqual(late.map(({ job }) => job.nth).toSorted((a, b) => a - b))

@@ -15,7 +15,7 @@ describe('the admin API for jobs', () => {
     }
     expect((await door.as('alice').post('/v1/admin/pools/inference/pause')).status).toBe(403)
     expect((await door.as('op').get('/v1/admin/workers')).status).toBe(200)
-    // Conversely, an admin key cannot make calls.
+    // A key with only the admin scope cannot make calls.
     expect((await door.as('op').get('/v1/jobs')).status).toBe(403)
   })
 

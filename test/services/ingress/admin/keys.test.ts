@@ -144,7 +144,7 @@ describe('the admin API for permissions', () => {
     expect(await refused('few', '/v1/admin/keys', { ...own, models: ['echo-2'] })).toEqual(no('models'))
     expect(await refused('few', '/v1/admin/keys', { ...own, expires_at: null })).toEqual(no('expires_at'))
     expect((await refused('few', '/v1/admin/keys', own))[0]).toBe(201)
-    // Permissions that the key already has may stay, or be reduced.
+    // An update may leave permissions of the other key unchanged even if the caller lacks them, and may reduce them.
     expect((await refused('few', '/v1/admin/keys/alice', { models: ['echo-2'] }))[0]).toBe(200)
     expect(await refused('few', '/v1/admin/keys/alice', { models: null })).toEqual(no('models'))
     expect(await refused('few', '/v1/admin/keys/alice', { scopes: ['calls', 'admin'] })).toEqual([

@@ -4,7 +4,7 @@ import type { DurableJob } from '#schemas/durable-job.ts'
 import { pendingReason } from '#services/ingress/admin/jobs.ts'
 import { Peers } from '#shared/jobs/peers.ts'
 
-/** Peers with received heartbeats, without a channel. */
+/** Peers whose heartbeats the test sets directly, without a control channel. */
 class Heard extends Peers {
   worker(boot: string, changes: { slots?: number; running?: number; draining?: boolean } = {}): this {
     this.setAlive({ boot, role: 'inference', version: 'test', slots: 2, running: 0, draining: false, ...changes })

@@ -171,7 +171,7 @@ describe('the request log', () => {
       found += page.data.length
       ;[after, isMore] = [`&after=${page.last_id}`, page.has_more]
     }
-    // The calls may fall into two minutes.
+    // The log records up to 60 calls without a valid key per minute. The calls of this test may fall into two minutes.
     expect(found).toBeLessThanOrEqual(120)
     expect((await list('alice', '?error_code=invalid_api_key')).data).toEqual([])
   })
@@ -240,7 +240,7 @@ describe('the request log', () => {
 
   it('is paged by a cursor that works with any filter', async () => {
     const seen: string[] = []
-    // The rows of alice are complete, while rows of refused calls may still arrive.
+    // Only rows of the project `alice` are listed, because rows of refused calls may still be added during the test.
     let page = await list('op', '?limit=2&project=alice')
     for (; page.has_more; page = await list('op', `?limit=2&project=alice&after=${page.last_id}`))
       seen.push(...page.data.map(({ id }) => id))

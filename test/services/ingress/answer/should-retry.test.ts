@@ -57,7 +57,7 @@ describe('the OpenAI SDK', () => {
     ['overloaded', 503],
     ['internal_error', 500],
   ])('does not retry a request for the result of a job that failed with %s', async (code, status) => {
-    // Retries of the job would take minutes, so it runs once.
+    // The delays between retries of a durable job add up to minutes. The failure after one token prevents a retry, so the job runs only once.
     const id = await submit(`!echo fail=${code} after=1 retry_after_ms=1\none two`)
     const isEnded = async () =>
       ((await client.get(`/jobs/${id}`, { query: { wait: 20 } })) as { failed_at: unknown }).failed_at

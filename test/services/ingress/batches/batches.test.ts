@@ -157,7 +157,7 @@ describe('batches', () => {
     const [first, second] = [await client.batches.create(body, options), await client.batches.create(body, options)]
     expect(second.id).toBe(first.id)
     const { output_file_id } = await ended(first.id)
-    // The end of the batch, or of its file, does not free the key.
+    // After the end of the batch, and after the deletion of its input file, the idempotency key still returns the same batch.
     await client.files.delete(id)
     const { data: third, response } = await client.batches.create(body, options).withResponse()
     expect(third).toMatchObject({ id: first.id, status: 'completed', output_file_id })
@@ -167,7 +167,7 @@ describe('batches', () => {
   })
 
   const ENDLESS = '!echo tokens=1000 delay_ms=1000'
-  /** The first lines end, the others never do. */
+  /** Lines of which only the first five end. All other lines run until they are cancelled. */
   const MIXED = Array.from({ length: 120 }, (_, i) => line(`r${i}`, say(i < 5 ? 'quick' : ENDLESS)))
   const quickAreDone = (id: string) =>
     until(async () => {
@@ -199,7 +199,7 @@ describe('batches', () => {
     expect(lines.filter(({ endpoint }) => endpoint === CHAT)).not.toEqual([])
     const batches = (await read('/v1/batches')).data as Row[]
     for (const batch of [batches.find((one) => one.id === id), await read(`/v1/batches/${id}`)]) {
-      // The endless requests occupy more slots than there are answers, so the first wave has not ended.
+      // There are fewer answers than occupied slots, so the first wave of requests has not ended and no rate can be estimated.
       const estimate = { requests_per_second: null, estimated_end_at: null }
       expect(batch).toMatchObject({ request_counts: counts, progress: estimate })
     }
@@ -225,9 +225,9 @@ describe('batches', () => {
   it('write the finished results if they are cancelled', async () => {
     const { id } = await create((await upload(MIXED)).id)
     await quickAreDone(id)
-    // Long before a part has ended.
+    // The counts of a batch are updated when a line ends, long before its part of the batch has ended.
     expect((await client.batches.retrieve(id)).request_counts).toEqual({ total: 120, completed: 5, failed: 0 })
-    // A concurrent read is not a second cancel, which would abort the writing.
+    // Concurrent requests to cancel count as one cancel. A second cancel would abort the writing of the results.
     using raw = await openRaw(stack.url)
     const cancel = rawRequest(`POST /v1/batches/${id}/cancel`, [`Authorization: Bearer ${TEST_KEY}`])
     raw.send(cancel.repeat(5))

@@ -48,7 +48,7 @@ describe('a batch of a key with limits', () => {
   it("submits at most its key's request limit per minute, and reports why the other lines wait", async () => {
     const { stack, client } = await startLimited({ requests_per_minute: 5 })
     await using _ = stack
-    // The upload and the batch use two of the five requests.
+    // The upload of the file and the creation of the batch use two of the five requests per minute, so three lines can start.
     const { id } = await createBatch(client, CHAT, linesOf(30, 'hi'))
     await until(async () => (await jobsOf(stack, id)) >= 3)
     const waiting = await until(async () => {
@@ -71,7 +71,8 @@ describe('a batch of a key with limits', () => {
       Array.from({ length: 40 }, () => stack.post(CHAT, say('!echo first_ms=500 text=hi'), asOther)),
     )
     const statuses = burst.map(({ status }) => status)
-    // Two calls fit. A third one waits for their end, and then runs alone.
+    // The budget covers the estimated cost of two concurrent calls. A third call waits until these calls have settled their cost, and then runs
+    // alone.
     expect(statuses.filter((status) => status === 200)).toHaveLength(3)
     expect(new Set(statuses)).toEqual(new Set([200, 429]))
     await until(async () => (await spentBy(stack, OTHER_SECRET)) >= 3 * CALL_USD - 1e-9)

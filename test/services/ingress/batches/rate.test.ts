@@ -34,12 +34,12 @@ describe('the rate of a batch', () => {
   })
 
   it('is near the true rate after the first requests, with few slots and with many', () => {
-    // Two slots, 3 s per request.
+    // Two slots, and 3 s per request.
     expect(rateOf([ended(pairs([9, 9, 6, 6, 3, 3, 0, 0], 3_000))], 0, NOW)).toBeCloseTo(8 / 12)
-    // 256 slots, 10 s per request, of which the first wave has just ended.
+    // 256 slots, and 10 s per request. The first 256 requests have just ended.
     const wave = ended(pairs(Array(256).fill(0), 10_000))
     expect(rateOf([wave, running(Array(256).fill(NOW))], 0, NOW)).toBeCloseTo(25.6)
-    // A first wave that is longer than the window.
+    // The first requests took longer than the window over which the rate is measured.
     const long = ended(pairs([0, 0], 600_000), NOW - 300_000)
     expect(rateOf([long, running([NOW, NOW])], NOW - 300_000, NOW)).toBeCloseTo(1 / 300)
   })
@@ -83,7 +83,7 @@ describe('the rate of a batch', () => {
   )
 })
 
-/** Runs of rows that take 40 to 90 s, on a number of places. */
+/** Simulates rows that take 40 to 90 s each. `places` is the number of rows that run at the same time. */
 function simulated(places: number, rows: number, seed: number): { runs: Run[]; endMs: number } {
   let state = seed
   const random = () => {

@@ -149,7 +149,7 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     await expectOthersServed()
     const answers = await Promise.all(calls)
     for (const answer of answers) {
-      // A body refused before its end may be cut, so its client sees no response.
+      // If a body is refused before its end, then the server may close the connection. The client then receives no response.
       if (answer?.status === 503) expect(answer.headers.get('retry-after')).toBe('2')
       else if (answer) expect([200, 400]).toContain(answer.status)
     }
@@ -196,13 +196,14 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
       ws.on('error', () => {})
       ws.on('close', (code) => codes.push(code))
       ws.on('open', () => {
-        // Fragments without a final one.
+        // Sends fragments of a message, but never the final one.
         ws.send(CHUNK, { fin: false, binary: false })
         for (let mib = 1; mib < 31; mib++) ws.send(CHUNK, { fin: false, binary: false })
       })
     }
     await until(() => codes.length > 25, { withinMs: 150_000 })
-    // A client that keeps sending and does not read the close frame within two seconds is cut; on a busy machine some are.
+    // If a client keeps sending and does not read the close frame within two seconds, then the server closes the connection without a close code.
+    // On a busy machine, this happens to some clients.
     const cut = 1006
     expect(codes.filter((code) => code !== WS_CLOSE.overloaded && code !== cut)).toEqual([])
     expect(codes).toContain(WS_CLOSE.overloaded)

@@ -164,7 +164,7 @@ describe('work that yields to the event loop', () => {
     }
     await Promise.all(Array.from({ length: 10 }, () => runYielding(work())))
     areDone = true
-    // Two hundred milliseconds of work in slices of five; without slices it would be four rounds.
+    // The work takes 200 ms in slices of 5 ms, and the event loop runs between the slices. Without slices, the loop would run about four times.
     expect(rounds).toBeGreaterThan(20)
   })
 

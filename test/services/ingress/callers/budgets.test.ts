@@ -111,7 +111,8 @@ describe('a budget', () => {
     }
     const fleet = {
       ...{ isReachable: true, markChanged: () => {} },
-      // The count of another ingress is there only at the exact check, so each check is refused by the store.
+      // The reservation of the other ingress is visible only to the exact check in the store. Each call therefore passes the local check and is
+      // refused by the store.
       refresh: (count: unknown) => elsewhere([count], 0),
       synchronize: (counts: readonly unknown[]) => {
         elsewhere(counts, used)

@@ -40,7 +40,7 @@ async function call(limits: RateLimits, of: Key, res = new Headers()) {
   return await limits.enter(of, show).catch((error: unknown) => error as Error & { retryAfterMs?: number })
 }
 
-/** A call of the key uses tokens. */
+/** Makes a call of the key that uses a number of tokens. */
 async function spend(limits: RateLimits, of: Key, tokens: number): Promise<void> {
   const settle = await limits.reserveTokens(of, tokens)
   settle(tokens)
@@ -207,7 +207,7 @@ describe.skipIf(!postgres)('usage limits across several ingresses', () => {
     await server.down('SIGINT')
     expect(await admitted(Array.from({ length: 12 }, () => call(one, of)))).toBeGreaterThanOrEqual(6)
     expect(await call(one, of)).toMatchObject({ code: 'rate_limit_exceeded' })
-    // Concurrency reports of other ingresses expire.
+    // The published numbers of calls of other ingresses have expired.
     clock.aheadMs += RUNNING_MS
     expect(await admitted([call(two, alone)])).toBe(1)
     await server.resume()
@@ -247,7 +247,7 @@ describe.skipIf(!postgres)('services that share a database', () => {
     const answered = statuses.filter((status) => status === 200).length
     expect(statuses).toContain(429)
     expect(answered).toBeGreaterThanOrEqual(6)
-    // A quarter of the remainder at the last exchange.
+    // Between two exchanges of counts, one ingress may use at most a quarter of the remaining calls.
     expect(answered).toBeLessThanOrEqual(7)
     const calls = async () => {
       const report = (await (await one.get('/v1/usage')).json()) as { total: { calls: number } }

@@ -99,7 +99,7 @@ describe('the key file', () => {
     const secret = keys.created as string
     writeFileSync(path, '{"keys": [{"id":')
     await expect(open()).rejects.toThrow(path)
-    // Two polls of the watcher.
+    // Waits for two polls of the key file.
     await new Promise((resolve) => setTimeout(resolve, 2_100))
     expect(keys.find(secret)?.id).toBe('key_first')
   })
@@ -366,7 +366,7 @@ describe.each(['embedded', 'Kafka'])('the fair queue of keys, %s', (mode) => {
       })
       await until(() => answered > 0)
       expect((await stack.post(CHAT, say('hi'), as('sk-other-key'))).status).toBe(200)
-      // After the calls that are already in the queue, and one round.
+      // The call of the other key waits only for calls that were already sent to the queue, and for one round of the fair queue.
       expect(answered).toBeLessThan(20)
       expect(await Promise.all(many)).toEqual(Array(40).fill(200))
     },

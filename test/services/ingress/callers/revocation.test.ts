@@ -17,7 +17,7 @@ const SECRET = 'sk-to-be-revoked-0123'
 const AS = { headers: { authorization: `Bearer ${SECRET}` } }
 /** Streams for an hour. */
 const ENDLESS = '!echo tokens=100000 delay_ms=40'
-/** The store is polled each second; the rest is for a busy machine. */
+/** Timeout in ms. The key store is polled once per second, and a busy machine needs additional time. */
 const WITHIN_MS = 8_000
 
 const say = (content: string, more: object = {}) => ({
@@ -157,7 +157,8 @@ describe.each(stores)('the revocation of a key in $name', ({ start, isThere }) =
       expect([events.isCut, recorded.isCut]).toEqual([false, false])
       expect(lastFrame(events.text)).toEqual({ event: 'error', data: { type: 'error', error: ERROR } })
       expect(lastFrame(recorded.text)).toEqual({ event: undefined, data: { error: ERROR } })
-      // The jobs of /v1/jobs, `Prefer`, `Idempotency-Key` and `store`; the plain call has stopped.
+      // Four jobs still run, because durable jobs survive the revocation: those of /v1/jobs, `Prefer`, `Idempotency-Key` and `store`. The plain
+      // call was stopped.
       await until(async () => (await running(stack)) === 4)
     },
   )

@@ -205,7 +205,7 @@ test('a conversation counts against the stored bytes of its project', async () =
   const first = await open()
   const { id } = await first.client.conversations.create({ items: [item] })
   await first.own[Symbol.asyncDispose]()
-  // Simulates large usage: the process that had the file open has ended.
+  // Simulates a conversation of 10 GiB by a change of the stored size. The database file can be opened, because the service has stopped.
   const db = new DatabaseSync(join(dataDir, 'store.db'))
   expect(Number(db.prepare('SELECT chars FROM conversations').get()?.chars)).toBeGreaterThan(50)
   db.exec('UPDATE conversations SET chars = 10 * 1024 * 1024 * 1024')

@@ -30,7 +30,8 @@ beforeAll(async () => {
     to.frame('[DONE]')
     to.end()
   })
-  // A second URL is used only if the first is busy; with it the upstream counts as one of OpenAI's own.
+  // The second URL receives no call, because it is used only if the first one is busy. With this URL, the upstream counts as one of OpenAI's own
+  // servers.
   const engine = {
     type: 'openai',
     base_urls: [`${upstream.url}/v1`, { url: 'https://sluice-test.openai.com/v1', weight: 0.01 }],

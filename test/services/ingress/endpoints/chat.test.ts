@@ -501,7 +501,7 @@ describe('an invalid chat request', () => {
     const paths = pathsOf(full)
     fc.assert(
       fc.property(fc.constantFrom(...paths), fc.jsonValue({ maxDepth: 4 }), (path, value) => {
-        // JSON has no negative zero.
+        // The value is converted to JSON and back, because JSON has no negative zero.
         const found = problem(replaced(full, path, JSON.parse(JSON.stringify(value))))
         expect([undefined, 400, 404]).toContain(found?.[2])
       }),

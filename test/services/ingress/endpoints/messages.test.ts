@@ -240,7 +240,7 @@ describe('decoding of a messages request', () => {
 })
 
 describe('an invalid messages request', () => {
-  /** Agents such as Claude Code parse this message and move the text elsewhere. */
+  /** The exact text of this error matters. Agents such as Claude Code recognise it, and move the system message to the field `system`. */
   const SYSTEM_REFUSED = "messages.1.role: role 'system' is not supported in messages; use the top-level system field"
   const tools = [{ name: 'f', input_schema: { type: 'object' } }]
   const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'iVBORw0K' } }
@@ -345,7 +345,7 @@ describe('an invalid messages request', () => {
       output_config: { format: { type: 'json_schema', schema: {} } },
       metadata: { user_id: 'u' },
     }
-    // JSON has no negative zero.
+    // The value is converted to JSON and back, because JSON has no negative zero.
     const sentJson = fc.jsonValue({ maxDepth: 4 }).map((value) => JSON.parse(JSON.stringify(value)) as unknown)
     fc.assert(
       fc.property(fc.constantFrom(...pathsOf(full)), sentJson, (path, value) => {

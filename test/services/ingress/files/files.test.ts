@@ -136,7 +136,7 @@ describe('uploaded files', () => {
       /Line 3: The line is longer than 100000 bytes/,
     ],
   ])('of a batch are refused with the number of the first line that %s', async (_, broken, message) => {
-    // The second line is blank: counted, but not a request.
+    // A blank line is not a request, but counts for the line numbers in errors. The broken request is on line 3.
     await expect(upload(`${line('a')}\n\n${broken}\n${line('c')}\n`)).rejects.toThrow(message)
     expect(await blobs()).toEqual([])
   })
@@ -167,7 +167,7 @@ describe('uploaded files', () => {
     }
     const { ids: fillers } = await fill(900_000)
     await expect(make(slow.id)).rejects.toMatchObject(full)
-    // The batch that was created first: the quota has no space for a second one.
+    // The repeated request returns the first batch, because the quota has no space for a second one.
     expect(await make(slow.id, once)).toMatchObject({ id: running.id, input_file_id: slow.id })
     expect((await client.files.list()).data.map(({ id }) => id)).not.toContain(running.id)
     expect((await client.files.list({ purpose: 'batch' })).data).toHaveLength(1)

@@ -126,7 +126,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
         expect([job.status, asked.status]).toEqual([plain.status, plain.status])
         expect(await errorOf(asked)).toEqual(error)
         const { message, param } = await errorOf(job)
-        // The Anthropic format has the path in its message; a job has it in param.
+        // The Anthropic format has the path of the field in its message, and a job has the path in `param`.
         if (path === CHAT) expect({ message, param }).toEqual({ message: error.message, param: `body.${error.param}` })
         else expect(`${String(param).replace(/\[(\d+)\]/g, '.$1')}: ${message}`).toBe(`body.${error.message}`)
       }
@@ -562,7 +562,7 @@ function slowToCancel(store: Store, heard: Promise<void>): Store {
   })
 }
 
-/** A store that still has expired rows: the purge is periodic. */
+/** Returns a store without purges, so that it still has expired rows. In the service, purges are periodic, so such rows exist for a while. */
 function withoutPurge(store: Store): Store {
   return new Proxy(store, {
     get(target, name) {

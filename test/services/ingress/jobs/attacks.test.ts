@@ -50,7 +50,7 @@ const REFUSED = '!echo fail=invalid_value\nno'
 
 const redrive = (service: Service, id: string, init = {}) => service.post(`/v1/jobs/${id}/redrive`, undefined, init)
 
-/** A store whose calls go through `through`, by name. */
+/** Returns a store that passes each call of a method in `through` to the function of that name. */
 function storeWith(store: Store, through: Partial<Record<keyof Store, (call: () => unknown) => unknown>>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -88,7 +88,7 @@ describe('a redriven job', () => {
       settings: { DURABLE_JOBS_MAX: '2', DURABLE_JOBS_MAX_PER_PROJECT: '3', INFERENCE_SLOTS: '1' },
     })
     const { id } = await service.ended((await service.submit(say(REFUSED))).id)
-    // A count is cached for a second, in which the ended job still counts.
+    // The number of jobs is cached for a second. In this time, the ended job still counts.
     const slow = { endpoint: CHAT, body: say('!echo first_ms=60000\nx') }
     const fill = async () => (await service.post('/v1/jobs', slow)).status
     await until(async () => (await fill()) === 202)
@@ -122,7 +122,7 @@ it('a durable job that is cancelled before its claim is confirmed does not run',
     await goOn.promise
     return moved
   }
-  // No lease renewal reports the cancel: the worker must have received the notification.
+  // With this lease, no renewal reports the cancel during the test. The worker stops only if it received the notification.
   const settings = { JOB_LEASE_MS: '86400000' }
   await using service = await startService({ wrapStore: (store) => storeWith(store, { claimNext }), settings })
   const { id } = await service.submit(say('!echo delay_ms=100 tokens=10000', { stream: true }))

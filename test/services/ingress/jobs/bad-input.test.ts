@@ -145,7 +145,7 @@ describeJobs(
     ])('a request for a job is refused with 400 for the query %s', async (query) => {
       const { id } = await service.submit(say('x'))
       const response = await service.get(`/v1/jobs/${id}?${query}`)
-      // A parameter of another name is not validated.
+      // `wait[…]` is another parameter than `wait`, and unknown parameters are ignored.
       if (query.startsWith('wait[')) return void expect(response.status).toBe(200)
       expect(response.status).toBe(400)
       expect(await errorOf(response)).toMatchObject({ code: 'invalid_value', param: 'wait' })
@@ -470,7 +470,7 @@ describe('durable jobs while the store is down', () => {
     const outage = switchedStore()
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-refused-'))
     await using service = await startService({ wrapStore: outage.wrap, dataDir })
-    // The job count is cached for a moment, not read for each request.
+    // The first submission fills the cache of the job count. The refused requests then need no read of the store for the count.
     await service.submit(say('x'), { run_at: FUTURE() })
     outage.isDown = true
     const large = say('x'.repeat(100_000))
@@ -519,7 +519,7 @@ describe('a deployment without a store', () => {
     }
     expect((await service.post(CHAT, say('plain'))).status).toBe(200)
     const refused = await service.post('/v1/jobs', {})
-    // A retry would not help.
+    // The error is permanent, so the response tells SDKs not to retry.
     expect([refused.headers.get('x-should-retry'), refused.headers.get('retry-after')]).toEqual(['false', null])
   })
 })

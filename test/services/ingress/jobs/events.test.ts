@@ -39,7 +39,7 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     expectWhole(events)
     expect(events.every((event) => event.job_id === id && Number.isInteger(event.created_at))).toBe(true)
     expect(events[0]).toMatchObject({ type: 'job.queued', queue: { pool: 'inference' } })
-    // Queue position, or none if the job started before that event was sent.
+    // The position is null if the job started before this event was sent.
     const { position } = (events[0] as { queue?: { position?: unknown } }).queue ?? {}
     expect(position === null || Number.isInteger(position)).toBe(true)
     expect(events[1]).toMatchObject({ type: 'job.started', attempt: 1 })
@@ -69,7 +69,7 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     const chunks = events.filter(({ type }) => type === 'job.output.delta').map(({ chunk }) => chunk as object)
     const said = plain.split('\n').filter((line) => line.startsWith('data: {'))
-    // The number of words per chunk depends on timing; the kinds of chunks do not.
+    // Only the kinds of chunks are compared, because the number of words per chunk depends on timing.
     expect(kindsOf(chunks)).toEqual(kindsOf(said.map((line) => JSON.parse(line.slice('data: '.length)) as object)))
   })
 

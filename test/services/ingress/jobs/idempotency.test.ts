@@ -338,7 +338,7 @@ async function submitTwice(service: Service, submission: object) {
   return { first, again: await jobOf(response) }
 }
 
-/** A whole body, or the joined texts of a stream, because a replay may have other frames. */
+/** Returns a whole body unchanged, and only the joined texts of a stream. A replayed stream may divide the text into other frames. */
 function sound(text: string): unknown {
   const frames = text.split('\n').filter((line) => line.startsWith('data: '))
   if (frames.length === 0) return text

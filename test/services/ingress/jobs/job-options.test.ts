@@ -33,7 +33,7 @@ beforeAll(async () => {
 })
 afterAll(() => service[Symbol.asyncDispose]())
 
-/** Never runs, so that its options can be inspected. */
+/** Start time of the jobs, in an hour. The jobs never run during the test, so that their options can be read. */
 const RUN_AT = Math.floor(Date.now() / 1_000) + 3_600
 
 const jobOptions = (parent: string) => ({
@@ -162,7 +162,7 @@ describe('a job option', () => {
   })
 })
 
-/** Header, bad values of it, and the same field elsewhere. */
+/** Invalid values of headers, and the error code of each. */
 const BAD: readonly [header: string, value: string, code: string][] = [
   ['x-job-priority', 'urgent', 'invalid_value'],
   ['x-job-priority', '', 'invalid_value'],

@@ -240,7 +240,7 @@ describe('streams to clients that stop reading', () => {
     // Without backpressure, the streams would be 160 MB of text alone.
     expect(most / MIB).toBeLessThan(120)
     await until(async () => (await gauge('sluice_pool_running')) === 0)
-    // The clients' sockets are still open; the server's are not.
+    // The server has closed its sockets, but the sockets of the clients are still open.
     await until(() => openSockets() === socketsBefore + CLIENTS)
     for (const client of clients) {
       client.socket.resume()

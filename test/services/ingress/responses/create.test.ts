@@ -25,7 +25,7 @@ const TOOL = {
 }
 const PIXEL = 'data:image/png;base64,iVBORw0KGgo='
 
-/** Stored or not stored. */
+/** Each test runs with a stored response, and with a response that is not stored. */
 const KEEPING = [{ store: true }, { store: false }]
 
 async function collect(stream: AsyncIterable<ResponseStreamEvent>): Promise<ResponseStreamEvent[]> {

@@ -130,7 +130,7 @@ describe('responses requests to an upstream of the same API', () => {
       const format = text.format as Json | undefined
       const isText = format?.type === 'text'
       const body = isText ? { ...text, format: { type: 'text' } } : text
-      // The default format is omitted.
+      // Sluice does not send the format `text` to the upstream, because it is the default.
       const { format: _, ...others } = body
       expect((await sent({ text: body })).text, `text upstream for the value ${JSON.stringify(body)}`).toEqual(
         isText ? others : body,
@@ -141,7 +141,7 @@ describe('responses requests to an upstream of the same API', () => {
   })
 
   test('arrive with each tool unchanged', async () => {
-    // Two interfaces are called Tool; the other one has no type.
+    // The package declares two interfaces with the name `Tool`. Samples of the other one have no type and are left out.
     const declared = (types.samples('Tool') as Json[]).filter(({ type }) => type !== undefined)
     const tools = declared.map((tool) => (tool.type === 'web_search' ? { ...tool, filters: undefined } : tool))
     for (const tool of tools) {

@@ -11,9 +11,9 @@ import { TEST_KEY, until } from '../../../support/stack.ts'
 const kafka = inject('kafka')
 const postgres = inject('postgres')
 
-/** Each tool call is four events that are never merged, however busy the machine is. */
+/** Number of tool calls of a response. A tool call has four events, which are never merged, so the number of events does not depend on timing. */
 const CALLS = 49
-/** Created, queued, in progress, the calls, completed. */
+/** Number of events: created, queued, in progress and completed, and four events per tool call. */
 const EVENTS = 4 + 4 * CALLS
 const SCRIPT = `!echo call=look args=1 calls=${CALLS} delay_ms=10`
 /** Every nth event at which the stream is cut; `SLUICE_TEST_EVERY_EVENT=1` cuts at every one. */
@@ -21,18 +21,18 @@ const EVERY = process.env.SLUICE_TEST_EVERY_EVENT === '1' ? 1 : 10
 const CUTS = Array.from({ length: EVENTS }, (_, at) => at + 1).filter((cut) => cut <= 4 || cut % EVERY === 0)
 /** Concurrent responses. */
 const AT_ONCE = 10
-/** Responses started one after the other, so that each is at a different event when their process is killed. */
+/** Number of responses. They are started one after the other, so that each is at a different event when its process is killed. */
 const STAGGERED = 40
 const STAGGER_MS = 150
 const SLOW_SCRIPT = `!echo call=look args=1 calls=20 first_ms=${5 * STAGGER_MS} delay_ms=${STAGGER_MS}`
-/** Three code runs and four model calls; each first streams text for longer than two publishing intervals. */
+/** Script of three code runs and four model calls. Each model call first streams text for longer than two publishing intervals. */
 const RUNS = 3
 const SAID = 'Let me see what the code says of it.'
 const CODE = "import time\ntime.sleep(0.3)\nprint('done')"
 const CODE_SCRIPT = `!echo call=code_interpreter rounds=${RUNS} first_ms=300 delay_ms=60 text=${JSON.stringify(SAID)} args=${JSON.stringify(JSON.stringify({ code: CODE }))}`
 /** On a busy machine each process takes ten seconds to start. */
 const TEST_MS = 300_000
-/** Longer than any pause of a stream here. */
+/** Timeout of a response in ms, longer than any pause of a stream in these tests. */
 const SETTLES_MS = 120_000
 
 type Event = ResponseStreamEvent
@@ -122,7 +122,7 @@ describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
       await until(async () => (await clientOf(0).responses.retrieve(last)).status === 'completed', {
         withinMs: SETTLES_MS,
       })
-      // A reader adds the items that the dead process did not add to the conversation.
+      // If a process died before it added the items of a response to the conversation, then the next read of the response adds them.
       const items = await Promise.all(
         [0, 1].map(async (at) => await clientOf(at).conversations.items.list(conversation)),
       )
@@ -145,7 +145,8 @@ describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
       let broke = 0
       for (const [{ events, broken }, place] of places) {
         const error = await broken
-        // Published output is not repeated in one stream: that stream ends with an error, and the next one has all of it.
+        // If output was already published, then it is not repeated in the same stream. The stream ends with an error, and the next stream has the
+        // whole output.
         if (error) expect(error.message).toContain('started over')
         else requireWhole(events)
         if (error) broke++

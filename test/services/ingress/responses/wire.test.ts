@@ -251,7 +251,7 @@ describe('an upstream of the Responses API', () => {
     const { include, ...others } = body
     expect(sent).toMatchObject({ ...others, input: expect.anything(), model: 'far', store: false })
     expect(sent?.include).toEqual([...include, 'reasoning.encrypted_content'])
-    // A single text may arrive as a string, which every server accepts.
+    // Content of a single text part may be sent as a string, which every server accepts.
     const simplified = INPUT.map((item) => {
       const content = (item as { content?: unknown }).content
       return item.role === 'developer' && Array.isArray(content) ? { ...item, content: 'Rules.' } : item

@@ -100,7 +100,8 @@ describe('a WebSocket frame from a client', () => {
     ['an empty body', { endpoint: CHAT, body: {} }, null, null],
   ])('that starts a request with %s fails only that request', async (_what, more, param, code) => {
     using client = await openWs(stack)
-    // More often than malformed frames are allowed.
+    // The client sends four such requests. The server closes the connection after three malformed frames, so these requests do not count as
+    // malformed.
     for (const id of ['r1', 'r2', 'r3', 'r4']) client.send({ type: 'request.create', id, ...more })
     const error = param === null ? {} : { param, code }
     for (const id of ['r1', 'r2', 'r3', 'r4']) {
@@ -173,7 +174,7 @@ describe('a WebSocket upgrade', () => {
     expect(answer.status).toBe(400)
     expect(answer.headers).toMatchObject({ 'sec-websocket-version': '13', connection: 'close' })
     expect(JSON.parse(answer.body)).toMatchObject({ error: { type: 'invalid_request_error' } })
-    // The client's side stays open, and is cut as well.
+    // The client keeps its side of the connection open. The server closes that side too.
     await until(() => {
       client.send('?')
       return client.isCut
@@ -198,7 +199,7 @@ describe('a WebSocket upgrade', () => {
     client.send(Buffer.alloc(200, 0xff))
     await until(() => client.isEnded)
     expect(client.received).toContain('101 Switching Protocols')
-    // 0x88: close; 0x03ea: 1002.
+    // The byte 0x88 starts a close frame, and 0x03ea is the close code 1002.
     expect(client.received).toContain('\x88')
     expect(client.received).toContain('\x03\xea')
   })
@@ -289,7 +290,7 @@ describe('a WebSocket client that does not read', () => {
     await until(async () => (await gauge(own, 'sluice_pool_running')) === 0)
     client.ws.resume()
     expect(await client.closing()).toMatchObject({ code: 1013 })
-    // Buffered data: the bound, and the buffers of two kernels.
+    // The received bytes are those that were buffered: at most the bound of unread output, and the socket buffers of both sides.
     expect(bytes / MIB).toBeLessThan(16)
   })
 
@@ -298,7 +299,7 @@ describe('a WebSocket client that does not read', () => {
     using client = await open(own)
     client.chat('r1', '!echo tokens=3000', loud)
     client.chat('r2', '!echo tokens=100', { ...loud, stream: false })
-    // The first response is stalled, and its worker with it; the second waits with its whole response.
+    // The client reads nothing, so the first response and its worker pause. The second response is complete and waits to be sent.
     await until(async () => (await running(own)) === 1)
     client.ws.resume()
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed' })
@@ -337,12 +338,12 @@ describe('a WebSocket client that does not read', () => {
     let unsent = 0
     for (let i = 0; i < FRAMES; i++) {
       unsent++
-      // Ids whose JSON is long make the responses long, which repeat the ids.
+      // The responses repeat the ids. Each character U+0001 takes six bytes in JSON, so the responses are long.
       const id = `${i}`.padEnd(64, '\u0001')
       const frame = { type: 'request.create', id, endpoint: 'x'.repeat(300), body: {} }
       client.ws.send(JSON.stringify(frame), () => unsent--)
     }
-    // Data that the server does not read stays with the client.
+    // When the server stops reading, the number of handled requests stops growing, and the rest of the data stays in the buffers of the client.
     const read = () => gauge(own, 'sluice_http_requests_total{route="none",status="400",model=""}')
     let last = -1
     await until(async () => {
@@ -400,7 +401,7 @@ describe('the memory budget of WebSocket messages', () => {
     using client = await openHalf(own)
     client.send(FRAGMENT)
     for (let i = 0; i < 20; i++) client.send(PONGS)
-    // 0x03f5: 1013. The connection still exists, because its client has not closed its side.
+    // 0x03f5 is the close code 1013. The connection still exists, because its client has not closed its side.
     await until(() => client.received.includes('\x03\xf5'), { withinMs: 20_000 })
     expect(await held(own)).toBe(0)
     expect(await gauge(own, 'sluice_websockets')).toBe(1)

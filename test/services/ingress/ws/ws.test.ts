@@ -370,7 +370,7 @@ describe('a WebSocket subscription to a job', () => {
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', job_id })
     await client.frame('job.event', 's1')
-    // Another kind of id.
+    // The id is that of a subscription, so `request.cancel` has no effect.
     client.send({ type: 'request.cancel', id: 's1' })
     client.send({ type: 'job.unsubscribe', id: 's1' })
     expect(await client.end('s1')).toEqual({ type: 'request.cancelled', id: 's1' })
