@@ -28,7 +28,7 @@ describe.skipIf(missing)('an ingress while Kafka is down', () => {
       return response.status === 503 ? response : undefined
     })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
-    // The ingress stays ready at first, because the replacement of one broker takes some seconds. It becomes unready only after a longer outage.
+    // The ingress stays ready at first, because the replacement of one broker takes some seconds. Only a longer outage makes the ingress unready.
     expect((await fetch(`${ingress.url}/readyz`)).status).toBe(200)
     await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 503, { withinMs: 40_000 })
     await kafka.resume()

@@ -140,7 +140,8 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     held.resolve()
     await page.getByRole('heading', { name: /^History/ }).waitFor({ state: 'detached' })
     await page.context().close()
-    // Two errors are expected: the rejected range of the second test, and the list of models, which a key without the scope `calls` may not read.
+    // Two errors are expected: the rejected range of the second test, and the rejected list of models. A key without the scope `calls` may not read
+    // that list.
     expect(faults.filter((fault) => !/status of (400|403)/.test(fault))).toEqual([])
   })
 })

@@ -103,7 +103,7 @@ describe('the verification of sentences of real pages', () => {
     const denied = sentences.filter((each) => / (is|are|has) /.test(each))
     const claims = denied.map((each) => each.replace(/ (is|are|has) /, ' $1 not '))
     expect(claims.filter((claim, at) => verifyClaim(claim, [denied[at] ?? '']).verdict === 'supported')).toEqual([])
-    // A command can be a part of the previous command. Its claim is then supported although the sources differ.
+    // A command can be a part of the previous command. The source of the previous command then supports its claim.
     const next = prose.filter(
       (claim, at) => at > 0 && verifyClaim(claim, [prose[at - 1] ?? '']).verdict === 'supported',
     )

@@ -352,7 +352,7 @@ describe('a durable transcription', () => {
     const first = await ask(service, { 'idempotency-key': 'k1' }, { temperature: '0' })
     const firstText = await first.text()
     const [blob] = await service.blobs()
-    // The second call has another order of parts, another filename and another spelling of a number. It counts as equal to the first call.
+    // The second call counts as equal to the first call, although it has another order of parts, another filename and another spelling of a number.
     const parts = [{ name: 'temperature', value: '0.0' }, MODEL, { ...FILE, filename: 'other.wav' }]
     const second = await service.uploadParts(parts, { headers: { 'idempotency-key': 'k1' } })
 

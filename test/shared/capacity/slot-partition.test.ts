@@ -120,7 +120,8 @@ describe('the slot partition between ingresses that share a pool', () => {
     vi.advanceTimersByTime(500)
     for (const ingress of fleet) ingress.sent()
     fleet[0]?.enter('other', 1)
-    // The call starts after the calls that were already sent, one per ingress, and after at most one more call of the other tenant per ingress.
+    // The call waits for the calls that were already sent, one per ingress. In addition, it waits for at most one call of the other tenant per
+    // ingress.
     expect(starts(10).indexOf('other')).toBeLessThanOrEqual(2 * flooded)
   })
 

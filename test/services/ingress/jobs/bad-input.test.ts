@@ -519,7 +519,7 @@ describe('a deployment without a store', () => {
     }
     expect((await service.post(CHAT, say('plain'))).status).toBe(200)
     const refused = await service.post('/v1/jobs', {})
-    // The error is permanent, so the response tells SDKs not to retry.
+    // The error is permanent, so these headers prevent retries by SDKs.
     expect([refused.headers.get('x-should-retry'), refused.headers.get('retry-after')]).toEqual(['false', null])
   })
 })

@@ -51,8 +51,8 @@ describe.each([
     await until(() => begunBy('other') === OWN, { withinMs: 60_000 })
     const place = began.lastIndexOf('other')
     const between = began.slice(0, place).filter((one) => one === 'crowd').length - before
-    // Between the submissions and the start of the last own job, the backlog may start: one job per own job, the jobs that started during the
-    // submissions, and two jobs per slot.
+    // Maximum number of backlog jobs that may start before the last own job: one per own job, those that started during the submissions, and two
+    // per slot.
     expect(between).toBeLessThanOrEqual(OWN + (accepted - before) + 2 * SLOTS)
 
     const calls: number[] = []

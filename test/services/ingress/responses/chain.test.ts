@@ -20,7 +20,7 @@ async function bytesOnDisk(stack: Stack): Promise<number> {
 /** Responses of a chain, and characters of each message: more than a row of the store holds. */
 const LENGTH = 50
 const CHARS = 72 * KIB
-/** Quota of stored bytes. It suffices if each message is stored once. Copies of the history would need 25 times the size of the messages. */
+/** Quota of stored bytes, which suffices if each message is stored once. Copies of the history would need 25 times the size of the messages. */
 const QUOTA = 1.5 * LENGTH * CHARS
 const filler = (nth: number) => `!echo text=answer-${nth}\n${'x'.repeat(CHARS)}`
 
