@@ -51,8 +51,7 @@ describe.each([
     await until(() => begunBy('other') === OWN, { withinMs: 60_000 })
     const place = began.lastIndexOf('other')
     const between = began.slice(0, place).filter((one) => one === 'crowd').length - before
-    // Maximum number of backlog jobs that may start before the last own job: one per own job, those that started during the submissions, and two
-    // per slot.
+    // Before the last own job, the backlog may start one job per own job and two per slot. Jobs that started during the submissions are added.
     expect(between).toBeLessThanOrEqual(OWN + (accepted - before) + 2 * SLOTS)
 
     const calls: number[] = []
