@@ -11,10 +11,11 @@ import { type QualityScore, scoreReport } from './research/score.ts'
  * Measures research without a model, over the documentation of Debian, PyPI and npm packages. A good report cites the right document
  * and states the fact in its first sentences. If no document answers the question, a good report has no statements.
  *
- *     node bench/quality/research.ts [--set quality|fresh] [--split dev|test] [--verbose]
+ *     node bench/quality/research.ts [--set quality|fresh|abstain] [--split dev|test] [--verbose]
  *
- * Each set has questions of its own over documents of its own (1,500 to 2,000), which are downloaded once into the cache. The authors of
- * the questions had not read the code. During development only the split `dev` of a set was inspected.
+ * The documents of a set (1,500 to 2,000) are downloaded once into the cache. The authors of the sets `quality` and `fresh` had not read the
+ * code. The set `abstain` has the documents of `fresh`. Half of its questions have no answer. Such a question asks for a property that no
+ * document states, another version or product, or an unrelated fact. During development only the split `dev` of a set was inspected.
  */
 
 interface Question {
@@ -43,6 +44,7 @@ interface QuestionSet {
 const SETS: Readonly<Record<string, QuestionSet>> = {
   quality: { questions: 'questions.json', script: 'corpus.sh', corpus: 'quality-corpus-1', index: 'quality-index-1' },
   fresh: { questions: 'fresh.json', script: 'fresh.sh', corpus: 'quality-fresh-1', index: 'quality-fresh-index-1' },
+  abstain: { questions: 'abstain.json', script: 'fresh.sh', corpus: 'quality-fresh-1', index: 'quality-fresh-index-1' },
 }
 
 const { values } = parseArgs({
