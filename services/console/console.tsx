@@ -32,8 +32,6 @@ const MENU: Readonly<Record<string, readonly MenuEntry[]>> = {
   Build: [
     { path: `${BASE}/playground`, name: 'Playground', icon: 'play' },
     { path: `${BASE}/models`, name: 'Models', icon: 'models' },
-    { path: '/docs/guide', name: 'Guide', icon: 'guide', isPage: true },
-    { path: '/docs', name: 'API reference', icon: 'book', isPage: true },
   ],
   Operate: [
     { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
@@ -48,8 +46,6 @@ interface MenuEntry {
   readonly name: string
   readonly icon: IconName
   readonly isForOperators?: boolean
-  /** Whether the entry opens a page outside the console, in a tab of its own. */
-  readonly isPage?: boolean
 }
 
 export function Console() {
@@ -62,9 +58,6 @@ function SignedIn() {
   usePoll(NAMES_REFRESH_INTERVAL_MS, loadNames, [isOperator.value])
   return (
     <div class="console">
-      <a class="skip" href="#main">
-        Skip to content
-      </a>
       <Menu />
       <main id="main" tabIndex={-1}>
         <Screen />
@@ -73,7 +66,7 @@ function SignedIn() {
   )
 }
 
-/** In a narrow window, the menu is a bar with a button that opens the entries. */
+/** In a narrow window, the menu is closed, and a button in the header of the site opens it. */
 function Menu() {
   const isOpen = useSignal(false)
   useEffect(() => {
@@ -86,39 +79,40 @@ function Menu() {
   const close = () => {
     isOpen.value = false
   }
+  // The links of the header also open screens.
+  useEffect(close, [currentUrl.value.pathname])
   return (
-    <header class={isOpen.value ? 'menu open' : 'menu'}>
-      <a class="brand" href={BASE} aria-label="Sluice" onClick={close}>
-        <Icon name="brand" />
-        <span>Sluice</span>
-      </a>
+    <>
       <button
         type="button"
         class="menu-toggle"
+        aria-label={isOpen.value ? 'Close' : 'Menu'}
         aria-expanded={isOpen.value}
-        aria-controls="screens"
+        aria-controls="menu"
         onClick={() => {
           isOpen.value = !isOpen.value
         }}
       >
-        <Icon name={isOpen.value ? 'close' : 'menu'} /> {isOpen.value ? 'Close' : 'Menu'}
+        <Icon name={isOpen.value ? 'close' : 'menu'} />
       </button>
-      <nav id="screens" aria-label="Screens">
-        {Object.entries(MENU).map(([group, entries]) => (
-          <MenuGroup key={group} name={group} entries={entries} onOpen={close} />
-        ))}
-      </nav>
-      <div class="menu-end">
-        <Account />
-        <button type="button" class="quiet" onClick={nextTheme}>
-          <Icon name={theme.value === 'dark' ? 'moon' : theme.value === 'light' ? 'sun' : 'half'} />
-          Theme: {theme.value}
-        </button>
-        <button type="button" class="quiet" onClick={() => signOut()}>
-          <Icon name="leave" /> Sign out
-        </button>
-      </div>
-    </header>
+      <aside id="menu" class={isOpen.value ? 'menu open' : 'menu'} aria-label="Menu">
+        <nav aria-label="Screens">
+          {Object.entries(MENU).map(([group, entries]) => (
+            <MenuGroup key={group} name={group} entries={entries} onOpen={close} />
+          ))}
+        </nav>
+        <div class="menu-end">
+          <Account />
+          <button type="button" class="quiet" onClick={nextTheme}>
+            <Icon name={theme.value === 'dark' ? 'moon' : theme.value === 'light' ? 'sun' : 'half'} />
+            Theme: {theme.value}
+          </button>
+          <button type="button" class="quiet" onClick={() => signOut()}>
+            <Icon name="leave" /> Sign out
+          </button>
+        </div>
+      </aside>
+    </>
   )
 }
 
@@ -136,14 +130,8 @@ function MenuGroup({ name: group, entries, onOpen }: MenuGroupProps) {
   return (
     <div>
       <p class="dim">{group}</p>
-      {shown.map(({ path: to, name, icon, isPage }) => (
-        <a
-          key={to}
-          href={to}
-          aria-current={isHere(to) ? 'page' : undefined}
-          onClick={onOpen}
-          {...(isPage && { target: '_blank', rel: 'noopener' })}
-        >
+      {shown.map(({ path: to, name, icon }) => (
+        <a key={to} href={to} aria-current={isHere(to) ? 'page' : undefined} onClick={onOpen}>
           <Icon name={icon} />
           <span>{name}</span>
         </a>
@@ -224,12 +212,8 @@ function SignIn() {
     isBusy.value = false
   }
   return (
-    <main class="sign-in">
+    <main class="sign-in" id="main" tabIndex={-1}>
       <form class="card" onSubmit={(event) => void send(event)}>
-        <div class="brand">
-          <Icon name="brand" />
-          <span>Sluice</span>
-        </div>
         <h1>Sign in with an API key</h1>
         <p class="dim">
           The console shows the jobs of the key’s project or, with the <code>admin</code> scope, of all projects. The
@@ -258,9 +242,6 @@ function SignIn() {
             <code>npx sluice keys create --scopes calls,admin</code> on the server.
           </p>
         </details>
-        <p>
-          <a href="/docs">API reference</a>
-        </p>
       </form>
     </main>
   )

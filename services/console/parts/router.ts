@@ -8,11 +8,15 @@ addEventListener('popstate', () => {
   currentUrl.value = new URL(location.href)
 })
 
-/** Links within the console navigate without a page load. Modified clicks and `target` links keep the browser's behaviour. */
+/**
+ * Links within the console navigate without a page load. Modified clicks, `target` links and links to an anchor keep the behaviour of the
+ * browser.
+ */
 addEventListener('click', (event) => {
   const link = (event.target as Element | null)?.closest?.('a')
   const isPlain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey
-  if (!link || !isPlain || event.defaultPrevented || link.target || !isInConsole(new URL(link.href))) return
+  if (!link || !isPlain || event.defaultPrevented || link.target || link.hash || !isInConsole(new URL(link.href)))
+    return
   event.preventDefault()
   navigate(link.href)
 })

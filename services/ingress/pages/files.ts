@@ -5,6 +5,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import { newId } from '#shared/lib/id.ts'
+import { withSiteHeader } from './site.ts'
 
 const compress = promisify(gzip)
 
@@ -114,7 +115,9 @@ export function consoleFiles(dist = DIST): ReadonlyMap<string, PageFile> {
   const files = readdirSync(assets).map((name): [string, PageFile] => {
     return [ASSETS + name, PageFile.snapshotOf(new URL(name, assets), 'immutable')]
   })
-  return new Map([[CONSOLE, PageFile.snapshotOf(new URL('index.html', dist))], ...files])
+  const index = readFileSync(new URL('index.html', dist), 'utf8')
+  const page = Buffer.from(withSiteHeader(index, { current: CONSOLE, content: 'main' }))
+  return new Map([[CONSOLE, new PageFile('html', async () => page)], ...files])
 }
 
 export function findScreen(files: ReadonlyMap<string, PageFile>, path: string): PageFile | undefined {

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { Marked, type Token, type Tokens } from 'marked'
 import { gfmHeadingId } from 'marked-gfm-heading-id'
 import { PageFile } from './files.ts'
+import { withSiteHeader } from './site.ts'
 
 /**
  * A page of the guide. The file is `docs/{folder}/{name}.md`, the URL contains only the name (`/docs/guide/jobs`), and the
@@ -133,7 +134,7 @@ async function bodyOf({ folder, name }: Chapter): Promise<string> {
 async function pageOf(chapter: Chapter): Promise<string> {
   const body = await bodyOf(chapter)
   const index = CHAPTERS.indexOf(chapter)
-  return `<!doctype html>
+  const html = `<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -144,12 +145,6 @@ async function pageOf(chapter: Chapter): Promise<string> {
 <script type="module" src="${GUIDE}/search.js"></script>
 </head>
 <body>
-<a class="skip" href="#content">Skip to content</a>
-<header>
-<a class="name" href="/console">Sluice</a>
-<nav class="site" aria-label="Site"><a href="/console">Console</a> <a href="${GUIDE}" aria-current="true">Guide</a> <a href="/docs">API reference</a></nav>
-<search class="search"></search>
-</header>
 <div class="columns">
 <details class="menu"><summary>All pages</summary>${menu(chapter)}</details>
 <aside>${menu(chapter)}</aside>
@@ -161,6 +156,7 @@ ${body}
 </body>
 </html>
 `
+  return withSiteHeader(html, { current: GUIDE, content: 'content', end: '<search class="search"></search>\n' })
 }
 
 function menu(current: Chapter): string {

@@ -1,15 +1,19 @@
+import { readFile } from 'node:fs/promises'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { CONSOLE, consoleFiles, findScreen, isAsset, PageFile, pageHeaders } from './files.ts'
 import { GUIDE, guideFiles } from './guide.ts'
+import { withSiteHeader } from './site.ts'
 
 const require = createRequire(import.meta.url)
 
 /** Pages and their files, by path, except the OpenAPI document. No API key is required, because the files contain no data of clients. */
 const FILES: ReadonlyMap<string, PageFile> = new Map([
-  ['/docs', PageFile.at(new URL('reference/reference.html', import.meta.url))],
+  ['/docs', new PageFile('html', referencePage)],
+  ['/docs/site.css', PageFile.at(new URL('site/site.css', import.meta.url))],
+  ['/docs/theme.js', PageFile.at(new URL('site/theme.js', import.meta.url))],
   ['/docs/reference.js', PageFile.at(new URL('reference/reference.js', import.meta.url))],
   ['/docs/reference.css', PageFile.at(new URL('reference/reference.css', import.meta.url))],
   ['/docs/swagger-ui.js', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui-bundle.js')))],
@@ -53,6 +57,11 @@ function answerPage(
     else sendText(res, 500, 'Internal error: the page could not be loaded. The log has the cause.')
   })
   return true
+}
+
+async function referencePage(): Promise<Buffer> {
+  const html = await readFile(new URL('reference/reference.html', import.meta.url), 'utf8')
+  return Buffer.from(withSiteHeader(html, { current: '/docs', content: 'reference' }))
 }
 
 function sendText(res: ServerResponse, status: number, text: string): true {

@@ -136,8 +136,8 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await until(async () => (await admin.as('op').get(`/v1/admin/requests/${other}`)).status === 200)
     const expected: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), expected, { viewport: NARROW })
-    const menu = page.getByRole('banner')
-    expect((await menu.boundingBox())?.height, 'pixels of the closed menu').toBeLessThan(70)
+    expect((await page.getByRole('banner').boundingBox())?.height, 'pixels of the header').toBeLessThan(70)
+    const menu = page.getByRole('complementary', { name: 'Menu' })
     await page.getByRole('button', { name: 'Menu' }).click()
     await menu.getByText('Project alice').waitFor()
     await look(page, 'menu-narrow')

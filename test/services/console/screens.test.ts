@@ -42,7 +42,7 @@ describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS
       .getByText(who === 'op' ? '1 worker' : 'This key shows its own project only')
       .first()
       .waitFor()
-    const links = page.getByRole('navigation', { name: 'Screens' }).locator('a:not([target])')
+    const links = page.getByRole('navigation', { name: 'Screens' }).locator('a')
     const names = await links.evaluateAll((all) => all.map((one) => String(one.textContent).trim()))
     expect(names).toEqual(expect.arrayContaining(['Home', 'Jobs', 'Playground', 'Models']))
     expect(names.includes('Dead letters')).toBe(who === 'op')
@@ -69,12 +69,19 @@ describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS
   it.each([
     ['reference', '/docs', 'Submit a job'],
     ['guide', '/docs/guide', 'Sluice'],
-  ])('links to an accessible page: %s', async (name, path, words) => {
+  ])('links to an accessible page with the same header and theme: %s', async (name, path, words) => {
     const faults: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
-    const link = page.getByRole('navigation', { name: 'Screens' }).locator(`a[href="${path}"]`)
-    expect(await link.getAttribute('target')).toBe('_blank')
-    await page.goto(admin.stack.url + path)
+    const header = page.getByRole('banner')
+    const links = await header.getByRole('link').allInnerTexts()
+    await page.getByRole('button', { name: 'Theme: system' }).click()
+    await header.locator(`a[href="${path}"]`).click()
+    await page.getByText(words).first().waitFor()
+    expect(await header.getByRole('link').allInnerTexts()).toEqual(links)
+    expect(await header.locator('[aria-current]').getAttribute('href')).toBe(path)
+    expect(await page.evaluate('document.documentElement.dataset.theme')).toBe('light')
+    await page.evaluate("localStorage.setItem('sluice-theme', 'system')")
+    await page.reload()
     await page.getByText(words).first().waitFor()
     const found: unknown[] = []
     for (const { name: look, colorScheme, viewport } of LOOKS) {

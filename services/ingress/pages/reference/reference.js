@@ -13,9 +13,11 @@ window.SwaggerUIBundle({
   validatorUrl: null,
 })
 
-/* Swagger UI uses its dark theme if this class is set. The class follows the color scheme of the browser. */
+/* Swagger UI uses its dark theme if this class is set. The class follows the theme of the console, which may follow the browser. */
 const dark = matchMedia('(prefers-color-scheme: dark)')
-const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches)
+const { classList, dataset } = document.documentElement
+const follow = () =>
+  classList.toggle('dark-mode', dataset.theme === 'dark' || (dataset.theme !== 'light' && dark.matches))
 dark.addEventListener('change', follow)
 follow()
 
