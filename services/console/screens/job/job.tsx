@@ -362,6 +362,15 @@ function Children({ job, isOwn }: ChildrenProps) {
   const counts = job.child_counts
   if (!counts) return null
   const { total, completed, failed } = counts
+  if (isBatch(job)) {
+    // The card above has the progress of the batch and the link to its requests.
+    return (
+      <section class="card child-jobs" aria-label="Child jobs">
+        <h2>Child jobs</h2>
+        <Branch job={job} isOwn={isOwn} depth={1} />
+      </section>
+    )
+  }
   return (
     <section class="card child-jobs" aria-label="Child jobs">
       <div class="title">
