@@ -91,6 +91,11 @@ export const RequestAnswer = z.object({
     .nullable()
     .describe('Trace id: that of the header traceparent, or of the trace that Sluice started'),
   user_agent: z.string().nullable().describe('null for durable jobs'),
+  prompt_preview: z
+    .string()
+    .optional()
+    .describe('First 120 characters of the prompt. Only in lists, and if bodies are recorded'),
+  answer_preview: z.string().optional().describe('As `prompt_preview`, of the answer. Failed calls have none'),
   request_body: z.string().optional().describe('JSON, truncated. Only for one request, and if bodies are recorded'),
   answer_body: z.string().nullable().optional().describe('As `request_body`. null: the call failed'),
 })

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { writeJson } from '#shared/json/write.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
+import { answerText } from './body-text.ts'
 
 /*
  * One result line of a batch as the cells of a table row: answer, error, finish reason and tokens. The console and `GET
@@ -28,14 +29,6 @@ const ResultLine = z.looseObject({
 })
 const Failure = z.looseObject({ error: Problem })
 
-const Chat = z.looseObject({ choices: z.tuple([z.looseObject({ message: z.looseObject({ content: z.string() }) })]) })
-const Completion = z.looseObject({ choices: z.tuple([z.looseObject({ text: z.string() })]) })
-const Blocks = z.looseObject({ content: z.array(z.looseObject({ text: z.string().optional() })) })
-const Response = z.looseObject({
-  output: z.array(z.looseObject({ content: z.array(z.looseObject({ text: z.string().optional() })).optional() })),
-})
-const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
-const Transcript = z.looseObject({ text: z.string() })
 const Vector = z.looseObject({ data: z.tuple([z.looseObject({ embedding: z.unknown() })]) })
 const Finished = z.looseObject({
   choices: z.tuple([z.looseObject({ finish_reason: z.string().nullish() })]).optional(),
@@ -90,20 +83,6 @@ function vectorIn(body: unknown): unknown {
 function finishReasonOf(body: unknown): string {
   const { choices, stop_reason, incomplete_details } = Finished.safeParse(body).data ?? {}
   return choices?.[0].finish_reason ?? stop_reason ?? incomplete_details?.reason ?? ''
-}
-
-/** The text of a result of any endpoint. Undefined for a result without text, such as a vector. */
-function answerText(body: unknown): string | undefined {
-  if (typeof body === 'string') return body
-  const printed = Printed.safeParse(body).data
-  if (printed) return printed.stdout + printed.stderr
-  const blocks = Blocks.safeParse(body).data?.content.map(({ text }) => text ?? '')
-  const items = Response.safeParse(body).data?.output.flatMap(({ content = [] }) =>
-    content.map(({ text }) => text ?? ''),
-  )
-  const choice =
-    Chat.safeParse(body).data?.choices[0].message.content ?? Completion.safeParse(body).data?.choices[0].text
-  return choice ?? blocks?.join('') ?? items?.join('') ?? Transcript.safeParse(body).data?.text
 }
 
 function* jsonIn(body: unknown, { charsMax, instead }: JsonLimit): Generator<undefined, string> {

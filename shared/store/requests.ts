@@ -62,7 +62,12 @@ export interface RequestBodies {
   readonly request: string
   /** Null if the call failed, or if its answer was too large to record. */
   readonly answer: string | null
+  /** First characters of the prompt and of the answer. Null if the body has no text. */
+  readonly promptPreview: string | null
+  readonly answerPreview: string | null
 }
+
+export type RequestPreview = Pick<RequestBodies, 'id' | 'promptPreview' | 'answerPreview'>
 
 /** Status of a call that its caller cancelled or left, as nginx logs it. */
 export const CANCELLED_STATUS = 499
@@ -146,6 +151,8 @@ export interface RequestLog {
   outcomes(sinceMs: number, project?: string): Promise<RequestOutcome[]>
   addBodies(rows: readonly RequestBodies[]): Promise<void>
   findBodies(id: string): Promise<RequestBodies | undefined>
+  /** Previews of the requests whose bodies are recorded, in any order. @param ids At most {@link REQUESTS_MAX} request ids */
+  previews(ids: readonly string[]): Promise<RequestPreview[]>
 }
 
 export interface HasRequests {

@@ -36,7 +36,16 @@ export async function listRequests(context: IngressContext, call: Call): Promise
     asked.request_id === undefined
       ? await search(log, queryOf(context, asked, project))
       : { rows: await findRows(log, asked.request_id, project), next: null }
-  const data = rows.map(shownBy(context))
+  const previews = new Map((await log.previews(rows.map(({ id }) => id))).map((preview) => [preview.id, preview]))
+  const show = shownBy(context)
+  const data = rows.map((row) => {
+    const { promptPreview, answerPreview } = previews.get(row.id) ?? {}
+    return {
+      ...show(row),
+      ...(promptPreview != null && { prompt_preview: promptPreview }),
+      ...(answerPreview != null && { answer_preview: answerPreview }),
+    }
+  })
   const last_id = next && `${next.endedAtMs}_${next.n}`
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }

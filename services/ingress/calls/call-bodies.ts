@@ -2,8 +2,10 @@ import type { EncodeContext } from '#schemas/job.ts'
 import { writeJson } from '#shared/json/write.ts'
 import { effectiveLimits } from '#shared/keys/keys.ts'
 import type { Answer } from '#shared/kinds/answer.ts'
+import { answerText, promptText } from '#shared/kinds/body-text.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 import { EventBuffer } from '#shared/lib/buffers.ts'
+import { boundedText } from '#shared/usage/request-log.ts'
 import type { Call, IngressContext } from './call.ts'
 
 /** Header with which a caller excludes the bodies of one call from the request log. */
@@ -32,6 +34,7 @@ export class CallBodies {
   /** Retention of the recorded bodies in ms. Null if the setting of the service applies. */
   readonly #retentionMs: number | null
   readonly #request: string
+  readonly #promptPreview: string | null
   readonly #events: EventBuffer
   #isComplete: boolean
   #held = 0
@@ -48,6 +51,7 @@ export class CallBodies {
     this.#call = call
     this.#bytesMax = context.config.requestBodyBytesMax
     this.#request = textOf(body, this.#bytesMax)
+    this.#promptPreview = previewOf(promptText(body))
     this.#events = new EventBuffer(kind.merge)
     this.#isComplete = hasAnswer
   }
@@ -85,16 +89,21 @@ export class CallBodies {
     const { log, bodies } = this.#context
     const { requestId: id } = this.#call
     let text: string | null = null
+    let answerPreview: string | null = null
     try {
-      if (end === 'completed' && this.#isComplete)
-        text = textOf(await answer.whole(this.#events.takeAll(), encode), this.#bytesMax)
+      if (end === 'completed' && this.#isComplete) {
+        const whole = await answer.whole(this.#events.takeAll(), encode)
+        text = textOf(whole, this.#bytesMax)
+        answerPreview = previewOf(answerText(whole))
+      }
     } catch (error) {
       log.warn({ err: error, request_id: id }, 'answer could not be recorded in the request log')
     }
     this.#hold(0)
     const atMs = Date.now()
     const expiresAtMs = this.#retentionMs === null ? null : atMs + this.#retentionMs
-    bodies?.add({ id, atMs, expiresAtMs, request: this.#request, answer: text })
+    const previews = { promptPreview: this.#promptPreview, answerPreview }
+    bodies?.add({ id, atMs, expiresAtMs, request: this.#request, answer: text, ...previews })
   }
 }
 
@@ -103,6 +112,19 @@ export class CallBodies {
  * with log probabilities.
  */
 const EVENTS_BYTES_FACTOR = 16
+
+const PREVIEW_CHARS_MAX = 120
+
+/** The beginning of a text on one line. Null if there is no text. */
+function previewOf(text: string | undefined): string | null {
+  if (!text) return null
+  // Runs of white space become one space, so more characters are read than shown.
+  const line = text
+    .slice(0, 4 * PREVIEW_CHARS_MAX)
+    .replaceAll(/\s+/g, ' ')
+    .trim()
+  return boundedText(line, PREVIEW_CHARS_MAX) || null
+}
 
 /** Returns the beginning of a value's JSON. The rest is not serialized. */
 function textOf(value: unknown, bytesMax: number): string {

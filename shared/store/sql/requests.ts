@@ -7,6 +7,7 @@ import {
   type RequestLog,
   type RequestOutcome,
   type RequestPage,
+  type RequestPreview,
   type RequestQuery,
   type RequestRow,
   UNBOUNDED,
@@ -128,24 +129,35 @@ const BODY_FIELDS = {
   expires_at_ms: 'expiresAtMs',
   request: 'request',
   answer: 'answer',
+  prompt_preview: 'promptPreview',
+  answer_preview: 'answerPreview',
 } as const
+const BODY_NAMES = Object.keys(BODY_FIELDS).join(', ')
 const ADD_BODIES: Write = {
   postgres: {
     name: 'request_bodies_add',
-    sql: `INSERT INTO request_bodies (id, at_ms, expires_at_ms, request, answer)
-          SELECT id, at_ms, expires_at_ms, request, answer FROM json_to_recordset(CAST(:bodies AS json))
-            AS given(id text, at_ms bigint, expires_at_ms bigint, request text, answer text)`,
+    sql: `INSERT INTO request_bodies (${BODY_NAMES})
+          SELECT ${BODY_NAMES} FROM json_to_recordset(CAST(:bodies AS json)) AS given(id text, at_ms bigint,
+            expires_at_ms bigint, request text, answer text, prompt_preview text, answer_preview text)`,
   },
   sqlite: [
-    `INSERT INTO request_bodies (id, at_ms, expires_at_ms, request, answer)
-     VALUES (:id, :at_ms, :expires_at_ms, :request, :answer)`,
+    `INSERT INTO request_bodies (${BODY_NAMES})
+     VALUES (:id, :at_ms, :expires_at_ms, :request, :answer, :prompt_preview, :answer_preview)`,
   ],
   isTransient: true,
 }
 const FIND_BODIES: Statement = {
   name: 'request_bodies_find',
-  sql: 'SELECT id, at_ms, expires_at_ms, request, answer FROM request_bodies WHERE id = :id ORDER BY n LIMIT 1',
+  sql: `SELECT ${BODY_NAMES} FROM request_bodies WHERE id = :id ORDER BY n LIMIT 1`,
 }
+const previewsOf = (isShared: boolean): Statement => ({
+  name: 'request_previews',
+  sql: `SELECT id, prompt_preview, answer_preview FROM request_bodies WHERE id ${
+    isShared
+      ? '= ANY (ARRAY(SELECT json_array_elements_text(CAST(:ids AS json))))'
+      : 'IN (SELECT value FROM json_each(:ids))'
+  }`,
+})
 
 export class SqlRequests implements RequestLog {
   readonly #db: SqlDatabase
@@ -194,9 +206,15 @@ export class SqlRequests implements RequestLog {
     if (!row) return undefined
     const { at_ms, expires_at_ms, request, answer } = row
     return {
-      ...{ id, atMs: Number(at_ms), expiresAtMs: expires_at_ms === null ? null : Number(expires_at_ms) },
+      ...previewOf(row),
+      ...{ atMs: Number(at_ms), expiresAtMs: expires_at_ms === null ? null : Number(expires_at_ms) },
       ...{ request: String(request), answer: answer === null ? null : String(answer) },
     }
+  }
+
+  async previews(ids: readonly string[]): Promise<RequestPreview[]> {
+    if (ids.length === 0) return []
+    return (await this.#db.run(previewsOf(this.#db.isShared), { ids: JSON.stringify(ids) })).map(previewOf)
   }
 
   /** @returns Whether further rows may have to be deleted */
@@ -211,6 +229,14 @@ export class SqlRequests implements RequestLog {
 
   async #purge(statement: Statement, { keepMs, rowsMax }: RequestBounds, limit: number): Promise<boolean> {
     return (await this.#db.run(statement, { keep_ms: keepMs, rows_max: rowsMax, limit })).length === limit
+  }
+}
+
+function previewOf({ id, prompt_preview, answer_preview }: Row): RequestPreview {
+  return {
+    id: String(id),
+    promptPreview: prompt_preview === null ? null : String(prompt_preview),
+    answerPreview: answer_preview === null ? null : String(answer_preview),
   }
 }
 

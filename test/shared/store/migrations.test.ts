@@ -19,6 +19,7 @@ const HASHES = {
     '010-request-traces.sql': '8603cc9813d9342d',
     '011-pending-deliveries.sql': '8aba18a9da356b8b',
     '012-request-bodies-expiry.sql': '313c0da26e19fa7e',
+    '013-request-previews.sql': 'fc0d7546c75d60c2',
   },
   sqlite: {
     '001-schema.sql': 'bb760fa899bacdce',
@@ -33,6 +34,7 @@ const HASHES = {
     '010-request-traces.sql': 'a09fdba3259a5131',
     '011-pending-deliveries.sql': '0c52b3493a02ba9a',
     '012-request-bodies-expiry.sql': '5e7931ab4b2c098a',
+    '013-request-previews.sql': 'fc0d7546c75d60c2',
   },
 }
 

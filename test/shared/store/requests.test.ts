@@ -152,13 +152,18 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
 
   it('returns the bodies of a request, and deletes them after their own time or number', async () => {
     const bodies = (id: string, atMs: number, answer: string | null = '{"a":"\\u0000é"}') => {
-      return { id, atMs, expiresAtMs: null, request: '{"model":"m1"}', answer }
+      const previews = { promptPreview: `prompt of ${id}`, answerPreview: answer && 'é' }
+      return { id, atMs, expiresAtMs: null, request: '{"model":"m1"}', answer, ...previews }
     }
     const added = [bodies('req_1', now - 2 * HOUR_MS), bodies('req_2', now - 900, null), bodies('req_3', now - 800)]
     await store.requests.addBodies(added)
     expect(await store.requests.findBodies('req_1')).toEqual(added[0])
     expect(await store.requests.findBodies('req_2')).toEqual(added[1])
     expect(await store.requests.findBodies('req_4')).toBeUndefined()
+    expect(await store.requests.previews(['req_2', 'req_4', 'req_1'])).toHaveLength(2)
+    expect(await store.requests.previews(['req_2'])).toEqual([
+      { id: 'req_2', promptPreview: 'prompt of req_2', answerPreview: null },
+    ])
     const kept = async () => {
       const found = await Promise.all(added.map(({ id }) => store.requests.findBodies(id)))
       return found.map((body) => body !== undefined)
@@ -176,7 +181,8 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
 
   it('deletes bodies with an own expiry only after this expiry', async () => {
     const bodies = (id: string, expiresAtMs: number | null) => {
-      return { id, atMs: now - HOUR_MS, expiresAtMs, request: '{}', answer: null }
+      const previews = { promptPreview: null, answerPreview: null }
+      return { id, atMs: now - HOUR_MS, expiresAtMs, request: '{}', answer: null, ...previews }
     }
     const added = [bodies('req_1', now - 1), bodies('req_2', now + HOUR_MS), bodies('req_3', null)]
     await store.requests.addBodies(added)

@@ -299,7 +299,7 @@ function NoRequests({ isFiltered, hasMore }: { readonly isFiltered: boolean; rea
 }
 
 function Row({ request }: { readonly request: RequestAnswer }) {
-  const { id, model, endpoint, duration_ms, first_output_ms, input_tokens, output_tokens, cost_usd, ended_at } = request
+  const { model, endpoint, duration_ms, first_output_ms, input_tokens, output_tokens, cost_usd, ended_at } = request
   const owner = [
     request.project_name ?? request.project,
     request.key_name ?? (request.key_id && keyName(request.key_id)),
@@ -312,7 +312,7 @@ function Row({ request }: { readonly request: RequestAnswer }) {
         </span>
       </Cell>
       <Cell column="Request">
-        <ShortId id={id} href={`${BASE}/requests/${id}`} />
+        <Name request={request} />
       </Cell>
       {isOperator.value && (
         <Cell column="Project">
@@ -341,6 +341,22 @@ function Row({ request }: { readonly request: RequestAnswer }) {
         <span title={dateTimeText(ended_at)}>{ageText(ended_at)}</span>
       </Cell>
     </tr>
+  )
+}
+
+/** Link to the page of a request: the beginning of its prompt and answer if its bodies are recorded, otherwise its id. */
+function Name({
+  request: { id, prompt_preview: prompt, answer_preview: answer },
+}: {
+  readonly request: RequestAnswer
+}) {
+  const href = `${BASE}/requests/${id}`
+  if (prompt === undefined) return <ShortId id={id} href={href} />
+  return (
+    <a class="row-link short preview" href={href} title={[prompt, answer, id].filter(Boolean).join('\n\n')}>
+      {prompt}
+      {answer && <span class="dim"> → {answer}</span>}
+    </a>
   )
 }
 

@@ -90,7 +90,14 @@ describe('the request log', () => {
     const { id } = await chat('alice', 'secret', { headers: { 'x-log-bodies': 'off' } })
     await chat('alice', 'later')
     expect(await find('alice', id)).not.toHaveProperty('request_body')
-    expect((await list('alice', '?limit=100')).data.some((row) => 'request_body' in row)).toBe(false)
+    const rows = (await list('alice', '?limit=100')).data
+    expect(rows.some((row) => 'request_body' in row)).toBe(false)
+    const [both, prompt, none] = [ids[0], failed.id, id].map((wanted) => rows.find((row) => row.id === wanted))
+    expect(both).toMatchObject({ prompt_preview: 'hello there', answer_preview: 'hello there' })
+    expect(prompt).toMatchObject({ prompt_preview: '!echo fail=upstream_refused' })
+    expect(prompt).not.toHaveProperty('answer_preview')
+    expect(none).not.toHaveProperty('prompt_preview')
+    expect(rows.find((row) => row.id === long.id)?.prompt_preview).toBe('é'.repeat(120))
   })
 
   it('contains calls that are refused after authentication, and calls that fail', async () => {
