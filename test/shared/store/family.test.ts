@@ -1,5 +1,5 @@
 /** The conformance suite of composed jobs in the store: steps, children, parking, waking and settling, on each adapter. */
-import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import { childJobId, type NewChild, type NewStep } from '#shared/store/jobs.ts'
@@ -33,12 +33,11 @@ describe.each(ADAPTERS)('composed jobs in the store on $name', ({ isHere, openDa
   let store: Store
   beforeEach(async (context) => {
     if (!isHere) context.skip('no Postgres')
-    database = await openDatabase()
+    database ??= await openDatabase()
+    await database.reset()
     store = await database.open()
   })
-  afterEach(async () => {
-    if (isHere) await database[Symbol.asyncDispose]()
-  })
+  afterAll(async () => await database?.[Symbol.asyncDispose]())
 
   const job = async (id: string) => (await store.find(TENANT, id)) as DurableJob
   const types = async (id: string) => (await store.listEvents(TENANT, id, 0, 100)).map(({ type }) => type)

@@ -1,5 +1,5 @@
 /** Operator queries and actions of the store, over each adapter. */
-import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { newJobId, type OperatorJobs } from '#shared/store/jobs.ts'
 import type { NewJob, Store } from '#shared/store/store.ts'
 import {
@@ -24,12 +24,11 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
   let store: Store
   beforeEach(async (context) => {
     if (!isHere) context.skip('no Postgres')
-    database = await openDatabase()
+    database ??= await openDatabase()
+    await database.reset()
     store = await database.open()
   })
-  afterEach(async () => {
-    if (isHere) await database[Symbol.asyncDispose]()
-  })
+  afterAll(async () => await database?.[Symbol.asyncDispose]())
 
   /** The nth job from the oldest. */
   const startMs = Date.now() - 60_000

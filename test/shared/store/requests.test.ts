@@ -1,5 +1,5 @@
 /** The conformance suite of the request log, on each adapter. */
-import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'
 import { childJobId } from '#shared/store/jobs.ts'
@@ -30,12 +30,11 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
   let store: Store
   beforeEach(async (context) => {
     if (!isHere) context.skip('no Postgres')
-    database = await openDatabase()
+    database ??= await openDatabase()
+    await database.reset()
     store = await database.open()
   })
-  afterEach(async () => {
-    if (isHere) await database[Symbol.asyncDispose]()
-  })
+  afterAll(async () => await database?.[Symbol.asyncDispose]())
 
   const now = Date.now()
   const row = (id: string, changes: Partial<RequestRow> = {}): RequestRow => ({

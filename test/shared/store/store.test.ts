@@ -4,7 +4,7 @@
  *
  * Specifics of an adapter are in sqlite.test.ts and postgres.test.ts.
  */
-import { afterAll, afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
@@ -51,12 +51,11 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   let store: Store
   beforeEach(async (context) => {
     if (!isHere) context.skip('no Postgres or no PgBouncer')
-    database = await openDatabase()
+    database ??= await openDatabase()
+    await database.reset()
     store = await database.open()
   })
-  afterEach(async () => {
-    if (isHere) await database[Symbol.asyncDispose]()
-  })
+  afterAll(async () => await database?.[Symbol.asyncDispose]())
 
   const job = async (id: string) => (await store.find(TENANT, id)) as DurableJob
   const types = async (id: string) => (await store.listEvents(TENANT, id, 0, 100)).map(({ type }) => type)

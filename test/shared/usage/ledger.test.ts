@@ -1,5 +1,5 @@
 /** The ledger over each store: the promises of shared/store/records.ts, and the entry of durable jobs. */
-import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'
 import { newJobId } from '#shared/store/jobs.ts'
@@ -46,12 +46,11 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
   let store: Store
   beforeEach(async (context) => {
     if (!isHere) context.skip('no Postgres')
-    database = await openDatabase()
+    database ??= await openDatabase()
+    await database.reset()
     store = await database.open()
   })
-  afterEach(async () => {
-    if (isHere) await database[Symbol.asyncDispose]()
-  })
+  afterAll(async () => await database?.[Symbol.asyncDispose]())
 
   const sum = async (groupBy: UsageQuery['groupBy'], project?: string) =>
     await store.usage.sum({ project, from: '2000-01-01', to: '2099-12-31', groupBy, limit: 100 })

@@ -1,5 +1,5 @@
 /** Stores for tests: each adapter, with a database clock that tests can advance. */
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Client } from 'pg'
@@ -14,6 +14,8 @@ export const LEASE_MS = 9_000
 
 /** One database, initially empty, and its clock. */
 export interface TestDatabase extends AsyncDisposable {
+  /** Closes all stores, deletes all rows and resets the clock. Takes a fraction of the time of a new database. */
+  reset(): Promise<void>
   /** Opens the store as another process does. On SQLite there is only one store, which is returned again. */
   open(): Promise<Store>
   /** Advances the clock of the database; process clocks do not change. */
@@ -21,6 +23,18 @@ export interface TestDatabase extends AsyncDisposable {
   /** Runs SQL, bypassing the port. */
   query(sql: string): Promise<Record<string, unknown>[]>
 }
+
+/**
+ * Deletes all rows. The second pass deletes rows that triggers have written during the first. TRUNCATE would be slower, because it creates new files
+ * for the hundreds of tables and indexes of the partitions.
+ */
+const DELETE_ALL = `DO $$ DECLARE name regclass; BEGIN
+  FOR pass IN 1..2 LOOP
+    FOR name IN SELECT oid FROM pg_class WHERE relnamespace = current_schema::regnamespace AND relkind IN ('r', 'p')
+      AND NOT relispartition AND relname NOT IN ('migrations', 'test_clock')
+    LOOP EXECUTE 'DELETE FROM ' || name; END LOOP;
+  END LOOP;
+END $$`
 
 /** A new schema on a server. */
 export async function openPostgresDatabase(server: string): Promise<TestDatabase & { url: string }> {
@@ -78,11 +92,19 @@ async function testDatabaseOf(
 ): Promise<TestDatabase & { url: string }> {
   await admin.query('CREATE TABLE test_clock AS SELECT 0::bigint AS offset_ms')
   const opened: Store[] = []
+  let hasClock = false
+  const close = async () => void (await Promise.all(opened.splice(0).map((store) => store.close())))
   return {
     url,
+    async reset() {
+      await close()
+      await admin.query(DELETE_ALL)
+      await admin.query('UPDATE test_clock SET offset_ms = 0')
+    },
     async open() {
       const store = await openPostgresStore({ url, connectionsMax: 8, onProblem: () => undefined })
-      if (opened.length === 0) {
+      if (!hasClock) {
+        hasClock = true
         await admin.query(`CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql STABLE AS
           $$ SELECT (extract(epoch FROM statement_timestamp()) * 1000)::bigint + (SELECT offset_ms FROM test_clock) $$`)
       }
@@ -94,7 +116,7 @@ async function testDatabaseOf(
     },
     query: async (sql) => (await admin.query(sql)).rows,
     async [Symbol.asyncDispose]() {
-      await Promise.all(opened.map((store) => store.close()))
+      await close()
       await drop()
       await admin.end()
     },
@@ -108,6 +130,12 @@ export async function openSqliteDatabase(): Promise<TestDatabase & { directory: 
   let store: Store | undefined
   return {
     directory,
+    async reset() {
+      await store?.close()
+      store = undefined
+      offset = 0
+      for (const file of await readdir(directory)) await rm(join(directory, file), { recursive: true })
+    },
     async open() {
       store ??= openSqliteStore({ directory, boot: newId('boot_'), now: () => Date.now() + offset })
       return store

@@ -1,5 +1,5 @@
 /** Composed jobs over real workers, ingress and scheduler, on each store. */
-import { afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
+import { afterAll, afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { jobObject, statusOf } from '#services/ingress/calls/job-object.ts'
 import { startScheduler } from '#services/scheduler/scheduler.ts'
@@ -59,7 +59,8 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   beforeEach(async (context) => {
     if (!isHere) context.skip('no Postgres')
     broker = await openBroker()
-    database = await openDatabase()
+    database ??= await openDatabase()
+    await database.reset()
     store = await database.open()
     outside = []
     onStep = async () => {}
@@ -91,8 +92,8 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     await jobs.close()
     await presence.close()
     await broker.close()
-    await database[Symbol.asyncDispose]()
   })
+  afterAll(async () => await database?.[Symbol.asyncDispose]())
 
   const say: Handler = {
     ...sayKind,
