@@ -18,6 +18,7 @@ import { PATH } from './path/path.ts'
 import { QUALITY } from './quality/quality.ts'
 import { RESEARCH } from './research/research.ts'
 import { Run, type RunOptions, type Section } from './section.ts'
+import { TELEMETRY } from './telemetry/telemetry.ts'
 import { TRANSCRIPTION } from './transcription/transcription.ts'
 
 const SECTIONS: readonly Section[] = [
@@ -32,6 +33,7 @@ const SECTIONS: readonly Section[] = [
   QUALITY,
   AFFINITY,
   AFFINITY_CPU,
+  TELEMETRY,
 ]
 
 const HELP = `Usage: npm run bench -- [options]

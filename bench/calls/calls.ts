@@ -1,13 +1,13 @@
 import { resolve } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Load, runLoad } from '../load/callers.ts'
-import type { Address } from '../load/connection.ts'
+import { measureLoad, type Target } from '../load/measure.ts'
 import { startProxy, startUpstream } from '../load/start.ts'
 import { OneCore } from '../machine/one-core.ts'
 import { type Processes, urlOf } from '../machine/processes.ts'
 import { KEY, startSluice, untilAnswered, upstreamModel } from '../machine/sluice.ts'
-import { cpuMs, residentMib } from '../machine/usage.ts'
-import { percentile, Samples, sumOf } from '../results/samples.ts'
+import { residentMib } from '../machine/usage.ts'
+import { Samples } from '../results/samples.ts'
 import { type Column, type Goal, renderGoals, renderSamples } from '../results/tables.ts'
 import type { Run, Section } from '../section.ts'
 
@@ -31,11 +31,6 @@ const WARM_UP = { quick: 1, normal: 4, loneThroughKafka: 12 } as const
  * Wait after a start, in milliseconds. During this time the process releases memory that it needed only for starting.
  */
 const SETTLE_MS = 3_000
-/**
- * Minimum CPU time of a useful figure, in ms. The kernel counts CPU time in units of 10 ms, so the rounding error of a
- * smaller figure would be too large.
- */
-const CPU_MS_MIN = 200
 
 const TITLES: Readonly<Record<string, string>> = {
   direct: 'nothing (direct)',
@@ -69,13 +64,6 @@ The processes of a target share one core; callers, upstream and broker have the 
       ...pinned,
     ]
   },
-}
-
-interface Target {
-  readonly name: string
-  readonly address: Address
-  readonly pids: readonly number[]
-  readonly brokerPid: number | undefined
 }
 
 async function measureFootprint(run: Run): Promise<{ readySeconds: number; idleMib: number }> {
@@ -140,35 +128,6 @@ async function startTargets(run: Run, processes: Processes): Promise<Target[]> {
   const probe: Load = { shape: 'whole', callers: 1 }
   for (const { address } of targets) await untilAnswered(async () => (await runLoad(address, probe, 0)).failure)
   return targets
-}
-
-/**
- * Measures a load. The CPU time of whole answers is in milliseconds per answer, and that of streams in microseconds per token. @throws Error if a
- * call failed
- */
-async function measureLoad({ name, address, pids, brokerPid }: Target, load: Load, seconds: number) {
-  const measured = [...pids, brokerPid ?? 0]
-  const before = measured.map(cpuMs)
-  const results = await runLoad(address, load, seconds)
-  const used = measured.map((pid, index) => cpuMs(pid) - (before[index] ?? 0))
-  const brokerMs = used.pop() ?? 0
-  const { answers, lags, latencies, firstTokens, stalls, failures, failure } = results
-  if (failures > 0) throw new Error(`${failures} calls through ${name} failed: ${failure}`)
-  const units = load.shape === 'whole' ? answers : lags.length / 1_000
-  const perUnit = (ms: number) => (ms < CPU_MS_MIN ? Number.NaN : ms / units)
-  return {
-    perSecond: (load.shape === 'whole' ? answers : lags.length) / results.seconds,
-    p50: percentile(latencies, 0.5),
-    p99: percentile(latencies, 0.99),
-    firstTokenP50: percentile(firstTokens, 0.5),
-    firstTokenP99: percentile(firstTokens, 0.99),
-    lagP50: percentile(lags, 0.5),
-    lagP99: percentile(lags, 0.99),
-    stalls,
-    cpu: perUnit(sumOf(used)),
-    brokerCpu: perUnit(brokerMs),
-    mib: sumOf(pids.map(residentMib)),
-  }
 }
 
 const CPU_COLUMNS = (unit: string, decimals: number): Column[] => [
