@@ -35,8 +35,8 @@ export function generateWithFallback(
       : adapted
     const give = outputOf(ports)
     const { signal, idempotencyKey, tenant } = context
-    const { traceparent, onServer } = trace
-    const options = { signal, idempotencyKey, tenant, traceparent, onServer }
+    const { traceparent, onServer, onModel } = trace
+    const options = { signal, idempotencyKey, tenant, traceparent, onServer, onModel }
     return {
       events: asked.completion ? complete(engine, asked, options) : engine.generate(asked, options),
       give: restore ? (event) => restore(event).flatMap((each) => [...give(each)]) : give,

@@ -83,8 +83,8 @@ function transcribeInspected(
   const onSeconds = context.onProgress && reportProgress(context.onProgress, duration)
   const { idempotencyKey, signal } = context
   const options = { signal, idempotencyKey, duration, onSeconds, translates: translates ?? false }
-  const ask = (model: ModelConfig, { traceparent, onServer }: CallTrace) => ({
-    events: eventsOf(bench, model, request, audio, { ...options, traceparent, onServer }, context),
+  const ask = (model: ModelConfig, { traceparent, onServer, onModel }: CallTrace) => ({
+    events: eventsOf(bench, model, request, audio, { ...options, traceparent, onServer, onModel }, context),
     give: (event: TranscribeEvent) => [event],
   })
   return withFallbacks(chain, ask, context, bench.ports.log, { operation: 'transcription' })

@@ -169,7 +169,7 @@ export async function tracedCall<T extends object>(
   if (!span) return await run(context)
   const { signal } = context
   try {
-    const answer = await run({ signal, traceparent: span.traceparent, onServer: span.onServer })
+    const answer = await run({ signal, traceparent: span.traceparent, onServer: span.onServer, onModel: span.onModel })
     const { tokens } = answer as { tokens?: number | undefined }
     if (tokens !== undefined) span.see({ usage: { input_tokens: tokens } })
     return answer

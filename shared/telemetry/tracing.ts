@@ -141,12 +141,14 @@ export class Span {
   }
 }
 
-/** Trace of a call: the context that is sent to the server, and the server that was called. */
+/** Trace of a call: the context that is sent to the server, the server that was called, and the model that answered. */
 export interface CallTrace {
   /** Trace context (`context.ts`). */
   readonly traceparent?: string | undefined
   /** Called before the request is sent. @param server Index of the server in `base_urls` of the model */
   readonly onServer?: ((model: string, server: number, host: string) => void) | undefined
+  /** Called once with the name of the model in the answer, which may differ from the requested name. */
+  readonly onModel?: ((name: string) => void) | undefined
 }
 
 /** Facts of a model call that its span records. */
@@ -211,10 +213,14 @@ export class ModelSpan {
     else this.#servers = [host]
   }
 
+  readonly onModel = (name: string): void => {
+    this.#model = name
+  }
+
   /** Records an event of the engine. */
   see(event: unknown): void {
     const { type, text, model, reason, usage } = event as ModelEvent
-    if (type === 'start') this.#model = model
+    if (type === 'start') this.#model ??= model
     else this.#firstSeconds ??= (performance.now() - this.#startedAt) / 1_000
     if (type === 'finish' && reason !== undefined) this.#finishes.push(reason)
     if (usage) this.#usage = usage

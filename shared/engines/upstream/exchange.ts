@@ -37,6 +37,8 @@ export class Exchange implements Dispatcher.DispatchHandler {
   readonly errorContext: ErrorContext
   /** Receives the usage of the whole answer. */
   readonly onUsage: ((usage: Usage) => void) | undefined
+  /** Receives the name of the model in the answer. */
+  readonly onModel: ((name: string) => void) | undefined
   readonly #timeouts: Timeouts
   readonly #signal: AbortSignal
   readonly #onEnd: () => void
@@ -69,8 +71,10 @@ export class Exchange implements Dispatcher.DispatchHandler {
     isStream: boolean
     onEnd: () => void
     onUsage?: ((usage: Usage) => void) | undefined
+    onModel?: ((name: string) => void) | undefined
   }) {
     this.onUsage = options.onUsage
+    this.onModel = options.onModel
     this.errorContext = options.errorContext
     this.#timeouts = options.timeouts
     this.#signal = options.signal

@@ -31,6 +31,7 @@ const [OPEN_ARRAY, OPEN_OBJECT] = [0x5b, 0x7b]
 const BLANKS = new Set([0x09, 0x0a, 0x0d, 0x20])
 const BYTE_ORDER_MARK = Buffer.of(0xef, 0xbb, 0xbf)
 const BLANKS_MAX = 1024 * 1024
+const MODEL_CHARS_MAX = 512
 const FIELD_BYTES = 6
 const FIELD = /^(?:data|event|id|retry)?:/
 const LINES = /[/+-](?:x-)?(?:nd-?json|jsonl|jsonlines|json-?lines|stream\+json)$/
@@ -58,7 +59,7 @@ class SniffingReader<Event> implements AnswerReader<Event> {
 
   constructor(exchange: Exchange, decoder: Decoder<Event>, bounds: WholeBounds) {
     this.#exchange = exchange
-    this.#decoder = decoder
+    this.#decoder = exchange.onModel ? new ModelReader(decoder, exchange.onModel) : decoder
     this.#bounds = bounds
   }
 
@@ -112,6 +113,53 @@ class SniffingReader<Event> implements AnswerReader<Event> {
   #whole(): WholeReader<Event> {
     const isMeasured = this.#exchange.headers['content-length'] !== undefined
     return new WholeReader(this.#exchange.errorContext, this.#decoder, this.#bounds, isMeasured)
+  }
+}
+
+/** Reports the first model name in an answer. Used only for traced calls. */
+class ModelReader<Event> implements Decoder<Event> {
+  readonly #decoder: Decoder<Event>
+  #onModel: ((name: string) => void) | undefined
+
+  constructor(decoder: Decoder<Event>, onModel: (name: string) => void) {
+    this.#decoder = decoder
+    this.#onModel = onModel
+  }
+
+  get isDone(): boolean {
+    return this.#decoder.isDone
+  }
+
+  get isComplete(): boolean {
+    return this.#decoder.isComplete ?? false
+  }
+
+  frame(data: Record<string, unknown>, out: Event[]): void {
+    this.#readModel(data)
+    this.#decoder.frame(data, out)
+  }
+
+  whole(body: Record<string, unknown>, out: Event[]): Generator<undefined, void> | undefined {
+    this.#readModel(body)
+    return this.#decoder.whole(body, out)
+  }
+
+  isEnd(data: string): boolean {
+    return this.#decoder.isEnd(data)
+  }
+
+  end(out: Event[]): Generator<undefined, void> | undefined {
+    return this.#decoder.end(out)
+  }
+
+  /** Streams of Anthropic name the model in `message`, and streams of the Responses API in `response`. */
+  #readModel({ model, message, response }: Record<string, unknown>): void {
+    if (!this.#onModel) return
+    const name =
+      model ?? (message as { model?: unknown } | null)?.model ?? (response as { model?: unknown } | null)?.model
+    if (typeof name !== 'string' || name === '' || name.length > MODEL_CHARS_MAX) return
+    this.#onModel(name)
+    this.#onModel = undefined
   }
 }
 

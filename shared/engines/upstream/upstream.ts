@@ -239,6 +239,7 @@ export class Upstream {
       isStream: call.isStream,
       onEnd: () => this.#servers.leave(acquired),
       onUsage: (usage) => this.#partition?.countPrompt(this.#servers.all.indexOf(acquired.server), usage),
+      onModel: call.trace?.onModel,
     })
     const headers = {
       ...call.forwarded,
