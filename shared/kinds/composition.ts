@@ -12,6 +12,13 @@ export interface StepResult<T> {
   readonly cost?: Cost
 }
 
+/**
+ * The external work of a step.
+ *
+ * @param traceparent Trace context for requests of the step. Undefined if the step has no span
+ */
+export type StepRun<T> = (signal: AbortSignal, traceparent?: string) => Promise<StepResult<T>>
+
 /** Amounts by unit, such as searches, pages, tokens or US dollars. The sum of two costs adds the amounts of equal units. */
 export type Cost = Readonly<Record<string, number>>
 
@@ -49,7 +56,7 @@ export interface Composition {
    *
    * @throws Any error of `run`. In this case no result is recorded
    */
-  step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T>
+  step<T>(kind: string, input: unknown, run: StepRun<T>): Promise<T>
   /** Returns the recorded result of a step, without its cost. Undefined if no attempt has recorded the step. */
   find<T>(kind: string, input: unknown): Promise<T | undefined>
   /**

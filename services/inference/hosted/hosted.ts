@@ -155,17 +155,21 @@ class HostedAnswer {
   async #ask(at: number, isOver: boolean): Promise<{ round: Round; unpublished: readonly GenerateEvent[] }> {
     const request = isOver ? withoutHosted(this.#request) : this.#request
     const published = await ResumableStream.begin(this.#composition, at, this.#pace)
-    const events = await this.#composition.step('generate', { round: at }, async (signal) => {
-      const spoken = new OutputBuffer()
-      for await (const event of this.#generate(request, { ...this.#context, signal })) {
-        spoken.push(event)
-        // Without `stream`, the caller receives the whole answer at once, so no event is published early.
-        if (request.stream) await published.receive(event)
-      }
-      // An engine that returns without an error after an abort has not completed its answer.
-      signal.throwIfAborted()
-      return { value: spoken.takeAll() }
-    })
+    const events = await this.#composition.step(
+      'generate',
+      { round: at },
+      async (signal, traceparent = this.#context.traceparent) => {
+        const spoken = new OutputBuffer()
+        for await (const event of this.#generate(request, { ...this.#context, signal, traceparent })) {
+          spoken.push(event)
+          // Without `stream`, the caller receives the whole answer at once, so no event is published early.
+          if (request.stream) await published.receive(event)
+        }
+        // An engine that returns without an error after an abort has not completed its answer.
+        signal.throwIfAborted()
+        return { value: spoken.takeAll() }
+      },
+    )
     const round = readRound(events, this.#tools, `${at}`)
     // Only the start event of the first round is sent.
     const said = at === 0 ? round.text : round.text.filter(({ type }) => type !== 'start')

@@ -19,7 +19,7 @@
 
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
-import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
+import type { ChildEnd, ChildJob, Composition, Cost, StepRun } from '#shared/kinds/composition.ts'
 import { abortable } from '#shared/lib/abortable.ts'
 import type { NewEvent } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
@@ -70,7 +70,7 @@ export class Composing implements Composition {
     return this.cancelled.aborted ? 0 : this.#options.wrapUpAtMs
   }
 
-  async step<T>(kind: string, input: unknown, run: (signal: AbortSignal) => Promise<StepResult<T>>): Promise<T> {
+  async step<T>(kind: string, input: unknown, run: StepRun<T>): Promise<T> {
     return await this.#busy(async () => (await this.#steps.do(kind, input, run, (cost) => this.#spend(cost))) as T)
   }
 

@@ -13,7 +13,7 @@ import type { Blobs } from '#shared/blobs/blobs.ts'
 import { BODY_BYTES_MAX } from '#shared/jobs/body.ts'
 import { readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
-import { type Cost, STEP_BYTES_MAX, type StepResult } from '#shared/kinds/composition.ts'
+import { type Cost, STEP_BYTES_MAX, type StepRun } from '#shared/kinds/composition.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { type NewStep, newAttachmentKey, type StepOutput } from '#shared/store/jobs.ts'
@@ -63,7 +63,7 @@ export class Steps {
   async do(
     kind: string,
     input: unknown,
-    run: Run,
+    run: StepRun<unknown>,
     onCost: (cost: Cost) => void,
     output: readonly NewEvent[] = [],
   ): Promise<unknown> {
@@ -92,14 +92,18 @@ export class Steps {
     return kept && { cost: kept.cost, value: await valueOfOutput(kept.output, blobs) }
   }
 
-  async #once(asked: Pick<NewStep, 'kind' | 'key' | 'input'>, run: Run, published: readonly NewEvent[]): Promise<Done> {
+  async #once(
+    asked: Pick<NewStep, 'kind' | 'key' | 'input'>,
+    run: StepRun<unknown>,
+    published: readonly NewEvent[],
+  ): Promise<Done> {
     const { job, blobs, signal, store, writes } = this.#options
     const kept = await this.#findKept(asked.key)
     if (kept) return kept
     signal.throwIfAborted()
     if (this.#count >= STEPS_MAX) throw tooMuch(`more than ${STEPS_MAX} steps`)
     this.#count++
-    const { value, cost = {} } = await traced(asked.kind, job, () => run(signal))
+    const { value, cost = {} } = await traced(asked.kind, job, (traceparent) => run(signal, traceparent))
     const { output, blobBytes } = await outputOf(job.id, value, blobs)
     await this.#options.writeBacklog()
     const moved = await writes.write(() => {
@@ -122,13 +126,13 @@ const UNTRACED: ReadonlySet<string> = new Set(['admit', 'clock', 'tell'])
 async function traced<T>(
   kind: string,
   { id, attempt, traceparent }: StepsOptions['job'],
-  run: () => Promise<T>,
+  run: (traceparent: string | undefined) => Promise<T>,
 ): Promise<T> {
   const { tracer } = tracing
   const parent = tracer && !UNTRACED.has(kind) ? attemptContext(traceparent, id, attempt) : undefined
   const span = parent === undefined ? undefined : tracer?.start({ name: `step ${kind}`, kind: 'internal', parent })
   try {
-    return await run()
+    return await run(span?.traceparent)
   } catch (error) {
     span?.end(undefined, ServiceError.from(error).code)
     throw error
@@ -136,8 +140,6 @@ async function traced<T>(
     span?.end()
   }
 }
-
-type Run = (signal: AbortSignal) => Promise<StepResult<unknown>>
 
 /** Returns the error that ends a composed job in this worker: the reason of the abort, or the loss of ownership. No event is published afterwards. */
 export function lost(signal: AbortSignal): unknown {
