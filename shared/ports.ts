@@ -77,7 +77,7 @@ export interface Ports {
  * start in spite of a short outage.
  *
  * @param isWhole True if all roles run in this process. A store for a single process is then enough
- * @param role Part of this process's name in Kafka, together with a random id
+ * @param role Role of this process, for its names in Kafka and in traces. Undefined if all roles run in this process
  * @param sandboxes Sandboxes to try, in this order. Default: those of the settings
  * @throws ConfigError, or an error with all problems of the broker
  */
@@ -88,7 +88,7 @@ export async function openPorts(
   isWhole: boolean,
   onFatal: (error: unknown) => void,
   sandboxes: readonly LoadAdapter[] = sandboxAdapters(config, log),
-  role = 'all',
+  role: string | undefined = undefined,
 ): Promise<Ports> {
   requireDirectories(config, isWhole)
   const models = loadModels(config.modelsFile, config.models)
@@ -102,7 +102,7 @@ export async function openPorts(
     ? await watchFleetBlobs(blobs, config.blobUrl ?? config.blobDir, store, log)
     : () => undefined
   const pauses = await Pauses.open(store?.operator, log)
-  const clientId = newId(`sluice-${role}-`, 12)
+  const clientId = newId(`sluice-${role ?? 'all'}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
   if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker opened')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'broker and store ready')
@@ -130,7 +130,7 @@ export async function openPorts(
   const openSearch = async () => (await import('./ports/search.ts')).openSearchBackends(config, log)
   const hasTerminal = process.stderr.isTTY === true
   const unwatchModels = watchModels(models, { path: config.modelsFile, log, metrics, hasTerminal })
-  const closeTraces = await openTraces(config, log, metrics, version)
+  const closeTraces = await openTraces(config, log, metrics, version, role)
   const opened = {
     ...{ closeTraces },
     ...{ broker, blobs, unwatchBlobs, store, pauses, openKeys, openFleetCounts, models, unwatchModels, extensions },
@@ -248,12 +248,29 @@ export async function openKeyStore(
   return await openPostgresKeys(databaseUrl, onProblem)
 }
 
-/** Starts to export traces if a collector is configured. @returns Function that ends the export */
-async function openTraces(config: Config, log: Log, metrics: Metrics, version: string): Promise<() => Promise<void>> {
+/**
+ * Starts to export traces if a collector is configured. Each role has a service name of its own in the namespace `sluice`, because the semantic
+ * conventions of OpenTelemetry require one name for all instances that are scaled together, and the roles are scaled separately.
+ *
+ * @returns Function that ends the export
+ */
+async function openTraces(
+  config: Config,
+  log: Log,
+  metrics: Metrics,
+  version: string,
+  role: string | undefined,
+): Promise<() => Promise<void>> {
   for (const problem of config.tracesProblems) log.warn({ problem }, 'variable of OpenTelemetry ignored')
   if (!config.traces) return async () => {}
   const { openTracing } = await import('./telemetry/otlp.ts')
-  const exporter = openTracing({ ...config.traces, version, log })
+  const service = {
+    'service.namespace': 'sluice',
+    'service.name': role === undefined ? 'sluice' : `sluice-${role}`,
+    'service.version': version,
+  }
+  const resource = { ...service, ...config.traces.resource }
+  const exporter = openTracing({ ...config.traces, resource, version, log })
   metrics.gauge('sluice_trace_spans_dropped_total', {}, () => exporter.dropped)
   return () => exporter.close()
 }

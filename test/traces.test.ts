@@ -136,6 +136,7 @@ describe('traces of one process', () => {
       'gen_ai.operation.name': 'chat',
       'gen_ai.provider.name': 'openai',
       'gen_ai.request.model': 'remote-1',
+      'gen_ai.response.model': 'served-1',
       'gen_ai.response.finish_reasons': ['stop'],
       'gen_ai.response.time_to_first_chunk': expect.any(Number),
       'gen_ai.usage.input_tokens': 3,
@@ -268,6 +269,9 @@ describe('traces of one process', () => {
     const [code] = named(spans, 'attempt execute')
     const parents = named(spans, 'attempt generate').map((span) => span.id)
     expect(parents, treeText(spans)).toContain(code?.parentId)
+    const idsOf = (name: string) => named(spans, name).map((span) => span.id)
+    const calls = named(spans, 'chat echo-1').map(({ parentId }) => parentId)
+    expect(calls.toSorted(), treeText(spans)).toEqual(idsOf('step generate').toSorted())
     expect(named(spans, 'run python')[0]?.attributes).toMatchObject({
       'sluice.sandbox': 'wasm',
       'sluice.outcome': 'ok',
@@ -410,6 +414,8 @@ describe.skipIf(!kafka || !postgres)('traces of a fleet', { timeout: 240_000 }, 
       return attempts.length >= 2 ? attempts : undefined
     })
     const [root] = spans.filter(({ parentId }) => parentId === '')
+    expect(root?.service).toBe('sluice-ingress')
+    expect(new Set(whole.map(({ service }) => service))).toContain('sluice-inference')
     expect(whole.map(({ attributes }) => attributes['sluice.outcome']).toSorted()).toEqual(['completed', 'lost'])
     for (const { parentId } of whole) expect(parentId).toBe(root?.id)
     for (const { log } of [ingress, scheduler, doomed, other])

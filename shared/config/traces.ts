@@ -55,7 +55,10 @@ export const TRACES = {
   OTEL_EXPORTER_OTLP_TIMEOUT: Milliseconds.default(10_000).describe(
     'Maximum time of one request to the collector, in ms',
   ),
-  OTEL_SERVICE_NAME: z.string().optional().meta({ description: 'Name of the service in traces', unset: 'sluice' }),
+  OTEL_SERVICE_NAME: z.string().optional().meta({
+    description: 'Name of the service in traces',
+    unset: 'sluice-ROLE, such as sluice-ingress; sluice for a process of all roles',
+  }),
   OTEL_RESOURCE_ATTRIBUTES: Pairs.optional().meta({
     description:
       'Attributes of the process in traces, such as deployment.environment.name=prod: key=value, comma-separated',
@@ -111,6 +114,7 @@ export interface TracesConfig {
   readonly headers: Readonly<Record<string, string>>
   readonly timeoutMs: number
   readonly isCompressed: boolean
+  /** Attributes of the process. `service.name` is missing unless a variable sets it, because its default depends on the role. */
   readonly resource: Readonly<Record<string, string | number>>
   /** Maximum spans in one request to the collector. `queueSpansMax` limits the spans that wait for a request. */
   readonly batchSpansMax: number
@@ -131,13 +135,14 @@ export function tracesOf(s: TracesSettings): TracesConfig | undefined {
   const [, parent, sampler] = /^(parentbased_)?(.*)$/.exec(s.OTEL_TRACES_SAMPLER) ?? []
   const ratio = { always_on: 1, always_off: 0, traceidratio: s.OTEL_TRACES_SAMPLER_ARG }[sampler ?? ''] ?? 1
   const process = { 'host.name': hostname(), 'process.pid': pid, 'service.instance.id': `${hostname()}:${pid}` }
-  const service = s.OTEL_SERVICE_NAME === undefined ? {} : { 'service.name': s.OTEL_SERVICE_NAME }
+  const service: Record<string, string> =
+    s.OTEL_SERVICE_NAME === undefined ? {} : { 'service.name': s.OTEL_SERVICE_NAME }
   return {
     url,
     headers: authorization === undefined || hasAuthorization ? headers : { ...headers, authorization },
     timeoutMs: s.OTEL_EXPORTER_OTLP_TIMEOUT,
     isCompressed: s.OTEL_EXPORTER_OTLP_COMPRESSION === 'gzip',
-    resource: { 'service.name': 'sluice', ...process, ...s.OTEL_RESOURCE_ATTRIBUTES, ...service },
+    resource: { ...process, ...s.OTEL_RESOURCE_ATTRIBUTES, ...service },
     batchSpansMax: Math.min(s.OTEL_BSP_MAX_EXPORT_BATCH_SIZE, s.OTEL_BSP_MAX_QUEUE_SIZE),
     queueSpansMax: s.OTEL_BSP_MAX_QUEUE_SIZE,
     scheduleDelayMs: s.OTEL_BSP_SCHEDULE_DELAY,

@@ -26,7 +26,7 @@ function openExporter(url: string, more: Partial<TracesConfig> = {}) {
 
 it('the encoding of a span preserves its times, texts, numbers, lists and links', async () => {
   await using otlp = await startOtlpReceiver()
-  const { tracer } = openExporter(otlp.url)
+  const { tracer } = openExporter(otlp.url, { resource: { 'service.name': 'sluice' } })
   const link = `00-${'b'.repeat(32)}-${'c'.repeat(16)}-01`
   const attributes = {
     ...{ text: 'naïve 😀', long: 'é'.repeat(40_000), empty: '', whole: 2 ** 40, part: 0.25, negative: -1 },
@@ -164,7 +164,7 @@ it('the variables of OpenTelemetry configure traces', () => {
   expect(tracesOf({})).toMatchObject({
     ...{ url: `${ENDPOINT}/v1/traces`, headers: {}, timeoutMs: 10_000, isCompressed: false, hasContent: false },
     sampling: { ratio: 1, followsParent: true },
-    resource: { 'service.name': 'sluice', 'process.pid': process.pid },
+    resource: { 'process.pid': process.pid },
   })
   const set = tracesOf({
     OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: 'https://traces.example/custom?x=1',
@@ -188,7 +188,7 @@ it.each<[string, string, string, object | undefined]>([
   ['OTEL_EXPORTER_OTLP_TRACES_ENDPOINT', 'collector', 'URL', undefined],
   ['OTEL_EXPORTER_OTLP_HEADERS', 'no pairs', 'key=value', { headers: {} }],
   ['OTEL_EXPORTER_OTLP_HEADERS', 'a=%zz', 'percent', { headers: {} }],
-  ['OTEL_RESOURCE_ATTRIBUTES', 'a=b,', 'key=value', { resource: { 'service.name': 'sluice' } }],
+  ['OTEL_RESOURCE_ATTRIBUTES', 'a=b,', 'key=value', { resource: { 'process.pid': process.pid } }],
   ['OTEL_TRACES_SAMPLER_ARG', 'endpoint=http://jaeger', 'number', { sampling: { ratio: 1 } }],
   ['OTEL_TRACES_SAMPLER_ARG', '2', '1', { sampling: { ratio: 1 } }],
   ['OTEL_TRACES_SAMPLER', 'jaeger_remote', 'always_on', { sampling: { followsParent: true } }],
