@@ -62,7 +62,7 @@ const OVERVIEW: Dashboard = {
       'First output, 95th percentile by model',
       's',
       [
-        'histogram_quantile(0.95, sum by (model, le) (rate(sluice_job_first_output_seconds_bucket[$__rate_interval])))',
+        'histogram_quantile(0.95, sum by (model, le) (rate(sluice_job_first_output_seconds_bucket{stream="true"}[$__rate_interval])))',
         '{{model}}',
       ],
     ],
@@ -89,7 +89,7 @@ const MODEL: Dashboard = {
   variable: ['model', 'sluice_waiting_calls'],
   panels: [
     ['Queue time', 's', ...quantilesOf('sluice_job_queue_seconds', 'model="$model"')],
-    ['Time to first token', 's', ...quantilesOf('sluice_job_first_output_seconds', 'model="$model"')],
+    ['Time to first token', 's', ...quantilesOf('sluice_job_first_output_seconds', 'model="$model",stream="true"')],
     ['Time per output token', 's', ...quantilesOf('sluice_job_output_token_seconds', 'model="$model"')],
     ['Run time of an attempt', 's', ...quantilesOf('sluice_attempt_duration_seconds', 'model="$model"')],
     [

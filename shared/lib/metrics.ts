@@ -169,8 +169,8 @@ export class Metrics {
   )
   readonly firstOutputSeconds = this.#histogram(
     'sluice_job_first_output_seconds',
-    ['pool', 'model'],
-    'Time from acceptance to the first output (time to first token)',
+    ['pool', 'model', 'stream'],
+    'Time from acceptance to the first output. For calls with `stream="true"`, the time to the first token; for others, the time of the whole answer',
   )
   readonly outputTokenSeconds = this.#histogram(
     'sluice_job_output_token_seconds',

@@ -151,7 +151,8 @@ const counts = (by: number) => `0x${HOUR - 6} ${by}x5`
 const CALLS = 'sluice_http_requests_total{route="/v1/chat/completions",status="200",model="echo-1"}'
 const QUEUED = 'sluice_fleet_calls{pool="inference",state="queued"}'
 const ALIVE = 'sluice_workers{pool="inference",state="alive"}'
-const BUCKET = (le: string) => `sluice_job_first_output_seconds_bucket{le="${le}",pool="inference",model="slow"}`
+const BUCKET = (le: string) =>
+  `sluice_job_first_output_seconds_bucket{le="${le}",pool="inference",model="slow",stream="true"}`
 
 /** The fault of each alert, as changed series of the healthy run. */
 const FAULTS: Readonly<Record<string, Series>> = {

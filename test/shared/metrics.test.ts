@@ -12,7 +12,8 @@ function crowded(): Metrics {
     const [project, model] = [`proj_${i}`, `model-${i % MODELS}`]
     metrics.requests.inc({ route: '/v1/chat/completions', status: '200', model })
     metrics.requestSeconds.observe({ route: '/v1/chat/completions', model }, 0.1)
-    for (const histogram of [metrics.queueSeconds, metrics.firstOutputSeconds, metrics.outputTokenSeconds])
+    metrics.firstOutputSeconds.observe({ pool: 'inference', model, stream: 'true' }, 0.1)
+    for (const histogram of [metrics.queueSeconds, metrics.outputTokenSeconds])
       histogram.observe({ pool: 'inference', model }, 0.1)
     metrics.attempts.inc({ pool: 'inference', model, outcome: 'completed' })
     metrics.projectRequests.inc({ project, outcome: 'ok' })

@@ -194,11 +194,12 @@ function recordJob({ metrics }: IngressContext, { facts }: Call, job: AttachedJo
   }
   if (job.firstOutputAtMs !== undefined) {
     facts.first_output_ms = job.firstOutputAtMs - created_at_ms
-    metrics.firstOutputSeconds.observe(labels, facts.first_output_ms / 1_000, traceId)
+    const isStream = job.envelope.stream
+    metrics.firstOutputSeconds.observe({ ...labels, stream: String(isStream) }, facts.first_output_ms / 1_000, traceId)
     const { output_tokens: tokens = 0 } = facts
     const outputMs = Date.now() - job.firstOutputAtMs
     // Without a stream, all output arrives at the end, so the time per token cannot be measured.
-    if (tokens > 1 && end === 'completed' && job.envelope.stream)
+    if (tokens > 1 && end === 'completed' && isStream)
       metrics.outputTokenSeconds.observe(labels, outputMs / 1_000 / (tokens - 1), traceId)
   }
 }
