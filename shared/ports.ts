@@ -249,8 +249,8 @@ export async function openKeyStore(
 }
 
 /**
- * Starts to export traces if a collector is configured. Each role has a service name of its own in the namespace `sluice`, because the semantic
- * conventions of OpenTelemetry require one name for all instances that are scaled together, and the roles are scaled separately.
+ * Starts to export traces if a collector is configured. OpenTelemetry requires one `service.name` for all instances that are scaled together. The
+ * roles are scaled separately, so each role is a service of its own in the namespace `sluice`.
  *
  * @returns Function that ends the export
  */
