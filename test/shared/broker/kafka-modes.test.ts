@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import kafkajs from 'kafkajs'
 import { describe, expect, inject, it, vi } from 'vitest'
 import type { Broker, QueueConsumer, Topic } from '#shared/broker/broker.ts'
@@ -13,6 +14,8 @@ const kafka = inject('kafka')
 const HOUR_MS = 3_600_000
 const JOBS: Topic = { name: 'jobs', partitions: 1, retentionMs: 72 * HOUR_MS, retentionMsMin: HOUR_MS, kind: 'queue' }
 const WITHIN = { withinMs: 40_000 }
+/** Records of the test whose members join and leave: about five seconds of work for two members. */
+const RECORDS = 2_000
 const never = new AbortController().signal
 type Client = 'share' | 'classic'
 
@@ -113,6 +116,49 @@ describe.skipIf(!kafka)('a queue with three workers in a classic group', () => {
     await served()
     const after = await Promise.all(workers.map(attemptsOf))
     for (const [index, attempts] of after.entries()) expect(attempts - (before[index] ?? 0)).toBeGreaterThan(2)
+  }, 120_000)
+})
+
+describe.skipIf(!kafka)('a classic group whose members join and leave', () => {
+  it('delivers each record once if it is acknowledged at once', async () => {
+    const broker = await open(`${newId('t', 8)}.`, 'classic')
+    const counts = new Map<string, number>()
+    /** Takes one record at a time, so that further records wait in the member when a rebalance begins. */
+    const startMember = async () => {
+      const queue = await broker.openQueue('jobs')
+      const closing = new AbortController()
+      const working = (async () => {
+        while (!closing.signal.aborted) {
+          for (const delivery of await queue.take(1, closing.signal)) {
+            const text = String(delivery.value)
+            counts.set(text, (counts.get(text) ?? 0) + 1)
+            delivery.acknowledge()
+          }
+          await sleep(4)
+        }
+        await queue.close()
+      })()
+      return {
+        async stop() {
+          closing.abort()
+          await working
+        },
+      }
+    }
+    const [first, second] = await Promise.all([startMember(), startMember()])
+    await broker.submit('jobs', Buffer.from('0'))
+    await until(() => counts.size === 1, WITHIN)
+    const texts = Array.from({ length: RECORDS }, (_, index) => String(index + 1))
+    await Promise.all(texts.map((text) => broker.submit('jobs', Buffer.from(text))))
+    await until(() => counts.size > RECORDS / 8, WITHIN)
+    const third = await startMember()
+    await until(() => counts.size > RECORDS / 2, WITHIN)
+    await first.stop()
+    await until(() => counts.size === RECORDS + 1, WITHIN)
+    await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
+    expect([...counts].filter(([, count]) => count > 1)).toEqual([])
+    await Promise.all([second.stop(), third.stop()])
+    await broker.close()
   }, 120_000)
 })
 

@@ -13,6 +13,7 @@ import kafkajs, {
   type KafkaConfig,
   type LogEntry,
   type PartitionAssigner,
+  PartitionAssigners,
 } from 'kafkajs'
 import type { Closable, HistoryRecord } from '#shared/broker/broker.ts'
 import { TOKEN_UNAVAILABLE } from '#shared/broker/kafka/credentials.ts'
@@ -58,6 +59,7 @@ const TRANSIENT_ERRORS: ReadonlySet<string> = new Set([
 
 export function createKafkaJs(options: KafkaOptions): Kafka {
   patchTimer()
+  patchJoin()
   const config: KafkaConfig = {
     clientId: options.clientId,
     brokers: [...options.brokers],
@@ -119,6 +121,38 @@ function patchTimer(): void {
   const original = prototype.scheduleCheckPendingRequests
   prototype.scheduleCheckPendingRequests = function scheduleCheckPendingRequests() {
     if (this.pending.length > 0 || this.throttledUntil > Date.now()) original.call(this)
+  }
+  prototype[repaired] = true
+}
+
+interface JoiningAssigner extends ReturnType<PartitionAssigner> {
+  beforeJoin?(): Promise<void>
+}
+interface ConsumerGroup {
+  readonly assigners: readonly JoiningAssigner[]
+  joinAndSync(): Promise<void>
+}
+
+/**
+ * Assigns partitions round robin, and calls `beforeJoin` each time before the member joins its group.
+ *
+ * kafkajs only reports a rebalance, by an event, and joins at once. Until all members have joined, the broker still accepts commits. A member that
+ * commits in `beforeJoin` therefore leaves no processed record to the next owner of a partition.
+ */
+export function assignAfter(beforeJoin: () => Promise<void>): PartitionAssigner {
+  return (config) => Object.assign(PartitionAssigners.roundRobin(config), { beforeJoin })
+}
+
+function patchJoin(): void {
+  const Group = createRequire(import.meta.url)('kafkajs/src/consumer/consumerGroup') as {
+    readonly prototype: ConsumerGroup
+  }
+  const prototype = Group.prototype as ConsumerGroup & { [repaired]?: true }
+  if (prototype[repaired]) return
+  const original = prototype.joinAndSync
+  prototype.joinAndSync = async function joinAndSync() {
+    for (const assigner of this.assigners) await assigner.beforeJoin?.()
+    await original.call(this)
   }
   prototype[repaired] = true
 }

@@ -39,6 +39,11 @@ export class ClassicPartition {
     return this.#waiting.length
   }
 
+  /** Records that are delivered but not acknowledged. */
+  get outCount(): number {
+    return [...this.#states.values()].filter((state) => state === 'out').length
+  }
+
   get toCommit(): number | undefined {
     return this.#low > this.#committed ? this.#low : undefined
   }

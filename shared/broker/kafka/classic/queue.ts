@@ -6,9 +6,10 @@
  * 1. A record waits for the owner of its partition.
  * 2. A released record is redelivered to the same member.
  * 3. Deliveries of a dead member are not counted.
- * 4. A joining member may receive records that other members are still processing.
+ * 4. A joining member may receive records that other members have taken but not yet acknowledged. When a rebalance begins, members therefore take
+ *    no more records, and wait up to half a second for acknowledgements.
  */
-import { type Admin, type Consumer, type EachBatchPayload, type Kafka, PartitionAssigners } from 'kafkajs'
+import type { Admin, Consumer, EachBatchPayload, Kafka } from 'kafkajs'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
 import {
   classicGroup,
@@ -19,7 +20,7 @@ import {
   untilWoken,
   within,
 } from '#shared/broker/kafka/options.ts'
-import { isTransientInKafkaJs } from './client.ts'
+import { assignAfter, isTransientInKafkaJs } from './client.ts'
 import { ClassicPartition, type ClassicRecord } from './partition.ts'
 
 const TAKE_WAIT_MS = 900
@@ -33,6 +34,12 @@ const FETCH_BYTES_MAX = 1024 * 1024
 const WAITING_BYTES_MAX = 2 * 1024 * 1024
 const WAITING_BYTES_RESUME = 1024 * 1024
 const WAITING_COUNT_MAX = 1_000
+/**
+ * Number of checks for unacknowledged records before a member joins again, and the wait before each in ms. A call is acknowledged some milliseconds
+ * after it was taken. A record that waits for a place stays unacknowledged for longer, and another member receives it too.
+ */
+const SETTLE_WAITS = 50
+const SETTLE_WAIT_MS = 10
 
 export class ClassicConsumer implements QueueConsumer {
   readonly #kafka: Kafka
@@ -45,8 +52,12 @@ export class ClassicConsumer implements QueueConsumer {
   readonly #partitions = new Map<number, ClassicPartition>()
   readonly #paused = new Set<number>()
   #assigned: readonly number[] = []
+  /** True from the start of a rebalance until this member has joined again. In this time, `take` returns no records. */
+  #isRebalancing = false
   /** Partitions without a committed position when this member joined. */
   #unplaced: readonly number[] = []
+  /** Paused partitions whose start offsets are being determined. */
+  #placing: readonly number[] = []
   #consumer: Consumer | undefined
   #loop: Promise<void> = Promise.resolve()
   #wake: (() => void) | undefined
@@ -70,7 +81,7 @@ export class ClassicConsumer implements QueueConsumer {
   async take(max: number, signal: AbortSignal): Promise<Delivery[]> {
     if (signal.aborted || this.#closing.signal.aborted) return []
     if (!this.#hasWaiting()) await this.#wait(signal)
-    if (signal.aborted || this.#closing.signal.aborted) return []
+    if (signal.aborted || this.#closing.signal.aborted || this.#isRebalancing) return []
     const taken: ClassicRecord[] = []
     for (const [number, partition] of this.#partitions) {
       if (taken.length < max) taken.push(...partition.take(max - taken.length))
@@ -87,7 +98,7 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   #hasWaiting(): boolean {
-    return [...this.#partitions.values()].some(({ waitingCount }) => waitingCount > 0)
+    return !this.#isRebalancing && [...this.#partitions.values()].some(({ waitingCount }) => waitingCount > 0)
   }
 
   async #wait(signal: AbortSignal): Promise<void> {
@@ -142,7 +153,7 @@ export class ClassicConsumer implements QueueConsumer {
   async #runOnce(): Promise<void> {
     const consumer = this.#kafka.consumer({
       groupId: classicGroup(this.#topic),
-      partitionAssigners: [PartitionAssigners.roundRobin],
+      partitionAssigners: [assignAfter(() => this.#settle())],
       sessionTimeout: SESSION_TIMEOUT_MS,
       heartbeatInterval: HEARTBEAT_INTERVAL_MS,
       rebalanceTimeout: REBALANCE_TIMEOUT_MS,
@@ -175,9 +186,26 @@ export class ClassicConsumer implements QueueConsumer {
     }
   }
 
+  /**
+   * Runs before this member joins. The next owner of a partition starts at the committed offset and runs again what is not
+   * committed. Therefore nothing more is taken, and acknowledgements that are under way are awaited and committed.
+   */
+  async #settle(): Promise<void> {
+    this.#isRebalancing = true
+    const isSettled = () => [...this.#partitions.values()].every(({ outCount }) => outCount === 0)
+    for (let waits = 0; waits < SETTLE_WAITS && !isSettled(); waits++) {
+      await pause(SETTLE_WAIT_MS, this.#closing.signal)
+    }
+    await this.#commit()
+  }
+
   #onJoin(assigned: readonly number[], consumer: Consumer): void {
     this.#supervisor.progress()
     this.#assigned = assigned
+    this.#isRebalancing = false
+    const before = this.#placing
+    this.#placing = []
+    this.#setFetching(true, before, consumer)
     for (const partition of this.#partitions.values()) partition.restart()
     for (const number of this.#paused) this.#resume(number)
     const fresh = assigned.filter((number) => this.#unplaced.includes(number))
@@ -186,26 +214,33 @@ export class ClassicConsumer implements QueueConsumer {
 
   /**
    * Commits start offsets for partitions without a position, before reading. If the commit fails, then the next join
-   * retries.
+   * retries. If this member joins again meanwhile, then nothing is committed, because the new owner of a partition may have
+   * committed a later offset.
    */
   async #place(consumer: Consumer, partitions: number[]): Promise<void> {
     const topic = this.#topic
-    consumer.pause([{ topic, partitions }])
+    this.#placing = partitions
+    this.#setFetching(false, partitions, consumer)
     try {
       const { retentionMsMin } = this.#options.topics.find(({ name }) => name === this.#queue) ?? {}
       const starts = await startsOf(this.#admin, topic, partitions, retentionMsMin)
+      if (this.#placing !== partitions) return
       const offsets = [...starts].map(([partition, offset]) => ({ topic, partition, offset: String(offset) }))
       for (const offset of offsets) consumer.seek(offset)
       if (offsets.length > 0) await consumer.commitOffsets(offsets)
       this.#unplaced = this.#unplaced.filter((number) => !partitions.includes(number))
     } catch (error) {
+      if (this.#closing.signal.aborted) return
       this.#options.onProblem('start position of a Kafka queue could not be set; old records may be read', {
         topic,
         partitions,
         error: String(error),
       })
     } finally {
-      consumer.resume([{ topic, partitions }])
+      if (this.#placing === partitions) {
+        this.#placing = []
+        this.#setFetching(true, partitions, consumer)
+      }
     }
   }
 
@@ -229,12 +264,22 @@ export class ClassicConsumer implements QueueConsumer {
 
   #pause(number: number): void {
     this.#paused.add(number)
-    this.#consumer?.pause([{ topic: this.#topic, partitions: [number] }])
+    this.#setFetching(false, [number])
   }
 
   #resume(number: number): void {
     this.#paused.delete(number)
-    this.#consumer?.resume([{ topic: this.#topic, partitions: [number] }])
+    this.#setFetching(true, [number])
+  }
+
+  /** Pauses or resumes partitions. kafkajs throws if the consumer is stopping or stopped, after which a new one fetches all its partitions. */
+  #setFetching(isFetching: boolean, partitions: readonly number[], consumer = this.#consumer): void {
+    if (partitions.length === 0) return
+    try {
+      consumer?.[isFetching ? 'resume' : 'pause']([{ topic: this.#topic, partitions: [...partitions] }])
+    } catch (error) {
+      if ((error as Error).name !== 'KafkaJSNonRetriableError') throw error
+    }
   }
 
   #commitSoon(): void {
