@@ -17,10 +17,14 @@ export const SERVERS = 4
 const CONVERSATIONS = 24
 const TURNS = 6
 const BLOCKS = { large: 4_000, small: 1_200 }
-const THINK_MS = 100
+/**
+ * Time between two turns of a conversation, in ms. All processes together then use about half of two cores. With less time, the
+ * section would measure the wait for a core.
+ */
+const THINK_MS = 300
 const STAGGER_MS = 37
 /** Times at which one server leaves and returns, after the start of the first conversation. */
-const OUTAGE_MS = { from: 700, to: 1_400 }
+const OUTAGE_MS = { from: 900, to: 1_900 }
 /**
  * Time in ms after which pinned callers use a returned server again. A circuit breaker needs about the same time,
  * because it first waits for the answer of a trial call.
