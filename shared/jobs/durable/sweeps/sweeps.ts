@@ -108,6 +108,11 @@ export class Sweeps {
     this.#backlog = new Backlog(store, broker, (of) => isClaimed(presence, of))
     this.#backlog.showIn(metrics, () => options.models.models)
     this.#republisher = new Republisher(this.#context, presence, this.#backlog)
+    // Each counter begins with a sample of 0, so that a dashboard shows 0 instead of no data.
+    for (const pool of PoolName.options) {
+      metrics.republished.inc({ pool }, 0)
+      for (const outcome of ['queued', 'failed']) metrics.reaped.inc({ pool, outcome }, 0)
+    }
   }
 
   async startDue(): Promise<boolean> {
