@@ -13,8 +13,8 @@ export const ALL = 'test/**/*.test.ts'
 const LONG = [
   // Fleets of processes, crashes and faults.
   'test/{burst,event-loop,fleet,leaks,outage,poison,rolling-restart,s3-fleet,scaling,traces,upgrade}.test.ts',
-  // Processes of all roles, and promtool.
-  'test/deploy/observability.test.ts',
+  // Processes of all roles, with promtool or Prometheus.
+  'test/deploy/{alerts,dashboards,observability}.test.ts',
   // Three network namespaces with Kafka, Postgres, S3 and HAProxy.
   'test/deploy/three-machines.test.ts',
   'test/chaos/{brokers,chaos,outages,single-process}.test.ts',
@@ -60,6 +60,7 @@ const LONG = [
 const LONGEST = [
   'test/chaos/outages.test.ts',
   'test/docs/commands.test.ts',
+  'test/deploy/alerts.test.ts',
   'test/shared/broker/kafka.test.ts',
   'test/simulation/simulation.test.ts',
   'test/chaos/chaos.test.ts',

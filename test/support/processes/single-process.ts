@@ -16,6 +16,8 @@ export const OTHER_KEY = 'sk-other-0123456789'
 export interface SingleProcess extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
+  /** Path of its models.yaml. */
+  readonly modelsFile: string
   readonly isAlive: boolean
   /** Output so far: log and messages. */
   readonly output: string
@@ -23,6 +25,7 @@ export interface SingleProcess extends AsyncDisposable {
   rssMib(): number
   /** The longest hold of its event loop since the last call, in milliseconds. */
   longestHoldMs(): Promise<number>
+  signal(name: NodeJS.Signals): void
 }
 
 export interface SingleProcessOptions {
@@ -67,6 +70,7 @@ export async function startSingleProcess(options: SingleProcessOptions = {}): Pr
   if (!isAlive()) throw new Error(`the service did not start: ${stderr}`)
   return {
     url: urlOf() ?? '',
+    modelsFile,
     get isAlive() {
       return isAlive()
     },
@@ -79,6 +83,7 @@ export async function startSingleProcess(options: SingleProcessOptions = {}): Pr
       const [ms] = await once(child, 'message')
       return ms as number
     },
+    signal: (name) => void child.kill(name),
     async [Symbol.asyncDispose]() {
       child.kill('SIGKILL')
       if (isAlive()) await once(child, 'exit')
