@@ -16,6 +16,7 @@ import {
   formatHelp,
   Output,
   orList,
+  type Streams,
   similarNames,
   usageError,
 } from './text/output.ts'
@@ -54,27 +55,37 @@ const RENAMED_OPTIONS: Readonly<Record<string, string>> = {
   'start-within': 'start-deadline',
 }
 
-process.exitCode = await main(process.argv.slice(2))
+/** Streams and settings of one run; tests replace those of the process. */
+interface Surroundings {
+  readonly streams: Streams
+  /** @throws ConfigError with every problem at once */
+  readonly readConfig: () => Config
+}
 
-async function main(argv: readonly string[]): Promise<ExitCode> {
+const PROCESS: Surroundings = { streams: { out: process.stdout, err: process.stderr }, readConfig: loadConfig }
+
+/** Runs one command line. @param argv Arguments after `sluice` */
+export async function main(argv: readonly string[], surroundings = PROCESS): Promise<ExitCode> {
+  const { streams } = surroundings
   // A reader that closes the pipe early, such as `head`, is no error.
-  process.stdout.on('error', () => process.exit(EXIT.ok))
+  streams.out.on('error', () => process.exit(EXIT.ok))
   try {
-    return await dispatch(argv)
+    return await dispatch(argv, surroundings)
   } catch (error) {
-    return report(error, findCommand(argv).name)
+    return report(error, streams, findCommand(argv).name)
   }
 }
 
-async function dispatch(argv: readonly string[]): Promise<ExitCode> {
-  if (argv[0] === '--version' || argv[0] === '-v') return print(`${packageJson.version}\n`)
+async function dispatch(argv: readonly string[], surroundings: Surroundings): Promise<ExitCode> {
+  const { streams } = surroundings
+  if (argv[0] === '--version' || argv[0] === '-v') return print(`${packageJson.version}\n`, streams)
   const { name, rest } = findCommand(argv)
   if (name === undefined) parse({ options: {} }, rest)
-  if (name === undefined || name === 'help') return help(rest, name)
+  if (name === undefined || name === 'help') return help(rest, name, streams)
   const command = commandOf(name)
   const { values, positionals } = parse(command, rest)
-  if (values.help === true) return print(formatHelp(`${command.help}\n\n${GLOBAL_HELP}`))
-  return await run(command, new Values(values), positionals)
+  if (values.help === true) return print(formatHelp(`${command.help}\n\n${GLOBAL_HELP}`), streams)
+  return await run(command, new Values(values), positionals, surroundings)
 }
 
 /** Finds the command among the arguments. Global options such as `--url` may precede the command. */
@@ -85,9 +96,14 @@ function findCommand(argv: readonly string[]): { name: string | undefined; rest:
   return { name: at === undefined ? undefined : args[at], rest: args.filter((_, i) => i !== at) }
 }
 
-async function run(command: Command, values: Values, args: readonly string[]): Promise<ExitCode> {
-  const out = new Output({ out: process.stdout, err: process.stderr }, formatOf(command, values))
-  const config = readConfig()
+async function run(
+  command: Command,
+  values: Values,
+  args: readonly string[],
+  { streams, readConfig }: Surroundings,
+): Promise<ExitCode> {
+  const out = new Output(streams, formatOf(command, values))
+  const config = configOrError(readConfig)
   if (config instanceof ConfigError) {
     if (command.runWithoutSettings) return await command.runWithoutSettings(config.problems, values, out)
     throw config
@@ -115,9 +131,9 @@ function formatOf({ isList }: Command, values: Values): Format | undefined {
   return format
 }
 
-function readConfig(): Config | ConfigError {
+function configOrError(readConfig: () => Config): Config | ConfigError {
   try {
-    return loadConfig()
+    return readConfig()
   } catch (error) {
     if (error instanceof ConfigError) return error
     throw error
@@ -155,34 +171,34 @@ function commandOf(name: string): Command {
   return command
 }
 
-function help(rest: readonly string[], command: string | undefined): ExitCode {
+function help(rest: readonly string[], command: string | undefined, streams: Streams): ExitCode {
   const [topic] = rest
   if (command !== undefined && topic !== undefined)
-    return print(formatHelp(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`))
+    return print(formatHelp(`${commandOf(topic).help}\n\n${GLOBAL_HELP}`), streams)
   const lineOf = (name: string) => `  ${name.padEnd(15)}  ${COMMANDS[name]?.summary}\n`
   const groups = Object.entries(COMMAND_GROUPS).map(
     ([title, commands]) => `${title}:\n${Object.keys(commands).map(lineOf).join('')}\n`,
   )
   const text = `Usage: sluice COMMAND [options]\n\n${groups.join('')}For options and examples: sluice COMMAND --help\n`
   const isRequested = command !== undefined || rest.some((option) => option === '--help' || option === '-h')
-  if (isRequested) return print(formatHelp(`${text}\n${GLOBAL_HELP}`))
-  process.stderr.write(asTyped(formatHelp(text)))
+  if (isRequested) return print(formatHelp(`${text}\n${GLOBAL_HELP}`), streams)
+  streams.err.write(asTyped(formatHelp(text)))
   return EXIT.usage
 }
 
-function print(text: string): ExitCode {
-  process.stdout.write(asTyped(text))
+function print(text: string, { out }: Streams): ExitCode {
+  out.write(asTyped(text))
   return EXIT.ok
 }
 
 /** Prints an expected error with its remedy. Any other error is a defect and is rethrown with its stack trace. */
-function report(error: unknown, name = 'COMMAND'): ExitCode {
+function report(error: unknown, { err }: Streams, name = 'COMMAND'): ExitCode {
   if (error instanceof ConfigError) {
-    process.stderr.write(`Invalid settings:\n${error.problems.map((line) => `  - ${line}\n`).join('')}`)
+    err.write(`Invalid settings:\n${error.problems.map((line) => `  - ${line}\n`).join('')}`)
     return EXIT.usage
   }
   if (!(error instanceof CommandError) && isConnectionError(error)) {
-    process.stderr.write(`The connection to the service broke: ${error.message || 'no reason given'}. Try again.\n`)
+    err.write(`The connection to the service broke: ${error.message || 'no reason given'}. Try again.\n`)
     return EXIT.unreachable
   }
   if (!(error instanceof CommandError)) throw error
@@ -191,6 +207,6 @@ function report(error: unknown, name = 'COMMAND'): ExitCode {
       ? `For help: sluice ${Object.hasOwn(COMMANDS, name) ? name : 'COMMAND'} --help`
       : undefined
   const next = error.next ?? help
-  process.stderr.write(asTyped(`${error.message}\n${next ? `${next}\n` : ''}`))
+  err.write(asTyped(`${error.message}\n${next ? `${next}\n` : ''}`))
   return error.exit
 }

@@ -12,8 +12,13 @@ import { fileURLToPath } from 'node:url'
 const NODE_MAJOR_MIN = 24
 const [major = 0] = process.versions.node.split('.').map(Number)
 
-if (major >= NODE_MAJOR_MIN) await import('./cli.ts').catch(reportMissingPackage)
+if (major >= NODE_MAJOR_MIN) await run().catch(reportMissingPackage)
 else runWith(ownNode())
+
+async function run() {
+  const { main } = await import('./cli.ts')
+  process.exitCode = await main(process.argv.slice(2))
+}
 
 /** Reports a missing dependency. After an incomplete `npm ci` the import fails before any command can run. */
 function reportMissingPackage(error) {

@@ -51,7 +51,7 @@ export function asTyped(text: string, isByNpx = isStartedByNpx()): string {
 }
 
 /** Output streams of the command: results to `out` (stdout), and messages and progress to `err` (stderr). */
-interface Streams {
+export interface Streams {
   readonly out: NodeJS.WritableStream & { isTTY?: boolean; columns?: number; rows?: number }
   readonly err: NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
 }

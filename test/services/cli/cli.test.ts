@@ -1,4 +1,7 @@
-/** The `sluice` command as a separate process against a running service. */
+/**
+ * The `sluice` command against a running service. Tests of standard input, signals and the start run a process. All others call the command in
+ * the process of the test.
+ */
 import type { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
@@ -8,6 +11,7 @@ import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import packageJson from '../../../package.json' with { type: 'json' }
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 import { emptyDirectory, type Ran, type RunOptions, sluice } from '../../support/processes/sluice.ts'
+import { sluiceHere } from '../../support/processes/sluice-here.ts'
 import { questionOf, startOutside } from '../../support/research/outside.ts'
 import { SANDBOX_DIR, SANDBOX_MISSING } from '../../support/sandbox/sandbox.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
@@ -18,9 +22,15 @@ const postgres = inject('postgres')
 
 /** Runs `sluice` against a stack. */
 function against({ url }: Stack) {
-  return (args: string[], options: RunOptions = {}) =>
-    sluice(args, { ...options, env: { SLUICE_URL: url, SLUICE_API_KEY: TEST_KEY, ...options.env } })
+  return (args: string[], { env, ...process }: RunOptions = {}) => {
+    const settings = { SLUICE_URL: url, SLUICE_API_KEY: TEST_KEY, ...env }
+    return Object.keys(process).length === 0
+      ? here(args, { env: settings })
+      : sluice(args, { ...process, env: settings })
+  }
 }
+
+const here = (args: readonly string[], { env }: Pick<RunOptions, 'env'> = {}) => sluiceHere(args, env)
 
 /** The id of the job whose events ended. */
 function endedId(lines: Record<string, unknown>[]): string {
@@ -48,7 +58,7 @@ describe('the sluice command', () => {
     'webhook-secrets',
     'doctor',
   ])('prints help for %s with examples and exit codes, even if a setting is invalid', async (command) => {
-    const { code, out } = await sluice([command, '--help'], { env: { PORT: 'wrong' } })
+    const { code, out } = await here([command, '--help'], { env: { PORT: 'wrong' } })
     expect(code).toBe(0)
     expect(out).toContain(`Usage: sluice ${command}`)
     expect(out).toMatch(/Examples?:\n {2}sluice /)
@@ -85,7 +95,6 @@ describe('the sluice command', () => {
     },
     { args: ['submit', '--body', '{'], message: 'The request is not valid JSON' },
     { args: ['submit', '--body', '[]'], message: 'The request must be a JSON object.' },
-    { args: ['submit'], message: 'The request is not valid JSON' },
     { args: ['submit', '--file', 'missing.json'], message: 'missing.json does not exist' },
     { args: [...chatJob('x'), '--metadata', '=x'], message: "--metadata must have the form KEY=VALUE; got '=x'." },
     { args: [...chatJob('x'), '--run-at', '31.1.2030'], message: '--run-at must be a time' },
@@ -115,21 +124,26 @@ describe('the sluice command', () => {
     },
     { args: ['keys', 'revoke'], message: 'Expected exactly one argument: the ID of a key.' },
   ])('exits with code 2 and the reason if its arguments are $args', async ({ args, message }) => {
-    const { code, out, err } = await sluice(args, { cwd: await emptyDirectory(), env: { SLUICE_URL: NOWHERE } })
+    const { code, out, err } = await here(args, { env: { SLUICE_URL: NOWHERE } })
     expect(err).toContain(message)
     expect(out).toBe('')
     expect(code).toBe(2)
   })
 
+  it('exits with code 2 and the reason if its standard input is empty', async () => {
+    const { code, out, err } = await sluice(['submit'], { cwd: await emptyDirectory() })
+    expect([code, out, err]).toEqual([2, '', expect.stringContaining('The request is not valid JSON')])
+  })
+
   it('lists all invalid settings and exits with code 2', async () => {
-    const { code, err } = await sluice(['jobs'], { env: { PORT: 'x', SLUICE_URL: 'nowhere' } })
+    const { code, err } = await here(['jobs'], { env: { PORT: 'x', SLUICE_URL: 'nowhere' } })
     expect(code).toBe(2)
     expect(err).toMatch(/PORT: .*\n.*SLUICE_URL: /)
   })
 
   it('shows the value of an invalid setting unless it is a secret', async () => {
     const env = { PORT: 'abc', LOG_LEVEL: 'loud', SLUICE_API_KEY: 'short', DATABASE_URL: 'mysql://me:hidden@db/x' }
-    const { err } = await sluice(['jobs'], { env })
+    const { err } = await here(['jobs'], { env })
     expect(err).toContain("PORT: expected a number, got 'abc'\n")
     expect(err).toMatch(/LOG_LEVEL: .*, got 'loud'\n/)
     expect(err).toMatch(/SLUICE_API_KEY: (?!.*short).*\n/)
@@ -139,9 +153,9 @@ describe('the sluice command', () => {
   it('accepts global options before the command', async () => {
     await using stack = await startStack()
     const around = ['--url', stack.url, `--key=${TEST_KEY}`, 'jobs', '--limit', '1']
-    expect(await sluice(around, { env: { SLUICE_URL: NOWHERE } })).toMatchObject({ code: 0, out: '', err: '' })
-    expect((await sluice(['--json', 'get', '--help'])).out).toContain('Usage: sluice get')
-    expect(await sluice(['--json', '--help'])).toMatchObject({ code: 0, err: '' })
+    expect(await here(around, { env: { SLUICE_URL: NOWHERE } })).toMatchObject({ code: 0, out: '', err: '' })
+    expect((await here(['--json', 'get', '--help'])).out).toContain('Usage: sluice get')
+    expect(await here(['--json', '--help'])).toMatchObject({ code: 0, err: '' })
   })
 
   it('exits with code 4 and a remedy if the service is unreachable', async () => {
@@ -473,18 +487,18 @@ describe.each([
 
   it.skipIf(!isThere)('create a key, list keys without secrets, and revoke a key', async () => {
     const env = await keyStoreEnvironment()
-    const made = await sluice(['keys', 'create', '--name', 'ci', '--endpoints', '/v1/jobs, /v1/models'], { env })
+    const made = await here(['keys', 'create', '--name', 'ci', '--endpoints', '/v1/jobs, /v1/models'], { env })
     expect(made.code).toBe(0)
     const [key] = made.lines
     expect(key).toMatchObject({ name: 'ci', endpoints: ['/v1/jobs', '/v1/models'], revoked: false })
     expect(key?.secret).toMatch(/^sk-[\w-]{40}$/)
-    const listed = await sluice(['keys', 'list', '-o', 'json'], { env })
+    const listed = await here(['keys', 'list', '-o', 'json'], { env })
     const { secret, ...shown } = key ?? {}
     expect(listed.lines).toEqual([shown])
     expect(listed.out).not.toContain(String(secret))
-    expect((await sluice(['keys', 'revoke', String(key?.id)], { env })).lines).toMatchObject([{ revoked: true }])
-    expect((await sluice(['keys', 'list'], { env })).lines).toMatchObject([{ revoked: true }])
-    const unknown = await sluice(['keys', 'revoke', 'key_none'], { env })
+    expect((await here(['keys', 'revoke', String(key?.id)], { env })).lines).toMatchObject([{ revoked: true }])
+    expect((await here(['keys', 'list'], { env })).lines).toMatchObject([{ revoked: true }])
+    const unknown = await here(['keys', 'revoke', 'key_none'], { env })
     expect([unknown.code, unknown.out]).toEqual([5, ''])
   })
 })
@@ -499,9 +513,9 @@ describe('key commands of sluice', () => {
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
     const env = { DATA_DIR: directory, MODELS_FILE: modelsFile }
-    const { code, err } = await sluice(['keys', 'create', ...args], { env })
+    const { code, err } = await here(['keys', 'create', ...args], { env })
     expect([code, err]).toEqual([2, expect.stringContaining(message)])
-    expect((await sluice(['keys', 'list'], { env })).lines).toEqual([])
+    expect((await here(['keys', 'list'], { env })).lines).toEqual([])
   })
 
   it('store the model id if the model is given by its alias', async () => {
@@ -509,25 +523,25 @@ describe('key commands of sluice', () => {
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [{ ...ECHO_MODEL, aliases: ['parrot'] }] }))
     const env = { DATA_DIR: directory, MODELS_FILE: modelsFile }
-    const { lines } = await sluice(['keys', 'create', '--models', 'parrot'], { env })
+    const { lines } = await here(['keys', 'create', '--models', 'parrot'], { env })
     expect(lines).toMatchObject([{ models: ['echo-1'] }])
   })
 
   it('change a running service: a created key becomes valid, and a revoked key invalid', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }
-    const made = await sluice(['keys', 'create'], { env })
+    const made = await here(['keys', 'create'], { env })
     expect(made.err).toContain(join(stack.dataDir, 'keys.json'))
     const [key] = made.lines
     const status = async () =>
       (await stack.get('/v1/models', { headers: { authorization: `Bearer ${key?.secret}` } })).status
     await until(async () => (await status()) === 200)
-    await sluice(['keys', 'revoke', String(key?.id)], { env })
+    await here(['keys', 'revoke', String(key?.id)], { env })
     await until(async () => (await status()) === 401)
   })
 
   it('exit with code 4 if the store is unreachable', async () => {
-    const { code, err } = await sluice(['keys', 'list'], {
+    const { code, err } = await here(['keys', 'list'], {
       env: { DATABASE_URL: 'postgres://sluice:secret@127.0.0.1:1/sluice' },
     })
     expect(code).toBe(4)
@@ -538,7 +552,7 @@ describe('key commands of sluice', () => {
   it('leave a corrupt keys.json unchanged', async () => {
     const directory = await emptyDirectory()
     await writeFile(join(directory, 'keys.json'), '{')
-    const { code, err } = await sluice(['keys', 'create'], { env: { DATA_DIR: directory } })
+    const { code, err } = await here(['keys', 'create'], { env: { DATA_DIR: directory } })
     expect(code).toBe(4)
     expect(err).toContain(join(directory, 'keys.json'))
     expect(await readFile(join(directory, 'keys.json'), 'utf8')).toBe('{')
@@ -559,7 +573,7 @@ describe('sluice doctor', () => {
   it('reports no problem of a running service', async () => {
     await using stack = await startStack()
     const env = { ...(await place()), SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY }
-    const ran = await sluice(['doctor', '--json'], { env })
+    const ran = await here(['doctor', '--json'], { env })
     expect(ran.code).toBe(0)
     // Dependencies that are off or not needed in a single process are skipped.
     const unneeded = ['postgres', 'kafka', 'sandbox']
@@ -569,7 +583,7 @@ describe('sluice doctor', () => {
       ),
     )
     for (const check of unneeded) expect(of(ran, check)[0]?.message).toMatch(/^not needed: /)
-    const people = await sluice(['doctor'], { env })
+    const people = await here(['doctor'], { env })
     expect(people.out.split('\n')[0]).toMatch(/^OK {4}node {2,}24\./)
   })
 
@@ -578,7 +592,7 @@ describe('sluice doctor', () => {
     const llama = { ...ECHO_MODEL, id: 'own', engine: { type: 'llama', file: 'missing.gguf' } }
     const env = await place(JSON.stringify({ models: [models, llama] }))
     await writeFile(env.DATA_DIR, 'in the way')
-    const ran = await sluice(['doctor', '--json'], {
+    const ran = await here(['doctor', '--json'], {
       env: {
         ...env,
         DATABASE_URL: 'postgres://127.0.0.1:1/sluice',
@@ -606,25 +620,25 @@ describe('sluice doctor', () => {
   })
 
   it('warns without failing about an unreachable default address or a missing key', async () => {
-    const ran = await sluice(['doctor', '--json'], { env: await place() })
+    const ran = await here(['doctor', '--json'], { env: await place() })
     // The status may also be `ok`, because another service may listen on the default address of the test machine.
     expect(of(ran, 'service')).toMatchObject([{ status: expect.stringMatching(/ok|warn/) }])
     await using stack = await startStack()
-    const keyless = await sluice(['doctor', '--json'], { env: { ...(await place()), SLUICE_URL: stack.url } })
+    const keyless = await here(['doctor', '--json'], { env: { ...(await place()), SLUICE_URL: stack.url } })
     expect([keyless.code, of(keyless, 'key')]).toMatchObject([0, [{ status: 'warn' }]])
     const wrong = { ...(await place()), SLUICE_URL: stack.url, SLUICE_API_KEY: 'sk-not-a-key-of-this' }
-    expect(of(await sluice(['doctor', '--json'], { env: wrong }), 'key')).toMatchObject([{ status: 'fail' }])
+    expect(of(await here(['doctor', '--json'], { env: wrong }), 'key')).toMatchObject([{ status: 'fail' }])
   })
 
   it('checks the settings first, and skips checks that depend on an invalid setting', async () => {
-    const ran = await sluice(['doctor', '--json'], { env: { PORT: 'x', DRAIN_MS: '-1' } })
+    const ran = await here(['doctor', '--json'], { env: { PORT: 'x', DRAIN_MS: '-1' } })
     expect(ran.code).toBe(1)
     expect(of(ran, 'settings').map(({ message }) => String(message).split(':')[0])).toEqual(['PORT', 'DRAIN_MS'])
     expect(ran.lines).toHaveLength(3)
   })
 
   it('reports an invalid models file', async () => {
-    const ran = await sluice(['doctor', '--json'], { env: await place('models: [{id: 1}]') })
+    const ran = await here(['doctor', '--json'], { env: await place('models: [{id: 1}]') })
     expect([ran.code, of(ran, 'models')]).toMatchObject([1, [{ status: 'fail', remediation: expect.any(String) }]])
   })
 
@@ -657,14 +671,14 @@ describe('sluice doctor', () => {
   it('leaves the data directory unchanged', async () => {
     const env = { ...(await place()), SANDBOX: 'auto' }
     await mkdir(env.DATA_DIR)
-    expect(of(await sluice(['doctor', '--json'], { env }), 'data')).toMatchObject([{ status: 'ok' }])
+    expect(of(await here(['doctor', '--json'], { env }), 'data')).toMatchObject([{ status: 'ok' }])
     expect(await readdir(env.DATA_DIR)).toEqual([])
   })
 
   it.skipIf(!postgres)('reports whether the database schema is up to date, and changes nothing', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const env = { ...(await place()), DATABASE_URL: database.url }
-    const check = async () => of(await sluice(['doctor', '--json'], { env }), 'postgres')
+    const check = async () => of(await here(['doctor', '--json'], { env }), 'postgres')
     expect(await check()).toMatchObject([
       { status: 'ok', message: expect.stringContaining('migrations at the next start: 001') },
     ])
@@ -679,7 +693,7 @@ describe('sluice doctor', () => {
 
   it.skipIf(!kafka)('reports whether Kafka supports share groups', async () => {
     const env = { ...(await place()), KAFKA_BROKERS: kafka ?? '', KAFKA_PREFIX: 'doctor.' }
-    expect(of(await sluice(['doctor', '--json'], { env }), 'kafka')).toMatchObject([
+    expect(of(await here(['doctor', '--json'], { env }), 'kafka')).toMatchObject([
       { status: 'ok', message: expect.stringContaining('with share groups') },
     ])
   })

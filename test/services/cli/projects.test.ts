@@ -105,7 +105,7 @@ describe('project and key commands of sluice', () => {
     ]
     for (const [args, code, message] of refusals) {
       const ran = await sluiceHere(args.split(' '), env)
-      expect({ args, ...ran }).toEqual({ args, code, lines: [], err: expect.stringContaining(message) })
+      expect({ args, ...ran }).toMatchObject({ args, code, out: '', err: expect.stringContaining(message) })
     }
     expect(await readFile(join(env.DATA_DIR, 'keys.json'), 'utf8')).toBe(before)
   })

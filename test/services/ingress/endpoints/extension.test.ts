@@ -72,7 +72,7 @@ describe('the example of a custom kind of job in an extension module', () => {
   it('can be the only endpoint that a key permits', async () => {
     const asked = ['keys', 'create', '--name', 'shouting', '--endpoints', '/v1/shout', '--json']
     const env = { PATH: process.env.PATH, DATA_DIR: stack.dataDir, EXTENSIONS: SHOUT }
-    const { stdout } = await promisify(execFile)(process.execPath, ['services/cli/cli.ts', ...asked], { env })
+    const { stdout } = await promisify(execFile)(process.execPath, ['services/cli/sluice.js', ...asked], { env })
     const { secret } = JSON.parse(stdout) as { secret: string }
     const headers = { authorization: `Bearer ${secret}` }
     await until(async () => (await stack.post('/v1/shout', BODY, { headers })).status === 200)
