@@ -1,4 +1,4 @@
-/** Hundreds of harmless and hostile programs in each sandbox must leave no resources. */
+/** Many harmless and hostile programs in each sandbox must leave no resources. */
 import Docker from 'dockerode'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { LABEL } from '#shared/sandbox/docker/container.ts'
@@ -8,8 +8,8 @@ import { leftSince, type Resources, resources } from '../../support/sandbox/reso
 import { type RunResult, runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
-/** Runs per sandbox, unless SANDBOX_RUNS sets the number. A container takes a second of CPU time. */
-const RUNS: Record<SandboxName, number> = { zygote: 400, wasm: 50, docker: 40 }
+/** Runs per sandbox, unless SANDBOX_RUNS sets the number: each program several times. A container takes a second of CPU time. */
+const RUNS: Record<SandboxName, number> = { zygote: 168, wasm: 27, docker: 40 }
 const RUNS_ASKED = Number(process.env.SANDBOX_RUNS ?? 0)
 const AT_ONCE = 8
 const WITHIN_MS = 15 * 60_000
