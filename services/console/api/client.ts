@@ -10,7 +10,7 @@ import type {
   PoolListAnswer,
   WorkerAnswer,
 } from '#schemas/answers/admin.ts'
-import type { BatchAnswer } from '#schemas/answers/batches.ts'
+import type { AdminBatchAnswer, BatchAnswer } from '#schemas/answers/batches.ts'
 import type { JobAnswer, JobInputAnswer, OperatorJobAnswer, StepListAnswer } from '#schemas/answers/jobs.ts'
 import type { KeyAnswer, OwnKeyAnswer, ProjectAnswer } from '#schemas/answers/keys.ts'
 import type { ModelListAnswer } from '#schemas/answers/models.ts'
@@ -20,7 +20,8 @@ export type Job = z.infer<typeof JobAnswer>
 /** A durable job in the form for operators, without input and output. */
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 export type AnyJob = Job | OperatorJob
-export type Batch = z.infer<typeof BatchAnswer>
+/** A batch. Only the admin API returns the project. */
+export type Batch = z.infer<typeof BatchAnswer> & Partial<z.infer<typeof AdminBatchAnswer>>
 export type JobInput = z.infer<typeof JobInputAnswer>
 export type StepPage = z.infer<typeof StepListAnswer>
 export type Step = StepPage['data'][number]

@@ -116,6 +116,18 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.context().close()
   })
 
+  it('show an admin the batches of all projects without results', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
+    await page.goto(`${admin.stack.url}/console/batches`)
+    const row = page.getByRole('row').filter({ hasText: 'alice' }).filter({ hasText: '2 of 2' })
+    await row.getByRole('link').click()
+    await page.getByText('Only keys of the project alice can read the results.').waitFor()
+    await page.getByRole('region', { name: 'Progress' }).getByText('2 of 2', { exact: true }).waitFor()
+    expect(await page.getByRole('button', { name: /^Download/ }).count(), 'buttons for results').toBe(0)
+    await look(page, 'batch-admin')
+    await page.context().close()
+  })
+
   it('name the problems of a file, and fit a narrow width', async () => {
     const page = await open({ viewport: NARROW })
     await create(page, ['{"custom_id": "a"}'])

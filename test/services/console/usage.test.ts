@@ -30,13 +30,14 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await store.close()
     const headers = { authorization: `Bearer ${secret}` }
     await until(async () => (await admin.stack.get('/v1/key', { headers })).status === 200)
-    const say = (model: string) => ({ model, messages: [{ role: 'user', content: '!echo tokens=20' }] })
+    const say = (model: string, content = '!echo tokens=20') => ({ model, messages: [{ role: 'user', content }] })
     for (const model of ['echo-1', 'echo-2']) {
       await (await admin.stack.post('/v1/chat/completions', say(model), { headers })).text()
     }
-    await (await admin.as('alice').post('/v1/chat/completions', say('echo-1'))).text()
+    for (const content of [undefined, '!echo fail=upstream_refused'])
+      await (await admin.as('alice').post('/v1/chat/completions', say('echo-1', content))).text()
     const used = async () => (await (await admin.as('op').get('/v1/usage')).json()) as UsageReport
-    await until(async () => (await used()).total.calls === 3)
+    await until(async () => (await used()).total.calls === 4)
   }, 2 * PAGE_MS)
   afterAll(async () => {
     await browser?.close()
@@ -75,7 +76,9 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await page.getByRole('button', { name: 'Requests', exact: true }).click()
     await page.getByRole('slider', { name: 'Requests per day' }).focus()
     await page.keyboard.press('End')
-    expect(await page.getByRole('slider').getAttribute('aria-valuetext')).toMatch(/: Requests 3$/)
+    expect(await page.getByRole('slider').getAttribute('aria-valuetext')).toMatch(/: Requests 4$/)
+    const failed = table.getByRole('row').filter({ hasText: 'alice' }).getByRole('link', { name: '1', exact: true })
+    expect(await failed.getAttribute('href')).toBe('/console/requests?project=alice&status=failed&range=604800')
     await table.getByRole('button', { name: 'search' }).click()
     await page.getByRole('button', { name: /^Project: search/ }).waitFor()
     await table.getByText('echo-2').waitFor()

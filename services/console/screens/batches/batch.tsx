@@ -1,6 +1,14 @@
 import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import { ApiFailure, type Batch, fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
+import {
+  ApiFailure,
+  type Batch,
+  fetchApi,
+  fetchJson,
+  isOperator,
+  messageOf,
+  ownKey,
+} from '#services/console/api/client.ts'
 import { dateTimeText } from '#services/console/api/clock.ts'
 import { Back, Confirm, download, ErrorText, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
@@ -14,7 +22,8 @@ const FAILURES_MAX = 5_000
 const PROBLEMS_MAX = 10
 
 export function BatchScreen({ id }: { readonly id: string }) {
-  const { batch: shown, problem, refresh } = useBatch(id, true)
+  const { batch: shown, problem, refresh } = useBatch(id, !isOperator.value)
+  const isOwn = !isOperator.value || shown?.project === ownKey.value?.project
   return (
     <section class="job">
       <Back path="batches" name="Batches" />
@@ -28,10 +37,10 @@ export function BatchScreen({ id }: { readonly id: string }) {
       <LoadState problem={problem} isLoaded={shown !== undefined} />
       {shown && (
         <>
-          <Actions batch={shown} refresh={refresh} />
+          <Actions batch={shown} isOwn={isOwn} refresh={refresh} />
           <div class="columns">
             <div>
-              <Overview batch={shown} isOwn />
+              <Overview batch={shown} isOwn={isOwn} />
             </div>
             <Details batch={shown} />
           </div>
@@ -41,11 +50,14 @@ export function BatchScreen({ id }: { readonly id: string }) {
   )
 }
 
-/** Reads a batch until it has ended. @param isOwn False: another project has it, so that only the admin API returns it */
+/** Reads a batch until it has ended. @param isOwn False: the batch may be of another project, so that only the admin API returns it */
 function useBatch(id: string, isOwn: boolean) {
   const batch = useSignal<Batch | undefined>(undefined)
   const problem = useSignal('')
+  // The scopes of the key decide which API is used.
+  const isKnown = ownKey.value !== undefined
   const refresh = async (signal?: AbortSignal) => {
+    if (!isKnown) return
     if (ENDED.has(batch.peek()?.status ?? '')) return
     await fetchJson<Batch>(`${isOwn ? '/v1' : '/v1/admin'}/batches/${id}`, signal ? { signal } : {}).then(
       (now) => {
@@ -57,7 +69,7 @@ function useBatch(id: string, isOwn: boolean) {
       },
     )
   }
-  usePoll(REFRESH_INTERVAL_MS, refresh, [id, isOwn])
+  usePoll(REFRESH_INTERVAL_MS, refresh, [id, isOwn, isKnown])
   return { batch: batch.value, problem: problem.value, refresh }
 }
 
@@ -83,12 +95,11 @@ export function BatchOverview({ id, isOwn }: { readonly id: string; readonly isO
   return batch ? <Overview batch={batch} isOwn={isOwn} /> : <ErrorText text={problem} />
 }
 
-interface ActionsProps {
-  readonly batch: Batch
+interface ActionsProps extends OverviewProps {
   readonly refresh: () => Promise<void>
 }
 
-function Actions({ batch, refresh }: ActionsProps) {
+function Actions({ batch, isOwn, refresh }: ActionsProps) {
   const { id, status, request_counts } = batch
   const { isBusy, problem, run } = useAction()
   const save = (query: string, name: string) => () =>
@@ -100,20 +111,26 @@ function Actions({ batch, refresh }: ActionsProps) {
   const isRunning = !ENDED.has(status)
   return (
     <div class="actions">
-      <button type="button" disabled={isBusy.value || isNone} onClick={save('format=csv', '.csv')}>
-        Download CSV
-      </button>
-      <button type="button" disabled={isBusy.value || isNone} onClick={save('format=jsonl', '.jsonl')}>
-        Download results (JSONL)
-      </button>
-      <button
-        type="button"
-        disabled={isBusy.value || request_counts.failed === 0}
-        onClick={save('status=failed', '-errors.jsonl')}
-      >
-        Download errors (JSONL)
-      </button>
-      {!isRunning && request_counts.failed > 0 && batch.input_file_id && (
+      {isOwn ? (
+        <>
+          <button type="button" disabled={isBusy.value || isNone} onClick={save('format=csv', '.csv')}>
+            Download CSV
+          </button>
+          <button type="button" disabled={isBusy.value || isNone} onClick={save('format=jsonl', '.jsonl')}>
+            Download results (JSONL)
+          </button>
+          <button
+            type="button"
+            disabled={isBusy.value || request_counts.failed === 0}
+            onClick={save('status=failed', '-errors.jsonl')}
+          >
+            Download errors (JSONL)
+          </button>
+        </>
+      ) : (
+        <p class="dim">Only keys of the project {batch.project_name ?? batch.project} can read the results.</p>
+      )}
+      {isOwn && !isRunning && request_counts.failed > 0 && batch.input_file_id && (
         <button
           type="button"
           disabled={isBusy.value}
@@ -131,7 +148,7 @@ function Actions({ batch, refresh }: ActionsProps) {
           verb="Cancel"
           what={id}
           action={async () => {
-            await fetchJson(`/v1/batches/${id}/cancel`, { method: 'POST' })
+            await fetchJson(`${isOwn ? '/v1' : '/v1/admin'}/batches/${id}/cancel`, { method: 'POST' })
             await refresh()
           }}
         >
@@ -340,7 +357,9 @@ function Details({ batch }: { readonly batch: Batch }) {
 function detailsOf(batch: Batch): [string, string][] {
   const { model, endpoint, completion_window, created_at, expires_at, usage, metadata } = batch
   const ended = batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
+  const project = batch.project_name ?? batch.project
   return [
+    ...(project ? ([['Project', project]] as [string, string][]) : []),
     ...(model ? ([['Model', model]] as [string, string][]) : []),
     ['Endpoint', endpoint],
     ['Created', dateTimeText(created_at)],

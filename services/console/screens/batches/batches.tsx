@@ -1,5 +1,5 @@
 import { useMemo } from 'preact/hooks'
-import { type Batch, Pages } from '#services/console/api/client.ts'
+import { type Batch, isOperator, ownKey, Pages } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, durationText, minuteText, serviceNow } from '#services/console/api/clock.ts'
 import { Cell, CopyButton, LoadMore, Status, Table, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
@@ -9,15 +9,22 @@ import { COMMAND, NewBatch } from './new-batch.tsx'
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'End', 'Created'] as const
 
+/** Batches of the own project. With the scope `admin`: of all projects. */
 export function Batches() {
-  const list = useMemo(() => new Pages<Batch>('/v1/batches', {}), [])
-  usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
+  const isAll = isOperator.value
+  const list = useMemo(() => new Pages<Batch>(isAll ? '/v1/admin/batches' : '/v1/batches', {}), [isAll])
+  // The scopes of the key decide which list is read.
+  const isKnown = ownKey.value !== undefined
+  const refresh = async (signal: AbortSignal) => {
+    if (isKnown) await list.refresh(signal)
+  }
+  usePoll(REFRESH_INTERVAL_MS, refresh, [list, isKnown])
   const { items, isLoaded, problem } = list
   return (
     <section>
       <div class="title">
         <h1>Batches</h1>
-        <p class="dim">Batches of your project</p>
+        <p class="dim">Batches of {isAll ? 'all projects' : 'your project'}</p>
         <NewBatch />
       </div>
       <LoadState problem={problem.value} isLoaded={isLoaded.value} />
@@ -51,17 +58,20 @@ function NoBatches() {
 
 function Row({ batch }: { readonly batch: Batch }) {
   const { id, status, endpoint, model, created_at, metadata } = batch
+  const project = batch.project_name ?? batch.project
+  // A batch of messages has no page of its own, so the page of its job is linked.
+  const path = id.startsWith('batch_') ? `batches/${id}` : `jobs/${id.replace('msgbatch_', 'job_')}`
   return (
     <tr>
       <Cell column="Status">
         <Status status={status} />
       </Cell>
       <Cell column="Batch">
-        <a href={`${BASE}/batches/${id}`}>
+        <a href={`${BASE}/${path}`}>
           <code>{id}</code>
         </a>
         <span class="below dim">
-          {[metadata.name, endpoint.replace('/v1/', ''), model].filter(Boolean).join(' · ')}
+          {[project, metadata.name, endpoint.replace('/v1/', ''), model].filter(Boolean).join(' · ')}
         </span>
       </Cell>
       <Cell column="Progress">

@@ -240,7 +240,8 @@ function timesOf(from: string, to: string, unit: View['unit']): readonly string[
  */
 const NEXT: Readonly<Record<Group, Group>> = { project: 'model', key: 'model', model: 'key', endpoint: 'model' }
 
-function Groups({ report: { data, total, has_more }, view: { by } }: { readonly report: Report; readonly view: View }) {
+function Groups({ report: { data, total, has_more }, view }: { readonly report: Report; readonly view: View }) {
+  const { by } = view
   const columns = [GROUPS[by], 'Cost', 'Share', 'Requests', 'Failed', 'Input tokens', 'Output tokens']
   return (
     <>
@@ -268,7 +269,7 @@ function Groups({ report: { data, total, has_more }, view: { by } }: { readonly 
       ) : (
         <Table label={`Usage by ${GROUPS[by].toLowerCase()}`} columns={columns}>
           {data.map((row) => (
-            <GroupRow key={row.group} row={row} by={by} total={total} />
+            <GroupRow key={row.group} row={row} view={view} total={total} />
           ))}
         </Table>
       )}
@@ -277,8 +278,14 @@ function Groups({ report: { data, total, has_more }, view: { by } }: { readonly 
   )
 }
 
-function GroupRow({ row, by, total }: { readonly row: Row; readonly by: Group; readonly total: Report['total'] }) {
+/** The range of the screen Requests, in seconds. The request log has the last days only. */
+const REQUESTS_RANGE: Readonly<Record<string, string>> = { '1': '86400', '7': '604800' }
+
+function GroupRow({ row, view, total }: { readonly row: Row; readonly view: View; readonly total: Report['total'] }) {
+  const { by, range, filters } = view
   const { group, name, calls, failed, input_tokens, output_tokens, cost_usd } = row
+  const query = { ...filters, [by]: group, status: 'failed', range: REQUESTS_RANGE[range] ?? '' }
+  const failures = `${BASE}/requests?${new URLSearchParams(query)}`
   const share = total.cost_usd > 0 ? cost_usd / total.cost_usd : calls / Math.max(1, total.calls)
   return (
     <tr>
@@ -298,7 +305,13 @@ function GroupRow({ row, by, total }: { readonly row: Row; readonly by: Group; r
       </Cell>
       <Cell column="Requests">{calls.toLocaleString()}</Cell>
       <Cell column="Failed">
-        <span class={failed > 0 ? 'bad' : undefined}>{failed.toLocaleString()}</span>
+        {failed === 0 ? (
+          '0'
+        ) : (
+          <a class="bad" href={failures} title="Show the failed requests">
+            {failed.toLocaleString()}
+          </a>
+        )}
       </Cell>
       <Cell column="Input tokens">{input_tokens.toLocaleString()}</Cell>
       <Cell column="Output tokens">{output_tokens.toLocaleString()}</Cell>
