@@ -16,6 +16,7 @@ import { machineCpuMs } from './machine/usage.ts'
 import { OVERLOAD } from './overload/overload.ts'
 import { PATH } from './path/path.ts'
 import { QUALITY } from './quality/quality.ts'
+import { REQUESTS } from './requests/requests.ts'
 import { RESEARCH } from './research/research.ts'
 import { Run, type RunOptions, type Section } from './section.ts'
 import { TELEMETRY } from './telemetry/telemetry.ts'
@@ -28,6 +29,7 @@ const SECTIONS: readonly Section[] = [
   OVERLOAD,
   EMBEDDINGS,
   TRANSCRIPTION,
+  REQUESTS,
   RESEARCH,
   DOCUMENTS,
   QUALITY,

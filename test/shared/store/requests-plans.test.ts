@@ -27,6 +27,7 @@ const FILTERS: readonly (readonly [Partial<RequestQuery>, string])[] = [
   [{ keyId: 'k', endpoint: '/v1/jobs', durationMsMin: 1 }, 'time'],
   [{ jobId: 'job_1' }, 'job'],
   [{ batchId: 'job_1' }, 'batch'],
+  [{ traceId: 'f'.repeat(32) }, 'trace'],
 ]
 const CASES = FILTERS.flatMap(([query, index]) =>
   [{}, { after: AFTER }, RANGE, { ...RANGE, after: AFTER }].map((more) => ({
