@@ -6,7 +6,8 @@
  * would delay the documents of other projects.
  *
  * Each document causes further work on the event loop, such as ranking its passages. A low thread priority does not limit this work. While several
- * projects read, a thread therefore pauses after each document of a project that has used more reading time (see {@link ReadingTimes}).
+ * projects read, a thread therefore pauses after a document of a project that has used more reading time (see {@link ReadingTimes}). The pause is
+ * twice as long as the document took.
  */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
@@ -27,10 +28,12 @@ const MEASURE_INTERVAL_MS = 50
 const QUEUED_PER_PROJECT_MAX = 64
 const IDLE_TIMEOUT_MS = 30_000
 /**
- * Pause after a document of a project that is ahead: this time in ms, multiplied by the permits of the project. The event-loop work of one document
- * takes about this time.
+ * Shortest and longest pause after a document of a project that is ahead, in ms. The event-loop work of a short document takes about the shortest
+ * pause, which is multiplied by the permits of the project. A document that takes longer has more text, and so causes more work.
  */
-const PAUSE_MS = 10
+const PAUSE_MS = { min: 10, max: 250 }
+/** Pause per reading time. With 1, the time of another project's run was measured as 2.2 times its time alone, and with 2 as 1.5 times. */
+const PAUSE_FACTOR = 2
 /** Time in ms for which a project counts as active after its last document. */
 const ACTIVE_MS = 2_000
 /** Maximum advantage in ms of a project that becomes active. A run that reads 18 ordinary pages needs about 200 ms. */
@@ -109,18 +112,18 @@ export class DocumentReader {
       this.#idle.push(thread)
       const nowMs = performance.now()
       this.#times.add(project, nowMs - startedAtMs, nowMs)
-      this.#release(project)
+      this.#release(project, nowMs - startedAtMs)
     }
   }
 
   /**
    * Releases a permit of a project. If the project is ahead, then the release is delayed. All permits of the project pause at once, so the delay is
-   * proportional to their number.
+   * at least proportional to their number.
    */
-  #release(project: string): void {
+  #release(project: string, tookMs: number): void {
     const release = () => this.#permits.release(1, project)
     if (!this.#times.isAhead(project)) return release()
-    setTimeout(release, PAUSE_MS * this.#permitsPerProject)
+    setTimeout(release, Math.min(PAUSE_MS.max, Math.max(PAUSE_MS.min * this.#permitsPerProject, PAUSE_FACTOR * tookMs)))
   }
 
   /**
