@@ -83,7 +83,7 @@ function endProblems({ job, events, request, isEndless }: Ended, { calmAtMs, lea
   const latestMs = Math.max(job.deadline_ms, calmAtMs) + GRACE_MS + 2 * leaseMs + TURNS_MS
   const lateMs = (job.finished_at_ms ?? Number.POSITIVE_INFINITY) - latestMs
   if (lateMs > 0) problems.push(`I1: ended ${lateMs} ms too late`)
-  // With this much time left after the faults, the job must have been retried.
+  // A job whose deadline is long after the end of the faults must have been retried in time. Such a job must not expire or time out.
   const hadTime = job.expires_at_ms > calmAtMs + RECOVERY_MS && !isEndless
   const cause = job.state === 'expired' ? 'expired' : job.error?.code
   if (hadTime && (cause === 'expired' || cause === 'timeout')) problems.push(`I1: ${cause} without a cause`)
@@ -161,12 +161,12 @@ function executionProblem(
   const reason = over && reasonOf(over)
   const next = executions.find((other) => other.attempt === attempt + 1)
   const isOverlap = next !== undefined && next.startedAtMs < endedAtMs
-  // Only a paused process fails to notice the end of its lease.
+  // A process stops its runs before its lease ends. Only a paused process cannot do this, so its run may overlap with the next run.
   const stoodStill = process.pauses.some(({ fromMs, toMs }) => fromMs < (next?.startedAtMs ?? 0) && toMs > startedAtMs)
   if (isOverlap && !(reason === 'worker_lost' && stoodStill)) {
     return [`I7: ${run} and the next overlap: ${reason}, ${endedAtMs - next.startedAtMs} ms`]
   }
-  // A worker must stop every run that the store does not list as its own.
+  // With each lease renewal, the worker receives the list of its runs in the store. The worker must stop every other run.
   const overAtMs = over?.at_ms ?? Number.POSITIVE_INFINITY
   const received = process.renewals.find(
     ({ askedAtMs, renewedAtMs }) => askedAtMs > overAtMs && renewedAtMs + STOP_MS < endedAtMs,

@@ -113,7 +113,7 @@ export class Clients {
     return undefined
   }
 
-  /** I9: another body with the same key is refused. */
+  /** I9: a request with the same key but another body is refused. */
   async #submitOther(request: JobRequest): Promise<void> {
     const key = keyOf(request)
     const other = key && { ...key, fingerprint: 'another' }

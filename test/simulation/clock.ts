@@ -10,9 +10,9 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 /** The clock's view of a process. */
 export interface Owner {
   readonly isDead: boolean
-  /** End of its pause; in the past: the process is running. */
+  /** Time at which the pause of the process ends. If this time is in the past, then the process is running. */
   readonly pausedUntilMs: number
-  /** Error of its own clock. */
+  /** Difference in ms between the clock of the process and the true time. */
   readonly skewMs: number
 }
 

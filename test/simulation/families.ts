@@ -19,7 +19,9 @@ export async function familyProblems(ended: Ended, outcome: Outcome): Promise<st
   ]
 }
 
-/** I12: the process that commits a step has done it, an attempt does it once, and no later attempt repeats it. */
+/**
+ * I12: a process stores a step only after it has run the step. Each attempt runs a step at most once, and no later attempt repeats a stored step.
+ */
 async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promise<string[]> {
   const steps = await store.listSteps(ALL_TENANTS, job.id)
   const doings = witness.doings.filter(({ jobId }) => jobId === job.id)
@@ -30,7 +32,7 @@ async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promi
     if (new Set(attempts).size < attempts.length) problems.push(`I12: step ${step} was done twice in an attempt`)
     const last = Math.max(...attempts)
     const at = done.findIndex(({ attempt }) => attempt === last)
-    // The last process that did the step committed it, unless the job ended then.
+    // The last attempt that ran the step must have stored it, unless the job ended at that time. All other runs of the step are repeats.
     if (at >= 0) done.splice(at, 1)
     else if (job.state === 'completed')
       problems.push(`I12: step ${step} was repeated in attempt ${last} after it was stored`)
@@ -39,7 +41,7 @@ async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promi
   return problems
 }
 
-/** I13: each child belongs to its key. */
+/** I13: each child of the job has the id that its key determines, so no child was created twice. */
 function childProblems(job: DurableJob, children: readonly DurableJob[], plan: Plan): string[] {
   const ids = plan.children.map((_, nth) => childJobId(job.id, `child ${nth}`))
   const strange = children.filter(({ id }) => !ids.includes(id))
@@ -79,7 +81,7 @@ function resultProblems({ job, result }: Ended, children: readonly DurableJob[],
     return child?.state
   })
   const expected = [sum, ...said, JSON.stringify(cost)].join(' ')
-  // A child that its parent stopped waiting for was cancelled at the end of the parent.
+  // If a parent stopped waiting for a child, then the child was cancelled at the end of the parent.
   const afterCancel = text.replaceAll('nothing', 'cancelled')
   return afterCancel === expected ? [] : [`I5: the result is '${text}' instead of '${expected}'`]
 }

@@ -24,13 +24,13 @@ type Role = 'ingress' | 'worker' | 'scheduler'
 export interface Member {
   readonly role: Role
   readonly process: SimulatedProcess
-  /** From the point of view of this process. */
+  /** As seen by this process, with the faults of its connections. */
   readonly broker: Broker
-  /** From the point of view of this process. */
+  /** As seen by this process, with the faults of its connections. */
   readonly store: Store
-  /** Set for an open ingress. */
+  /** Set if the process is an ingress that is open. */
   jobs?: DurableJobs
-  /** Set for an open worker. */
+  /** Set if the process is a worker that is open. */
   pool?: Worker
 }
 
@@ -151,7 +151,7 @@ export class Fleet {
       name: 'inference',
       slots: random.between(1, 4),
       kinds: { say: witness.kindIn(process), compose: witness.composingIn(process) },
-      // In some seeds most jobs wait in the store and are claimed from there.
+      // In half of the seeds, the model has one permit. Most jobs then wait in the store and are claimed from there.
       models: ['echo-1'],
       concurrencyLimits: random.chance(0.5) ? [{ kind: 'say', model: 'echo-1', capacity: 1 }] : [],
     }

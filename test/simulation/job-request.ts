@@ -16,7 +16,7 @@ export interface JobRequest {
   readonly runInMs: number | undefined
   readonly isLow: boolean
   readonly hasKey: boolean
-  /** Steps and children, instead of the script; each child has a script. */
+  /** Steps and children of a composed job. Such a job has no script of its own; each of its children has a script. */
   readonly plan?: Plan
 }
 

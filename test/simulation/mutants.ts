@@ -17,7 +17,7 @@ export interface Mutant {
   /** The store from the point of view of a process. @param broker The broker of that process */
   readonly storeFor?: (store: Store, broker: Broker) => Store
   readonly follow?: Follow
-  /** The invariant that the mutant must violate; any invariant if unset. */
+  /** The invariant that the mutant must violate. If undefined, then the mutant may violate any invariant. */
   readonly breaks?: string
 }
 
@@ -30,7 +30,7 @@ const LISTEN_MS = 3_000
 /** Time between the publication and the commit of an end. */
 const UNCOMMITTED_MS = 500
 
-/** By the description of the defect. */
+/** All mutants. The key describes the defect. */
 export const MUTANTS: Readonly<Record<string, Mutant>> = {
   'output of an older attempt is accepted': {
     storeFor: (store) =>
@@ -57,7 +57,7 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
           const { job, events } = await pretended(store, run, [...(end.output ?? []), COMPLETED])
           const record: EventsRecord = { last_seq: job.last_seq + events.length, events: events.slice(-1) }
           void broker.send(EVENTS, eventPartition(run.id), run.id, Buffer.from(JSON.stringify(record))).catch(() => {})
-          // Long enough that the process or the store sometimes fails in between.
+          // The delay is so long that in some runs the process or the store fails before the commit.
           await delay(UNCOMMITTED_MS)
           return await store.complete(run, end)
         },
@@ -155,7 +155,7 @@ async function unfenced(store: Store, run: HeldAttempt): Promise<HeldAttempt> {
   return { id: run.id, attempt: job.attempt, boot: job.owner, chunk: job.chunk }
 }
 
-/** The response of an accepted write, for a write that was not made. */
+/** Returns the response of an accepted write without writing. */
 async function pretended(
   store: Store,
   { id, attempt }: HeldAttempt,
@@ -181,7 +181,7 @@ async function takeAnyJob(store: Store) {
   return []
 }
 
-/** Accepts events with any number as the next one. */
+/** Follows a job without checking that event numbers have no gaps. */
 async function* followCarelessly(
   { broker, store }: Parameters<Follow>[0],
   id: string,

@@ -73,7 +73,7 @@ export async function openScreen(page: Page, name: string): Promise<void> {
  * @param options `isWhole`: the screenshot includes content below the window; default: true
  */
 export async function faultsOf(page: Page, name: string, { isWhole = true } = {}): Promise<unknown[]> {
-  // Colours in transition would be reported as low contrast.
+  // While colours change, axe would report low contrast, so the check waits until all transitions have ended.
   await page.evaluate(SETTLED)
   if (PICTURES) {
     mkdirSync(PICTURES, { recursive: true })
@@ -89,7 +89,7 @@ export async function faultsOf(page: Page, name: string, { isWhole = true } = {}
   ]
 }
 
-/** Images drawn by code are data URLs. */
+/** Requests for `data:` URLs are expected, because the page draws some images itself. */
 function isInline(url: string): boolean {
   return url.startsWith('data:image/')
 }

@@ -155,7 +155,7 @@ export async function walkModels(walk: EndpointWalk, hasSandbox: boolean): Promi
   const flagged = await walk.call('POST /v1/moderations', [], { body: { input: [LARGE, LARGE] } })
   expect(flagged.results).toHaveLength(2)
   const code = `import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig("plot.png")\nprint("x" * ${LARGE.length})`
-  // Without a sandbox on this machine, no worker of the pool runs.
+  // The endpoint is called only if this machine has a sandbox, because no worker of the pool runs otherwise.
   if (hasSandbox)
     expect((await walk.call('POST /v1/tools/code', [], { body: { code, lang: 'python' } })).plots).toHaveLength(1)
   const report = await walk.call('POST /v1/deep-research', [], { body: RESEARCH })

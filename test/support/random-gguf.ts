@@ -14,7 +14,7 @@ export interface RandomGguf {
   readonly template?: string | undefined
   readonly controlTokens?: readonly string[]
   readonly addsBos?: boolean
-  /** Ordinary tokens after the control tokens. */
+  /** Number of ordinary tokens, which follow the control tokens. */
   readonly words?: readonly string[]
 }
 

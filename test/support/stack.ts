@@ -28,7 +28,6 @@ export interface Stack extends AsyncDisposable {
   get(path: string, init?: RequestInit): Promise<Response>
 }
 
-/** Options of the stack. */
 export interface StackOptions {
   /** Address of a Kafka; unset: the embedded broker. */
   readonly kafka?: string | undefined

@@ -89,7 +89,7 @@ const LONGEST = [
   'test/sdk/vercel.test.ts',
   'test/sdk/openai.test.ts',
   'test/shared/broker/broker.test.ts',
-  // On a new machine these wait for the environments that the first of them creates.
+  // These files run last, because on a new machine they wait until the first of them has created the environments.
   'test/sdk/embeddings-python.test.ts',
   'test/sdk/transcription-python.test.ts',
 ]

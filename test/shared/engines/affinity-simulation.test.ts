@@ -48,7 +48,7 @@ const NAMES = ['a', 'b', 'c', 'd']
 const CONVERSATIONS = 40
 const SHARED_KEY = 'shared'
 const STEPS = 600
-/** Loads alternate between few and many calls in flight per worker. */
+/** Maximum calls in flight per worker. The simulation alternates between both loads. */
 const CALLS_MAX = { calm: 6, busy: 60 }
 
 interface Placed {

@@ -23,7 +23,7 @@ function countsOf(keys: readonly string[], addresses: readonly Address[]): numbe
   return addresses.map(({ url }) => servers.filter((server) => server === url).length)
 }
 
-/** Highest number of conversations of a server, relative to what its weight entitles it to. */
+/** Returns the highest number of conversations of a server, relative to the server's part by weight. */
 function excessOf(counts: readonly number[], weights: readonly number[]): number {
   const sum = (numbers: readonly number[]) => numbers.reduce((total, number) => total + number, 0)
   return Math.max(...counts.map((count, at) => (count * sum(weights)) / (sum(counts) * (weights[at] ?? 0))))
@@ -75,7 +75,7 @@ test('conversations of different models are counted separately, and old conversa
   const servers = ['a', 'b'].map((key) => serverOf(conversations.keyOf(model, key), addresses))
   expect(new Set(servers).size).toBe(2)
   expect(conversations.keyOf(other, 'a')).toBe('a')
-  // Each of 10,000 calls of the other model evicts one conversation.
+  // The other model has 10,000 calls. Each of them may evict only a conversation of that model.
   for (const key of keysOf(10_000, 'other')) conversations.keyOf(other, key)
   expect(conversations.keyOf(model, 'b')).toBe('b')
 })

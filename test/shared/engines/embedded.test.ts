@@ -435,7 +435,7 @@ describe('the preparation of model weights', () => {
       expect((await failure(engine, tell('Hi'))).message).toContain('could not be prepared: pip could not download')
     }
     expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
-    // Python describes itself once per download.
+    // The check of the Python version runs once per download.
     expect((await readFile(join(dir.path, 'tries'), 'utf8')).split('\n').length).toBeLessThanOrEqual(3)
   })
 
@@ -544,7 +544,7 @@ function openLlama(engine: object = {}, more: Partial<LlamaEngineOptions> = {}):
   return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
 }
 
-/** The text of token 260, from log probabilities when it is forced. */
+/** Returns the text of token 260. A logit bias forces the model to generate this token, and the log probabilities contain its text. */
 async function biasedToken(engine: ChatEngine): Promise<string[]> {
   const events = await collect(
     engine,
@@ -564,7 +564,7 @@ async function writePython(dir: string, pip: string, unpack: string): Promise<st
   const file = join(dir, 'python')
   const described = JSON.stringify({ executable: file, tag: 'cpython-311', version: [3, 11, 2], has_pip: true })
   const cases = `*runpy*) ${pip || ':'} ;; *zipfile*) ${unpack || ':'} ;; *) echo '${described}' ;;`
-  // The code is the second argument after -c, or the third after -I -c.
+  // The script receives the code as the second argument (after `-c`) or as the third argument (after `-I -c`).
   await writeFile(file, `#!/bin/sh\ncase "$2$3" in ${cases} esac\n`)
   await chmod(file, 0o755)
   return file

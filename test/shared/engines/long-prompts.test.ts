@@ -98,7 +98,7 @@ describe.skipIf(!existsSync(weights))('the token count of a llama model', { time
     const { model } = runtime
     const whole = prompt.flatMap((piece) => (typeof piece === 'string' ? model.tokenize(piece) : [piece]))
     expect(runToEnd(tokenizePrompt(model, prompt))).toEqual(whole)
-    // A prompt refused by the lower bound would also be refused by its exact count.
+    // The lower bound must not exceed the exact count. Otherwise it would refuse prompts that fit.
     expect(leastTokens(prompt, runtime.tokenBytesMax)).toBeLessThanOrEqual(whole.length)
   })
 

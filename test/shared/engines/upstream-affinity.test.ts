@@ -99,7 +99,7 @@ test('a key counts as shared until a second after its concurrent calls, and the 
   expect(inFlight.isShared('hot', 1, 1_001)).toBe(false)
   inFlight.add('conversation')
   expect(inFlight.isShared('conversation', 1, 0)).toBe(false)
-  // Another worker of the fleet is assumed to have a call of the key too.
+  // With two workers, the other worker is assumed to have a call of the same key.
   expect(inFlight.isShared('conversation', 2, 0)).toBe(true)
   callTwice('first', 2_000)
   for (const key of keys.slice(0, 1_000)) callTwice(key, 2_000)

@@ -14,7 +14,7 @@ import { SERVERS } from '../../support/wire/servers.ts'
  */
 
 const CASES: readonly WireCase[] = [...SEEN, ...SERVERS, ...CONNECTIONS, ...FAILURES]
-/** Concurrent calls: some cases take three seconds. */
+/** Number of concurrent calls. The calls run concurrently, because some cases take three seconds. */
 const AT_ONCE = 48
 
 let upstream: Awaited<ReturnType<typeof serveCases>>
@@ -86,7 +86,7 @@ function checkFailure({ status, headers, error, param, body }: Got, expected: Ex
   expect(error, `error in ${body}`).toBeDefined()
   const isMessages = way.startsWith('messages')
   const wanted = isMessages && expected.status === 503 ? 529 : expected.status
-  // A started stream keeps its status.
+  // If a stream has started, then its status is already 200.
   if (!way.endsWith('stream') || status !== 200) expect(status, `status of ${body}`).toBe(wanted)
   if (expected.words !== undefined) expect(error).toContain(expected.words)
   if (expected.hides !== undefined) expect(body).not.toContain(expected.hides)

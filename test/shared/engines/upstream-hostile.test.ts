@@ -8,7 +8,10 @@ import { ask, collect, engineOn, failure, textOf } from '../../support/engine-ca
 import { cpuMs, longestHold } from '../../support/loop-hold.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
 
-/** Two to six times the measured holds. If responses were parsed in one step, the holds would be 0.4 to 44 s. */
+/**
+ * Maximum hold of the event loop in ms, two to six times the measured holds. If responses were parsed in one step, then the holds would be 0.4 to
+ * 44 s.
+ */
 const HOLD_MS_MAX = 300
 
 const CHOICE = '{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant",'

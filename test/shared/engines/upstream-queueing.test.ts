@@ -80,7 +80,7 @@ test('an upstream server with 4 slots that queues further calls receives few mor
     }
   })
   const { seen } = await load(server, MAX, 240)
-  // Without a limit the server would have nearly all callers; first bytes may take three times the minimum.
+  // Without a limit, nearly all calls would be in the server. With the limit, the first byte of a call may take three times the minimum time.
   expect(mean(seen)).toBeLessThan(MAX / 2 + slots)
   expect(mean(seen)).toBeGreaterThan(slots - 1)
 })

@@ -214,7 +214,7 @@ describe('the response of a Responses API upstream', () => {
   })
 })
 
-/** Another Sluice is the upstream, which supports the whole API. */
+/** The upstream of these tests is another Sluice, because it supports the whole Responses API. */
 describe('a Responses API upstream behind a Sluice server', () => {
   let upstream: Stack
   let stack: Stack

@@ -95,7 +95,7 @@ describe('the content encoding of an upstream response', () => {
     let sent = 0
     await using server = await startServer((_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream', 'content-encoding': 'gzip' })
-      // Stored blocks: as many bytes on the wire as in the stream.
+      // Level 0 stores blocks without compression, so the number of bytes on the wire is that of the stream.
       source.pipe(createGzip({ level: 0 })).pipe(response)
     })
     const piece = 'x'.repeat(64 * 1024)
@@ -187,7 +187,7 @@ test('the socket of a complete response is closed within 8 s if the upstream lea
   await using upstream = await startUpstream(async (_call, answer) => {
     answer.open()
     await answer.bytes(ROLE + HELLO + STOP + USAGE)
-    // Pings do not extend the wait.
+    // Comments in a stream must not extend the timeout.
     const beat = setInterval(() => void answer.bytes(': ping\n\n'), 100)
     setTimeout(() => clearInterval(beat), 10_000).unref()
   })

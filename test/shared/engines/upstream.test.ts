@@ -165,7 +165,8 @@ for (const dialect of DIALECTS) {
     await using upstream = await startUpstream(streaming(dialect, 'x'))
     await using engine = engineOn(dialect, upstream.url)
     for (let call = 0; call < 10; call++) await collect(engine)
-    // The socket may see the end of a stream after the next call has started, which then opens another.
+    // Sockets are reused. Sometimes the end of a stream reaches the socket only after the next call has started, and then this call opens another
+    // socket.
     expect(upstream.connections).toBeLessThan(5)
   })
 
@@ -408,7 +409,7 @@ for (const dialect of DIALECTS) {
     let got = 0
     for await (const event of engine.generate(ask(), options())) {
       if (event.type !== 'text') continue
-      // For longer than the upstream may be silent.
+      // The reader pauses for longer than the timeout of a silent upstream.
       if (got === 0) await settled(() => sent, 1_200)
       if (got === 0) expect(sent).toBeLessThan(12 * 1024 * 1024)
       got += event.text.length
@@ -428,7 +429,7 @@ for (const dialect of DIALECTS) {
     const events: GenerateEvent[] = []
     for await (const event of engine.generate(ask(), options())) {
       events.push(event)
-      // All bytes are unread, and the connection is gone, before the second event is requested.
+      // Before the second event is requested, the upstream has closed the connection, and no byte was read.
       if (event.type === 'start') await until(() => upstream.calls.length === 1 && upstream.connections === 0)
     }
     expect(events.slice(1)).toEqual([{ type: 'text', choice: 0, text: 'Hello' }, ...END])
@@ -497,7 +498,7 @@ for (const dialect of DIALECTS) {
     await until(() => upstream.calls.length === 1)
     const waiting = Array.from({ length: 1_100 }, () => failure(engine, ask(), others.signal))
     const last = collect(engine)
-    // Longer than the connect timeout, which does not include the wait.
+    // The calls wait for longer than the connect timeout. This wait must not count as connect time.
     await new Promise((resolve) => setTimeout(resolve, 300))
     expect(upstream.calls).toHaveLength(1)
     others.abort(new Error('disconnected'))

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import { FAIR_QUEUE_GUARDS, type FairQueueGuards, fairQueueModel } from '../../support/jobs/fair-queue-model.ts'
 import { check, STUCK } from '../../support/jobs/model-checker.ts'
 
-/** Many times the duration of a full exploration. */
+/** The timeout is many times the duration of a full exploration of the model. */
 const options = { timeout: 300_000 }
 const ONE_SLOT = { workers: 1, jobsMax: 2, restartsMax: 0 }
 const TWO_SLOTS = { workers: 2, jobsMax: 2, restartsMax: 0 }
@@ -18,7 +18,7 @@ it.each([
   (_, size, statesMin) => {
     const verdict = check(fairQueueModel(FAIR_QUEUE_GUARDS, size))
     expect(verdict).toMatchObject({ violation: undefined, path: [] })
-    // A model with few reachable states proves little.
+    // A model in which few states are reachable would prove little, so a minimum is required.
     expect(verdict.states).toBeGreaterThan(statesMin)
   },
 )

@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import { FAMILY_GUARDS, type FamilyGuards, familyModel } from '../../support/jobs/family-model.ts'
 import { check, STUCK } from '../../support/jobs/model-checker.ts'
 
-/** Many times the duration of a full exploration. */
+/** The timeout is many times the duration of a full exploration of the model. */
 const options = { timeout: 300_000 }
 
 it.each([
@@ -12,7 +12,7 @@ it.each([
 ])('the model of composed jobs satisfies %s despite any single fault', options, (_, mayWrite) => {
   const verdict = check(familyModel(FAMILY_GUARDS, mayWrite))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
-  // A model with few reachable states proves little.
+  // A model in which few states are reachable would prove little, so a minimum is required.
   expect(verdict.states).toBeGreaterThan(1_000)
 })
 

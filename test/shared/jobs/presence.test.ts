@@ -239,7 +239,7 @@ describe('the failure detector', () => {
   it('reports no worker as lost if only its own process was suspended', async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
-    // Suspended, or a changed clock: the time is over, but no timer fired.
+    // The clock jumps, as after a suspended machine or a change of the clock. The time is over, but no timer has fired.
     vi.setSystemTime(Date.now() + 3_600_000)
     await vi.advanceTimersByTimeAsync(SILENT_MS - 1_000)
     expect([silent, lost]).toEqual([[], []])

@@ -3,13 +3,13 @@ import { expect, it } from 'vitest'
 import { check, STUCK } from '../../support/jobs/model-checker.ts'
 import { GUARDS, type Guards, protocolModel } from '../../support/jobs/protocol-model.ts'
 
-/** Many times the duration of a full exploration. */
+/** The timeout is many times the duration of a full exploration of the model. */
 const options = { timeout: 300_000 }
 
 it('the model of the job protocol satisfies every invariant despite any two faults', options, () => {
   const verdict = check(protocolModel(GUARDS))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
-  // A model with few reachable states proves little.
+  // A model in which few states are reachable would prove little, so a minimum is required.
   expect(verdict.states).toBeGreaterThan(20_000)
 })
 
@@ -63,7 +63,7 @@ it.each(Object.entries(NEEDED))(
   'the model of the job protocol reaches this violation without the guard %s: %s',
   options,
   (guard, violation) => {
-    // One fault is enough to get stuck, but proving that takes all states.
+    // A job gets stuck after a single fault. To prove that a job is stuck, all states must be explored, so the number of faults is limited to one.
     const faultsMax = violation === STUCK ? 1 : 2
     const verdict = check(protocolModel({ ...GUARDS, [guard]: false }, { faultsMax }))
     expect(verdict.violation, `path to the violation: ${verdict.path.join(' > ')}`).toBe(violation)

@@ -313,7 +313,7 @@ describe('the control channel between different versions', () => {
     const lines: { count?: number }[] = []
     const skipped = new UnknownRecordLog({ warn: (fields: object) => lines.push(fields) } as unknown as Log)
     for (let i = 0; i < 10_000; i++) skipped.note('passed over', `type ${i % 100}`)
-    // Thirty-two kinds, and one line for all others.
+    // Each of the first thirty-two unknown types has a log line, and all others share one line.
     expect(lines).toHaveLength(33)
   })
 })
@@ -333,7 +333,7 @@ describe('stored rows of a newer version', () => {
     await writeFile(path, JSON.stringify({ keys: [plain, future], note: 'of the future' }))
     const problems: string[] = []
     const keys = openFileKeys(directory, (problem) => problems.push(problem))
-    // A limit that cannot be enforced must not be dropped: the key is valid in versions that support it.
+    // This version cannot enforce the limit `only_on_sundays`, so it must not accept the key without the limit. Newer versions accept the key.
     expect(await keys.list()).toEqual([plain])
     expect(problems.join()).toContain(`${limited.id}: Unrecognized key: "only_on_sundays"`)
     await keys.create(newKey().key)

@@ -9,7 +9,7 @@ import { properties } from '../../support/hostile-schemas.ts'
 import { cpuMs } from '../../support/loop-hold.ts'
 
 const SENTENCES = 120
-/** The linter mistakes an object with such a key for a promise. */
+/** The key `then`. As a literal in an object, the linter would report the object as a promise. */
 const THEN = 'then'
 const text = { type: 'string' }
 const integer = { type: 'integer' }

@@ -9,9 +9,9 @@ import { HOSTILE_SCHEMAS, properties } from '../../support/hostile-schemas.ts'
 import { cpuMs, longestHold } from '../../support/loop-hold.ts'
 import { startStack } from '../../support/stack.ts'
 
-/** Several times the bound, because the first run of a function is slow. */
+/** Maximum CPU time in ms: several times the bound of the product, because the first run of a function is slow. */
 const CPU_MS_MAX = 400
-/** The budget of one response (shared/engines/echo/fill.ts), and the overhead of JSON: names, quotes, commas. */
+/** Maximum length of a generated value: the budget of one response (shared/engines/echo/fill.ts), and the names, quotes and commas of JSON. */
 const ANSWER_CHARS_MAX = 2_000_000
 const GRAMMAR_CHARS_MAX = 300_000
 

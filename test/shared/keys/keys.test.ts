@@ -385,7 +385,7 @@ describe.skipIf(noLocal !== undefined)('the key store in Postgres', () => {
     const { key } = newKey()
     await store.create(key)
     await server.down('SIGKILL')
-    // Postgres processes exit by themselves when their parent is gone.
+    // The processes of Postgres exit some time after their parent was killed. Until then, the store can still be read.
     await until(() =>
       store.list().then(
         () => undefined,

@@ -70,7 +70,8 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
       kill(local.server.pid, 'SIGKILL')
       await until(() => local.server.pid === undefined)
     }
-    // Five crashes are the budget; on a fast machine the pauses before that are longer than a call waits.
+    // The server is restarted after at most five crashes. On a fast machine, the restart delays before the fifth crash already exceed the wait of a
+    // call.
     const crashes = async () => {
       for (let count = 0; count < 6; count++) await crash()
     }
@@ -189,7 +190,7 @@ describe('the Python environment of the local model server', () => {
     await expect(server.connect(AbortSignal.abort('aborted'))).rejects.toBe('aborted')
     await server.close()
     expect(await waiting).toMatchObject({ code: 'overloaded' })
-    // An interrupted preparation is not a failed one: the next may start at once.
+    // A preparation that was interrupted does not count as failed, so the next preparation may start at once.
     expect((await server.state()).state).toBe('absent')
   })
 
@@ -250,7 +251,7 @@ async function temporary(): Promise<AsyncDisposable & { path: string }> {
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) }
 }
 
-/** Never with 0, which is the process group of the tests themselves. */
+/** Sends a signal to the server. The pid must not be 0, because 0 is the process group of the tests themselves. */
 function kill(pid: number | undefined, signal: NodeJS.Signals): void {
   if (pid === undefined) throw new Error('the server is not running')
   process.kill(pid, signal)

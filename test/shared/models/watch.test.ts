@@ -116,7 +116,7 @@ test('a large, incomplete or missing models.yaml neither blocks calls nor change
   for (let storm = 0; storm < 50; storm++) process.emit('SIGHUP', 'SIGHUP')
   await until(isWrong, { withinMs: 40_000 })
   lag.disable()
-  // In this thread it would take seconds.
+  // The file is parsed in another thread. In this thread, parsing would block the event loop for seconds.
   expect(lag.max / 1e6).toBeLessThan(1_000)
   await writeFile(file, right)
   await until(async () => !(await isWrong()))

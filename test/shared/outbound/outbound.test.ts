@@ -268,7 +268,7 @@ describe('an outbound request', () => {
     let asked = 0
     const resolve = async () => {
       asked++
-      // A second resolution would differ; the system resolver has no such name.
+      // A second resolution of the name would return another address. The system resolver does not have the name, so only this function is used.
       return [{ address: asked === 1 ? '127.0.0.1' : '127.0.0.2', family: 4 }]
     }
     const answer = await post(`http://rebinding.example:${receiver.port}/`, { resolve })

@@ -23,7 +23,7 @@ function residentAfterBurst(then: string): number {
       }
       return held.length
     }
-    // A large block that was released raises the threshold of glibc.
+    // When a large block is released, glibc raises the size from which it returns blocks to the system. The test starts with such a block.
     Buffer.alloc(30_000_000, 1)
     globalThis.gc()
     burst()

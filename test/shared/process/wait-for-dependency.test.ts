@@ -49,7 +49,7 @@ describe('a start with an unavailable dependency', () => {
     )
     vi.advanceTimersByTime(8_000)
     await openings[0]
-    // The delay between two attempts is at most two seconds, and real.
+    // The delay between two attempts is at most two seconds and uses a real timer.
     await delay(1_000)
     expect(over).toEqual([true])
     vi.advanceTimersByTime(120_000)

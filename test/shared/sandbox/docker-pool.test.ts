@@ -44,7 +44,7 @@ describe('the pool of ready containers', () => {
     await until(() => pool.idle === 1)
     const taken = await Promise.all([pool.take(never), pool.take(never), pool.take(never)])
     expect(new Set(taken.map(({ id }) => id)).size).toBe(3)
-    // Two callers found none: three are kept ready from now on.
+    // Two callers found no ready container, so from now on the pool keeps three containers ready.
     await until(() => pool.idle === 3)
     expect(all).toHaveLength(6)
   })
@@ -128,7 +128,7 @@ describe('the pool of ready containers', () => {
     await refused
     expect(aborted.length).toBeGreaterThan(0)
     expect(pool.idle).toBe(0)
-    // The taken one belongs to its caller.
+    // The container that a caller has taken is not disposed, because the caller disposes it.
     expect(all.map(({ isDisposed }) => isDisposed)).toEqual([false])
     await expect(pool.take(never)).rejects.toThrow('closed')
   })

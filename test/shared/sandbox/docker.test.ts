@@ -73,7 +73,8 @@ describe.skipIf(socketPath === undefined)('the Docker sandbox', () => {
 plt = importlib.import_module(${name})
 plt.plot([1]); plt.show(); plt.figure().show()
 print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing'))`
-    // The second name is not found in the text. More concurrent jobs than ready containers, so that some get early ones.
+    // The second name is computed, so a search in the text does not find it. There are more concurrent jobs than ready containers, so that some
+    // jobs get new containers.
     const names = ["'matplotlib.pyplot'", "'matplot' + 'lib.pyplot'"]
     const results = await Promise.all(
       [...names, ...names, ...names].map((name) => runCode(sandbox, draw(name), { timeoutMs: 60_000 })),

@@ -61,7 +61,7 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     if (typeof sandbox === 'string') return context.skip(sandbox)
     const opened = sandbox
     await runCode(opened, 'print(1)')
-    // The interpreter that was used may be about to be replaced.
+    // The interpreter of this run may still be replaced, so the test waits until one is idle.
     await until(() => opened.stats().idle > 0, { withinMs: WITHIN_MS })
     const before = resources()
     const stats = opened.stats()
@@ -80,15 +80,15 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     await Promise.all(Array.from({ length: AT_ONCE }, work))
 
     expect(wrong.slice(0, 3)).toEqual([])
-    // Interpreters were replaced meanwhile: other processes, in equal number.
+    // Used interpreters were replaced, so the processes differ, but their number must be equal.
     await until(() => leftOf(before).length === 0).catch(() => undefined)
     expect(leftOf(before)).toEqual([])
     if (name !== 'docker') {
-      // The interpreters that were used last may be about to be replaced.
+      // The last used interpreters may still be replaced, so the test waits.
       await until(() => equal(opened.stats(), stats), { withinMs: WITHIN_MS }).catch(() => undefined)
       return expect(opened.stats()).toEqual(stats)
     }
-    // The number of ready containers follows the load.
+    // The number of ready containers depends on the load, so it is compared with the pool's own number.
     await until(async () => (await containers()) === opened.stats().idle, { withinMs: 60_000 })
     expect(opened.stats().busy).toBe(0)
     await opened.close()

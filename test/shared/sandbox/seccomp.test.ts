@@ -45,7 +45,7 @@ json.dump([*answers, answer(run(programs[0], words(1, 0, [])))], sys.stdout)
 `
 const EPERM = 'Operation not permitted'
 const ENOSYS = 'Function not implemented'
-/** The kernel returns 0 without an effect. */
+/** The filter makes the kernel return 0 without running the system call. */
 const PRETENDED = 'Success'
 const [F_GETLK, F_SETLK, F_SETLKW, F_OFD_SETLK] = [5, 6, 7, 37]
 const [F_SETLEASE, F_DUPFD_CLOEXEC, F_SETPIPE_SZ] = [1024, 1030, 1031]

@@ -258,7 +258,7 @@ async function copyForOthers(): Promise<string> {
   await execute('cp', ['-a', '--link', `${SANDBOX_DIR}/.`, directory]).catch(() =>
     execute('cp', ['-a', `${SANDBOX_DIR}/.`, directory]),
   )
-  // Afterwards, because the copy has the permissions of the private directory.
+  // The copy also copies the mode of the private directory, so the mode is set after the copy.
   await chmod(directory, 0o755)
   return directory
 }

@@ -18,7 +18,7 @@ let server: Server
 let base: string
 let handle: RequestListener
 const asked: string[] = []
-/** One for all tests: each has its own server, and thus its own site. */
+/** All tests share one instance. Each test has its own server, which counts as a site of its own. */
 let pages: WebPages
 
 const listen = async (): Promise<Server> => {

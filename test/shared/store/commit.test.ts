@@ -121,7 +121,7 @@ it('the group commit reports a failed sync as a write that may have happened, an
   isBroken = false
   const before = readFileSync(pathOf(LOG))
   await new Promise((resolve) => setTimeout(resolve, 20))
-  // The group changes no row, so only the rewrite changes the file.
+  // This commit changes no row. If the file changes, then only the rewrite can be the cause.
   await group.run(() => undefined)
   expect(readFileSync(pathOf(LOG))).toEqual(before)
   expect(modifiedMs[1]).toBeGreaterThan(modifiedMs[0] ?? 0)

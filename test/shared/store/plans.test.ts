@@ -92,7 +92,8 @@ describe.skipIf(!postgres)('the queries on a million jobs in Postgres', () => {
       return touched(rows[0]['QUERY PLAN'][0].Plan)
     }
     for (const [nth, query] of sent.entries()) await explain('', nth, query)
-    // If autovacuum analyses the tables from here on, Postgres plans again, and the test shows less without failing.
+    // From here on, the tables must not be analysed. If autovacuum analyses them, then Postgres plans again. The test then checks less, but does
+    // not fail.
     const numbers = (count: number) => `generate_series(1, ${count}) AS i`
     const day = Math.floor(Date.now() / DAY_MS - 1) * DAY_MS
     for (const sql of fillStatements(layoutOf(YOUNG_JOBS, 5_000, day), numbers)) await client.query(sql)
@@ -105,7 +106,7 @@ describe.skipIf(!postgres)('the queries on a million jobs in Postgres', () => {
   })
 })
 
-/** Number of jobs that a new installation soon has, before its tables are analysed. */
+/** Number of jobs of a new installation whose tables have not been analysed yet. */
 const YOUNG_JOBS = 30_000
 
 /** The parameters of a prepared statement. */
@@ -227,7 +228,7 @@ function touched(node: PlanNode): Touched {
       (sum, { met }) => sum + met,
       (read + number('Rows Removed by Join Filter')) * number('Actual Loops'),
     ),
-    // Includes the nodes below.
+    // The number includes the pages that the child nodes of this node read.
     pages: number('Shared Hit Blocks') + number('Shared Read Blocks'),
   }
 }
@@ -275,7 +276,7 @@ describe('the queries on 200,000 jobs in SQLite', () => {
     for (const sql of fillStatements(layout, numbers)) await database.query(sql)
     const { plans, holds } = recordStatements()
     const store = await database.open()
-    // The second time everything is in memory.
+    // The statements run twice. The second time, all pages are in memory, so the shorter time of each statement counts.
     for (let times = 0; times < 2; times++) await useStore(store, layout)
     const scans = [...plans].filter(([, plan]) => plan.some(isWhole))
     expect(Object.fromEntries(scans)).toEqual({})

@@ -96,7 +96,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(rows).toHaveLength(1)
     await database.advance(3 * DAY_MS)
     await store.purge()
-    // The child still waits, so its day stays, but not the ended jobs of that day.
+    // The child has not ended, so the partition of its day is not dropped. The ended jobs of that day are deleted.
     expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: child.id }])
     expect(await database.query('SELECT DISTINCT job_id FROM job_events')).toEqual([{ job_id: child.id }])
     await store.cancel('key_a', child.id)
@@ -123,7 +123,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
       await Promise.all(jobs.map((job) => store.create(job)))
       return jobs
     }
-    // A statement is planned generically after a few runs.
+    // After a few runs of a prepared statement, Postgres uses a generic plan. The first runs lead to this plan.
     for (const { id } of await createAll(20)) await store.claim(id, boot)
     const many = await createAll(400)
     for (const { id } of many.slice(0, 50)) await store.claim(id, boot)
@@ -133,7 +133,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
                    WHERE schemaname = current_schema AND indexrelname LIKE '${index}'`
       return Number((await database.query(sql))[0]?.rows)
     }
-    // A connection reports its reads when it ends.
+    // Postgres counts the reads of a connection only when the connection ends.
     await until(async () => (await read('jobs_%_pkey')) >= 70, WITHIN)
     expect(await read('jobs_%_published_at_ms_idx')).toBeLessThan(400)
   })
@@ -148,7 +148,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await database.query(`SELECT 1 FROM jobs WHERE id = '${given.id}' FOR UPDATE`)
     await expect(store.cancel('key_a', given.id)).rejects.toMatchObject({ code: 'overloaded' })
     expect(store.isReachable).toBe(true)
-    // A sweep skips locked rows.
+    // The sweep skips the job, because its row is locked.
     await database.advance(HOUR_MS)
     expect(await store.expire(10)).toEqual([])
     await database.query('ROLLBACK')
@@ -197,7 +197,8 @@ describe.skipIf(!postgres)('a schema migration of Postgres', () => {
       database.query(`INSERT INTO jobs (id, tenant, pool, kind, endpoint, model, priority, stream, state, run_at_ms,
         expires_at_ms, deadline_ms, created_at_ms, retention_ms, metadata, webhook_events)
         VALUES ('${id}', 'key_a', 'inference', 'generate', '/', 'm', 'normal', FALSE, 'queued', 1, 1, 1, 1, 1, '{}', '[]')`)
-    // An index is created once earlier writers have finished.
+    // Postgres finishes the index only after transactions that write to the table have ended. The open transaction of this writer therefore delays
+    // the migration.
     await using writer = await openClient(database.url)
     await writer.query(`BEGIN; LOCK TABLE jobs_${suffixOf(Date.now())} IN ROW EXCLUSIVE MODE`)
     const told: string[] = []
@@ -210,7 +211,7 @@ describe.skipIf(!postgres)('a schema migration of Postgres', () => {
     await database.query(`SELECT pg_terminate_backend(${(await builds('TRUE'))[0]?.pid})`)
     await cut
     const starts = Promise.all([start(), start()])
-    // Far longer than the time limits of the store.
+    // The build of the index has taken longer than the statement timeouts of the store.
     await until(async () => (await builds("now() - query_start > '6 s'")).length > 0, WITHIN)
     await insert(job.id)
     expect(told).toContain('another process changes the schema of the job store; waiting')
@@ -323,7 +324,7 @@ describe.skipIf(noLocal !== undefined)('the store during an outage of Postgres',
       for (const id of accepted) expect((await store.find('key_a', id))?.state).toBe('queued')
       const events = await store.listEvents('key_a', run.id, 0, 100_000)
       expect(events.map(({ seq }) => seq)).toEqual(events.map((_, i) => i + 1))
-      // Each append was repeated until it was acknowledged, and each was stored once.
+      // Each append was repeated until it was acknowledged. The store contains each append exactly once.
       expect(events.slice(2).map(({ data }) => data)).toEqual(texts)
       expect(problems).toEqual(['job store unreachable; retrying', 'job store reachable again'])
       await store.close()

@@ -59,7 +59,10 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
   const job = async (id: string) => (await store.find(TENANT, id)) as DurableJob
   const types = async (id: string) => (await store.listEvents(TENANT, id, 0, 100)).map(({ type }) => type)
-  /** Takes the lease of the sweep for as long as any process lease, while `boots` stay alive. */
+  /**
+   * Takes the lease of the sweep, and holds it for at least the duration of a process lease. The processes in `boots` renew their leases in this
+   * time.
+   */
   async function watch(...boots: string[]) {
     await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
     for (let waited = 0; waited < LEASE_MS; waited += 3_000) {
@@ -79,7 +82,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     }
     return requests
   }
-  /** Loses the worker of a run and takes its job. */
+  /** Ends the worker of a run, and takes the job from it as the sweep does. */
   async function lose(run: HeldAttempt) {
     await store.deregister(run.boot)
     await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
@@ -189,7 +192,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(created.map((each) => each.outcome === 'created' && each.job.id)).toEqual(given.map(({ id }) => id))
       const isCancelled = (i: number) => i % 3 === 0
       await Promise.all(given.filter((_, i) => isCancelled(i)).map(({ id }) => store.cancel(TENANT, id)))
-      // Each is claimed twice: one of the two is refused, or both are.
+      // Each job is claimed twice. For each job, one of the two claims is refused, or both are.
       const claims = await Promise.all([...given, ...given].map(({ id }) => store.claim(id, owner)))
       const runs = given.map(({ id }) => ({ id, attempt: 1, boot: owner, chunk: 0 }))
       for (const [i, { id }] of given.entries()) {
@@ -442,7 +445,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         expect(await write({ ...run, chunk: 1 })).toBeUndefined()
         await lose(run)
         expect(await write(run)).toBeUndefined()
-        // One process may claim it again: the attempt distinguishes its runs.
+        // The process may claim the job again. Both runs then have the same process, and differ only in their attempt.
         const again = await claimed(store, run.id, await alive(store, run.boot))
         await store.cancel(TENANT, run.id)
         expect(await write(run)).toBeUndefined()
@@ -613,7 +616,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     it('waits for one whole lease after an outage of the store', async () => {
       const run = await running(store)
       await watch(run.boot)
-      // The store is down: neither leases nor the lease of the sweep are renewed.
+      // Simulates an outage of the store: neither the leases of processes nor the lease of the sweep are renewed.
       await database.advance(LEASE_MS + 5_000)
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await reap()).toEqual([])

@@ -36,7 +36,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     if (isHere) await database[Symbol.asyncDispose]()
   })
 
-  /** Accepts jobs of tenants, as many as the length of the name: all of one before those of the next. */
+  /** Creates jobs. Each letter of an argument is a tenant that gets one job, in the order of the letters. */
   async function submit(...tenants: string[]): Promise<void> {
     for (const letters of tenants) {
       for (const tenant of letters) await store.create(newJob({ tenant }))
@@ -76,12 +76,12 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     await store.create(newJob({ tenant: 'c', model: 'other' }))
     await store.claimNext({ ...OF, model: 'other' }, boot, 1)
     await submit('c')
-    // One job of a and one of b are running, and none of c with this model.
+    // Running jobs of this model: one of a, one of b, and none of c.
     expect(await claim(1, 'c')).toBe('c')
     expect(await claim(1, 'a')).toBe('b')
     expect(await claim(1, 'b')).toBe('a')
     expect(await claim(1, 'a')).toBe('b')
-    // The round robin alone would serve b, which already has three running jobs.
+    // The round robin alone would claim a job of b. But b already has three running jobs, so a job of a is claimed.
     expect(await claim(1, 'a')).toBe('a')
   })
 

@@ -200,7 +200,8 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
         outputTokens: 100,
         audioMs: 0,
       },
-      // 600 × 2 + 400 × 0.5 + 100 × 10 millionths, a thousandth for the call, and 10 × 2 millionths.
+      // Cost in billionths of a dollar. The tokens of the completed call cost 600 × 2 + 400 × 0.5 + 100 × 10 millionths, and the call itself a
+      // thousandth. The failed call costs 10 × 2 millionths.
       costNanos: 2_400_000 + 1_000_000 + 20_000,
     })
     expect((await sum('key')).map(({ group, calls }) => [group, calls])).toEqual([

@@ -98,7 +98,7 @@ export class FaultyBroker implements Broker {
     if (fate === 'unanswered') throw overloaded()
   }
 
-  /** In call order, whatever the delay of each call. */
+  /** Runs `put` after a delay, but never before the calls that were made earlier. */
   #later(lane: string, ms: number, put: () => Promise<void>): void {
     const { clock } = this.#around
     const atMs = Math.max(this.#lanes.get(lane) ?? 0, clock.nowMs + ms)

@@ -22,7 +22,7 @@ export function faultyStore(store: Store, process: SimulatedProcess, { clock, fa
     const fate = faults.storeFate()
     if (fate === 'refused') throw overloaded('refused')
     const sendMs = faults.storeMs()
-    // A call in flight does not depend on its sender.
+    // The call reaches the store even if its sender dies meanwhile, so the delay does not belong to the process.
     if (sendMs > 0) await clock.as(undefined, () => clock.sleep(sendMs))
     if (fate === 'late') {
       clock.at(clock.nowMs + faults.random.between(1, 3_000), () => void run().catch(() => {}))
@@ -37,7 +37,7 @@ export function faultyStore(store: Store, process: SimulatedProcess, { clock, fa
   return new Proxy(store, {
     get(target, name) {
       if (name === 'isReachable') return !isDown()
-      // No job here has a webhook, and polling for deliveries takes time.
+      // No job of the simulation has a webhook. Polls for deliveries are skipped, because they take time.
       if (name === 'takeDeliveries') return async () => []
       if (name === 'pendingDeliveries') return async () => ({ count: 0, oldest_at_ms: null })
       const value = Reflect.get(target, name) as unknown

@@ -94,7 +94,7 @@ function endAll(pid: number | undefined): void {
   try {
     if (pid) process.kill(-pid, 'SIGKILL')
   } catch {
-    // No process was left.
+    // All background processes have already ended.
   }
 }
 

@@ -13,11 +13,11 @@ export interface Plan {
   /** Kind of the children; default: say. */
   readonly childKind?: string
   readonly childDeadlineInMs?: number
-  /** Characters that one more step returns, whose number is added. */
+  /** If set, the job runs one more step, which returns a text of this length. The length is added to the sum. */
   readonly large?: number
-  /** The job has no partial result when cancelled. */
+  /** If true, then the job writes no partial result when it is cancelled. */
   readonly writesNothing?: boolean
-  /** Input of that step. */
+  /** Input of the step that `large` adds. */
   readonly asked?: string
   /** Steps run concurrently instead of sequentially. */
   readonly isParallel?: boolean

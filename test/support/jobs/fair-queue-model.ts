@@ -12,9 +12,9 @@ export const FAIR_QUEUE_GUARDS = {
   claimsIterateTenants: true,
   /** A worker starts after the tenant that it served last. */
   positionMoves: true,
-  /** After the last tenant comes the first. */
+  /** The round robin starts again with the first tenant after the last one. */
   roundWraps: true,
-  /** Among those, the tenants with the fewest running jobs come first. */
+  /** A claim considers first the tenants with the fewest running jobs. */
   fewestComeFirst: true,
 }
 export type FairQueueGuards = typeof FAIR_QUEUE_GUARDS
@@ -32,7 +32,7 @@ type Tenant = 'a' | 'b'
 interface Worker {
   /** Tenant that was served last; empty after a start. */
   readonly position: Tenant | ''
-  /** Tenant of the current claim: the statement has read, and is not committed. */
+  /** Tenant whose job the current claim will take. The statement has read the rows, but is not committed yet. */
   readonly picked: Tenant | ''
   /** The state has changed since the statement read it. */
   readonly isStale: boolean
@@ -44,7 +44,7 @@ interface World {
   /** Tenants of the waiting jobs, oldest first. */
   readonly queue: readonly Tenant[]
   readonly workers: readonly Worker[]
-  /** Claims by which the other tenant overtook a waiting one since its last claim. */
+  /** For each tenant: the number of claims of the other tenant since the last claim of this tenant, while this tenant had a waiting job. */
   readonly passes: Readonly<Record<Tenant, number>>
   readonly restarts: number
   readonly bad: string | undefined

@@ -173,7 +173,7 @@ class Steps {
         if (isMine) end(w, 'completed')
       })
     }
-    // The children were read a moment earlier, and may have ended since.
+    // The statement reads the children before it commits, so children may end in between.
     if (at === 'submitted' && !isLate) {
       yield this.#own(`w${i} begins to park`, (w) => {
         w.runs[i] = { ...runs[i], at: 'parks', sees: !children.every(hasEnded) }
@@ -248,7 +248,7 @@ class Steps {
 
   *#child() {
     const { children, runs } = this.#world
-    // The statement waits for the lock of a parking attempt, which is held until its commit.
+    // If an attempt is parking, then it holds the locks of the children until its commit. The statement that ends a child waits for this lock.
     const isLocked = this.#guards.parkLocksChildren && runs.some(({ at, sees }) => at === 'parks' && sees)
     for (const [nth, { key, state }] of children.entries()) {
       if (state !== 'runs') continue
@@ -257,7 +257,7 @@ class Steps {
           w.children[nth] = { key, state: 'completed' }
           w.tells.push(key)
         })
-      // Not counted as a fault: the maximum wait exists for this case.
+      // A child that hangs is not counted as a fault, because the maximum wait of the parent exists for this case.
       if (key === 'a')
         yield this.#help(`child ${key} hangs`, (w) => {
           w.children[nth] = { key, state: 'hangs' }
@@ -285,7 +285,7 @@ class Steps {
       yield this.#own(`the end of ${who} is told`, (w) => this.#tell(w, who))
       if (this.#mayFail) yield this.#fault(`who ended ${who} dies before it tells`, (w) => drop(w, who))
     }
-    // The row of a child is locked at that moment.
+    // If another statement holds the lock of a child at the end of the parent, then the child is skipped and not notified.
     if (tells.includes('parent') && this.#mayFail && !children.every(hasEnded)) {
       yield this.#fault('no child is notified of the end of the parent, because the children are locked', (w) => {
         drop(w, 'parent')

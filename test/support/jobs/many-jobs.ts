@@ -43,9 +43,9 @@ export function fillStatements(
     WHEN i > ${waiting + WAITING} THEN 'scheduled' WHEN i > ${waiting} THEN 'in_progress' ELSE 'completed' END`
   const ended = (value: string) => `CASE WHEN i <= ${waiting} THEN ${value} END`
   const purgeAt = `CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + PAST} THEN ${nowMs - 60_000} ELSE ${nowMs + 12 * HOUR_MS} END`
-  // The newest fifth is erased; the fifth before it belongs to one parent.
+  // The newest fifth of the jobs is erased. The next older fifth are children of one parent.
   const erased = `CASE WHEN i > ${Math.floor(jobs * 0.8)} THEN ${nowMs} END`
-  // Before them are ended children: a hundred of each ended parent. The children of the first parent are deleted, and some children have no
+  // Older than these jobs are ended children, a hundred per ended parent. The children of the first parent are deleted, and some children have no
   // entry in their parent.
   const [eldest, youngest] = [Math.floor(jobs * 0.4), Math.floor(jobs * 0.6) - 1]
   const isChild = `i BETWEEN ${eldest} AND ${youngest}`

@@ -20,7 +20,7 @@ export interface Model<S> {
   key(state: S): string
   /** The violated invariant of a state; undefined without one. */
   violation(state: S): string | undefined
-  /** Whether a state has an unmet goal. */
+  /** Whether the model must still reach its goal from this state. */
   isOwed(state: S): boolean
   isGoal(state: S): boolean
 }

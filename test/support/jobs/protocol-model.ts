@@ -84,20 +84,23 @@ export interface Variant {
 }
 
 type JobState = 'queued' | 'scheduled' | 'in_progress' | 'completed' | 'failed' | 'cancelled' | 'expired'
-/** `dead`: an earlier boot of one of the workers. */
+/** Process that owns the job. `dead` is an earlier process of one of the workers, before its restart. */
 type Owner = 0 | 1 | 'dead'
 
 interface RowState {
   state: JobState
   attempt: number
-  /** Highest attempt ever started. */
+  /** Highest number of an attempt that was started. */
   top: number
   owner: Owner
   /** The lease of the owner is valid. */
   lease: boolean
   cancel: boolean
   crashes: number
-  /** Lost owners: `0`, `1`; `d` if dead; `r` if renewed and still counted. */
+  /**
+   * Owners that lost the job. `0` and `1` are the workers, and `d` is a dead process. `r` is a worker that renewed its lease afterwards, and is
+   * still counted.
+   */
   lostBy: string
   tries: number
   /** Times that the output of this attempt was recorded; each attempt has one output. */
@@ -112,7 +115,7 @@ interface WorkerState {
   at: 'idle' | 'holds' | 'runs' | 'again' | 'hung' | 'lapsed' | 'ended' | 'spoke'
   attempt: number
   end: JobState | ''
-  /** Paused during the end of its lease, with at most one more step before it notices. */
+  /** The worker was paused when its lease ended. The worker takes at most one more step before it detects the end. */
   isFrozen?: true
 }
 
@@ -122,17 +125,17 @@ interface World {
   disk: RowState | undefined
   jobs: number
   accepted: boolean
-  /** The ingress is about to publish. */
+  /** The ingress has committed the job and has not published it yet. */
   publishing: boolean
   records: number
   workers: [WorkerState, WorkerState]
-  /** A loop or caller that has read the row and not yet written. */
+  /** A loop or caller that has read the row and will write it later. */
   view: { of: 'reap' | 'expire' | 'due' | 'cancel'; attempt: number } | undefined
   isLate: boolean
   wasCancelled: boolean
   /** Leases appear expired because the store was down. */
   isUnsettled: boolean
-  /** Number of justified starts left. */
+  /** Number of further attempts for which the protocol has a reason, such as a retry. */
   startsLeft: number
   /** The end that the follower received. */
   shown: JobState | ''
@@ -390,7 +393,7 @@ class Steps {
         yield this.#own(`w${i} gives back, ${to}`, (w) => {
           if (!isMine)
             w.bad = 'a lost attempt moved the job'
-            // One counter bounds both here; in the protocol only the retry uses up a try.
+            // The model bounds retries and requeues by one counter. In the protocol, only a retry uses up an attempt.
           ;(w.row as RowState).tries++
           this.#return(w, to)
           w.workers[i] = IDLE
@@ -411,7 +414,7 @@ class Steps {
     return (isInProgress || !this.#guards.endNeedsInProgress) && (isSameRun || !this.#guards.endNeedsSameRun)
   }
 
-  /** complete, fail, cancelled: the compare-and-set, then about to publish. */
+  /** Transitions complete, fail and cancelled: a compare-and-set of the row. Afterwards, the owner publishes the end. */
   #end(w: World, i: 0 | 1, end: JobState, mayEnd = this.#mayEnd(i)): void {
     const row = w.row as RowState
     const isMine = this.#isMine(i, row)
@@ -440,7 +443,7 @@ class Steps {
     w.workers[i] = { ...w.workers[i], at: then }
   }
 
-  /** Back to the queue, unless a cancel was requested. */
+  /** Returns the job to the queue, or cancels it if a cancel was requested. */
   #return(w: World, to: 'queued' | 'scheduled'): void {
     const row = w.row as RowState
     if (TERMINAL.has(row.state)) w.bad = 'a job left a terminal state'
@@ -590,7 +593,7 @@ class Steps {
 
   *#follower(row: RowState) {
     const { shown } = this.#world
-    // Another connection reads only committed rows.
+    // Other connections read only committed rows, so a row that is not on disk yet is hidden.
     const isOnDisk = this.#world.disk === undefined
     if (this.#guards.followersReadStore && TERMINAL.has(row.state) && shown === '' && isOnDisk) {
       yield this.#own('follower looks', (w) => show(w, row.state))

@@ -20,7 +20,7 @@ export interface TestDatabase extends AsyncDisposable {
   open(): Promise<Store>
   /** Advances the clock of the database; process clocks do not change. */
   advance(ms: number): Promise<void>
-  /** Runs SQL, bypassing the port. */
+  /** Runs SQL on the database, without the store. */
   query(sql: string): Promise<Record<string, unknown>[]>
 }
 
@@ -69,7 +69,7 @@ export async function openPooledDatabase(server: string, pooler: string): Promis
   })
 }
 
-/** Never dropped: the server is deleted after the tests. */
+/** The database is never dropped, because the server is deleted after the tests. */
 async function makeTemplate(owner: Client, pooler: string): Promise<string> {
   const name = newId('t_', 12).toLowerCase()
   await owner.query(`CREATE DATABASE ${name}`)
@@ -123,7 +123,7 @@ async function testDatabaseOf(
   }
 }
 
-/** A file in a new directory. */
+/** Opens a SQLite store, whose file is in a new directory. */
 export async function openSqliteDatabase(): Promise<TestDatabase & { directory: string }> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-store-'))
   let offset = 0

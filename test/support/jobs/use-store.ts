@@ -5,7 +5,7 @@ import { type Layout, MANY_TENANT, manyId, PARENT } from './many-jobs.ts'
 import { alive, claimed, HOUR_MS, newJob } from './stores.ts'
 
 const OUTPUT = [{ type: 'job.output.delta' as const, data: { text: 'hello' } }]
-/** More than one statement erases. */
+/** Number of events of a job. The store needs more than one statement to erase them. */
 const MANY_EVENTS = 2_100
 const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 const WEBHOOK = { url: 'https://example.com', events: ['job.started', 'job.completed'] }

@@ -19,7 +19,7 @@ const DOCKER_SOCKET = '/var/run/docker.sock'
 /** The first start downloads 44 MB and formats storage; later ones take seconds. */
 const COMMAND_TIMEOUT_MS = 120_000
 
-/** A broker that lives for a minute spends most of it in the optimising compiler, unless that is limited. */
+/** Limits the compiler of the JVM. A broker that runs for a minute would otherwise spend most of its CPU time in the optimising compiler. */
 export const SHORT_LIVED = { KAFKA_JAVA: '-XX:TieredStopAtLevel=1' }
 
 export interface TestKafka {
@@ -134,7 +134,7 @@ async function startInDocker(): Promise<TestKafka | string> {
     const { KafkaContainer } = await import('@testcontainers/kafka')
     const container = await new KafkaContainer(IMAGE)
       .withEnvironment({
-        // Kafka's default requires three brokers here, and share groups would hang silently.
+        // Kafka's default of three replicas needs three brokers. With fewer brokers, share groups hang without an error.
         KAFKA_SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR: '1',
         KAFKA_SHARE_COORDINATOR_STATE_TOPIC_MIN_ISR: '1',
         KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR: '1',

@@ -36,7 +36,7 @@ export async function startKatan(bin: string, options: readonly string[] = []): 
       ...['--api-keys', `openai=${KATAN_KEYS.openai},anthropic=${KATAN_KEYS.anthropic}`],
       ...['--stats-file', join(home, 'stats.json'), '--max-concurrent', '16', ...options],
     ],
-    // Prevents requests to a model hub.
+    // These variables prevent requests to a model hub.
     { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, HF_HUB_OFFLINE: '1' } },
   )
   const exited = new Promise<void>((resolve) => child.once('close', () => resolve()))

@@ -3,7 +3,7 @@
  */
 const QUESTION = 'longest hold?'
 
-// Child processes of the service inherit its flags and have other channels.
+// Child processes of the service inherit this preload, but their channel belongs to the service. Only the service itself reports.
 if (process.argv[1]?.endsWith('services/main.js')) watch()
 
 function watch(): void {

@@ -56,7 +56,7 @@ export async function openMachines(count: number): Promise<Machines> {
   for (let n = 1; n <= count; n++) {
     const own = join(directory, String(n))
     for (const name of ['upper', 'work', 'opt', 'lib']) mkdirSync(join(own, name), { recursive: true })
-    // The overlay is on a tmpfs, because the directory may be on an overlay itself.
+    // The upper directory of the overlay is on a tmpfs, because an overlay cannot be the upper directory of another overlay.
     const pid = await hold(`set -e
       mount -t tmpfs t ${own} && mkdir ${own}/upper ${own}/work
       mount -t overlay o -o lowerdir=/etc,upperdir=${own}/upper,workdir=${own}/work /etc

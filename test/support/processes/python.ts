@@ -74,7 +74,7 @@ async function requirePython(): Promise<void> {
   if (!isNew) throw new Error(`${wanted}, found ${major}.${minor}`)
 }
 
-/** Only one process can create a directory, so it is the lock between test files. */
+/** Only one process can create a directory, so the directory is the lock between test files. */
 async function takeLock(path: string): Promise<boolean> {
   await mkdir(join(path, '..'), { recursive: true })
   try {

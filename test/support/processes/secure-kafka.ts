@@ -177,7 +177,7 @@ async function addScramUser(address: string, tls: KafkaTls, name: string): Promi
   const [host = '', port] = (address.split(',')[0] ?? '').split(':')
   const connection = new Connection('test', { tls: { ...tls }, sasl: ADMIN })
   await connection.connect(host, Number(port))
-  // Kafka refuses a request that names one user twice.
+  // The users are created one by one, because Kafka refuses a request that names a user twice.
   for (const [digest, mechanism, bytes] of [
     ['sha256', 1, 32],
     ['sha512', 2, 64],

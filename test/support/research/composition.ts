@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
 
-/** Thrown where a run must die. */
+/** Thrown to simulate that the process of a run is killed. */
 export class Killed extends Error {}
 
 /** Behaviour of a composition in a test. */
@@ -11,7 +11,7 @@ export interface CompositionOptions {
   readonly cassette?: string
   /** Steps as `sluice steps` prints them: a step that is not among them fails the run. */
   readonly recorded?: string
-  /** Dies after the nth step that this composition runs itself is committed. */
+  /** The run is killed after the nth step that this composition runs itself was stored. */
   readonly killAfter?: number
   /** Runs a child job. Default: every child fails. */
   readonly runChild?: (child: ChildJob) => Promise<ChildEnd>
@@ -84,7 +84,7 @@ export class MemoryComposition implements Composition {
     }
     if (this.#options.recorded) throw new Error(`No recorded step for ${kind} ${canonical(input)}`)
     const { value, cost = {} } = await run(new AbortController().signal)
-    // Steps are stored as JSON: a value that does not survive JSON would differ in the next attempt.
+    // A step is converted to JSON and back, as in the store. A value that JSON changes would otherwise differ only in the next attempt.
     const kept: StoredStep = JSON.parse(JSON.stringify({ key, kind, value, cost }))
     this.#kept.set(key, kept)
     this.ran.push(kind)

@@ -10,9 +10,9 @@ export const PATH = '/v1/deep-research'
 /** Research models: one whose report consists of quotes, and one whose writer is the model of {@link Outside}. */
 export const PLAIN = 'deep-research'
 export const WRITTEN = 'deep-research-written'
-/** Generous, for a busy machine. */
+/** Timeout of a job in ms. The value is high, because the machine may be busy. */
 export const SETTLES_MS = 180_000
-/** Slots per worker: a job that waits for children must not hold one. */
+/** Slots per worker. The number is low, so that jobs that wait for their children must release their slot. */
 const SLOTS = 1
 const ENDED = new Set(['completed', 'failed', 'cancelled', 'expired'])
 

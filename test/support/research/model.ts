@@ -8,7 +8,7 @@ export interface Call {
   readonly body: GenerateRequest
 }
 
-/** Answers by the prefix of a call's key, such as `note`: an object, or a text if no JSON is requested. */
+/** Answers by the beginning of a call's key, such as `note`. An answer is an object, or a text if the call requests no JSON. */
 export type Script = Readonly<Record<string, (call: Call) => unknown>>
 
 /** A scripted model that answers child jobs. A call without an answer fails. */

@@ -89,7 +89,7 @@ function pageOf(tag: string, at: number): string {
   return `# Herons at ${tag}\n\nHerons at ${tag} build their nests in ${SUBJECTS[at]}, page ${at} of the survey says.\n`
 }
 
-/** A model that repeats the quotes, so that lexical support is enough. */
+/** The model repeats the quotes of the sources, so a comparison of words suffices to find each statement supported. */
 function answerOf(what: string, data: Record<string, unknown>): object {
   if (what === 'model plan') {
     const question = String(data.question)
@@ -107,7 +107,7 @@ function answerOf(what: string, data: Record<string, unknown>): object {
   return { summary: [first], sections: [{ title: 'More of them', sentences: [second] }] }
 }
 
-/** In the requested form: whole, or as a stream. */
+/** Sends the answer as a whole or as a stream, as requested. */
 function sayAs({ body }: SeenCall, answer: Answer, content: string): void {
   const usage = { prompt_tokens: 100, completion_tokens: 10, total_tokens: 110 }
   const head = { id: 'chatcmpl-1', created: 1_790_000_000, model: 'm' }

@@ -6,7 +6,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { openLog } from '#shared/log/log.ts'
 import type { Sandbox, SandboxAdapter, SandboxName } from '#shared/sandbox/sandbox.ts'
 
-/** Kept between test runs: preparation downloads 100 MB and compiles for a minute. */
+/**
+ * Directory of the prepared sandboxes. The directory is kept between test runs, because a preparation downloads 100 MB and compiles for a minute.
+ */
 export const SANDBOX_DIRECTORY = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'sandbox')
 /** Timeout of a hook that prepares one. */
 export const PREPARE_MS = 900_000

@@ -9,7 +9,7 @@ import { expectationOf } from './differences.ts'
 import { leftSince, type Resources, resources } from './resources.ts'
 import { brokenBy, runCode } from './runs.ts'
 
-/** Start of a container on a busy machine, in addition to the time of a snippet. */
+/** Additional timeout in ms for the start of a container on a busy machine. */
 const WAIT_MS = 90_000
 const CLOSED_MS = 10_000
 /** Files that the corpora leave on disk would be visible to the next run. */
@@ -31,7 +31,10 @@ except OSError as error: print(error)`
 const LIST_FILES = "import os; print(sorted(name for name in os.listdir('/tmp') if name.startswith('left')))"
 
 export interface ConformanceOptions {
-  /** Runs one more program after each attack; default true. False if each run has new processes, where it has no benefit. */
+  /**
+   * If true, then one more program runs after each attack. Default: true. False for adapters that start new processes for each run, because the
+   * additional run proves nothing there.
+   */
   readonly isAliveAsked?: boolean
   /**
    * Samples every nth program that is not an attack; with the scan on, every nth program of all; default: all. For sandboxes in which a run

@@ -22,9 +22,9 @@ export interface Snippet {
   readonly id: string
   readonly code: string
   readonly timeout_ms: number
-  /** With the scan on. */
+  /** Expected result if the scan is on. */
   readonly expect: Expectation
-  /** With the scan off: only the isolation is left. Set for attacks. */
+  /** Expected result if the scan is off, so that only the isolation protects the service. Set for attacks. */
   readonly unscanned?: Expectation
   readonly category?: string
 }

@@ -13,7 +13,7 @@ interface Difference {
   readonly unscanned?: Expectation
 }
 
-/** Equal with the scan on and off. */
+/** Expected result that applies with the scan on, and with the scan off. */
 function bothWays(expectation: Expectation): Pick<Difference, 'expect' | 'unscanned'> {
   return { expect: expectation, unscanned: expectation }
 }

@@ -95,7 +95,7 @@ function isAmong<T>(value: T, expected: T | readonly T[] | undefined): boolean {
   return expected === undefined || (Array.isArray(expected) ? expected.includes(value) : expected === value)
 }
 
-/** In the form of the service (docs/guides/code.md, The result). */
+/** The error in the form of the service (docs/guides/code.md, The result). */
 function resultOf(end: SandboxEnd): Pick<RunResult, 'success' | 'exit_code' | 'violations'> {
   const violations = end.type === 'violations' ? end.violations : []
   if (end.type === 'exit') return { success: true, exit_code: end.exitCode, violations }

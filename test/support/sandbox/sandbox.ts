@@ -21,7 +21,7 @@ export async function openTestZygote(options: Partial<ZygoteOptions> = {}): Prom
 /** Reason why there is no sandbox on this machine; undefined if there is one. With CI=true a missing one is an error. */
 export const SANDBOX_MISSING: string | undefined = await findProblem()
 
-/** Only a run finds out; it prepares the root for all later files. */
+/** Only a run shows whether the sandbox works on this machine. This run also prepares the root for all later files. */
 async function findProblem(): Promise<string | undefined> {
   try {
     await (await openTestZygote()).close()

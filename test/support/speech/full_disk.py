@@ -16,5 +16,5 @@ with open(source, "rb") as file:
         decoding.Decoder("none", 100, command).decode(file, None)
     except ApiError as error:
         print(json.dumps({"status": error.status, "code": error.code}), flush=True)
-# The fork server ends with the channel.
+# The fork server ends when its channel is closed.
 os._exit(0)

@@ -75,7 +75,7 @@ export function diarizationError(truth: readonly Turn[], found: readonly Turn[])
   return (wrong - matched(shared)) / spoken
 }
 
-/** Greedy: the pair with the most time first. */
+/** Assigns names greedily: first the pair of names with the most common time. */
 function matched(shared: ReadonlyMap<string, number>): number {
   const taken = new Set<string>()
   let sum = 0

@@ -45,7 +45,7 @@ export interface TestServer extends AsyncDisposable {
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers they expect
 export type StreamEvent = Record<string, any>
 
-/** Long enough for a window at all temperatures on a machine under load. */
+/** Timeout in ms. A loaded machine may decode a window of audio at all temperatures in this time. */
 const CALL_MS = 600_000
 
 /** Opens a server on the prepared environment. The process starts with the first call. */

@@ -21,7 +21,7 @@ const PACKAGES = {
   moonshine: {
     pin: 'moonshine-voice==0.1.5',
     sha256: '1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496',
-    // Only the recordings are needed, so the platform is fixed.
+    // Only the recordings in the package are used, so the platform of the package does not matter and is fixed.
     flags: ['--only-binary=:all:', '--platform', 'manylinux_2_34_x86_64'],
   },
   pyannote: {
@@ -32,7 +32,7 @@ const PACKAGES = {
   pocketsphinx: {
     pin: 'pocketsphinx==5.1.1',
     sha256: '675778b309a22dfc9b7d37f7621976bba491d2a5f8c59696bd77fd6d07271355',
-    // Not for all packages: pip would build the build tools from source as well.
+    // The option is set only for this package. For all packages, pip would also build the build tools from source.
     flags: ['--no-binary=pocketsphinx'],
   },
 } as const
@@ -122,7 +122,7 @@ async function fetchClips(place: string): Promise<void> {
     }
     const clips = join(workDir, 'clips')
     await run('python3', ['-I', '-B', UNPACK, workDir, clips], { timeout: FETCH_MS })
-    // Another test file may have been faster.
+    // If the rename fails, then another test file has prepared the directory first.
     await rename(clips, place).catch(() => {})
   } finally {
     await rm(workDir, { recursive: true, force: true })

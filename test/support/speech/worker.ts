@@ -17,7 +17,6 @@ import { TEST_KEY } from '../stack.ts'
 
 const PATH = '/v1/audio/transcriptions'
 
-/** Options of the service. */
 export interface WorkerOptions {
   /** Entries of models.yaml. */
   readonly models: readonly object[]

@@ -115,7 +115,7 @@ const BODIES: readonly WireCase[] = [
 const BILL = 'You exceeded your current quota, please check your plan and billing details.'
 const UNPAID = { status: 502, isFinal: true, hides: 'billing details' }
 
-/** Unpaid bills, and temporary limits. */
+/** Errors because of unpaid bills or of temporary limits. */
 const QUOTAS: readonly WireCase[] = [
   openai(
     'quota_by_type',

@@ -33,7 +33,7 @@ export class SdkTypes {
       if (!this.#shapes.has(name)) this.#shapes.set(name, new Reader(rest).read())
     }
     for (const [, name = '', rest = ''] of text.matchAll(/^ *(?:export )?type (\w+) = ([^;]+);/gm)) {
-      // Namespaces repeat outer declarations.
+      // A namespace may declare an interface again that is also declared outside of it.
       if (!this.#shapes.has(name) && !rest.endsWith(`.${name}`)) this.#shapes.set(name, new Reader(rest).read())
     }
   }
@@ -120,7 +120,7 @@ class Reader {
     return of.length === 1 ? (of[0] as Shape) : { kind: 'union', of }
   }
 
-  /** Only the first part of `string & {}` matters. */
+  /** In a type such as `string & {}`, only the first part determines the sample. */
   #intersection(): Shape {
     this.#take('|')
     const first = this.#simple()

@@ -146,7 +146,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       stop.abort('cancelled')
       await expect(call).rejects.toBe('cancelled')
       await until(() => file.unclosed === 0)
-      // The engine is free for the next call.
+      // After the cancel, the engine can run the next call.
       expect(transcriptOf(await collectTranscript(engine, askTranscript(), {}, fileOf(audio)))).not.toBe('')
     })
 

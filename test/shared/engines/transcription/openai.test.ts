@@ -171,7 +171,7 @@ describe('the request to a transcription upstream', () => {
     const call = collectTranscript(engine, askTranscript(), { signal: stop.signal }, audio)
     call.catch(() => {})
     await untilSteady(() => read)
-    // The kernel's buffers of a connection, and little more.
+    // The server could send only as many bytes as the socket buffers hold, because the engine reads nothing.
     expect(read * piece.length).toBeLessThan(16 * 1024 * 1024)
     stop.abort('enough')
     await expect(call).rejects.toBe('enough')
@@ -194,7 +194,7 @@ describe('the response of a transcription upstream', () => {
       [1, ' Goodbye.'],
     ])
     expect(segments[0]).toMatchObject({ tokens: [1, 2, 3], avg_logprob: -0.2, no_speech_prob: 0, temperature: 0 })
-    // The second word ends after its segment, so its middle decides its segment.
+    // The second word ends after the end of its segment. The middle of a word decides to which segment the word belongs.
     expect(segments.map(({ words }) => words?.map(({ word }) => word))).toEqual([['Hello', 'world'], ['Goodbye']])
     expect(eventsOf(events, 'usage')[0]?.usage).toEqual({ input_tokens: 50, output_tokens: 4 })
   })
@@ -283,7 +283,7 @@ describe('the stream of a transcription upstream', () => {
     for await (const event of at.engine.transcribe(wish, fileOf(), transcribeOptions({ duration: 1.5 }))) {
       if (event.type === 'text') seen.push(`${event.text} ${event.logprobs?.length ?? 0}`)
       else seen.push(event.type)
-      // Sent only after the first delta was received.
+      // The server sends the rest of its stream only after the engine has returned the first delta.
       if (event.type === 'text') done.resolve()
     }
     expect(seen).toEqual(['start', 'Hel 1', 'lo 0', 'segment', 'usage', 'finish'])

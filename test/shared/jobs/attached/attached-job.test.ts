@@ -67,7 +67,7 @@ describe('an attached job', () => {
       void job.next().then((events) => read.push(textOf(events ?? [])))
     }
     const readBefore: string[] = []
-    // Each callback of the event loop stands for a socket that is read.
+    // Each callback simulates a socket whose data is read in that event-loop iteration.
     const turns = jobs.map(
       ({ name, say }) =>
         new Promise<void>((resolve) =>

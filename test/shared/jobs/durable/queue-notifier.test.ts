@@ -66,7 +66,7 @@ describe('a queue record for a new durable job', () => {
   it('is published if the control channel is silent, or no worker reports the model', () => {
     expect(published(channel(0, { silenceMs: 10_000 }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [] }).hints)).toBe(1_500)
-    // A worker without a heartbeat yet, or of an old version in a half-upgraded fleet.
+    // A worker without capacity in its heartbeat: its first heartbeat has not arrived, or the worker has an older version.
     const untold = { ...worker([]), capacity: undefined }
     expect(published(channel(0, { workersWithModel: () => [untold] }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [untold, worker([])] }).hints)).toBe(0)

@@ -137,7 +137,7 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await until(() => jobs.presence.freeSlots('inference') === 0)
-    // Long enough to replace slots, if there were a model to replace them for.
+    // In this time, the worker would release lent slots if another model had waiting jobs.
     await new Promise((resolve) => setTimeout(resolve, 1_200))
     expect(worker.running, 'running jobs').toBe(SLOTS)
   })

@@ -116,7 +116,7 @@ it('a job for a model that no worker has fails with model_not_found after five m
   const ended = await until(async () => {
     const job = await find(id)
     if (job?.state !== 'queued') return job?.finished_at_ms ? job : undefined
-    // The scheduler does this every few seconds.
+    // The test republishes the job, as the scheduler does every few seconds.
     await new Dispatcher(broker, silentLog).publishJob(job, REQUEST)
     await new Promise((resolve) => setTimeout(resolve, 200))
     return undefined

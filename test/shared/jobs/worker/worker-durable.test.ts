@@ -57,7 +57,7 @@ class Work {
     this.order.push(text)
     this.most = Math.max(this.most, this.running.size)
     signal.addEventListener('abort', () => resolve())
-    // As fast as possible.
+    // If jobs may end by themselves, then each job ends in the next event-loop iteration.
     if (this.isOpen) setImmediate(resolve)
     await promise
     this.running.delete(name)

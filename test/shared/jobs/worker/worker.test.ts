@@ -308,7 +308,7 @@ describe('a pause message from an ingress', () => {
     await submit('a')
     const job = await until(() => work.running.get('job_a:1'))
     await control({ type: 'pause', job_id: 'job_a', attempt: 1 })
-    // The one delta in flight when the pause arrives still passes.
+    // One delta is already in flight when the pause arrives, and is still sent.
     for (const text of ['1', '2', '3']) job.say({ text })
     await until(() => textOfEvents(events) === '1')
     await new Promise((resolve) => setTimeout(resolve, 20))
@@ -451,7 +451,7 @@ describe('the queued jobs of an ingress', () => {
   it('are dropped if that ingress sends no heartbeats, and run otherwise', async () => {
     const pool = await openPool()
     vi.spyOn(Date, 'now').mockReturnValue(later)
-    // The channel must be proved to work: our own heartbeat has arrived since.
+    // A heartbeat counts only if the channel works. To prove this, the test waits for a heartbeat of its own process.
     await until(() => pool.presence.silenceMs === 0)
     await control({
       type: 'heartbeat',

@@ -22,7 +22,7 @@ describe('the reporter of a worker in the process of its ingress', () => {
     const { reporter, events } = await openPassing()
     const streams = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const heard: string[][] = []
-    // Each callback of the event loop stands for a socket that is read.
+    // Each callback simulates a socket whose data is read in that event-loop iteration.
     const reads = streams.map(
       (stream) =>
         new Promise<void>((resolve) =>

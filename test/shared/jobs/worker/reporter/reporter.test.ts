@@ -192,7 +192,7 @@ describe('the reporter of a worker', () => {
     const said = (id: string) => sent.filter(({ job_id }) => job_id === id).map(({ type, seq }) => `${seq} ${type}`)
     expect(said('job_1')).toEqual(['1 started', '2 delta', '3 completed'])
     expect(said('job_3')).toEqual(['1 started', '2 delta', '3 completed'])
-    // The caller receives the failure in place of the missing output; later events find the call ended.
+    // The caller receives the failure instead of the missing output. The call has then ended, so later events are ignored.
     expect(said('job_2').slice(0, 2)).toEqual(['1 started', '2 failed'])
     expect(sent.find(({ type }) => type === 'failed')).toMatchObject({
       error: {
