@@ -7,14 +7,14 @@ import { z } from 'zod'
 export interface Result {
   readonly name: string
   readonly outcome: 'passed' | 'failed' | 'skipped'
-  /** Why it failed. */
+  /** Reason of the failure. */
   readonly message: string
 }
 
 const Known = z.strictObject({
   suites: z.array(z.string()).describe('Names of suites, as in suites.ts'),
   tests: z.string().describe('A regular expression that the names of the tests match'),
-  says: z.string().describe('A regular expression that the failure matches, so that no other one hides behind it'),
+  says: z.string().describe('A regular expression that the message of the failure matches; other failures are new'),
   reason: z.string(),
 })
 /** A group of tests that cannot pass. */

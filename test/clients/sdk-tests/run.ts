@@ -12,14 +12,14 @@ import { SUITES, type Suite, TEST_MODELS } from './suites.ts'
 
 const HELP = `Usage: test/clients/sdk-tests/run [options]
 
-Runs the official SDKs' own tests of the endpoints that are served, against a service that it starts itself. Tests that no server
-could pass are listed in test/clients/sdk-tests/known.yaml with the reason; every other failure is printed.
+Starts a service and runs the official SDKs' own tests against it, for the endpoints that Sluice has. Tests that cannot pass are
+listed in test/clients/sdk-tests/known.yaml, with the reason. All other failures are printed.
 
-  --only A,B         these suites alone: ${SUITES.map(({ name }) => name).join(', ')}
-  --source NAME=DIR  a checkout of the repository of a suite, in place of fetching it; may be repeated
-  --cache DIR        where SDKs are installed (default: ${cacheDirectory()})
-  --all              print the failures that are listed as well
-  --help             print this
+  --only A,B         run only these suites: ${SUITES.map(({ name }) => name).join(', ')}
+  --source NAME=DIR  use this checkout of a suite's repository instead of a download; repeatable
+  --cache DIR        directory of the installed SDKs (default: ${cacheDirectory()})
+  --all              also print the failures that known.yaml lists
+  --help             print this help
 
 Exit code 0: every test passed, or failed as it is listed; 1: another failed, or a listed one passes; 2: the run could not be made.
 `
@@ -132,6 +132,8 @@ function storyOf({ name: suite }: Suite, { failed, stale }: Verdict): string {
   const failures = failed.map(
     ({ name, message }) => `FAILED ${suite} ${name}\n  ${message.replaceAll(/\s+/g, ' ').slice(0, 400)}\n`,
   )
-  const passes = stale.map(({ tests, says }) => `NOT SEEN ${suite} ${tests} (${says}): take it out of known.yaml\n`)
+  const passes = stale.map(
+    ({ tests, says }) => `NOT SEEN ${suite} ${tests} (${says}): remove the group from known.yaml\n`,
+  )
   return [...failures, ...passes].join('')
 }
