@@ -11,7 +11,7 @@ import { createServer } from '#shared/process/node-http.ts'
 /**
  * Health until the services have started. The process is live, so that an orchestrator does not kill it, but not ready.
  */
-const STARTING: Health = { problems: () => ['it is being started'], metrics: undefined }
+const STARTING: Health = { problems: () => ['the process is starting'], metrics: undefined }
 
 export interface HealthPort {
   /** Replaces the starting state with the health of these services. The array is read on each request, so services that are added later count too. */

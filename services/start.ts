@@ -14,13 +14,14 @@ import { greetingOf } from './startup-banner.ts'
 
 const HELP = `Usage: node services/main.js [role ...]
 
-Runs the given roles in one process; without any, all of them.
+Runs the given roles in one process. Without a role, runs all roles.
 
 Roles:
 ${ROLES.map((role) => `  ${role.padEnd(13)}  ${SERVICES[role].does}`).join('\n')}
 
-Roles in processes of their own meet through Kafka: set KAFKA_BROKERS. Settings
-are read from the environment and from .env; .env.example lists them all.
+Roles in several processes communicate through Kafka: set KAFKA_BROKERS for each
+process. Settings are read from the environment and from .env; .env.example lists
+all settings.
 
 Options:
   -h, --help     show this help
@@ -97,7 +98,7 @@ function readConfig(roles: readonly Role[]): Config {
   try {
     const config = loadConfig()
     if (!isWhole(roles) && !config.kafka)
-      throw new ConfigError(['KAFKA_BROKERS: needed when roles run in processes of their own'])
+      throw new ConfigError(['KAFKA_BROKERS: must be set if roles run in several processes'])
     return config
   } catch (error) {
     return exitWithProblems(error)

@@ -8,8 +8,8 @@ import type { Role } from './services.ts'
 const PREPARING: readonly Role[] = ['inference', 'embeddings', 'transcription', 'code']
 
 const FIRST_START = [
-  'The first start fetches the models and builds the sandbox for code, once: about 1 GB. Until a part is',
-  'ready, calls to it wait, and streams show its progress.',
+  'The first start downloads the models and builds the sandbox for code, about 1 GB in total. Calls wait until',
+  'their model or the sandbox is ready, and streams show the progress.',
 ]
 
 /**
@@ -49,7 +49,9 @@ function keyLines(
     return [...shown, '', 'Try it in another terminal:', `  export SLUICE_API_KEY=${shellQuoted(key)}`]
   }
   const whence =
-    sluiceApiKey === undefined ? 'shown at the first start (lost? npx sluice keys create)' : 'it was started with'
+    sluiceApiKey === undefined
+      ? 'that was shown at the first start (lost? npx sluice keys create)'
+      : 'that the service was started with'
   return ['', `Try it in another terminal, with SLUICE_API_KEY set to the key ${whence}:`]
 }
 

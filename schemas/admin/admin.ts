@@ -115,7 +115,7 @@ export const ChangeLimits = z
       .max(BODIES_SECONDS_MAX)
       .nullable()
       .optional()
-      .describe('Time that the request log has the bodies of calls, in seconds. 0: bodies are not recorded'),
+      .describe('Time for which the request log keeps the bodies of calls, in seconds. 0: bodies are not recorded'),
   })
   .describe('null: remove the limit, so that the service-wide setting applies. 0: reject all')
 
@@ -163,7 +163,7 @@ export const RotateKey = z.object({
     .min(0)
     .max(GRACE_PERIOD_SECONDS_MAX)
     .optional()
-    .describe('Time that the old key stays valid, in seconds. Default: 86,400 (one day)'),
+    .describe('Time for which the old key stays valid, in seconds. Default: 86,400 (one day)'),
   expires_at: Permissions.expires_at.describe(
     'Expiry of the new key, in Unix seconds. Required if the old key has an expiry. null: never',
   ),

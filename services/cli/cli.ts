@@ -127,7 +127,7 @@ function formatOf({ isList }: Command, values: Values): Format | undefined {
   if (!format) throw usageError(`--output must be ${orList(FORMATS)}; got '${asked}'.`)
   if (format === 'csv' && !isList)
     throw usageError('--output csv needs a command that prints a list.', 'Use table or json.')
-  if (format !== 'json' && values.has('json')) throw usageError(`--json and --output ${format} exclude each other.`)
+  if (format !== 'json' && values.has('json')) throw usageError(`Use either --json or --output ${format}, not both.`)
   return format
 }
 

@@ -255,7 +255,7 @@ const CHAT = "Send the whole conversation to POST /v1/chat/completions, or use '
 const ENDPOINTS_HINT = `Available endpoints: ${KEY_ENDPOINTS.join(', ')}, and the paths below them.`
 
 const ROOT_HINT =
-  'The API is below /v1: /v1/chat/completions, /v1/jobs and others, which /openapi.json describes and a browser shows at /docs. The console is at /console.'
+  'The paths of the API begin with /v1, such as /v1/chat/completions and /v1/jobs. The page /docs and /openapi.json list all paths. The console is at /console.'
 
 /**
  * Unsupported APIs of the OpenAI and Anthropic SDKs, by the beginning of their path, with an alternative for each. The

@@ -32,7 +32,7 @@ import { planResearch } from './writer/plan.ts'
 import { writeByModel } from './writer/writer.ts'
 
 const EARLY_END_REASONS: Partial<Record<ResearchStop, string>> = {
-  deadline: 'its time was over',
+  deadline: 'its time limit was reached',
   budget: 'its budget was used up',
   cancelled: 'it was cancelled',
 }
@@ -134,11 +134,11 @@ class Run {
 
   async *events(): AsyncGenerator<ResearchEvent> {
     await this.#clock.start()
-    yield this.#progress('planning', 2, 'Taking the question apart')
+    yield this.#progress('planning', 2, 'Analysing the question')
     yield* this.#waitForIndexes()
     const queries = await this.#plan()
     const stop = yield* this.#gather(queries)
-    yield this.#progress('analyzing', 70, 'Looking for sentences that answer')
+    yield this.#progress('analyzing', 70, 'Selecting sentences that answer the question')
     const evidence = await this.#evidence(this.#question)
     const late = stop ?? (this.#asker && (await this.#clock.stop('write')))
     yield this.#progress('writing', 80, 'Writing the report')
@@ -323,7 +323,7 @@ class Run {
 
 /** Returns the error of a cancelled run without claims. A report "no source answers" would be wrong, because the search was incomplete. */
 function nothingToWrite(): ServiceError {
-  return new ServiceError('job_cancelled', 'The research was cancelled before it had found anything to report.')
+  return new ServiceError('job_cancelled', 'The research was cancelled before it had any findings.')
 }
 
 function* piecesOf(text: string): Generator<string> {

@@ -38,7 +38,7 @@ const SERVER = {
     }),
   METRICS_PORT: whole(0, 65_535).optional().meta({
     description:
-      'Port of /healthz, /readyz and /metrics. An ingress then has /metrics only there. 0 selects a free port. Each process of a machine needs its own port',
+      'Port of /healthz, /readyz and /metrics. If set, an ingress serves /metrics only at this port. 0 selects a free port. Each process of a machine needs its own port',
     unset: 'PORT, ingress only',
   }),
   METRICS_HOST: z
@@ -61,7 +61,7 @@ const SERVER = {
     }),
   FIRST_KEY_ADMIN: Switch.optional().meta({
     description:
-      'The first key has the admin scope: SLUICE_API_KEY, or the key that the first start creates. The key may then manage projects, keys and workers',
+      'Whether the first key has the admin scope, so that it may manage projects, keys and workers. The first key is SLUICE_API_KEY, or the key that the first start creates',
     unset: '`true` in a single process without Kafka and Postgres, otherwise `false`',
   }),
   SLUICE_URL: z
@@ -277,16 +277,18 @@ const WORKERS = {
 const DURABLE_JOBS = {
   JOB_DEADLINE_MS: Duration.default(3_600_000).describe('Deadline of a durable job without a deadline of its own'),
   JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Maximum deadline of a durable job'),
-  JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe('Time that an ended job is stored, with result and events'),
+  JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe(
+    'Time for which an ended job is stored, with its result and events',
+  ),
   REQUEST_LOG_MS: whole(0, 90 * 24 * HOUR_MS)
     .default(7 * 24 * HOUR_MS)
-    .describe('Time that the request log has a row of each call. 0 turns the log off'),
+    .describe('Time for which the request log keeps the row of a call. 0 turns the log off'),
   REQUEST_LOG_ROWS_MAX: Count.default(1_000_000).describe(
     'Maximum rows of the request log, approximately. The oldest are deleted. 0 turns the log off',
   ),
   REQUEST_BODIES_MS: whole(0, 90 * 24 * HOUR_MS)
     .default(0)
-    .describe('Time that the request log has the bodies of calls. 0: bodies are not recorded'),
+    .describe('Time for which the request log keeps the bodies of calls. 0: bodies are not recorded'),
   REQUEST_BODY_BYTES_MAX: whole(256, 1024 * 1024)
     .default(65_536)
     .describe('Maximum bytes of a recorded body. The rest is truncated'),
@@ -296,9 +298,11 @@ const DURABLE_JOBS = {
   JOB_LEASE_MS: Milliseconds.default(9_000).describe(
     'Time without a lease renewal in the store after which a worker loses its durable jobs',
   ),
-  DURABLE_JOBS_MAX: Count.default(100_000).describe('Maximum queued and running durable jobs. More get 503'),
+  DURABLE_JOBS_MAX: Count.default(100_000).describe(
+    'Maximum queued and running durable jobs. Further jobs are rejected with 503',
+  ),
   DURABLE_JOBS_MAX_PER_PROJECT: Count.optional().meta({
-    description: 'Maximum queued and running durable jobs of one project. More get 429',
+    description: 'Maximum queued and running durable jobs of one project. Further jobs are rejected with 429',
     unset: 'as many as remain for other projects: half for one project, a third each for two',
   }),
   SCHEDULED_JOBS_MAX: Count.default(100_000).describe(
@@ -341,7 +345,7 @@ const CALLS = {
     .default(() => Math.max(BODY_BUDGET_BYTES_MIN, Math.floor(getHeapStatistics().heap_size_limit / 4)))
     .meta({
       description:
-        'Memory for request bodies and messages; one key gets at most half. A body takes about three times its size until it is stored. More gets 503',
+        'Memory for request bodies and messages; one key gets at most half. A body takes about three times its size until it is stored. Beyond the limit, requests are rejected with 503',
       unset: 'a quarter of the heap limit, at least 192 MiB',
     }),
   BODY_STALL_MS: Milliseconds.default(20_000).describe('Maximum pause of an upload'),
@@ -365,9 +369,9 @@ const STORAGE = {
   ),
   FILE_RETENTION_MS: whole(3_600_000, 90 * 24 * HOUR_MS)
     .default(30 * 24 * HOUR_MS)
-    .describe('Time that a file without an expiry of its own is stored'),
+    .describe('Time for which a file without an expiry of its own is stored'),
   DISK_FREE_BYTES_MIN: Count.optional().meta({
-    description: 'Minimum free bytes of the disk. Below them, nothing new is stored',
+    description: 'Minimum free bytes of the disk. If less is free, then no new data is stored',
     unset: '5 % of the disk, at most 1 GiB',
   }),
 }

@@ -92,7 +92,9 @@ export const TRACES = {
     .min(1)
     .max(1_000_000)
     .default(8_192)
-    .describe('Maximum spans that wait for the collector. More are dropped. OpenTelemetry specifies 2048'),
+    .describe(
+      'Maximum spans that wait for the collector. Further spans are dropped. The default of OpenTelemetry is 2048',
+    ),
   OTEL_BSP_MAX_EXPORT_BATCH_SIZE: z.coerce
     .number()
     .int()

@@ -22,7 +22,7 @@ export const Limits = z.strictObject({
     .min(0)
     .optional()
     .describe('Maximum cost per UTC month, by the prices of models.yaml'),
-  request_bodies_seconds: Count.optional().describe('Time that the request log has the bodies of calls'),
+  request_bodies_seconds: Count.optional().describe('Time for which the request log keeps the bodies of calls'),
 })
 export type Limits = z.infer<typeof Limits>
 

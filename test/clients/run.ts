@@ -13,19 +13,19 @@ import { PAGE_KEY, PAGE_MODEL, readSnippets } from './page.ts'
 
 const HELP = `Usage: test/clients/run [options]
 
-Sets up each client as docs/get-started/clients.md says, and lets it make three calls: a whole answer, a streamed one, and one with a tool.
-Sets up each coding agent as docs/get-started/clients.md says, and lets it work through a whole task on scripted upstreams of all three APIs.
-It starts the service itself. Clients are installed with pinned versions, once, below the cache directory; agents take 1 GB.
+Starts a service, and configures each client as docs/get-started/clients.md describes. Each client makes three calls: an answer without a
+stream, a streamed answer, and a call with a tool. Each coding agent performs a task on scripted upstreams of all three APIs. Clients are
+installed once, with pinned versions, below the cache directory. The agents take 1 GB.
 
-  --only A,B     these clients and agents alone, by their names
-  --model NAME   a model of models.yaml in place of ${PAGE_MODEL}; it is not asked for tools, and any words are an answer;
-                 no agent runs
-  --cache DIR    where clients are installed (default: ${cacheDirectory()})
+  --only A,B     run only these clients and agents
+  --model NAME   use this model of models.yaml instead of ${PAGE_MODEL}; the call with a tool is skipped, any text is accepted as the
+                 answer, and no agent runs
+  --cache DIR    directory of the installed clients (default: ${cacheDirectory()})
   --list         print the names of the clients
-  --help         print this
+  --help         print this help
 
-Set CLIENT_LOG=1 to see what clients write to standard error.
-Exit code 0: every call went as it should; 1: one did not; 2: the run could not be made.
+Set CLIENT_LOG=1 to print the output of the clients to standard error.
+Exit code 0: all calls succeeded; 1: a call failed; 2: the calls could not run.
 `
 
 const FAILED = 'FAILED'
@@ -52,7 +52,7 @@ async function main(): Promise<number> {
     if (agentRows.length > 0) process.stdout.write(tableOf(['agent with model', ...APIS], agentRows))
     return [...rows, ...agentRows].every((row) => row.every((cell) => !cell.startsWith(FAILED))) ? 0 : 1
   } catch (error) {
-    process.stderr.write(`The run could not be made: ${error instanceof Error ? error.message : error}\n`)
+    process.stderr.write(`The calls could not run: ${error instanceof Error ? error.message : error}\n`)
     return 2
   }
 }

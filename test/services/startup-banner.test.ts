@@ -8,7 +8,7 @@ const of = (...fetching: readonly Role[]) => {
 }
 
 it.each([
-  [undefined, false, 'set to the key it was started with'],
+  [undefined, false, 'set to the key that the service was started with'],
   [undefined, true, "  export SLUICE_API_KEY='sk-te$t'\n  curl http://127.0.0.1:8081/v1/chat/completions"],
   ['sk-new', false, 'Your API key, shown only now: sk-new'],
 ])('the startup banner with the created key %s on a terminal (%s) shows %j', (createdKey, isTerminal, expected) => {
@@ -20,13 +20,13 @@ it.each([
 
 it('the startup banner mentions downloads if the process runs models that are not prepared', () => {
   for (const roles of [ROLES, ['ingress', 'inference'], ['code', 'ingress']] as const) {
-    expect(of(...roles)).toContain('The first start fetches')
+    expect(of(...roles)).toContain('The first start downloads')
   }
 })
 
 it('the startup banner does not mention downloads without models or if all models are prepared', () => {
   for (const roles of [['ingress'], ['scheduler', 'ingress'], []] as const) {
     expect(of(...roles)).toContain('Sluice listens on http://127.0.0.1:8081')
-    expect(of(...roles)).not.toContain('first start fetches')
+    expect(of(...roles)).not.toContain('first start downloads')
   }
 })

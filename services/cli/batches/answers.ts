@@ -103,7 +103,7 @@ export class Answers {
     if (row.error !== '') return { ...row, values: [] }
     const result = this.#task.valuesOf(row.answer)
     if ('values' in result) return { ...row, ...result }
-    const advice = CUT.has(row.finishReason) ? 'The answer was cut. Use a larger --max-tokens. ' : ''
+    const advice = CUT.has(row.finishReason) ? 'The answer was truncated. Use a higher --max-tokens. ' : ''
     return { ...row, values: [], error: `invalid_answer: ${advice}${result.problem}` }
   }
 }

@@ -117,7 +117,8 @@ Examples:
     if (model !== undefined) {
       if (!table) throw usageError(`${path} must be a .csv, .tsv or .jsonl file, or a directory of text files.`)
       const misplaced = ['endpoint', 'follow'].find((name) => values.given().includes(name))
-      if (misplaced !== undefined) throw usageError(`--${misplaced} is for a file of requests, without --model.`)
+      if (misplaced !== undefined)
+        throw usageError(`--${misplaced} applies only to a file of requests, without --model.`)
       const options = await optionsOf(values, table, model)
       return await report(invocation, options, await runTable(invocation, table, options))
     }
@@ -133,7 +134,7 @@ Examples:
 async function optionsOf(values: Values, table: Table, model: string): Promise<TableOptions> {
   for (const names of EXCLUSIVE) {
     const [first, second] = names.filter((name) => values.given().includes(name))
-    if (second !== undefined) throw usageError(`--${first} and --${second} exclude each other.`)
+    if (second !== undefined) throw usageError(`Use either --${first} or --${second}, not both.`)
   }
   const asked = values.text('temperature')
   const temperature = asked === undefined ? undefined : Number(asked)
@@ -226,7 +227,7 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
     values.given().includes(name),
   )
   if (misplaced !== undefined) {
-    const message = `--${misplaced} cannot change a batch that runs again by its id.`
+    const message = `--${misplaced} cannot change a batch that is retried by its id.`
     throw usageError(message, 'Remove the option, or retry a table with --model and its file.')
   }
   const batches = new BatchesApi(api.http)

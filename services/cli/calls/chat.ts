@@ -39,7 +39,7 @@ interface Message {
 }
 
 export const chat: Command = {
-  summary: 'Chat with a model, streamed',
+  summary: 'Send a prompt to a model, or chat on the terminal',
   help: `Usage: sluice chat [PROMPT] [options]
 
 Sends one prompt and prints the answer while it is generated. The prompt is the argument, the text on stdin, or both. Without either, each

@@ -197,13 +197,13 @@ const DEFAULT = 'default'
 
 export const LIMIT_OPTIONS = Object.fromEntries(Object.keys(OPTIONS).map((name) => [name, { type: 'string' as const }]))
 
-export const LIMIT_HELP = `  --requests-per-minute N  calls per minute
-  --tokens-per-minute N    input and output tokens per minute
-  --running N              calls and jobs in flight
-  --queued N               queued jobs
-  --scheduled N            jobs with a start time in the future
-  --budget USD             cost per UTC month, in US dollars
-  --request-bodies TIME    time that the request log has prompts and answers, such as 1h; 0s records none
+export const LIMIT_HELP = `  --requests-per-minute N  maximum calls per minute
+  --tokens-per-minute N    maximum input and output tokens per minute
+  --running N              maximum calls and jobs in flight
+  --queued N               maximum queued jobs
+  --scheduled N            maximum jobs with a start time in the future
+  --budget USD             maximum cost per UTC month, in US dollars
+  --request-bodies TIME    retention of prompts and answers in the request log, such as 1h; 0s: none
 Each limit applies to the whole fleet. 0 blocks everything; default removes the limit, so that the service's setting applies.`
 
 /**

@@ -144,7 +144,7 @@ function requireRotatable(old: ApiKey, isEndSaid: boolean): void {
   const why = rotationError(old, isEndSaid)
   if (why === undefined) return
   if (why === 'ends') {
-    const message = `${old.id} has an expiry. Set 'expires_at' for the new key, or null for none.`
+    const message = `${old.id} has an expiry, so 'expires_at' is required for the new key. null: the new key never expires.`
     throw new ServiceError('missing_required_parameter', message, { param: 'expires_at' })
   }
   const next = `Create a new key for the same project, ${projectIdOf(old)}: POST /v1/admin/keys.`

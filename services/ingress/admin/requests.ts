@@ -68,7 +68,7 @@ const NEVER_RECORDED =
   'Reads such as GET /v1/models are never in the log. Calls without a valid key are shown to keys with the admin scope, up to 60 per minute.'
 
 function notFound(id: string): ServiceError {
-  const message = `No request with the id '${beginningOf(id, 64)}' is in the log. A request appears a second after its end, for REQUEST_LOG_MS. `
+  const message = `No request with the id '${beginningOf(id, 64)}' is in the log. A request is in the log from about a second after its end, for the time in REQUEST_LOG_MS. `
   return new ServiceError('not_found', message + NEVER_RECORDED)
 }
 
@@ -251,8 +251,8 @@ function reasonOf({ jobs }: IngressContext, job: AttachedJob): string {
   const known = workers.filter(({ capacity }) => capacity?.models?.has(model) ?? true)
   if (known.length === 0) return `No worker of the pool ${pool} has the model.`
   if (jobs.presence.preparing(pool, model)) return `The model is ${jobs.waitOf(job) ?? 'being prepared'}.`
-  if (job.tries + job.crashes > 0) return `Attempt ${job.attempt} follows after a failure.`
+  if (job.tries + job.crashes > 0) return `The last attempt failed; attempt ${job.attempt} starts soon.`
   const slots = jobs.presence.slots(pool)
-  if (jobs.presence.freeSlots(pool) === 0) return `No free slot: ${slots} of ${slots} of the pool ${pool} are in use.`
-  return 'No free slot of the model.'
+  if (jobs.presence.freeSlots(pool) === 0) return `All ${slots} slots of the pool ${pool} are in use.`
+  return 'All slots that the model may use are in use.'
 }

@@ -243,7 +243,7 @@ export class LineChecker {
     if (this.#rules.dialect === 'messages' || typeof body.model !== 'string') return undefined
     this.#model ??= body.model
     if (body.model === this.#model) return undefined
-    const message = `The model '${excerpt(body.model)}' differs from that of the previous lines, '${excerpt(this.#model)}'. A batch has one model.`
+    const message = `The model '${excerpt(body.model)}' differs from that of the previous lines, '${excerpt(this.#model)}'. All lines of a batch must have the same model.`
     return problem('mismatched_model', message, 'body.model')
   }
 }

@@ -198,7 +198,8 @@ export async function readRequests(
       call.held.hold(reader.held * HELD_PER_BYTE)
     }
     reader.end()
-    if (checker.end()) throw new ServiceError('empty_array', 'requests: expected at least one.', { param: 'requests' })
+    if (checker.end())
+      throw new ServiceError('empty_array', 'requests: expected at least one request.', { param: 'requests' })
   }
   const input = newAttachmentKey(newJobId())
   call.uploads.add(input)
@@ -231,7 +232,7 @@ async function* piecesOf({ config }: IngressContext, req: IncomingMessage): Asyn
   const stall = Promise.withResolvers<never>()
   stall.promise.catch(() => {})
   const timer = setTimeout(
-    () => stall.reject(new ServiceError('request_timeout', 'The body stopped arriving.')),
+    () => stall.reject(new ServiceError('request_timeout', 'The upload of the body stalled. Send the request again.')),
     bodyStallMs,
   )
   const pieces = req.iterator({ destroyOnReturn: false })

@@ -165,7 +165,8 @@ function collect(
     let seen = progress()
     const stall = setInterval(() => {
       const isStalled = progress() === seen && !req.complete
-      if (isStalled) fail(new ServiceError('request_timeout', 'The body stopped arriving.'))
+      if (isStalled)
+        fail(new ServiceError('request_timeout', 'The upload of the body stalled. Send the request again.'))
       seen = progress()
     }, stallMs)
     const onData = (chunk: Buffer) => {

@@ -230,7 +230,7 @@ class FormReading {
     return setInterval(() => {
       const isWaiting = req.isPaused() || req.complete
       if (this.#bytes === seen && !isWaiting) {
-        this.#fail(new ServiceError('request_timeout', 'The body stopped arriving.'))
+        this.#fail(new ServiceError('request_timeout', 'The upload of the body stalled. Send the request again.'))
       }
       seen = isWaiting ? -1 : this.#bytes
     }, this.#bounds.stallMs)

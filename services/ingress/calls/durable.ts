@@ -361,7 +361,7 @@ class StoredOutput implements Output, AsyncDisposable {
       // the event stream of the job.
       throw new ServiceError(
         'worker_lost',
-        'The output was started over, because a worker was lost. Follow the events of the job instead.',
+        'The job was started over, because its worker was lost. To receive the new output, follow the events of the job.',
       )
     }
   }

@@ -54,7 +54,7 @@ export function getModel(
   if (!isDoing(model, works)) {
     const [work] = works
     const wanted = work in TASKS ? TASKS[work as ModelTask] : POOLS[work as ModelPool].work
-    const message = `The model '${model.id}' does not ${wanted}. GET /v1/models lists what each can do.`
+    const message = `The model '${model.id}' does not ${wanted}. GET /v1/models lists the capabilities of each model.`
     throw new ServiceError('model_not_supported', message, { param: 'model' })
   }
   return model

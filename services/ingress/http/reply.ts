@@ -458,7 +458,7 @@ function untilDrained(res: ServerResponse, slowReaderMs: number): Promise<void> 
 }
 
 function tooSlow(): ServiceError {
-  return new ServiceError('slow_reader', 'The client reads the connection too slowly for the output.')
+  return new ServiceError('slow_reader', 'The client read the response too slowly, so the connection is closed.')
 }
 
 /*

@@ -32,7 +32,7 @@ const SHOWN_BYTES = 1_024
 export function* readFrame(data: Buffer, isBinary: boolean, held: HeldBytes): Generator<undefined, ReadFrame> {
   let value: unknown
   try {
-    if (isBinary) throw new ServiceError('invalid_request', 'Frames must be text: one JSON object each.')
+    if (isBinary) throw new ServiceError('invalid_request', 'A frame must be a text message with one JSON object.')
     const values = yield* refuseShape(data)
     value = yield* parse(data)
     held.hold(data.length * HELD_PER_BYTE + values * HELD_PER_VALUE)

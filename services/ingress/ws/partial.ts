@@ -107,9 +107,13 @@ export class PartialMessage {
   #count(): void {
     const bytes = this.#bytes * HELD_PER_BYTE + (this.#pieces + this.#frames.begun) * PIECE_BYTES
     if (bytes > this.#bytesMax)
-      throw new ServiceError('overloaded', 'The message needs more memory than the maximum per message.', {
-        reason: 'memory',
-      })
+      throw new ServiceError(
+        'overloaded',
+        'The message needs more memory than one message may use. Send a smaller message.',
+        {
+          reason: 'memory',
+        },
+      )
     this.#held.hold(bytes > FREE_BYTES ? bytes : 0)
   }
 }

@@ -184,7 +184,7 @@ export function refusePlain(_context: IngressContext, { reply }: Call): never {
   reply.setHeader('upgrade', 'websocket')
   throw new ServiceError(
     'invalid_request',
-    `${WS_PATH} is a WebSocket: connect to it with the protocol ${WS_PROTOCOL}.`,
+    `${WS_PATH} accepts only WebSocket connections, with the subprotocol ${WS_PROTOCOL}.`,
   )
 }
 
@@ -207,7 +207,7 @@ function credentialsOf({ headers }: IncomingMessage): Credentials {
 
 function requireProtocol({ headers }: IncomingMessage): void {
   if (protocolsOf(headers).includes(WS_PROTOCOL)) return
-  throw new ServiceError('invalid_request', `Offer the protocol ${WS_PROTOCOL} in Sec-WebSocket-Protocol.`)
+  throw new ServiceError('invalid_request', `The header Sec-WebSocket-Protocol must contain ${WS_PROTOCOL}.`)
 }
 
 function requireOrigin(cors: Cors, req: IncomingMessage): void {

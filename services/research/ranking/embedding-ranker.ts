@@ -59,20 +59,21 @@ export class EmbeddingRanker {
   }
 
   async #ask(question: Question, passages: readonly CountedPassage[], signal: AbortSignal) {
-    if (await this.#clock.stop('embed')) return this.#without('the research had to end')
+    if (await this.#clock.stop('embed')) return this.#without('the research had to end early')
     const asked = [question.text, ...question.clauses.slice(0, PARTS_MAX).map(({ text }) => text)]
     const inputs = [...asked, ...passages.map(textOf)].map(shortened)
     const tokens = Math.ceil(inputs.reduce((sum, { length }) => sum + length, 0) / CHARS_PER_TOKEN)
-    if (!this.#budget.reserve({ tokens })) return this.#without('the tokens of the research do not pay for embeddings')
+    if (!this.#budget.reserve({ tokens }))
+      return this.#without('the token budget of the research is too small for embeddings')
     const end = await this.#embed(inputs)
-    if (!end) return this.#without('the research had to end')
+    if (!end) return this.#without('the research had to end early')
     const { input, output } = usageOf(end)
     this.inputTokens += input
     this.#budget.settle({ tokens }, { tokens: input + output })
-    if (end.state === 'expired') return this.#without('the embeddings were not made in time')
-    if (end.state !== 'completed') return this.#without(`no embeddings were made (${end.error.code})`)
+    if (end.state === 'expired') return this.#without('the embeddings were not ready in time')
+    if (end.state !== 'completed') return this.#without(`the embeddings failed (${end.error.code})`)
     const cosines = await runYielding(similarityOf(end.result, asked.length, passages.length), signal)
-    if (!cosines) return this.#without('the embeddings that were made cannot be compared')
+    if (!cosines) return this.#without('the embeddings cannot be compared')
     return new Map(passages.map((passage, at) => [passage, cosines[at] ?? 0]))
   }
 

@@ -35,7 +35,7 @@ const Milliseconds = z.coerce.number().int().min(0).max(3_600_000)
 const Directive = z.strictObject({
   first_ms: Milliseconds.default(0).describe('Wait before the first token'),
   delay_ms: Milliseconds.default(0).describe('Wait before each further token'),
-  text: z.string().optional().describe('Say this'),
+  text: z.string().optional().describe('Text of the answer'),
   tokens: z.coerce
     .number()
     .int()
@@ -43,7 +43,7 @@ const Directive = z.strictObject({
     .max(1_000_000)
     .optional()
     .describe('Number of pseudo-random words to generate instead'),
-  reasoning: z.string().optional().describe('Think this first'),
+  reasoning: z.string().optional().describe('Reasoning before the answer'),
   refusal: z.string().optional().describe('Refusal to return instead of text'),
   finish: FinishReason.optional().describe('Finish reason'),
   filter: z
@@ -58,12 +58,17 @@ const Directive = z.strictObject({
     .min(1)
     .default(Number.MAX_SAFE_INTEGER)
     .describe('Number of answers with tool calls per user turn. The next answer is text with the last tool result'),
-  calls: z.coerce.number().int().min(1).max(128).default(1).describe('How often to call'),
+  calls: z.coerce.number().int().min(1).max(128).default(1).describe('Number of calls'),
   fail: z
     .enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]])
     .optional()
     .describe('Error code of the failure'),
-  after: z.coerce.number().int().min(0).optional().describe('Number of tokens before the failure. Absent: no start'),
+  after: z.coerce
+    .number()
+    .int()
+    .min(0)
+    .optional()
+    .describe('Number of tokens before the failure. Absent: the call fails before its first token'),
   failures: z.coerce
     .number()
     .int()

@@ -21,7 +21,7 @@ listed in test/clients/sdk-tests/known.yaml, with the reason. All other failures
   --all              also print the failures that known.yaml lists
   --help             print this help
 
-Exit code 0: every test passed, or failed as it is listed; 1: another failed, or a listed one passes; 2: the run could not be made.
+Exit code 0: each test passed, or failed as known.yaml lists; 1: other failures, or a listed test passed; 2: the tests could not run.
 `
 /** Timeout until the local embeddings model answers, including its first preparation. */
 const READY_MS = 600_000
@@ -53,7 +53,7 @@ async function main(): Promise<number> {
     )
     return isGood ? 0 : 1
   } catch (error) {
-    process.stderr.write(`The run could not be made: ${error instanceof Error ? error.message : error}\n`)
+    process.stderr.write(`The tests could not run: ${error instanceof Error ? error.message : error}\n`)
     return 2
   }
 }

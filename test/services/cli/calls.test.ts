@@ -81,7 +81,7 @@ describe('a command for plain calls', () => {
   it.each([
     [['chat', '-o', 'csv', 'x'], '--output csv needs a command that prints a list.'],
     [['models', '-o', 'xml'], "--output must be table, json or csv; got 'xml'."],
-    [['models', '--json', '-o', 'csv'], '--json and --output csv exclude each other.'],
+    [['models', '--json', '-o', 'csv'], 'Use either --json or --output csv, not both.'],
     [['chat'], 'Missing PROMPT'],
     [['chat', 'x', '--temperature', '3'], "--temperature must be a number from 0 to 2; got '3'."],
     [['btach'], "Unknown command 'btach'.\nDid you mean batch? For all commands: sluice --help\n"],

@@ -108,12 +108,12 @@ describe('the fallback from vector ranking to word ranking', () => {
   }
   const put = (at: number, embedding: unknown) =>
     changed((data) => data.map((each, index) => (index === at ? { ...each, embedding } : each)))
-  const JUNK = 'the embeddings that were made cannot be compared'
+  const JUNK = 'the embeddings cannot be compared'
 
   test.each([
-    ['the embeddings pool fails', failed, 'no embeddings were made (upstream_error)'],
-    ['the child job was cancelled', ended('cancelled', 'job_cancelled'), 'no embeddings were made (job_cancelled)'],
-    ['the embeddings are late', ended('expired', 'job_expired'), 'the embeddings were not made in time'],
+    ['the embeddings pool fails', failed, 'the embeddings failed (upstream_error)'],
+    ['the child job was cancelled', ended('cancelled', 'job_cancelled'), 'the embeddings failed (job_cancelled)'],
+    ['the embeddings are late', ended('expired', 'job_expired'), 'the embeddings were not ready in time'],
     ['a vector is missing', changed((data) => data.slice(1)), JUNK],
     ['all vectors are missing', changed(() => undefined), JUNK],
     ['the vectors are in another order', changed((data) => data.toReversed()), JUNK],
@@ -132,7 +132,7 @@ describe('the fallback from vector ranking to word ranking', () => {
 
   test('occurs with a remark in the report if the token budget is too small', async () => {
     const { composition, report } = await ranked({ runChild: embed }, { limits: { max_tokens: 20 } })
-    expect(report).toContain(`${REMARK}the tokens of the research do not pay for embeddings.`)
+    expect(report).toContain(`${REMARK}the token budget of the research is too small for embeddings.`)
     expect(composition.children).toEqual([])
   })
 
@@ -143,7 +143,7 @@ describe('the fallback from vector ranking to word ranking', () => {
       return new Promise<never>(() => {})
     }
     const cut = await ranked({ runChild, cancelled: cancel.signal })
-    expect(cut.report).toContain(`${REMARK}the research had to end.`)
+    expect(cut.report).toContain(`${REMARK}the research had to end early.`)
     const again = new MemoryComposition({ runChild: embed }, cut.composition)
     const { report } = await researched(setup(), { question: QUESTION }, again)
     expect(report).toBe(cut.report)

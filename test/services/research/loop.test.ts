@@ -277,7 +277,7 @@ describe('a research run', () => {
       new MemoryComposition({ wrapUpAtMs: Date.now() - 1 }),
     )
     expect(late.end).toMatchObject({ stop_reason: 'deadline', finish_reason: 'length' })
-    expect(late.report).toContain('its time was over')
+    expect(late.report).toContain('its time limit was reached')
   })
 
   describe('cancelled with a partial result', () => {

@@ -350,7 +350,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name={`${measured} p95`} title={title} value={latencyText(latency.p95)} mark={markOf('p95')} />
         <Figure
           name="failed attempts"
-          title={`Attempts, of which a request may have several. ${
+          title={`Failed attempts and all attempts. A request may have several attempts. ${
             isRecent ? 'In the last 5 minutes' : 'Since this process started; nothing finished while this page was open'
           }`}
           value={ended === 0 ? '–' : `${failed} of ${ended}`}

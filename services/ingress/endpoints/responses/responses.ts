@@ -221,7 +221,8 @@ function requireConsistent(asked: ResponsesRequest): void {
     refuse('invalid_value', 'background', "A background response is stored, so 'store' cannot be false.")
   }
   if (asked.conversation && asked.previous_response_id) {
-    const message = "'conversation' and 'previous_response_id' exclude each other, because both name the context."
+    const message =
+      "'conversation' and 'previous_response_id' cannot be combined, because each one selects the earlier turns."
     refuse('invalid_value', 'conversation', message)
   }
   if (asked.conversation && asked.store === false) {

@@ -277,7 +277,7 @@ class StoredEvents {
 
 function startedOver(): ServiceError {
   const message =
-    'The output was started over, because a worker was lost. Stream the response again from its beginning, or wait for its end.'
+    'The response was started over, because its worker was lost. Stream the response again from its beginning, or wait for its end.'
   return new ServiceError('worker_lost', message)
 }
 
