@@ -253,6 +253,6 @@ function reasonOf({ jobs }: IngressContext, job: AttachedJob): string {
   if (jobs.presence.preparing(pool, model)) return `The model is ${jobs.waitOf(job) ?? 'being prepared'}.`
   if (job.tries + job.crashes > 0) return `The last attempt failed; attempt ${job.attempt} starts soon.`
   const slots = jobs.presence.slots(pool)
-  if (jobs.presence.freeSlots(pool) === 0) return `All ${slots} slots of the pool ${pool} are in use.`
-  return 'All slots that the model may use are in use.'
+  if (jobs.presence.freeSlots(pool) === 0) return `The pool ${pool} has no free slot (${slots} of ${slots} are in use).`
+  return 'The model has no free slot.'
 }
