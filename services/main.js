@@ -1,9 +1,9 @@
 /*
- * Entry point: enables Node's compile cache, then loads `start.ts`. With the cache the next start of the same version needs half of the
- * CPU, because no file has its types stripped again and the first calls run compiled code.
+ * Entry point: enables Node's compile cache, then loads `start.ts`. With the cache, the next start of the same version needs half of the
+ * CPU, because no types are stripped again and the first calls run compiled code.
  *
- * Plain JavaScript that each Node can parse: an older Node gets a sentence instead of a SyntaxError, and the type stripper, which stays
- * in memory with 11 MiB, is not loaded when everything is compiled.
+ * This file is plain JavaScript for two reasons. An older Node can parse the file and print a message instead of a SyntaxError. If all
+ * other files are compiled, then Node does not load its type stripper, which would occupy 11 MiB.
  */
 import * as nodeModule from 'node:module'
 import { homedir } from 'node:os'

@@ -32,7 +32,7 @@ const LLAMA = {
 }
 
 function chat(model: string, text: string) {
-  // Short answers: a burst is many calls, not long ones.
+  // The answers are short, because a burst consists of many calls instead of long ones.
   return { model, max_tokens: 2, messages: [{ role: 'user', content: text }] }
 }
 

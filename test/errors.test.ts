@@ -122,12 +122,12 @@ describe('error headers', () => {
    */
   const SHOULD_RETRY: Partial<Record<(typeof codes)[number], 'true' | 'false'>> = {
     ...{ request_timeout: 'true', idempotency_key_in_use: 'true' },
-    // Conflicts that a retry cannot resolve.
+    // A retry cannot resolve these conflicts.
     ...{ job_not_finished: 'false', job_already_finished: 'false', job_cancelled: 'false' },
-    // Calls that the service has already retried itself, or that used up all of their time.
+    // The service has already retried these calls itself, or they have used up all of their time.
     ...{ upstream_error: 'false', upstream_timeout: 'false', worker_lost: 'false', sandbox_lost: 'false' },
     ...{ timeout: 'false', job_expired: 'false', slow_reader: 'false' },
-    // Failures that an operator must fix.
+    // An operator must fix these failures.
     ...{ upstream_refused: 'false', jobs_unavailable: 'false' },
     // A retry does not help before the next month, or before an operator raises the budget.
     ...{ insufficient_quota: 'false' },
@@ -135,7 +135,7 @@ describe('error headers', () => {
 
   test.each(codes)('of %s include the expected value of x-should-retry for the SDKs', (code) => {
     expect(errorHeaders(new ServiceError(code, 'x'))['x-should-retry']).toBe(SHOULD_RETRY[code])
-    // An error stored with a job has constant headers.
+    // If an error is stored with a job, then its headers do not change.
     expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9 }), true)).toEqual({ 'x-should-retry': 'false' })
   })
 

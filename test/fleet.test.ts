@@ -163,7 +163,7 @@ describe('a process of all roles', () => {
       }),
     })
     const exited = once(child, 'exit')
-    // Two signals of one kind could be delivered as one.
+    // The two signals differ, because the system could deliver two equal signals as one.
     child.kill('SIGINT')
     child.kill('SIGTERM')
     expect((await answer.text()).endsWith('data: [DONE]\n\n')).toBe(true)

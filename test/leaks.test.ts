@@ -179,7 +179,7 @@ describe('calls that succeed, fail or are cancelled', () => {
 
   it('leave no heap memory after repeated rounds', async () => {
     for (const seed of [11, 12, 13]) await round(seed)
-    // Refused uploads may linger for two seconds.
+    // The connection of a refused upload may stay open for two seconds.
     await new Promise((resolve) => setTimeout(resolve, 2_200))
     const before = await heapBytes()
     const rounds = [21, 22, 23, 24]

@@ -72,7 +72,7 @@ function showFleet({ metrics }: Pick<Ports, 'metrics'>, jobs: AttachedJobs): voi
     })
     metrics.gauge('sluice_queue_empty_seconds', { pool }, () => {
       const loads = [...jobs.fleetWork(pool).models.values()]
-      // The queue of one model with a limit may take longer to empty than the whole queue of the pool. The maximum counts.
+      // The queue of a model with a concurrency limit may take longer to empty than the whole queue of the pool. The longest time is reported.
       const all = [
         secondsToEmpty(loads, jobs.presence.slots(pool)),
         ...loads.map((load) => secondsToEmpty([load], jobs.presence.slotsOf(pool, load.model))),

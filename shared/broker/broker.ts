@@ -93,7 +93,7 @@ export interface Closable {
 }
 
 export interface Receiver extends Closable {
-  /** Multiplies the {@link Topic.fetchGapMs} of the channel by `times`. Undefined if the receiver has no such gap. */
+  /** Multiplies the minimum time between two fetches ({@link Topic.fetchGapMs}) by `times`. Undefined if the channel has no such minimum. */
   stretch?(times: number): void
 }
 

@@ -6,7 +6,7 @@ import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 const BUSY_MS = 1_000
 /** Age in ms at which an announcement of waiting jobs expires if this worker does not have their model. */
 const ANNOUNCEMENT_TTL_MS = 10_000
-/** Time in ms without a job for an unknown model after which {@link ModelBulkheads.unknownForMs} starts again from 0. */
+/** If no job for an unknown model arrives for this time, in ms, then {@link ModelBulkheads.unknownForMs} starts again from 0. */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of bulkheads. At the maximum, bulkheads without jobs are dropped. */
 const BULKHEADS_MAX = 1_000

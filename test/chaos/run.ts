@@ -31,7 +31,7 @@ const stop = new AbortController()
 // Stops the broker, the database and nine processes of an interrupted run.
 for (const name of ['SIGINT', 'SIGTERM'] as const)
   process.once(name, () => stop.abort(new Error(`interrupted by ${name}`)))
-// Exits explicitly: an interrupted run may have pending work.
+// Exits explicitly, because an interrupted run may have work that would keep the process alive.
 process.exit(await main())
 
 async function main(): Promise<number> {

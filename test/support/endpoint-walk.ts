@@ -256,7 +256,7 @@ async function walkCalls(walk: EndpointWalk): Promise<void> {
   const call = walk.send('POST /v1/chat/completions', [], { body: chat(content) })
   const find = async () => (await walk.call('GET /v1/admin/requests/active')).data[0]
   const { id } = await until(find, { withinMs: 30_000 })
-  // Only the ingress of a call can cancel it.
+  // The cancel is repeated, because only the ingress of the call can cancel it, and each request goes to another ingress.
   await until(async () => (await walk.send('POST /v1/admin/requests/:id/cancel', [id], {})).ok)
   expect((await call).ok).toBe(false)
   await until(async () => (await walk.send('GET /v1/admin/requests/:id', [id], {})).ok, { withinMs: 30_000 })

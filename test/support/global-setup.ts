@@ -21,7 +21,7 @@ declare module 'vitest' {
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
   const texts = await testTexts(project)
   const needs = (name: string) => texts.some((text) => text.includes(`inject('${name}')`))
-  // Concurrently: each mostly waits for a process to start.
+  // The services start concurrently, because each start mostly waits for a process.
   const [kafkaFound, postgresFound, docker] = await Promise.all([
     needs('kafka') ? findKafka() : undefined,
     needs('postgres') ? findPostgres() : undefined,

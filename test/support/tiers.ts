@@ -11,11 +11,11 @@ export const ALL = 'test/**/*.test.ts'
 
 /** Files that `npm test` leaves out. */
 const LONG = [
-  // Fleets of processes, crashes and faults.
+  // Tests that start fleets of processes, and that simulate crashes and faults.
   'test/{burst,event-loop,fleet,leaks,outage,poison,rolling-restart,s3-fleet,scaling,traces,upgrade}.test.ts',
-  // Processes of all roles, with promtool or Prometheus.
+  // Tests that start processes of all roles, and promtool or Prometheus.
   'test/deploy/{alerts,dashboards,observability}.test.ts',
-  // Three network namespaces with Kafka, Postgres, S3 and HAProxy.
+  // Starts three network namespaces with Kafka, Postgres, S3 and HAProxy.
   'test/deploy/three-machines.test.ts',
   'test/chaos/{brokers,chaos,outages,single-process}.test.ts',
   'test/simulation/**',
@@ -24,7 +24,7 @@ const LONG = [
   'test/services/ingress/body/body-budget.test.ts',
   'test/shared/broker/{kafka,kafka-limits,kafka-modes,kafka-secure,kafka-start,kafka-topics}.test.ts',
   'test/services/scheduler/dead-letter.test.ts',
-  // The command line, one process per call.
+  // Tests of the command line, which start one process per call.
   'test/services/cli/**',
   // A browser.
   'test/services/console/**',
@@ -36,7 +36,7 @@ const LONG = [
   'test/services/ingress/responses/{fleet,hosted}.test.ts',
   'test/services/ingress/jobs/{api,bad-input,embedded,events,idempotency,turns}.test.ts',
   'test/services/ingress/callers/{fleet-limits,keys,limits,revocation}.test.ts',
-  // Models, with their weights and libraries.
+  // Tests that need models, with their weights and libraries.
   'test/shared/local-server/**',
   'test/shared/engines/{chat-engine,embedded,long-prompts,upstream-katan,upstream-words}.test.ts',
   'test/shared/engines/llama/{prompt-cache,template}.test.ts',
@@ -44,7 +44,7 @@ const LONG = [
   'test/services/transcription/{diarize,transcription}.test.ts',
   'test/services/embeddings/{embeddings,local,input-semaphore}.test.ts',
   'test/services/inference/preload.test.ts',
-  // Coding agents, installed by npm.
+  // Tests that install coding agents from npm.
   'test/sdk/agents.test.ts',
   // Sandboxes.
   'test/shared/sandbox/{docker,many-runs,scan,zygote}.test.ts',

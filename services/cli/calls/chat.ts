@@ -30,7 +30,7 @@ const PATH = '/v1/chat/completions'
 const STDIN_BYTES_MAX = 16 * 1024 * 1024
 const STDIN_WAIT_MS = 2_000
 const KEEP_ALIVE = 'keep-alive'
-/** Messages of a conversation that are sent again; older ones are dropped in pairs. */
+/** Maximum messages of a conversation that are sent with each line. Older messages are dropped, each user message with its answer. */
 const MESSAGES_MAX = 200
 
 interface Message {

@@ -183,9 +183,7 @@ export class SocketReply implements Reply {
     this.#options = options
   }
 
-  /**
-   * Does not abort when the process drains, because a draining process gives the calls of the connection time to end.
-   */
+  /** The signal does not abort when the process drains, because a draining process gives the calls of the connection time to end. */
   get disconnectedOrDraining(): AbortSignal {
     return this.disconnected
   }

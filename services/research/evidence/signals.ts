@@ -55,18 +55,18 @@ const DEFAULT = /\bdefault/i
 const NUMBER = /^(?!(?:19|20)\d\d$)\d[\d.]*$/
 
 const WEIGHTS = {
-  /** Share of the question's weight in the sentence and around it, with each term multiplied by the credit of its position. */
+  /** Share of the weight of the question's terms that occurs in the sentence and around it. Each term is multiplied by the credit of its position. */
   whole: 0.55,
   /** `fitAbout`: fit to the answer type (see `fitOf`) times `whole`. `fitRequired`: the fit if the type is required, else 0. */
   fitAbout: 1.7,
   fitRequired: 0.68,
   /** Weight of the BM25 score of the passage, which is given as a share of the best passage's score. */
   passage: 1.51,
-  /** Share of the question's weight in the best passage of the source. */
+  /** Share of the weight of the question's terms that occurs in the best passage of the source. */
   source: 0.52,
   /** 1 / (1 + rank) of the source. The source of the best passage has rank 0. */
   sourceRank: 0.49,
-  /** Share of the question's weight in the sentence and its neighbours (see {@link WINDOW}). */
+  /** Share of the weight of the question's terms that occurs in the sentence and its neighbours (see {@link WINDOW}). */
   window: 0.83,
   /** 1 at the start of the document, approaching 0 towards its end. */
   position: 0.59,

@@ -40,7 +40,10 @@ export interface Lane {
 
 interface PollerOptions {
   readonly slots: number
-  /** Returns how many jobs may run beyond `slots`, given the number of free slots ({@link ModelBulkheads.extra}). Default: none. */
+  /**
+   * Returns the number of jobs that may run in addition to `slots` ({@link ModelBulkheads.extra}). Default: no additional jobs. @param free Free
+   * slots
+   */
   readonly extra?: (free: number) => number
   /** Whether another worker could start queued jobs. Default: no worker could. */
   readonly hasFreePeer?: () => boolean

@@ -58,7 +58,7 @@ def serve(options: argparse.Namespace) -> None:
     readable = [*prefixes, HERE, SANDBOX, os.path.realpath(options.site), os.path.realpath(options.models)]
     confinement.limit_memory(options.memory_bytes_max)
     report = confinement.confine(readable, scratch)
-    # Imported after the confinement, so that libraries load with restricted rights.
+    # These modules are imported after the confinement, so that their libraries load with restricted rights.
     from audio.decoding import Decoder
     from embeddings import Embedder
     from routes import Server, Services

@@ -75,7 +75,7 @@ export function childrenEndWithIt(job: JobHistory): string[] {
   for (const { id, row: child } of job.children) {
     const endsAt = child?.finished_at_wall_ms ?? Number.POSITIVE_INFINITY
     if (child && child.created_at_wall_ms > end) problems.push(`child ${id} was submitted after the end of the job`)
-    // A report consists of the results of its children.
+    // A job cannot have completed before its children, because its report consists of their results.
     if (row.state === 'completed' && endsAt > end) problems.push(`child ${id} was running when the job completed`)
     else if (endsAt > end + (child?.is_cancel_requested ? OUTLIVES_MS : UNTOLD_MS))
       problems.push(`child ${id} ran on for ${endsAt - end} ms after the end of the job`)

@@ -29,7 +29,7 @@ const MESSAGE_FIELDS: Readonly<Record<string, readonly string[]>> = {
   system: ['role', 'content', 'name'],
   developer: ['role', 'content', 'name'],
   user: ['role', 'content', 'name'],
-  // `reasoning_content` is DeepSeek's, which requires the reasoning of tool calls.
+  // The field `reasoning_content` belongs to DeepSeek's API, which requires that the reasoning of tool calls is sent back.
   assistant: ['role', 'content', 'name', 'tool_calls', 'refusal', 'audio', 'reasoning_content'],
   tool: ['role', 'content', 'tool_call_id'],
 }

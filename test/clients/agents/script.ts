@@ -1,9 +1,9 @@
 import { join } from 'node:path'
 import type { Conversation, Json, Move, Offer } from './conversation.ts'
 
-/** Files of the project before the task. */
+/** Files of the project before the agent starts. */
 export const FILES: Readonly<Record<string, string>> = { 'a.txt': 'alpha\n', 'b.txt': 'beta\n' }
-/** Files after the task. */
+/** Expected files of the project after the agent has finished the task. */
 export const FILES_AFTER: Readonly<Record<string, string>> = { ...FILES, 'a.txt': 'gamma\n', 'c.txt': 'gamma\nbeta\n' }
 export const PROMPT = 'Read a.txt and b.txt, change alpha to gamma, and write both files to c.txt.'
 export const ANSWER = 'All steps are done.'
@@ -109,7 +109,7 @@ interface FileTools {
 const SNAKE = (path: string) => ({ file_path: path, old_string: EDIT.before, new_string: EDIT.after })
 const CAMEL = (path: string) => ({ filePath: path, oldString: EDIT.before, newString: EDIT.after })
 const TOOLS: readonly FileTools[] = [
-  // Claude Code, opencode, qwen-code, Continue.
+  // Form of the tools in Claude Code, opencode, qwen-code and Continue.
   { read: 'Read', path: 'file_path', edit: 'Edit', shell: 'Bash', edited: SNAKE },
   { read: 'read', path: 'filePath', edit: 'edit', shell: 'bash', edited: CAMEL },
   { read: 'read_file', path: 'file_path', edit: 'edit', shell: 'run_shell_command', edited: SNAKE },
@@ -123,7 +123,7 @@ function fileStages(
 ): Stage[] {
   const call = (name: string, input: Json) => ({ offer: needed(offers, name), input })
   const [first, second] = Object.keys(FILES).map((name) => join(directory, name)) as [string, string]
-  // Claude Code offers WebSearch after a call of ToolSearch.
+  // Claude Code offers the tool WebSearch only after a call of ToolSearch.
   const hasSearch = offers.some(({ name }) => name === 'ToolSearch')
   const search = hasSearch ? [call('ToolSearch', { query: 'select:WebSearch' })] : []
   const stages: Stage[] = [

@@ -52,7 +52,7 @@ def case_gets_base64_when_requested() -> None:
 
 
 def case_gets_vectors_of_tokens_as_langchain_sends_them() -> None:
-    # cl100k_base: "one", "two words".
+    # Token ids in cl100k_base of the texts "one" and "two words".
     same([each.embedding for each in embed([[606], [20375, 4339]]).data], VECTORS[:2])
     same([each.embedding for each in embed([20375, 4339]).data], VECTORS[1:2])
 

@@ -36,7 +36,7 @@ class Forecast(BaseModel):
     days: int
 
 
-# Kept, because each one loads the machine's certificates.
+# Clients are cached, because each new client loads the certificates of the machine.
 @functools.cache
 def client(service: str = "free", **options: Any) -> OpenAI:
     return OpenAI(**{"api_key": GIVEN["key"], "base_url": GIVEN[service] + "/v1", "max_retries": 0, **options})

@@ -30,7 +30,7 @@ describe('sluice batch', () => {
     expect(followed.code).toBe(0)
     expect(followed.err).toContain('completed: 1 of 2 requests completed, 1 failed')
     expect(followed.err).toMatch(/, 1 failed, total time (< 1|\d+) s/)
-    // Later events contain the id of the underlying job.
+    // Later events contain the id of the internal job that runs the batch.
     const { id } = followed.lines[0] as { id: string }
     expect(followed.lines[0]).toMatchObject({ id: expect.stringMatching(/^batch_/), object: 'batch' })
     const printed = await run(['results', id])

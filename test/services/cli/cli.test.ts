@@ -175,7 +175,7 @@ describe('the sluice command', () => {
   it("restarts itself with the project's version of Node if the current version is too old", async () => {
     const directory = await emptyDirectory()
     const old = join(directory, 'old.mjs')
-    // Simulates an old Node for the checks of the launcher.
+    // Simulates an old version of Node, which the launcher must detect.
     await writeFile(
       old,
       `const versions = { ...process.versions, node: '20.11.0' }

@@ -131,7 +131,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     const progress = page.getByRole('region', { name: 'Progress' })
     await progress.getByText(`60 of ${REQUESTS}`, { exact: true }).waitFor()
     const children = page.getByRole('region', { name: 'Child jobs', exact: true })
-    // Two parts; the first has a hundred requests.
+    // The batch has two parts. The first part has a hundred requests.
     await expect.poll(() => children.locator('.tree > li').count(), { timeout: PAGE_MS }).toBe(2)
     const part = children.locator('.tree > li').filter({ hasText: 'of 100' })
     await part.getByRole('button', { name: /^Child jobs of/ }).click()

@@ -156,7 +156,7 @@ describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE
   })
 
   it('logs no unexpected errors and sends no requests to other hosts', () => {
-    // Expected: one form was rejected on purpose.
+    // One response with status 400 is expected, because a test submits an invalid form.
     const expected = /status of 400/
     expect(faults.filter((fault) => !expected.test(fault))).toEqual([])
   })

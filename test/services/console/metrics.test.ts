@@ -1,6 +1,6 @@
 import { expect, it, vi } from 'vitest'
 
-// The session module reads sessionStorage when it is imported.
+// services/console/api/client.ts reads sessionStorage when it is imported, so sessionStorage must exist before.
 vi.stubGlobal('sessionStorage', { getItem: () => null })
 const { Metrics, recordScrape } = await import('#services/console/api/metrics.ts')
 const { stateOf } = await import('#services/console/screens/home/pools.ts')

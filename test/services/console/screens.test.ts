@@ -90,7 +90,7 @@ describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS
       found.push(...(await faultsOf(page, `${name}-${look}`, { isWhole: false })))
     }
     if (name === 'reference') {
-      // The last combination is the narrow window.
+      // The page is still in the last combination of this test, which is the narrow window.
       await page.locator('.opblock-summary-control').first().click()
       await page.getByRole('textbox', { name: 'Request body' }).waitFor()
       expect(await page.evaluate('document.documentElement.scrollWidth > innerWidth')).toBe(false)

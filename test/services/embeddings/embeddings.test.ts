@@ -176,7 +176,7 @@ describe('the embeddings endpoint of a configured model', () => {
   it('decodes token ids in one array or in several arrays', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
-    // cl100k_base: "hello world", and the first two of three bytes of a character.
+    // Token ids in cl100k_base: "hello world", and the first two of the three bytes of a character.
     const hello = [15339, 1917]
     expect(floatsOf(await embed(stack, hello))).toEqual([vectorOf('hello world')])
     expect(floatsOf(await embed(stack, [hello, [15339]]))).toEqual([vectorOf('hello world'), vectorOf('hello')])

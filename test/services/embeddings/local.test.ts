@@ -22,7 +22,7 @@ describe.skipIf(!environment)('embeddings of the local model', () => {
   let dataDir: string
   beforeAll(async () => {
     dataDir = await mkdtemp(join(tmpdir(), 'sluice-local-'))
-    // Prepared once per machine.
+    // The model is prepared once per machine and shared by all test runs.
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     const engine = { type: 'local', model: MODEL }
     const model = { id: MODEL, pool: 'embeddings', engine, embeddings: { dimensions: 384 } }

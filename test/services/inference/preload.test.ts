@@ -7,7 +7,7 @@ import { startStack, until } from '../../support/stack.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// test/shared/engines/chat-engine.test.ts reports why weights are missing, and fails in CI.
+// Without the weights, these tests are skipped. test/shared/engines/chat-engine.test.ts prints the reason, and fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,

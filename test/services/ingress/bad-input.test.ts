@@ -96,7 +96,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['{"model":"echo-1"\n "stream":true}', " Expected ',' or '}' after property value at line 2 column 2."],
     ['{"model":"echo-1"', " Expected ',' or '}' after property value at line 1 column 18."],
     ['{"model":"echo-1","messages":[{"role":', ' The JSON is incomplete.'],
-    // V8 would quote the body here.
+    // For this body, the message of V8 would contain the text of the body.
     ['my secret', ''],
   ])('is refused with the position of the error and without its text if it is %j', async (body, place) => {
     const message = `We could not parse the JSON body of your request.${place}`

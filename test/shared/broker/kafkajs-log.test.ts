@@ -13,7 +13,7 @@ it("the kafkajs log adapter forwards all errors except the expected one of a new
   const onProblem = (_: string, fields: object) => told.push(fields)
   const kafka = createKafkaJs({ clientId: 'test', brokers: ['127.0.0.1:1'], onProblem } as unknown as KafkaOptions)
   const connection = kafka.logger().namespace('Connection')
-  // COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR; TOPIC_AUTHORIZATION_FAILED.
+  // Error codes: COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR and TOPIC_AUTHORIZATION_FAILED.
   for (const code of [14, 15, 16, 29]) {
     connection.error('Response GroupCoordinator(key: 10, version: 1)', { error: createErrorFromCode(code).message })
   }

@@ -71,7 +71,7 @@ class Overload {
       expect(message).toMatch(`Try again in ${seconds} s, or submit it as a durable job`)
       this.retryAfterSeconds.push(seconds)
       if (!this.#doesRetry(this.#callers)) return
-      // Delays of networks and clients vary.
+      // A retry arrives somewhat later than its Retry-After, because the delays of networks and clients vary.
       const atMs = Date.now() + seconds * 1_000 + (this.retryAfterSeconds.length % 97) * STEP_MS
       this.retries.set(atMs, [...(this.retries.get(atMs) ?? []), caller])
     }

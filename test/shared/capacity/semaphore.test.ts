@@ -60,7 +60,7 @@ it('a fair semaphore grants the permit of a disconnected caller to the next call
   void take('d')
   waiting.abort(new Error('disconnected'))
   await expect(left[0]).rejects.toThrow('disconnected')
-  // The permit is granted to c, which disconnects at that moment.
+  // Caller c disconnects at the moment at which the permit is granted to it.
   late.abort(new Error('disconnected'))
   semaphore.release(1, 'a')
   await Promise.allSettled(left)

@@ -69,7 +69,7 @@ it('the wait estimate after few completions is the jobs ahead times their durati
   const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
-  // An idle time does not change the estimate.
+  // The estimate stays the same after an hour without jobs.
   expect(admission.estimateMs(10, now + 3_600_000, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 

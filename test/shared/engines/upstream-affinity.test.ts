@@ -136,7 +136,7 @@ test('the conversation key is derived from prompt_cache_key, else a session head
   expect(keyOf({ extra, turns }, headers)).toBe(keyOf({ extra }))
   expect(keyOf({ turns }, headers, 'p1', 'conv_1')).toBe(keyOf({}, headers))
   expect(keyOf({ turns }, {}, 'p1', 'conv_1')).toBe(keyOf({}, {}, 'p1', 'conv_1'))
-  // The session id of another project gives another key.
+  // An equal session id in another project leads to another key.
   expect(keyOf({}, headers, 'p2')).not.toBe(keyOf({}, headers))
   // A cache key and a session with equal text are different conversations.
   expect(keyOf({ extra: { prompt_cache_key: 's' } })).not.toBe(keyOf({}, headers))

@@ -19,7 +19,7 @@ async function check(windows: readonly Window[], detected: string | null = null)
   return stdout.trim()
 }
 
-// Figures of recordings: docs/guides/transcription.md, Languages.
+// Values that were measured on recordings (docs/guides/transcription.md, Languages).
 const ENGLISH: Window = [-0.52, 0, 0.02, 20]
 const NOISY_ENGLISH: Window = [-0.63, 0.2, 0.1, 20]
 const FRENCH: Window = [-0.75, 0.2, 0.02, 20]

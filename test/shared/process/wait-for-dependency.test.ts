@@ -18,7 +18,7 @@ describe('a start with an unavailable dependency', () => {
     const lines: string[] = []
     const log = pino({}, { write: (line: string) => void lines.push(line) })
     const opening = openWhenAvailable('Postgres', () => Promise.reject(error), log).catch((thrown: Error) => thrown)
-    // The first try fails before the clock is advanced.
+    // The test waits until the first try has failed, and only then advances the clock.
     await delay(10)
     vi.advanceTimersByTime(200_000)
     return { message: ((await opening) as Error).message, lines: lines.map((line) => JSON.parse(line)) }

@@ -199,7 +199,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         const won = [claims[i], claims[i + given.length]].filter((claim) => claim !== undefined)
         expect(won.map(({ job }) => job.id)).toEqual(isCancelled(i) ? [] : [id])
       }
-      // Outputs of different lengths, each to its own job.
+      // The outputs have different lengths. Each output must be stored with its own job.
       const outputs = runs.map(({ id }, i) => Array.from({ length: i % 4 }, (_, n) => delta(`${id} ${n}`)))
       const appended = await Promise.all(runs.map((run, i) => store.append(run, outputs[i] ?? [])))
       const ended = await Promise.all(
@@ -916,7 +916,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         { tenant: TENANT, count: 3 },
         { tenant: 'key_b', count: 1 },
       ])
-      // The order of two ids of one millisecond is random.
+      // The ids are sorted first, because two ids of the same millisecond have a random order.
       expect(await store.tenants.positions(of, TENANT)).toEqual(ids.toSorted().map((id, i) => ({ id, nth: i + 1 })))
       expect(await store.tenants.positions(of, 'key_c')).toEqual([])
     })

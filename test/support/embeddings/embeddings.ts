@@ -71,7 +71,7 @@ function respond({ body }: SeenCall, answer: Answer, options: EmbedderOptions): 
   })
   const tokens = texts.reduce((sum, text) => sum + tokensOf(text), 0)
   const usage = { prompt_tokens: tokens, total_tokens: tokens }
-  // Order is not significant; clients use the index.
+  // The results are sent in reverse order, because clients must use the index.
   answer.json({ object: 'list', data: data.reverse(), model: body.model, ...(!options.hasNoUsage && { usage }) })
 }
 

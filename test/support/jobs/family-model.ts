@@ -180,7 +180,7 @@ class Steps {
       })
     }
     if (at === 'parks') yield* this.#park(i, isMine)
-    // Without a step there is no partial result.
+    // A job that has not run its step cannot write a partial result, so its attempt ends at once.
     if (cancel && isMine && at !== 'parks' && !(isToWrite(this.#world) && step)) {
       yield this.#own(`w${i} honours the cancel`, (w) => {
         w.runs[i] = IDLE
@@ -375,7 +375,7 @@ function copy(world: World): World {
 }
 
 function keyOf(w: World): string {
-  // Only the order of attempts matters.
+  // The key of a state has no attempt numbers, because only the order of attempts matters.
   const runs = w.runs.map(({ at, attempt, sent, sees }) => `${at}${attempt === w.attempt}${sent}${sees}`)
   const children = w.children.map(({ key, state }) => key + state)
   const flags = `${w.cancel}${w.isTimeOver}${w.step}${w.isLate}${w.faults}`

@@ -83,7 +83,7 @@ async function seeCall(request: IncomingMessage, response: ServerResponse): Prom
   })
   const chunks: Buffer[] = []
   for await (const chunk of request) chunks.push(chunk as Buffer)
-  // Multipart forms are not parsed: their tests check only the response.
+  // Multipart forms are not parsed, because their tests check only the response.
   const isForm = request.headers['content-type']?.startsWith('multipart/') ?? false
   const body = isForm ? {} : JSON.parse(Buffer.concat(chunks).toString('utf8') || '{}')
   return { path: request.url ?? '', headers: request.headers, body, receivedAtMs, closed }

@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import av  # noqa: E402
 
-# File name → muxer, encoder, rate, layout, options of the muxer.
+# For each file name: muxer, encoder, sample rate, channel layout, and options of the muxer.
 KINDS = {
     "wav-s16.wav": ("wav", "pcm_s16le", 16000, "mono", {}),
     "wav-24-bit-stereo.wav": ("wav", "pcm_s24le", 44100, "stereo", {}),

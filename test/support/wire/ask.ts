@@ -37,7 +37,7 @@ async function serve(
   const asked = JSON.parse(Buffer.concat(chunks).toString())
   const name = request.url?.split('/')[1] ?? ''
   const found = cases.get(name)
-  // A server that refuses a parameter accepts the request without it.
+  // Simulates a server that refuses a parameter, but accepts the request without this parameter.
   const isAccepted = name === 'us_reject' && asked.stream_options === undefined
   const served = isAccepted ? cases.get('wh_ct_plain') : found
   if (!served) return void response.writeHead(500).end()

@@ -145,7 +145,7 @@ class Reader {
   #object(): Shape {
     const fields = new Map<string, Shape>()
     while (!this.#take('}')) {
-      // An index signature: any field.
+      // An index signature, such as `[key: string]`, permits any field.
       const isIndex = this.#take('[')
       const name = this.#next().replaceAll("'", '')
       if (isIndex) while (this.#next() !== ']');

@@ -121,7 +121,7 @@ function TableFields({ table, task, set }: TableFieldsProps) {
         models.value = data.filter(({ capabilities }) => capabilities.includes('chat'))
         set({ model: models.value[0]?.id ?? '' })
       },
-      // Without the list, the model is typed, and the service checks it.
+      // If the list of models cannot be loaded, then the user types the model, and the service checks the name.
       () => {},
     )
     return () => abort.abort()

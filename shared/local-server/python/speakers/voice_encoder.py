@@ -17,7 +17,7 @@ HOP = RATE // FRAMES_A_SECOND
 FRAME, FFT, BANDS = 400, 512, 80
 LOW_HZ = 20
 PREEMPHASIS = np.float32(0.97)
-# Shorter pieces have no vector.
+# Minimum frames of a piece. For a shorter piece, no vector is computed.
 FRAMES_MIN = 30
 
 

@@ -48,7 +48,7 @@ class LanguageCheck:
 
     only: str
     detect: Callable[[np.ndarray], str | None]
-    # In samples per second.
+    # Sample rate of the audio, in samples per second.
     rate: int
     is_sure: bool = False
     # Code of the other language; empty if it is another but unknown language.

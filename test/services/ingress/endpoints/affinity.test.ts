@@ -99,7 +99,7 @@ test('the admin API and a metric show the share of cached prompt tokens by serve
     return data[0] as { id: string; cached_share: number | null; servers: Json[] }
   }
   await post('/v1/chat/completions', { messages: CONVERSATION })
-  // A worker publishes its counts every two seconds.
+  // The test waits, because a worker publishes its token counts only every two seconds.
   await until(async () => (await model()).cached_share === 0.75)
   const { servers: shown } = await model()
   expect(shown.map(({ host }) => host)).toEqual(servers.map(({ url }) => new URL(url).host))

@@ -216,7 +216,9 @@ describe('messages requests to an upstream of the same API', () => {
   })
 })
 
-/** A conversation around one block: calls get results, results get a call. */
+/**
+ * Returns a valid conversation that contains the block. If the block is a call, then a result is added. If it is a result, then a call is added.
+ */
 function conversationWith(block: Json): Json[] {
   const use = { type: 'tool_use', id: 'toolu_1', name: 'f', input: {} }
   const result = { type: 'tool_result', tool_use_id: 'toolu_1' }

@@ -185,7 +185,9 @@ function withOneSource(value: unknown): Json {
   )
 }
 
-/** A conversation around one item: a call gets an output, an output gets a call. */
+/**
+ * Returns a valid conversation that contains the item. If the item is a call, then an output is added. If it is an output, then a call is added.
+ */
 function conversationWith(item: Json): Json[] {
   const call_id = item.call_id ?? 'call_1'
   const output = { call_id, output: 'x' }

@@ -19,7 +19,7 @@ beforeAll(async () => {
   stack = await startStack({ settings: { BODY_BYTES_MAX: '1000000' }, sockets: { lingerMs: 500 } })
 })
 afterAll(async () => {
-  // Other clients are still served.
+  // After all hostile clients, the server must still serve other clients.
   using client = await openWs(stack)
   client.chat('last', 'hi')
   expect(await client.end('last')).toMatchObject({ type: 'request.completed' })

@@ -196,7 +196,7 @@ describe('a WebSocket request', () => {
       expect(textOf(eventsOf(client, id))).toBe(`${id} a b c d e f g`)
       expect(client.about(id).filter(isEnd)).toHaveLength(1)
     }
-    // Concurrent: the last request started before the first ended.
+    // The requests ran concurrently: the last request started before the first one ended.
     const at = (type: string, id: string) => client.frames.findIndex((f) => f.type === type && 'id' in f && f.id === id)
     expect(at('request.accepted', 'r11')).toBeLessThan(at('request.completed', 'r0'))
   })

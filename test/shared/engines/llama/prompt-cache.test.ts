@@ -13,7 +13,7 @@ import { ask, options, textOf } from '../../../support/engine-calls.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const weightsDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// test/shared/engines/chat-engine.test.ts reports why weights are missing, and fails in CI.
+// Without the weights, these tests are skipped. test/shared/engines/chat-engine.test.ts prints the reason, and fails in CI.
 const file = await prepareWeights(WEIGHTS, weightsDir).catch(() => undefined)
 
 const FACTS = Array.from({ length: 5 }, (_, i) => `Parcel ${i} weighs ${(i * 7) % 31} kilograms.`).join(' ')

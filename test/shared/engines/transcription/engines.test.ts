@@ -118,7 +118,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
     test('an engine yields words in order of time that join to the text', async () => {
       const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
       const words = eventsOf(events, 'segment').flatMap(({ segment }) => segment.words ?? [])
-      // Whisper writes "ill-disposed" as two words, and one of them without a blank before it.
+      // Spaces are removed before the comparison. Whisper returns "ill-disposed" as two words, of which one has no space before it.
       expect(words.map(({ word }) => word).join('')).toBe(transcriptOf(events).replaceAll(' ', ''))
       const starts = words.map(({ start }) => start)
       expect(starts).toEqual(starts.toSorted((a, b) => a - b))

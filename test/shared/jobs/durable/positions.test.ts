@@ -28,7 +28,7 @@ async function queue(tenant: string, count: number, more: Partial<NewJob> = {}):
     const created = await store.create(newJob({ tenant, ...more }))
     if (created.outcome === 'created') jobs.push(created.job)
   }
-  // Jobs of one millisecond are ordered by id only.
+  // Jobs that were created in the same millisecond are ordered by their ids.
   return jobs.toSorted((a, b) => (a.id < b.id ? -1 : 1))
 }
 
