@@ -60,22 +60,28 @@ export const RequestAnswer = z.object({
   id: z.string().describe('Value of x-request-id. Child jobs, such as the lines of a batch, have their job id'),
   started_at: z.number().describe('Unix seconds, with milliseconds'),
   ended_at: z.number().describe('Unix seconds, with milliseconds'),
-  project: z.string().nullable().describe('null, like key_id: the call had no valid key'),
+  project: z
+    .string()
+    .nullable()
+    .describe('Project of the API key. null: the call had no valid key, so key_id is null too'),
   project_name: z.string().nullable(),
   key_id: z.string().nullable(),
   key_name: z.string().nullable(),
   endpoint: z.string(),
-  kind: z.string().nullable().describe('Kind of the job. null: the call was refused early or creates no job'),
-  model: z.string().nullable().describe('Model of the job. For a refused call: the name in its body'),
+  kind: z
+    .string()
+    .nullable()
+    .describe('Kind of the job. null: the call has no job, for example because it was refused'),
+  model: z.string().nullable().describe('Model of the job. For a refused call: the model name in its body'),
   worker: z.string().nullable().describe('Process that ran the last attempt'),
   server: z
     .string()
     .nullable()
     .describe('Upstream server of the last attempt: index in base_urls of the model, after `model/` for a fallback'),
-  status: z.int().describe('HTTP status. 499: the caller cancelled or left'),
+  status: z.int().describe('HTTP status. 499: the caller cancelled the call or disconnected'),
   error_code: z.string().nullable(),
   error_message: z.string().nullable().describe('Message that the caller received, at most 500 characters'),
-  error_param: z.string().nullable().describe('Field of the request that the error is about'),
+  error_param: z.string().nullable().describe('Field of the request that caused the error'),
   queue_ms: Milliseconds.describe('Time from acceptance to the first start'),
   first_output_ms: Milliseconds.describe('Time from acceptance to the first output. null for durable jobs'),
   duration_ms: Count,
@@ -83,21 +89,28 @@ export const RequestAnswer = z.object({
   cached_input_tokens: Count.describe('Part of the input tokens that came from a prompt cache'),
   output_tokens: Count,
   cost_usd: z.number().min(0),
-  attempts: Count.describe('Number of executions started'),
+  attempts: Count.describe('Number of attempts that were started'),
   job_id: z.string().nullable().describe('Id of the durable job. null for attached calls'),
   batch_id: z.string().nullable().describe('Batch of which the request is a line'),
-  trace_id: z
-    .string()
-    .nullable()
-    .describe('Trace id: that of the header traceparent, or of the trace that Sluice started'),
-  user_agent: z.string().nullable().describe('null for durable jobs'),
+  trace_id: z.string().nullable().describe('Trace id from the header traceparent, or of the trace that Sluice started'),
+  user_agent: z.string().nullable().describe('Header user-agent. null for durable jobs'),
   prompt_preview: z
     .string()
     .optional()
-    .describe('First 120 characters of the prompt. Only in lists, and if bodies are recorded'),
-  answer_preview: z.string().optional().describe('As `prompt_preview`, of the answer. Failed calls have none'),
-  request_body: z.string().optional().describe('JSON, truncated. Only for one request, and if bodies are recorded'),
-  answer_body: z.string().nullable().optional().describe('As `request_body`. null: the call failed'),
+    .describe('First 120 characters of the prompt. Present only in lists, and only if bodies are recorded'),
+  answer_preview: z
+    .string()
+    .optional()
+    .describe('First 120 characters of the answer. Absent like `prompt_preview`, and for failed calls'),
+  request_body: z
+    .string()
+    .optional()
+    .describe('Body of the request as JSON, truncated. Absent in lists, and if bodies are not recorded'),
+  answer_body: z
+    .string()
+    .nullable()
+    .optional()
+    .describe('Answer as JSON, truncated. Absent in lists, and if bodies are not recorded. null: the call failed'),
 })
 export type RequestAnswer = z.infer<typeof RequestAnswer>
 
@@ -118,7 +131,7 @@ export const ActiveRequest = z.object({
   model: z.string(),
   status: z.enum(['waiting', 'running']),
   position: Count.nullable().describe(
-    'Position in the queue, 1 for the next call. null: it runs, or the position is unknown',
+    'Position in the queue, 1 for the next call. null: the call runs, or the position is unknown',
   ),
   wait_ms: Count.nullable().describe('Estimated time until the start. null: unknown'),
   reason: z.string().nullable().describe('Reason of the wait'),
@@ -130,7 +143,7 @@ export type ActiveRequest = z.infer<typeof ActiveRequest>
 export const ActiveRequestListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(ActiveRequest).describe('At most 200 calls, the oldest first'),
-  total: Count.describe('Number of calls that match'),
-  ingress: z.string().describe('Process that answered. Each ingress lists its own calls'),
+  total: Count.describe('Number of calls that match the filters'),
+  ingress: z.string().describe('Ingress that answered. Each ingress lists only its own calls'),
   has_more: z.boolean(),
 })

@@ -43,10 +43,10 @@ export const DeliveryAnswer = z.object({
   id: z.string(),
   object: z.literal('webhook_delivery'),
   project: z.string(),
-  job_id: z.string().nullable().describe('null: an alert of a budget'),
+  job_id: z.string().nullable().describe('Id of the job. null: the message is an alert of a budget'),
   type: z.string(),
   host: z.string().nullable(),
-  status: z.string().describe('pending, delivered or failed'),
+  status: z.string().describe('State of the delivery: pending, delivered or failed'),
   attempts: Count,
   response_status: z.int().nullable().describe('HTTP status of the last attempt. null: no response'),
   error: z.string().nullable().describe('Error of the last attempt'),
@@ -75,9 +75,11 @@ export const WorkerAnswer = z.object({
   slots: Count.describe('Maximum concurrent jobs of all models together. 0: the process is not a worker'),
   capacity: Count.describe('Maximum concurrent jobs after the limits of the models'),
   running: Count.describe('Jobs that run now'),
-  draining: z.boolean().describe('The worker starts no more jobs'),
-  suspected: z.boolean().describe('Suspected: heartbeats are late'),
-  parked_calls: Count.nullable().describe('Calls that wait in the worker for the concurrency limit of their model'),
+  draining: z.boolean().describe('Whether the worker drains, so that it starts no more jobs'),
+  suspected: z.boolean().describe('Whether the heartbeats of the process are late'),
+  parked_calls: Count.nullable().describe(
+    'Calls that wait in the worker, because their model is at its concurrency limit',
+  ),
   host: z.string().nullable(),
   pid: z.int().nullable(),
   last_seen_at: Seconds,
@@ -110,7 +112,7 @@ export const WorkerListAnswer = z.object({
 
 const CachedPrompts = z.object({
   input_tokens: Count.describe('Prompt tokens of all workers since they opened the model'),
-  cached_tokens: Count.describe('Tokens of them that were read from a prefix cache'),
+  cached_tokens: Count.describe('Prompt tokens that were read from a prefix cache'),
   cached_share: z
     .number()
     .nullable()
@@ -162,7 +164,9 @@ export const PoolListAnswer = z.object({
       lag: z
         .object({ normal: Count.nullable(), low: Count.nullable() })
         .describe('Records at the broker that no worker has acknowledged, by priority'),
-      oldest_queued_at: Seconds.nullable().describe('Time since when the oldest job is queued, in Unix seconds'),
+      oldest_queued_at: Seconds.nullable().describe(
+        'Time at which the oldest queued job entered its queue, in Unix seconds',
+      ),
     }),
   ),
   has_more: z.literal(false),

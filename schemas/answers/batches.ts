@@ -61,11 +61,13 @@ export const BatchAnswer = z.object({
       requests_per_second: z
         .number()
         .nullable()
-        .describe('Over the last 5 minutes. null: the first wave of answers has not ended'),
-      estimated_end_at: Seconds.nullable().describe('Estimate from requests_per_second and the remaining requests'),
+        .describe('Rate over the last 5 minutes. null: too few requests have ended to compute the rate'),
+      estimated_end_at: Seconds.nullable().describe(
+        'Estimated end of the batch, from requests_per_second and the remaining requests',
+      ),
     })
     .nullish()
-    .describe('Not in the OpenAI API. null: the requests do not run'),
+    .describe('Progress of the requests, which is not part of the OpenAI API. null: no requests run'),
   waiting_for: z.string().nullish().describe('Limit or budget that delays the remaining requests. null: none'),
   usage: z
     .object({

@@ -30,8 +30,8 @@ const jobFields = {
   expired_at: Seconds.nullable(),
   expires_at: Seconds.describe('Deadline, in Unix seconds: the job ends at this time at the latest'),
   result_expires_at: Seconds.describe('Minimum time until which the result is stored, in Unix seconds'),
-  attempt: z.int().describe('Number of executions started'),
-  max_attempts: z.int().describe('Maximum executions that may fail before the job fails'),
+  attempt: z.int().describe('Number of attempts that were started'),
+  max_attempts: z.int().describe('Maximum attempts that may fail before the job fails'),
   queue: z.object({
     pool: PoolName,
     position: z.int().nullable().describe('Number of jobs ahead in the queue. null: unknown, or the job is not queued'),
@@ -39,13 +39,17 @@ const jobFields = {
   priority: Priority,
   parent_id: z.string().nullable().describe('Parent job, or the job that this one redrives or replays'),
   child_counts: z
-    .object({ total: z.int(), completed: z.int(), failed: z.int().describe('Failed, cancelled or expired') })
+    .object({
+      total: z.int(),
+      completed: z.int(),
+      failed: z.int().describe('Number of requests or child jobs that failed, were cancelled or expired'),
+    })
     .optional()
     .describe('Progress of the requests of a batch, or of the child jobs'),
   error: ErrorAnswer.shape.error.extend({ status: z.int() }).nullable(),
   usage: z.unknown().describe('Token usage, in the format of the endpoint'),
   metadata: z.record(z.string(), z.string()),
-  stream: z.boolean().describe('Output deltas are recorded as events'),
+  stream: z.boolean().describe('Whether output deltas are recorded as events'),
   last_sequence_number: z.int().describe('Sequence number of the latest event'),
   request_id: z.string().nullable().describe('Id of the request that submitted the job'),
 }
@@ -92,9 +96,11 @@ export const StepListAnswer = z.object({
     z.object({
       number: z.int(),
       kind: z.string(),
-      key: z.string().describe('Equal for steps with the same kind and input'),
+      key: z.string().describe('Key of the step, equal for steps with the same kind and input'),
       input: z.unknown(),
-      input_cut: Truncated.nullable().describe('Replaces a large input. null: `input` is complete'),
+      input_cut: Truncated.nullable().describe(
+        'Beginning of an input that is too large for `input`. null: `input` is complete',
+      ),
       output: z.unknown(),
       cost: z.unknown(),
       attempt: z.int(),
@@ -111,7 +117,9 @@ export const JobInputAnswer = z.object({
   endpoint: z.string(),
   model: z.string(),
   input: z.unknown().describe('Input in the internal format of the job kind. null if truncated'),
-  input_cut: Truncated.nullable().describe('Replaces a large input. null: `input` is complete'),
+  input_cut: Truncated.nullable().describe(
+    'Beginning of an input that is too large for `input`. null: `input` is complete',
+  ),
   attachments: z.int().describe('Number of attached files, such as uploaded audio'),
 })
 
@@ -123,7 +131,9 @@ export const WebhookSecretListAnswer = z.object({
       object: z.literal('webhook_secret'),
       secret: z.string(),
       created_at: Seconds.nullable(),
-      is_default: z.boolean().describe('Default secret of the deployment (WEBHOOK_SECRET)'),
+      is_default: z
+        .boolean()
+        .describe('Whether this is the default secret of the project, which exists until another secret is created'),
     }),
   ),
 })
@@ -141,7 +151,7 @@ export const OperatorJobAnswer = z.object({
     .object({ reason: z.string(), message: z.string(), until: Seconds.nullable(), ahead: z.int().nullable() })
     .nullable()
     .optional()
-    .describe('Pending reason: why the job has not started. Absent in lists'),
+    .describe('Reason why the job has not started. Absent in lists'),
   urls: z.object({ get: z.string(), cancel: z.string(), redrive: z.string() }),
 })
 
@@ -156,7 +166,7 @@ export const BulkJobsAnswer = z.object({
       project: z.string(),
       model: z.string(),
       status: JobStatus,
-      new_id: z.string().optional().describe('Redrive: id of the new job'),
+      new_id: z.string().optional().describe('Id of the new job that the redrive created. Absent for a cancel'),
       error: z.object({ code: z.string(), message: z.string() }).optional(),
     }),
   ),
