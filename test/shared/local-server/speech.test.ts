@@ -107,14 +107,14 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
   test('returns times relative to the whole file, and streams text before all audio is processed', async () => {
     const speech = await local.post('/audio/decode', clip('beckett').bytes)
     const samples = samplesOf(speech.bytes)
-    // Two clips with twelve minutes of silence between them, then one more: over several blocks of two minutes.
-    const file = waveOf(join([samples, silence(720), samples, silence(1000), samples]))
+    // Two clips with four minutes of silence between them, then one more: over several blocks of two minutes.
+    const file = waveOf(join([samples, silence(250), samples, silence(500), samples]))
     const events = await collect({ file, 'timestamp_granularities[]': 'word' })
     const segments = events.filter(({ type }) => type === 'sluice.segment').map(({ segment }) => segment)
     const length = samples.length / 16_000
     const starts = segments.filter(({ text }) => text.startsWith(' Ever tried')).map(({ start }) => start)
     expect(starts.map((start) => Math.round(start / 5))).toEqual(
-      [0, length + 720, 2 * length + 1720].map((at) => Math.round(at / 5)),
+      [0, length + 250, 2 * length + 750].map((at) => Math.round(at / 5)),
     )
     const texts = events.findIndex(({ type }) => type === 'transcript.text.delta')
     const later = events.slice(texts).filter(({ type }) => type === 'sluice.progress')
