@@ -7,7 +7,7 @@ import { isUndivided } from '#shared/search/text/scripts.ts'
 import { Budget, boundsOf } from './budget/budget.ts'
 import { Clock } from './budget/clock.ts'
 import { claimsOf, type Draft } from './evidence/draft.ts'
-import { type Evidence, findEvidence } from './evidence/evidence.ts'
+import { type Evidence, findEvidence, type LargeCorpus } from './evidence/evidence.ts'
 import { writeExtractive } from './evidence/extractive.ts'
 import { Gathering } from './gather/gather.ts'
 import { waitForIndexes } from './gather/indexing.ts'
@@ -55,8 +55,8 @@ const PIECE_CHARS = 4_000
  */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
-/** Minimum passages of a corpus in which a missing word means that its subject is missing. Smaller corpora lack many common words. */
-const ABSENT_PASSAGES_MIN = 5_000
+/** Minimum passages of a large corpus. A word that a smaller corpus lacks may be a common word. */
+const LARGE_CORPUS_PASSAGES_MIN = 5_000
 
 /**
  * Researches a question. Yields progress events, then the report (text, annotations, search results, usage), then one `end` event.
@@ -101,8 +101,7 @@ class Run {
   #weights: Weights = new Map()
   /** True if `#weights` were computed over the whole corpus instead of only over the passages read so far. */
   #isWeighed = false
-  /** Terms of the question that no passage of a large corpus contains. */
-  #absent: ReadonlySet<string> = new Set()
+  #corpus: LargeCorpus | undefined
   #sequence = 0
 
   constructor(
@@ -189,8 +188,8 @@ class Run {
     if (!weighed) return queriesOf(this.#question, new Map(), () => true)
     this.#isWeighed = true
     this.#weights = weightsOf(terms, weighed)
-    if (weighed.passages >= ABSENT_PASSAGES_MIN)
-      this.#absent = new Set(terms.filter((_, at) => weighed.holding[at] === 0))
+    const absent = new Set(terms.filter((_, at) => weighed.holding[at] === 0))
+    if (weighed.passages >= LARGE_CORPUS_PASSAGES_MIN) this.#corpus = { passages: weighed.passages, absent }
     const held = new Set(terms.filter((_, at) => (weighed.holding[at] ?? 0) > 0))
     return queriesOf(this.#question, this.#weights, (term) => held.has(term))
   }
@@ -252,7 +251,7 @@ class Run {
   async #evidence(question: Question): Promise<Evidence> {
     const ranked = await this.#rank(question)
     const evidence = await runYielding(
-      findEvidence(question, ranked, this.#weights, this.#absent),
+      findEvidence(question, ranked, this.#weights, this.#corpus),
       this.#signal,
       this.#setup.project,
     )
@@ -261,7 +260,7 @@ class Run {
     const again = await this.#ranker.rank(question, ranked, this.#signal)
     return again
       ? await runYielding(
-          findEvidence(question, again, this.#weights, this.#absent, true),
+          findEvidence(question, again, this.#weights, this.#corpus, true),
           this.#signal,
           this.#setup.project,
         )

@@ -1,16 +1,22 @@
 /*
  * Decides whether the sources answer a question at all. A wrong answer is worse than no answer, so shared words alone do not suffice.
  *
- * Terms are weighted by their idf. A question must pass two tests:
+ * Terms are weighted by their idf. A question must pass three tests:
  * 1. One passage contains terms with a minimum share of the question's total weight ({@link isCarried}).
  * 2. Up to three neighbouring sentences contain the anchors and an answer of the requested type ({@link isAnswered}). The sentences also
  *    contain a minimum share of the names and of the remaining terms.
+ * 3. In a large corpus, one of the best quotes has enough evidence ({@link isEvident}).
+ *
+ * The third test compares a sum instead of a share, because a short question reaches a high share by chance. In "How much memory does an idle
+ * OpenVPN server need?", the terms `memory` and `openvpn` have half of the weight. An idf is about ln(N / n) for a term in n of N passages. For
+ * independent terms, a sum of ln(N) therefore means that chance puts all of them into about one passage.
  */
 
 import type { CountedPassage } from '#services/research/question/passages.ts'
 import {
   type Anchor,
   anchorsOf,
+  idf,
   namesOf,
   type Question,
   queryTermsIn,
@@ -20,8 +26,9 @@ import type { Snapshot } from '#shared/search/search.ts'
 import { folded } from '#shared/search/text/fold.ts'
 import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import type { Sentence } from '#shared/search/text/sentences.ts'
-import { subjectOf, termSet } from '#shared/search/text/terms.ts'
+import { subjectOf, termSet, termsOf } from '#shared/search/text/terms.ts'
 import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
+import { creditIn, passageTermsOf } from './signals.ts'
 
 /**
  * Minimum share of the total idf weight of the question's terms that one passage must contain. `SHORT_MASS_MIN` applies to questions of up
@@ -58,6 +65,23 @@ const SYNONYM_CREDIT = 0.7
 const FIT_MIN = 0.5
 const TOGETHER = 3
 const PASSAGES_MAX = 150
+/**
+ * Minimum evidence of a quote, as a multiple of the idf of a term that no passage contains. A question of common terms may have less weight than
+ * that, so `EVIDENCE_SHARE` of its weight suffices. Two neighbouring terms of the question that are also near each other in the quote add
+ * `PHRASE_EVIDENCE`. `PHRASE_TERMS` is the maximum distance in terms.
+ */
+const EVIDENCE_MIN = 1
+const EVIDENCE_SHARE = 0.9
+const PHRASE_EVIDENCE = 1.5
+const PHRASE_TERMS = 3
+/** Number of best quotes about the subject that are tested for evidence, and number of best quotes among which they are searched. */
+const EVIDENT_QUOTES = 5
+const EVIDENT_QUOTES_READ = 60
+/**
+ * Minimum share of the passages with a term that are in documents with the term in their title. The term then names a subject, such as a product, and
+ * an answer must be about the subject.
+ */
+const SUBJECT_SHARE_MIN = 0.75
 
 /** Matches a question about the end of a thing. A text that only describes the thing does not answer such a question. */
 const END_ASKED =
@@ -210,6 +234,78 @@ function creditOf(terms: Iterable<string>, weights: Weights, holds: (term: strin
     held += weight * holds(term)
   }
   return all === 0 ? 0 : held / all
+}
+
+/** A part of the question: its terms in order, and its quotes, best first. */
+interface EvidencePart {
+  readonly terms: ReadonlySet<string>
+  readonly candidates: readonly { readonly passage: CountedPassage; readonly at: number; readonly text: string }[]
+}
+
+/**
+ * Whether one of the best quotes contains enough terms of a part of the question, as a sum of idf weights.
+ *
+ * A term counts with the credit of its position, also in the passage around the quote. A quote counts only if the quote, its context, its heading or
+ * its title contains each subject of the part.
+ *
+ * @param passageCount Passages of the corpus over which the weights were computed.
+ */
+export function* isEvident(
+  question: Question,
+  { terms: own, candidates }: EvidencePart,
+  read: readonly CountedPassage[],
+  weights: Weights,
+  passageCount: number,
+): Generator<void, boolean> {
+  const asked = queryTermsIn(question)
+  const terms = [...own]
+  const pairs = terms.slice(1).map((term, at) => [terms[at] ?? '', term] as const)
+  const subjects = yield* subjectTermsIn(terms, read, asked)
+  const weigh = (credit: (term: string) => number) =>
+    terms.reduce((sum, term) => sum + (weights.get(term) ?? 0) * credit(term), 0)
+  const evidenceMin = Math.min(EVIDENCE_MIN * idf(passageCount, 0), EVIDENCE_SHARE * weigh(() => 1))
+  let left = EVIDENT_QUOTES
+  for (const { passage, at, text } of candidates.slice(0, EVIDENT_QUOTES_READ)) {
+    const credit = creditIn(passageTermsOf(passage, asked), at, false, question.language.isEnglish)
+    if (subjects.some((term) => credit(term) === 0)) continue
+    const holds = (term: string) =>
+      passage.terms.has(term) ? 1 : Math.max(credit(term), passage.similar.has(term) ? SYNONYM_CREDIT : 0)
+    const labels = (passage.sentences[at]?.contexts ?? []).map((span) => span.text)
+    const phrases = phrasesIn([passage.heading, ...labels, text].join('\n'), pairs)
+    if (weigh(holds) + PHRASE_EVIDENCE * phrases >= evidenceMin) return true
+    if (--left === 0) return false
+    yield
+  }
+  return false
+}
+
+/** Returns the terms that occur mostly in documents with the term in their title. */
+function* subjectTermsIn(
+  terms: readonly string[],
+  passages: readonly CountedPassage[],
+  asked: QueryTerms,
+): Generator<void, string[]> {
+  const titles = new Map<Snapshot, ReadonlySet<string>>()
+  for (const { source } of passages) {
+    if (titles.has(source)) continue
+    titles.set(source, asked.termsIn(subjectOf(source)))
+    yield
+  }
+  return terms.filter((term) => {
+    const holding = passages.filter((passage) => passage.terms.has(term))
+    const titled = holding.filter(({ source }) => titles.get(source)?.has(term))
+    return titled.length > 0 && titled.length >= SUBJECT_SHARE_MIN * holding.length
+  })
+}
+
+/** Counts the pairs of terms that are near each other in a text. */
+function phrasesIn(text: string, pairs: readonly (readonly [string, string])[]): number {
+  const terms = [...termsOf(text)].map(({ term }) => term)
+  return pairs.filter(([a, b]) =>
+    terms.some(
+      (term, at) => term === a && terms.slice(Math.max(0, at - PHRASE_TERMS), at + PHRASE_TERMS + 1).includes(b),
+    ),
+  ).length
 }
 
 /** Returns the passages of sources that contain the rarest of the names. Without names, all passages are returned. */

@@ -14,7 +14,7 @@ import { isUndivided } from '#shared/search/text/scripts.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
 import { answerFormOf, answerTypesOf, requiredOf } from './answer-type.ts'
-import { coverageIn, isAnswered, isCarried, type Part, partOf, SHORT_TERMS } from './answerable.ts'
+import { coverageIn, isAnswered, isCarried, isEvident, type Part, partOf, SHORT_TERMS } from './answerable.ts'
 import { type Quotable, quotablesIn } from './quotes.ts'
 import { type AnswerCriteria, passageTermsOf, placesOf, type Signals, scoreOf, signalsOf } from './signals.ts'
 
@@ -53,6 +53,13 @@ export interface Evidence {
   readonly gaps: readonly string[]
 }
 
+/** Statistics of a corpus that is so large that a missing word means a missing subject. */
+export interface LargeCorpus {
+  readonly passages: number
+  /** Terms of the question that no passage contains. A part of the question with such a term counts as unanswered. */
+  readonly absent: ReadonlySet<string>
+}
+
 /** Number of best passages whose sentences are scored. In addition, up to 8 passages of each of the 8 best sources are scored. */
 const PASSAGES_MAX = 64
 const BEST_SOURCES = 8
@@ -82,10 +89,10 @@ const KIND = 0.5
  *    no source. An anchor is an exact string such as a version.
  * 2. The best passages are chosen, and further passages of the best sources.
  * 3. Each sentence of the chosen passages is scored against each part of the question (see `signals.ts`).
+ * 4. In a large corpus, only gaps are returned if none of the best sentences has enough evidence.
  *
  * @param read Passages of all sources that were read, ranked by relevance to the question, best first.
- * @param absent Terms that no passage of a large corpus contains. A part of the question with such a term counts as
- * unanswered.
+ * @param corpus Statistics of a large corpus. Undefined for a small corpus, or if its terms were not counted.
  * @param isReranked Whether the order of the passages also depends on embeddings. Passages are then scored by their
  * rank instead of by their own BM25 score.
  */
@@ -93,7 +100,7 @@ export function* findEvidence(
   question: Question,
   read: readonly CountedPassage[],
   weights: Weights,
-  absent: ReadonlySet<string> = new Set(),
+  corpus?: LargeCorpus,
   isReranked = false,
 ): Generator<void, Evidence> {
   const whole = yield* partOf({ text: question.text, terms: [...question.terms.keys()] }, question, read, weights)
@@ -108,7 +115,7 @@ export function* findEvidence(
   const bearing = [
     ...(isCarried(whole, weights) ? [whole] : []),
     ...clauses.filter((clause) => clause.terms.length >= SHORT_TERMS && !open.includes(clause)),
-  ].filter((part) => !asksForAbsent(part, absent))
+  ].filter((part) => !asksForAbsent(part, corpus?.absent ?? new Set()))
   if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], parts: [], gaps }
   const passages = chosenPassages(whole.terms, ranked, weights)
   const parts: PartEvidence[] = []
@@ -125,6 +132,8 @@ export function* findEvidence(
     const isValueAsked = wanted.types.includes('number') || wanted.types.includes('date')
     parts.push({ text, terms: own, isValueAsked, candidates: yield* scored(wanted, passages, partWeights, isReranked) })
   }
+  if (corpus && !(yield* isAnyEvident(question, parts, read, weights, corpus.passages)))
+    return { candidates: [], parts: [], gaps }
   return { candidates: merged(parts), parts, gaps }
 }
 
@@ -194,6 +203,15 @@ function* lostOf(anchors: readonly Anchor[], passages: readonly CountedPassage[]
 
 function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<void, boolean> {
   for (const part of parts) if (yield* isAnswered(part, weights)) return true
+  return false
+}
+
+function* isAnyEvident(
+  question: Question,
+  parts: readonly PartEvidence[],
+  ...corpus: [read: readonly CountedPassage[], weights: Weights, passages: number]
+): Generator<void, boolean> {
+  for (const part of parts) if (yield* isEvident(question, part, ...corpus)) return true
   return false
 }
 

@@ -138,19 +138,21 @@ test.each([
   expect(answerTypesOf(question)).toContain('default')
 })
 
-/** A corpus of many passages that counts every word except the absent ones. */
+/** A corpus of many passages, of which `holding` contain each word except the absent ones. */
 class CountingBackend extends PagesBackend {
   readonly #absent: readonly string[]
   readonly #passages: number
+  readonly #holding: number
 
-  constructor(absent: readonly string[], passages: number) {
+  constructor(absent: readonly string[], passages: number, holding = 5) {
     super({ 'https://a.example/': PAGE })
     this.#absent = absent
     this.#passages = passages
+    this.#holding = holding
   }
 
   async countTerms(terms: readonly string[]) {
-    return { passages: this.#passages, holding: terms.map((term) => (this.#absent.includes(term) ? 0 : 5)) }
+    return { passages: this.#passages, holding: terms.map((term) => (this.#absent.includes(term) ? 0 : this.#holding)) }
   }
 }
 
@@ -164,6 +166,20 @@ test.each([
     const run = await researched({ backends: [new CountingBackend(['zorilla'], passages)] }, { question })
     expect(run.annotations.length > 0).toBe(isAnswered)
     expect(run.end.quality.gaps).toContain('zorilla')
+  },
+)
+
+test.each([
+  [20_000, 5, true],
+  [20_000, 2_000, false],
+  [4_000, 400, true],
+])(
+  'in a corpus of %d passages, %d of which contain each word, four of six words of a question are enough: %s',
+  async (passages, holding, isEnough) => {
+    const backend = new CountingBackend([], passages, holding)
+    const question = 'How is the lamp of the lighthouse of Ardmoor painted by gulls in winter?'
+    const { annotations } = await researched({ backends: [backend] }, { question })
+    expect(annotations.length > 0).toBe(isEnough)
   },
 )
 
