@@ -87,7 +87,7 @@ export async function startPrometheus(): Promise<Prometheus> {
       return namesOf(alerts.filter(({ state }) => state === 'firing').map(({ labels }) => labels.alertname))
     },
     async firedWithin(seconds) {
-      const expr = `group by (alertname) (count_over_time(ALERTS{alertstate="firing"}[${Math.ceil(seconds)}s]))`
+      const expr = `group by (alertname) (count_over_time(ALERTS{alertstate="firing"}[${Math.max(1, Math.floor(seconds))}s]))`
       const query = `/api/v1/query?query=${encodeURIComponent(expr)}`
       const { result } = await ask<{ result: { metric: { alertname: string } }[] }>(query)
       return namesOf(result.map(({ metric }) => metric.alertname))
