@@ -171,7 +171,7 @@ test.each([
 
 test.each([
   [20_000, 5, true],
-  [20_000, 2_000, false],
+  [20_000, 4_000, false],
   [4_000, 400, true],
 ])(
   'in a corpus of %d passages, %d of which contain each word, four of six words of a question are enough: %s',
