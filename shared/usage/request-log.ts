@@ -155,7 +155,7 @@ export class RequestBatches extends Batches<RequestRow> {
   }
 }
 
-/** The row of an ended durable job. Undefined for the parts of a batch, which no caller has requested. */
+/** The row of an ended durable job. Undefined for the jobs into which Sluice splits a batch, because no caller submitted them. */
 export function requestOfJob(
   { job, batchId, state, endedAtMs }: EndedJob,
   entry: UsageEntry,

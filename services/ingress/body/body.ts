@@ -59,7 +59,7 @@ function refuseOtherTypes(given: string): void {
  */
 function positionOf({ message, offset }: JsonSyntaxError): string {
   // For a long body, which is parsed in pieces, the position in V8's message is wrong.
-  if (offset > 0) return `The JSON is incomplete near byte ${offset}.`
+  if (offset > 0) return `The JSON is invalid or incomplete near byte ${offset}.`
   const position = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
   if (position) return `${message.slice(0, position.index)} at ${position[1]}.`
   return message === 'Unexpected end of JSON input' ? 'The JSON is incomplete.' : ''

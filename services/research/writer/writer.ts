@@ -132,8 +132,8 @@ function keyOf({ source, start }: Claim['quotes'][number]): string {
 }
 
 /**
- * Replaces a title that contains a link or a new number with "More". Titles have no citations, so they must not state
- * facts.
+ * Returns "More" instead of a title that contains a link, or a number that the question does not contain. Titles have no
+ * citations, so they must not state facts.
  */
 function titleOf(title: string, question: string): string {
   const asked = numbersIn(question).map(({ value }) => value)

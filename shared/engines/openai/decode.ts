@@ -105,7 +105,10 @@ export class OpenAiDecoder implements AnswerDecoder {
     return this.#choices.filter((choice) => choice !== undefined)
   }
 
-  /** Whether the server reported output that should have arrived as text. Hidden reasoning and the tokens of a stop string produce no text. */
+  /**
+   * Whether the server reported output, such as text or a tool call, that should have arrived. Hidden reasoning and the tokens of a stop string do
+   * not count, because they produce no text.
+   */
   #reportsOutput({ finish }: ChoiceState): boolean {
     if (finish === 'tool_calls') return true
     const { output_tokens, reasoning_tokens = 0 } = this.usage ?? {}

@@ -235,7 +235,7 @@ export class DurableJobs {
    */
   async redrive(scope: Scope, id: string, key?: IdempotencyKey): Promise<Created> {
     const job = await this.get(scope, id)
-    if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', `The job is ${job.state}.`)
+    requireEnded(job, 'redriven')
     if (job.state === 'completed') {
       throw new ServiceError(
         'job_already_finished',
@@ -253,7 +253,7 @@ export class DurableJobs {
    */
   async replay(scope: Scope, id: string, key?: IdempotencyKey): Promise<Created> {
     const job = await this.get(scope, id)
-    if (!TERMINAL.has(job.state)) throw new ServiceError('job_not_finished', `The job is ${job.state}.`)
+    requireEnded(job, 'replayed')
     if (job.steps === 0) throw new ServiceError('invalid_request', 'The job has no recorded steps to replay.')
     return await this.#rerun(scope, job, { replayOf: id, parentId: undefined, webhook: undefined }, key)
   }
@@ -353,6 +353,11 @@ export class DurableJobs {
 
 /** Time in ms by which segments outlive the retention of the jobs that refer to them, because a job may end after its deadline. */
 const HISTORY_GRACE_MS = 3_600_000
+
+function requireEnded({ state }: DurableJob, done: string): void {
+  if (TERMINAL.has(state)) return
+  throw new ServiceError('job_not_finished', `The job is ${state}. Only a job that has ended can be ${done}.`)
+}
 
 export function isDefinitelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)

@@ -24,8 +24,9 @@ import { TERMINAL } from './follow.ts'
  *
  * Example:
  * 1. The first job stores turn 1 with the job.
- * 2. The second job writes segment A with turns 1, 2, 3.
- * 3. The third job names segments A and B, and stores turns 4, 5 with the job.
+ * 2. The second job has turns 1, 2, 3, which together reach 64 KiB, and writes segment A with them.
+ * 3. The third job names segment A, and stores turns 4, 5 with the job.
+ * 4. The fourth job has turns 4 to 7, which together reach 64 KiB. The job writes segment B with them, and names A and B.
  *
  * A segment is a hidden file of the project with a reference count. The erasure of the last job that refers to a segment deletes the segment.
  * Otherwise the segment expires with the last of these jobs. The text of a conversation is limited like a body, so a prompt has at most some hundred

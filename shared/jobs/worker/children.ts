@@ -86,7 +86,7 @@ export class Children {
   async findEnd(id: string, parent: string = this.#options.job.id): Promise<ChildEnd | undefined> {
     const child = this.#ended.get(id) ?? (await this.#read((store) => store.find(ALL_TENANTS, id)))
     const isOurs = child !== undefined && child.depth > 0 && child.parent_id === parent
-    // A child id is derived from the id of its parent. This check therefore fails for a child of any other parent.
+    // The store was read without a tenant. A result is therefore returned only for a child of `parent` in the tenant of this job.
     return isOurs && child.tenant === this.#options.job.tenant ? await this.endOf(child) : undefined
   }
 

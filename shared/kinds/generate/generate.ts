@@ -86,8 +86,8 @@ export function isTooLarge(event: GenerateEvent): boolean {
 }
 
 /**
- * Splits an event into pieces that fit into records. Log probabilities are divided among all pieces. The first pieces contain the text, up to its
- * maximum length.
+ * Splits an event into pieces that fit into records. Each piece contains a bounded part of the text and of the log probabilities. If the text
+ * ends first, then the remaining pieces contain only log probabilities.
  */
 export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
   if (!('text' in event)) return yield event

@@ -94,7 +94,7 @@ function broken(...entries: Entry[]): string[] {
 }
 
 describe('the checker of chaos histories', () => {
-  it('accepts a history without faults', () => {
+  it('accepts a history without injected faults', () => {
     const cut = [
       follow('open'),
       ...FRAMES.slice(0, 2),

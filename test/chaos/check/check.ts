@@ -114,9 +114,9 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
 }
 
 /**
- * I7: a worker is lost only after a fault of a worker or of the database. A process that exited by itself is no fault.
+ * I7: a worker is lost only after a fault of a worker or of the database. The exit of a process by itself does not count as a fault.
  *
- * The row counts each loss, except losses of workers that came back; a killed worker never does.
+ * The row of a job counts each loss of its worker, except losses of workers that came back. A killed worker never comes back.
  */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
   const allFaults = records.filter((entry) => entry.type === 'fault')

@@ -289,7 +289,7 @@ describe('monthly budgets', () => {
     await expect(budgets.require(key)).rejects.toMatchObject(refusal)
   })
 
-  it('refuse the first call after a pause if other processes exhausted them meanwhile', async () => {
+  it('refuse the first call after an idle minute if other processes have spent the budget meanwhile', async () => {
     const { ledger, clock, budgets } = await open('2030-01-31T00:00:00Z')
     const key = { id: 'key_a', limits: BUDGET }
     await budgets.require(key)

@@ -85,7 +85,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
         kills += Number(isKilled && crashes > 0)
         repeated += sum
       }
-      // A research with an outside request certainly has an owner; the others may be waiting or have ended.
+      // At a request to the web, the research runs in a worker that can be killed. At other kill points, it may wait for child jobs or have ended.
       const sure = KILL_POINTS.filter(({ at }) => at && !at.sort.startsWith('model')).length
       expect(kills).toBeGreaterThanOrEqual(sure)
       await annotate(

@@ -4,7 +4,10 @@ import { requirePublicUrls } from '#services/inference/remote-urls.ts'
 import { type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { type Stack, startStack, until } from '../../support/stack.ts'
 
-/* With REMOTE_IMAGES, upstreams fetch URLs of a request. No URL may lead into their network, by its address or by the addresses of its name. */
+/*
+ * With REMOTE_IMAGES, upstreams fetch the URLs of a request. A URL is refused if its host is a private IP address, or a name of such an address.
+ * Otherwise, a caller could make the upstream call hosts of its own network.
+ */
 
 let upstream: ScriptedUpstream
 let stack: Stack

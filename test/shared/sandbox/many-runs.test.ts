@@ -8,7 +8,10 @@ import { leftSince, type Resources, resources } from '../../support/sandbox/reso
 import { type RunResult, runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
-/** Runs per sandbox, unless SANDBOX_RUNS sets the number: each program several times. A container takes a second of CPU time. */
+/**
+ * Runs per sandbox, unless SANDBOX_RUNS sets the number. Each program runs several times. A run takes most CPU time in wasm, and a second in docker, so
+ * these have fewer runs.
+ */
 const RUNS: Record<SandboxName, number> = { zygote: 168, wasm: 27, docker: 40 }
 const RUNS_ASKED = Number(process.env.SANDBOX_RUNS ?? 0)
 const AT_ONCE = 8

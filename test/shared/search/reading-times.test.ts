@@ -12,7 +12,7 @@ it('a project counts as ahead only while another active project has used less re
   expect(times.isAhead('many'), 'two seconds after the last document of the other project').toBe(false)
 })
 
-it('a project that becomes active starts at most 250 ms of reading time below the others', () => {
+it('the count of a project that becomes active starts at most 250 ms below the counts of the others', () => {
   const times = new ReadingTimes()
   times.add('many', 9_000, 0)
   times.add('few', 240, 10)

@@ -121,7 +121,7 @@ it('the group commit reports a failed sync as a write that may have happened, an
   isBroken = false
   const before = readFileSync(pathOf(LOG))
   await new Promise((resolve) => setTimeout(resolve, 20))
-  // This commit changes no row. If the file changes, then only the rewrite can be the cause.
+  // This commit changes no row. A newer time of modification with equal contents therefore proves the rewrite.
   await group.run(() => undefined)
   expect(readFileSync(pathOf(LOG))).toEqual(before)
   expect(modifiedMs[1]).toBeGreaterThan(modifiedMs[0] ?? 0)

@@ -16,7 +16,7 @@ it('a new id differs from 50,000 other ids', () => {
   expect(ids.size).toBe(50_000)
 })
 
-it('a new id has each of its 54 characters with equal probability', () => {
+it('each of the 54 characters of the alphabet is equally probable in a new id', () => {
   const counts = new Map<string, number>()
   for (const character of newId('', 540_000)) counts.set(character, (counts.get(character) ?? 0) + 1)
   expect(counts.size).toBe(54)

@@ -149,7 +149,7 @@ it('valid tracestate and baggage continue unchanged, and others are dropped', ()
   expect(tracer.start({ name: 'x', kind: 'server', parent: alone })?.traceparent).toMatch(/^00-.*-01\t\tuser=/)
 })
 
-it('the span ids of attempts differ, and are equal in every process', () => {
+it('each attempt has a span id of its own, which every process computes equally', () => {
   const ids = new Set<string>()
   for (let job = 0; job < 2_000; job++)
     for (const attempt of [1, 2, 11]) ids.add(spanIdOf(`job_01K8ABCDEFGHJK${job}`, attempt))

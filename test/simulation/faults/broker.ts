@@ -9,7 +9,8 @@ const SESSION_MS = 2_000
 const OUTAGE_TAKE_MS = 500
 
 /**
- * The broker from the point of view of one process. Records are lost, duplicated and delayed, but never reordered: the port guarantees order.
+ * The broker from the point of view of one process. Records are lost, duplicated and delayed, but never reordered, because the interface `Broker`
+ * guarantees order.
  */
 export class FaultyBroker implements Broker {
   readonly name = 'faulty'

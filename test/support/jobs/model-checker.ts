@@ -67,7 +67,7 @@ export function check<S>(model: Model<S>, statesMax = 300_000): Verdict {
   return stuck === undefined ? verdict(undefined, 0) : verdict(STUCK, stuck)
 }
 
-/** The first state with an unmet goal that the system's own steps cannot reach. */
+/** Returns the first state from which the system's own steps cannot reach a goal. */
 function findStuck<S>(model: Model<S>, states: readonly S[], ownPredecessors: readonly number[][]): number | undefined {
   const open = states.flatMap((state, id) => (model.isGoal(state) ? [id] : []))
   const canReach = new Set(open)

@@ -21,7 +21,7 @@ export interface LocalPgBouncer extends AsyncDisposable {
   resume(): Promise<void>
 }
 
-/** `default` leaves the packaged file unchanged, apart from the addresses. */
+/** `default` sets neither `pool_mode` nor a pool size, so PgBouncer's defaults apply. */
 export type PoolMode = 'transaction' | 'session' | 'default'
 
 /** Reason why PgBouncer cannot start here; undefined if it can. */

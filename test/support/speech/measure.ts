@@ -1,6 +1,6 @@
 /** Quality figures: errors of a transcript, or of speaker turns, against the truth. */
 
-/** Words as spoken: transcripts write numbers, hyphens and titles in several ways. */
+/** Splits a text into comparable words. Numbers and hyphens are removed and titles are spelled out, because transcripts write these in several ways. */
 function soundsOf(text: string): string[] {
   const plain = text
     .toLowerCase()

@@ -22,7 +22,7 @@ export async function readShared(file: string): Promise<Uint8Array> {
   const bytes = new Uint8Array(new SharedArrayBuffer(size))
   for (let read = 0; read < size; ) {
     const { bytesRead } = await handle.read(bytes, read, size - read, read)
-    if (bytesRead === 0) throw new Error(`${file} became shorter`)
+    if (bytesRead === 0) throw new Error(`${file} was truncated while it was read: ${read} of ${size} bytes`)
     read += bytesRead
   }
   return bytes

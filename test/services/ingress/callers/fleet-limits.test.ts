@@ -96,7 +96,7 @@ describe('usage limits within a single ingress', () => {
     }
   })
 
-  it('on tokens reserve the maximum output of each running call, and admit one call above the remaining tokens', async () => {
+  it('on tokens reserve the maximum output of each running call, and admit a larger call if no other call runs', async () => {
     const { limits } = open({ tokens_per_minute: 100 })
     const a = key({}, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')

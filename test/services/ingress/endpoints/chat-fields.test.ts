@@ -160,7 +160,7 @@ describe.each(ANSWERS.map((given, index) => [index, given] as const))(
   },
 )
 
-/** Merges the fields of the chunks of a stream, without those of single chunks. */
+/** Merges the chunks of a stream into one answer, without fields that differ per chunk. */
 function joined(chunks: readonly Json[]): Json {
   const answered: Json = {}
   const choice: Json = {}
