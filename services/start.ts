@@ -20,8 +20,8 @@ Roles:
 ${ROLES.map((role) => `  ${role.padEnd(13)}  ${SERVICES[role].does}`).join('\n')}
 
 Roles in several processes communicate through Kafka: set KAFKA_BROKERS for each
-process. Settings are read from the environment and from .env; .env.example lists
-all settings.
+process. Settings are read from the environment and from .env. The file
+.env.example lists all settings.
 
 Options:
   -h, --help     show this help

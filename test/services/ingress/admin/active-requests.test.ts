@@ -27,7 +27,7 @@ describe('GET /v1/admin/requests/active', () => {
       { project: 'bob', key_id: 'bob', status: 'waiting', position: 1, worker: null, attempt: 1 },
     ])
     expect(data[0]).toMatchObject({ position: null, reason: null })
-    expect(data[1]?.reason).toMatch(/^The pool inference has no free slot/)
+    expect(data[1]?.reason).toMatch(/^The (pool inference|model) has no free slot/)
     expect((await list('bob')).data.map(({ project }) => project)).toEqual(['bob'])
     expect((await admin.as('bob').get('/v1/admin/requests/active?project=alice')).status).toBe(403)
     expect((await admin.as('bob').get('/v1/admin/requests/active?status=done')).status).toBe(400)
