@@ -45,7 +45,7 @@ export class BatchProgress {
       return await this.#untilEnded(batch, interrupt.signal)
     } catch (error) {
       if (!interrupt.signal.aborted) throw error
-      const next = `To continue: run the same command again\nTo see it: sluice follow ${batch.id}\nTo cancel: sluice cancel ${batch.id}`
+      const next = `To continue: run the same command again, without --new\nTo see it: sluice follow ${batch.id}\nTo cancel: sluice cancel ${batch.id}`
       throw new CommandError(EXIT.interrupted, `Stopped following ${batch.id}, which continues to run.`, next)
     } finally {
       process.off('SIGINT', onInterrupt)

@@ -168,7 +168,10 @@ describe('sluice batch with a table', () => {
     const [id = ''] = await until(async () => ((await batchIds()).length > 0 ? await batchIds() : undefined))
     child?.kill('SIGINT')
     const stopped = await first
-    expect([stopped.code, stopped.err]).toEqual([130, expect.stringContaining('run the same command again')])
+    expect([stopped.code, stopped.err]).toEqual([
+      130,
+      expect.stringContaining('run the same command again, without --new'),
+    ])
     const again = await run([path])
     expect([again.code, again.lines[0]]).toMatchObject([0, { batch: id, answered: 2 }])
     expect(again.err).toContain(`Continuing ${id}`)
