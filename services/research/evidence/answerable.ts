@@ -66,11 +66,10 @@ const FIT_MIN = 0.5
 const TOGETHER = 3
 const PASSAGES_MAX = 150
 /**
- * Minimum evidence of a quote, as a multiple of the idf of a term that no passage contains. A question of common terms may have less weight than
- * that, so `EVIDENCE_SHARE` of its weight suffices. Two neighbouring terms of the question that are also near each other in the quote add
+ * The minimum evidence of a quote is the idf of a term that no passage contains. A question of common terms may have less weight than that, so
+ * `EVIDENCE_SHARE` of its weight suffices. Two neighbouring terms of the question that are also near each other in the quote add
  * `PHRASE_EVIDENCE`. `PHRASE_TERMS` is the maximum distance in terms.
  */
-const EVIDENCE_MIN = 1
 const EVIDENCE_SHARE = 0.9
 const PHRASE_EVIDENCE = 1.5
 const PHRASE_TERMS = 3
@@ -259,22 +258,22 @@ export function* isEvident(
 ): Generator<void, boolean> {
   const asked = queryTermsIn(question)
   const terms = [...own]
-  const pairs = terms.slice(1).map((term, at) => [terms[at] ?? '', term] as const)
+  const following = new Map(terms.slice(1).map((term, at) => [terms[at] ?? '', term]))
   const subjects = yield* subjectTermsIn(terms, read, asked)
   const weigh = (credit: (term: string) => number) =>
     terms.reduce((sum, term) => sum + (weights.get(term) ?? 0) * credit(term), 0)
-  const evidenceMin = Math.min(EVIDENCE_MIN * idf(passageCount, 0), EVIDENCE_SHARE * weigh(() => 1))
+  const evidenceMin = Math.min(idf(passageCount, 0), EVIDENCE_SHARE * weigh(() => 1))
   let left = EVIDENT_QUOTES
   for (const { passage, at, text } of candidates.slice(0, EVIDENT_QUOTES_READ)) {
+    yield
     const credit = creditIn(passageTermsOf(passage, asked), at, false, question.language.isEnglish)
     if (subjects.some((term) => credit(term) === 0)) continue
     const holds = (term: string) =>
       passage.terms.has(term) ? 1 : Math.max(credit(term), passage.similar.has(term) ? SYNONYM_CREDIT : 0)
     const labels = (passage.sentences[at]?.contexts ?? []).map((span) => span.text)
-    const phrases = phrasesIn([passage.heading, ...labels, text].join('\n'), pairs)
+    const phrases = phrasesIn([passage.heading, ...labels, text].join('\n'), following)
     if (weigh(holds) + PHRASE_EVIDENCE * phrases >= evidenceMin) return true
     if (--left === 0) return false
-    yield
   }
   return false
 }
@@ -291,21 +290,26 @@ function* subjectTermsIn(
     titles.set(source, asked.termsIn(subjectOf(source)))
     yield
   }
-  return terms.filter((term) => {
+  const subjects: string[] = []
+  for (const term of terms) {
+    yield
     const holding = passages.filter((passage) => passage.terms.has(term))
     const titled = holding.filter(({ source }) => titles.get(source)?.has(term))
-    return titled.length > 0 && titled.length >= SUBJECT_SHARE_MIN * holding.length
-  })
+    if (titled.length > 0 && titled.length >= SUBJECT_SHARE_MIN * holding.length) subjects.push(term)
+  }
+  return subjects
 }
 
-/** Counts the pairs of terms that are near each other in a text. */
-function phrasesIn(text: string, pairs: readonly (readonly [string, string])[]): number {
+/** Counts the terms that are near the term that follows them in the question. */
+function phrasesIn(text: string, following: ReadonlyMap<string, string>): number {
   const terms = [...termsOf(text)].map(({ term }) => term)
-  return pairs.filter(([a, b]) =>
-    terms.some(
-      (term, at) => term === a && terms.slice(Math.max(0, at - PHRASE_TERMS), at + PHRASE_TERMS + 1).includes(b),
-    ),
-  ).length
+  const isNear = (at: number, other: string) =>
+    terms.slice(Math.max(0, at - PHRASE_TERMS), at + PHRASE_TERMS + 1).includes(other)
+  const found = terms.filter((term, at) => {
+    const next = following.get(term)
+    return next !== undefined && isNear(at, next)
+  })
+  return new Set(found).size
 }
 
 /** Returns the passages of sources that contain the rarest of the names. Without names, all passages are returned. */

@@ -1,6 +1,8 @@
 import { describe, expect, test } from 'vitest'
 import { answerFormOf, answerTypesOf, fitOf, holdsType, requiredOf } from '#services/research/evidence/answer-type.ts'
-import { anchorsOf, namesOf } from '#services/research/question/question.ts'
+import { isEvident } from '#services/research/evidence/answerable.ts'
+import { anchorsOf, namesOf, parseQuestion } from '#services/research/question/question.ts'
+import { runToEnd } from '#shared/lib/yielding.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
 const PAGE = `# The harbour\n\nThe engineer Tilda Marlow planned the harbour of Wexley in 1874 for the herring trade.\n
@@ -182,6 +184,13 @@ test.each([
     expect(annotations.length > 0).toBe(isEnough)
   },
 )
+
+test('the evidence for a question of 1,000 words is computed in at least 1,000 steps, between which other work runs', () => {
+  const words = Array.from({ length: 1_000 }, (_, index) => `word${index}`)
+  const question = runToEnd(parseQuestion({ question: words.join(' '), context: [] }))
+  const steps = [...isEvident(question, { terms: new Set(words), candidates: [] }, [], new Map(), 20_000)]
+  expect(steps.length).toBeGreaterThanOrEqual(1_000)
+})
 
 test.each([
   ['Where does the server store its logs?', 'path'],
