@@ -4,7 +4,7 @@ import { openFleet } from './support/processes/fleet.ts'
 import { startLocalKafka, whyNoLocalKafka } from './support/processes/kafka.ts'
 import { until } from './support/stack.ts'
 
-// These tests stop a broker, so they start a broker of their own with deploy/kafka-local.sh.
+// Each test stops a broker, so it starts a broker of its own with deploy/kafka-local.sh.
 const missing = inject('kafka') === null ? 'no Kafka' : await whyNoLocalKafka()
 if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 

@@ -89,7 +89,7 @@ const LONGEST = [
   'test/sdk/vercel.test.ts',
   'test/sdk/openai.test.ts',
   'test/shared/broker/broker.test.ts',
-  // These files run last, because on a new machine they wait until the first of them has created the environments.
+  // SDK files run last. On a new machine, each waits until the first of them has created the environments.
   'test/sdk/embeddings-python.test.ts',
   'test/sdk/transcription-python.test.ts',
 ]

@@ -6,7 +6,7 @@ import { findPythonEnv } from '../../support/processes/python.ts'
 const bin = await findPythonEnv('katan', KATAN)
 const TOOL = { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } }
 
-// These tests check the assumptions of the scripted upstream about the two APIs against a server of a third party.
+// A server of a third party checks the assumptions of the scripted upstream about the two APIs.
 describe.skipIf(!bin)('the test server llm-katan', () => {
   let katan: Katan
   beforeAll(async () => {

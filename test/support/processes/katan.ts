@@ -36,7 +36,7 @@ export async function startKatan(bin: string, options: readonly string[] = []): 
       ...['--api-keys', `openai=${KATAN_KEYS.openai},anthropic=${KATAN_KEYS.anthropic}`],
       ...['--stats-file', join(home, 'stats.json'), '--max-concurrent', '16', ...options],
     ],
-    // These variables prevent requests to a model hub.
+    // The server makes no requests to a model hub with these variables.
     { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, HF_HUB_OFFLINE: '1' } },
   )
   const exited = new Promise<void>((resolve) => child.once('close', () => resolve()))
