@@ -1,4 +1,5 @@
-/** Projects and their keys from the command line. */
+/* Tests of the CLI commands that manage projects and their API keys. */
+
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
@@ -12,7 +13,10 @@ import { ECHO_MODEL, startStack, until } from '../../support/stack.ts'
 const postgres = inject('postgres')
 const inSeconds = (seconds: number) => Math.floor(Date.now() / 1_000) + seconds
 
-/** Runs commands on one key store and returns the first line of their output. */
+/**
+ * Opens an empty key store of the given kind: a file or a Postgres database. Returns a function that runs `sluice` on it and returns the
+ * first line of output.
+ */
 async function place(kind: string): Promise<(...args: string[]) => Promise<Record<string, unknown>>> {
   const env: Record<string, string> = {}
   if (kind === 'keys.json') env.DATA_DIR = await emptyDirectory()
@@ -79,7 +83,7 @@ describe('webhook secret commands of sluice', () => {
 })
 
 describe('project and key commands of sluice', () => {
-  it('reject an unknown name with similar names, and change nothing', async () => {
+  it('reject an unknown name, suggest similar names, and change nothing', async () => {
     const directory = await emptyDirectory()
     const modelsFile = join(directory, 'models.yaml')
     await writeFile(modelsFile, JSON.stringify({ models: [ECHO_MODEL] }))
@@ -94,7 +98,7 @@ describe('project and key commands of sluice', () => {
       ['keys create --expires 2020-01-01', 2, '--expires must be in the future'],
       ['keys create --grace-period 2h', 2, 'keys create does not support --grace-period.'],
       ['keys rotat key_x', 2, 'Did you mean rotate?'],
-      ['keys rotate key_env', 5, 'key_env is SLUICE_API_KEY'],
+      ['keys rotate key_env', 5, 'key_env is SLUICE_API_KEY, a setting of the service'],
       ['keys update key_none --name x', 5, 'No key has the id key_none.'],
       ['projects update search', 2, 'Nothing to update.'],
       [

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { Broker } from '#shared/broker/broker.ts'
@@ -34,11 +35,11 @@ afterEach(async () => {
   await database[Symbol.asyncDispose]()
 })
 
-/** Running jobs and their concurrency: each job ends when the test releases it. */
+/** Records the running jobs and their maximum concurrency. Each job runs until the test releases it. */
 class Work {
   readonly running = new Map<string, () => void>()
   readonly order: string[] = []
-  /** Jobs end by themselves. */
+  /** If true, then jobs end by themselves. */
   isOpen = false
   most = 0
 
@@ -70,7 +71,7 @@ class Work {
     return [...this.running.keys()].filter((name) => name.startsWith(`${worker}:`)).length
   }
 
-  /** Ends running jobs, now and from now on. */
+  /** Ends all running jobs. Later jobs end by themselves. */
   open(): void {
     this.isOpen = true
     for (const end of this.running.values()) end()
@@ -105,7 +106,7 @@ const bounded = (capacity: number, ...models: string[]) => ({
   concurrencyLimits: [{ kind: 'say', model: 'm', capacity }],
 })
 
-/** Accepts jobs and publishes their records, like an ingress. Their texts are numbered. */
+/** Creates durable jobs and publishes their records, as an ingress does. The text of each job is its number. */
 async function submit(count: number, changes: Partial<NewJob> = {}): Promise<string[]> {
   const dispatcher = new Dispatcher(broker, silentLog)
   const ids: string[] = []
@@ -119,7 +120,7 @@ async function submit(count: number, changes: Partial<NewJob> = {}): Promise<str
   return ids
 }
 
-/** The jobs, after all have ended. */
+/** Waits until all jobs have ended, and returns them. */
 async function ended(ids: readonly string[]): Promise<DurableJob[]> {
   return await until(async () => {
     const jobs = await Promise.all(ids.map((id) => store.find(ALL_TENANTS, id)))
@@ -143,7 +144,7 @@ describe('durable jobs of a model with a low limit', () => {
     expect(work.order.toSorted()).toEqual(Array.from({ length: 100 }, (_, i) => `m${i}`).toSorted())
   })
 
-  it('do not delay those of another model', async () => {
+  it('do not delay jobs of another model', async () => {
     await openPool('a', { ...bounded(1, 'quick'), slots: 8 })
     await submit(50)
     await until(() => work.on('a') === 2)
@@ -152,7 +153,7 @@ describe('durable jobs of a model with a low limit', () => {
     expect(work.order.filter((text) => text.startsWith('quick'))).toHaveLength(4)
   })
 
-  it('leave at least one slot to each of the two priorities', async () => {
+  it('leave at least one slot to each priority', async () => {
     await openPool('a', bounded(4))
     await submit(20, { priority: 'low', model: 'm' })
     await until(() => work.on('a') === 3)
@@ -190,8 +191,8 @@ describe('durable jobs of a model with a low limit', () => {
   })
 })
 
-describe('the two priorities of a worker', () => {
-  it.each([1, 4])('run at most %i jobs together, in any order of records', async (slots) => {
+describe('the jobs of two priorities on one worker', () => {
+  it.each([1, 4])('occupy at most %i slots together, in any order of queue records', async (slots) => {
     for (let round = 0; round < 8; round++) {
       const pool = await openPool(`${round}`, { slots })
       const attached = Array.from({ length: 8 }, (_, i) => {
@@ -211,4 +212,37 @@ describe('the two priorities of a worker', () => {
     }
     expect(work.most).toBe(slots)
   })
+})
+
+it('the drain of a worker ends even if a claim in flight fails', async () => {
+  let claim: PromiseWithResolvers<never> | undefined
+  let isClaiming = false
+  const failing = new Proxy(store, {
+    get(target, name) {
+      const value = Reflect.get(target, name) as unknown
+      if (name === 'claimNext' && claim) {
+        return () => {
+          isClaiming = true
+          return claim?.promise
+        }
+      }
+      return typeof value === 'function' ? value.bind(target) : value
+    },
+  })
+  const pool = await openPool('a', bounded(1), failing)
+  await submit(4)
+  await until(() => work.running.size > 0)
+  const broken = Promise.withResolvers<never>()
+  claim = broken
+  work.open()
+  await until(() => isClaiming && work.running.size === 0 && pool.running > 0)
+  let isDrained = false
+  const drained = pool.drain(new AbortController().signal).then(() => {
+    isDrained = true
+  })
+  // The drain first ends the polls, then waits for the slots.
+  await sleep(200)
+  broken.reject(new Error('The store is unreachable.'))
+  await until(() => isDrained)
+  await drained
 })
