@@ -15,7 +15,7 @@
 export interface Broker {
   /** Name of the adapter for logs and `/readyz`, such as `kafka (share groups)` or `memory`. */
   readonly name: string
-  /** Splits a stream into parts of {@link PART_BYTES}. The last part may be shorter. */
+  /** False from the detection of an outage until a broker answers again. Then `submit` rejects at once (guarantee 5). */
   readonly isReachable: boolean
   /** Duration of the current outage, in ms. 0 while a broker answers, and undefined if outages cannot occur. */
   readonly unreachableMs?: number
@@ -46,14 +46,19 @@ export interface Broker {
    * Adds an object to a queue without serialization. Undefined unless all consumers run in this process. The object must not be changed afterwards.
    * The queue stays bounded.
    *
-   * @param bytes Approximate memory of the object. @throws ServiceError `overloaded` if the queue is full
+   * @param bytes Approximate memory of the object.
+   * @throws ServiceError `overloaded` if the queue is full
    */
   enqueueLocal?(queue: string, payload: object, bytes: number): void
 
   /** Opens a queue for consuming. Each call adds one member to the group that shares the queue. The caller must close the consumer. */
   openQueue(queue: string): Promise<QueueConsumer>
 
-  /** Sends one record to a partition of a channel. @throws ServiceError as {@link submit} */
+  /**
+   * Sends one record to a partition of a channel.
+   *
+   * @throws ServiceError as {@link submit}
+   */
   send(channel: string, partition: number, key: string, value: Buffer): Promise<void>
 
   /**
@@ -72,7 +77,8 @@ export interface Broker {
    * Reads stored records of a partition again: up to `max` records before an offset, oldest first. Only for operators, because a read may take
    * seconds. The memory broker stores {@link Topic.historyMax} records.
    *
-   * @returns Whether older records are stored @throws ServiceError `overloaded` if reading takes longer than 15 s
+   * @returns Whether older records are stored
+   * @throws ServiceError `overloaded` if reading takes longer than 15 s
    */
   history(
     channel: string,
@@ -93,7 +99,10 @@ export interface Closable {
 }
 
 export interface Receiver extends Closable {
-  /** Multiplies the minimum time between two fetches ({@link Topic.fetchGapMs}) by `times`. Undefined if the channel has no such minimum. */
+  /**
+   * Multiplies the minimum time between two fetches ({@link Topic.fetchGapMs}) by `times`, so that an idle process wakes less often. Undefined if the
+   * channel has no such minimum.
+   */
   stretch?(times: number): void
 }
 
@@ -145,7 +154,7 @@ export interface Topic {
    */
   readonly partitionsMin?: number
   readonly retentionMs: number
-  /** Minimum retention that readers of the channel require, in ms. Default: {@link retentionMs}. */
+  /** Minimum retention that the readers of the queue or channel require, in ms. Default: {@link retentionMs}. */
   readonly retentionMsMin?: number
   readonly kind: 'queue' | 'channel'
   /**

@@ -72,7 +72,7 @@ class MemoryBroker implements Broker {
     onRecord: (record: ChannelRecord) => void,
   ): Promise<Closable> {
     const received = partitions.map((partition) => this.#partition(channel, partition))
-    // Each subscription has its own function, so that one callback can subscribe more than once.
+    // Each subscription adds a new function to the set, so that one callback can subscribe more than once.
     const receive = (record: ChannelRecord) => onRecord(record)
     for (const receivers of received) receivers.add(receive)
     return {
@@ -190,10 +190,14 @@ class MemoryQueue {
 
   put(bytes: number, content: QueuedRecord['content']): void {
     if (this.#bytes + bytes > QUEUE_BYTES_MAX) {
-      throw new ServiceError('overloaded', 'The queue is full. Try again later.', {
-        retryAfterMs: 5_000,
-        reason: 'queue_full',
-      })
+      throw new ServiceError(
+        'overloaded',
+        `The job queue is at its maximum of ${QUEUE_BYTES_MAX} bytes. Try again later.`,
+        {
+          retryAfterMs: 5_000,
+          reason: 'queue_full',
+        },
+      )
     }
     this.#bytes += bytes
     this.#waiting.push({ bytes, content, offset: this.#nextOffset++, deliveryCount: 0 })
@@ -242,10 +246,10 @@ class MemoryQueue {
 class MemoryConsumer implements QueueConsumer {
   readonly #queue: MemoryQueue
   readonly #held = new Set<QueuedRecord>()
-  /** Stops the timer that ends expired waits of `take`. The first wait starts this timer. */
+  /** Stops the timer that ends expired waits of `take`. Undefined until the first wait has started the timer. */
   #stopTicking: (() => void) | undefined
   #isClosed = false
-  /** Signal of the last call. Cached because consumers pass the same signal to many calls. */
+  /** Signal of the last `take`. Consumers pass the same signal to many calls, so its abort listener is added only once. */
   #signal: AbortSignal | undefined
   #resolveWait: (() => void) | undefined
   readonly #wakeUp = () => {

@@ -1,80 +1,93 @@
+/**
+ * The broker port on Kafka. Share groups and classic groups differ only in queues ({@link QueueGroups}). The view of the cluster, the producer, the
+ * receivers of channels, and the checks of topics are the same for both.
+ *
+ * kafkajs reads queues of classic groups, and nothing else. A client of kafkajs waits for a hung broker until a request timeout. If kafkajs also sent
+ * and received, then one hung broker of three would silence all calls for that time.
+ */
 import type { Broker, ChannelRecord, Closable, HistoryRecord, QueueConsumer, Receiver } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/lib/error.ts'
+import { PlatformaticAdmin } from './admin.ts'
+import { ChannelReceiver } from './channel.ts'
+import { KafkaCluster } from './cluster.ts'
+import { isTransient } from './errors.ts'
+import { type StoredOffsets, storedOffsets } from './offsets.ts'
 import { KAFKA_DEFAULTS, type KafkaOptions, pause, within } from './options.ts'
-import { batchBytesMax, CoalescingSender, overloaded, type Produce } from './sender.ts'
+import { KafkaProducer } from './producer.ts'
+import { batchBytesMax, CoalescingSender, overloaded } from './sender.ts'
+import { type BootProblem, TopicKeeper } from './topics.ts'
 
-/** Port for the operations in which the Kafka clients differ. Topic names include the prefix. */
-export interface KafkaClient {
+/** The consumers of queues, in share groups or in classic groups. Topic names include the prefix. */
+export interface QueueGroups {
   readonly name: string
-  /** Start of the current outage by the monotonic clock, in ms. Undefined while a broker answers. */
-  readonly unreachableSinceMs: number | undefined
-  readonly missing: readonly string[]
-  readonly produce: Produce
-  /** @param onLoss Called with the name of a topic that was deleted and recreated. A later listener replaces an earlier one. */
-  onLoss(onLoss: (topic: string) => void): void
-  /** Checks whether a broker answers, and which nodes lead the partitions. Called after a slow or refused request. */
-  suspect(): void
-  isTransient(error: unknown): boolean
-  partitions(topic: string): number
-  /** Number of the node that leads a partition. Negative if none does. */
-  leader(topic: string, partition: number): number
+  /** Checks topics and groups, creates missing topics, and returns every remaining problem. */
+  check(admin: PlatformaticAdmin): Promise<BootProblem[]>
   /** @param queue Name of the queue without the prefix, for {@link Delivery.position}. */
   consumer(queue: string, topic: string): QueueConsumer & { open(): QueueConsumer }
-  /** @param from Offset of the first record in each partition. Default: the current end. */
-  receiver(
-    topic: string,
-    partitions: readonly number[],
-    onRecord: (record: HistoryRecord) => void,
-    from?: number,
-  ): Receiver & { open(): Promise<Receiver> }
-  /** Returns the range of a partition's stored offsets. @throws Error if a broker is unreachable or refuses */
-  storedOffsets(topic: string, partition: number): Promise<StoredOffsets>
-  lag(queue: string, topic: string): Promise<number | undefined>
-  /** Closes the client. All of its consumers and receivers must be closed before. */
-  close(): Promise<void>
+  /**
+   * Returns the number of records of a topic that its group has not processed.
+   *
+   * @throws Error if a broker is unreachable or refuses
+   */
+  lag(topic: string): Promise<number>
+  /** Called after a topic was deleted and created again, with offsets from 0. */
+  recreated(topic: string): void
+  close(): void
 }
 
-/** Implements the broker port on Kafka, except for the operations of {@link KafkaClient}. Closes the given client. */
+/** Implements the broker port. `close` also closes the given cluster and groups. */
 export class KafkaBroker implements Broker {
-  readonly #client: KafkaClient
+  readonly #cluster: KafkaCluster
+  readonly #groups: QueueGroups
   readonly #options: KafkaOptions
   readonly #sender: CoalescingSender
+  readonly #keeper: TopicKeeper<PlatformaticAdmin>
   readonly #open = new Set<Closable>()
   readonly #turns = new Map<string, number>()
   readonly #onLoss = new Set<(name: string) => void>()
   #closed: Promise<void> | undefined
 
-  constructor(client: KafkaClient, options: KafkaOptions) {
-    this.#client = client
+  constructor(cluster: KafkaCluster, groups: QueueGroups, options: KafkaOptions) {
+    this.#cluster = cluster
+    this.#groups = groups
     this.#options = options
+    const producer = new KafkaProducer(cluster)
     this.#sender = new CoalescingSender(
-      client.produce,
-      (topic, partition) => client.leader(topic, partition),
+      (batches) => producer.produce(batches),
+      (topic, partition) => cluster.leader(topic, partition),
       options.sendBufferBytesMax ?? KAFKA_DEFAULTS.sendBufferBytesMax,
-      () => client.suspect(),
+      () => cluster.suspect(),
     )
-    client.onLoss((topic) => {
-      const name = topic.slice(options.prefix.length)
-      options.onProblem('Kafka topic was deleted and recreated', { topic })
-      for (const onLoss of this.#onLoss) onLoss(name)
+    this.#keeper = new TopicKeeper(
+      (use) => onNewConnection(options, use),
+      (admin) => groups.check(admin),
+      options,
+    )
+    cluster.onReturn(() => this.#keeper.verify())
+    cluster.watch(({ lacking, recreated }) => {
+      if (lacking.length > 0) this.#keeper.verify()
+      for (const topic of recreated) {
+        groups.recreated(topic)
+        this.#lost(topic)
+      }
     })
   }
 
   get name(): string {
-    return this.#client.name
+    return this.#groups.name
   }
 
   get isReachable(): boolean {
-    return this.#client.unreachableSinceMs === undefined && this.#closed === undefined
+    return this.#cluster.unreachableSinceMs === undefined && this.#closed === undefined
   }
 
   get unreachableMs(): number {
-    const { unreachableSinceMs: sinceMs } = this.#client
+    const { unreachableSinceMs: sinceMs } = this.#cluster
     return sinceMs === undefined ? 0 : performance.now() - sinceMs
   }
 
   get missing(): readonly string[] {
-    return this.#client.missing
+    return this.#keeper.missing
   }
 
   onLoss(onLoss: (name: string) => void): () => void {
@@ -97,7 +110,7 @@ export class KafkaBroker implements Broker {
   }
 
   async openQueue(queue: string): Promise<QueueConsumer> {
-    const consumer = this.#client.consumer(queue, this.#options.prefix + queue)
+    const consumer = this.#groups.consumer(queue, this.#options.prefix + queue)
     this.#open.add(consumer)
     return consumer.open()
   }
@@ -107,7 +120,8 @@ export class KafkaBroker implements Broker {
     partitions: readonly number[],
     onRecord: (record: ChannelRecord) => void,
   ): Promise<Receiver> {
-    const receiver = this.#client.receiver(this.#options.prefix + channel, partitions, onRecord)
+    const topic = this.#options.prefix + channel
+    const receiver = new ChannelReceiver(this.#cluster, this.#options, topic, partitions, onRecord)
     this.#open.add(receiver)
     return await receiver.open()
   }
@@ -119,11 +133,19 @@ export class KafkaBroker implements Broker {
     onRecord: (record: HistoryRecord) => void,
   ): Promise<{ hasMore: boolean }> {
     if (!this.isReachable) throw overloaded('The broker is unreachable.')
-    return await readHistory(this.#client, this.#options.prefix + channel, partition, range, onRecord)
+    return await readHistory(this.#cluster, this.#options, channel, partition, range, onRecord)
   }
 
   async lag(queue: string): Promise<number | undefined> {
-    return await this.#client.lag(queue, this.#options.prefix + queue)
+    try {
+      return await this.#groups.lag(this.#options.prefix + queue)
+    } catch (error) {
+      if (!isTransient(error)) {
+        const fields = { queue, error: String(error) }
+        this.#options.onProblem('lag of a Kafka queue could not be read; it counts as unknown', fields)
+      }
+      return undefined
+    }
   }
 
   close(): Promise<void> {
@@ -134,67 +156,68 @@ export class KafkaBroker implements Broker {
   async #close(): Promise<void> {
     await this.#sender.close(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs)
     await Promise.allSettled([...this.#open].map((open) => open.close()))
-    await this.#client.close()
+    await this.#keeper.close()
+    this.#groups.close()
+    await this.#cluster.close()
+  }
+
+  #lost(topic: string): void {
+    const name = topic.slice(this.#options.prefix.length)
+    this.#options.onProblem('Kafka topic was deleted and recreated', { topic })
+    for (const onLoss of this.#onLoss) onLoss(name)
   }
 
   /**
    * Returns the next partition, round robin over the partitions that have a leader, or over all partitions if none has.
    */
   #nextPartition(topic: string): number {
-    const count = Math.max(this.#client.partitions(topic), 1)
+    const count = Math.max(this.#cluster.partitions(topic), 1)
     const turn = this.#turns.get(topic) ?? 0
     const order = Array.from({ length: count }, (_, index) => (turn + index) % count)
-    const chosen = order.find((partition) => this.#client.leader(topic, partition) >= 0) ?? turn
+    const chosen = order.find((partition) => this.#cluster.leader(topic, partition) >= 0) ?? turn
     this.#turns.set(topic, (chosen + 1) % count)
     return chosen
   }
 }
 
-/** Timeout of reading the history, in ms. The value is long because forming a classic group takes some seconds. */
+/** Runs an operation on a new connection. The current cluster view may be outdated, or lack a node that restarts. */
+async function onNewConnection(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Promise<void>): Promise<void> {
+  const cluster = new KafkaCluster(options)
+  const admin = new PlatformaticAdmin(cluster, options)
+  try {
+    await cluster.follow([])
+    await use(admin)
+  } finally {
+    await admin.close()
+    await cluster.close()
+  }
+}
+
+/** Timeout in ms of reading stored records ({@link Broker.history}). */
 const READ_TIMEOUT_MS = 15_000
 const LEADERLESS_MS = 10_000
 const RETRY_DELAY_MS = 100
 
-/** Range of a partition's stored offsets. `end` is the offset of the next record. */
-export interface StoredOffsets {
-  readonly first: number
-  readonly end: number
-}
-
-interface HistoryClient {
-  isTransient(error: unknown): boolean
-  suspect(): void
-  storedOffsets(topic: string, partition: number): Promise<StoredOffsets>
-  receiver(
-    topic: string,
-    partitions: readonly number[],
-    onRecord: (record: HistoryRecord) => void,
-    from: number,
-  ): Closable & { open(): Promise<Closable> }
-}
-
-/** Reads the last `max` records before an offset. Like {@link Broker.history}, for a topic name with its prefix. */
+/** Reads the last `max` records before an offset. Like {@link Broker.history}. */
 async function readHistory(
-  client: HistoryClient,
-  topic: string,
+  cluster: KafkaCluster,
+  options: KafkaOptions,
+  channel: string,
   partition: number,
   { before = Number.POSITIVE_INFINITY, max }: { readonly before?: number | undefined; readonly max: number },
   onRecord: (record: HistoryRecord) => void,
 ): Promise<{ hasMore: boolean }> {
-  const { first, end } = await offsetsWithRetry(client, topic, partition)
+  const topic = options.prefix + channel
+  const { first, end } = await offsetsWithRetry(cluster, topic, partition)
   const to = Math.min(before, end)
   const from = Math.max(first, to - max)
   if (from >= to) return { hasMore: false }
   const { promise, resolve } = Promise.withResolvers<void>()
-  const receiver = client.receiver(
-    topic,
-    [partition],
-    (record) => {
-      if (record.offset < to) onRecord(record)
-      if (record.offset >= to - 1) resolve()
-    },
-    from,
-  )
+  const onEach = (record: HistoryRecord) => {
+    if (record.offset < to) onRecord(record)
+    if (record.offset >= to - 1) resolve()
+  }
+  const receiver = new ChannelReceiver(cluster, options, topic, [partition], onEach, from)
   try {
     const isRead = await within(
       READ_TIMEOUT_MS,
@@ -209,20 +232,20 @@ async function readHistory(
   }
 }
 
-/** Reads stored offsets, with retries, because a newly elected leader refuses requests at first. */
-async function offsetsWithRetry(client: HistoryClient, topic: string, partition: number): Promise<StoredOffsets> {
+/** Reads the first and the last offset of a partition, with retries, because a newly elected leader refuses requests at first. */
+async function offsetsWithRetry(cluster: KafkaCluster, topic: string, partition: number): Promise<StoredOffsets> {
   const timeout = AbortSignal.timeout(LEADERLESS_MS)
   for (;;) {
     try {
-      return await client.storedOffsets(topic, partition)
+      return await storedOffsets(cluster, topic, partition)
     } catch (cause) {
-      if (timeout.aborted || !client.isTransient(cause)) {
-        throw new ServiceError('overloaded', 'The broker did not return the range of its record offsets.', {
+      if (timeout.aborted || !isTransient(cause)) {
+        throw new ServiceError('overloaded', 'The broker did not return the first and last offset of its records.', {
           cause,
           reason: 'kafka',
         })
       }
-      client.suspect()
+      cluster.suspect()
       await pause(RETRY_DELAY_MS, timeout)
     }
   }

@@ -2,13 +2,14 @@
  * Receives partitions of a channel without a consumer group. The receiver tracks its positions itself, commits nothing, and runs one long poll per
  * leading broker. A rebalance can therefore never interrupt the receiver, which starts within milliseconds.
  *
- * All partitions that a broker leads share one poll. Rejected: one poll per partition. A single call of the sender then caused eight responses, and
- * an idle process woke 16 times per second.
+ * All partitions that a broker leads share one poll. Rejected: one poll per partition. One produce call with records of eight partitions then caused
+ * eight responses, and an idle process woke 16 times per second.
  */
-import { fetchV17, listOffsetsV7 } from '@platformatic/kafka'
+import { fetchV13 } from '@platformatic/kafka'
 import type { HistoryRecord, Receiver } from '#shared/broker/broker.ts'
 import type { KafkaCluster } from './cluster.ts'
 import { CODE, isTransient, KafkaRefusal, NodeUnknown, responseOf } from './errors.ts'
+import { EARLIEST, LATEST, offsetAt } from './offsets.ts'
 import { deliver, fetchGapMs, type KafkaOptions, pause, Supervisor } from './options.ts'
 
 /**
@@ -17,14 +18,12 @@ import { deliver, fetchGapMs, type KafkaOptions, pause, Supervisor } from './opt
  */
 const LONG_POLL_MS = 2_000
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
-/** Time after the end of a poll from which the broker may be hung, in ms. */
+/** If a poll takes this many ms longer than its maximum wait, then the broker may be hung. */
 const SLOW_MS = 500
 const FETCH_BYTES_MAX = 4 * 1024 * 1024
-const LATEST = -1n
-const EARLIEST = -2n
-let lanes = 0
+let receivers = 0
 
-type FetchedPartition = fetchV17.FetchResponsePartition
+type FetchedPartition = fetchV13.FetchResponsePartition
 
 interface Position {
   readonly partition: number
@@ -52,7 +51,7 @@ export class ChannelReceiver implements Receiver {
   #topicId: string | undefined
   #stretch = 1
   readonly #closing = new AbortController()
-  readonly #lane = `receive ${lanes++}`
+  readonly #connectionName = `receive ${receivers++}`
   readonly #polls = new Map<number, Poll>()
 
   constructor(
@@ -92,7 +91,7 @@ export class ChannelReceiver implements Receiver {
   async close(): Promise<void> {
     this.#closing.abort()
     const polls = [...this.#polls.values()]
-    await Promise.all(polls.map(({ node }) => this.#cluster.hangUp(node, this.#lane)))
+    await Promise.all(polls.map(({ node }) => this.#cluster.hangUp(node, this.#connectionName)))
     await Promise.all(polls.map(({ loop }) => loop))
   }
 
@@ -130,7 +129,7 @@ export class ChannelReceiver implements Receiver {
     if (poll.positions.length === 0) this.#polls.delete(poll.node)
     this.#assign(moved)
     if (poll.positions.length === 0) {
-      await this.#cluster.hangUp(poll.node, this.#lane)
+      await this.#cluster.hangUp(poll.node, this.#connectionName)
       return true
     }
     if (poll.node < 0) throw new NodeUnknown(`${this.#topic} has partitions without a leader`)
@@ -145,7 +144,9 @@ export class ChannelReceiver implements Receiver {
 
   /**
    * Delivers fetched records. If the broker refused one partition, then the records of all other partitions are delivered before the refusal is
-   * thrown. @throws KafkaRefusal
+   * thrown.
+   *
+   * @throws KafkaRefusal
    */
   async #take(places: readonly Position[], answers: readonly FetchedPartition[]): Promise<void> {
     let refusal: KafkaRefusal | undefined
@@ -181,7 +182,7 @@ export class ChannelReceiver implements Receiver {
     const topicId = this.#cluster.topicId(this.#topic)
     if (!topicId) throw new NodeUnknown(`Topic ${this.#topic} is not known`)
     this.#beginAgainIn(topicId)
-    const connection = await this.#cluster.connection(node, this.#lane, REQUEST_TIMEOUT_MS)
+    const connection = await this.#cluster.connection(node, this.#connectionName, REQUEST_TIMEOUT_MS)
     const partitions = places.map(({ partition, position }) => ({
       partition,
       currentLeaderEpoch: -1,
@@ -190,9 +191,9 @@ export class ChannelReceiver implements Receiver {
       partitionMaxBytes: FETCH_BYTES_MAX,
     }))
     const wanted = [{ topicId, partitions }]
-    const request = fetchV17.api.async(connection, LONG_POLL_MS, 1, FETCH_BYTES_MAX, 0, 0, -1, wanted, [], '')
+    const request = fetchV13.api.async(connection, LONG_POLL_MS, 1, FETCH_BYTES_MAX, 0, 0, -1, wanted, [], '')
     const response = await this.#cluster.watchRequest(request, LONG_POLL_MS + SLOW_MS).catch((error: unknown) => {
-      const refused = responseOf<fetchV17.FetchResponse>(error)
+      const refused = responseOf<fetchV13.FetchResponse>(error)
       if (refused?.responses[0]?.partitions[0]) return refused
       throw error
     })
@@ -224,14 +225,7 @@ export class ChannelReceiver implements Receiver {
     this.#options.onProblem('Kafka channel records were deleted before they were received; skipping them', fields)
   }
 
-  async #offsetAt({ partition }: Position, timestamp: bigint): Promise<bigint> {
-    const leader = this.#cluster.leader(this.#topic, partition)
-    if (leader < 0) throw new NodeUnknown(`${this.#topic}/${partition} has no leader`)
-    const connection = await this.#cluster.connection(leader, this.#lane, REQUEST_TIMEOUT_MS)
-    const wanted = { partitionIndex: partition, currentLeaderEpoch: -1, timestamp }
-    const { topics } = await listOffsetsV7.api.async(connection, -1, 0, [{ name: this.#topic, partitions: [wanted] }])
-    const offset = topics[0]?.partitions[0]?.offset
-    if (offset === undefined) throw new NodeUnknown(`No offset of ${this.#topic}/${partition}`)
-    return offset
+  #offsetAt({ partition }: Position, timestamp: bigint): Promise<bigint> {
+    return offsetAt(this.#cluster, this.#topic, partition, timestamp, this.#connectionName)
   }
 }

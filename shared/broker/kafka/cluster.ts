@@ -1,7 +1,7 @@
 /**
  * Current view of a Kafka cluster: nodes, partition leaders, and whether a broker answers.
  *
- * **Connections.** Each component has its own connection to a node, with the name in the parameter `lane`. A broker answers one request per
+ * **Connections.** Each component has its own connection to a node, identified by the parameter `connectionName`. A broker answers one request per
  * connection at a time, so a long poll on a shared connection would delay a heartbeat.
  *
  * **Reachability.** The cluster is reachable if some broker answers a metadata request. Such a request is sent when a connection breaks or a call
@@ -14,7 +14,7 @@
  * **Topic ids.** A recreated topic has another id. Former ids are remembered, because a lagging broker may still report one. A receiver that
  * accepted a former id as new would later read the current topic from its start a second time.
  *
- * Code on `@platformatic/kafka` uses this class. kafkajs has its own view of the cluster.
+ * The consumers of classic groups are an exception: kafkajs has its own view of the cluster.
  */
 
 import { isIP } from 'node:net'
@@ -22,8 +22,8 @@ import {
   apiVersionsV3,
   Connection,
   type ConnectionOptions,
-  findCoordinatorV6,
-  initProducerIdV5,
+  findCoordinatorV4,
+  initProducerIdV4,
   metadataV12,
 } from '@platformatic/kafka'
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
@@ -44,6 +44,7 @@ const GROUP_KEY_TYPE = 0
 /** Interval of metadata requests while no request fails, in ms. Only these requests detect the deletion of a topic without consumers. */
 const WATCH_INTERVAL_MS = 5_000
 const FORMER_IDS_MAX = 16
+const FENCED_MAX = 64
 
 export const NO_LEADER = -1
 
@@ -60,16 +61,18 @@ interface TopicState {
 export interface TopicChanges {
   /** Topics that are missing or have too few partitions. */
   readonly lacking: readonly string[]
-  readonly remade: readonly string[]
+  readonly recreated: readonly string[]
 }
 
 export class KafkaCluster {
   readonly #options: KafkaOptions
   readonly #closing = new AbortController()
-  readonly #lanes = new Map<string, Promise<Connection>>()
+  readonly #connections = new Map<string, Promise<Connection>>()
   #topicNames: readonly string[] = []
   #bootstrap: Address[]
   #nodes = new Map<number, Address>()
+  /** Addresses of nodes that an earlier response contained, and the last one does not. */
+  #fenced: readonly string[] = []
   #topics = new Map<string, TopicState>()
   readonly #ids = new Map<string, string[]>()
   #control: Connection | undefined
@@ -109,7 +112,11 @@ export class KafkaCluster {
     this.#stopWatching = atAlignedInterval(WATCH_INTERVAL_MS, () => void this.refresh(), { keepsAlive: false })
   }
 
-  /** Sets the topics whose leaders are tracked, and reads the leaders. @throws Error if no broker answers */
+  /**
+   * Sets the topics whose leaders are tracked, and reads the leaders.
+   *
+   * @throws Error if no broker answers
+   */
   async follow(topicNames: readonly string[]): Promise<void> {
     this.#topicNames = topicNames
     await this.#refreshOnce()
@@ -127,16 +134,25 @@ export class KafkaCluster {
     return [...this.#nodes.keys()]
   }
 
-  /** Returns the requests and features that the brokers support. @throws Error if no broker answers */
+  /**
+   * Returns the requests and features that the brokers support.
+   *
+   * @throws Error if no broker answers
+   */
   async versions(): Promise<apiVersionsV3.ApiVersionsResponse> {
     return await this.#ask((connection) => apiVersionsV3.api.async(connection, 'sluice', '1'))
+  }
+
+  /** Whether a broker was in the cluster earlier, and is fenced now. */
+  isFenced(host: string, port: number): boolean {
+    return this.#fenced.includes(addressOf({ host, port }))
   }
 
   topicId(topic: string): string | undefined {
     return this.#topics.get(topic)?.id
   }
 
-  /** Refreshes the leaders. Never rejects. A failure marks the cluster as unreachable, and callers retry anyway. */
+  /** Refreshes the leaders. Never rejects, because callers retry anyway. A failure starts a check whether any broker answers ({@link suspect}). */
   refresh(): Promise<void> {
     this.#refreshing ??= this.#refreshOnce()
       .catch(() => this.suspect())
@@ -149,7 +165,7 @@ export class KafkaCluster {
 
   async coordinator(group: string): Promise<number> {
     const { coordinators } = await this.#ask((connection) =>
-      findCoordinatorV6.api.async(connection, GROUP_KEY_TYPE, [group]),
+      findCoordinatorV4.api.async(connection, GROUP_KEY_TYPE, [group]),
     )
     const [found] = coordinators
     if (!found) throw new NodeUnknown(`No coordinator for group ${group}`)
@@ -157,9 +173,13 @@ export class KafkaCluster {
     return found.nodeId
   }
 
-  /** Requests a producer id (KIP-98). Every broker can assign one. @throws Error if no broker answers */
+  /**
+   * Requests a producer id (KIP-98). Every broker can assign one.
+   *
+   * @throws Error if no broker answers
+   */
   async newProducer(): Promise<{ readonly producerId: bigint; readonly producerEpoch: number }> {
-    return await this.#ask((connection) => initProducerIdV5.api.async(connection, null, 0, -1n, -1))
+    return await this.#ask((connection) => initProducerIdV4.api.async(connection, null, 0, -1n, -1))
   }
 
   /** Waits for a request, and requests metadata every {@link SLOW_INTERVAL_MS} while the request takes longer than `slowMs`. */
@@ -174,16 +194,16 @@ export class KafkaCluster {
     }
   }
 
-  connection(nodeId: number, lane: string, requestTimeoutMs: number): Promise<Connection> {
-    const key = `${lane} ${nodeId}`
-    const existing = this.#lanes.get(key)
+  connection(nodeId: number, connectionName: string, requestTimeoutMs: number): Promise<Connection> {
+    const key = `${connectionName} ${nodeId}`
+    const existing = this.#connections.get(key)
     if (existing) return existing
     const address = this.#nodes.get(nodeId)
     if (!address) return Promise.reject(new NodeUnknown(`Node ${nodeId} is not in the cluster`))
     const connecting = this.#dial(address, requestTimeoutMs)
-    this.#lanes.set(key, connecting)
+    this.#connections.set(key, connecting)
     const forget = () => {
-      if (this.#lanes.get(key) === connecting) this.#lanes.delete(key)
+      if (this.#connections.get(key) === connecting) this.#connections.delete(key)
     }
     connecting.then(
       (connection) => connection.once('close', forget),
@@ -195,14 +215,16 @@ export class KafkaCluster {
     return connecting
   }
 
-  async hangUp(nodeId: number, lane: string): Promise<void> {
-    const connecting = this.#lanes.get(`${lane} ${nodeId}`)
+  async hangUp(nodeId: number, connectionName: string): Promise<void> {
+    const connecting = this.#connections.get(`${connectionName} ${nodeId}`)
     await connecting?.then((connection) => connection.close()).catch(() => undefined)
   }
 
-  /** Closes connections to brokers that metadata lacks. A hung broker reads nothing, so unsent bytes are discarded. */
+  /**
+   * Closes connections to brokers that the metadata no longer contains. Such a broker may be hung and read nothing, so unsent bytes are discarded.
+   */
   #hangUpFenced(): void {
-    for (const [key, connecting] of this.#lanes) {
+    for (const [key, connecting] of this.#connections) {
       if (this.#nodes.has(Number(key.slice(key.lastIndexOf(' ') + 1)))) continue
       connecting.then((connection) => connection.socket?.destroy()).catch(() => undefined)
     }
@@ -220,7 +242,7 @@ export class KafkaCluster {
   async close(): Promise<void> {
     this.#closing.abort()
     this.#stopWatching()
-    const connections = await Promise.allSettled(this.#lanes.values())
+    const connections = await Promise.allSettled(this.#connections.values())
     const open = connections.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []))
     if (this.#control) open.push(this.#control)
     await Promise.allSettled(open.map((connection) => connection.close()))
@@ -251,13 +273,16 @@ export class KafkaCluster {
   async #refreshOnce(): Promise<void> {
     const response = await this.#ask((connection) => requestMetadata(connection, this.#topicNames))
     const changes = this.#update(response)
-    if (changes.lacking.length > 0 || changes.remade.length > 0) this.#onChanges(changes)
+    if (changes.lacking.length > 0 || changes.recreated.length > 0) this.#onChanges(changes)
   }
 
   #update(response: metadataV12.MetadataResponse): TopicChanges {
+    const former = [...this.#fenced, ...[...this.#nodes.values()].map(addressOf)]
     this.#nodes = new Map(response.brokers.map(({ nodeId, host, port }) => [nodeId, { host, port }]))
+    const present = new Set([...this.#nodes.values()].map(addressOf))
+    this.#fenced = [...new Set(former)].filter((address) => !present.has(address)).slice(-FENCED_MAX)
     this.#hangUpFenced()
-    const [lacking, remade]: [string[], string[]] = [[], []]
+    const [lacking, recreated]: [string[], string[]] = [[], []]
     for (const topic of response.topics) {
       const { name, topicId: id, partitions } = topic
       if (!name) continue
@@ -269,7 +294,7 @@ export class KafkaCluster {
       const ids = this.#ids.get(name) ?? []
       if (partitions.length === 0 || ids.slice(0, -1).includes(id)) continue
       if (ids.at(-1) !== id) {
-        if (ids.length > 0) remade.push(name)
+        if (ids.length > 0) recreated.push(name)
         this.#ids.set(name, [...ids, id].slice(-FORMER_IDS_MAX))
       }
       const leaders = Array<number>(partitions.length).fill(NO_LEADER)
@@ -277,12 +302,13 @@ export class KafkaCluster {
       this.#topics.set(name, { id, leaders })
       if (leaders.length < partitionsNeeded(this.#options, name)) lacking.push(name)
     }
-    return { lacking, remade }
+    return { lacking, recreated }
   }
 
   /**
-   * Sends a request to one broker after another until one answers. @throws Error if no broker answers, or if one
-   * refuses
+   * Sends a request to one broker after another until one answers.
+   *
+   * @throws Error if no broker answers, or if one refuses
    */
   async #ask<R>(request: (connection: Connection) => Promise<R>): Promise<R> {
     for (let tries = this.#addresses().length; ; tries--) {
@@ -330,7 +356,7 @@ export class KafkaCluster {
   }
 
   async #dial({ host, port }: Address, requestTimeoutMs: number): Promise<Connection> {
-    const address = `${host}:${port}`
+    const address = addressOf({ host, port })
     const connectTimeout = this.#connectTimeouts.get(address) ?? CONNECT_TIMEOUT_MS.min
     const options = { ...connectionOptions(this.#options, host, requestTimeoutMs), connectTimeout }
     const connection = new Connection(this.#options.clientId, options)
@@ -372,6 +398,10 @@ async function requestMetadata(
     if (response) return response
     throw error
   }
+}
+
+function addressOf({ host, port }: Address): string {
+  return `${host}:${port}`
 }
 
 function parseAddress(broker: string): Address {

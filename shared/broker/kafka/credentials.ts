@@ -1,7 +1,7 @@
 import type { KafkaConfig } from '#shared/config/config.ts'
 import type { KafkaOptions } from './options.ts'
 
-/* Converts the TLS and SASL settings to the options that both Kafka clients take, and requests OAuth tokens. */
+/* This file converts the TLS and SASL settings to the options that both Kafka clients take, and requests OAuth tokens. */
 
 const TOKEN_TIMEOUT_MS = 10_000
 /**
@@ -9,7 +9,7 @@ const TOKEN_TIMEOUT_MS = 10_000
  * is about to expire.
  */
 const USED_SHARE = 0.8
-/** Time after a failed refresh for which the old token is used without another request. */
+/** Time in ms after a failed token request in which the old token is used and no new request is made. */
 const RETRY_DELAY_MS = 10_000
 /** Lifetime of a token whose response states none (RFC 6749 section 5.1 only recommends `expires_in`). */
 const DEFAULT_LIFETIME_S = 60
@@ -19,7 +19,7 @@ const TOKEN_REFUSED = 'KAFKA_TOKEN_REFUSED'
 /** Error code of a temporary failure, after which connections are retried. After {@link TOKEN_REFUSED}, connections are not retried. */
 export const TOKEN_UNAVAILABLE = 'KAFKA_TOKEN_UNAVAILABLE'
 
-/** Marks a failure of the token endpoint, so that the start reports the endpoint and not the broker. */
+/** A failure of the token endpoint. If the start of the process fails, then the error names this endpoint instead of the Kafka broker. */
 class KafkaTokenError extends Error {
   readonly code: typeof TOKEN_REFUSED | typeof TOKEN_UNAVAILABLE
 

@@ -19,7 +19,7 @@ export interface KafkaFacts {
 
 export async function inspectKafka(options: KafkaOptions): Promise<KafkaFacts> {
   const { KafkaCluster } = await import('./cluster.ts')
-  const { PlatformaticAdmin } = await import('./share/admin.ts')
+  const { PlatformaticAdmin } = await import('./admin.ts')
   const { isTransient } = await import('./errors.ts')
   const cluster = new KafkaCluster(options)
   const admin = new PlatformaticAdmin(cluster, options)
@@ -41,7 +41,8 @@ export async function inspectKafka(options: KafkaOptions): Promise<KafkaFacts> {
 }
 
 /**
- * Whether share groups are enabled. A cluster that was upgraded from before 4.2 supports the requests, but refuses them until the feature is enabled.
+ * Whether share groups are enabled. A cluster that was upgraded from a version before 4.2 lists the requests of share groups as supported. The
+ * cluster refuses them until the feature `share.version` is enabled.
  */
 export async function hasShareGroups(cluster: KafkaCluster): Promise<boolean> {
   const { apiKeys, finalizedFeatures } = await cluster.versions()
@@ -159,7 +160,11 @@ class KafkaUnavailableError extends Error {
   }
 }
 
-/** Converts a connection failure to `overloaded`, with the reason as its cause. Undefined for any other error. */
+/**
+ * Converts a connection failure to `overloaded`, with the reason as its cause. Returns a ServiceError unchanged, and undefined for any other error.
+ *
+ * @param isTransient Whether the operation may succeed later. A permanent failure, such as a rejected password, is converted in either case
+ */
 export function unavailable(error: unknown, isTransient: boolean): ServiceError | undefined {
   if (error instanceof ServiceError) return error
   const signs = signsOf(error)

@@ -8,7 +8,7 @@ export type OnProblem = (message: string, fields: Record<string, unknown>) => vo
 export interface KafkaOptions {
   readonly brokers: readonly string[]
   /**
-   * Client library and kind of group. `share`: share groups, Kafka 4.2 or later. `classic`: kafkajs and consumer groups. `auto`: share groups if the
+   * Kind of group that reads queues. `share`: share groups, Kafka 4.2 or later. `classic`: consumer groups, by kafkajs. `auto`: share groups if the
    * cluster supports them, otherwise classic groups.
    */
   readonly client: 'auto' | 'share' | 'classic'
@@ -111,9 +111,15 @@ export class Supervisor {
     this.#isPersistenceReported = false
   }
 
-  failed(error: unknown): number {
+  /**
+   * Reports and counts a failure.
+   *
+   * @param more Further fields of the report.
+   * @returns The delay in ms until the next attempt
+   */
+  failed(error: unknown, more: Readonly<Record<string, unknown>> = {}): number {
     const isTransient = this.#isTransient(error)
-    const fields = { what: this.#what, error: String(error) }
+    const fields = { what: this.#what, error: String(error), ...more }
     if (isTransient) this.#reportTransient(fields)
     else this.#options.onProblem('Kafka consumer failed; restarting', fields)
     if (!isTransient && ++this.#failures === FAILURES_MAX) this.#options.onFatal?.(error)
@@ -121,8 +127,8 @@ export class Supervisor {
   }
 
   /**
-   * Reports a temporary failure at most once per minute, because the start of groups and partitions may fail several times. A persistent failure is
-   * reported once more.
+   * Reports the first of several consecutive temporary failures, at most once per minute, because the start of groups and partitions may fail several
+   * times. If the failures last for a minute, then this is reported once, as a separate problem.
    */
   #reportTransient(fields: { readonly what: string; readonly error: string }): void {
     const nowMs = performance.now()

@@ -8,7 +8,7 @@
  * Rejected: the producer of `@platformatic/kafka`. With endless retries, that producer sends a whole call to the leader of the call's first
  * partition, even after another partition has moved. Stopping that producer discards its sequence numbers.
  */
-import { NumericMap, produceV11 } from '@platformatic/kafka'
+import { NumericMap, produceV9 } from '@platformatic/kafka'
 import type { KafkaCluster } from './cluster.ts'
 import { CODE, describeCode, isTransient, KafkaRefusal, REFUSED_RECORD, responseOf } from './errors.ts'
 import { type BatchFailure, type OutgoingBatch, type OutgoingRecord, refusedRecord } from './sender.ts'
@@ -18,7 +18,7 @@ const REPLICATION_TIMEOUT_MS = 5_000
 /** Request timeout in ms, after which the connection counts as broken and the outcome of the batch is unknown. */
 const REQUEST_TIMEOUT_MS = 8_000
 const SEQUENCE_RANGE = 2 ** 31
-const LANE = 'produce'
+const CONNECTION_NAME = 'produce'
 
 /** Errors after which broker and producer disagree on sequence numbers. A new producer id resets the numbers. */
 const IDENTITY_LOST: readonly number[] = [CODE.outOfOrderSequence, CODE.unknownProducerId, CODE.invalidProducerEpoch]
@@ -34,7 +34,7 @@ export class KafkaProducer {
   readonly #cluster: KafkaCluster
   readonly #unsure = new Map<string, readonly OutgoingRecord[]>()
   #identity: Promise<Identity> | undefined
-  /** The result of {@link KafkaProducer.#identity} after the promise has resolved. */
+  /** The producer id to which `#identity` resolved. Undefined while a new one is requested. */
   #current: Identity | undefined
 
   constructor(cluster: KafkaCluster) {
@@ -89,7 +89,7 @@ export class KafkaProducer {
     try {
       const response = await this.#request(leader, batches, identity)
       for (const batch of batches) {
-        const failure = this.#judge(batch, codeOf(response, batch), identity)
+        const failure = this.#failureOf(batch, codeOf(response, batch), identity)
         if (failure) failures.set(batch, failure)
       }
     } catch (error) {
@@ -103,29 +103,29 @@ export class KafkaProducer {
     leader: number,
     batches: readonly OutgoingBatch[],
     identity: Identity,
-  ): Promise<produceV11.ProduceResponse> {
-    const connection = await this.#cluster.connection(leader, LANE, REQUEST_TIMEOUT_MS)
+  ): Promise<produceV9.ProduceResponse> {
+    const connection = await this.#cluster.connection(leader, CONNECTION_NAME, REQUEST_TIMEOUT_MS)
     const messages = batches.flatMap(({ topic, partition, records }) =>
       records.map(({ key, value }) => (key ? { topic, partition, key, value } : { topic, partition, value })),
     )
     for (const batch of batches) this.#unsure.set(keyOf(batch), batch.records)
     const options = { ...identity, compression: 'none' as const }
     try {
-      return (await produceV11.api.async(
+      return (await produceV9.api.async(
         connection,
         ACKS_ALL,
         REPLICATION_TIMEOUT_MS,
         messages,
         options,
-      )) as produceV11.ProduceResponse
+      )) as produceV9.ProduceResponse
     } catch (error) {
-      const response = responseOf<produceV11.ProduceResponse>(error)
+      const response = responseOf<produceV9.ProduceResponse>(error)
       if (response) return response
       throw error
     }
   }
 
-  #judge(batch: OutgoingBatch, code: number, identity: Identity): BatchFailure {
+  #failureOf(batch: OutgoingBatch, code: number, identity: Identity): BatchFailure {
     const key = keyOf(batch)
     if (code === CODE.none || code === CODE.duplicateSequence) {
       const next = identity.sequences.getWithDefault(key, 0) + batch.records.length
@@ -135,7 +135,7 @@ export class KafkaProducer {
     }
     const error = new KafkaRefusal(`Producing to ${key}`, code)
     if (IDENTITY_LOST.includes(code)) {
-      // While this call waited, another call may already have replaced the identity.
+      // Another call may have replaced the producer id while this call waited for its response. The new id is kept.
       if (identity === this.#current) this.#forgetIdentity()
       return { error, canRetry: true }
     }
@@ -151,7 +151,7 @@ function keyOf({ topic, partition }: OutgoingBatch): string {
   return `${topic}:${partition}`
 }
 
-function codeOf(response: produceV11.ProduceResponse, { topic, partition }: OutgoingBatch): number {
+function codeOf(response: produceV9.ProduceResponse, { topic, partition }: OutgoingBatch): number {
   const answers = response.responses.find(({ name }) => name === topic)?.partitionResponses
   return answers?.find(({ index }) => index === partition)?.errorCode ?? -1
 }

@@ -70,7 +70,7 @@ interface Entry extends OutgoingRecord {
   isSettled: boolean
 }
 
-interface Lane {
+interface PartitionQueue {
   readonly topic: string
   readonly partition: number
   readonly waiting: Entry[]
@@ -83,7 +83,7 @@ interface Lane {
   countMax: number
 }
 
-/** Returns the broker that leads a partition, as any number that is constant per broker. */
+/** Returns a number that identifies the broker that leads a partition. */
 export type LeaderOf = (topic: string, partition: number) => number
 
 export class CoalescingSender {
@@ -91,13 +91,13 @@ export class CoalescingSender {
   readonly #leaderOf: LeaderOf
   readonly #bytesMax: number
   readonly #onSlow: () => void
-  readonly #lanes = new Map<string, Lane>()
+  readonly #queues = new Map<string, PartitionQueue>()
   /** Timer for the deadlines of records. Runs only while records wait, so that an idle process does not wake. */
   #sweeper: NodeJS.Timeout | undefined
   #bytes = 0
   #isScheduled = false
   #retryTimer: NodeJS.Timeout | undefined
-  /** Start of the call in flight to each leader. */
+  /** Start time of the call in flight to each leading broker. */
   readonly #callSince = new Map<number, number>()
   #onEmpty: (() => void) | undefined
   #isClosed = false
@@ -124,8 +124,8 @@ export class CoalescingSender {
     const deadline = options.timeoutMs === undefined ? Number.POSITIVE_INFINITY : performance.now() + options.timeoutMs
     const { batchBytesMax } = options
     this.#bytes += bytes
-    const lane = this.#lane(topic, partition)
-    lane.waiting.push({ ...record, bytes, batchBytesMax, deadline, resolve, reject, isSettled: false })
+    const queue = this.#queueOf(topic, partition)
+    queue.waiting.push({ ...record, bytes, batchBytesMax, deadline, resolve, reject, isSettled: false })
     this.#sweeper ??= setInterval(() => this.#sweep(), SWEEP_INTERVAL_MS).unref()
     this.#schedule()
     return promise
@@ -134,7 +134,7 @@ export class CoalescingSender {
   async close(timeoutMs: number): Promise<void> {
     if (this.#isClosed) return
     this.#isClosed = true
-    if (this.#lanes.size > 0) {
+    if (this.#queues.size > 0) {
       const { promise, resolve } = Promise.withResolvers<void>()
       this.#onEmpty = resolve
       const timer = setTimeout(resolve, timeoutMs)
@@ -143,18 +143,18 @@ export class CoalescingSender {
     }
     this.#stopSweeping()
     clearTimeout(this.#retryTimer)
-    for (const lane of this.#lanes.values()) {
-      for (const entry of [...lane.batch, ...lane.waiting])
+    for (const queue of this.#queues.values()) {
+      for (const entry of [...queue.batch, ...queue.waiting])
         this.#settle(entry, overloaded('The connection to Kafka was closed first.'))
     }
-    this.#lanes.clear()
+    this.#queues.clear()
   }
 
-  #lane(topic: string, partition: number): Lane {
+  #queueOf(topic: string, partition: number): PartitionQueue {
     const key = `${topic}:${partition}`
-    const existing = this.#lanes.get(key)
+    const existing = this.#queues.get(key)
     if (existing) return existing
-    const lane: Lane = {
+    const queue: PartitionQueue = {
       topic,
       partition,
       waiting: [],
@@ -164,8 +164,8 @@ export class CoalescingSender {
       isInFlight: false,
       countMax: COUNT_MAX,
     }
-    this.#lanes.set(key, lane)
-    return lane
+    this.#queues.set(key, queue)
+    return queue
   }
 
   /** Starts calls at the end of the event-loop iteration, so that all records of the iteration are sent together. */
@@ -174,7 +174,7 @@ export class CoalescingSender {
     this.#isScheduled = true
     setImmediate(() => {
       this.#isScheduled = false
-      for (const [leader, lanes] of this.#dueLanes()) void this.#call(leader, lanes)
+      for (const [leader, queues] of this.#dueQueues()) void this.#call(leader, queues)
       this.#scheduleRetry()
     })
   }
@@ -182,67 +182,69 @@ export class CoalescingSender {
   /** Sets a timer for the earliest retry. The timer only triggers a check of all batches, because it may fire early. */
   #scheduleRetry(): void {
     clearTimeout(this.#retryTimer)
-    const idle = [...this.#lanes.values()].filter((lane) => !lane.isInFlight && !this.#isBusy(lane))
-    const retryAt = Math.min(...idle.map((lane) => lane.retryAt))
+    const idle = [...this.#queues.values()].filter((queue) => !queue.isInFlight && !this.#isBusy(queue))
+    const retryAt = Math.min(...idle.map((queue) => queue.retryAt))
     if (retryAt === Number.POSITIVE_INFINITY) return
     this.#retryTimer = setTimeout(() => this.#schedule(), Math.max(1, retryAt - performance.now())).unref()
   }
 
-  #isBusy({ topic, partition }: Lane): boolean {
+  #isBusy({ topic, partition }: PartitionQueue): boolean {
     return this.#callSince.has(this.#leaderOf(topic, partition))
   }
 
-  async #call(leader: number, lanes: readonly Lane[]): Promise<void> {
+  async #call(leader: number, queues: readonly PartitionQueue[]): Promise<void> {
     this.#callSince.set(leader, performance.now())
-    for (const lane of lanes) lane.isInFlight = true
+    for (const queue of queues) queue.isInFlight = true
     const outcomes = await this.#produce(
-      lanes.map(({ topic, partition, batch }) => ({ topic, partition, records: batch })),
+      queues.map(({ topic, partition, batch }) => ({ topic, partition, records: batch })),
     )
     this.#callSince.delete(leader)
-    for (const [index, lane] of lanes.entries()) {
-      lane.isInFlight = false
-      this.#finish(lane, outcomes[index])
+    for (const [index, queue] of queues.entries()) {
+      queue.isInFlight = false
+      this.#finish(queue, outcomes[index])
     }
-    if (this.#lanes.size > 0) return this.#schedule()
+    if (this.#queues.size > 0) return this.#schedule()
     this.#stopSweeping()
     this.#onEmpty?.()
   }
 
-  /** Lanes with a batch to send, by leader. A leader with a call in flight gets no other. */
-  #dueLanes(): Map<number, Lane[]> {
+  /**
+   * Returns the partitions with a batch to send, by leading broker. A leader with a call in flight is omitted, because it gets one call at a time.
+   */
+  #dueQueues(): Map<number, PartitionQueue[]> {
     const now = performance.now()
-    const due = new Map<number, Lane[]>()
-    for (const [key, lane] of this.#lanes) {
-      if (lane.retryAt > now || lane.isInFlight) continue
-      lane.batch = lane.batch.filter((entry) => !entry.isSettled)
-      if (lane.batch.length === 0 && lane.waiting.length === 0) this.#lanes.delete(key)
-      const leader = this.#leaderOf(lane.topic, lane.partition)
-      if (!this.#lanes.has(key) || this.#callSince.has(leader)) continue
-      if (lane.batch.length === 0) lane.batch = nextBatch(lane.waiting, lane.countMax)
-      due.set(leader, [...(due.get(leader) ?? []), lane])
+    const due = new Map<number, PartitionQueue[]>()
+    for (const [key, queue] of this.#queues) {
+      if (queue.retryAt > now || queue.isInFlight) continue
+      queue.batch = queue.batch.filter((entry) => !entry.isSettled)
+      if (queue.batch.length === 0 && queue.waiting.length === 0) this.#queues.delete(key)
+      const leader = this.#leaderOf(queue.topic, queue.partition)
+      if (!this.#queues.has(key) || this.#callSince.has(leader)) continue
+      if (queue.batch.length === 0) queue.batch = nextBatch(queue.waiting, queue.countMax)
+      due.set(leader, [...(due.get(leader) ?? []), queue])
     }
     return due
   }
 
-  #finish(lane: Lane, failure: BatchFailure): void {
+  #finish(queue: PartitionQueue, failure: BatchFailure): void {
     if (failure?.canRetry) {
-      lane.retryAt = performance.now() + backoffMs(++lane.tries, RETRY, Math.random())
+      queue.retryAt = performance.now() + backoffMs(++queue.tries, RETRY, Math.random())
       return
     }
-    if (failure?.isOfRecord && lane.batch.length > 1) return this.#halve(lane)
-    if (!failure) lane.countMax = Math.min(lane.countMax * 2, COUNT_MAX)
+    if (failure?.isOfRecord && queue.batch.length > 1) return this.#halve(queue)
+    if (!failure) queue.countMax = Math.min(queue.countMax * 2, COUNT_MAX)
     const error = failure && refused(failure.error)
-    for (const entry of lane.batch) this.#settle(entry, error)
-    lane.batch = []
-    lane.tries = 0
-    if (lane.waiting.length === 0) this.#lanes.delete(`${lane.topic}:${lane.partition}`)
+    for (const entry of queue.batch) this.#settle(entry, error)
+    queue.batch = []
+    queue.tries = 0
+    if (queue.waiting.length === 0) this.#queues.delete(`${queue.topic}:${queue.partition}`)
   }
 
-  #halve(lane: Lane): void {
-    lane.countMax = Math.ceil(lane.batch.length / 2)
-    lane.waiting.unshift(...lane.batch)
-    lane.batch = []
-    lane.tries = 0
+  #halve(queue: PartitionQueue): void {
+    queue.countMax = Math.ceil(queue.batch.length / 2)
+    queue.waiting.unshift(...queue.batch)
+    queue.batch = []
+    queue.tries = 0
   }
 
   #settle(entry: Entry, error?: ServiceError): void {
@@ -261,11 +263,11 @@ export class CoalescingSender {
   #sweep(): void {
     const now = performance.now()
     if (Math.min(...this.#callSince.values()) < now - SLOW_CALL_MS) this.#onSlow()
-    for (const lane of this.#lanes.values()) {
-      const late = [...lane.batch, ...lane.waiting].filter((entry) => entry.deadline <= now)
+    for (const queue of this.#queues.values()) {
+      const late = [...queue.batch, ...queue.waiting].filter((entry) => entry.deadline <= now)
       if (late.length === 0) continue
       for (const entry of late) this.#settle(entry, overloaded('Kafka did not accept the job in time.'))
-      lane.waiting.splice(0, lane.waiting.length, ...lane.waiting.filter((entry) => !entry.isSettled))
+      queue.waiting.splice(0, queue.waiting.length, ...queue.waiting.filter((entry) => !entry.isSettled))
     }
   }
 }

@@ -109,7 +109,7 @@ function topicSettings(retentionMs: number, replicas: number): Record<string, st
 }
 
 interface Mismatch extends BootProblem {
-  /** If true, then the topic works nevertheless, so the problem is logged and does not prevent the start. */
+  /** If true, then the topic works despite the problem. The problem is therefore logged, and does not prevent the start. */
   readonly isHarmless?: boolean
 }
 
@@ -135,19 +135,19 @@ async function checkExisting(
 
 async function correct(
   topic: string,
-  wrongs: readonly Mismatch[],
+  mismatches: readonly Mismatch[],
   apply: () => Promise<void>,
   options: KafkaOptions,
 ): Promise<BootProblem[]> {
-  if (wrongs.length === 0) return []
+  if (mismatches.length === 0) return []
   try {
     await apply()
-    const before = wrongs.map(({ problem }) => problem).join('; ')
+    const before = mismatches.map(({ problem }) => problem).join('; ')
     options.onProblem('Kafka topic settings corrected', { topic, before })
     return []
   } catch (error) {
     const why = `and that could not be changed: ${messageOf(error)}`
-    const problems = wrongs.map(({ problem, remediation, isHarmless }) => ({
+    const problems = mismatches.map(({ problem, remediation, isHarmless }) => ({
       problem: `${problem}, ${why}`,
       remediation,
       isHarmless,
@@ -187,9 +187,9 @@ function settingMismatches(
   const { retentionMs, retentionMsMin = retentionMs, kind } = topic
   const entity = `--entity-type topics --entity-name ${topic.name}`
   const alter = `kafka-configs.sh --bootstrap-server ${options.brokers[0]} ${entity} --alter --add-config`
-  const wrongs: SettingMismatch[] = []
+  const mismatches: SettingMismatch[] = []
   const add = (name: string, value: string, problem: string, isHarmless = false) =>
-    wrongs.push({
+    mismatches.push({
       name,
       value,
       problem: `Topic ${topic.name} ${problem}`,
@@ -210,7 +210,7 @@ function settingMismatches(
     const problem = `retains records for ${keptMs} ms, but ${retentionMs} are needed`
     add('retention.ms', String(retentionMs), problem, keptMs >= retentionMsMin)
   }
-  return wrongs
+  return mismatches
 }
 
 /** Reads settings. If this client lacks the permission, then the check is skipped and a warning is logged. */
@@ -244,7 +244,7 @@ export function lateFailover(brokers: number, settings: ReadonlyMap<string, stri
 export async function warnOfLateFailover(admin: KafkaAdmin, options: KafkaOptions): Promise<void> {
   const settings = await readable(admin.brokerSettings(), 'broker', options)
   const found = lateFailover(await admin.brokerCount(), settings)
-  if (found) options.onProblem('Kafka settings delay the replacement of a dead broker', { ...found })
+  if (found) options.onProblem('Kafka settings delay the failover from a dead broker', { ...found })
 }
 
 /**
@@ -285,15 +285,6 @@ export function messageOf(error: unknown): string {
   return cause ? messageOf(cause) : error instanceof Error ? error.message : String(error)
 }
 
-/**
- * Recreates topics that disappear while the process runs. An operator, a clean-up job or a cluster that lost its data may delete a topic in use.
- * Kafka then answers every request for the topic with an error that clients treat as transient. Without this class, a missing topic would look like a
- * slow broker forever.
- *
- * States: `present → lacking → present`, or `lacking → missing` if the boot check cannot create the topic, because it lacks a permission or enough
- * brokers. The creation of a missing topic is retried forever, with the delays of {@link RETRY}, because the remedy is outside the process.
- */
-
 const RETRY: Backoff = { baseMs: 500, maxMs: 10_000 }
 const KNOWN_TIMEOUT_MS = 5_000
 const KNOWN_INTERVAL_MS = 50
@@ -302,19 +293,31 @@ const WARN_INTERVAL_MS = 60_000
 /** Connects to the cluster without cached metadata, passes the connection to `use`, and closes it. */
 type Inspect<Admin> = (use: (admin: Admin) => Promise<void>) => Promise<void>
 
+/**
+ * Recreates topics that disappear while the process runs. An operator, a clean-up job or a cluster that lost its data may delete a topic in use.
+ * Kafka then answers every request for the topic with an error that clients treat as transient. Without this class, a missing topic would look like a
+ * slow broker forever.
+ *
+ * A topic is `lacking` after Kafka has reported that it does not exist. States: `present → lacking → present`, or `lacking → missing` if the boot
+ * check cannot create the topic, because it lacks a permission or enough brokers. The creation of a missing topic is retried forever, with the delays
+ * of {@link RETRY}, because the remedy is outside the process.
+ */
 export class TopicKeeper<Admin extends KafkaAdmin> {
   readonly #inspect: Inspect<Admin>
   readonly #check: (admin: Admin) => Promise<BootProblem[]>
   readonly #options: KafkaOptions
   readonly #closing = new AbortController()
-  #keeping: Promise<void> | undefined
+  #recreating: Promise<void> | undefined
   #lacking: readonly string[] = []
   #missing: readonly string[] = []
   #warnedAtMs = Number.NEGATIVE_INFINITY
 
-  /** @param look Opens a new connection. @param check Boot check, which creates missing topics. */
-  constructor(look: Inspect<Admin>, check: (admin: Admin) => Promise<BootProblem[]>, options: KafkaOptions) {
-    this.#inspect = look
+  /**
+   * @param inspect Opens a new connection for the check.
+   * @param check Boot check, which creates missing topics.
+   */
+  constructor(inspect: Inspect<Admin>, check: (admin: Admin) => Promise<BootProblem[]>, options: KafkaOptions) {
+    this.#inspect = inspect
     this.#check = check
     this.#options = options
   }
@@ -325,17 +328,17 @@ export class TopicKeeper<Admin extends KafkaAdmin> {
 
   verify(): void {
     if (this.#closing.signal.aborted) return
-    this.#keeping ??= this.#keep().finally(() => {
-      this.#keeping = undefined
+    this.#recreating ??= this.#recreateMissing().finally(() => {
+      this.#recreating = undefined
     })
   }
 
   async close(): Promise<void> {
     this.#closing.abort()
-    await this.#keeping
+    await this.#recreating
   }
 
-  async #keep(): Promise<void> {
+  async #recreateMissing(): Promise<void> {
     const { signal } = this.#closing
     for (let tries = 1; !signal.aborted; tries++) {
       try {

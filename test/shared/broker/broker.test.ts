@@ -1,6 +1,6 @@
 /**
- * The conformance suite of the broker port: every promise in `broker.ts`, over each adapter. Failures of a real Kafka (restarts, killed
- * processes) are tested in `kafka.test.ts`.
+ * Tests that every broker adapter must pass. The tests check each guarantee that `broker.ts` documents. Failures of a real Kafka (restarts,
+ * killed processes) are tested in `kafka.test.ts`.
  */
 import { afterEach, describe, expect, inject, it } from 'vitest'
 import type { Broker, Delivery, HistoryRecord, QueueConsumer, Topic } from '#shared/broker/broker.ts'
@@ -20,7 +20,7 @@ const WITHIN = { withinMs: 20_000 }
 const never = new AbortController().signal
 const kafka = inject('kafka')
 
-/** Opens several brokers on one transport, like the processes of a fleet. */
+/** Returns a function that opens brokers on one transport, one for each simulated process of a fleet. */
 type OpenFleet = () => () => Promise<Broker>
 
 const ADAPTERS: { name: string; isKafka: boolean; fleet: OpenFleet }[] = [
@@ -155,8 +155,8 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       const members = await Promise.all([open(), open(), open()].map(async (b) => (await b).openQueue('jobs')))
       const seen: string[] = []
       const working = members.map((member) => work(member, seen, ended.signal))
-      // A classic group may redeliver records while members join. The test therefore submits records until all members have joined, before the
-      // measured records.
+      // A classic group may redeliver records while members join. Before the measurement, the test therefore submits other records until all
+      // members have joined.
       await until(() => submitAll(broker, 1).then(() => seen.length > 0), WITHIN)
       await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
       seen.length = 0
@@ -178,7 +178,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
     })
 
-    it('delivers events to every receiver in the order of sending, but none sent before the subscription', async () => {
+    it('delivers all events since the subscription to every receiver, in the order of sending', async () => {
       const open = fleet()
       const sender = await open()
       await sender.send('replies', 1, 'before', Buffer.from('before'))
@@ -232,7 +232,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
       for (const read of await Promise.all(reads)) expect(read).toEqual({ hasMore: false })
     })
 
-    it('allows each object to be closed twice, and refuses later sends with overloaded', async () => {
+    it('accepts a second close, and then refuses records with overloaded', async () => {
       const broker = await fleet()()
       const queue = await broker.openQueue('jobs')
       const receiver = await broker.receive('replies', [0], () => undefined)
@@ -254,7 +254,7 @@ for (const { name, isKafka, fleet } of ADAPTERS) {
   })
 }
 
-/** Fetches until there are `count` records, in as many calls as needed. */
+/** Fetches from the queue as often as needed to get `count` records. */
 async function takeSome(queue: QueueConsumer, count: number): Promise<Delivery[]> {
   const deliveries: Delivery[] = []
   await until(async () => {
@@ -264,14 +264,17 @@ async function takeSome(queue: QueueConsumer, count: number): Promise<Delivery[]
   return deliveries
 }
 
-/** Sends one record through the queue, so that the member has its partitions. */
+/** Sends one record through the queue and receives it. Afterwards the consumer group has assigned partitions to this member. */
 async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
   await broker.submit('jobs', Buffer.from('warm'))
   for (const delivery of await takeSome(queue, 1)) delivery.acknowledge()
   await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
 }
 
-/** Fetches and acknowledges until the signal aborts. A loop that outlived its test would spin on a closed member. */
+/**
+ * Fetches and acknowledges records until the signal aborts. A test must abort it: otherwise the loop would continue after the member is closed,
+ * and use all CPU time.
+ */
 async function work(member: QueueConsumer, seen: string[], signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     for (const delivery of await member.take(5, signal)) {

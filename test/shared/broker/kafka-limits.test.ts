@@ -1,4 +1,4 @@
-/** Limits of a real Kafka: calls whose output or input is too large, and members of a group. */
+/** Tests of limits with a real Kafka: calls with too much input or output, and the number of members of a group. */
 import { describe, expect, inject, it } from 'vitest'
 import type { QueueConsumer, Topic } from '#shared/broker/broker.ts'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
@@ -12,7 +12,7 @@ const never = new AbortController().signal
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a Kafka topic with a small maximum record size, client %s',
   (client) => {
-    it('a call whose output exceeds the maximum record size fails alone; concurrent calls succeed', async () => {
+    it('makes only the call fail whose output exceeds this size', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
       await using stack = await startStack({ kafka: kafka ?? '', settings })
@@ -42,7 +42,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
       expect(await call('after', false)).toMatchObject({ status: 200 })
     })
 
-    it('a call whose request exceeds the maximum record size fails with status 413', async () => {
+    it('makes a call with a larger request fail with status 413', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
       await using stack = await startStack({ kafka: kafka ?? '', settings })
@@ -56,7 +56,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
 )
 
 describe.skipIf(!kafka)('a share group at its maximum number of members', () => {
-  it('lets another consumer wait for a free membership, and logs the broker setting to change', async () => {
+  it('makes a further consumer wait, and logs the broker setting to change', async () => {
     await using small = await startLocalKafka(1, 'group.share.max.size=1')
     const topics: Topic[] = [{ name: 'jobs', partitions: 1, retentionMs: 3_600_000, kind: 'queue' }]
     const told: Record<string, unknown>[] = []

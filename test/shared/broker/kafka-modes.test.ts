@@ -1,8 +1,9 @@
+import { createRequire } from 'node:module'
 import { setTimeout as sleep } from 'node:timers/promises'
 import kafkajs from 'kafkajs'
 import { describe, expect, inject, it, vi } from 'vitest'
 import type { Broker, QueueConsumer, Topic } from '#shared/broker/broker.ts'
-import { createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
+import { assignAfter, createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 import { newId } from '#shared/lib/id.ts'
 import { Starvation } from '#shared/process/starvation.ts'
@@ -14,7 +15,7 @@ const kafka = inject('kafka')
 const HOUR_MS = 3_600_000
 const JOBS: Topic = { name: 'jobs', partitions: 1, retentionMs: 72 * HOUR_MS, retentionMsMin: HOUR_MS, kind: 'queue' }
 const WITHIN = { withinMs: 40_000 }
-/** Records of the test whose members join and leave: about five seconds of work for two members. */
+/** Number of records in the test in which members join and leave. Two members need about five seconds for them. */
 const RECORDS = 2_000
 const never = new AbortController().signal
 type Client = 'share' | 'classic'
@@ -24,7 +25,7 @@ async function open(prefix: string, client: Client, said: string[] = []): Promis
   return await openKafkaBroker({ brokers: [kafka ?? ''], client, prefix, topics: [JOBS], clientId: 'test', onProblem })
 }
 
-/** Fetches and acknowledges until `count` records have arrived. */
+/** Fetches and acknowledges records until `count` have arrived. */
 async function takeAll(queue: QueueConsumer, count: number): Promise<string[]> {
   const taken: string[] = []
   await until(async () => {
@@ -51,7 +52,7 @@ describe.skipIf(!kafka)('a queue whose workers switch between share groups and c
     await first.close()
     const second = await open(prefix, after)
     await second.submit('jobs', Buffer.from('left'))
-    // Records that have not expired are delivered again. Records of ended calls are dropped later, by the worker.
+    // After the change of the client, Kafka also delivers earlier records that have not expired. The worker drops those whose calls have ended.
     expect(await takeAll(await second.openQueue('jobs'), 2)).toEqual(expect.arrayContaining(['left']))
     await second.close()
   })
@@ -70,7 +71,7 @@ describe.skipIf(!kafka)('a queue whose workers switch between share groups and c
     },
   )
 
-  it('deletes an empty classic group with the name of its share group, and refuses one with members', async () => {
+  it('refuses a share group while the classic group of the same name has members', async () => {
     const prefix = `${newId('t', 8)}.`
     await (await open(prefix, 'share')).close()
     await withOldConsumer(prefix, async () => {
@@ -120,10 +121,10 @@ describe.skipIf(!kafka)('a queue with three workers in a classic group', () => {
 })
 
 describe.skipIf(!kafka)('a classic group whose members join and leave', () => {
-  it('delivers each record once if it is acknowledged at once', async () => {
+  it('delivers each record once if the consumer acknowledges the record immediately', async () => {
     const broker = await open(`${newId('t', 8)}.`, 'classic')
     const counts = new Map<string, number>()
-    /** Takes one record at a time, so that further records wait in the member when a rebalance begins. */
+    /** Starts a member that takes one record at a time. Further records therefore wait inside the member when a rebalance begins. */
     const startMember = async () => {
       const queue = await broker.openQueue('jobs')
       const closing = new AbortController()
@@ -160,9 +161,37 @@ describe.skipIf(!kafka)('a classic group whose members join and leave', () => {
     await Promise.all([second.stop(), third.stop()])
     await broker.close()
   }, 120_000)
+
+  it('gives a new consumer the membership of an earlier consumer that failed to leave', async () => {
+    const prefix = `${newId('t', 8)}.`
+    const broker = await open(prefix, 'classic')
+    const membership = { id: null }
+    const join = async () => {
+      const consumer = createKafkaJs({ ...CLIENT, brokers: [kafka ?? ''] }).consumer({
+        groupId: `${prefix}group`,
+        partitionAssigners: [assignAfter(async () => undefined, membership)],
+      })
+      const joined = new Promise<string>((resolve) =>
+        consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => resolve(payload.memberId)),
+      )
+      await consumer.connect()
+      await consumer.subscribe({ topics: [`${prefix}jobs`], fromBeginning: true })
+      await consumer.run({ eachMessage: async () => undefined })
+      return { consumer, id: await joined }
+    }
+    const first = await join()
+    const Group = createRequire(import.meta.url)('kafkajs/src/consumer/consumerGroup')
+    const leave = vi.spyOn(Group.prototype, 'leave').mockRejectedValue(new Error('the coordinator is dead'))
+    await first.consumer.disconnect()
+    leave.mockRestore()
+    const second = await join()
+    expect(second.id).toBe(first.id)
+    await second.consumer.disconnect()
+    await broker.close()
+  }, 120_000)
 })
 
-describe('the readiness of a worker that receives no jobs', () => {
+describe('the readiness check of a worker without jobs', () => {
   it('fails while jobs are queued and slots are free, and recovers when the worker receives a job', async () => {
     vi.useFakeTimers()
     const taker = { taken: 7, running: 0 }
@@ -192,7 +221,7 @@ describe('the readiness of a worker that receives no jobs', () => {
   })
 })
 
-/** Attempts of a worker, from its metrics. */
+/** Number of attempts that a worker has run, read from its metrics. */
 async function attemptsOf(port: number): Promise<number> {
   const text = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text()
   return Number(/^sluice_attempts_total\{.*outcome="completed".*\} (\d+)$/m.exec(text)?.[1] ?? 0)
@@ -202,14 +231,15 @@ const CLIENT = { client: 'classic', prefix: '', topics: [], clientId: 'test', on
 
 /** Writes records with old timestamps into a topic. */
 async function produceAt(topic: string, ms: number, count: number): Promise<void> {
-  const producer = createKafkaJs({ ...CLIENT, brokers: [kafka ?? ''] }).producer()
+  // A broker refuses records for some milliseconds after the creation of a topic.
+  const producer = createKafkaJs({ ...CLIENT, brokers: [kafka ?? ''] }).producer({ retry: { retries: 10 } })
   await producer.connect()
   const messages = Array.from({ length: count }, (_, i) => ({ value: `old ${i}`, timestamp: String(ms), partition: 0 }))
   await producer.send({ topic, messages })
   await producer.disconnect()
 }
 
-/** A member of the classic group of earlier versions, which has the name of the topic. */
+/** Runs `during` while a member of the old classic group is connected. Earlier versions used this group, whose name is the name of the topic. */
 async function withOldConsumer(prefix: string, during: () => Promise<void>): Promise<void> {
   const name = `${prefix}jobs`
   const consumer = createKafkaJs({ ...CLIENT, brokers: [kafka ?? ''] }).consumer({

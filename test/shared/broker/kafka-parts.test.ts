@@ -1,9 +1,11 @@
-/** Parts of the Kafka adapters that need no broker. */
+/** Unit tests for parts of the Kafka adapters that run without a broker. */
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { ClassicPartition } from '#shared/broker/kafka/classic/partition.ts'
+import { youngestOrEnd } from '#shared/broker/kafka/classic/queue.ts'
+import { LATEST } from '#shared/broker/kafka/offsets.ts'
 import { Supervisor } from '#shared/broker/kafka/options.ts'
 import { type BatchFailure, CoalescingSender, type OutgoingBatch, refusedRecord } from '#shared/broker/kafka/sender.ts'
-import { checkShareGroups, type ShareGroupAdmin } from '#shared/broker/kafka/share/admin.ts'
+import { checkShareGroups, type ShareGroupAdmin } from '#shared/broker/kafka/share/groups.ts'
 import { checkTopics } from '#shared/broker/kafka/topics.ts'
 import { until } from '../../support/stack.ts'
 
@@ -23,7 +25,7 @@ describe('the batching Kafka producer', () => {
     expect(broker.calls).toEqual([['0: a'], ['0: b c d']])
   })
 
-  it('sends records to one leader while another does not answer', async () => {
+  it('sends records to one partition leader while another leader does not respond', async () => {
     const sent: number[] = []
     const produce = async (batches: readonly OutgoingBatch[]) => {
       if (batches.some(({ partition }) => partition === 0)) return await new Promise<never>(() => undefined)
@@ -65,7 +67,7 @@ describe('the batching Kafka producer', () => {
     expect(broker.sentTo(1)).toEqual(['1: p', '1: q'])
   })
 
-  it('fails a record with overloaded at its deadline, and leaves it out of the retry', async () => {
+  it('fails a record with overloaded at its deadline, and does not retry the record', async () => {
     const broker = scriptedBroker()
     const late = broker.send(0, 'late', 50)
     const patient = broker.send(0, 'patient')
@@ -98,7 +100,8 @@ describe('the batching Kafka producer', () => {
       texts.map((t) => (t === String(bad) ? 'rejected' : 'fulfilled')),
     )
     expect(results[bad - 1]).toMatchObject({ reason: { code: 'request_too_large' } })
-    // The batch is split at most three times. Once the bad record is alone in a batch, it is not sent again.
+    // After a refusal, the sender splits the batch into smaller ones, at most three times. When the bad record is alone in a batch, it is not
+    // sent again.
     expect(broker.calls.flat().filter((call) => call === `0: ${bad}`)).toHaveLength(1)
     expect(broker.calls.length).toBeLessThan(14)
   })
@@ -110,6 +113,34 @@ describe('the batching Kafka producer', () => {
     await broker.answerUntil(Promise.all(kept))
     await broker.answerUntil(broker.send(0, 'd'))
   })
+})
+
+describe('the start offset of a classic group', () => {
+  const FROM_MS = 1_000
+  it.each([
+    ['a partition without records', [], 0],
+    ['a partition with old records only', [500, 900], 2],
+    ['a partition with new records', [500, 1_200, 1_300], 1],
+  ])('skips records that are older than the minimum retention (%s)', async (_name, times, expected) => {
+    expect(await youngestOrEnd(partitionOf(times).read, FROM_MS)).toBe(expected)
+  })
+
+  it('includes a record that is appended between the two requests for offsets', async () => {
+    const partition = partitionOf([500])
+    const read = async (timestamp: bigint) => {
+      const offset = await partition.read(timestamp)
+      partition.times.push(2_000)
+      return offset
+    }
+    expect(await youngestOrEnd(read, FROM_MS)).toBe(1)
+  })
+
+  function partitionOf(timestamps: readonly number[]) {
+    const times = [...timestamps]
+    const read = async (timestamp: bigint) =>
+      BigInt(timestamp === LATEST ? times.length : times.findIndex((ms) => ms >= Number(timestamp)))
+    return { times, read }
+  }
 })
 
 describe('one partition of a classic group', () => {
@@ -127,7 +158,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(8)
   })
 
-  it('redelivers after a rebalance only the records that it was not processing', () => {
+  it('redelivers after a rebalance only records that were not yet taken', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1, 2, 3))
     partition.take(3)
@@ -139,7 +170,7 @@ describe('one partition of a classic group', () => {
     expect(partition.toCommit).toBe(2)
   })
 
-  it('commits after a rebalance only offsets that were fetched again', () => {
+  it('commits after a rebalance only offsets of records that were fetched again', () => {
     const partition = new ClassicPartition()
     partition.add(records(0, 1, 2))
     partition.take(3)
@@ -182,7 +213,7 @@ describe('the supervisor of a Kafka consumer', () => {
     expect(onFatal).toHaveBeenCalledExactlyOnceWith(new Error('the fifth'))
   })
 
-  it('retries forever without a broker, with delays of at most one second and one log entry', () => {
+  it('retries forever while no broker responds, with delays of at most one second', () => {
     const [onFatal, onProblem] = [vi.fn(), vi.fn()]
     const supervisor = new Supervisor('test', { onProblem, onFatal }, () => true)
     const delays = Array.from({ length: 100 }, () => supervisor.failed(new Error('away')))
@@ -191,7 +222,7 @@ describe('the supervisor of a Kafka consumer', () => {
     expect(onProblem).toHaveBeenCalledOnce()
   })
 
-  it('logs transient failures at most once a minute, and as a problem if they last for a minute', () => {
+  it('logs a transient failure once, and once more if it lasts for a minute', () => {
     vi.useFakeTimers()
     onTestFinished(() => void vi.useRealTimers())
     const onProblem = vi.fn()
@@ -261,7 +292,7 @@ describe('the Kafka check at the start', () => {
     expect(said.join()).toContain('cleanup.policy=compact,delete')
   })
 
-  it('returns one problem with its shell command per topic setting that it has no permission to change', async () => {
+  it('returns one shell command for each topic setting that only an operator can change', async () => {
     const admin = scriptedAdmin({ topicSettings: { ...WRONG }, isReadOnly: true })
     const problems = await checkTopics(admin, { ...bootOptions, topics: [needy] })
     expect(problems.map(({ remediation }) => remediation.split(' ').at(-1))).toEqual([
@@ -275,7 +306,7 @@ describe('the Kafka check at the start', () => {
     )
   })
 
-  it('accepts a retention above the required minimum but below the recommended one, with a warning', async () => {
+  it('warns of a topic retention between the required minimum and the recommended value', async () => {
     const admin = scriptedAdmin({ topicSettings: { 'retention.ms': '60000' }, isReadOnly: true })
     const said: unknown[] = []
     const onProblem = (_message: string, { problem }: Record<string, unknown>) => said.push(problem)
@@ -285,13 +316,13 @@ describe('the Kafka check at the start', () => {
     expect(await checkTopics(admin, { ...bootOptions, topics: [{ ...topic, retentionMsMin: 60_001 }] })).toHaveLength(1)
   })
 
-  it('sets the start offset of a share group to the beginning of its queue', async () => {
+  it('changes the start offset of a share group from the end to the beginning of the queue', async () => {
     const admin = scriptedAdmin({ groups: { jobs: { 'share.auto.offset.reset': 'latest' } } })
     expect(await checkShareGroups(admin, bootOptions)).toEqual([])
     expect(await admin.groupSettings('jobs')).toEqual(new Map([['share.auto.offset.reset', 'earliest']]))
   })
 
-  it('sets the start offset of a share group to the oldest record that may be unprocessed', async () => {
+  it('sets the start offset of a share group to the age of the oldest record that may be unprocessed', async () => {
     const admin = scriptedAdmin({ groups: { jobs: {} } })
     const topics = [{ ...needy, retentionMsMin: 3_600_000 }]
     expect(await checkShareGroups(admin, { ...bootOptions, topics })).toEqual([])
@@ -299,7 +330,7 @@ describe('the Kafka check at the start', () => {
     expect(settings.get('share.auto.offset.reset')).toBe('by_duration:PT3600S')
   })
 
-  it('deletes an empty classic group with the name of the share group, and refuses one with members', async () => {
+  it('deletes a classic group with the name of the share group if the classic group is empty', async () => {
     const earliest = { jobs: { 'share.auto.offset.reset': 'earliest' } }
     const deleted: string[] = []
     const empty = scriptedAdmin({ groups: earliest, classicGroup: 'EMPTY', deleted })
@@ -324,10 +355,10 @@ interface ScriptedCluster {
   brokerSettings?: Record<string, string>
   groups?: Record<string, Record<string, string>>
   topicSettings?: Record<string, string>
-  /** State of a classic group with the name of the share group. */
+  /** State of the classic group that has the same name as the share group; absent if there is none. */
   classicGroup?: string
   deleted?: string[]
-  /** The client has no permission to alter topics. */
+  /** True if the client has no permission to change the settings of topics. */
   isReadOnly?: boolean
 }
 
@@ -364,7 +395,7 @@ function scriptedAdmin(cluster: ScriptedCluster): ShareGroupAdmin {
   }
 }
 
-/** A sender on a broker whose responses the test controls. */
+/** Opens a sender for batches of records. The test decides how the broker answers each request. */
 function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytesMax } = {}) {
   const calls: string[][] = []
   let resolve: ((failures: readonly BatchFailure[]) => void) | undefined
@@ -392,7 +423,7 @@ function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytes
       const record = { key: undefined, value: Buffer.from(text) }
       return sender.send('t', partition, record, { batchBytesMax, ...(timeoutMs !== undefined && { timeoutMs }) })
     },
-    /** Refuses every batch with invalid records until the promise settles. */
+    /** Answers all requests until the promise settles. A batch is refused if it contains an invalid record. */
     judgeUntil: async <T>(promise: Promise<T>, isRefused: (call: string) => boolean): Promise<T> => {
       let isSettled = false
       const settled = promise.finally(() => {
@@ -406,7 +437,7 @@ function scriptedBroker({ bytesMax = 1_000_000, batchBytesMax = ROOMY.batchBytes
       })
       return await settled
     },
-    /** Acknowledges every request until the promise settles. */
+    /** Accepts all requests until the promise settles. */
     answerUntil: async (promise: Promise<unknown>) => {
       let isSettled = false
       const settled = promise.finally(() => {

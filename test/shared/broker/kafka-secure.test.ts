@@ -1,4 +1,4 @@
-/** Kafka with TLS, client certificates, SASL and ACLs, with both clients. */
+/** Tests with a Kafka that requires TLS, client certificates, SASL and ACLs, using both Kafka clients. */
 import { afterAll, beforeAll, describe, expect, inject, it, onTestFinished, vi } from 'vitest'
 import type { Topic } from '#shared/broker/broker.ts'
 import { connectionOf, tokenProvider } from '#shared/broker/kafka/credentials.ts'
@@ -33,7 +33,7 @@ interface Settings {
   readonly [name: string]: string | undefined
 }
 
-/** Settings of a user whose password is the name. */
+/** Settings of a process that logs in as `user`. The password of each user is the user's name. */
 function settingsOf(mechanism: string, user: string): Settings {
   const { ca, cert, key } = kafka.files
   return {
@@ -54,7 +54,7 @@ function open(client: 'share' | 'classic', settings: Settings, prefix = `${newId
   })
 }
 
-/** Sends one record through the queue and one through the channel. */
+/** Sends one record through a queue and one through a channel, and returns the received texts. */
 async function roundTrip(broker: Awaited<ReturnType<typeof open>>): Promise<string[]> {
   const received: string[] = []
   const receiver = await broker.receive('events', [0], ({ value }) => received.push(String(value)))
@@ -87,19 +87,22 @@ describe.skipIf(missing !== undefined)('Kafka with TLS, client certificates and 
 })
 
 describe.skipIf(missing !== undefined)('Kafka with ACLs', { timeout: 120_000 }, () => {
-  it.each(['share', 'classic'] as const)('needs the operations of docs/operate/operations.md (%s)', async (client) => {
-    const prefix = `${newId('t', 8)}.`
-    const isShare = client === 'share'
-    const [first, daily] = [settingsOf('PLAIN', 'fleet'), settingsOf('PLAIN', 'daily')]
-    await kafka.allow('fleet', prefix, ['READ', 'WRITE', 'CREATE'], ['READ'])
-    if (isShare) await kafka.allow('fleet', prefix, [], ['DESCRIBE_CONFIGS', 'ALTER_CONFIGS'])
-    expect(await roundTrip(await open(client, first, prefix))).toEqual(['event', 'job'])
-    await kafka.allow('daily', prefix, ['READ', 'WRITE', 'DESCRIBE_CONFIGS'], ['READ'])
-    if (isShare) await kafka.allow('daily', prefix, [], ['DESCRIBE_CONFIGS'])
-    expect(await roundTrip(await open(client, daily, prefix))).toEqual(['event', 'job'])
-  })
+  it.each(['share', 'classic'] as const)(
+    'requires only the ACL operations that docs/operate/operations.md lists (%s)',
+    async (client) => {
+      const prefix = `${newId('t', 8)}.`
+      const isShare = client === 'share'
+      const [first, daily] = [settingsOf('PLAIN', 'fleet'), settingsOf('PLAIN', 'daily')]
+      await kafka.allow('fleet', prefix, ['READ', 'WRITE', 'CREATE'], ['READ'])
+      if (isShare) await kafka.allow('fleet', prefix, [], ['DESCRIBE_CONFIGS', 'ALTER_CONFIGS'])
+      expect(await roundTrip(await open(client, first, prefix))).toEqual(['event', 'job'])
+      await kafka.allow('daily', prefix, ['READ', 'WRITE', 'DESCRIBE_CONFIGS'], ['READ'])
+      if (isShare) await kafka.allow('daily', prefix, [], ['DESCRIBE_CONFIGS'])
+      expect(await roundTrip(await open(client, daily, prefix))).toEqual(['event', 'job'])
+    },
+  )
 
-  it('names the ACLs that a share group lacks', async () => {
+  it('makes the start fail if a share group lacks ACLs, and names these ACLs', async () => {
     const prefix = `${newId('t', 8)}.`
     await kafka.allow('fleet', prefix, ['READ', 'WRITE', 'CREATE'], ['READ'])
     await expect(open('share', settingsOf('PLAIN', 'fleet'), prefix)).rejects.toThrow(
@@ -107,14 +110,14 @@ describe.skipIf(missing !== undefined)('Kafka with ACLs', { timeout: 120_000 }, 
     )
   })
 
-  it('names the ACL that a classic group lacks', async () => {
+  it('reports the ACL that a classic group lacks, and delivers records once an operator adds the ACL', async () => {
     const prefix = `${newId('t', 8)}.`
     const problems: string[] = []
     await kafka.allow('fleet', prefix, ['READ', 'WRITE', 'CREATE'], [])
     const broker = await open('classic', settingsOf('PLAIN', 'fleet'), prefix, problems)
     const queue = broker.openQueue('jobs')
     await until(() => problems.some((problem) => problem.includes('--operation Read --group')), { withinMs: 60_000 })
-    // The consumer joins the group as soon as this ACL exists, without a restart.
+    // The test now permits the consumer to join its group. The consumer must join without a restart.
     await kafka.allow('fleet', prefix, [], ['READ'])
     await broker.submit('jobs', Buffer.from('job'))
     await until(async () => (await (await queue).take(1, never)).length === 1, { withinMs: 60_000 })
@@ -122,7 +125,7 @@ describe.skipIf(missing !== undefined)('Kafka with ACLs', { timeout: 120_000 }, 
   })
 })
 
-describe.skipIf(missing !== undefined)('credentials of Kafka', () => {
+describe.skipIf(missing !== undefined)('the credentials for Kafka', () => {
   it.each([
     [
       'a client without a certificate',
@@ -144,7 +147,7 @@ describe.skipIf(missing !== undefined)('credentials of Kafka', () => {
       { KAFKA_SASL_MECHANISM: 'OAUTHBEARER', KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL: 'http://127.0.0.1:1/' },
       /token endpoint for Kafka does not answer/,
     ],
-  ] as const)('a start names the problem and its remedy for %s', async (_, wrong, sentence) => {
+  ] as const)('make the start fail with the problem and the remedy for %s', async (_, wrong, sentence) => {
     const oauth = { KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL: tokens.url }
     const settings = { ...settingsOf('PLAIN', 'sluice'), ...oauth, ...wrong } as Record<string, string>
     if (settings.KAFKA_SSL_CA === 'otherCa') settings.KAFKA_SSL_CA = kafka.files.otherCa
@@ -155,7 +158,7 @@ describe.skipIf(missing !== undefined)('credentials of Kafka', () => {
     }
   })
 
-  it('requests one token for all connections, with id, secret and scope', async () => {
+  it('of all connections are one shared OAuth token', async () => {
     await using endpoint = await startTokenEndpoint()
     const provide = tokenProvider({ username: 'sluice', password: 'sluice', tokenUrl: endpoint.url, scope: 'kafka' })
     const [first, second] = await Promise.all([provide(), provide()])
@@ -163,14 +166,14 @@ describe.skipIf(missing !== undefined)('credentials of Kafka', () => {
     expect(endpoint.requests.map(({ body }) => body)).toEqual(['grant_type=client_credentials&scope=kafka'])
   })
 
-  it('requests a new token before the old one expires', async () => {
+  it('include a token that is renewed before it expires', async () => {
     await using endpoint = await startTokenEndpoint(1)
     const provide = tokenProvider({ username: 'sluice', password: 'sluice', tokenUrl: endpoint.url, scope: undefined })
     await provide()
     await until(async () => (await provide()) && endpoint.requests.length > 1, { withinMs: 30_000 })
   })
 
-  it('uses a token until it expires if the endpoint gives no new one, with few requests', async () => {
+  it('include a token that is used until it expires if the token endpoint is unreachable', async () => {
     await using endpoint = await startTokenEndpoint(100)
     const provide = tokenProvider({ username: 'sluice', password: 'sluice', tokenUrl: endpoint.url, scope: undefined })
     const clock = vi.spyOn(performance, 'now')
@@ -200,7 +203,7 @@ describe.skipIf(missing !== undefined)('credentials of Kafka', () => {
       /KAFKA_SSL_CERT, KAFKA_SSL_KEY: .*mismatch/,
     ],
     ['OAUTHBEARER without an endpoint', () => ({ KAFKA_SASL_MECHANISM: 'OAUTHBEARER' }), /TOKEN_ENDPOINT_URL: needed/],
-  ] as const)('the settings refuse %s', (_, wrong, sentence) => {
+  ] as const)('are refused in the settings because of %s', (_, wrong, sentence) => {
     expect(() => parseConfig({ KAFKA_BROKERS: 'localhost:9092', ...wrong() })).toThrow(sentence)
   })
 })

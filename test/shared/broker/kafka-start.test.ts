@@ -1,4 +1,4 @@
-/** Why a process cannot start on a Kafka: the log and the last error name the cause and its remedy. */
+/** Tests of processes that cannot start because of a problem with Kafka. The log and the error message must name the cause and its remedy. */
 import { execFile } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -17,7 +17,7 @@ const LOGIN = { mechanism: 'PLAIN', username: 'sluice', password: 'right' } as c
 /** Maximum time until a start with a permanent error fails. */
 const REFUSED_MS = 15_000
 
-/** Returns settings with which the listener of kafka-local.sh uses another protocol. */
+/** Returns Kafka settings that change the protocol of the listener, for example to TLS. */
 function listener(protocol: string, lines: readonly string[]): string {
   return [`listener.security.protocol.map=PLAINTEXT:${protocol},CONTROLLER:PLAINTEXT`, ...lines, ''].join('\n')
 }
@@ -43,7 +43,11 @@ async function startWithTls(directory: string): Promise<LocalKafka> {
   return await startLocalKafka(1, listener('SSL', [...lines, 'ssl.endpoint.identification.algorithm=']))
 }
 
-/** Starts like a process. @returns the error message, and the time it took */
+/**
+ * Connects to Kafka as a starting process does, which must fail.
+ *
+ * @returns The error message, and the time until the failure
+ */
 async function startOn(brokers: string, more: Partial<KafkaOptions>) {
   const startedAt = performance.now()
   const options = { brokers: [brokers], prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
@@ -106,11 +110,11 @@ const REFUSED: readonly Refused[] = [
 describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)(
   'the connection to Kafka at the start, client %s',
   (client) => {
-    it('a connection with a correct user and password succeeds', async () => {
+    it('succeeds with a correct user and password', async () => {
       expect((await startOn(sasl.address, { client, sasl: LOGIN })).message).toBe('started')
     })
 
-    it.each(REFUSED)('a connection fails within seconds with the cause and its remedy: $name', async (refused) => {
+    it.each(REFUSED)('fails within seconds with the cause and the remedy for $name', async (refused) => {
       const { address, login, tls, sentence } = refused
       const { message, tookMs } = await startOn(address(), {
         client,
@@ -124,7 +128,7 @@ describe.skipIf(missing !== undefined).each(['share', 'classic'] as const)(
     it.each([
       ['a host name without a DNS entry', 'no-such-host.invalid:9092', /DNS/, /KAFKA_BROKERS/],
       ['a closed port', '127.0.0.1:1', /No server listens.*ECONNREFUSED/, /kafka-local\.sh/],
-    ])('reports a transient error with its cause and remedy for %s', async (_, address, problem, remediation) => {
+    ])('fails with a transient error that names cause and remedy for %s', async (_, address, problem, remediation) => {
       const options = { brokers: [address], prefix: '', topics: [], clientId: 'test', onProblem: () => undefined }
       const error = await openKafkaBroker({ client, ...options }).catch((thrown: unknown) => thrown)
       expect(error).toMatchObject({ code: 'overloaded', cause: { isPermanent: false } })

@@ -1,4 +1,4 @@
-/** Topics deleted while the service runs: by an operator, a clean-up job, another fleet. */
+/** Tests in which topics are deleted while the service runs, as an operator, a clean-up job or another fleet might do. */
 import pino from 'pino'
 import { describe, expect, inject, it } from 'vitest'
 import type { Broker, Topic } from '#shared/broker/broker.ts'
@@ -11,14 +11,14 @@ import { type Stack, startStack, until } from '../../support/stack.ts'
 const kafka = inject('kafka') ?? ''
 const HOUR_MS = 3_600_000
 const WITHIN = { withinMs: 40_000 }
-/** Maximum time of a call during the deletion: the lost reply is detected, and another worker runs the call. */
+/** Maximum duration of a call during the deletion. In this time, the loss of its reply must be detected and another worker must run it. */
 const ANSWERED_MS = 30_000
 const TOPICS = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
 
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a Kafka topic that is deleted under load, client %s',
   (client) => {
-    it('the deleted topic is created again, and each call returns its response with status 200', async () => {
+    it('is created again, and all calls end with status 200', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
       await using stack = await startStack({ kafka, settings })
@@ -42,13 +42,13 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a deleted Kafka topic that cannot be created again, client %s',
   (client) => {
-    it('/readyz and calls return 503 until an operator creates the deleted topic again', async () => {
+    it('makes /readyz and calls return 503 until an operator creates the topic again', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '1' }
       await (await startStack({ kafka, settings }))[Symbol.asyncDispose]()
       const lines: string[] = []
       const log = pino({ level: 'warn' }, { write: (line: string) => void lines.push(line) })
-      // The replication factor is higher than the number of brokers. Existing topics work, but no topic can be created.
+      // The replication factor exceeds the number of brokers. The service can therefore use existing topics, but cannot create topics again.
       await using stack = await startStack({ kafka, log, settings: { ...settings, KAFKA_REPLICATION: '7' } })
       await until(async () => (await chat(stack, 'warm')).status === 200, WITHIN)
       for (const topic of ['jobs.inference', 'replies']) {
@@ -78,7 +78,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   (client) => {
     const REPLIES: Topic = { name: 'replies', partitions: 4, retentionMs: HOUR_MS, kind: 'channel' }
 
-    it('the channel topic gets its missing partitions, and delivers later records once and in order', async () => {
+    it('gets its missing partitions, and delivers later records once and in order', async () => {
       const prefix = `${newId('t', 8)}.`
       const options = { brokers: [kafka], client, prefix, topics: [REPLIES], clientId: 'test' }
       const lost: string[] = []
@@ -96,7 +96,7 @@ describe.skipIf(!kafka).each(['share', 'classic'] as const)(
       for (const text of after) await send(text)
       await until(() => seen.includes('after 99'), WITHIN)
       expect(seen.filter((text) => text.startsWith('before'))).toEqual([])
-      // Records between the request and the deletion are lost with the topic.
+      // Records that were sent after the request to delete the topic, and before the deletion itself, are lost.
       expect(seen).toEqual(after.slice(-seen.length))
       await until(() => lost.includes('replies'), WITHIN)
     }, 120_000)
@@ -122,7 +122,7 @@ async function chat(stack: Stack, content: string): Promise<Answer> {
   return { status: response.status, text: content_, tookMs: Math.round(performance.now() - startedAt) }
 }
 
-/** Eight callers with sequential calls; half of the calls take 200 ms. */
+/** Starts eight callers that make one call after the other. Half of the calls take 200 ms. */
 function startLoad(stack: Stack) {
   const answers: Answer[] = []
   let isOver = false

@@ -1,4 +1,4 @@
-/** Failures that only a real Kafka can cause: outage, restart, crash, lost consumer, wrong settings. */
+/** Tests of failures that only a real Kafka can have: outage, restart, crash, lost consumer, wrong settings. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -20,7 +20,7 @@ const JOBS: Topic = { name: 'jobs', partitions: 1, retentionMs: HOUR_MS, kind: '
 const REPLIES: Topic = { name: 'replies', partitions: 2, retentionMs: HOUR_MS, kind: 'channel' }
 const HOLDER = join(import.meta.dirname, '../../support/jobs/hold-records.ts')
 const WITHIN = { withinMs: 25_000 }
-/** Kafka's default for members of a share group. */
+/** Heartbeat interval of members of a share group: Kafka's default. */
 const HEARTBEAT_MS = 5_000
 const never = new AbortController().signal
 
@@ -55,7 +55,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const broker = await open()
     const members = await Promise.all(Array.from({ length: 4 }, () => broker.openQueue('jobs')))
     const servedBy = new Set<number>()
-    // A member takes no further record while it has one, so each of the four members receives one of the four records.
+    // Each of the four members must receive one of the four records, because a member with an unacknowledged record gets no other one.
     const working = members.map((member, index) => takeOne(member).then(() => servedBy.add(index)))
     await Promise.all(Array.from({ length: 4 }, (_, i) => broker.submit('jobs', Buffer.from(String(i)))))
     await Promise.all(working)
@@ -91,7 +91,7 @@ describe.skipIf(!kafka)('a share group', () => {
     expect(taken.toSorted()).toEqual(['a', 'b', 'c'])
   })
 
-  it('delivers no record that is being processed to consumers that join', async () => {
+  it('does not deliver records in progress to consumers that join', async () => {
     const topics = [{ ...JOBS, partitions: 4 }, REPLIES]
     const broker = await open({ topics })
     const first = await broker.openQueue('jobs')
@@ -104,7 +104,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const working = joined.map(async (served) => work(await broker.openQueue('jobs'), seen, served))
     const traffic = submitSteadily(broker)
     await until(() => joined.every((served) => served.size > 0), WITHIN)
-    // With the response to its next heartbeat, the first member loses some of its partitions.
+    // The test waits for the first member's next heartbeat. The response to it reassigns some of the member's partitions to the other members.
     const heardAt = Date.now() + HEARTBEAT_MS + 500
     await until(() => Date.now() > heardAt, WITHIN)
     for (const delivery of early) delivery.acknowledge()
@@ -121,7 +121,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const broker = await open({ topics: [{ ...JOBS, retentionMsMin: HOUR_MS }, REPLIES], onProblem })
     const member = await broker.openQueue('jobs')
     const taken = takeOne(member)
-    // During this time, the member polls its partition many times.
+    // The test waits while the member polls its empty partition many times.
     const lookedUntil = Date.now() + HEARTBEAT_MS
     await until(() => Date.now() > lookedUntil, WITHIN)
     const failures = onProblem.mock.calls.filter(([, fields]) => /OFFSET_NOT_AVAILABLE/.test(fields?.error))
@@ -138,7 +138,7 @@ describe.skipIf(!kafka)('a share group', () => {
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a record that Kafka refuses as too large, client %s',
   (client) => {
-    it('an oversized record fails with request_too_large; all other records of its batch are stored', async () => {
+    it('fails with request_too_large, while all other records of its batch are stored', async () => {
       const prefix = `${newId('t', 8)}.`
       const broker = await open({ client, prefix })
       const seen: string[] = []
@@ -175,7 +175,7 @@ describe.skipIf(!kafka)('the Kafka check at the start', () => {
       await open({ client, prefix, topics: [JOBS, { ...REPLIES, partitions: 1, retentionMs: 60_000 }] })
       const wrong = { 'cleanup.policy': 'compact', 'max.message.bytes': '50000' }
       await alterTopic(kafka ?? '', `${prefix}jobs`, wrong)
-      // The controller responds after writing the change; the broker applies it a moment later.
+      // The test waits, because the controller responds before the broker applies the change.
       const isWrong = async () =>
         expect.objectContaining(wrong).asymmetricMatch(await topicSettings(kafka ?? '', `${prefix}jobs`))
       await until(isWrong, WITHIN)
@@ -185,7 +185,8 @@ describe.skipIf(!kafka)('the Kafka check at the start', () => {
       expect(said.join()).toContain(`Topic ${prefix}replies retains records for 60000 ms, but ${HOUR_MS} are needed`)
       expect(said.join()).toContain(`Topic ${prefix}jobs has cleanup.policy=compact`)
       expect(said.join()).toContain(`Topic ${prefix}jobs accepts records of at most 50000 bytes`)
-      // The record has no key, which a compacted topic refuses, and exceeds the previous maximum size.
+      // This record can be stored only with the corrected settings: it has no key, which a compacted topic refuses, and exceeds the previous
+      // maximum size.
       await until(async () =>
         broker.submit('jobs', Buffer.alloc(100_000)).then(
           () => true,
@@ -193,12 +194,10 @@ describe.skipIf(!kafka)('the Kafka check at the start', () => {
         ),
       )
       await broker.send('replies', 1, 'k', Buffer.from('on the new partition'))
-      const settings = await topicSettings(kafka ?? '', `${prefix}replies`)
-      expect(settings).toMatchObject({
-        'retention.ms': String(HOUR_MS),
-        'segment.ms': '60000',
-        'cleanup.policy': 'delete',
-      })
+      const corrected = { 'retention.ms': String(HOUR_MS), 'segment.ms': '60000', 'cleanup.policy': 'delete' }
+      await until(async () =>
+        expect.objectContaining(corrected).asymmetricMatch(await topicSettings(kafka ?? '', `${prefix}replies`)),
+      )
     },
   )
 
@@ -228,7 +227,7 @@ describe.skipIf(!kafka)('the Kafka check at the start', () => {
 })
 
 describe.skipIf(noLocal !== undefined)('the Kafka client during an outage of the broker', () => {
-  // All tests share one broker. After a failed test, a new broker is started.
+  // The broker that all tests share. After a failed test, a new one is started.
   let started: LocalKafka | undefined
   let local: LocalKafka
   beforeEach(async () => {
@@ -299,7 +298,7 @@ describe.skipIf(noLocal !== undefined)('the Kafka client in a cluster of three n
     const members = await Promise.all([broker.openQueue('jobs'), broker.openQueue('jobs')])
     const working = members.map((member) => work(member, done, served))
     const events = Array.from({ length: 6 }, (): number[] => [])
-    // One receiver for all partitions: it polls each leader, and follows each partition when it moves.
+    // One receiver reads all partitions. When the leader of a partition changes, the receiver must continue at the new leader.
     await broker.receive('replies', [0, 1, 2, 3, 4, 5], ({ value }) => events[Number(value) % 6]?.push(Number(value)))
     const traffic = submitSteadily(broker)
     const sends: Promise<void>[] = []
@@ -334,7 +333,7 @@ describe.skipIf(noLocal !== undefined)('the Kafka client in a cluster of three n
   }, 300_000)
 })
 
-/** A broker with a worker, a listener and steady traffic for both. */
+/** Opens a broker, and starts a worker, a receiver, and steady traffic for both. */
 async function openLoaded(client: 'share' | 'classic', address: string) {
   const broker = await open({ brokers: [address], client })
   const done = new Set<string>()
@@ -367,7 +366,7 @@ async function openLoaded(client: 'share' | 'classic', address: string) {
     },
     async expectWhole() {
       await working
-      // If the response to a call was lost, then the call may be sent again. Without the repeats, all events must be present in order.
+      // If the response to a send was lost, then the event may have been sent twice. Without the duplicates, all events must be present in order.
       const firsts = events.filter((value, index) => events.indexOf(value) === index)
       expect(firsts).toEqual(sends.map((_, index) => index))
       if (client === 'share') expect(events.length).toBe(sends.length)
@@ -379,7 +378,7 @@ async function takeOne(member: QueueConsumer): Promise<void> {
   await until(async () => (await member.take(1, never)).length > 0, WITHIN)
 }
 
-/** Sends one record through the queue, so that the member has its partitions. */
+/** Sends one record through the queue and receives it. Afterwards the consumer group has assigned partitions to this member. */
 async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
   await broker.submit('jobs', Buffer.from('warm'))
   await until(async () => {
@@ -390,7 +389,7 @@ async function warmUp(broker: Broker, queue: QueueConsumer): Promise<void> {
   await until(async () => (await broker.lag('jobs')) === 0, WITHIN)
 }
 
-/** Fetches and acknowledges until the test ends. */
+/** Fetches and acknowledges records until the test ends. */
 async function work(member: QueueConsumer, done: Set<string>, served = new Set<string>()): Promise<void> {
   const { signal } = ended
   while (!signal.aborted) {
@@ -402,7 +401,7 @@ async function work(member: QueueConsumer, done: Set<string>, served = new Set<s
   }
 }
 
-/** Submits a record every few milliseconds and remembers which were accepted. */
+/** Submits a record every few milliseconds, and lists the records that the broker has accepted. */
 function submitSteadily(broker: Broker) {
   const accepted: string[] = []
   const pending: Promise<void>[] = []

@@ -25,7 +25,7 @@ it('the memory queue refuses a record of its own process that exceeds the byte l
   const broker = await openMemoryBroker({ topics: [TOPIC] })
   const half = 130 * 1024 * 1024
   broker.enqueueLocal?.('jobs', {}, half)
-  expect(() => broker.enqueueLocal?.('jobs', {}, half)).toThrow('The queue is full')
+  expect(() => broker.enqueueLocal?.('jobs', {}, half)).toThrow('The job queue is at its maximum of 268435456 bytes')
   await broker.submit('jobs', Buffer.from('small'))
   await broker.close()
 })

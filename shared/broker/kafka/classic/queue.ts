@@ -1,16 +1,19 @@
 /**
- * A queue on a classic consumer group. Each partition has one owner. The owner prefetches within a bound, pauses the partition at that bound, and
- * commits up to the first unacknowledged record.
+ * A queue on a classic consumer group. Each partition is assigned to one member of the group. The member prefetches within a bound, pauses the
+ * partition at that bound, and commits up to the first unacknowledged record.
  *
  * A classic group is weaker than a share group in four ways.
- * 1. A record waits for the owner of its partition.
+ * 1. A record waits for the member to which its partition is assigned, even if other members are free.
  * 2. A released record is redelivered to the same member.
  * 3. Deliveries of a dead member are not counted.
  * 4. A joining member may receive records that other members have taken but not yet acknowledged. When a rebalance begins, members therefore take
  *    no more records, and wait up to half a second for acknowledgements.
  */
-import type { Admin, Consumer, EachBatchPayload, Kafka } from 'kafkajs'
+import type { Consumer, EachBatchPayload, Kafka } from 'kafkajs'
 import type { Delivery, QueueConsumer } from '#shared/broker/broker.ts'
+import type { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
+import { isTransient } from '#shared/broker/kafka/errors.ts'
+import { committedOffsets, LATEST, offsetAt } from '#shared/broker/kafka/offsets.ts'
 import {
   classicGroup,
   KAFKA_DEFAULTS,
@@ -20,7 +23,8 @@ import {
   untilWoken,
   within,
 } from '#shared/broker/kafka/options.ts'
-import { assignAfter, isTransientInKafkaJs } from './client.ts'
+import { isDenied, permitGroups } from '#shared/broker/kafka/topics.ts'
+import { assignAfter, CONSUMER_RETRY, isTransientInKafkaJs, type Membership } from './client.ts'
 import { ClassicPartition, type ClassicRecord } from './partition.ts'
 
 const TAKE_WAIT_MS = 900
@@ -28,7 +32,9 @@ const SESSION_TIMEOUT_MS = 10_000
 const HEARTBEAT_INTERVAL_MS = 1_000
 const REBALANCE_TIMEOUT_MS = 15_000
 /** Maximum wait of a fetch without records, in ms. kafkajs also sleeps for this time when all partitions are paused. */
-const LONG_POLL_MS = 250
+const LONG_POLL_MS = 500
+/** Maximum age in ms of the metadata of a consumer, after which new partitions of the topic are assigned. The default of kafkajs is 5 minutes. */
+const METADATA_AGE_MS_MAX = 5_000
 const FETCH_BYTES_MAX = 1024 * 1024
 /** Bytes of waiting records at which a partition is paused, and below which reading resumes. */
 const WAITING_BYTES_MAX = 2 * 1024 * 1024
@@ -36,46 +42,61 @@ const WAITING_BYTES_RESUME = 1024 * 1024
 const WAITING_COUNT_MAX = 1_000
 /**
  * Number of checks for unacknowledged records before a member joins again, and the wait before each in ms. A call is acknowledged some milliseconds
- * after it was taken. A record that waits for a place stays unacknowledged for longer, and another member receives it too.
+ * after it was taken. A record that waits for a free slot stays unacknowledged for longer, and is then also delivered to another member.
  */
 const SETTLE_WAITS = 50
 const SETTLE_WAIT_MS = 10
 
 export class ClassicConsumer implements QueueConsumer {
   readonly #kafka: Kafka
-  readonly #admin: Admin
+  readonly #cluster: KafkaCluster
   readonly #queue: string
-  readonly #topic: string
+  readonly topic: string
   readonly #options: KafkaOptions
   readonly #supervisor: Supervisor
+  readonly #membership: Membership = { id: null }
   readonly #closing = new AbortController()
   readonly #partitions = new Map<number, ClassicPartition>()
   readonly #paused = new Set<number>()
   #assigned: readonly number[] = []
   /** True from the start of a rebalance until this member has joined again. In this time, `take` returns no records. */
   #isRebalancing = false
-  /** Partitions without a committed position when this member joined. */
+  /** Partitions that had no committed position when this member joined. A start offset is determined before they are read. */
   #unplaced: readonly number[] = []
   /** Paused partitions whose start offsets are being determined. */
   #placing: readonly number[] = []
   #consumer: Consumer | undefined
+  /** Ends the current consumer of kafkajs, after which the next one starts. */
+  #endRun: () => void = () => undefined
   #loop: Promise<void> = Promise.resolve()
   #wake: (() => void) | undefined
   #committing: Promise<void> | undefined
   #closed: Promise<void> | undefined
 
-  constructor(kafka: Kafka, admin: Admin, queue: string, topic: string, options: KafkaOptions) {
+  constructor(kafka: Kafka, cluster: KafkaCluster, queue: string, topic: string, options: KafkaOptions) {
     this.#kafka = kafka
-    this.#admin = admin
+    this.#cluster = cluster
     this.#queue = queue
-    this.#topic = topic
+    this.topic = topic
     this.#options = options
-    this.#supervisor = new Supervisor(`classic consumer of ${topic}`, options, isTransientInKafkaJs)
+    this.#supervisor = new Supervisor(
+      `classic consumer of ${topic}`,
+      options,
+      (error) => isTransient(error) || isTransientInKafkaJs(error),
+    )
   }
 
   open(): this {
     this.#loop = this.#supervise()
     return this
+  }
+
+  /**
+   * Starts again with a new consumer of kafkajs, after the topic was recreated. The present one could wait at an offset that the new topic has already
+   * passed.
+   */
+  restart(): void {
+    this.#endRun()
   }
 
   async take(max: number, signal: AbortSignal): Promise<Delivery[]> {
@@ -145,15 +166,16 @@ export class ClassicConsumer implements QueueConsumer {
         await this.#runOnce()
       } catch (error) {
         if (this.#closing.signal.aborted) return
-        await pause(this.#supervisor.failed(error), this.#closing.signal)
+        const remedy = isDenied(String(error)) && { remediation: permitGroups(this.#options, ['Read']) }
+        await pause(this.#supervisor.failed(error, { ...remedy }), this.#closing.signal)
       }
     }
   }
 
   async #runOnce(): Promise<void> {
     const consumer = this.#kafka.consumer({
-      groupId: classicGroup(this.#topic),
-      partitionAssigners: [assignAfter(() => this.#settle())],
+      groupId: classicGroup(this.topic),
+      partitionAssigners: [assignAfter(() => this.#settle(), this.#membership)],
       sessionTimeout: SESSION_TIMEOUT_MS,
       heartbeatInterval: HEARTBEAT_INTERVAL_MS,
       rebalanceTimeout: REBALANCE_TIMEOUT_MS,
@@ -161,22 +183,25 @@ export class ClassicConsumer implements QueueConsumer {
       maxBytesPerPartition: FETCH_BYTES_MAX,
       allowAutoTopicCreation: false,
       readUncommitted: true,
+      retry: CONSUMER_RETRY,
+      metadataMaxAge: METADATA_AGE_MS_MAX,
     })
     this.#consumer = consumer
-    this.#unplaced = await unplaced(this.#admin, this.#topic)
+    this.#unplaced = await unplaced(this.#cluster, this.topic)
     // A partition without a committed position may belong to a recreated topic, in which offsets start again. Offsets
     // that this process remembers for such a partition are therefore discarded.
     for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()
+    this.#endRun = end
     this.#closing.signal.addEventListener('abort', end, { once: true })
     consumer.on(consumer.events.CRASH, ({ payload }) => ended.reject(payload.error))
     consumer.on(consumer.events.GROUP_JOIN, ({ payload }) =>
-      this.#onJoin(payload.memberAssignment[this.#topic] ?? [], consumer),
+      this.#onJoin(payload.memberAssignment[this.topic] ?? [], consumer),
     )
     try {
       await consumer.connect()
-      await consumer.subscribe({ topics: [this.#topic], fromBeginning: true })
+      await consumer.subscribe({ topics: [this.topic], fromBeginning: true })
       await consumer.run({ autoCommit: false, eachBatch: async (payload) => this.#onBatch(payload) })
       await ended.promise
     } finally {
@@ -187,8 +212,8 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   /**
-   * Runs before this member joins. The next owner of a partition starts at the committed offset and runs again what is not
-   * committed. Therefore nothing more is taken, and acknowledgements that are under way are awaited and committed.
+   * Runs before this member joins. The member that gets a partition next starts at the committed offset and runs all later records again. Therefore
+   * no more records are taken, and records that are being processed are awaited and committed.
    */
   async #settle(): Promise<void> {
     this.#isRebalancing = true
@@ -218,12 +243,12 @@ export class ClassicConsumer implements QueueConsumer {
    * committed a later offset.
    */
   async #place(consumer: Consumer, partitions: number[]): Promise<void> {
-    const topic = this.#topic
+    const topic = this.topic
     this.#placing = partitions
     this.#setFetching(false, partitions, consumer)
     try {
       const { retentionMsMin } = this.#options.topics.find(({ name }) => name === this.#queue) ?? {}
-      const starts = await startsOf(this.#admin, topic, partitions, retentionMsMin)
+      const starts = await startsOf(this.#cluster, topic, partitions, retentionMsMin)
       if (this.#placing !== partitions) return
       const offsets = [...starts].map(([partition, offset]) => ({ topic, partition, offset: String(offset) }))
       for (const offset of offsets) consumer.seek(offset)
@@ -245,7 +270,8 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   #onBatch({ batch }: EachBatchPayload): void {
-    // kafkajs has reset the position to the start, because the topic was recreated and has no record at the previous position.
+    // kafkajs has reset the position to the start, because the topic was recreated and has no record at the previous
+    // position. The state of the old partition is dropped.
     if (Number(batch.lastOffset()) < this.#partition(batch.partition).seen) this.#partitions.delete(batch.partition)
     const partition = this.#partition(batch.partition)
     partition.add(
@@ -272,11 +298,14 @@ export class ClassicConsumer implements QueueConsumer {
     this.#setFetching(true, [number])
   }
 
-  /** Pauses or resumes partitions. kafkajs throws if the consumer is stopping or stopped, after which a new one fetches all its partitions. */
+  /**
+   * Pauses or resumes partitions. If the consumer is stopping, then kafkajs throws. The error is ignored, because the next consumer starts with all
+   * partitions resumed.
+   */
   #setFetching(isFetching: boolean, partitions: readonly number[], consumer = this.#consumer): void {
     if (partitions.length === 0) return
     try {
-      consumer?.[isFetching ? 'resume' : 'pause']([{ topic: this.#topic, partitions: [...partitions] }])
+      consumer?.[isFetching ? 'resume' : 'pause']([{ topic: this.topic, partitions: [...partitions] }])
     } catch (error) {
       if ((error as Error).name !== 'KafkaJSNonRetriableError') throw error
     }
@@ -294,7 +323,7 @@ export class ClassicConsumer implements QueueConsumer {
   #toCommit() {
     return this.#assigned.flatMap((number) => {
       const offset = this.#partitions.get(number)?.toCommit
-      return offset === undefined ? [] : [{ topic: this.#topic, partition: number, offset: String(offset) }]
+      return offset === undefined ? [] : [{ topic: this.topic, partition: number, offset: String(offset) }]
     })
   }
 
@@ -321,43 +350,46 @@ export class ClassicConsumer implements QueueConsumer {
   }
 }
 
-/**
- * Start offsets of a classic group in partitions without a committed position. The start is the last position of the group that an earlier version
- * used, or the oldest record for which a caller may still wait. The beginning of the topic is not used, because a share group may have processed days
- * of records there.
- */
-
-async function unplaced(admin: Admin, topic: string): Promise<number[]> {
-  const positions = await positionsOf(admin, classicGroup(topic), topic)
-  return [...positions].flatMap(([partition, offset]) => (offset < 0 ? [partition] : []))
+async function unplaced(cluster: KafkaCluster, topic: string): Promise<number[]> {
+  const committed = await committedOffsets(cluster, classicGroup(topic), topic)
+  return Array.from({ length: cluster.partitions(topic) }, (_, index) => index).filter((each) => !committed.has(each))
 }
 
 /**
- * Returns start offsets for the partitions that still have no position.
+ * Returns a start offset for each given partition without a committed position. The start is the last position of the group that an earlier
+ * version used, or the oldest record for which a caller may still wait. The beginning of the topic is not used, because a share group may have
+ * processed days of records there.
  *
  * @param waitMsMax Age after which no caller waits for a record any more. If undefined, then all records are needed.
- * @throws Errors of kafkajs
+ * @throws Error if a broker is unreachable or refuses
  */
 async function startsOf(
-  admin: Admin,
+  cluster: KafkaCluster,
   topic: string,
   partitions: readonly number[],
   waitMsMax: number | undefined,
 ): Promise<Map<number, number>> {
-  const open = new Set(await unplaced(admin, topic))
+  const open = new Set(await unplaced(cluster, topic))
   // Earlier versions used the topic's name for the group. If a share group has this name now, then no positions are
   // found.
-  const before = await positionsOf(admin, topic, topic).catch(() => new Map<number, number>())
-  const young = waitMsMax === undefined ? [] : await admin.fetchTopicOffsetsByTimestamp(topic, Date.now() - waitMsMax)
-  const youngest = new Map(young.map(({ partition, offset }) => [partition, Number(offset)]))
+  const before = await committedOffsets(cluster, topic, topic).catch(() => new Map<number, number>())
   const starts = new Map<number, number>()
   for (const partition of partitions.filter((each) => open.has(each))) {
-    starts.set(partition, Math.max(before.get(partition) ?? -1, youngest.get(partition) ?? 0))
+    const read = (timestamp: bigint) => offsetAt(cluster, topic, partition, timestamp)
+    const young = waitMsMax === undefined ? 0 : await youngestOrEnd(read, Date.now() - waitMsMax)
+    starts.set(partition, Math.max(before.get(partition) ?? -1, young))
   }
   return starts
 }
 
-async function positionsOf(admin: Admin, groupId: string, topic: string): Promise<Map<number, number>> {
-  const [group] = await admin.fetchOffsets({ groupId, topics: [topic] })
-  return new Map(group?.partitions.map(({ partition, offset }) => [partition, Number(offset)]))
+/**
+ * Returns the offset of the first record that is not older than a time, or the end of the partition if all are older.
+ *
+ * @param read Returns the offset of a partition at a timestamp, like {@link offsetAt}. The end is read first, because a record that is appended
+ *   between the two requests would otherwise be skipped.
+ */
+export async function youngestOrEnd(read: (timestamp: bigint) => Promise<bigint>, fromMs: number): Promise<number> {
+  const end = await read(LATEST)
+  const young = await read(BigInt(fromMs))
+  return Number(young < 0n ? end : young)
 }

@@ -21,9 +21,15 @@ import { ACK, type AssignedTopic } from './wire.ts'
 const TAKE_WAIT_MS = 1_000
 /** Time in ms after which fetched records without a waiting `take` call are released. */
 const ACQUIRED_TTL_MS = 500
-/** Poll time in ms with several leaders. The value is short, because the requested records are divided among the leaders until their polls end. */
+/**
+ * Maximum time in ms for which a broker waits for records, if several brokers lead partitions of the topic. The value is short, because the requested
+ * records are divided among these leaders until their polls end.
+ */
 const SPLIT_POLL_MS = 100
-/** Poll time in ms if fewer records than leaders are requested. The value is short, because only some leaders are polled at a time, in rotation. */
+/**
+ * Maximum of this wait if the number of requested records is less than the number of leaders. The value is shorter, because leaders are then polled in
+ * rotation, and each poll delays the polls of the other leaders.
+ */
 const ROTATING_POLL_MS = 25
 
 interface PendingTake {
@@ -40,7 +46,7 @@ export class ShareConsumer implements QueueConsumer {
   readonly #closing = new AbortController()
   readonly #membership: Membership
   readonly #sessions = new Map<number, ShareSession>()
-  readonly #resting = new Set<ShareSession>()
+  readonly #delayed = new Set<ShareSession>()
   readonly #requests = new Set<Promise<void>>()
   #assigned: readonly AssignedTopic[] = []
   #kept: AcquiredRecord[] = []
@@ -52,8 +58,8 @@ export class ShareConsumer implements QueueConsumer {
   #closed: Promise<void> | undefined
 
   /**
-   * @param queue Name of the queue without the prefix, for {@link Delivery.position}. @param topic Topic of the queue, which is also the name of its
-   * group.
+   * @param queue Name of the queue without the prefix, for {@link Delivery.position}.
+   * @param topic Topic of the queue, which is also the name of its group.
    */
   constructor(cluster: KafkaCluster, queue: string, topic: string, options: KafkaOptions) {
     this.#cluster = cluster
@@ -97,7 +103,7 @@ export class ShareConsumer implements QueueConsumer {
   /** Sends a request in every idle session: a fetch for a part of the requested records, or pending acknowledgements. */
   #pump(): void {
     if (this.#closing.signal.aborted) return
-    const idle = [...this.#sessions.values()].filter((session) => !session.isBusy && !this.#resting.has(session))
+    const idle = [...this.#sessions.values()].filter((session) => !session.isBusy && !this.#delayed.has(session))
     let free = (this.#taker?.max ?? 0) - this.#kept.length
     for (const session of this.#sessions.values()) free -= session.asked
     for (const [index, session] of idle.entries()) {
@@ -113,7 +119,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#emptyFetches = records.length > 0 ? 0 : this.#emptyFetches + 1
     // The session is moved to the end, so that all leaders are polled even if fewer records than leaders are requested.
     if (this.#sessions.delete(session.node)) this.#sessions.set(session.node, session)
-    this.#keep(records)
+    this.#buffer(records)
   }
 
   /**
@@ -141,9 +147,9 @@ export class ShareConsumer implements QueueConsumer {
   #rest(session: ShareSession, error: unknown): void {
     if (this.#closing.signal.aborted) return
     const delayMs = session.supervisor.failed(error)
-    this.#resting.add(session)
+    this.#delayed.add(session)
     setTimeout(() => {
-      this.#resting.delete(session)
+      this.#delayed.delete(session)
       this.#pump()
     }, delayMs).unref()
     if (!(error instanceof KafkaRefusal)) {
@@ -154,7 +160,7 @@ export class ShareConsumer implements QueueConsumer {
     this.#followAfresh()
   }
 
-  #keep(records: readonly AcquiredRecord[]): void {
+  #buffer(records: readonly AcquiredRecord[]): void {
     if (records.length === 0) return
     this.#kept.push(...records)
     if (this.#taker) return this.#taker.wake()

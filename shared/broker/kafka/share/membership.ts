@@ -12,7 +12,7 @@ const JOIN_INTERVAL_MS = 100
  * Number of heartbeats without an assignment after which a new member uses the coordinator's interval, because the group seems to have no partition
  * for it.
  */
-const JOIN_ASKS_MAX = 100
+const JOIN_HEARTBEATS_MAX = 100
 const REJOIN_INTERVAL_MS = 1_000
 const HEARTBEAT_TIMEOUT_MS = 5_000
 /** Heartbeat interval of a member that a full group has refused, in ms. */
@@ -51,7 +51,7 @@ export class Membership {
   }
 
   join(): void {
-    this.#beating = this.#keep()
+    this.#beating = this.#sendHeartbeats()
   }
 
   stop(): void {
@@ -71,19 +71,19 @@ export class Membership {
 
   /** Closes the connection. The next heartbeat looks up the coordinator again. */
   async hangUp(): Promise<void> {
-    if (this.#coordinator !== undefined) await this.#cluster.hangUp(this.#coordinator, this.#beatLane)
+    if (this.#coordinator !== undefined) await this.#cluster.hangUp(this.#coordinator, this.#connectionName)
     this.#coordinator = undefined
   }
 
-  async #keep(): Promise<void> {
-    let asks = 0
+  async #sendHeartbeats(): Promise<void> {
+    let heartbeats = 0
     while (!this.#closing.signal.aborted) {
       let delayMs = JOIN_INTERVAL_MS
       try {
         const { intervalMs } = await this.#heartbeat()
         this.#supervisor.progress()
-        asks = this.#isAssigned ? 0 : asks + 1
-        if (asks === 0 || asks > JOIN_ASKS_MAX) delayMs = intervalMs
+        heartbeats = this.#isAssigned ? 0 : heartbeats + 1
+        if (heartbeats === 0 || heartbeats > JOIN_HEARTBEATS_MAX) delayMs = intervalMs
       } catch (error) {
         if (this.#closing.signal.aborted) return
         await this.hangUp()
@@ -138,11 +138,11 @@ export class Membership {
 
   async #beatOnce(memberEpoch: number, topics: readonly string[] | null): Promise<HeartbeatResponse> {
     this.#coordinator ??= await this.#cluster.coordinator(this.#member.group)
-    const connection = await this.#cluster.connection(this.#coordinator, this.#beatLane, HEARTBEAT_TIMEOUT_MS)
+    const connection = await this.#cluster.connection(this.#coordinator, this.#connectionName, HEARTBEAT_TIMEOUT_MS)
     return shareGroupHeartbeat.async(connection, { ...this.#member, memberEpoch, topics })
   }
 
-  get #beatLane(): string {
+  get #connectionName(): string {
     return `heartbeat ${this.#member.member}`
   }
 }

@@ -30,7 +30,7 @@ const LONG_POLL_MS = 500
 const FIRST_POLL_MS = 20
 const SHORT_POLL_MIN_MS = 5
 const REQUEST_TIMEOUT_MS = LONG_POLL_MS + 5_000
-/** Time after the end of a poll from which the broker may be hung, in ms. */
+/** If a poll takes this many ms longer than its maximum wait, then the broker may be hung. */
 const SLOW_MS = 500
 const FETCH_BYTES_MAX = 16 * 1024 * 1024
 const EPOCH_MAX = 2 ** 31 - 1
@@ -56,9 +56,9 @@ export class ShareSession {
   readonly supervisor: Supervisor
   readonly #cluster: KafkaCluster
   readonly #member: ShareMember
-  readonly #lane: string
+  readonly #connectionName: string
   readonly #onProblem: OnProblem
-  /** Partitions to fetch from, and partitions that the broker's session already contains, as `topicId partition`. */
+  /** Partitions to fetch from (`#wanted`), and partitions that the session at the broker contains (`#known`). Each is a text `topicId partition`. */
   #wanted = new Set<string>()
   readonly #known = new Set<string>()
   readonly #out = new Set<AcquiredRecord>()
@@ -75,7 +75,7 @@ export class ShareSession {
     this.supervisor = new Supervisor(`share session of ${member.group} at node ${node}`, options, isTransient)
     this.#cluster = cluster
     this.#member = member
-    this.#lane = `share ${member.member}`
+    this.#connectionName = `share ${member.member}`
     this.#onProblem = options.onProblem
   }
 
@@ -164,7 +164,10 @@ export class ShareSession {
     this.#pending.push({ record, type })
   }
 
-  /** Aborts the current long poll unless it carries acknowledgements. The broker then delivers new records to other consumers. */
+  /**
+   * Aborts the current poll, so that the broker delivers new records to other consumers. A poll that carries acknowledgements is not aborted, nor is
+   * any poll while delivered records are unacknowledged.
+   */
   async cutLongPoll(): Promise<void> {
     if (this.#isBusy && !this.#isCarrying && this.#out.size === 0) await this.hangUp()
   }
@@ -173,7 +176,7 @@ export class ShareSession {
     for (const record of this.#out) this.settle(record, ACK.release)
     if (this.hasPending) await this.flush()
     if (this.#epoch !== EPOCH.first) {
-      const connection = await this.#cluster.connection(this.node, this.#lane, REQUEST_TIMEOUT_MS)
+      const connection = await this.#cluster.connection(this.node, this.#connectionName, REQUEST_TIMEOUT_MS)
       await shareAcknowledge.async(connection, { ...this.#member, sessionEpoch: EPOCH.leaving, topics: [] })
     }
     await this.hangUp()
@@ -181,14 +184,14 @@ export class ShareSession {
 
   /** Breaks the connection. The request in flight fails, and the broker releases all delivered records. */
   async hangUp(): Promise<void> {
-    await this.#cluster.hangUp(this.node, this.#lane)
+    await this.#cluster.hangUp(this.node, this.#connectionName)
   }
 
   async #exclusively<R>(asked: number, request: (c: Connection, acks: PendingAck[]) => Promise<R>): Promise<R> {
     this.#isBusy = true
     this.#asked = asked
     try {
-      const connection = await this.#cluster.connection(this.node, this.#lane, REQUEST_TIMEOUT_MS)
+      const connection = await this.#cluster.connection(this.node, this.#connectionName, REQUEST_TIMEOUT_MS)
       // A reopened connection does not belong to the broker's old session, so a new session is started.
       if (connection !== this.#connection) this.#forget()
       this.#connection = connection

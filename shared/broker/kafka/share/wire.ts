@@ -303,7 +303,7 @@ interface ShareAcknowledgeResponse extends Status {
 /*
   ```
   ShareAcknowledge Request (Version: 2) => group_id? member_id? share_session_epoch is_renew_ack [topics]
-    as in ShareFetch; share_session_epoch -1 closes the session and releases what it still holds
+    as in ShareFetch; share_session_epoch -1 closes the session and releases its unacknowledged records
   ShareAcknowledge Response (Version: 2) => throttle_time_ms error_code error_message? acquisition_lock_timeout_ms
                                             [responses] [node_endpoints]
     responses => topic_id [partitions]

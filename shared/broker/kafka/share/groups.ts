@@ -1,135 +1,76 @@
-import {
-  Admin,
-  ConfigResourceTypes,
-  type ConfigResourceTypeValue,
-  describeConfigsV4,
-  IncrementalAlterConfigOperationTypes,
-} from '@platformatic/kafka'
 import type { Topic } from '#shared/broker/broker.ts'
+import type { QueueGroups } from '#shared/broker/kafka/broker.ts'
 import type { KafkaCluster } from '#shared/broker/kafka/cluster.ts'
-import { isTopicExists } from '#shared/broker/kafka/errors.ts'
-import { type KafkaOptions, pause } from '#shared/broker/kafka/options.ts'
+import { CODE, KafkaRefusal } from '#shared/broker/kafka/errors.ts'
+import { storedOffsets } from '#shared/broker/kafka/offsets.ts'
+import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 import {
   type BootProblem,
   checkInternalTopic,
+  checkTopics,
   type InternalTopic,
   isDenied,
   type KafkaAdmin,
   messageOf,
-  type NewTopic,
   permitGroups,
   readable,
 } from '#shared/broker/kafka/topics.ts'
+import { ShareConsumer } from './consumer.ts'
+import { describeShareGroupOffsets } from './wire.ts'
 
-const APPLIED_TIMEOUT_MS = 10_000
-const APPLIED_INTERVAL_MS = 20
-const BOOT_LANE = 'boot'
+const REQUEST_TIMEOUT_MS = 5_000
+const CONNECTION_NAME = 'lag'
 
-export class PlatformaticAdmin implements ShareGroupAdmin {
-  readonly #cluster: KafkaCluster
-  readonly #admin: Admin
-  #classicGroups: ReturnType<Admin['listGroups']> | undefined
-
-  constructor(cluster: KafkaCluster, options: KafkaOptions) {
-    this.#cluster = cluster
-    this.#admin = new Admin({
-      clientId: options.clientId,
-      bootstrapBrokers: [...options.brokers],
-      ...(options.tls ? { tls: { ...options.tls } } : {}),
-      ...(options.sasl ? { sasl: { ...options.sasl } } : {}),
-    })
-  }
-
-  async brokerCount(): Promise<number> {
-    return this.#cluster.nodeIds.length
-  }
-
-  async partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>> {
-    await this.#cluster.follow(topics)
-    const counts = topics.map((topic) => [topic, this.#cluster.partitions(topic)] as const)
-    return new Map(counts.filter(([, count]) => count > 0))
-  }
-
-  topicSettings(topic: string): Promise<ReadonlyMap<string, string>> {
-    return this.#settings(ConfigResourceTypes.TOPIC, topic)
-  }
-
-  brokerSettings(): Promise<ReadonlyMap<string, string>> {
-    return this.#settings(ConfigResourceTypes.BROKER, String(this.#cluster.nodeIds[0]))
-  }
-
-  groupSettings(group: string): Promise<ReadonlyMap<string, string>> {
-    return this.#settings(ConfigResourceTypes.GROUP, group)
-  }
-
-  async createTopic({ name, partitions, replicas, settings }: NewTopic): Promise<void> {
-    const configs = Object.entries(settings).map(([key, value]) => ({ name: key, value }))
-    await this.#admin.createTopics({ topics: [name], partitions, replicas, configs }).catch((error: unknown) => {
-      if (!isTopicExists(error)) throw error
-    })
-  }
-
-  async setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void> {
-    const configs = Object.entries(settings).map(([name, value]) => {
-      return { name, configOperation: IncrementalAlterConfigOperationTypes.SET, value }
-    })
-    const resource = { resourceType: ConfigResourceTypes.TOPIC, resourceName: topic, configs }
-    await this.#admin.incrementalAlterConfigs({ resources: [resource] })
-  }
-
-  async addPartitions(topic: string, partitions: number): Promise<void> {
-    const topics = [{ name: topic, count: partitions, assignments: null }]
-    await this.#admin.createPartitions({ topics }).catch(async (error: unknown) => {
-      if (((await this.partitions([topic])).get(topic) ?? 0) < partitions) throw error
-    })
-  }
-
-  async setGroup(group: string, setting: string, value: string): Promise<void> {
-    const config = { name: setting, configOperation: IncrementalAlterConfigOperationTypes.SET, value }
-    const resource = { resourceType: ConfigResourceTypes.GROUP, resourceName: group, configs: [config] }
-    await this.#admin.incrementalAlterConfigs({ resources: [resource] })
-    await this.#untilApplied(group, setting, value)
-  }
-
-  async classicGroupState(group: string): Promise<string | undefined> {
-    this.#classicGroups ??= this.#admin.listGroups({ types: ['classic', 'consumer'] })
-    return (await this.#classicGroups).get(group)?.state.toUpperCase()
-  }
-
-  async deleteGroup(group: string): Promise<void> {
-    await this.#admin.deleteGroups({ groups: [group] })
-  }
-
-  async close(): Promise<void> {
-    await this.#admin.close()
-    await Promise.all(this.#cluster.nodeIds.map((node) => this.#cluster.hangUp(node, BOOT_LANE)))
-  }
-
-  /** Waits until a setting has reached every broker. A group that starts earlier would use the old value permanently. */
-  async #untilApplied(group: string, setting: string, value: string): Promise<void> {
-    const timeout = AbortSignal.timeout(APPLIED_TIMEOUT_MS)
-    for (const node of this.#cluster.nodeIds) {
-      while ((await this.#settingAt(node, group, setting)) !== value) {
-        if (timeout.aborted) throw new Error(`broker ${node} does not apply ${setting}=${value}`)
-        await pause(APPLIED_INTERVAL_MS, timeout)
-      }
-    }
-  }
-
-  async #settingAt(node: number, group: string, setting: string): Promise<string | null | undefined> {
-    const connection = await this.#cluster.connection(node, BOOT_LANE, APPLIED_TIMEOUT_MS)
-    const resource = { resourceType: ConfigResourceTypes.GROUP, resourceName: group, configurationKeys: [setting] }
-    const { results } = await describeConfigsV4.api.async(connection, [resource], false, false)
-    return results[0]?.configs.find(({ name }) => name === setting)?.value
-  }
-
-  async #settings(resourceType: ConfigResourceTypeValue, resourceName: string): Promise<ReadonlyMap<string, string>> {
-    const [found] = await this.#admin.describeConfigs({ resources: [{ resourceType, resourceName }] })
-    return new Map((found?.configs ?? []).map((config) => [config.name, config.value ?? '']))
+/** Queues on share groups (KIP-932), with Kafka 4.2 or later. */
+export function shareGroups(cluster: KafkaCluster, options: KafkaOptions): QueueGroups {
+  return {
+    name: 'kafka (share groups)',
+    // Groups are checked before topics, because an existing group must be configured before its topic is read.
+    check: async (admin) => {
+      const ofGroups = await checkShareGroups(admin, options)
+      return [...(await checkTopics(admin, options)), ...ofGroups]
+    },
+    consumer: (queue, topic) => new ShareConsumer(cluster, queue, topic, options),
+    lag: (topic) => readShareLag(cluster, topic),
+    // Kafka keeps the position of a share group by topic id, so the group starts at the beginning of the new topic.
+    recreated: () => undefined,
+    close: () => undefined,
   }
 }
 
-/** Check of share groups at the start: state topic, group names, and start offsets. */
+/**
+ * Returns the number of unacknowledged records of a topic in its share group (KIP-1226).
+ *
+ * Before its first acknowledgement in a partition, the group has no state there. All records of such a partition count.
+ *
+ * @throws Error if a broker is unreachable or refuses
+ */
+async function readShareLag(cluster: KafkaCluster, topic: string): Promise<number> {
+  const partitions = Array.from({ length: cluster.partitions(topic) }, (_, index) => index)
+  const known = await readKnownLags(cluster, topic, partitions)
+  const lags = partitions.map((partition) => {
+    const lag = known.get(partition) ?? -1
+    return lag >= 0 ? lag : countRecords(cluster, topic, partition)
+  })
+  return (await Promise.all(lags)).reduce((sum, lag) => sum + lag, 0)
+}
+
+async function readKnownLags(
+  cluster: KafkaCluster,
+  topic: string,
+  partitions: readonly number[],
+): Promise<ReadonlyMap<number, number>> {
+  const connection = await cluster.connection(await cluster.coordinator(topic), CONNECTION_NAME, REQUEST_TIMEOUT_MS)
+  const answer = await describeShareGroupOffsets.async(connection, { group: topic, topic, partitions })
+  if (answer.errorCode === CODE.groupIdNotFound) return new Map() // The group does not exist yet, so all records of each partition count.
+  if (answer.errorCode !== CODE.none) throw new KafkaRefusal(`Reading the lag of ${topic}`, answer.errorCode)
+  return answer.lags
+}
+
+async function countRecords(cluster: KafkaCluster, topic: string, partition: number): Promise<number> {
+  const { first, end } = await storedOffsets(cluster, topic, partition)
+  return end - first
+}
 
 const STATE_TOPIC: InternalTopic = {
   name: '__share_group_state',
