@@ -42,7 +42,7 @@ describe.skipIf(!kafka || whyNoHaproxy())('a rolling restart behind HAProxy', { 
   })
 })
 
-/** Starts callers that repeat their calls until they are stopped. Half of the callers reuse a connection. */
+/** Starts callers that repeat calls until they are stopped. Half of the callers keep their connection open between calls. */
 function startLoad(url: string) {
   const outcomes: Outcome[] = []
   let isStopped = false
@@ -83,7 +83,7 @@ async function callOnce(url: string, stream: boolean, isKept: boolean): Promise<
   }
 }
 
-/** Waits until the ingress answers `/readyz` and HAProxy has checked it again. */
+/** Waits until `/readyz` of the ingress succeeds, and then until HAProxy has had time for its next health check. */
 async function untilServing(ingress: RoleProcess): Promise<void> {
   await until(async () => (await fetch(`${ingress.url}/readyz`)).ok, { withinMs: 60_000 })
   await new Promise((resolve) => setTimeout(resolve, 1_000))

@@ -1,9 +1,10 @@
 /**
- * Workers that start and stop every two seconds, between one and six, under load of attached calls and durable jobs.
+ * Tests that calls are distributed evenly while workers start and stop. Every two seconds, one of up to six workers starts or stops, under load
+ * of attached calls and durable jobs.
  *
- * The models of each worker name a path of their own at the upstream, so the upstream counts which worker ran which call. At each call, every ready
- * worker is expected to take an equal part. `SCALING_S=300` is the long form, which
- * also compares the parts of the workers. In a few seconds on a busy machine, the starts of processes distort the parts.
+ * Each worker calls the upstream on a path of its own, so the upstream counts the calls of each worker. For each call, every ready worker is
+ * expected to take an equal share. Only the long form, `SCALING_S=300`, compares the shares of the workers. In a run of a few seconds on a busy
+ * machine, the starts of processes distort them.
  */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -20,17 +21,17 @@ const SCALING_MS = Number(process.env.SCALING_S ?? 12) * 1_000
 const STEP_MS = 2_000
 const WORKERS_MAX = 6
 const CALL_INTERVAL_MS = 50
-/** Every tenth call is a durable job. */
+/** One of this many calls is a durable job; the others are attached. */
 const JOB_EVERY = 10
-/** Minimum duration of a run whose parts are compared, in ms. */
+/** Minimum duration of a run, in ms, for a comparison of the workers' shares. Shorter runs have too few calls. */
 const COMPARABLE_MS = 60_000
-/** Allowed deviation from the equal part. */
+/** Maximum deviation of a worker from the expected share, as a fraction of that share. */
 const TOLERANCE = 0.3
 const PATH = '/v1/chat/completions'
 
 describe.skipIf(!kafka || !postgres)('workers that start and stop every two seconds', () => {
   it.each(['share', 'classic'])(
-    'run each call once and in equal parts (KAFKA_CLIENT=%s)',
+    'run each call once, and share the calls equally (KAFKA_CLIENT=%s)',
     { timeout: SCALING_MS + 180_000 },
     async (client) => {
       await using database = await openPostgresDatabase(postgres ?? '')
@@ -54,7 +55,8 @@ describe.skipIf(!kafka || !postgres)('workers that start and stop every two seco
       ).toEqual([])
       const runs = Map.groupBy(upstream.calls, ({ body }) => textOf(body))
       const doubled = [...runs].flatMap(([text, { length }]) => (length === 1 ? [] : [text]))
-      // In a classic group on a busy machine, a call may be delivered but not started for half a second. Such a call may run twice.
+      // With a classic consumer group on a busy machine, a worker may start a call only half a second after its delivery. The ingress may send the
+      // call again in the meantime, so attached calls may run twice.
       const isFinal = (text: string) => client === 'share' || isDurable(text)
       expect(doubled.filter(isFinal), 'calls that ran several times').toEqual([])
       expect(runs.size, 'calls that ran').toBe(ends.length)
@@ -70,17 +72,17 @@ describe.skipIf(!kafka || !postgres)('workers that start and stop every two seco
 
 interface Place {
   process?: RoleProcess
-  /** Calls that an equal distribution would have given to the workers of this place. */
+  /** Number of calls that the workers of this place would have run, if all calls were distributed equally. */
   expected: number
 }
 
-/** Six places for workers. A worker that starts takes the place that was free for the longest time, so all places are used equally. */
+/** Six numbered places for workers. A new worker gets the place that has been free for the longest time, so that all places are used equally. */
 class Workers {
   readonly #places: Place[] = Array.from({ length: WORKERS_MAX }, () => ({ expected: 0 }))
   readonly #fleet: Fleet
   readonly #settings: Readonly<Record<string, string>>
   readonly #upstream: string
-  /** Places without a worker, and places with a ready worker, each longest first. */
+  /** Places without a worker, and places with a ready worker. In both lists, the place that has waited longest is first. */
   readonly #free = [...this.#places]
   readonly #ready: Place[] = []
   starts = 0
@@ -111,7 +113,7 @@ class Workers {
     this.#free.push(place)
   }
 
-  /** Stops workers until one is left, starts workers until all run, and so on. */
+  /** Stops one worker after the other until one is left, then starts one after the other until all run, and repeats this. */
   async scale(durationMs: number): Promise<void> {
     const changes: Promise<void>[] = []
     let isDown = true
@@ -127,7 +129,7 @@ class Workers {
     for (const place of this.#ready) place.expected += 1 / this.#ready.length
   }
 
-  /** Calls of each place, divided by the expected calls. */
+  /** For each place: number of its calls, divided by the expected number. 1 means an equal share. */
   parts(calls: readonly SeenCall[]): number[] {
     return this.#places.map(({ expected }, name) => {
       const own = calls.filter(({ path }) => path.startsWith(`/${name}/`)).length
@@ -136,7 +138,7 @@ class Workers {
   }
 }
 
-/** Calls at a constant rate. */
+/** Sends calls at a constant rate. */
 function startLoad(fleet: Fleet, ingress: RoleProcess, workers: Workers) {
   const ends: { readonly text: string; readonly end: string }[] = []
   const pending = new Set<Promise<unknown>>()

@@ -11,15 +11,19 @@ const run = promisify(execFile)
 const SCRIPT = join(import.meta.dirname, '../../deploy/kafka-local.sh')
 const COMMAND_TIMEOUT_MS = 120_000
 
-/** A real Kafka broker as a target of faults: one node in a run directory of its own. Disposing it stops it and deletes the directory. */
+/** A real Kafka broker (one node) that the chaos test can kill, freeze and restart. Disposing stops the broker and deletes its directory. */
 export interface BrokerActor extends Actor, AsyncDisposable {
   /** `host:port`, constant across restarts. */
   readonly address: string
-  /** Kills the broker and restarts it with an empty log directory, as after the loss of all data. */
+  /** Kills the broker and restarts it with an empty disk, to simulate the loss of all queued records. */
   wipe(): Promise<void>
 }
 
-/** @throws if deploy/kafka-local.sh cannot start a broker */
+/**
+ * Starts the broker.
+ *
+ * @throws Error if deploy/kafka-local.sh cannot start a broker on this machine
+ */
 export async function startBroker(): Promise<BrokerActor> {
   const runDir = await mkdtemp(join(tmpdir(), 'sluice-chaos-kafka-'))
   const script = async (command: string, env: Record<string, string> = {}) => {

@@ -1,8 +1,9 @@
 /**
- * Faults of three brokers with TLS and SASL, under load of attached calls and durable jobs.
+ * Kills, freezes and restarts the brokers of a Kafka with three nodes, TLS and SASL, under load of attached calls and durable jobs.
  *
- * Each fault hits the current leader of a kind: `jobs` and `replies` mean the partition with most records, `coordinator` the group of the workers.
- * The next fault starts when all replicas are in sync again.
+ * Each fault hits the node that currently has one of four roles. `jobs` and `replies` are the leaders of the partition with most records in these
+ * topics. `coordinator` is the coordinator of the workers' consumer group, and `controller` the leader of the metadata quorum. The next fault
+ * starts when all replicas are in sync again.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, describeQuorumV2 } from '@platformatic/kafka'
@@ -27,7 +28,7 @@ const JOBS = 'jobs.inference'
 const REPLIES = 'replies'
 const CALLERS = 12
 const JOBS_PER_S = 4
-/** As docs/operate/operations.md recommends. */
+/** Settings of the brokers, as docs/operate/operations.md recommends them for production. */
 const SETTINGS = [
   'default.replication.factor=3',
   'min.insync.replicas=2',
@@ -39,17 +40,17 @@ const SETTINGS = [
 
 export type Leader = 'jobs' | 'replies' | 'coordinator' | 'controller'
 
-/** SIGKILL and SIGSTOP hit one leader; `roll` restarts all brokers, one after the other. */
+/** The signal is sent to the node that has the role {@link Leader}. `roll` restarts all nodes, one after the other. */
 export type BrokerFault = { readonly signal: 'SIGKILL' | 'SIGSTOP'; readonly leader: Leader } | 'roll'
 
 export interface BrokerRun {
   readonly client: 'share' | 'classic'
   readonly faults: readonly BrokerFault[]
-  /** Time for which a killed or stopped broker is away. */
+  /** Time after which a killed broker is restarted, or a stopped one continued. */
   readonly awayMs: number
-  /** Time after a fault in which its effects are observed. */
+  /** Pause between the end of a fault and the next one, in which late effects of the fault are observed. */
   readonly echoMs: number
-  /** Empty directory for histories and logs. */
+  /** Empty directory to which the run writes its history and the logs of the processes. */
   readonly directory: string
   readonly onProgress: (line: string) => void
 }
@@ -57,7 +58,7 @@ export interface BrokerRun {
 export interface BrokerResult {
   readonly figures: Figures
   readonly story: string
-  /** Answers of attached calls with status 200 that differ from the expected text. */
+  /** Descriptions of attached calls that were answered with status 200, but with another text than expected. */
   readonly wrong: readonly string[]
   /** Attached calls that ended with an error. */
   readonly failed: readonly string[]
@@ -167,7 +168,7 @@ async function inject(fault: BrokerFault, kafka: SecureKafka, run: BrokerRun, hi
   await sleep(run.echoMs)
 }
 
-/** Number of the node that leads now. */
+/** Returns the number of the node that currently has a leader role. */
 async function leaderOf(leader: Leader, kafka: SecureKafka, client: 'share' | 'classic'): Promise<number> {
   const cluster = new KafkaCluster(kafka.options)
   try {

@@ -12,7 +12,7 @@ if (missing) process.stderr.write(`The chaos run is skipped: ${missing}\n`)
 
 /** A constant default seed makes a failure reproducible on another machine. CHAOS_SEED selects another one. */
 const seed = Number(process.env.CHAOS_SEED ?? 4)
-/** Small enough for a frequent run; `test/chaos/run.ts` makes larger ones. */
+/** Number of jobs. The default is small enough for a frequent run; `test/chaos/run.ts` makes larger runs. */
 const jobs = Number(process.env.CHAOS_JOBS ?? 800)
 const researches = Number(process.env.CHAOS_RESEARCHES ?? 50)
 const kills = Number(process.env.CHAOS_KILLS ?? 12)
@@ -22,14 +22,17 @@ const POOLER_KILLS = 4
 
 const noPooler = await whyNoCluster(true)
 if (noPooler && process.env.CI === 'true') throw new Error(`The chaos run behind PgBouncer cannot start: ${noPooler}`)
-/** The run behind PgBouncer has all faults of the run without it, which therefore is part of the long form only. */
+/**
+ * Whether to run without PgBouncer, too. The run with PgBouncer covers the same faults. The run without PgBouncer is needed only in the long
+ * form, or if PgBouncer is not installed.
+ */
 const isDirect = noPooler !== undefined || Boolean(process.env.SLUICE_TEST_LONG)
 
 describe.skipIf(missing)('durable jobs while every process is killed at random', () => {
   const run = { jobs, researches, kills, durationMs, topicDeletions }
 
   it.skipIf(noPooler)(
-    'are never lost, end once, and send their events in order, behind a PgBouncer that is killed',
+    'are never lost, end once, and send their events in order, even if PgBouncer is killed as well',
     {
       timeout: 600_000,
     },
@@ -43,7 +46,7 @@ describe.skipIf(missing)('durable jobs while every process is killed at random',
   })
 })
 
-/** Makes a run and expects that no rule was broken. */
+/** Runs jobs under faults, and expects that the histories break no rule of the checker. */
 async function expectNoViolation(options: Omit<ChaosOptions, 'seed' | 'directory'>): Promise<void> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-history-'))
   const { figures, story } = await runChaos({ ...options, seed, directory })

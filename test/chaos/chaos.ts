@@ -13,25 +13,25 @@ import { type PlannedJob, planJob } from './load/workload.ts'
 
 /** Maximum time from the last fault and the last submission until every job has ended. */
 const QUIET_MS = 180_000
-/** Maximum time after that until each client has observed the end of its job. */
+/** Maximum time from the end of all jobs until each client has received the end of its job. */
 const WATCH_MS = 60_000
 const PROGRESS_MS = 5_000
 
 export interface ChaosOptions {
   readonly seed: number
   readonly jobs: number
-  /** Composed jobs, submitted among the others. */
+  /** Number of composed jobs (researches), which are submitted in addition to the other jobs. */
   readonly researches: number
   readonly kills: number
-  /** Submissions and faults are spread over this time. */
+  /** Time over which submissions and faults are spread evenly. */
   readonly durationMs: number
-  /** Kills of a PgBouncer in transaction mode in front of the database; default: no PgBouncer. */
+  /** Number of kills of a PgBouncer between the service and the database. Default: no PgBouncer. */
   readonly poolerKills?: number
-  /** Topics that are deleted under load; default: none. */
+  /** Number of topics that are deleted while jobs run. Default: none. */
   readonly topicDeletions?: number
-  /** Empty directory for histories and logs. */
+  /** Empty directory to which the run writes its history and the logs of the processes. */
   readonly directory: string
-  /** Aborts the run: every process is stopped, its data is deleted, and the run rejects. */
+  /** Aborting stops every process and deletes its data, and then the run rejects. */
   readonly signal?: AbortSignal
   /** Receives progress lines. */
   readonly onProgress?: (line: string) => void
@@ -40,7 +40,7 @@ export interface ChaosOptions {
 export interface ChaosResult {
   readonly verdict: Verdict
   readonly figures: Figures
-  /** History of the smallest job that broke a rule; empty if no rule was broken. */
+  /** History of one job that broke a rule: the one with the fewest entries, for a short report. Empty if no rule was broken. */
   readonly story: string
 }
 
@@ -90,7 +90,7 @@ async function perform(options: ChaosOptions, history: History): Promise<void> {
   }
 }
 
-/** All jobs of a run in order of submission, with the researches spread evenly among the others. */
+/** Plans all jobs of a run, in order of submission. The researches are spread evenly among the other jobs. */
 async function planLoad({ seed, jobs, researches }: ChaosOptions, clients: Clients): Promise<PlannedJob[]> {
   const plain = Array.from({ length: jobs }, (_, number) => planJob(seed, number))
   if (researches === 0) return plain
@@ -108,7 +108,7 @@ function aborted(signal: AbortSignal | undefined): Promise<never> {
   })
 }
 
-/** Waits until every job has ended or the time is up; the checker reports unfinished jobs. */
+/** Waits until every job has ended, or QUIET_MS has passed. Unfinished jobs are reported later by the checker. */
 async function becomeQuiet(cluster: Cluster, history: History, onProgress: (line: string) => void): Promise<void> {
   await cluster.ready()
   const deadline = history.nowMs + QUIET_MS

@@ -15,7 +15,7 @@ import { RESEARCH_MODEL } from './load/researches.ts'
 
 /** Timeout in ms from the start of the cluster until every process is ready, on a busy machine. */
 const READY_MS = 120_000
-/** Database connections of the pooler, for all processes. */
+/** Maximum connections from PgBouncer to the database, shared by all processes. */
 const POOL_SIZE = 10
 const WRITER_MODEL = 'writer-1'
 
@@ -30,29 +30,32 @@ export interface Targets {
 /** The fleet of the chaos runs. */
 export const FLEET: Targets = { ingress: 2, inference: 3, research: 2, scheduler: 2 }
 
-/** A whole service with a Kafka and a Postgres of its own. Disposing stops and deletes all of it. */
+/** A complete service in many processes, with its own Kafka and Postgres. Disposing stops all of them and deletes their data. */
 export interface Cluster extends AsyncDisposable {
   /** Base URLs of the ingresses, in order. */
   readonly ingresses: readonly string[]
   readonly database: string
   readonly broker: BrokerActor
-  /** An actor by name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`, `database`, `pooler`. @throws for an unknown name */
+  /**
+   * Returns an actor (a process that faults can hit) by its name: `ingress-1`, `inference-1`, `scheduler-1`, `broker`, `database` or `pooler`.
+   * @throws for an unknown name
+   */
   actor(name: string): Actor
   /** Waits until `/readyz` of every process succeeds. */
   ready(): Promise<void>
 }
 
 export interface ClusterOptions {
-  /** Receives exits of processes; process logs go to its directory. */
+  /** Records the unexpected exits of processes. Process logs are written to the same directory. */
   readonly history: History
   readonly fleet?: Targets
-  /** Base URL of the witness, which serves the model `witness-1`. */
+  /** Base URL of the witness: the upstream server of the model `witness-1`, which records each execution. */
   readonly witness?: string
-  /** Puts a PgBouncer in transaction mode in front of the database, with fewer connections than the fleet uses. */
+  /** True to connect to the database through a PgBouncer in transaction mode, with fewer connections than the processes open. */
   readonly hasPooler?: boolean
-  /** Base URL of the server for the searches, pages and models of researches. */
+  /** Base URL of the test server for everything that researches call: search, pages and the chat model. */
   readonly outside?: string
-  /** Brokers of the caller instead of an own one, which {@link Cluster.broker} then does not return. */
+  /** Use this Kafka instead of starting one. The caller starts and stops it, so reading {@link Cluster.broker} then throws an error. */
   readonly kafka?: { readonly address: string; readonly settings: Readonly<Record<string, string>> }
 }
 
@@ -133,7 +136,7 @@ function witnessModel(url: string | undefined): object[] {
   return [{ ...ECHO_MODEL, id: 'witness-1', engine }]
 }
 
-/** The research model, and the chat model that writes its reports. */
+/** Two models for researches: the research model, and the chat model that it uses to write reports. */
 function researchModels(url: string | undefined): object[] {
   if (url === undefined) return []
   const engine = { type: 'openai', base_url: `${url}/v1` }
@@ -178,7 +181,7 @@ function poolerActor(pooler: LocalPgBouncer): Actor {
     name: 'pooler',
     down: (signal) => pooler.down(signal === 'SIGKILL' ? 'SIGKILL' : 'SIGINT'),
     up: () => pooler.resume(),
-    // Both methods do nothing, because no plan of faults freezes the pooler.
+    // Freezing is not implemented, because no plan of faults freezes the pooler.
     freeze: () => undefined,
     thaw: () => undefined,
   }

@@ -23,7 +23,7 @@ describe('the plan of a chaos run', () => {
     for (const { atMs } of plan) expect(atMs).toBeLessThan(60_000)
   })
 
-  it('contains deep research jobs whose expected output is that of a run without faults', () => {
+  it('contains deep research jobs that expect the same output as a run without faults', () => {
     const quiet = { tag: 'Tarn10000', text: 'Of Tarn10000.', report: 'aaaa', children: 3, steps: ['admit'] }
     const researches = Array.from({ length: 200 }, (_, i) => planResearch(5, i + 1, quiet))
     expect(planResearch(5, 1, quiet)).toEqual(researches[0])

@@ -4,28 +4,28 @@ import type { Cluster, Targets } from './cluster.ts'
 import type { Actor } from './load/actor.ts'
 import { openRandom, type Random } from './load/random.ts'
 
-/** kill: SIGKILL; freeze: SIGSTOP, later SIGCONT; roll: restart by SIGTERM; delete: a topic is deleted. */
+/** `kill`: SIGKILL. `freeze`: SIGSTOP, then SIGCONT after a while. `roll`: SIGTERM and a restart. `delete`: a Kafka topic is deleted. */
 export type FaultKind = 'kill' | 'freeze' | 'roll' | 'delete'
 
 export interface Fault {
   readonly kind: FaultKind
-  /** Name of an actor, such as `inference-1`, `broker`, `database`, or of a topic. */
+  /** Name of the process that is hit, such as `inference-1`, `broker` or `database`; for `delete`, name of the topic. */
   readonly target: string
   /** Start, in milliseconds after the start of the load. */
   readonly atMs: number
-  /** Time for which the actor is down or frozen. */
+  /** Time for which the process is down or frozen. */
   readonly forMs: number
 }
 
-/** Number of kills of each kind of process, out of 20 kills. */
+/** Distribution of the kills over the kinds of processes: out of 20 kills, 5 hit inference workers, and so on. */
 const KILL_SHARES = { inference: 5, research: 4, ingress: 4, scheduler: 2, broker: 3, database: 2 } as const
 /** Roles whose processes are restarted by SIGTERM, one after the other. */
 const ROLLED = ['inference', 'research', 'ingress', 'scheduler'] as const
 
-/** Topics in order of deletion. */
+/** Kafka topics that may be deleted, in this order. */
 const TOPICS = ['jobs.inference', 'replies', 'events', 'control', 'jobs.research'] as const
 
-/** Faults in addition to those of every run; default: none. */
+/** Number of faults that only some runs have; default: none. */
 export interface Others {
   readonly poolerKills?: number
   readonly topicDeletions?: number
@@ -34,8 +34,8 @@ export interface Others {
 type Sort = keyof typeof KILL_SHARES
 
 /**
- * Plans the faults of a run: `kills` kills of all sorts of actors. For 20 kills there are 6 freezes and 3 restarts, spread evenly with jitter.
- * Equal seeds give equal plans.
+ * Plans the faults of a run. The plan has `kills` kills, spread over all kinds of processes. For every 20 kills, there are also 6 freezes and 3
+ * restarts. The times are evenly spaced, with jitter. Equal seeds give equal plans.
  */
 export function planFaults(seed: number, kills: number, durationMs: number, targets: Targets): Fault[] {
   const random = openRandom(seed)
@@ -57,7 +57,7 @@ export function planFaults(seed: number, kills: number, durationMs: number, targ
   }))
 }
 
-/** Adds kills of the pooler and deletions of topics, spread evenly. */
+/** Adds kills of PgBouncer and deletions of topics to a plan, evenly spaced. */
 export function withOthers(plan: readonly Fault[], others: Others, durationMs: number): Fault[] {
   const spread = (kind: FaultKind, targets: readonly string[], offset: number) =>
     targets.map((target, i): Fault => {
@@ -71,7 +71,7 @@ export function withOthers(plan: readonly Fault[], others: Others, durationMs: n
   )
 }
 
-/** `count` sorts in the proportions of KILL_SHARES, each sort at least once if `count` allows. */
+/** Returns `count` kinds of processes in the proportions of {@link KILL_SHARES}, and each kind at least once if `count` is large enough. */
 function sortsOf(count: number): Sort[] {
   const cycle = interleave(KILL_SHARES)
   return Array.from({ length: count }, (_, i) => cycle[i % cycle.length] ?? 'inference')
@@ -97,8 +97,8 @@ function shuffle<T>(items: readonly T[], random: Random): T[] {
 }
 
 /**
- * Runs a plan and waits until its last fault is over. Faults of one actor run one after the other; faults of different actors may overlap. A
- * fault that cannot be injected is recorded and skipped.
+ * Runs a plan and returns after its last fault. Faults of one process run one after the other; faults of different processes may overlap. If a
+ * fault cannot be injected, then the problem is recorded and the fault is skipped.
  */
 export async function runFaults(
   plan: readonly Fault[],
@@ -111,7 +111,8 @@ export async function runFaults(
   for (const fault of plan) {
     const waitMs = startedAt + fault.atMs - history.nowMs
     if (waitMs > 0) await sleep(waitMs)
-    // The broker must be running to delete a topic, so deletions run in turn with the faults of the broker.
+    // A topic can be deleted only while the broker runs. A deletion therefore counts as a fault of the broker, so that it cannot overlap with a
+    // kill of the broker.
     const actor = fault.kind === 'delete' ? 'broker' : fault.target
     const previous = lines.get(actor) ?? Promise.resolve()
     lines.set(

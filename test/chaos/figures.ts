@@ -6,10 +6,10 @@ import { of } from './check/job.ts'
 /** Exit code of a process that could not start: invalid settings, or Kafka or Postgres was down for too long. */
 const NOT_STARTED = '2'
 
-/** The figures of a run, as printed in docs/operate/reliability.md. */
+/** Figures of a run by their description, as printed in docs/operate/reliability.md. */
 export type Figures = Readonly<Record<string, string | number>>
 
-/** Computes the figures from the history alone. */
+/** Computes the figures of a run. The only input is the recorded history, not the service. */
 export function figuresOf(verdict: Verdict, records: readonly Recorded[]): Figures {
   const accepted = acceptedOf(verdict)
   const faults = records.filter((entry) => entry.type === 'fault')
@@ -65,7 +65,7 @@ function repeatsOf({ events }: JobHistory): number {
   return moves.filter(({ event }, i) => event === 'job.started' && moves[i - 1]?.event === 'job.retrying').length
 }
 
-/** A Markdown table with two columns. */
+/** Formats figures as a Markdown table with two columns. */
 export function tableOf(figures: Figures): string {
   const width = Math.max(...Object.keys(figures).map((name) => name.length))
   const rows = Object.entries(figures).map(
@@ -78,7 +78,7 @@ export function tableOf(figures: Figures): string {
   ].join('\n')
 }
 
-/** Figures of the researches and their children. */
+/** Figures of the composed jobs (researches) and of their child jobs. */
 function researchesOf(verdict: Verdict, records: readonly Recorded[]): Figures {
   const researches = acceptedOf(verdict).filter(({ expect }) => expect?.research)
   const children = researches.flatMap((job) => job.children)
@@ -102,7 +102,11 @@ function researchesOf(verdict: Verdict, records: readonly Recorded[]): Figures {
   }
 }
 
-/** Returns the number of kills by kind of process. @param begun The first entry of each fault */
+/**
+ * Returns the number of kills by kind of process.
+ *
+ * @param begun The first entry of each fault
+ */
 function killsOf(begun: readonly Of<'fault'>[]): Record<string, number> {
   const kills = begun.filter(({ kind }) => kind === 'kill')
   const sorts = ['ingress', 'inference', 'research', 'scheduler', 'broker', 'database']
@@ -130,7 +134,7 @@ function timesOf(accepted: readonly JobHistory[]): Record<string, string> {
   }
 }
 
-/** For each execution that ended because its worker was lost, returns the time until the next execution of the job. */
+/** For each execution that ended because its worker was lost: returns the time until the next execution of the job started. */
 function restarts(job: JobHistory): number[] {
   const runs = of(job, 'run')
   return runs.flatMap(({ phase, attempt, at_ms }) => {
@@ -140,7 +144,7 @@ function restarts(job: JobHistory): number[] {
   })
 }
 
-/** Returns the times from the loss of each event stream until the next stream that delivered an event. */
+/** For each event stream that a client lost: returns the time until an ingress answered the next connection with status 200. */
 function resumes(job: JobHistory): number[] {
   const times: number[] = []
   let cutAt: number | undefined

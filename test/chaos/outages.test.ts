@@ -13,9 +13,9 @@ const missing = await whyNoCluster()
 if (missing && process.env.CI === 'true') throw new Error(`Outage tests cannot run: ${missing}`)
 if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 
-/** Duration of an outage. Before a release, the outages last 60 s; in frequent runs, they are shorter. */
+/** Duration of an outage. The default is short; CHAOS_OUTAGE_SECONDS=60 is used before a release. */
 const OUTAGE_MS = Number(process.env.CHAOS_OUTAGE_SECONDS ?? 15) * 1_000
-/** Promised maximum time for the refusal of a call. */
+/** During an outage, calls must be refused within this time (docs/operate/reliability.md). */
 const REFUSED_MS = 1_000
 const TIMEOUT_MS = 240_000
 
@@ -23,7 +23,7 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
   // All tests share one fleet, because its start is slow. After a failed test, a new fleet is started.
   let opened: Fleet | undefined
   let fleet: Fleet
-  /** Ids of the jobs of earlier tests, which this test does not count. */
+  /** Ids of the jobs of earlier tests. Later tests exclude them from their counts. */
   let earlier: string[]
   beforeEach(async () => {
     opened ??= await openFleet()
@@ -52,7 +52,7 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: ids.length }])
   })
 
-  it('loses no job and answers every call while its topics are deleted one by one', async () => {
+  it('loses no job and answers every call while its Kafka topics are deleted one by one', async () => {
     const { cluster } = fleet
     const topics = ['jobs.inference', 'jobs.inference.batch', 'replies', 'events', 'control', 'dead']
     const [jobs, calls]: [Answer[], Answer[]] = [[], []]
@@ -112,7 +112,7 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
     expect(await statesOf(cluster, earlier)).toEqual([{ state: 'completed', count: 2 }])
   })
 
-  it('waits at the start while Kafka and Postgres are down, and is ready when both are back', async () => {
+  it('waits at the start while Kafka and Postgres are down, and is ready when both run again', async () => {
     const { cluster } = fleet
     const names = ['ingress-1', 'inference-1', 'scheduler-1']
     await Promise.all([cluster.broker.down('SIGKILL'), cluster.actor('database').down('SIGKILL')])
@@ -128,14 +128,14 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
   })
 })
 
-/** Log message of a process that waits at its start. */
+/** Log message of a process that starts during an outage and waits for its end. */
 const WAITING = 'dependency unavailable; waiting to start'
 
 function tell(what: string): void {
   process.stderr.write(`In ${OUTAGE_MS / 1_000} s: ${what}.\n`)
 }
 
-/** Repeats two calls for a time. */
+/** Repeats a pair of calls for `ms` milliseconds, and returns all answers of the first and of the second call. */
 async function during(
   ms: number,
   calls: (turn: number) => Promise<[Answer, Answer]>,

@@ -1,4 +1,7 @@
-/** The chaos run of a release: `npx node test/chaos/run.ts --jobs 20000 --kills 100 --seed 1`. Exit code 1: a rule was broken. */
+/**
+ * Command for the large chaos run before a release: `npx node test/chaos/run.ts --jobs 20000 --kills 100 --seed 1`. The exit code is 1 if the run
+ * broke a rule of the checker.
+ */
 import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -28,7 +31,7 @@ Exit code 0: no rule was broken; 1: a rule was broken, and the smallest such job
 `
 
 const stop = new AbortController()
-// Stops the broker, the database and nine processes of an interrupted run.
+// On Ctrl-C or SIGTERM, the run is aborted, so that it stops the broker, the database and the service processes that it has started.
 for (const name of ['SIGINT', 'SIGTERM'] as const)
   process.once(name, () => stop.abort(new Error(`interrupted by ${name}`)))
 // Exits explicitly, because an interrupted run may have work that would keep the process alive.
@@ -52,7 +55,7 @@ async function main(): Promise<number> {
   }
 }
 
-/** Undefined for --help. */
+/** Reads the options of the command line. Returns undefined after --help. */
 async function readOptions(): Promise<ChaosOptions | undefined> {
   const { values } = parseArgs({
     options: {

@@ -28,7 +28,7 @@ describe('a service in a single process', { timeout: 120_000 }, () => {
     }
   })
 
-  it('refuses a second process on its data directory with exit code 2 and the pid of the first', async () => {
+  it('locks its data directory, so that a second process exits with code 2 and logs the pid of the first', async () => {
     await using single = await startSingle()
     const second = single.another()
     await second.actor.up()

@@ -86,7 +86,7 @@ const TWICE = [
 const KILLED: Entry = { type: 'fault', phase: 'begin', kind: 'kill', target: 'inference-1' }
 const run = (attempt: number, phase: 'start' | 'done' = 'start'): Entry => ({ type: 'run', phase, job_id: ID, attempt })
 
-/** Names of the rules that a history breaks. */
+/** Returns the names of the rules that a history of these entries breaks. */
 function broken(...entries: Entry[]): string[] {
   const begin: Entry = { type: 'begin', seed: 7, wall_ms: 0 }
   const records = [begin, ...entries].map((entry, at_ms) => ({ at_ms, actor: 'test', ...entry })) as Recorded[]
@@ -163,7 +163,7 @@ describe('the checker of chaos histories', () => {
       [row(), ...EVENTS, { type: 'read', job_id: ID, ingress: INGRESS, end: { ...END, attempt: 2 } }],
     ],
     ['a missing stored event', 'I4 numbered', [row(), ...EVENTS.filter((_, i) => i !== 1)]],
-    ['a row that counts more events than there are', 'I4 numbered', [row({ last_seq: 5 }), ...EVENTS]],
+    ['a row that counts more events than exist', 'I4 numbered', [row({ last_seq: 5 }), ...EVENTS]],
     [
       'one attempt that starts twice',
       'I4 numbered',
@@ -211,7 +211,11 @@ describe('the checker of chaos histories', () => {
       'I6 resumed',
       [row(), ...EVENTS, follow('open'), ...FRAMES.slice(0, 3), follow('cut')],
     ],
-    ['a 204 before the terminal event', 'I6 resumed', [row(), ...EVENTS, ...FRAMES.slice(0, 3), follow('end')]],
+    [
+      'a 204 response before the terminal event',
+      'I6 resumed',
+      [row(), ...EVENTS, ...FRAMES.slice(0, 3), follow('end')],
+    ],
     [
       'an event that differs from the stored one',
       'I6 resumed',

@@ -7,10 +7,10 @@ export interface Verdict {
   readonly violations: readonly Violation[]
 }
 
-/** Time after a fault within which it can explain a lost worker: a lease, the interval of the sweep, and a restart. */
+/** Maximum time between a fault and the loss of a worker that the fault explains: a lease, the interval of the sweep, and a restart. */
 const FAULT_ECHO_MS = 60_000
 
-/** Checks a whole run: every job, the uniqueness of keys, and a fault for each lost worker. */
+/** Checks the history of a run: the rules for each job, one job per idempotency key, and a preceding fault for each lost worker. */
 export function checkHistory(records: readonly Recorded[]): Verdict {
   const begin = records.find((entry) => entry.type === 'begin') as Of<'begin'> | undefined
   const jobs = withFamilies(groupByJob(records))
@@ -26,7 +26,7 @@ export function acceptedOf(verdict: Verdict): JobHistory[] {
   return verdict.jobs.filter(isAccepted)
 }
 
-/** History of the job with the fewest entries that broke a rule, for people; empty if no rule was broken. */
+/** Formats the history of one job that broke a rule: the one with the fewest entries, for a short report. Empty if no rule was broken. */
 export function describeSmallest(verdict: Verdict): string {
   const broken = new Set(verdict.violations.map(({ job_id }) => job_id))
   const smallest = verdict.jobs
@@ -83,7 +83,7 @@ function historyOf(id: string, entries: readonly Recorded[]): JobHistory {
   return { id, key, expect, entries, row, events, children: [], parent: undefined }
 }
 
-/** Links parents and children, one level deep. */
+/** Adds to each job its parent and its children. Only one level is added: the added jobs have neither a parent nor children themselves. */
 function withFamilies(jobs: readonly JobHistory[]): JobHistory[] {
   const byId = new Map(jobs.map((job) => [job.id, job]))
   const parentOf = ({ row }: JobHistory) => row?.family?.parent_id ?? undefined
@@ -95,7 +95,7 @@ function withFamilies(jobs: readonly JobHistory[]): JobHistory[] {
   }))
 }
 
-/** I9: one key is one job, and one job has one key. */
+/** Invariant I9: an idempotency key belongs to exactly one job. */
 function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): Violation[] {
   const idsOfKey = new Map<string, Set<string>>()
   for (const entry of records) {
@@ -114,9 +114,10 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
 }
 
 /**
- * I7: a worker is lost only after a fault of a worker or of the database. The exit of a process by itself does not count as a fault.
+ * Invariant I7: a job may lose its worker only after a fault of a worker or of the database. A process that exited by itself does not count as a
+ * fault.
  *
- * The row of a job counts each loss of its worker, except losses of workers that came back. A killed worker never comes back.
+ * The row of a job counts each lost worker (`crashes`), except workers that later renewed their lease. A worker that was killed cannot do so.
  */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
   const allFaults = records.filter((entry) => entry.type === 'fault')
@@ -138,7 +139,10 @@ function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], 
   })
 }
 
-/** Whether the target is the database or its pooler. Without either of them, a worker loses its lease and later continues. */
+/**
+ * Whether a fault hit the database or its pooler. In such a fault, a worker cannot renew its lease, loses its jobs, and later continues with
+ * other jobs.
+ */
 function isStoreFault(target: string): boolean {
   return target === 'database' || target === 'pooler'
 }

@@ -81,7 +81,7 @@ const CHILDREN = [child('job_plan'), ...done('job_plan'), child('job_note'), ...
 const asked = (what: string, wall_ms = 10_000): Entry => {
   return { type: 'outside', phase: 'answered', tag: TAG, what, wall_ms }
 }
-/** An entry of the second attempt. The second attempt starts at 20 s in every history of this file. */
+/** Returns an entry at 20 s. In every history of this file, the second attempt starts at this time. */
 const later = (what: string) => asked(what, 20_000)
 const run = (job_id: string): Entry => ({ type: 'run', phase: 'start', job_id, attempt: 1 })
 const KILLED: Entry = { type: 'fault', phase: 'begin', kind: 'kill', target: 'research-1' }
@@ -101,14 +101,14 @@ function submitted(expected: Expectation = EXPECT): Entry[] {
   ]
 }
 
-/** Events of a research whose last attempt takes `ms` milliseconds. */
+/** Returns the events of a research whose last attempt takes `ms` milliseconds. */
 function pausedFor(ms: number): Entry[] {
   return EVENTS.map((entry, i) =>
     i === 4 && entry.type === 'event' ? { ...entry, wall_ms: entry.wall_ms + ms } : entry,
   )
 }
 
-/** Names of the rules that a history breaks. */
+/** Returns the names of the rules that a history of these entries breaks. */
 function broken(...entries: Entry[]): string[] {
   const begin: Entry = { type: 'begin', seed: 7, wall_ms: 0 }
   const records = [begin, ...entries].map((entry, at_ms) => ({ at_ms, actor: 'test', ...entry })) as Recorded[]
@@ -137,7 +137,7 @@ describe('the checker of chaos histories of deep research', () => {
     expect(broken(...CANCELLED, cancelled(family), ended, ...events)).toEqual([])
   })
 
-  it('accepts a report without the result of a child job that lost three workers', () => {
+  it('accepts a report without the result of a child job whose worker died in three attempts', () => {
     const lost = ['job.started', 'job.retrying worker_lost', 'job.started', 'job.retrying worker_lost', 'job.started']
     const events = stored('job_note', 'job.queued', ...lost, 'job.failed')
     const failed = child('job_note', { state: 'failed', attempt: 3, crashes: 3, last_seq: 7 })
@@ -147,7 +147,7 @@ describe('the checker of chaos histories of deep research', () => {
     expect(broken(fault, ...submitted(), ...EVENTS, plain, ...whole, failed, ...events)).toEqual([])
   })
 
-  it('accepts a shorter report if the process that wrote the report was paused for a long time', () => {
+  it('accepts a report with fewer findings only after a pause of the worker for at least 8 s', () => {
     const plain = parent({ text: 'Nothing was read.' }, { report: 'bbbb', steps: 1, kept_steps: ['admit'] })
     expect(broken(...submitted(), ...pausedFor(8_000), plain, ...CHILDREN)).toEqual([])
     expect(broken(...submitted(), ...pausedFor(7_000), plain, ...CHILDREN)).toContain('I5 output')
@@ -236,7 +236,7 @@ describe('the checker of chaos histories of deep research', () => {
       [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 26_000 })],
     ],
     [
-      'a child job that continues after both were cancelled',
+      'a child job that continues after it and its parent were cancelled',
       'I13 outlived',
       [...CANCELLED, cancelled(), child('job_plan', { finished_at_wall_ms: 70_000, is_cancel_requested: true })],
     ],

@@ -1,23 +1,29 @@
-/** Rules for a composed job and its children, whatever happened to the processes around them (docs/internals/design.md, Composed jobs). */
+/** Rules for a composed job and its children, which must hold after any faults (docs/internals/design.md, Composed jobs). */
 import { isDeepStrictEqual } from 'node:util'
 import type { JobHistory, Of } from './history.ts'
 
-/** Maximum time that a child runs on after the end of its parent: after a cancel, and without one. */
+/**
+ * Maximum time for which a child may continue after the end of its parent. OUTLIVES_MS: the child has a cancel request. UNTOLD_MS: the child has
+ * none.
+ */
 const OUTLIVES_MS = 60_000
 const UNTOLD_MS = 20_000
 
-/** Maximum requests for one resource per attempt, if a response times out. */
+/** Maximum requests for one page or search per attempt: the request, and one repetition if its response times out. */
 const TRIES_MAX = 2
 
-/** Pause of an attempt after which it may have abandoned requests to the outside. */
+/** If an attempt was paused for longer than this, then its requests to other servers may have timed out. The report may then lack their results. */
 const PAUSE_MS = 8_000
 
-/** Events after which no attempt is running, because the job waits. */
+/** Events after which the job waits. The time from such an event to the next one is therefore not a pause of an attempt. */
 const STANDS = new Set(['job.queued', 'job.waiting', 'job.retrying'])
 
 type ParentRow = Of<'row'> & { readonly family: NonNullable<Of<'row'>['family']> }
 
-/** I12: the next attempt reuses the stored steps of the previous one. Steps in flight when an attempt was interrupted are not stored. */
+/**
+ * Invariant I12: an attempt reuses the stored steps of earlier attempts instead of repeating them. A step that was running when its attempt was
+ * interrupted is not stored, so it may be repeated.
+ */
 export function stepsAreDoneOnce(job: JobHistory): string[] {
   const row = parentRowOf(job)
   const problems = repeatProblems(job)
@@ -46,7 +52,7 @@ function repeatProblems({ entries, events }: JobHistory): string[] {
   })
 }
 
-/** I13: each child is one job, and a report has all the children it needs. */
+/** Invariant I13: a composed job submits each child once, and its report uses all expected children. */
 export function childrenAreSingle(job: JobHistory): string[] {
   const problems = orphanProblems(job)
   const row = parentRowOf(job)
@@ -64,7 +70,7 @@ export function childrenAreSingle(job: JobHistory): string[] {
   return problems
 }
 
-/** I13: no child starts or runs on after the end of its parent, and the family is notified of each end. */
+/** Invariant I13: no child starts or continues after the end of its parent. The end of a job is reported to its parent and its children. */
 export function childrenEndWithIt(job: JobHistory): string[] {
   const { row } = job
   if (!row?.finished_at_wall_ms) return []
@@ -85,16 +91,19 @@ export function childrenEndWithIt(job: JobHistory): string[] {
   return problems
 }
 
-/** Whether a research completed with all of its children and without a long pause. */
+/**
+ * Whether a research completed, none of its children failed, and no attempt was paused for long. Only then must its report equal the expected
+ * one.
+ */
 export function isWhole(job: JobHistory): boolean {
   const { row, children } = job
   return row?.state === 'completed' && children.every((child) => child.row?.state !== 'failed') && !wasPaused(job)
 }
 
 /**
- * Whether an attempt of a research paused for long, because its process was stopped or the machine was busy.
+ * Whether an attempt of a research was paused for long, because its process was stopped or the machine was busy.
  *
- * A page must be read within seconds; a report lists a page that was not read in time as unreadable.
+ * Then a page may have exceeded its time limit of a few seconds, and the report lists this page as unreadable.
  */
 export function wasPaused({ expect, events }: JobHistory): boolean {
   if (!expect?.research) return false
@@ -109,7 +118,7 @@ function orphanProblems({ row, parent }: JobHistory): string[] {
   return typeof id === 'string' && !parent?.row ? [`child of ${id}, which has no row`] : []
 }
 
-/** The row, if the job is a composed one. */
+/** Returns the row of a composed job; undefined for any other job. */
 function parentRowOf({ row }: JobHistory): ParentRow | undefined {
   return row?.family && row.family.parent_id === null ? { ...row, family: row.family } : undefined
 }

@@ -6,7 +6,7 @@ import { hashOf, reportOf } from './report.ts'
 const PAGE = 2_000
 const CONNECT_MS = 5_000
 
-/** Reads the store directly, past the service. Each read opens a connection, because the database may have been killed since. */
+/** Runs SQL on the database of the service. Each query opens a new connection, because the database may have been killed since the last one. */
 export async function query<T extends object>(url: string, sql: string, values: unknown[] = []): Promise<T[]> {
   const client = new Client({ connectionString: url, connectionTimeoutMillis: CONNECT_MS, query_timeout: 60_000 })
   client.on('error', () => undefined)
@@ -18,7 +18,10 @@ export async function query<T extends object>(url: string, sql: string, values: 
   }
 }
 
-/** Number of jobs that have not ended or not notified their family; undefined while the database does not answer. */
+/**
+ * Number of jobs that have not ended, or have ended without a notification of their parent and children. Undefined while the database does not
+ * answer.
+ */
 export async function countUnfinished(url: string): Promise<number | undefined> {
   try {
     const [row] = await query<{ count: number }>(url, UNFINISHED)
@@ -28,7 +31,7 @@ export async function countUnfinished(url: string): Promise<number | undefined> 
   }
 }
 
-/** All rows and events of the store, for the checker. */
+/** Returns all jobs and events of the store, as entries of the history that the checker reads. */
 export async function* readFinalState(url: string): AsyncGenerator<Entry> {
   for (let after = ''; ; ) {
     const rows = await query<JobRow>(url, ROWS, [after, PAGE])
@@ -70,7 +73,7 @@ interface JobRow {
   readonly children: number
   readonly steps: number
   readonly is_settled: boolean
-  /** The following columns are read only for composed jobs and their children. */
+  /** Null except for composed jobs and their children. */
   readonly request: string | null
   readonly kept_steps: readonly string[]
   readonly is_cancel_requested: boolean

@@ -3,11 +3,11 @@ import { mkdir, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 
-/** How a job ended, as one observer saw it. */
+/** End of a job as one observer received it: a client that follows the job, a client that polls, or the store. */
 export interface End {
   readonly status: string
   readonly attempt: number
-  /** Hash of the result as the observer read it; null without a result. */
+  /** Hash of the received result; null if the job has no result. */
   readonly hash: string | null
 }
 
@@ -15,13 +15,13 @@ export interface End {
 export interface Expectation {
   readonly stream: boolean
   readonly text: string
-  /** The client is going to cancel the job. */
+  /** True if the client cancels the job at some time. */
   readonly is_cancelled: boolean
-  /** Unix milliseconds before which the job must not start. */
+  /** Scheduled start in unix milliseconds: the job must not start earlier. */
   readonly run_at_wall_ms?: number
-  /** For a research: the outcome of the same question in an undisturbed run. */
+  /** For a research: the outcome of a run of the same question without faults. */
   readonly research?: {
-    /** The word by which the question differs from others. */
+    /** Unique word in the question. Otherwise, the questions of all researches are equal. */
     readonly tag: string
     /** Hash of the report with its citations. */
     readonly report: string
@@ -31,11 +31,11 @@ export interface Expectation {
   }
 }
 
-/** Columns of a composed job or a child. */
+/** Columns of the row of a composed job or of a child job. */
 export interface FamilyRow {
-  /** Set for a child. */
+  /** Id of the parent; null if the job is no child. */
   readonly parent_id: string | null
-  /** Number of children in the row. */
+  /** Value of the column that counts the children. */
   readonly children: number
   readonly steps: number
   /** Kinds of the stored steps, sorted. */
@@ -44,14 +44,15 @@ export interface FamilyRow {
   readonly request: string
   /** Hash of the report; null without one. */
   readonly report: string | null
-  /** The parent and the children were notified of the end. */
+  /** True if the parent and the children of the job were notified of its end. */
   readonly is_settled: boolean
 }
 
 /**
- * One observation or action of one actor.
+ * One action or observation in the history of a run, such as a request of a client or a fault.
  *
- * Phases: `ok`: happened; `fail`: certainly did not happen; `unknown`: either is possible, as after a cut connection or a 5xx response.
+ * The phase states the result of an action. `ok`: it happened. `fail`: it certainly did not happen. `unknown`: it may have happened, for example
+ * after a cut connection or a 5xx response.
  */
 export type Entry =
   | { type: 'begin'; seed: number; wall_ms: number }
@@ -96,10 +97,10 @@ export type Entry =
       end?: End
     }
   | { type: 'run'; phase: 'start' | 'done' | 'failed' | 'aborted'; job_id: string; attempt: number }
-  /** A search or page that a research requested from outside. Aborted: the response came too late for the caller. */
+  /** A request of a research for a search or a page. `aborted`: the research closed the connection before the response. */
   | { type: 'outside'; phase: 'answered' | 'aborted'; tag: string; what: string; wall_ms: number }
   | { type: 'fault'; phase: 'begin' | 'end' | 'problem'; kind: string; target: string; problem?: string }
-  /** A process exited without a fault. */
+  /** A process exited although no fault hit it. */
   | { type: 'exit'; target: string; code: string }
   | {
       type: 'row'
@@ -131,7 +132,7 @@ export type Entry =
       wall_ms: number
     }
 
-/** An entry with its time and its actor. */
+/** A recorded entry, with its time and the name of the client or process that recorded it. */
 export type Recorded = Entry & {
   /** Milliseconds since the start of the run, of a monotonic clock. */
   readonly at_ms: number
@@ -140,18 +141,18 @@ export type Recorded = Entry & {
 
 export type Of<T extends Entry['type']> = Extract<Entry, { type: T }> & Omit<Recorded, keyof Entry>
 
-/** All entries of a run about one job. */
+/** One job with all entries of the run that concern it. */
 export interface JobHistory {
   readonly id: string
   readonly key: string | undefined
   readonly expect: Expectation | undefined
   /** In order of time. */
   readonly entries: readonly Recorded[]
-  /** The row at the end; more than one only if the store is corrupt. */
+  /** The job's row at the end of the run. A corrupt store may contain more than one; then the first is used. */
   readonly row: Of<'row'> | undefined
   /** Stored events, by number. */
   readonly events: readonly Of<'event'>[]
-  /** Children of the job and its parent, from the store. */
+  /** The children and the parent of the job, as stored in the database. */
   readonly children: readonly JobHistory[]
   readonly parent: JobHistory | undefined
 }
@@ -199,7 +200,7 @@ export class History {
   }
 }
 
-/** All entries of a directory in order of time; entries of one actor keep their order. */
+/** Reads all files of a history, and returns their entries in order of time. Entries of one file keep their order. */
 export async function readHistory(directory: string): Promise<Recorded[]> {
   const records: Recorded[] = []
   for (const name of (await readdir(directory)).toSorted()) {

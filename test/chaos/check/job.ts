@@ -1,14 +1,14 @@
 /**
- * Rules for one job, whatever happened to the processes around it (docs/internals/design.md, Invariants).
+ * Rules for one job, which must hold after any faults (docs/internals/design.md, Invariants).
  *
- * Each rule is a function from the history of a job to a list of problems.
+ * Each rule is a function from the history of a job to a list of problems, which is empty if the rule holds.
  */
 import { childrenAreSingle, childrenEndWithIt, isWhole, stepsAreDoneOnce } from './family.ts'
 import type { End, JobHistory, Of, Recorded } from './history.ts'
 
 const TERMINAL = new Set(['completed', 'failed', 'cancelled', 'expired'])
 const TERMINAL_EVENTS = new Set(['job.completed', 'job.failed', 'job.cancelled', 'job.expired'])
-/** Lost workers after which a job fails as poison. */
+/** Number of lost workers after which a job fails (poison job). */
 const CRASHES_MAX = 3
 
 export interface Violation {
@@ -44,7 +44,7 @@ export function of<T extends Recorded['type']>(job: JobHistory, type: T): Of<T>[
   return job.entries.filter((entry) => entry.type === type) as Of<T>[]
 }
 
-/** Whether a client received a promise about the job: a 202 response or an event of its stream. */
+/** Whether the service has accepted the job: a client received the 202 response or an event of the job. */
 export function isAccepted(job: JobHistory): boolean {
   return job.entries.some((entry) => entry.type === 'frame' || (entry.type === 'submit' && entry.phase === 'ok'))
 }
@@ -58,7 +58,7 @@ function isNotLost(job: JobHistory): string[] {
   return [...problems, ...endedWithoutReason(job, row)]
 }
 
-/** The workload has no permanent failures: only a cancel or three lost workers keep a job from completing. */
+/** Every job of the workload can succeed. A job may end otherwise only if it was cancelled, or if it lost three workers. */
 function endedWithoutReason({ expect, parent }: JobHistory, row: Of<'row'>): string[] {
   if (row.state === 'completed') return []
   if (parent) return endedWithoutParent(row, parent)
@@ -67,7 +67,7 @@ function endedWithoutReason({ expect, parent }: JobHistory, row: Of<'row'>): str
   return [`ended ${row.state} without a cause${row.error ? `: ${row.error}` : ''}`]
 }
 
-/** A child is cancelled only with its parent. */
+/** A child may end without success only if its parent failed or was cancelled, or if the child lost three workers. */
 function endedWithoutParent(row: Of<'row'>, parent: JobHistory): string[] {
   if (row.state === 'failed' && row.crashes >= CRASHES_MAX) return []
   const wasNotified = parent.row?.is_cancel_requested || parent.row?.state === 'failed'
@@ -118,7 +118,8 @@ function hasItsOutput(job: JobHistory): string[] {
   const { row, expect, events } = job
   if (!row || !expect || row.state !== 'completed') return []
   const problems: string[] = []
-  // If a child of the job failed, then the report may be shorter than expected. In this case, all observers must have read the stored text.
+  // If a child of the job failed, then the report may be shorter than expected. In this case all observers are compared with the stored text
+  // instead.
   const text = isWhole(job) ? expect.text : row.text
   if (row.text !== text) problems.push(`the result is ${quote(row.text)}, not ${quote(text)}`)
   if (isWhole(job) && expect.research && row.family?.report !== expect.research.report)
@@ -134,7 +135,7 @@ function hasItsOutput(job: JobHistory): string[] {
   return problems
 }
 
-/** Output of the last attempt: a retry resets the output before it. */
+/** Joins the output of the last attempt. A retry event discards the output before it. */
 function join(events: readonly { text?: string; reset?: boolean }[]): string {
   let joined = ''
   for (const { text, reset } of events) joined = reset ? '' : joined + (text ?? '')
@@ -167,7 +168,7 @@ function byFollower(job: JobHistory): Map<string, Of<'frame'>[]> {
   return Map.groupBy(of(job, 'frame'), ({ follower }) => follower)
 }
 
-/** Each execution is an attempt. Each attempt except the first follows a retry event with its reason, or a wait. */
+/** Checks that each execution is a numbered attempt. Each attempt after the first must follow a retry event, or a wait for children. */
 function hasSeenExecutions(job: JobHistory): string[] {
   const problems: string[] = []
   const started = job.events.filter(({ event }) => event === 'job.started')
@@ -183,7 +184,7 @@ function hasSeenExecutions(job: JobHistory): string[] {
     if (!started.some((event) => event.attempt === attempt))
       problems.push(`attempt ${attempt} ran without a start event`)
   }
-  // If a job fails because of lost workers, then the last loss has no retry event, so it is added here.
+  // The loss of a worker is followed by a retry event. Only the last loss of a job that then fails has none, so one is added for a failed job.
   const lost = retries.filter(({ reason }) => reason === 'worker_lost').length + (job.row?.state === 'failed' ? 1 : 0)
   if (job.row && job.row.crashes > lost)
     problems.push(`the row counts ${job.row.crashes} lost workers, the events ${lost}`)

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 
-/** A report without the tag of its question, so that reports of different tags can be compared. */
+/** A report in which the unique tag of its question is replaced by a constant word. Reports of all researches then have the same hash. */
 export interface Report {
   readonly text: string
   /** Hash of the text and its citations. */
@@ -8,15 +8,15 @@ export interface Report {
 }
 
 /**
- * Reads the report from the response of a research; undefined without one.
+ * Reads the report from the result of a research. Returns undefined if there is none.
  *
- * @param tag Word by which the question differs from others. All tags have one length, so that offsets in reports are equal.
+ * @param tag Unique word of the question. All tags have the same length, so that the offsets in all reports are equal.
  */
 export function reportOf(answer: unknown, tag: string): Report | undefined {
   const { choices } = (answer ?? {}) as { choices?: { message?: { content?: string; annotations?: unknown[] } }[] }
   const { content, annotations = [] } = choices?.[0]?.message ?? {}
   if (content === undefined) return undefined
-  // The hash of a source depends on the tag, so only its quote and the offsets are compared.
+  // The hash of a source page differs for each tag, so it is left out of the comparison. Quotes and offsets are compared.
   const said = JSON.stringify([content, annotations], (name, value) => (name === 'source_sha256' ? undefined : value))
   return { text: content, report: hashOf(said.replaceAll(tag, 'TAG')) }
 }

@@ -4,14 +4,17 @@ import { isSlowTag } from '../load/researches.ts'
 import type { History } from './history.ts'
 import { hashOf } from './report.ts'
 
-/** Duration of a slow answer; longer than an uncancelled child may run on after its parent. */
+/**
+ * Delay of the model's answers for slow tags. The delay is longer than a child may continue after its parent (UNTOLD_MS), so a child that was not
+ * cancelled is detected.
+ */
 const SLOW_MS = 45_000
 
 /**
- * Starts the search engine, the pages and the model that researches call, outside the processes that faults happen to. Records each search,
- * page and child execution.
+ * Starts the search engine, the pages and the model that researches call. All of them run in the test process, which no fault hits. Each search,
+ * page request and execution of a child job is recorded.
  *
- * Answers are delayed by the seed and the request, so that faults happen during calls.
+ * The delay of an answer is random, but depends only on the seed and the request. Faults therefore happen during calls.
  */
 export async function startWatchedOutside(history: History, seed: number): Promise<Outside> {
   const outside = await startOutside()
@@ -37,7 +40,7 @@ async function isLeft(call: OutsideCall, ms: number): Promise<boolean> {
   return await Promise.race([call.aborted.then(() => true), sleep(ms).then(() => false)])
 }
 
-/** Returns the delay of an answer. Most answers are quick, some take seconds, and answers for slow tags take long. */
+/** Returns the delay of an answer of the model. Most answers are quick, some take seconds, and answers for slow tags take {@link SLOW_MS}. */
 function paceOf(tag: string, random: Random): number {
   if (isSlowTag(tag)) return SLOW_MS
   return random.chance(0.7) ? random.between(10, 400) : random.between(500, 3_000)

@@ -2,7 +2,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import type { History } from './history.ts'
 
-/** Splits a text into deltas. */
+/** Matches one word with the blanks before it. Each word of the answer is sent as one delta. */
 const WORD = /\s*\S+|\s+$/g
 
 /** An upstream server that records every execution. */
@@ -12,8 +12,8 @@ export interface Witness extends AsyncDisposable {
 }
 
 /**
- * Starts an OpenAI-compatible server that obeys the directives of the workload like echo-1, outside the processes that faults happen to. Each
- * execution is recorded by its `job_id:attempt`, with its end.
+ * Starts a server with the OpenAI API that obeys the same directives in prompts as the model echo-1. The server runs in the test process, which
+ * no fault hits. Each execution is recorded by its `job_id:attempt`, with its end.
  */
 export async function startWitness(history: History): Promise<Witness> {
   const server = createServer((request, response) => {

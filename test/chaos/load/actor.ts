@@ -5,30 +5,30 @@ import { request } from 'undici'
 
 /** Maximum time from SIGTERM to the exit of a process: its drain and its shutdown. */
 const LEAVE_MS = 60_000
-/** Delay before an exited process is restarted, like a supervisor. */
+/** Delay after which an exited process is restarted, as a supervisor does. */
 const RESPAWN_MS = 500
 
-/** A target of faults. Each `down` or `freeze` is followed by `up` or `thaw`. */
+/** A process that faults can hit. Each `down` is followed by `up`, and each `freeze` by `thaw`. */
 export interface Actor {
   readonly name: string
-  /** Ends the process and waits for its exit; its ports and data remain. */
+  /** Stops the process and waits for its exit. The ports and data are kept for the restart. */
   down(signal: 'SIGTERM' | 'SIGKILL'): Promise<void>
   up(): Promise<void>
-  /** Stops the process with SIGSTOP: alive, but without heartbeats. */
+  /** Stops the process with SIGSTOP: the process exists, but sends no heartbeats. */
   freeze(): void
   thaw(): void
 }
 
 export interface RoleOptions {
   readonly name: string
-  /** Empty: all roles, as `npm start` runs them. */
+  /** Roles of the process. If empty, then one process runs all roles, as with `npm start`. */
   readonly roles: readonly string[]
   readonly env: Readonly<Record<string, string | undefined>>
   /** File to which the output is appended. */
   readonly logFile: string
   /** Base URL for `/readyz`. */
   readonly url: string
-  /** Called if the process exits without a fault, with its exit code or signal. The process is then restarted. */
+  /** Called with the exit code or signal if the process exits although no fault hit it. The process is then restarted. */
   readonly onExit: (name: string, code: string) => void
 }
 
@@ -47,12 +47,12 @@ export class RoleActor implements Actor {
     return this.#options.name
   }
 
-  /** Base URL: the API of an ingress, the health server of other roles. */
+  /** Base URL of the API for an ingress; base URL of the health server for any other role. */
   get url(): string {
     return this.#options.url
   }
 
-  /** Returns when the process is started, ready or not: an actor that is down may delay its readiness. */
+  /** Starts the process and returns at once. The process may become ready much later, for example because the broker is down. */
   async up(): Promise<void> {
     this.#isWanted = true
     this.#spawn()
@@ -88,7 +88,7 @@ export class RoleActor implements Actor {
     }
   }
 
-  /** Undefined while the process is down. */
+  /** Process id; undefined while the process is down. */
   get pid(): number | undefined {
     return this.#child?.exitCode === null && this.#child.signalCode === null ? this.#child.pid : undefined
   }

@@ -2,21 +2,21 @@ import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import { TEST_KEY } from '../../support/stack.ts'
 
 const TEXT = 'one two three four five six seven eight nine ten'
-/** Start of the problem of an answer that is not the expected text. */
+/** First words of {@link AttachedCall.problem} if the answer has another text than expected. */
 export const WRONG = 'the output is'
-/** Timeout of a call, after which the outcome counts as a failure. */
+/** Timeout of a call, which then counts as failed. */
 const CALL_MS = 60_000
 
-/** One attached call, as its caller observed it. */
+/** Outcome of one attached call for its caller. */
 export interface AttachedCall {
   readonly startedAt: number
-  /** Longest time without a status or a piece of output, in ms. Comments of the stream do not count. */
+  /** Longest time in ms without an event of the stream, from the start to the end of the call. Headers and comments are no events. */
   readonly silentMs: number
   /** Problem of the answer. Empty if the caller received the expected text completely and exactly once. */
   readonly problem: string
 }
 
-/** Callers that repeat a streamed call of about a second, through all ingresses in turn. */
+/** Starts callers that repeat a streamed call of about a second. Each caller uses the ingresses in turn. */
 export function startAttached(ingresses: readonly string[], callers: number) {
   const calls: AttachedCall[] = []
   let isStopped = false
@@ -47,7 +47,11 @@ async function callOnce(url: string): Promise<AttachedCall> {
   return { startedAt, silentMs: Math.round(silentMs), problem }
 }
 
-/** @returns the problem of the answer; empty if there is none */
+/**
+ * Makes one streamed call.
+ *
+ * @returns The problem of its answer; empty if there is none
+ */
 async function stream(url: string, onOutput: () => void): Promise<string> {
   const messages = [{ role: 'user', content: `!echo first_ms=50 delay_ms=80\n${TEXT}` }]
   const response = await fetch(`${url}/v1/chat/completions`, {

@@ -1,11 +1,11 @@
 import { TEST_KEY } from '../../support/stack.ts'
 
 /**
- * Timeout of a call in ms. If a broker answers a fetch on a dead connection, then it keeps the records from other workers for 30 s. The timeout is
- * twice this time.
+ * Timeout of a call in ms. If the connection of a worker dies during a fetch, then the broker keeps the fetched records from other workers for 30
+ * s. The timeout is twice this time.
  */
 const CALL_MS = 60_000
-/** Concurrent submissions. */
+/** Maximum concurrent submissions. */
 const SUBMITTERS = 16
 
 export interface Answer {
@@ -20,12 +20,17 @@ export function chat(url: string, content: string): Promise<Answer> {
   return call(url, '/v1/chat/completions', requestOf(content))
 }
 
-/** Submits the same call as a durable job. */
+/** Submits the call of {@link chat} as a durable job. */
 export function submit(url: string, content: string): Promise<Answer> {
   return call(url, '/v1/jobs', { endpoint: '/v1/chat/completions', body: requestOf(content) })
 }
 
-/** Submits equal jobs, some concurrently. @returns their ids @throws if one is not accepted */
+/**
+ * Submits equal jobs, some concurrently.
+ *
+ * @returns Ids of the jobs
+ * @throws Error if a job is not accepted
+ */
 export async function submitMany(url: string, count: number, content: string): Promise<string[]> {
   const ids: string[] = []
   const submitter = async () => {
@@ -40,12 +45,12 @@ export async function submitMany(url: string, count: number, content: string): P
   return ids
 }
 
-/** The job object (docs/internals/protocol.md, The job object). */
+/** Reads a job with `GET /v1/jobs/:id` (docs/internals/protocol.md, The job object). */
 export async function readJob(url: string, id: string): Promise<Answer['body']> {
   return (await call(url, `/v1/jobs/${id}`)).body
 }
 
-/** POST with a body, GET without. */
+/** Sends a POST request if there is a body, otherwise a GET request. */
 async function call(url: string, path: string, body?: object): Promise<Answer> {
   const startedAt = performance.now()
   const response = await fetch(url + path, {

@@ -3,7 +3,7 @@ import { Agent, request } from 'undici'
 import { TEST_KEY } from '../../support/stack.ts'
 import type { End, Expectation, History } from '../check/history.ts'
 
-/** Timeout for the response headers, after which the outcome is unknown. */
+/** Timeout for the response headers. After a timeout, it is unknown whether the request was executed. */
 const ANSWER_MS = 8_000
 const RETRY_DELAY_MS = 300
 /** Seconds of `GET ?wait=`. */
@@ -12,7 +12,7 @@ const WAIT_SECONDS = 10
 const TERMINAL = new Set(['completed', 'failed', 'cancelled', 'expired'])
 const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
 
-/** Shared by all clients of a run. */
+/** Values that all clients of a run share. */
 export interface Clients {
   readonly history: History
   readonly ingresses: readonly string[]
@@ -31,7 +31,7 @@ export interface WireJob {
   readonly children?: readonly unknown[]
 }
 
-/** One job as it is sent, equal in every try. */
+/** A request for a job. All repetitions send exactly the same values. */
 export interface Submission {
   readonly key: string
   readonly body: string
@@ -96,7 +96,10 @@ export async function waitForEnd(clients: Clients, jobId: string, first: number)
   }
 }
 
-/** Runs one job without faults and without a history. Returns its end; undefined after a timeout. */
+/**
+ * Runs one job before the faults begin, and does not record it in the history that the checker reads. Returns undefined if the job is refused, or
+ * does not end before the signal is aborted.
+ */
 export async function runQuietly(clients: Clients, body: object): Promise<WireJob | undefined> {
   const accepted = await call(clients, 'POST', 0, '/v1/jobs', {}, JSON.stringify(body))
   while (accepted.job && !clients.signal.aborted) {
@@ -107,7 +110,7 @@ export async function runQuietly(clients: Clients, body: object): Promise<WireJo
   return undefined
 }
 
-/** The end of a terminal job. */
+/** Converts an ended job to the end that the history records. */
 export function endOf(job: WireJob): End {
   const hash =
     job.result === null ? null : createHash('sha256').update(canonical(job.result)).digest('hex').slice(0, 16)
@@ -118,7 +121,7 @@ export function ingressOf({ ingresses }: Clients, turn: number): string {
   return ingresses[turn % ingresses.length] ?? ''
 }
 
-/** Waits for a time or an abort of the signal. */
+/** Waits for `ms` milliseconds, or until the signal is aborted. */
 export function sleep(ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     const done = () => {
@@ -165,12 +168,18 @@ async function call(
   }
 }
 
-/** Returns the phase of a refused write. After a status 5xx, the write may have been executed. After a 4xx, it was not executed. */
+/**
+ * Returns the phase of a write that was not accepted. After a 4xx response, the write was certainly not executed. After a 5xx response, it may
+ * have been.
+ */
 function phaseOf({ status }: Answer): 'fail' | 'unknown' {
   return status >= 400 && status < 500 ? 'fail' : 'unknown'
 }
 
-/** Retrying cannot help. 409 for a submission means that a duplicate is in flight; 429 means that a quota is full now. */
+/**
+ * Whether a repetition of the request cannot succeed. Two 4xx responses are temporary: 409 idempotency_key_in_use (a duplicate is being
+ * processed) and 429 (a quota is used up at the moment).
+ */
 function isFinal({ status, problem = '' }: Answer): boolean {
   return status >= 400 && status < 500 && status !== 429 && !problem.includes('idempotency_key_in_use')
 }
@@ -179,7 +188,7 @@ function problemOf({ status, problem }: Answer): { status: number; problem: stri
   return { status, problem: problem ?? 'an answer without a job' }
 }
 
-/** JSON with sorted keys: two replicas may write the fields of one object in different orders. */
+/** Returns JSON with sorted keys, because two ingresses may write the fields of an object in different orders. */
 function canonical(value: unknown): string {
   return JSON.stringify(value, (_key, inner) =>
     inner !== null && typeof inner === 'object' && !Array.isArray(inner)

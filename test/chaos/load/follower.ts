@@ -4,10 +4,10 @@ import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { TEST_KEY } from '../../support/stack.ts'
 import { type Clients, endOf, ingressOf, sleep, type WireJob } from './client.ts'
 
-/** Time without data after which a connection is closed; the service sends a comment every 15 s. */
+/** If a follower receives no data for this time, then it closes the connection. The service sends at least a comment every 15 s. */
 const SILENCE_MS = 20_000
 const HEAD_MS = 8_000
-/** Delay before the next connection: short after one that worked, longer with each failure in a row. */
+/** Delay before the next connection. The delay is short after a connection with status 200, and grows with each consecutive failure. */
 const AGAIN: Backoff = { baseMs: 200, maxMs: 3_000 }
 
 const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
@@ -16,9 +16,10 @@ const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
 type Ending = 'terminal' | 'past' | 'missing' | 'cut'
 
 /**
- * Follows the events of a job to the last one. After every cut, reconnects to the other ingress with `Last-Event-ID`.
+ * Receives the events of a job up to the last one. Whenever the connection is cut, the follower connects to the other ingress and continues with
+ * `Last-Event-ID`.
  *
- * @param hangUps Frames after which the follower cuts its first connections itself.
+ * @param hangUps For each of the first connections: number of frames after which the follower itself closes it, to test the continuation.
  */
 export async function follow(
   clients: Clients,
@@ -47,7 +48,7 @@ class Follower {
     this.#jobId = jobId
   }
 
-  /** One connection, starting after the last received event. */
+  /** Opens one connection, and reads the events after the last received one. */
   async connect(turn: number, hangUpAfter = Number.POSITIVE_INFINITY): Promise<Ending> {
     const ingress = ingressOf(this.#clients, turn)
     this.failures += 1

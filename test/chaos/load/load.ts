@@ -2,23 +2,23 @@ import { type Clients, cancel, sleep, submit, waitForEnd } from './client.ts'
 import { follow } from './follower.ts'
 import { bodyOf, type PlannedJob, runAtOf } from './workload.ts'
 
-/** Concurrent submissions. Each waits for the acceptance of its job, which bounds the backlog of an outage. */
+/** Maximum concurrent submissions. Each submitter waits until its job is accepted, so that the backlog stays bounded during an outage. */
 const SUBMITTERS = 32
-/** Maximum jobs watched at once; beyond it a submitter waits until one ends. */
+/** Maximum number of jobs whose end clients wait for. If it is reached, then submitters pause until one of these jobs ends. */
 const WATCHED_MAX = 2_500
 
 export interface Load {
   /** In order of submission. */
   readonly jobs: readonly PlannedJob[]
-  /** Submissions are spread over this time; outages delay them. */
+  /** Time over which the submissions are spread. An outage may delay them further. */
   readonly durationMs: number
   readonly onAccepted: () => void
 }
 
 /**
- * Submits all jobs of a run, and starts their watchers and cancellers.
+ * Submits all jobs of a run. For each job, a client follows or polls it, and may cancel it.
  *
- * @returns when all jobs are submitted; `watched` settles when the last watcher has observed the end of its job
+ * @returns when all jobs are submitted; `watched` settles when every client has received the end of its job
  */
 export async function runLoad(clients: Clients, load: Load): Promise<{ watched: Promise<unknown> }> {
   const watching = new Set<Promise<unknown>>()

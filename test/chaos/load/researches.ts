@@ -3,14 +3,14 @@ import { reportOf } from '../check/report.ts'
 import { type Clients, runQuietly } from './client.ts'
 import { type PlannedJob, randomOf } from './workload.ts'
 
-/** The research model, which calls the scripted servers outside the fleet. */
+/** Id of the research model. All servers that the model calls are part of the test and not hit by faults. */
 export const RESEARCH_MODEL = 'research-1'
-/** First tag numbers. All tags have the same length, so that the offsets in reports are equal. */
+/** Numbers from which tags are counted. All tags have five digits, so that the offsets in all reports are equal. */
 const TAG_BASE = { quick: 10_000, slow: 20_000 }
-/** Timeout of the research before the load. */
+/** Timeout of the research that runs before the load, without faults. */
 const QUIET_MS = 180_000
 
-/** Outcome of an undisturbed research, for the tag of its question. */
+/** Outcome of a research that ran without faults. Later researches must have the same outcome, except for the tag. */
 export interface QuietResearch {
   readonly tag: string
   readonly text: string
@@ -21,12 +21,16 @@ export interface QuietResearch {
   readonly steps: readonly string[]
 }
 
-/** Whether the model answers questions of a tag slowly. */
+/** Whether the chat model of the test takes 45 s for each answer to a research with this tag. */
 export function isSlowTag(tag: string): boolean {
   return Number(tag.slice('Tarn'.length)) >= TAG_BASE.slow
 }
 
-/** Runs one research before the faults start. @throws if it does not complete */
+/**
+ * Runs one research without faults, to get the outcome that later researches are compared with.
+ *
+ * @throws Error if the research does not complete
+ */
 export async function researchQuietly(clients: Clients): Promise<QuietResearch> {
   const tag = tagOf(TAG_BASE.quick)
   const signal = AbortSignal.any([clients.signal, AbortSignal.timeout(QUIET_MS)])
@@ -37,12 +41,15 @@ export async function researchQuietly(clients: Clients): Promise<QuietResearch> 
   return { tag, ...report, children: job.children?.length ?? 0, steps }
 }
 
-/** The research of a number, from 1; equal for equal seeds. The expected outcome is the outcome of the undisturbed research with its own tag. */
+/**
+ * Plans the research with a number, from 1. Equal seeds give equal plans. The expected outcome is that of the research without faults, with the
+ * tag replaced.
+ */
 export function planResearch(seed: number, number: number, quiet: QuietResearch): PlannedJob {
   const random = randomOf(seed, -1 - number)
   const stream = random.chance(0.6)
   const cancelAfterMs = random.chance(0.12) ? random.between(0, 8_000) : undefined
-  // Some of the cancelled researches get slow children, which would run for a long time if the cancel did not stop them.
+  // Some of the researches that will be cancelled get slow child jobs. A child that the cancel fails to stop would then be detected.
   const isSlow = cancelAfterMs !== undefined && random.chance(0.6)
   const tag = tagOf((isSlow ? TAG_BASE.slow : TAG_BASE.quick) + number)
   const { report, children, steps } = quiet
@@ -67,8 +74,7 @@ export function planResearch(seed: number, number: number, quiet: QuietResearch)
 
 function callOf(tag: string, stream: boolean): PlannedJob['call'] {
   const messages = [{ role: 'user', content: questionOf(tag) }]
-  // With one search and one page, the research is short. With the effort `high`, its time limit is so long that no outage makes the research skip
-  // them.
+  // One search and one page keep the research short. The effort `high` gives it such a long time limit that no outage makes it skip them.
   const body = { model: RESEARCH_MODEL, messages, stream, reasoning_effort: 'high', max_tool_calls: 1, max_sources: 1 }
   return { endpoint: '/v1/deep-research', body }
 }

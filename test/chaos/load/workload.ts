@@ -16,15 +16,15 @@ export interface PlannedJob {
   /** Whether the job is submitted to both ingresses at the same time. */
   readonly isDoubled: boolean
   readonly watch: 'follow' | 'wait'
-  /** Number of frames after which the follower closes its connection: one number per connection. */
+  /** For each of the first connections of the follower: number of frames after which the follower closes it. */
   readonly hangUps: readonly number[]
   readonly expect: Expectation
 }
 
-/** Models of the jobs. `echo-1` runs in the worker. `witness-1` runs in the test program, which records each execution. */
+/** Models of the jobs. `echo-1` runs in the worker. `witness-1` is served by the test process, which records each execution. */
 const MODELS = ['echo-1', 'witness-1'] as const
 
-/** The job of a number; equal for equal seeds. */
+/** Plans the job with a number. Equal seeds and numbers give equal jobs. */
 export function planJob(seed: number, number: number): PlannedJob {
   const random = randomOf(seed, number)
   const key = `chaos-${seed}-${number}`
@@ -48,7 +48,7 @@ export function planJob(seed: number, number: number): PlannedJob {
   }
 }
 
-/** Random choices of one job, seeded by its number, so that a change of one job does not shift the next. */
+/** Random numbers for one job. The seed includes the job's number, so that a change of one job's plan does not change the other jobs. */
 export function randomOf(seed: number, number: number): Random {
   return openRandom(Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b))
 }
@@ -61,12 +61,16 @@ function paceOf(random: Random): string {
   return `first_ms=${random.between(500, 3_000)} delay_ms=${random.between(100, 300)}`
 }
 
-/** Scheduled start in whole unix seconds; undefined without one. */
+/** Scheduled start of a job in whole unix seconds; undefined if the job starts at once. */
 export function runAtOf({ runInMs }: PlannedJob, nowMs: number): number | undefined {
   return runInMs === undefined ? undefined : Math.floor((nowMs + runInMs) / 1_000)
 }
 
-/** Body of `POST /v1/jobs`. @param runAt Unix seconds */
+/**
+ * Body of `POST /v1/jobs`.
+ *
+ * @param runAt Unix seconds
+ */
 export function bodyOf(job: PlannedJob, runAt: number | undefined): Record<string, unknown> {
   return {
     ...job.call,
