@@ -49,8 +49,8 @@ export interface Ports {
   readonly pauses: Pauses
   openKeys(): Promise<KeyStore>
   /**
-   * Opens the counters that all ingresses share. Undefined if there is only one ingress. The caller must close the
-   * counters.
+   * Opens the counts of rate limits and running calls, which all ingresses share. Undefined if there is only one ingress. The caller must close the
+   * counts.
    */
   openFleetCounts(): FleetCounts | undefined
   readonly models: ModelCatalogue
@@ -59,7 +59,7 @@ export interface Ports {
   closeTraces(): Promise<void>
   readonly extensions: readonly Extension[]
   readonly contentFilter: ContentFilter | undefined
-  /** Concurrency limits of upstream servers, which workers of all processes share. */
+  /** Limits of concurrent calls to upstream servers. Workers of all processes share these limits. */
   readonly upstreams: UpstreamFleet
   loadEngines(): Promise<EngineOpeners>
   /** Opens at least one search backend for research. The caller must close the backends. */
@@ -67,16 +67,19 @@ export interface Ports {
   readonly localServer: LocalServer
   readonly sandbox: ChosenSandbox
   readonly preparations: Preparations
-  /** Downloads and prepares the missing models or the sandbox of a pool. Preparations run one after another. A repeated call has no effect. */
+  /**
+   * Downloads the missing models of a pool, or prepares its sandbox. Preparations of several pools run one after another. A second call for a pool
+   * has no effect.
+   */
   prepareModels(pool: PoolName, onProgress: PrepareProgress, signal: AbortSignal): Promise<void>
   readonly onFatal: (error: unknown) => void
 }
 
 /**
- * Opens the adapters that the settings select. No other code imports all adapters. Unreachable servers are retried for two minutes, so that processes
- * start in spite of a short outage.
+ * Opens the adapters that the settings select. No other code imports all adapters. If a server is unreachable, then opening it is tried again for two
+ * minutes, so that processes start in spite of a short outage.
  *
- * @param isWhole True if all roles run in this process. A store for a single process is then enough
+ * @param isWhole True if all roles run in this process. A store for a single process is sufficient in this case
  * @param role Role of this process, for its names in Kafka and in traces. Undefined if all roles run in this process
  * @param sandboxes Sandboxes to try, in this order. Default: those of the settings
  * @throws ConfigError, or an error with all problems of the broker
@@ -95,7 +98,8 @@ export async function openPorts(
   const extensions = await loadExtensions(config.extensions)
   const metrics = new Metrics()
   const blobs = await openBlobs(config, log)
-  // The store is opened first. If another process already uses the data directory, then the store refuses to open and nothing else is started.
+  // The store is opened first, because it refuses to open if another process uses the data directory. In that case, nothing else has been started
+  // yet.
   const store = await openStore(config, log, isWhole)
   const isFleet = store !== undefined && config.kafka !== undefined
   const unwatchBlobs = isFleet
@@ -104,12 +108,12 @@ export async function openPorts(
   const pauses = await Pauses.open(store?.operator, log)
   const clientId = newId(`sluice-${role ?? 'all'}-`, 12)
   const broker = await openBroker(config, log, onFatal, clientId)
-  if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'broker opened')
+  if (config.kafka) log.info({ broker: broker.name, client_id: clientId }, 'connected to Kafka')
   log.info({ broker: broker.name, store: store?.name ?? 'none' }, 'broker and store ready')
   // With a store, the scheduler deletes old blobs. Without a store, no scheduler runs, so each process deletes old
   // blobs at its start.
   const swept = store ? 0 : await sweepBlobs(blobs, undefined, config.requestTimeoutMs)
-  if (swept > 0) log.info({ count: swept }, 'old blobs deleted')
+  if (swept > 0) log.info({ count: swept }, 'old blobs deleted at start')
   const contentFilter = config.contentFilter === 'profanity' ? await loadProfanityFilter() : undefined
   const upstreams = new UpstreamFleet(metrics.promptTokens)
   upstreams.showIn(metrics)
@@ -121,8 +125,7 @@ export async function openPorts(
   const preparations = new Preparations()
   const localServer = new LocalServer({ directory: weightsDir, audioSecondsMax, log, preparations })
   const connect = (signal: AbortSignal, model?: string) => localServer.connect(signal, model)
-  // If all roles share a process, then most calls are for models. The interpreters of the sandbox are therefore started
-  // only at the first code run.
+  // If all roles share this process, then most calls are for models, so the sandbox starts its interpreters only at the first code run.
   const sandbox = new ChosenSandbox({ adapters: sandboxes, isEager: !isWhole, log, preparations })
   const prepareModels = openPreparation(models, weightsDir, localServer, sandbox, preparations.stopping)
   const engineOptions = { config, upstreams, connect, preparations }
@@ -171,7 +174,7 @@ export function portsService({
 
 export type PrepareProgress = (model: string, fraction: number, message: string) => void
 
-/** Runs preparations one after another, because concurrent preparations would compete for the network and for the terminal's progress line. */
+/** Runs preparations one after another. Concurrent preparations would compete for the network and for the progress line of the terminal. */
 function openPreparation(
   models: ModelCatalogue,
   directory: string,
@@ -186,8 +189,8 @@ function openPreparation(
     const report = (fraction: number, message: string) => onProgress(SANDBOX_RESOURCE, fraction, message)
     const prepare = () =>
       pool === 'code' ? sandbox.prepare(report, signal) : prepareAll(own, directory, localServer, onProgress, signal)
-    // Services close one after another. Without the abort, a service that closes now would wait for preparations of
-    // services that close later.
+    // If the signal aborts, then this preparation stops waiting for earlier ones. Otherwise a service that closes would wait until the preparations
+    // of other services have ended.
     const next = abortable(last, signal).then(prepare)
     last = next.catch(() => {})
     return next
@@ -206,7 +209,7 @@ async function prepareAll(
     const report = (fraction: number, message: string) => onProgress(id, fraction, message)
     await prepareWeights(engine.weights, directory, { onProgress: report, signal })
   }
-  // The local model server is also prepared for remote speech models, because their audio is decoded and their speakers are separated locally.
+  // Speech models of a remote server need the local model server too: it decodes their audio and separates the speakers.
   if (!models.some(({ engine, pool }) => engine.type === 'local' || pool === 'transcription')) return
   await localServer.prepare((fraction, message) => onProgress(LOCAL_SERVER_RESOURCE, fraction, message), signal)
 }
@@ -237,7 +240,9 @@ async function loadProfanityFilter(): Promise<ContentFilter> {
 }
 
 /**
- * Opens only the key store, for the command line. The caller must close it. @param onProblem See {@link openFileKeys}
+ * Opens only the key store, for the command line. The caller must close it.
+ *
+ * @param onProblem See {@link openFileKeys}
  */
 export async function openKeyStore(
   { databaseUrl, dataDir }: Config,
@@ -249,8 +254,8 @@ export async function openKeyStore(
 }
 
 /**
- * Starts to export traces if a collector is configured. OpenTelemetry requires one `service.name` for all instances that are scaled together. The
- * roles are scaled separately, so each role is a service of its own in the namespace `sluice`.
+ * Starts to export traces if a collector is configured. OpenTelemetry requires one `service.name` per group of instances that are scaled together.
+ * Roles are scaled separately, so each role is a service of its own in the namespace `sluice`.
  *
  * @returns Function that ends the export
  */
@@ -281,7 +286,7 @@ async function openStore(config: Config, log: Log, isWhole: boolean): Promise<St
     const { openPostgresStore } = await import('./store/postgres/postgres.ts')
     let isOpen = false
     const onProblem = (message: string, fields: Record<string, unknown>) => {
-      // Before the connection is open, an error is thrown to the caller, so no warning is logged.
+      // Until the connection is open, problems are thrown to the caller instead of being logged.
       if (isOpen) log.warn(fields, message)
     }
     const onProgress = (message: string, fields: Record<string, unknown>) => log.info(fields, message)

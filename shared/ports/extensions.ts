@@ -11,8 +11,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 const LOAD_TIMEOUT_MS = 10_000
 
 /**
- * Description of a kind of job outside of this repository: its handler, and the endpoint that creates its jobs
- * (docs/guides/extensions.md). The name of the kind appears as the model in jobs, logs and metrics.
+ * A kind of job that is defined outside of this repository, with its handler and the endpoint that creates its jobs (docs/guides/extensions.md). In
+ * jobs, logs and metrics, the name of the kind appears as the model.
  */
 export interface Extension<Request = unknown, Event = unknown> extends Kind<Request, Event> {
   /** Path of the endpoint, such as `/v1/shout`. */
@@ -24,7 +24,7 @@ export interface Extension<Request = unknown, Event = unknown> extends Kind<Requ
   readonly run: Handler<Request, Event>['run']
 }
 
-/** Parts of Sluice that a module needs. Modules receive them as an argument, so that they import nothing from Sluice. */
+/** Parts of Sluice that an extension needs. Extensions receive them as an argument, so that they need not import from Sluice. */
 export interface ExtensionTools {
   readonly z: typeof z
   readonly ServiceError: typeof ServiceError
@@ -98,7 +98,11 @@ async function loadExtension(file: string): Promise<Extension> {
   return extension as Extension
 }
 
-/** Returns the handlers of the extensions of a pool, by kind. @throws ConfigError if the pool already has a kind of that name */
+/**
+ * Returns the handlers of the extensions of a pool, by kind.
+ *
+ * @throws ConfigError if the pool already has a kind of that name
+ */
 export function handlersOf(
   extensions: readonly Extension[],
   { name: pool, kinds }: { readonly name: PoolName; readonly kinds: Readonly<Record<string, Handler>> },

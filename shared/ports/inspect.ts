@@ -4,7 +4,9 @@ import type { Config, KafkaConfig } from '#shared/config/config.ts'
 import { topicsFor } from '#shared/jobs/records.ts'
 import type { PostgresFacts } from '#shared/store/postgres/inspect.ts'
 
-/* Inspects Kafka and Postgres for `sluice doctor`, without changing them and without opening an adapter. */
+/*
+ * Inspects Kafka and Postgres for `sluice doctor`. Nothing is changed, and no adapter is opened, because opening one would create topics or tables.
+ */
 
 export type { PostgresFacts }
 
@@ -27,7 +29,7 @@ export async function inspectPostgres(url: string): Promise<PostgresFacts> {
   return await inspectPostgres(url)
 }
 
-/** Id of the blob store of this process; undefined if a directory has none. */
+/** Returns the id of the blob store of this process. Undefined if its directory has no id yet. */
 export async function findBlobsId(config: Config): Promise<string | undefined> {
   if (config.blobs === undefined) return await (await import('#shared/blobs/disk.ts')).findDirectoryId(config.blobDir)
   const { openS3Blobs } = await import('#shared/blobs/s3.ts')

@@ -12,8 +12,8 @@ import { openWebSearch } from '#shared/search/web/web.ts'
 const OWN: Corpus = { directory: resolve(import.meta.dirname, '../..'), paths: ['README.md', 'docs'] }
 
 /**
- * Opens the search backends of the settings: each configured web search, and the folder RESEARCH_CORPUS. If neither is set, then
- * one backend searches the pages of this project. The caller closes the backends.
+ * Opens the search backends of the settings: each configured web search, and the folder RESEARCH_CORPUS. If none is configured, then one backend
+ * searches Sluice's own documentation. The caller closes the backends.
  */
 export function openSearchBackends(config: Config, log: Log): SearchBackend[] {
   const web = openWeb(config)

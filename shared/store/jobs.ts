@@ -20,8 +20,8 @@ export function newJobId(atMs: number = Date.now()): string {
 }
 
 /**
- * Returns the id of a child job, derived from parent and step, so that a step repeated after a crash finds its child. The id contains the time of the
- * parent, which places both in the same partition.
+ * Returns the id of a child job, as a hash of the parent's id and the step. If a crashed step runs again, then it finds the child that it created
+ * before. The id contains the time of the parent, so both are in the same daily partition.
  */
 export function childJobId(parentId: string, step: string): string {
   const hash = createHash('sha256').update(`${parentId}\n${step}`).digest('hex').slice(0, RANDOM_LENGTH)
@@ -29,8 +29,8 @@ export function childJobId(parentId: string, step: string): string {
 }
 
 /**
- * Creates the key of an additional blob of a job. The key begins with the job id, so that the blob sweep can check whether the job still exists. The
- * blob may be written before the job.
+ * Creates the key of an additional blob of a job, such as the output of a step. The key begins with the job id. The sweep that deletes orphaned blobs
+ * can therefore check whether the job still exists, even if the blob is written before the job.
  */
 export function newAttachmentKey(jobId: string): string {
   return newId(`${jobId}-`, ATTACHMENT_LENGTH)
@@ -123,15 +123,16 @@ export interface NewChild {
 export const PURGE_LEASE = 'purge'
 
 /**
- * Name of the lease that `Sweeps.reap` requires. The lease duration must be less than a process lease minus the renewal
- * interval.
+ * Name of the lease that `Sweeps.reap` requires. The lease must be shorter than the leases of workers (`services/scheduler`). After an outage of the
+ * store, the reaper's lease then expires first, and the reaper waits until workers have renewed their leases.
  */
 export const REAPER_LEASE = 'reaper'
 
 export interface Leases {
   /**
-   * Renews the lease of a process for `leaseMs` and returns the jobs that the process owns. A job that runs in the process but is not returned has
-   * another owner now. Crashes that were counted because the process seemed dead are subtracted again.
+   * Renews the lease of a process for `leaseMs` and returns the jobs that the process holds. If a job runs in the process but is not returned, then
+   * the process has lost the job, for example to another worker. Crashes that the reaper counted because the process seemed dead are subtracted
+   * again.
    */
   renew(process: ProcessLease): Promise<OwnedJob[]>
   /** Ends the lease of a process, so that the reaper may requeue the process's jobs at once. */
@@ -147,7 +148,7 @@ export interface ProcessLease {
   readonly slots: number
   readonly version: string
   readonly draining: boolean
-  /** Lease duration in ms. A process that does not renew within this time counts as dead. */
+  /** Lease duration in ms. A process counts as dead if it does not renew its lease within this time. */
   readonly leaseMs: number
 }
 
@@ -160,7 +161,7 @@ export interface OwnedJob {
   readonly isToWrapUp: boolean
 }
 
-/** Maximum result of {@link OperatorStore.countAhead}. Counting further would only add cost. */
+/** Maximum result of {@link OperatorStore.countAhead}. Counting stops here to bound the cost of the query. */
 export const AHEAD_MAX = 10_000
 
 /**
@@ -178,8 +179,8 @@ export interface OperatorStore {
     query: OperatorDeliveries,
   ): Promise<{ readonly deliveries: readonly WebhookDelivery[]; readonly next: Cursor }>
   /**
-   * Makes a webhook message due at once. A message that was given up gets all of its tries again. Returns undefined if the message is unknown,
-   * delivered, or without address after an erasure.
+   * Makes a webhook message due at once. If all tries of the message have failed, then its tries are counted from 0 again. Returns undefined if the
+   * message is unknown or delivered, or if its address was erased.
    */
   retryDelivery(id: string): Promise<WebhookDelivery | undefined>
   listPauses(): Promise<Pause[]>
@@ -207,7 +208,7 @@ export interface OperatorDeliveries {
   readonly limit: number
   readonly after?: string | undefined
   readonly tenant?: string | undefined
-  /** State of the messages. `failed` means that all tries failed. Default: failed and pending. */
+  /** State of the listed messages. `failed` means that all tries failed. Default: messages that are failed or pending. */
   readonly state?: WebhookDelivery['state'] | 'all' | undefined
 }
 
@@ -224,7 +225,10 @@ export interface Pause extends PauseTarget {
 
 /** Webhook messages. The state transition that ends a job creates its message in the state `pending`. */
 export interface Webhooks {
-  /** Takes due messages for delivery, each under a lease that ends at its new `next_at_ms`. For each job, only the first pending message is taken. */
+  /**
+   * Leases due messages to the caller, which delivers them. The lease of a message ends at the message's new `next_at_ms`. For each job, only the
+   * first pending message is taken, so that messages arrive in order.
+   */
   takeDeliveries(limit: number, leaseMs: number): Promise<WebhookDelivery[]>
   /**
    * Records the outcome of a delivery.
@@ -239,7 +243,7 @@ export interface Webhooks {
     history?: readonly DeliveryTry[],
   ): Promise<boolean>
   listDeliveries(jobId: string): Promise<WebhookDelivery[]>
-  /** Counts at most 4,000 messages, so that the cost does not grow with the backlog. */
+  /** Returns the count and age of pending messages. At most 4,000 messages are counted, so the cost does not grow with the backlog. */
   pendingDeliveries(): Promise<PendingWebhooks>
 }
 

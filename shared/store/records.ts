@@ -2,16 +2,20 @@ import { createHash } from 'node:crypto'
 import type { DurableJob, DurableState, Priority } from '#schemas/durable-job.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type { ConversationItem } from '#schemas/responses/request.ts'
+import type { UsageGroup } from '#schemas/usage.ts'
 import { newId } from '#shared/lib/id.ts'
 import { firstJobId, jobIdTime } from './jobs.ts'
 import type { RequestRow } from './requests.ts'
 
 /**
- * Purpose of the input file of a batch. Such a file counts towards the quota and is never listed. The id of the file is an attachment key of the
- * batch job (`newAttachmentKey`).
+ * Purpose of the input file of a batch. Such a file counts towards the quota and is never listed. The id of the file begins with the id of the batch
+ * job (`newAttachmentKey`).
  */
 export const BATCH_INPUT = 'batch_input'
-/** Purpose of a file with a segment of a response history (shared/jobs/durable/history.ts). Only jobs refer to such files. */
+/**
+ * Purpose of a file that stores part of a conversation, which several responses share (shared/jobs/durable/history.ts). Only jobs refer to such
+ * files.
+ */
 export const HISTORY = 'history'
 const RANDOM_LENGTH = 22
 
@@ -49,14 +53,12 @@ export interface FileStore {
   /** Creates a file, unless the project already has `filesMax` files. Returns true if the file was created or its id already exists. */
   create(file: NewFile, bounds: FileBounds): Promise<boolean>
   find(tenant: string, id: string): Promise<StoredFile | undefined>
-  /** Lists a page of files, except batch inputs. One additional file is returned if there are further pages. */
+  /** Lists a page of files, except batch inputs. If further pages exist, then the result has one file more than the limit. */
   list(tenant: string, query: FileQuery): Promise<StoredFile[]>
   delete(tenant: string, id: string): Promise<boolean>
-  /** Adds one reference of a job to each file, and extends the files' retention to at least `keepMs`. Returns the number of files found. */
+  /** Adds one reference by a job to each file, and extends the files' retention to at least `keepMs`. Returns the number of files found. */
   refer(tenant: string, ids: readonly string[], keepMs: number): Promise<number>
-  /**
-   * Removes one reference of a job from each file. Deletes files without remaining references, and returns their ids.
-   */
+  /** Removes one reference by a job from each file. Deletes files without remaining references, and returns their ids. */
   release(tenant: string, ids: readonly string[]): Promise<string[]>
   has(id: string): Promise<boolean>
   purge(limit: number): Promise<string[]>
@@ -90,7 +92,7 @@ export interface StoredConversation {
   readonly metadata: Readonly<Record<string, string>>
   readonly items: readonly ConversationItem[]
   readonly job_id: string | null
-  /** Input of the response that is in progress. When the response ends, its input and output are added to the conversation together. */
+  /** Input items of the response that is now in progress. When the response ends, its input and output are added to the conversation together. */
   readonly pending: readonly ConversationItem[]
   readonly version: number
   readonly created_at_ms: number
@@ -106,8 +108,9 @@ export interface ConversationStore {
   ): Promise<boolean>
   find(tenant: string, id: string): Promise<StoredConversation | undefined>
   /**
-   * Changes a conversation if its version is unchanged, and extends its retention to `keepMs` from now. @returns False if another call has changed
-   * the conversation
+   * Changes a conversation if its version is unchanged, and extends its retention to `keepMs` from now.
+   *
+   * @returns False if another call has changed the conversation
    */
   change(read: StoredConversation, change: ConversationChange, keepMs: number): Promise<boolean>
   delete(tenant: string, id: string): Promise<boolean>
@@ -167,10 +170,10 @@ export interface EndedJob {
   readonly model: string
   readonly endpoint: string
   readonly state: string
-  /** Usage that the worker reported. Null if none was reported. */
+  /** Usage that the worker reported for the job. Null if the worker reported none. */
   readonly metered: unknown
   readonly endedAtMs: number
-  /** The row of the job. Null if the row was already deleted. */
+  /** The job. Null if its row was already deleted. */
   readonly job: DurableJob | null
   /** Id of the batch, if the job is a line of a batch. */
   readonly batchId: string | null
@@ -182,16 +185,20 @@ export interface EnteredJob extends UsageEntry {
   readonly request?: RequestRow | undefined
 }
 
+/** A tab, because ids, models and paths contain no control characters. */
+export const GROUP_SEPARATOR = '\t'
+
 export interface UsageQuery {
   readonly project?: string | undefined
   readonly keyId?: string | undefined
   readonly model?: string | undefined
   readonly endpoint?: string | undefined
-  /** First and last UTC day, such as `2030-01-31`. */
+  /** First and last day of the report, both included, in UTC, such as `2030-01-31`. */
   readonly from: string
   readonly to: string
-  readonly groupBy: 'project' | 'key' | 'model' | 'endpoint' | 'day' | 'hour'
-  /** Default: by the name of the group. `cost`: the most expensive groups first. */
+  /** One dimension or several. The values of a group of several dimensions are separated by {@link GROUP_SEPARATOR}. */
+  readonly groupBy: UsageGroup | readonly UsageGroup[]
+  /** Order of the groups. `cost` sorts by cost, highest first. Default: `group`, by name. */
   readonly orderBy?: 'group' | 'cost'
   readonly limit: number
 }
@@ -207,7 +214,7 @@ export interface Spender {
   readonly id: string
 }
 
-/** Spent amount, and amount reserved by unended durable jobs, in billionths of a US dollar. */
+/** Spent amount, and amount reserved by durable jobs that have not ended, in billionths of a US dollar. */
 interface Spent extends Spender {
   readonly costNanos: number
   readonly reservedNanos: number
@@ -239,16 +246,27 @@ export interface UsageLedger {
   listEnded(limit: number): Promise<EndedJob[]>
   /** Adds the usage of ended jobs to the ledger and their rows to the request log, each job exactly once, even with concurrent callers. */
   enter(jobs: readonly EnteredJob[]): Promise<void>
-  /** Adds a webhook message that belongs to no job. @returns False if a message with this id exists */
+  /**
+   * Adds a webhook message that belongs to no job.
+   *
+   * @returns False if a message with this id exists
+   */
   addAlert(alert: NewAlert): Promise<boolean>
   sum(query: UsageQuery): Promise<(UsageAmounts & { readonly group: string })[]>
-  /** Merges at most `limit` hourly rows before `before` into rows of whole days, with the hour 00. @returns Whether there may be more */
+  /**
+   * Merges hourly rows of the ledger before `before` into one row per day, whose hour is 00. Each call merges at most `limit` rows.
+   *
+   * @returns True if there may be more rows to merge
+   */
   mergeHours(before: string, limit: number): Promise<boolean>
-  /** For at most 500 projects or keys, in the order of `of`, returns the last active day since `since` and the usage since `from`. */
+  /**
+   * Returns the last active day since the day `since`, and the usage since the day `from`, for each element of `of` in the same order. `of` has at
+   * most 500 projects or keys.
+   */
   activity(of: readonly Spender[], since: string, from: string): Promise<Activity[]>
   /**
-   * Returns the spending between two days, and the reservations of jobs whose cost is not yet in the ledger. `of` has at most 500 projects or keys.
-   * Entries without spending may be missing.
+   * Returns the spending from the day `from` to the day `to`, and the reservations of jobs whose cost is not yet in the ledger. `of` has at most 500
+   * projects or keys. A project or key without spending may be missing in the result.
    */
   spent(of: readonly Spender[], from: string, to: string): Promise<Spent[]>
 }
@@ -271,15 +289,15 @@ export interface HistorySample {
   readonly firstCalls: number
   readonly firstMs: number
   readonly firstMsMax: number
-  /** Attached calls. */
+  /** Attached calls that run, and attached calls that wait in a queue. */
   readonly running: number
   readonly waiting: number
-  /** Durable jobs. */
+  /** Durable jobs that run, and durable jobs that wait. */
   readonly jobsRunning: number
   readonly jobsWaiting: number
 }
 
-/** Interval from `from` to before `to`, in Unix seconds. Samples are merged into one per `step` seconds. */
+/** Query for the samples from `from` to before `to`, in Unix seconds. Samples are merged into one per `step` seconds. */
 export interface HistoryQuery {
   readonly project: string
   readonly from: number
@@ -312,8 +330,8 @@ export interface TenantReads {
   depth(): Promise<TenantDepth[]>
   queued(of: Lane): Promise<{ readonly tenant: string; readonly count: number }[]>
   /**
-   * Returns queue positions of a tenant's jobs among all jobs of that tenant. The result has the {@link EXACT_POSITIONS} oldest jobs, and every
-   * {@link POSITIONS_STEP}th job after them.
+   * Returns positions of a tenant's jobs in the tenant's own queue. The result has the {@link EXACT_POSITIONS} oldest jobs, and after them every
+   * {@link POSITIONS_STEP}th job.
    */
   positions(of: Lane, tenant: string): Promise<QueuedPosition[]>
   running(tenant: string): Promise<number>
@@ -321,13 +339,13 @@ export interface TenantReads {
   /** Whether any job of this pool, kind, model and priority is queued, including jobs of tenants at their limits. */
   isWaiting(of: Lane): Promise<boolean>
   /**
-   * Sets the limits that every later claim enforces. A shared store ignores this call. Claims then read the stored limits (shared/keys/postgres.ts)
-   * and the running calls that all ingresses report (shared/capacity/fleet-counts.ts).
+   * Sets the limits that every later claim enforces. Has no effect in Postgres. There, claims read the limits and the running calls from tables that
+   * all ingresses write (shared/keys/postgres.ts, shared/capacity/fleet-counts.ts).
    */
   limitRunning(limits: RunningLimits): void
 }
 
-/** Maximum concurrent calls and durable jobs of each tenant, and number of its running calls. Read during each claim. */
+/** For each tenant: the maximum of concurrent calls and durable jobs, and the number of running calls. The store reads both during each claim. */
 export interface RunningLimits {
   mostOf(tenant: string): number | undefined
   callsOf(tenant: string): number
@@ -352,7 +370,7 @@ export interface QueuedPosition {
 }
 
 export const EXACT_POSITIONS = 1_000
-/** Beyond {@link EXACT_POSITIONS}, only one position per this many jobs is returned. */
+/** Queue positions are returned for the oldest {@link EXACT_POSITIONS} jobs of a tenant, and then for one in this many jobs. */
 export const POSITIONS_STEP = 100
 /** Maximum queued jobs of a tenant that are read to determine queue positions. */
 export const POSITIONS_MAX = 10_000
@@ -367,9 +385,12 @@ export interface HeldBytes {
  * Stored bytes per project: files, bodies, results and blobs of jobs, and conversations. Each write or delete updates the count in the same commit.
  */
 export interface StoredBytes {
-  /** Time in ms after which the reservations of a process that does not renew them end. */
+  /** Lifetime of a reservation in ms. A process must renew its reservations within this time. */
   readonly keepMs: number
-  /** Sets the reserved bytes of the process `boot` for a project. An increase is granted only if the project then stores at most `most` bytes. */
+  /**
+   * Sets the number of bytes that the process `boot` reserves for a project. An increase is granted only if the bytes that the project stores and
+   * reserves afterwards are at most `most`.
+   */
   hold(tenant: string, boot: string, bytes: number, most: number): Promise<HeldBytes>
   tidy(): Promise<void>
 }

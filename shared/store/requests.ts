@@ -2,23 +2,23 @@
  * The request log: one row per ended call, with the durable jobs that calls, batches and composed jobs created.
  *
  * 1. The ingress records a call when its response has closed and its handler has returned. Rows are written in batches.
- * 2. If the call created a durable job, then the job is recorded instead, in the commit that enters its usage into the ledger.
- * 3. Rows are deleted after a time, and from the oldest on if there are too many.
+ * 2. If the call created a durable job, then no row is written for the call. The job gets a row when its usage is entered into the ledger.
+ * 3. Rows are deleted after the log's retention. If the log has too many rows, then the oldest are deleted first.
  *
- * The sums over the rows of a period equal those of the ledger, except for rows that were dropped while the store was unreachable.
+ * The sums over the rows of a period equal those of the usage ledger, except for rows that were dropped while the store was unreachable.
  */
 
 export interface RequestRow {
-  /** Request id of the call. The job id for a child job, and for a job that was redriven. */
+  /** Request id of the call. For a child job or a redriven job, which no call submitted directly, the job id. */
   readonly id: string
   readonly startedAtMs: number
   readonly endedAtMs: number
-  /** Empty, like `keyId`, if the call had no valid key. */
+  /** Empty if the call had no valid key. In this case `keyId` is empty too. */
   readonly project: string
   readonly keyId: string
   /** Path of the route, such as `/v1/chat/completions`. For an unknown path: the beginning of the path. */
   readonly endpoint: string
-  /** Null if the call was refused early or creates no job. */
+  /** Kind of the job. Null if the call was refused early or creates no job. */
   readonly kind: string | null
   /** Model of the job. For a refused call: the name that the caller sent, if the body was read. */
   readonly model: string | null
@@ -35,6 +35,10 @@ export interface RequestRow {
   /** Message and field of the error that the caller received, in bounded length. */
   readonly errorMessage: string | null
   readonly errorParam: string | null
+  /** Last message of the upstream server about a failed attempt. */
+  readonly upstreamMessage: string | null
+  /** JSON array of `FailedAttempt`. Null if no attempt failed. */
+  readonly failedAttempts: string | null
   readonly queueMs: number | null
   /** Time from acceptance to the first output. Null for durable jobs. */
   readonly firstOutputMs: number | null
@@ -50,6 +54,11 @@ export interface RequestRow {
   readonly batchId: string | null
   readonly traceId: string | null
   readonly userAgent: string | null
+  /** Number of the retry by the SDK of the caller. Null for the first request of a call, and if the SDK does not state the number. */
+  readonly sdkRetry: number | null
+  /** For the row of a batch: number of its calls, and of those without a result. Null for all other rows. */
+  readonly batchCalls: number | null
+  readonly batchFailed: number | null
 }
 
 /** Bodies of one attached call, as JSON texts of bounded length. */
@@ -57,10 +66,12 @@ export interface RequestBodies {
   /** Request id of the call. */
   readonly id: string
   readonly atMs: number
-  /** Time of the deletion, if the key or the project has its own retention. Null: the retention is that of {@link LogBounds}. */
+  /**
+   * Time at which the bodies are deleted, if the key or the project has its own retention. If null, then the retention of {@link LogBounds} applies.
+   */
   readonly expiresAtMs: number | null
   readonly request: string
-  /** Null if the call failed, or if its answer was too large to record. */
+  /** Body of the answer. Null if the call failed, or if the answer was too large to record. */
   readonly answer: string | null
   /** First characters of the prompt and of the answer. Null if the body has no text. */
   readonly promptPreview: string | null
@@ -80,7 +91,7 @@ export function isFailedStatus(status: number): boolean {
   return status >= 400 && status !== CANCELLED_STATUS
 }
 
-/** Position in the list of requests, which is sorted by end and then by number. */
+/** Position in the list of requests, which is sorted by the time of their end and then by row number. */
 export interface RequestCursor {
   readonly endedAtMs: number
   readonly n: number
@@ -95,17 +106,23 @@ export interface RequestQuery {
   readonly model?: string | undefined
   readonly endpoint?: string | undefined
   readonly server?: string | undefined
-  /** First and last HTTP status of a range. A range includes cancelled requests only if it begins with their status. */
+  /** First and last HTTP status of a range. Cancelled requests (status 499) match only if the range begins with 499, because they are no errors. */
   readonly statuses?: readonly [number, number] | undefined
   readonly errorCode?: string | undefined
   readonly jobId?: string | undefined
   readonly batchId?: string | undefined
+  /** Whether the lines of batches are left out. A batch then has only the row of its own job. Default: false. */
+  readonly isWithoutLines?: boolean
   readonly traceId?: string | undefined
+  /** Number of the SDK's retry. This filter requires `project`, because its index begins with the project. */
+  readonly sdkRetry?: number | undefined
   /** Requests that ended at this time or later, and before `untilMs`. */
   readonly sinceMs?: number | undefined
   readonly untilMs?: number | undefined
   readonly durationMsMin?: number | undefined
   readonly after?: RequestCursor | undefined
+  /** Whether the page begins with the oldest request. Default: with the newest. */
+  readonly isOldestFirst?: boolean
   readonly limit: number
 }
 
@@ -117,41 +134,70 @@ export interface RequestPage {
 
 export interface RequestBounds {
   readonly keepMs: number
-  /** Approximate maximum rows of the log. Gaps in the numbers of rows count as rows. */
+  /**
+   * Approximate maximum rows of the log. Rows are numbered, and the count is the difference of the highest and the lowest number. Unused numbers
+   * therefore count as rows.
+   */
   readonly rowsMax: number
 }
 
 export interface LogBounds extends RequestBounds {
-  /** Bounds of the recorded bodies. Default: none. */
+  /** Bounds of the recorded bodies. Default: no bounds. */
   readonly bodies?: RequestBounds
 }
 
 export const UNBOUNDED: RequestBounds = { keepMs: Number.MAX_SAFE_INTEGER, rowsMax: Number.MAX_SAFE_INTEGER }
 
-/** Calls with equal outcome among the recent rows of the log. */
+/** Requests of the log with equal project, model and outcome. */
 export interface RequestOutcome {
   readonly project: string
   readonly model: string | null
   readonly status: number
   readonly errorCode: string | null
+  /** Whether a worker ran the requests. False: the requests were refused before an attempt. */
+  readonly isRun: boolean
   readonly calls: number
+  readonly firstEndedAtMs: number
+  readonly lastEndedAtMs: number
+  /** Most frequent error message (`message`), number of requests with this message (`messageCalls`), and id of the newest of them (`newestId`). */
+  readonly message: string | null
+  readonly messageCalls: number
+  readonly newestId: string
+}
+
+export interface OutcomePage {
+  readonly outcomes: readonly RequestOutcome[]
+  /** Position of the next page. Null if all requests were counted. */
+  readonly next: RequestCursor | null
 }
 
 export interface RequestLog {
-  /** Adds rows. A row with the id and the end of a stored row is ignored, so a batch whose answer was lost may be sent again. */
+  /** Adds rows. A row with the id and start time of a stored row is ignored. A batch of rows may therefore be sent again after a lost response. */
   add(rows: readonly RequestRow[]): Promise<void>
   /**
-   * A page of requests, newest first. Each page reads a bounded number of rows. If few of these match, then the page is short, and the
-   * next page continues.
+   * Returns a page of requests, newest first by default. Each page reads a bounded number of rows. If few of these rows match, then the page is short, and the
+   * search continues on the next page.
    */
   list(query: RequestQuery): Promise<RequestPage>
-  /** The last request with this id. @param project Only requests of this project. If undefined, of any project */
+  /**
+   * The last request with this id.
+   *
+   * @param project Only requests of this project. If undefined, of any project
+   */
   find(id: string, project?: string): Promise<RequestRow | undefined>
-  /** Outcomes of the newest 5,000 calls that ended at `sinceMs` or later. @param project Only this project. If undefined, all projects */
-  outcomes(sinceMs: number, project?: string): Promise<RequestOutcome[]>
+  /**
+   * Counts the requests that match the query by outcome, the most frequent first. Each page reads at most 5,000 rows.
+   *
+   * @param hasUpstreamMessages Whether messages of upstream servers replace those that callers received
+   */
+  outcomes(query: Omit<RequestQuery, 'limit'>, hasUpstreamMessages?: boolean): Promise<OutcomePage>
   addBodies(rows: readonly RequestBodies[]): Promise<void>
   findBodies(id: string): Promise<RequestBodies | undefined>
-  /** Previews of the requests whose bodies are recorded, in any order. @param ids At most {@link REQUESTS_MAX} request ids */
+  /**
+   * Previews of the requests whose bodies are recorded, in any order.
+   *
+   * @param ids At most {@link REQUESTS_MAX} request ids
+   */
   previews(ids: readonly string[]): Promise<RequestPreview[]>
 }
 

@@ -36,8 +36,8 @@ import type { HasRequests, LogBounds } from './requests.ts'
  */
 export interface Store extends StoreView, JobTransitions, FamilyTransitions, Sweeps, Leases {
   /**
-   * Deletes some expired rows and prepares the partitions of the coming days. Must be called every minute, and again at once while `hasMore` is true.
-   * Each call is bounded, so that other calls are not delayed.
+   * Deletes some expired rows and creates the partitions of the next days. Must be called every minute, and again at once while `hasMore` is true.
+   * Each call deletes a bounded number of rows, so that other calls are not delayed.
    *
    * @param requests Bounds of the request log. Default: none
    */
@@ -60,8 +60,7 @@ export interface StoreView
   /** True if a write within the last minute found the disk of the database full. */
   readonly isFull: boolean
   /**
-   * True only if no job is queued or running and nothing is pending, so that sweeps would find nothing until the next
-   * write.
+   * True only if no job is queued or running, and no webhook message or usage record is pending. Until the next write, a sweep would find no work.
    */
   readonly isIdle: boolean
   /** Resolves when {@link isIdle} is false, or when `signal` aborts. */
@@ -76,8 +75,8 @@ export interface JobTransitions {
   /** Accepts a job. If a job with this id exists, then that job is returned. The caller publishes the job if its state is queued. */
   create(job: NewJob, key?: IdempotencyKey): Promise<Created>
   /**
-   * queued → in_progress. Requires a live process and a job that has not expired. The returned job has the new attempt
-   * number.
+   * queued → in_progress. Requires that the lease of the process `boot` is valid and that the job has not expired. The returned job has the new
+   * attempt number.
    */
   claim(id: string, boot: string): Promise<TransitionResult | undefined>
   /**
@@ -87,20 +86,20 @@ export interface JobTransitions {
    */
   claimNext(of: QueuedOf, boot: string, limit: number, after?: string): Promise<Dispatch[]>
   append(run: HeldAttempt, output: Output): Promise<TransitionResult | undefined>
-  /** in_progress → completed. A cancel that was only requested does not prevent completion. */
+  /** in_progress → completed. A job can also complete after a cancel request, if its worker was faster. */
   complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   fail(run: HeldAttempt, end: FailedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   /**
-   * in_progress → scheduled in `delayMs`. Counts against the retry budget unless `isTry` is false. If a cancel was requested and no grace period for
-   * a partial result remains, then the job is cancelled instead.
+   * in_progress → scheduled in `delayMs`. The retry counts against the retry budget unless `isTry` is false. If a cancel was requested, then the job
+   * is cancelled instead, unless it still has time to write a partial result.
    */
   retry(
     run: HeldAttempt,
     end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
   ): Promise<TransitionResult | undefined>
   /**
-   * in_progress → queued, without using the retry budget. The caller publishes the job. If a cancel was requested and no grace period for a partial
-   * result remains, then the job is cancelled instead.
+   * in_progress → queued, without using the retry budget. The caller publishes the job. If a cancel was requested, then the job is cancelled instead,
+   * unless it still has time to write a partial result.
    */
   handBack(run: HeldAttempt, output?: Output): Promise<TransitionResult | undefined>
   honourCancel(
@@ -109,19 +108,19 @@ export interface JobTransitions {
     metered?: CompletedEnd['metered'],
   ): Promise<TransitionResult | undefined>
   /**
-   * queued, scheduled, waiting → cancelled. A job in progress gets a cancel request. Returns undefined if the job has ended, already has such a
-   * request, or does not exist.
+   * queued, scheduled, waiting → cancelled. A job in progress gets a cancel request, so that its worker stops it. Returns undefined if nothing
+   * changed, because the job has ended, does not exist, or already has a cancel request.
    *
-   * With {@link NewJob.partialMs}, the first cancel starts a grace period of this length instead. A waiting job with recorded steps is queued, and
-   * the caller publishes it. A second cancel, or a first cancel with `final`, ends the job as described above. A second cancel with `once` has no
-   * effect.
+   * A job with {@link NewJob.partialMs} may write a partial result. The first cancel gives the job `partialMs` of time to do so. If no worker runs
+   * the job and the job has recorded steps, then the job is queued, and the caller publishes it. A second cancel, or a first cancel with `how` =
+   * `final`, ends the job as described above. A second cancel with `how` = `once` has no effect.
    */
   cancel(scope: Scope, id: string, how?: CancelHow): Promise<Dispatch | undefined>
   /**
    * Deletes request, result and events of a job that has ended. The rest of the row remains until the purge. Returns false if the job has not ended.
    */
   erase(scope: Scope, id: string): Promise<boolean>
-  /** Hides the ended children of a job, which the next purges delete. */
+  /** Hides the ended children of a job. The next purges delete them. */
   forgetChildren(id: string): Promise<void>
   /**
    * Creates a copy of a failed, cancelled or expired job with the original time limit. The caller publishes the copy.
@@ -132,14 +131,18 @@ export interface JobTransitions {
 /** State transitions that connect a composed job with its steps and children (docs/internals/design.md, Composed jobs). */
 export interface FamilyTransitions {
   addStep(run: HeldAttempt, step: NewStep, output: Output): Promise<TransitionResult | undefined>
-  /** Creates a child of the job that `run` owns, as a numbered write. The caller publishes the child. Returns the parent. */
+  /**
+   * Creates a child of the job that the attempt `run` holds. The write has the number `run.chunk`, so that a repeated call creates no second child.
+   * The caller publishes the child. Returns the parent.
+   */
   submitChild(run: HeldAttempt, child: NewChild): Promise<TransitionResult | undefined>
   /**
    * in_progress → waiting, until the children `ids` have ended, or until `wrapUpMs` before the deadline. The retry budget is unchanged.
    *
-   * If the children have already ended, or if a cancel permits a partial result, then the job is queued, and the caller publishes it.
+   * The job is queued instead if all children have already ended, or if it was cancelled and may write a partial result. The caller then publishes
+   * the job.
    *
-   * If a cancel was requested and no grace period remains, then the job is cancelled, as for {@link JobTransitions.retry}.
+   * If a cancel was requested and no time for a partial result is left, then the job is cancelled, as for {@link JobTransitions.retry}.
    */
   park(
     run: HeldAttempt,
@@ -148,7 +151,10 @@ export interface FamilyTransitions {
   /** waiting → queued, after the awaited children have ended. The caller publishes the job. */
   wake(id: string): Promise<Dispatch | undefined>
   cancelChildren(id: string, limit: number): Promise<TransitionResult[]>
-  /** Marks an ended job as settled, after its parent and children were updated. Has no effect while the job has children without a cancel request. */
+  /**
+   * Marks an ended job as settled, which means that its parent was woken and its children were cancelled. Has no effect while a child still runs
+   * without a cancel request.
+   */
   settle(id: string): Promise<void>
 }
 
@@ -162,8 +168,8 @@ export interface Sweeps {
   /** Returns queued jobs of a pool whose last publication is at least `olderThanMs` ago, oldest first, and records a new publication time. */
   takeUnpublished(pool: PoolName, olderThanMs: number, limit: number): Promise<Dispatch[]>
   /**
-   * queued, scheduled → expired, after the maximum wait. A job with a cancel request is cancelled instead, after the grace period for its partial
-   * result.
+   * queued, scheduled → expired, after the maximum wait. A job with a cancel request is cancelled instead, when its time for a partial result is
+   * over.
    */
   expire(limit: number): Promise<TransitionResult[]>
   /** waiting → queued, after the maximum wait for children. */
@@ -171,14 +177,14 @@ export interface Sweeps {
   /** waiting → failed with `timeout`, after the deadline. */
   timeOutWaiting(limit: number): Promise<TransitionResult[]>
   /**
-   * Ends or requeues jobs in progress whose owner did not:
+   * Ends or requeues jobs in progress that their holder (the worker that claimed the job) failed to end:
    *
-   * 1. If the owner's lease has expired: → queued, or failed after `crashesMax` crashes.
+   * 1. If the holder's lease has expired: → queued, or failed after `crashesMax` crashes.
    * 2. If a cancel was requested `cancelGraceMs` ago: → cancelled.
    * 3. If the deadline passed `deadlineGraceMs` ago: → failed with `timeout`.
    *
-   * Has no effect until the process `boot` has held the lease `reaper` for one whole lease duration of the job's owner. After an outage of the store,
-   * every lease would look expired.
+   * Has no effect on a job until the process `boot` has held the lease `reaper` for at least the lease duration of the job's holder. After an outage
+   * of the store, all leases have expired although the holders are alive. This wait gives the holders time to renew their leases.
    */
   reap(boot: string, policy: ReapPolicy, limit: number): Promise<Dispatch[]>
 }
@@ -187,17 +193,17 @@ export interface Sweeps {
 export interface JobReads {
   find(scope: Scope, id: string): Promise<DurableJob | undefined>
   /**
-   * Finds the job of an earlier call with this idempotency key. Undefined if the key is free. The outcome is never
-   * `created`.
+   * Finds the job that an earlier call with this idempotency key created. Returns undefined if no call has used the key. The outcome is `exists` or
+   * `conflict`.
    */
   findMade(tenant: string, key: IdempotencyKey): Promise<Created | undefined>
-  /** Whether a job has passed its `purge_at_ms` and its row still exists. */
+  /** True if the job's retention has ended (`purge_at_ms`) but the purge has not deleted its row yet. */
   isPast(scope: Scope, id: string): Promise<boolean>
   findContent(scope: Scope, id: string): Promise<{ request: unknown; result: unknown } | undefined>
   findResultText(scope: Scope, id: string): Promise<string | null>
   /**
-   * Lists jobs without erased jobs, newest first unless `order` is asc. For one tenant, the cost depends only on the page. For all tenants, the call
-   * also reads all jobs that do not match.
+   * Lists jobs without erased jobs, newest first unless `order` is asc. For one tenant, the cost depends only on the size of the page. For
+   * {@link ALL_TENANTS}, the call may also read many jobs that do not match.
    */
   list(scope: Scope, query: ListQuery): Promise<{ jobs: DurableJob[]; hasMore: boolean }>
   /**
@@ -214,9 +220,9 @@ export interface JobReads {
   listRecordedSteps(scope: Scope, id: string, after: number, limit: number): Promise<RecordedStep[]>
   listChildren(scope: Scope, id: string): Promise<DurableJob[]>
   /**
-   * Child jobs by parent and state, with the recently ended child jobs.
+   * Counts child jobs by parent and state, and separately the recently ended ones.
    *
-   * @param parents At most 100 ids. The caller bounds their child jobs, because each of them is read
+   * @param parents At most 100 ids. All their child jobs are read, so the caller must bound the number of these too
    * @param sinceMs Child jobs that ended at or after this time count as recent
    */
   countChildren(scope: Scope, parents: readonly string[], sinceMs: number): Promise<ChildrenOfState[]>
@@ -227,23 +233,18 @@ export interface JobReads {
 /** Scope of operators and of Sluice itself: the jobs of all tenants. */
 export const ALL_TENANTS = Symbol('every tenant')
 
-/**
- * The jobs that a call can access: those of one tenant, or explicitly those of all tenants. For other jobs, the call behaves as if they did not
- * exist.
- */
+/** The jobs that a call can access: those of one tenant, or those of all tenants. Other jobs are treated as if they did not exist. */
 export type Scope = string | typeof ALL_TENANTS
 
 export interface HeldAttempt {
   readonly id: string
   readonly attempt: number
   readonly boot: string
-  /**
-   * Number of earlier writes of this attempt, which is the number of the next write. The store detects repeated and outdated writes by this number.
-   */
+  /** Number of the next write of this attempt, from 0. The store detects repeated and outdated writes by this number. */
   readonly chunk: number
 }
 
-/** A job to accept. Times are durations, because only the database clock is used. */
+/** A job to accept. Times are durations from now, because only the clock of the database counts. */
 export interface NewJob {
   readonly id: string
   readonly tenant: string
@@ -260,9 +261,7 @@ export interface NewJob {
   /** Maximum wait before the first start, in ms. Default: until the deadline. */
   readonly startInMs?: number
   readonly runAtMs?: number
-  /**
-   * Retention after the job's end, in ms. Must be at least 24 h, so that the idempotency key does not outlive the job.
-   */
+  /** Time in ms after the job's end for which its row is stored. Must be at least 24 h, because idempotency keys live for 24 h and need the job. */
   readonly retentionMs: number
   readonly priority?: Priority
   readonly stream?: boolean
@@ -271,7 +270,7 @@ export interface NewJob {
   readonly webhook?: { readonly url: string; readonly events: readonly string[] }
   readonly requestId?: string
   readonly traceparent?: string
-  /** Grace period for a partial result after a cancel, in ms. Default: a cancel ends the job at once. */
+  /** Time in ms after a cancel in which the job may write a partial result. Default: none, so that a cancel ends the job at once. */
   readonly partialMs?: number | undefined
   /** Estimated maximum cost in billionths of a US dollar, reserved in budgets until the real cost is in the ledger. Default: none. */
   readonly reservedNanos?: number | undefined
@@ -290,8 +289,8 @@ export interface IdempotencyKey {
 }
 
 /**
- * Outcome of a submission. `exists` means that an earlier request with this id, or with this key and fingerprint, created a job. The state of that
- * job shows whether it has ended.
+ * Outcome of a submission. `exists`: an earlier request with this job id, or with this idempotency key and fingerprint, created the job, which may
+ * have ended since.
  */
 export type Created =
   | { readonly outcome: 'created'; readonly job: DurableJob; readonly events: DurableEvent[] }
@@ -324,21 +323,21 @@ export type Output = readonly NewEvent[]
 export interface ReapPolicy {
   /** Number of lost workers after which a job fails with `worker_lost`. */
   readonly crashesMax: number
-  /** Maximum time in ms for an owner to stop a job after a cancel request. */
+  /** Maximum time in ms for the holder of a job to stop the job after a cancel request. */
   readonly cancelGraceMs: number
-  /** Maximum time in ms after the deadline for an owner to report the end of the job. */
+  /** Maximum time in ms after the deadline for the holder of a job to report its end. */
   readonly deadlineGraceMs: number
 }
 
 export interface Purged {
-  /** Requests of the deleted jobs, whose blobs must also be deleted. */
+  /** Requests of the deleted jobs. A request can be stored as a blob, which the caller must delete too. */
   readonly requests: readonly unknown[]
   readonly hasMore: boolean
 }
 
 export interface ListQuery {
   readonly limit: number
-  /** Id of the last job of the previous page. */
+  /** Id of the last job of the previous page, after which this page begins. */
   readonly after?: string
   readonly order?: 'asc' | 'desc'
   readonly states?: readonly DurableState[]
@@ -353,12 +352,10 @@ export interface ChildrenOfState {
   readonly state: DurableState
   readonly count: number
   readonly recent: number
-  /** Total time from the first start to the end of the recently ended jobs. */
+  /** Sum of the running times of the recently ended children in ms, each from first start to end. */
   readonly recentRunMs: number
-  /** First start among the recently ended jobs. */
+  /** Earliest first start of a recently ended child, in Unix milliseconds. */
   readonly recentFromMs: number
-  /** Sum of the start times of the jobs that have started and not ended. */
-  readonly startedSumMs: number
 }
 
 export interface Depth {
@@ -380,6 +377,10 @@ export interface QueuedOf {
 
 /** Port for changing the metadata of a job. The work of a job never depends on its metadata. */
 interface HasMetadata {
-  /** Replaces the metadata of a job. @returns False if the job does not exist or its retention has ended */
+  /**
+   * Replaces the metadata of a job.
+   *
+   * @returns False if the job does not exist or its retention has ended
+   */
   setMetadata(tenant: string, id: string, metadata: Readonly<Record<string, string>>): Promise<boolean>
 }

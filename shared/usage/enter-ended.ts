@@ -9,14 +9,14 @@ import { entryOf, NOTHING } from './usage.ts'
 const JOBS_MAX = 200
 
 interface EndedOptions {
-  /** Whether the request log is kept. Default: true. */
+  /** False if the request log is turned off. Default: true. */
   readonly isLogged?: boolean
   readonly history?: HistoryRecorder
   readonly metrics?: Pick<Metrics, 'addUsage'>
 }
 
 /**
- * Adds ended durable jobs to the usage ledger, at the present prices, to the request log and to the history.
+ * Adds ended durable jobs to the usage ledger, to the request log and to the history of metrics. Costs are computed with the present prices.
  *
  * @returns True if more ended jobs may follow
  */

@@ -3,13 +3,13 @@ import type { Price } from '#schemas/price.ts'
 import { callCost, NOTHING } from './usage.ts'
 
 /*
- * Estimates the maximum usage of a call before it runs. The estimate reserves budget and tokens until the real usage is known.
- * Input is estimated from its characters, output from the limit of the caller or of the model.
+ * Estimates the maximum usage of a call before it runs, so that budget and tokens can be reserved until the real usage is known. Input is estimated
+ * from its characters, and output from the limit of the caller or of the model.
  */
 
 const CHARS_PER_TOKEN = 4
 const OUTPUT_TOKENS = 4_096
-/** Estimated tokens of an image, sound or file in base64, which has far more characters than tokens. */
+/** Estimated tokens of an image, sound or file. The number is not estimated from the base64 text, which has far more characters than tokens. */
 const MEDIA_TOKENS = 1_500
 /** Bytes of one minute of compressed speech, at 32 kbit/s. */
 const AUDIO_BYTES_PER_MINUTE = 240_000

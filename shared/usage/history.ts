@@ -8,8 +8,8 @@ import type { HistorySample, HistoryStore } from '#shared/store/records.ts'
  *
  * 1. Each ended call or job is added to the sample of the current interval.
  * 2. At the end of an interval, the gauges (running and queued work) are read, and the samples are added to the store.
- * 3. The store merges the samples of all processes. Counts of attached calls are summed. Every process reads equal counts of durable jobs from the
- *    store, so the maximum of these counts is stored.
+ * 3. The store merges the samples of all processes. Counts of attached calls are summed. Counts of durable jobs are equal in all processes, which
+ *    read them from the store, so their maximum is stored.
  *
  * The cost does not depend on the number of calls. An idle service writes nothing. While the store is unreachable, at most {@link SAMPLES_MAX}
  * samples wait in memory, and the oldest are dropped. If the response to a write is lost, then its calls may count twice.
@@ -17,9 +17,9 @@ import type { HistorySample, HistoryStore } from '#shared/store/records.ts'
 
 const SAMPLE_MS = HISTORY_SAMPLE_SECONDS * 1_000
 const SAMPLES_MAX = 2_000
-/** Maximum projects with samples of their own per interval and process. Further projects count in the sample of the whole service only. */
+/** Maximum projects with their own samples per interval and process. Further projects are counted only in the sample of the whole service. */
 const PROJECTS_MAX = 200
-/** Project of the samples of the whole service. */
+/** Value of the field `project` in samples of the whole service. */
 export const WHOLE_SERVICE = ''
 
 export interface EndedWork {
@@ -29,7 +29,7 @@ export interface EndedWork {
   readonly inputTokens: number
   readonly outputTokens: number
   readonly costNanos: number
-  /** Undefined if the work never started, or if its time in the queue is unknown. */
+  /** Time in the queue, in ms. Undefined if the work never started, or if the time is unknown. */
   readonly queueMs?: number | undefined
   readonly firstOutputMs?: number | undefined
 }
@@ -47,7 +47,7 @@ const NOTHING: Counts = {
 interface RecorderOptions {
   readonly store: HistoryStore
   readonly log: Log
-  /** Gauges by project, and of the whole service under {@link WHOLE_SERVICE}. Default: none. */
+  /** Reads the running and queued work of each project, and of the whole service under {@link WHOLE_SERVICE}. Default: none. */
   gauges?(): Promise<ReadonlyMap<string, Gauges>>
 }
 

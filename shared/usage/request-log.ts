@@ -1,12 +1,14 @@
 /*
- * Writes the request log (`shared/store/requests.ts`) off the path of the calls.
+ * Writes the request log (`shared/store/requests.ts`) in the background, so that a call never waits for the log and never fails because of it.
  *
- * Rows wait in memory, and are written once per second or as soon as a batch is full. A call never waits for the log and never fails
- * because of it. While the store is unreachable, rows stay queued; beyond the bound, the oldest are dropped and counted in
- * `sluice_request_log_dropped_total`. At a drain the rest is written. A process that is killed loses the rows of the last second.
+ * Rows wait in memory, and are written once per second or as soon as a batch is full. While the store is unreachable, a bounded number of rows waits.
+ * Beyond it, the oldest rows are dropped and counted in `sluice_request_log_dropped_total`. At a drain the rest is written. If a process is killed,
+ * then the rows of the last second are lost.
  */
 
+import type { FailedAttempt } from '#schemas/admin/requests.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
+import { batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { EndedJob, UsageEntry } from '#shared/store/records.ts'
@@ -25,7 +27,7 @@ const MINUTE_MS = 60_000
 
 interface BatchesOptions<Row> {
   readonly write: (rows: readonly Row[]) => Promise<void>
-  /** Size of a row, in the unit of `batchMax` and `waitingMax`. */
+  /** Returns the size of a row. `batchMax` and `waitingMax` are sums of these sizes. */
   readonly sizeOf: (row: Row) => number
   /** Size from which a batch is full. Writing a full batch blocks the event loop for about 5 ms in SQLite. */
   readonly batchMax: number
@@ -36,7 +38,7 @@ interface BatchesOptions<Row> {
 
 type LogOptions = Pick<BatchesOptions<unknown>, 'log' | 'onDropped'> & { readonly requests: RequestLog }
 
-/** Sizes in characters. */
+/** Opens the batches that write request bodies. Sizes are in characters. */
 export function openBodyBatches({ requests, ...options }: LogOptions): Batches<RequestBodies> {
   const write = (rows: readonly RequestBodies[]) => requests.addBodies(rows)
   const sizeOf = ({ request, answer }: RequestBodies) => request.length + (answer?.length ?? 0)
@@ -82,7 +84,7 @@ export class Batches<Row> {
     return this.#writing
   }
 
-  /** Writes the rows that wait now, and further full batches. Rows that arrive during a write wait for their own batch. */
+  /** Writes the rows that wait now, and after them only full batches. Rows that arrive during a write wait for a batch of their own. */
   async #writeAll(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined
@@ -95,8 +97,7 @@ export class Batches<Row> {
         return this.#fail(error)
       }
       due -= batch.length
-      // Rows may have been dropped during the write, so the positions of the written rows have changed. The last
-      // written row shows up to which row to remove.
+      // Rows may have been dropped during the write, so positions have changed. The rows up to the last written one are removed.
       this.#remove(this.#waiting.indexOf(batch.at(-1) as Row) + 1)
       this.#isFailing = false
     }
@@ -123,8 +124,8 @@ export class Batches<Row> {
   }
 
   /**
-   * Called when the timer fires. The field is cleared first: while it is set, the end of a running write would not
-   * schedule the next write.
+   * Called when the timer fires. The field `#timer` is cleared first, because the end of a running write schedules the next write only if the field
+   * is empty.
    */
   #onTimer(): void {
     this.#timer = undefined
@@ -155,7 +156,7 @@ export class RequestBatches extends Batches<RequestRow> {
   }
 }
 
-/** The row of an ended durable job. Undefined for the jobs into which Sluice splits a batch, because no caller submitted them. */
+/** Returns the row of an ended durable job. Undefined for the jobs into which Sluice splits a batch, because no caller submitted them. */
 export function requestOfJob(
   { job, batchId, state, endedAtMs }: EndedJob,
   entry: UsageEntry,
@@ -165,8 +166,7 @@ export function requestOfJob(
   const { id, kind, endpoint, model, owner, attempt, created_at_ms, request_id, parent_id, traceparent } = job
   const end = endOf(job, state)
   return {
-    // A child job or repeated job has the request id of an earlier call, so its row is identified by the job id
-    // instead.
+    // A child job or redriven job has the request id of an earlier call, so its row gets the job id as its id.
     id: parent_id === null && request_id !== null ? request_id : id,
     ...{ kind, endpoint, model, ...end, endedAtMs, batchId, jobId: id, worker: owner, attempts: attempt, server },
     ...{ startedAtMs: created_at_ms, durationMs: Math.max(0, endedAtMs - created_at_ms) },
@@ -175,40 +175,86 @@ export function requestOfJob(
     cachedInputTokens: entry.cachedInputTokens,
     outputTokens: entry.outputTokens,
     costNanos: entry.costNanos,
+    failedAttempts: null,
     traceId: traceIdOf(traceparent),
-    userAgent: null,
+    ...{ userAgent: null, sdkRetry: null },
+    ...batchCountsOf(job),
   }
 }
 
-type End = 'status' | 'errorCode' | 'errorMessage' | 'errorParam'
+/** Counts of a batch from its last progress event. A batch without such an event has run no call, because its input is invalid. */
+function batchCountsOf({ kind, progress }: DurableJob): Pick<RequestRow, 'batchCalls' | 'batchFailed'> {
+  if (kind !== batch.name) return { batchCalls: null, batchFailed: null }
+  const { counts } =
+    (progress as { progress?: { counts?: { total: number; completed: number } } } | null)?.progress ?? {}
+  return { batchCalls: counts?.total ?? 0, batchFailed: counts ? counts.total - counts.completed : 0 }
+}
+
+type End = 'status' | 'errorCode' | 'errorMessage' | 'errorParam' | 'upstreamMessage'
 
 function endOf({ error }: DurableJob, state: string): Pick<RequestRow, End> {
-  const none = { errorCode: null, errorMessage: null, errorParam: null }
+  const none = { errorCode: null, errorMessage: null, errorParam: null, upstreamMessage: null }
   if (state === 'completed') return { ...none, status: 200 }
   if (state === 'cancelled') return { ...none, status: CANCELLED_STATUS, errorCode: 'job_cancelled' }
   const thrown = error ? ServiceError.fromBody(error) : new ServiceError('job_expired', '')
   return { status: thrown.status, ...errorOf(thrown) }
 }
 
-/** The error of a request as the caller received it, in bounded length. */
-export function errorOf({ code, message, param }: ServiceError): Pick<RequestRow, Exclude<End, 'status'>> {
-  const errorMessage = message === '' ? null : boundedText(message, MESSAGE_CHARS_MAX)
-  return { errorCode: code, errorMessage, errorParam: param === null ? null : boundedText(param, NAME_CHARS_MAX) }
+/** Returns the error of a request in bounded length, with the message that the caller received and that of the upstream server. */
+export function errorOf({
+  code,
+  message,
+  param,
+  upstreamMessage,
+}: ServiceError): Pick<RequestRow, Exclude<End, 'status'>> {
+  const textOf = (text = '') => (text === '' ? null : boundedText(text, MESSAGE_CHARS_MAX))
+  return {
+    ...{ errorCode: code, errorMessage: textOf(message), upstreamMessage: textOf(upstreamMessage) },
+    errorParam: param === null ? null : boundedText(param, NAME_CHARS_MAX),
+  }
 }
 
-/** The beginning of a text from a caller, without characters that Postgres refuses, such as NUL and halves of surrogate pairs. */
+/**
+ * Returns failed attempts as the request log stores them, with the last message of an upstream server. A call that succeeded in the end may have
+ * failed attempts too.
+ */
+export function failedAttemptsOf(
+  attempts: readonly FailedAttempt[] | undefined,
+): Pick<RequestRow, 'failedAttempts' | 'upstreamMessage'> {
+  if (!attempts) return { failedAttempts: null, upstreamMessage: null }
+  const textOf = (text: string) => boundedText(text, MESSAGE_CHARS_MAX)
+  const bounded = attempts.map(({ error_message, upstream_message, ...attempt }) => ({
+    ...attempt,
+    error_message: textOf(error_message),
+    upstream_message: upstream_message == null ? null : textOf(upstream_message),
+  }))
+  return {
+    failedAttempts: JSON.stringify(bounded),
+    upstreamMessage: bounded.findLast(({ upstream_message }) => upstream_message)?.upstream_message ?? null,
+  }
+}
+
+/** Returns the beginning of a text that a caller sent. Characters that Postgres refuses, such as NUL and halves of surrogate pairs, are replaced. */
 export function boundedText(text: string, charsMax = NAME_CHARS_MAX): string {
   return text.slice(0, charsMax).replaceAll(/[\p{Cc}\p{Cs}]/gu, '\ufffd')
 }
 
-/** Time until the first start, without the delay that the caller requested. A retry sets `run_at_ms` again, to a later time. */
+/**
+ * Returns the time in ms until the first start, without a delay that the caller requested. After a retry, `run_at_ms` is later than the first start,
+ * so `created_at_ms` is used instead.
+ */
 function queueMsOf({ created_at_ms, run_at_ms, started_at_ms }: DurableJob): number | null {
   if (started_at_ms === null) return null
   const dueAtMs = run_at_ms <= started_at_ms ? Math.max(created_at_ms, run_at_ms) : created_at_ms
   return Math.max(0, started_at_ms - dueAtMs)
 }
 
-/** The header `User-Agent` without control characters, in bounded length. */
+/** Returns the number of an SDK's retry from the header `x-stainless-retry-count`. Null for the first request of a call. */
+export function sdkRetryOf(header: string | string[] | undefined): number | null {
+  return typeof header === 'string' && /^\d{1,3}$/.test(header) ? Number(header) || null : null
+}
+
+/** Returns the header `User-Agent` without control characters, in bounded length. */
 export function userAgentOf(header: string | undefined): string | null {
   if (header === undefined || header === '') return null
   const text = header.slice(0, USER_AGENT_CHARS_MAX)

@@ -25,8 +25,8 @@ interface CountedEvent {
 }
 
 /**
- * Computes the usage of one attempt from its events. The engine reports the usage at the end. If the attempt ends earlier, then the
- * usage until then is estimated and recorded (docs/internals/protocol.md, Disconnects).
+ * Computes the usage of one attempt from its events. The engine reports the usage at its end. If the attempt ends earlier, for example because the
+ * caller disconnects, then the usage is estimated (docs/internals/protocol.md, Disconnects).
  */
 export class Meter {
   #metered = NOTHING
@@ -51,8 +51,8 @@ export class Meter {
   }
 
   /**
-   * Tokens so far, for limits and metrics. The sum includes the child jobs of a composed job. The ledger uses other numbers, because child jobs have
-   * entries of their own.
+   * Tokens so far, for limits and metrics. For a composed job, the tokens of its child jobs are included. The ledger does not use this sum, because
+   * child jobs have ledger entries of their own.
    */
   get tokens(): { input: number; output: number } {
     const { input_tokens: input, output_tokens: output } = this.#metered
@@ -88,10 +88,9 @@ export interface EndedCall {
 
 export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
   const { project, keyId, pool, model, endpoint, end, endedAtMs } = call
-  // A batch itself does not count as a call, because each of its requests does.
+  // A batch does not count as a call, because each of its requests does.
   const calls = pool === 'batches' ? 0 : 1
-  // The tokens of a research job were used by its child jobs, which have ledger rows of their own. The research job
-  // itself therefore counts no tokens.
+  // A research job uses tokens only through child jobs, which have ledger entries of their own. The research job itself therefore counts no tokens.
   const isComposed = pool === 'research'
   const metered = isComposed ? { ...call.metered, input_tokens: 0, cached_tokens: 0, output_tokens: 0 } : call.metered
   return {
@@ -107,14 +106,14 @@ export function entryOf(call: EndedCall, price: Price | undefined): UsageEntry {
 const HOUR_MS = 3_600_000
 let last = { nth: 0, hour: '1970-01-01T00' }
 
-/** Hour in UTC, such as `2030-01-31T08`. */
+/** Returns the UTC hour of a time, such as `2030-01-31T08`. */
 export function hourOf(unixMs: number): string {
   const nth = Math.floor(unixMs / HOUR_MS)
   if (nth !== last.nth) last = { nth, hour: new Date(unixMs).toISOString().slice(0, 13) }
   return last.hour
 }
 
-/** Day in UTC, such as `2030-01-31`. */
+/** Returns the UTC day of a time, such as `2030-01-31`. */
 export function dayOf(unixMs: number): string {
   return hourOf(unixMs).slice(0, 10)
 }
@@ -152,12 +151,12 @@ function costNanos(metered: Metered, price: Price, isCompleted: boolean): number
   return Math.round(ofTokens * NANOS_PER_MILLIONTH + (ofTime + ofCall) * NANOS_PER_USD)
 }
 
-/** Maximum time in ms until usage is written, and therefore maximum usage that a killed process loses. */
+/** Maximum time in ms until usage is written. A killed process loses the usage of at most this time. */
 const WRITE_MS = 1_000
 const ENTRIES_MAX = 500
 /**
- * Maximum queued entries. Calls of one key, model, endpoint and hour share an entry, so only an outage with very many keys reaches this
- * number.
+ * Maximum entries that wait to be written. Calls of one key, model, endpoint and hour share an entry, so only an outage with very many keys reaches
+ * this number.
  */
 const WAITING_MAX = 50_000
 
@@ -168,19 +167,18 @@ interface SentBatch {
 }
 
 /**
- * Usage of the calls of this process, summed in memory and written to the ledger once per second. The sums are kept while the
- * ledger is unreachable. If the answer to a write is lost, then the batch is sent again under the same number, and the ledger
- * counts it once.
+ * Usage of the calls of this process, summed in memory and written to the ledger once per second. While the ledger is unreachable, the sums stay in
+ * memory. If the response to a write is lost, then the batch is sent again under the same number, and the ledger counts it once.
  */
 export class UsageBatches {
   readonly ledger: UsageLedger
-  /** True while the ledger is unreachable and entries therefore stay queued. */
+  /** True while the ledger is unreachable, so that entries wait in memory. */
   isFailing = false
   readonly #boot: string
   readonly #log: Log
   readonly #waiting = new Map<string, UsageEntry>()
   #sent: SentBatch | undefined
-  /** Settles when all entries that are queued now are in the ledger. */
+  /** Resolves when all entries that wait now are in the ledger. */
   #entered = Promise.withResolvers<void>()
   #number = 0
   #timer: NodeJS.Timeout | undefined
@@ -220,7 +218,7 @@ export class UsageBatches {
       (sum, entry) => sum + entry.calls,
       0,
     )
-    if (calls > 0) this.#log.error({ calls }, 'usage of these calls lost at shutdown: the ledger was unavailable')
+    if (calls > 0) this.#log.error({ calls }, 'usage of these calls lost at shutdown: the store was unavailable')
   }
 
   #writeLater(): void {
@@ -229,8 +227,8 @@ export class UsageBatches {
   }
 
   /**
-   * Called when the timer fires. The field is cleared first: while it is set, the end of a running write would not
-   * schedule the next write.
+   * Called when the timer fires. The field `#timer` is cleared first, because the end of a running write schedules the next write only if the field
+   * is empty.
    */
   #onTimer(): void {
     this.#timer = undefined
@@ -264,8 +262,8 @@ export class UsageBatches {
   #take(): SentBatch {
     const taken = [...this.#waiting].slice(0, ENTRIES_MAX)
     for (const [id] of taken) this.#waiting.delete(id)
-    // Entries that arrived during the write stay queued. Their callers share one promise, which settles with the batch
-    // that contains the last of these entries.
+    // All waiting callers share one promise. If this batch does not contain all waiting entries, then the batch with the last of them resolves the
+    // promise.
     const entered = this.#waiting.size === 0 ? this.#entered : undefined
     if (entered) this.#entered = Promise.withResolvers<void>()
     return { number: ++this.#number, entries: taken.map(([, entry]) => entry), entered }
@@ -278,7 +276,7 @@ export class UsageBatches {
   }
 
   #recover(): void {
-    if (this.isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage ledger recovered')
+    if (this.isFailing) this.#log.info({ dropped_calls: this.#dropped }, 'usage is recorded again')
     this.isFailing = false
     this.#dropped = 0
   }

@@ -44,7 +44,7 @@ export const PLAN: Settings = {
 }
 
 const FULL_MS = 60_000
-/** Minimum time between two log lines about failed calls of one class, in ms. */
+/** Minimum time in ms between two log lines about failed calls of the same failure class (`errors.ts`). */
 const FAILED_MS = 60_000
 
 /**
@@ -63,8 +63,8 @@ export class PostgresConnection {
   readonly #compiled = new Map<string, Compiled>()
   readonly #settings: Settings
   /**
-   * True after a server did not know a statement that had been prepared on this connection, as happens behind some
-   * poolers.
+   * True after a server did not know a statement that was prepared on this connection. A pooler must have changed the server, so statements are not
+   * prepared any more.
    */
   #hasLostStatements = false
   #isReachable = true
@@ -152,13 +152,13 @@ export class PostgresConnection {
       if (effect === 'gone') this.#lose(error)
       if (effect === 'full') this.#noteFull(error)
       if (name === 'statements_lost') this.#hasLostStatements = true
-      // A slow call is not logged, because only this call fails and its caller may retry.
+      // A timeout is not logged, because only this call fails and its caller may retry.
       if (effect === 'failed' && name !== 'slow') this.#noteFailed(name, error)
       throw error
     }
   }
 
-  /** Logs failed calls at most once per minute and class, so that operators find the reason of errors that callers receive. */
+  /** Logs a failed call, at most once per minute and failure class. Operators then find the reason of an error that callers report. */
   #noteFailed(name: string, error: unknown): void {
     const now = performance.now()
     if (now - (this.#failedAtMs.get(name) ?? Number.NEGATIVE_INFINITY) < FAILED_MS) return
@@ -175,8 +175,7 @@ export class PostgresConnection {
     if (!this.#isReachable || this.#closed.signal.aborted) return
     this.#isReachable = false
     this.#onProblem('job store unreachable; retrying', { err: error })
-    // Starts a probe in the background. The probe never rejects, and ends when the database accepts writes or the store
-    // is closed.
+    // The probe runs in the background until the database accepts writes or the store is closed. The promise never rejects.
     void this.#probe()
   }
 
@@ -216,8 +215,7 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
     connectionString: url,
     max: connectionsMax,
     Client: PromptClient,
-    // The wait for a connection is at least the statement timeout, because every busy connection becomes free within
-    // that time.
+    // The wait for a free connection may last as long as a statement, because every busy connection is free after its statement has timed out.
     connectionTimeoutMillis: Math.max(statementTimeoutMs, CONNECT_TIMEOUT_MS) + ANSWER_MARGIN_MS,
     idleTimeoutMillis: IDLE_MS,
     query_timeout: statementTimeoutMs + ANSWER_MARGIN_MS,
@@ -233,7 +231,7 @@ function poolConfig({ url, connectionsMax, statementTimeoutMs }: ConnectionOptio
 }
 
 interface Texts {
-  /** A statement without parameters and result rows that runs first in the same transaction. */
+  /** A statement without parameters and result rows, such as the settings. Runs before `text`, in the same transaction. */
   readonly before: string
   readonly text: string
   readonly values: readonly unknown[]
@@ -299,20 +297,24 @@ type Settings = Readonly<Record<string, string>>
 const POOLED = new WeakSet<object>()
 
 /**
- * Returns a statement that applies settings and returns no rows. @param condition SQL condition. If false, then no
- * setting is applied.
+ * Returns a statement that applies settings and returns no rows.
+ *
+ * @param condition SQL condition. If false, then no setting is applied.
  */
 export function bySetting(settings: Settings, scope: 'session' | 'transaction', condition = 'TRUE'): string {
   const calls = Object.entries(settings).map(
     ([name, value]) => `set_config('${name}', '${value}', ${scope === 'transaction'})`,
   )
-  // The CASE expression fixes the order of evaluation. Postgres may evaluate the operands of AND in any order.
+  // The CASE expression ensures that nothing is set if the condition is false. With AND, Postgres could evaluate the calls before the condition.
   return `SELECT 1 WHERE CASE WHEN ${condition} THEN concat(${calls.join(', ')}) = '' END`
 }
 
-/** Applies settings to a direct connection. A connection to a pooler is only recorded as such. */
+/**
+ * Applies settings to a direct connection. If the connection leads to a pooler, then only this fact is stored, because each transaction applies its
+ * own settings.
+ */
 export async function beginSession(client: ClientBase, settings: Settings): Promise<void> {
-  // The public protocol defines `processID` (message BackendKeyData), but the types of pg lack the field.
+  // The type omits `processID`, which pg sets from the message BackendKeyData at the start of a connection.
   const { processID } = client as unknown as { processID: number }
   const pid = 'SELECT pg_backend_pid() AS pid'
   const own = bySetting(settings, 'session', `pg_backend_pid() = ${processID}`)

@@ -184,7 +184,7 @@ const CLASSES: readonly FailureClass[] = [
   {
     name: 'server',
     effect: 'failed',
-    // All SQLSTATE classes except those that indicate rejected values (20 to 23, 44, 54, P0) or invalid statements (42).
+    // All SQLSTATE classes except those of rejected values (20 to 23, 44, 54, P0) and of invalid statements (42).
     states: /^(0|24|25|26|2B|2D|2F|34|38|39|3B|40|53|55|57|58|72|F0|HV|XX)[0-9A-Z]{3,4}$/,
     problem: 'Postgres reports an internal error',
     remediation: 'Check the log of Postgres; SQLSTATE is explained in appendix A of its manual.',
@@ -213,7 +213,7 @@ export class PostgresProblem extends Error {
 /** Classifies an error of the Postgres client. Returns the effect and the error for the caller. `effect` is undefined if no class matches. */
 export function translate(error: unknown): { effect: Effect | undefined; name: string; error: unknown } {
   const { code, message } = reasonOf(error)
-  // Known phrases are searched only in messages that quote no values. In other messages, a quoted value of a caller could contain such a phrase.
+  // Phrases are searched only in messages without quoted values. Otherwise a value that a caller sent could contain one of the phrases.
   const hasOwnWords = !SQLSTATE.test(code) || /^(08|28|53|57)/.test(code)
   const found =
     (hasOwnWords ? CLASSES.find(({ words }) => words?.test(message)) : undefined) ??
@@ -224,7 +224,11 @@ export function translate(error: unknown): { effect: Effect | undefined; name: s
   return { effect: found.effect, name: found.name, error: translated }
 }
 
-/** Error for calls while the database is unreachable. @param isUndone True if the call was not sent, so that nothing has changed */
+/**
+ * Error for calls while the database is unreachable.
+ *
+ * @param isUndone True if the call was not sent, so that nothing has changed
+ */
 export function unreachable(cause?: unknown, isUndone = false): ServiceError {
   const message = 'The job store cannot be reached now.'
   return new ServiceError('overloaded', message, {

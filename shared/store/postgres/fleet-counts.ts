@@ -3,14 +3,15 @@ import { type Compiled, type Params, valuesOf } from '#shared/store/sql/sql.ts'
 import type { Statement } from '#shared/store/sql/statements.ts'
 import { PostgresConnection } from './connection.ts'
 
-/**
- * Maximum connections: one per statement, because an ingress runs each of the two statements at most once at a time.
- */
+/** Maximum connections: one for each of the two statements below. An ingress runs a statement only after its previous execution has ended. */
 const CONNECTIONS_MAX = 2
-/** Timeout of a statement in ms, reached only if the database hangs. Callers wait much less. */
+/** Timeout of a statement in ms, for a database that hangs. The callers in the ingress have shorter timeouts of their own. */
 const STATEMENT_TIMEOUT_MS = 2_000
 
-/** Tolerance in ms for the end of a window. A statement that waited for a row lock may read a row that was written after its own `now_ms()`. */
+/**
+ * Margin in ms for the checks whether a time in a row is too far in the future. A statement may wait for a row lock. The row that it then reads may
+ * have been written after the statement began and fixed its `now_ms()`.
+ */
 const WAIT_MS = 5_000
 /** SQL condition: the window is over, or ends implausibly late because the database clock was set back. */
 const IS_OVER = `(held.ends_at_ms <= now_ms() OR held.ends_at_ms > now_ms() + ${WINDOW_MS + WAIT_MS})`
@@ -45,8 +46,8 @@ const SET_RUNNING: Statement = {
 }
 
 /**
- * Fleet counts in the Postgres tables `rate_windows` and `running_calls`, which the job store's migrations create. Fleet counts have connections of
- * their own, so that a busy store does not delay calls.
+ * Opens the counts that all ingresses share: rate limit windows and running calls. The job store's migrations create their tables `rate_windows` and
+ * `running_calls`. The counts have connections of their own, so that a busy store does not delay calls.
  *
  * @param url `postgres://user:password@host:port/database`
  * @param onProblem Called once when an outage begins and once when it ends.

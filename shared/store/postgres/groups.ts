@@ -1,11 +1,11 @@
 import type { Params, TransitionRow, WrittenOutput } from '#shared/store/sql/sql.ts'
 import { busy } from './errors.ts'
 
-/** Maximum jobs per statement, and maximum characters of their parameters. */
+/** Maximum jobs per statement, and maximum total length of their parameters in characters. */
 const GROUP_MAX = 64
 const GROUP_CHARACTERS_MAX = 1024 * 1024
-/** Maximum concurrent statements of one kind. Later calls join the next statement. */
-const UNDER_WAY_MAX = 2
+/** Maximum concurrent statements of the same kind, such as claims. Later calls wait and are combined into the next statement. */
+const CONCURRENT_STATEMENTS_MAX = 2
 const WAITING_MAX = 5_000
 const WAIT_MS_MAX = 10_000
 
@@ -55,7 +55,7 @@ export class Groups {
 
   #start(): void {
     this.#isDue = false
-    while (this.#underWay < UNDER_WAY_MAX && this.#waiting.length > 0) {
+    while (this.#underWay < CONCURRENT_STATEMENTS_MAX && this.#waiting.length > 0) {
       this.#underWay++
       void this.#sendInTime(takeGroup(this.#waiting)).finally(() => {
         this.#underWay--
@@ -86,7 +86,7 @@ export class Groups {
 }
 
 /**
- * Removes from `waiting` the first calls that fit into one statement. A second call for the same job waits for the next
+ * Removes the next group from `waiting`: the first calls that fit into one statement. If a job occurs twice, then its second call stays for the next
  * statement.
  */
 function takeGroup(waiting: Waiting[]): Waiting[] {

@@ -12,7 +12,10 @@ export type OnProgress = (message: string, fields: Record<string, unknown>) => v
 const MIGRATION_LOCK = `${0x51_01_cf}, hashtext(current_schema)`
 const CONNECT_TIMEOUT_MS = 5_000
 const ANSWER_MS = 30_000
-/** Poll interval and maximum wait for the migration lock, in ms. The maximum exceeds the time to create an index on the largest table. */
+/**
+ * Poll interval and maximum wait for the migration lock, in ms. The maximum is long, because another process may be creating an index on the largest
+ * table.
+ */
 const LOCK_POLL_MS = 500
 const WAIT_MS_MAX = 6 * 3_600_000
 const LOCK_TRIES_MAX = 300
@@ -56,7 +59,7 @@ function clientOf(url: string): Client {
     keepAlive: true,
     application_name: 'sluice migration',
   })
-  // The error also fails the running statement. Without this listener, the event would end the process.
+  // A broken connection also fails the running statement, which reports the error. Without this listener, the event would end the process.
   client.on('error', () => {})
   return client
 }
@@ -117,7 +120,7 @@ async function tryLock(holder: Client): Promise<boolean> {
   return row?.is_mine === true
 }
 
-/** Creates the error that Postgres would otherwise report at the first CREATE TABLE. */
+/** Returns the error that Postgres would report at the first CREATE TABLE, so that this problem is reported before anything is changed. */
 function noSchema(): Error {
   return Object.assign(new Error('no schema of the search_path exists'), { code: '3F000' })
 }
@@ -143,7 +146,7 @@ async function apply(client: Client, { name, sql, hash }: Migration): Promise<vo
   }
   await retry(() =>
     inTransaction(client, async () => {
-      // While this lock is held, no process can create partitions.
+      // While this transaction holds the lock, no process can create partitions, so the migration finds all of them.
       await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
       await client.query(sql)
       await note()
@@ -151,7 +154,7 @@ async function apply(client: Client, { name, sql, hash }: Migration): Promise<vo
   )
 }
 
-/** Retries a change that conflicted with other transactions, after a pause in which they can proceed. */
+/** Runs a change again if it conflicted with other transactions. The pause between two tries lets these transactions proceed. */
 async function retryOnConflict<T>(change: () => Promise<T>): Promise<T> {
   for (let tries = 1; ; tries++) {
     try {
@@ -262,7 +265,7 @@ async function alone(client: Client, statement: string): Promise<void> {
   await inTransaction(client, async () => void (await client.query(statement)))
 }
 
-/** Runs a transaction without a time limit, except that each wait for a lock ends after {@link LOCK_TIMEOUT_MS}. */
+/** Runs a transaction without a time limit. Only each wait for a lock is limited, by {@link LOCK_TIMEOUT_MS}. */
 async function inTransaction(client: Client, work: () => Promise<void>): Promise<void> {
   const settings = {
     statement_timeout: '0',

@@ -76,7 +76,7 @@ class PostgresDatabase implements SqlDatabase {
     this.#connection = connection
   }
 
-  /** Always false, because other processes also write to this database and could outdate the result at once. */
+  /** Always false. Another process may write to this database at any time, so an idle check would be outdated at once. */
   get isIdle(): boolean {
     return false
   }
@@ -106,7 +106,8 @@ class PostgresDatabase implements SqlDatabase {
     } catch (error) {
       const madeAtMs = jobIdTime(String(params.new_id ?? params.id))
       if ((error as { code?: string }).code !== NO_PARTITION || madeAtMs === undefined) throw error
-      // No partition exists for the day, because no purge ran for days or a clock differs by days.
+      // The daily partition of the job is missing, because no purge ran for days or a clock differs by days. The partition is created, and the insert
+      // is repeated.
       await addPartitions(this.#connection, madeAtMs)
       return await this.#insert(insert, params, hasKey)
     }
@@ -146,8 +147,8 @@ class PostgresDatabase implements SqlDatabase {
   async keepDays(requestsMs: number): Promise<void> {
     await addPartitions(this.#connection)
     await dropPartitions(this.#connection, requestsMs).catch((error: unknown) => {
-      // A long read of the day's partition, such as a backup, blocks the drop. The error is then ignored: the rows are
-      // deleted one by one, and a later purge tries the drop again.
+      // A long read of the day's partition, such as a backup, prevents that the partition is dropped. The error is then ignored. The purge deletes
+      // the rows one by one, and a later purge drops the partition.
       if (!ServiceError.from(error).isUndone) throw error
     })
   }

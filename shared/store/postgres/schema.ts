@@ -4,8 +4,8 @@ import type { PostgresConnection } from './connection.ts'
 
 const DAY_MS = 24 * 3_600_000
 /**
- * Days before and after today for which partitions exist. The clocks of processes differ, and the scheduler may be down
- * for a while.
+ * Number of days before and after today for which partitions exist. The margin covers clock differences between processes, and days without a
+ * scheduler, which creates the partitions.
  */
 const DAYS_BEHIND = 1
 const DAYS_AHEAD = 3
@@ -15,11 +15,11 @@ export const SCHEMA_LOCK = 0x51_01_ce
 const LOCK_TIMEOUT_MS = 2_000
 
 const TABLES = ['jobs', 'job_events', 'job_steps'] as const
-/** Name of the request log, whose partitions are dropped after the retention of the log. */
+/** Table of the request log, whose partitions are dropped after the retention of the log. */
 const REQUESTS = 'requests'
 
 /** SQLSTATEs if another process created the object first: `duplicate_table`, `duplicate_object`, and `unique_violation` in a catalog. */
-const MADE_ELSEWHERE = new Set(['42P07', '42710', '23505'])
+const CREATED_BY_OTHERS = new Set(['42P07', '42710', '23505'])
 const TRIES_MAX = 5
 
 interface Partition {
@@ -51,7 +51,7 @@ async function addMissing(connection: PostgresConnection, aroundMs: number | und
   })
 }
 
-/** Drops the days without retained jobs, and the days of the request log that ended `requestsMs` ago. */
+/** Drops the daily partitions whose jobs are all past their retention, and those of the request log that ended `requestsMs` ago. */
 export async function dropPartitions(connection: PostgresConnection, requestsMs: number): Promise<void> {
   for (const suffix of await pastDays(connection, 'jobs', DAYS_BEHIND * DAY_MS))
     await connection.transaction((client) => dropDay(client, suffix))
@@ -63,8 +63,8 @@ export async function dropPartitions(connection: PostgresConnection, requestsMs:
 }
 
 /**
- * Acquires the lock for schema changes and makes earlier changes visible. The extra read refreshes the cache of to_regclass, which Postgres otherwise
- * refreshes only at the start of a transaction or with a relation lock.
+ * Acquires the lock for schema changes. The extra read makes changes of earlier lock holders visible. Postgres refreshes the cache of to_regclass
+ * only at the start of a transaction or with a relation lock.
  */
 async function lockSchema(client: PoolClient): Promise<void> {
   await client.query(`SELECT pg_advisory_xact_lock(${SCHEMA_LOCK})`)
@@ -75,7 +75,7 @@ async function lockSchema(client: PoolClient): Promise<void> {
 /** Whether another process, of any version, created the object first, so that the error can be ignored. */
 function isMadeElsewhere(error: unknown): boolean {
   const { code, cause } = error as { code?: string; cause?: { code?: string } }
-  return MADE_ELSEWHERE.has(cause?.code ?? code ?? '')
+  return CREATED_BY_OTHERS.has(cause?.code ?? code ?? '')
 }
 
 async function missingOf(client: PoolClient, partitions: readonly Partition[]): Promise<Partition[]> {
@@ -101,7 +101,7 @@ async function addPartition(client: PoolClient, table: string, day: number): Pro
   await client.query(`ALTER TABLE ${table} ATTACH PARTITION ${name} FOR VALUES FROM (${from}) TO (${to})`)
 }
 
-/** Returns the days with a partition that ended more than `keepMs` ago, such as `20260131`. */
+/** Returns the days whose partition ended more than `keepMs` ago, as texts such as `20260131`. */
 async function pastDays(connection: PostgresConnection, table: string, keepMs: number): Promise<string[]> {
   return await connection.transaction(async (client) => {
     const { rows } = await client.query(

@@ -69,8 +69,7 @@ const TYPES: Record<string, string> = {
 export function sweepStatement(move: Transition): Statement {
   const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
-  // Rows that another sweep has locked are skipped. `picked` is materialized, because the planner might otherwise
-  // evaluate the selection once per row.
+  // Rows that another sweep has locked are skipped. `picked` is materialized. Otherwise the planner might run the selection once per row.
   const sql = join(picked, moved, ...eventsOf(move))
   if (move.pickFair === undefined) return { name: move.name, sql }
   return {
@@ -80,8 +79,8 @@ export function sweepStatement(move: Transition): Statement {
 }
 
 /**
- * Returns the statement of a transition for many jobs. Each parameter is an array with one value per job. Writes by owners have further parameters
- * for the output, `:output_…`.
+ * Returns the statement of a transition for many jobs. Each parameter is an array with one value per job. Writes by a job's holder have further
+ * parameters for the output, `:output_…`.
  */
 export function transitionStatement(move: Transition): Statement {
   const { reads, also = [] } = move

@@ -4,7 +4,7 @@ import type { Statement } from './statements.ts'
 
 const COLUMNS = 'id, tenant, metadata, items, job_id, pending, version, created_at_ms'
 
-/** The count is read without a lock, so n concurrent calls may exceed the maximum by n. */
+/** The statement counts the tenant's conversations without a lock, so n concurrent calls may exceed the maximum by n conversations. */
 const CREATE: Statement = {
   name: 'conversation_create',
   sql: `INSERT INTO conversations (${COLUMNS}, expires_at_ms, chars)

@@ -1,8 +1,9 @@
 /*
  * State transitions of composed jobs in SQL: steps, child jobs, park, wake and settle (docs/internals/design.md, Composed jobs).
  *
- * A child job has a `depth` above 0 and a `parent_id`. Steps and children are inserted together with a write of the parent's row, so only the owner
- * of the parent can add them. If such a write is repeated after a lost response, then the existing row is returned.
+ * A child job has a `depth` above 0 and a `parent_id`. Steps and children are inserted together with a write of the parent's row. Only the holder of
+ * the parent, the worker that claimed it, can therefore add them. If such a write is repeated after a lost response, then the existing row is
+ * returned.
  */
 
 import type { DoneStep, NewChild, NewStep, RecordedStep, StepInput, StepOutput } from '#shared/store/jobs.ts'
@@ -72,7 +73,7 @@ export async function submitChild(
   return there?.parent_id === run.id ? await parentOf(db, run, []) : undefined
 }
 
-/** Returns the job of an attempt whose write was committed earlier. Undefined if another attempt owns the job now. */
+/** Returns the job of an attempt whose write was committed earlier. Undefined if another attempt holds the job now. */
 async function parentOf(
   db: SqlDatabase,
   run: HeldAttempt,
@@ -96,7 +97,10 @@ export function recordedStepOf(row: Row): RecordedStep {
   return { ...keptStepOf(row), input: jsonOf(row.input) as StepInput | null }
 }
 
-/** Maximum time by which a child can outlive its parent's deadline, in ms: the reaper's grace period plus its interval. */
+/**
+ * Margin in ms for a parent that ends after its deadline. The reaper ends such a parent 10 s after the deadline, or later if its sweeps are delayed.
+ * The retention of a child must nevertheless end after that of its parent, so the margin is added to it.
+ */
 const GRACE_MS = 60_000
 
 export const STEP: Transition = {
@@ -116,8 +120,8 @@ const CHILD_MS = 'now_ms() + CAST(:child_deadline_in_ms AS bigint)'
 const CHILD_UNTIL = `CASE WHEN ${CHILD_MS} < moved.deadline_ms THEN ${CHILD_MS} ELSE moved.deadline_ms END`
 
 /**
- * State transition: the owner of a job submits a child. The write fails if the job has ended or has another owner. The child is retained longer than
- * its parent, because the purge of the parent deletes both.
+ * State transition: the holder of a job submits a child. The write fails if the job has ended or has another holder. The child's retention ends after
+ * that of its parent. The purge of the parent deletes both, so the child exists until then.
  */
 export const SUBMIT: Transition = {
   name: 'submit',
@@ -142,7 +146,7 @@ export const SUBMIT: Transition = {
 }
 
 /**
- * Unended children whose ids occur in the text `awaits`.
+ * SQL condition: `children` is a row of a child that has not ended and whose id occurs in the text `awaits`.
  *
  * @param parent Must be a parameter of the statement. The column `id` has another collation than `parent_id`, so with this column Postgres could not
  * use the index of children.
@@ -152,7 +156,7 @@ const unended = (parent: string, awaits: string) => `
   AND ${awaits} LIKE '%' || children.id || '%'`
 
 /**
- * State transition: the owner parks the job until children have ended. Unended children are locked, so that the transition that ends a child runs
+ * State transition: the holder parks the job until children have ended. Unended children are locked, so that the transition that ends a child runs
  * after this commit and finds the parent waiting.
  */
 export const PARK: Transition = {
@@ -217,7 +221,10 @@ export const CANCEL_CHILDREN: Transition = {
   event: CANCEL.event as string,
 }
 
-/** Marks an ended job as settled, which removes it from the list of jobs to settle. No visible field changes. */
+/**
+ * Marks an ended job as settled: its parent was woken and its children were cancelled. Sweeps then skip the job. No field that callers can read
+ * changes.
+ */
 export const SETTLE = {
   name: 'settle',
   sql: `UPDATE jobs SET is_settled = TRUE WHERE id = :id AND purge_at_ms IS NOT NULL

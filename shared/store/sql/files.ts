@@ -12,7 +12,7 @@ import type { Statement } from './statements.ts'
 
 const COLUMNS = 'id, tenant, purpose, filename, bytes, created_at_ms, expires_at_ms'
 
-/** The count is read without a lock, so n concurrent uploads may exceed the maximum by n. */
+/** The statement counts the tenant's files without a lock, so n concurrent uploads may exceed the maximum by n files. */
 const CREATE: Statement = {
   name: 'file_create',
   sql: `INSERT INTO files (${COLUMNS})
@@ -101,7 +101,9 @@ export class SqlFiles implements FileStore {
   }
 }
 
-/** Returns a statement that reads a page as one range of an index whose last column is the id. */
+/**
+ * Returns a statement that lists files. The statement reads one range of an index that ends with the id, so its cost depends only on the page size.
+ */
 function listOf(order: 'asc' | 'desc', hasAfter: boolean, hasPurpose: boolean): Statement {
   const conditions = [
     'tenant = :tenant',

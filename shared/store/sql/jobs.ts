@@ -58,7 +58,7 @@ async function heldJob(db: SqlDatabase, tenant: string, held: Row, key: Idempote
   const jobId = String(held.job_id)
   if (held.fingerprint !== key?.fingerprint) return { outcome: 'conflict', jobId }
   const [found] = await db.run(FIND, { id: jobId, tenant })
-  // The key exists but its job was purged, which happens only if the job's retention is shorter than the key's.
+  // If the job is missing, then it was purged before its key expired. This happens only if the job's retention is shorter than the key's.
   return found ? { outcome: 'exists', job: jobOf(found) } : { outcome: 'conflict', jobId }
 }
 
@@ -102,7 +102,7 @@ function keyParams(key: IdempotencyKey | undefined): Params {
   }
 }
 
-/** Maximum jobs per statement. SQLite blocks the event loop during a statement, and each job has entries in ten indexes. */
+/** Maximum jobs per statement. In SQLite a statement blocks the event loop, and each changed job updates ten indexes. */
 export const JOBS_MAX = 50
 
 export async function transitionOne(
@@ -137,7 +137,11 @@ export async function sweep(
   return rows
 }
 
-/** Executes a write of a job's owner, which may be repeated after a lost response. @param moreBytes Stored bytes in addition to the output */
+/**
+ * Executes a numbered write by the holder of a job. If the holder repeats the write after a lost response, then the first result is returned.
+ *
+ * @param moreBytes Stored bytes in addition to the output
+ */
 export async function writeAsOwner(
   db: SqlDatabase,
   move: Transition,
@@ -191,8 +195,11 @@ export function dispatchOf(row: TransitionRow): Dispatch {
   return { ...resultOf(row), request: jsonOf(row.request) }
 }
 
-/** Maximum statements per claim that continue the round robin after tenants at their limits. All statements together read at most 20,000 tenants. */
-const WAYS_MAX = 20
+/**
+ * Maximum statements that one claim may use to search for a tenant below its limit. Each of them reads at most 1,000 tenants, so a claim reads at
+ * most 20,000.
+ */
+const CLAIM_STATEMENTS_MAX = 20
 
 export async function claimFair(
   db: SqlDatabase,
@@ -204,18 +211,18 @@ export async function claimFair(
   const { pool, kind, model, priority } = of
   const lane = { pool, kind, model, priority }
   const claimed: Dispatch[] = []
-  const way = new ClaimPosition(after)
+  const position = new ClaimPosition(after)
   for (let each = 1, rest = limit; rest > 0; rest = limit - claimed.length) {
-    const turns = { after: way.from, tenants: rest + TENANTS_AHEAD }
+    const turns = { after: position.from, tenants: rest + TENANTS_AHEAD }
     const rows = await db.transition(CLAIM_NEXT, { ...lane, ...turns, owner: boot, each, limit: rest }, [])
     if (rows.length === 0) {
-      if (claimed.length > 0 || !(await way.goesOn(db, { ...lane, ...turns }))) break
+      if (claimed.length > 0 || !(await position.advance(db, { ...lane, ...turns }))) break
       continue
     }
     claimed.push(...rows.map(dispatchOf))
     const counts = Map.groupBy(rows, ({ tenant }) => tenant)
     if (!mayHaveMore(rows, counts)) break
-    // If there are fewer tenants than free slots, then each tenant contributes several jobs.
+    // Fewer tenants than free slots have jobs, so in the next statement each tenant contributes several jobs.
     each = Math.ceil((limit - claimed.length) / counts.size)
   }
   // A database may return changed rows in any order, so the rows are sorted by id.
@@ -223,15 +230,17 @@ export async function claimFair(
 }
 
 /**
- * Whether more jobs may wait: some tenant contributed as many jobs as one statement takes from a tenant. Also true if the database does not report
- * this maximum.
+ * Whether more jobs may be queued, so that another statement is worthwhile. True if some tenant contributed as many jobs as one statement takes per
+ * tenant (`each` in the rows, otherwise 1).
  */
 function mayHaveMore([row]: readonly TransitionRow[], counts: ReadonlyMap<unknown, readonly TransitionRow[]>): boolean {
   const each = Number(row?.each ?? 1)
   return counts.values().some(({ length }) => length >= each)
 }
 
-/** Round-robin position at which the next statement starts: after the tenants that earlier statements have skipped. */
+/**
+ * Tenant after which the next statement of a claim begins to search. Statements that find only tenants at their limits move this position forward.
+ */
 class ClaimPosition {
   from: string
   readonly #after: string
@@ -243,9 +252,9 @@ class ClaimPosition {
     this.#after = after
   }
 
-  async goesOn(db: SqlDatabase, params: Params): Promise<boolean> {
+  async advance(db: SqlDatabase, params: Params): Promise<boolean> {
     const [last] = await db.run({ name: 'last_looked', sql: lastScanned(db.isShared) }, params)
-    if (!last || Number(last.step) < SCANNED_MAX || ++this.#nth === WAYS_MAX) return false
+    if (!last || Number(last.step) < SCANNED_MAX || ++this.#nth === CLAIM_STATEMENTS_MAX) return false
     const to = String(last.tenant)
     this.#isRound ||= to <= this.from
     this.from = to
@@ -262,17 +271,17 @@ interface Filter {
 }
 
 /**
- * Returns the statement for a page of jobs, plus one job if there are further pages.
+ * Returns the statement for a page of jobs, plus one job that shows whether further pages exist.
  *
- * The page is merged from one page per requested state. Each of these pages is a range of an index whose last column is the id, so at most one page
- * per state is read. The conditions repeat the expressions of those indexes (migrations/postgres/001-schema.sql), which prevents the planner from
- * choosing another index or the primary key.
+ * The statement reads one page per requested state and merges these pages. Each of them is a range of an index that ends with the id, so the cost
+ * depends only on the page size. The conditions repeat the expressions of those indexes (migrations/postgres/001-schema.sql). Otherwise the planner
+ * may choose another index or the primary key.
  */
 export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {
   const { order = 'desc', limit } = query
   const filters = filtersOf(tenant, query)
   const asked = [...new Set(query.states?.length ? query.states : DurableState.options)]
-  // The states are sorted, so that queries for equal states get equal statement names.
+  // Unended states come first, in a fixed order. Queries for the same set of states then have the same statement name.
   const states = [...asked.filter((state) => UNENDED.has(state)), ...asked.filter((state) => !UNENDED.has(state))]
   const unended = asked.filter((state) => UNENDED.has(state)).length
   const pages = states.map((_, i) => pageOf(i, i < unended, filters, query))
@@ -294,9 +303,10 @@ export function listJobs(tenant: string | null, query: ListQuery): { statement: 
 function filtersOf(tenant: string | null, { order = 'desc', after, endpoint, parentId }: ListQuery): Filter[] {
   const beyond = order === 'desc' ? '<' : '>'
   const filters: [name: string, value: string | null | undefined, condition: string][] = [
-    // For the children of a given parent, the condition on the tenant must match no index, so that the planner uses the index of parents.
+    // With a given parent, the condition on the tenant is written so that it matches no index. The planner then uses the index of parents.
     ['tenant', tenant, parentId === undefined ? 'tenant = :tenant' : 'tenant = coalesce(:tenant, tenant)'],
-    // The condition on `id` selects partitions, and the condition on `id || ''` limits the range of an index.
+    // The condition on `id` selects the daily partitions. The condition on `id || ''` matches the index of an expression, and limits the range that
+    // is read.
     ['after', after, `id ${beyond} :after AND id || '' ${beyond} :after`],
     ['endpoint', endpoint, 'endpoint = :endpoint'],
     ['parent_id', parentId, 'parent_id = :parent_id'],
@@ -316,7 +326,7 @@ function pageOf(nth: number, isUnended: boolean, filters: readonly Filter[], que
     ORDER BY id || '' ${query.order ?? 'desc'} LIMIT :limit) AS page${nth}`
 }
 
-/** Each condition repeats the expression of an index, because the planner uses an index only for an equal expression. */
+/** Each condition repeats the expression of an index literally, because the planner uses an index only for an equal expression. */
 function notErased({ endpoint, isOwn }: ListQuery): string {
   if (isOwn) return endpoint === undefined ? 'coalesce(erased_at_ms, -1) < 0' : 'coalesce(erased_at_ms, 0) < 1'
   return endpoint === undefined ? 'erased_at_ms IS NULL' : 'coalesce(erased_at_ms, 0) = 0'

@@ -19,7 +19,7 @@ const EMPTY_STORE: Readonly<Record<Dialect, string>> = {
   sqlite: 'move store.db out of DATA_DIR',
 }
 
-/** Thrown for a schema that this version cannot use. The database is unchanged. */
+/** Error for a database whose schema this version cannot use. The database is unchanged. */
 export class SchemaError extends Error {
   readonly remediation: string
 
@@ -41,10 +41,11 @@ export function loadMigrations(dialect: Dialect): Migration[] {
 }
 
 /**
- * Returns the migrations that a database lacks. A database may have newer migrations, because older versions also start during a rolling upgrade.
+ * Returns the migrations that a database lacks. If a database has migrations that are unknown here, then they are ignored, because older versions may
+ * also start during a rolling upgrade.
  *
  * @param applied Name and hash of each applied migration.
- * @throws SchemaError if the database has the schema of {@link REFUSED_VERSION} or older, or if an applied migration has another content
+ * @throws SchemaError if the database has the schema of {@link REFUSED_VERSION} or older, or if the content of an applied migration has changed
  */
 export function missingMigrations(
   dialect: Dialect,

@@ -6,7 +6,7 @@ import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from './statements.ts'
 /** Text that sorts after every job id. */
 const BEYOND_ALL = 'job_~'
 
-/** Conditions on `id` select partitions, and conditions on `id || ''` limit the range of an index. */
+/** Bounds of a scan. Conditions on `id` select the daily partitions. The index is on the expression `id || ''`, so conditions on it limit the range. */
 const DAYS = 'id < :after AND id >= :since'
 const BROKEN = "purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'"
 const IDLE = "state IN ('queued', 'scheduled')"
@@ -14,9 +14,9 @@ const IDLE = "state IN ('queued', 'scheduled')"
 /**
  * Conditions that find the jobs of a state over all projects.
  *
- * Each condition repeats the expression of an index (migrations/postgres/001-schema.sql). The index ends in the id, or has the jobs of that state
- * only. The statement never uses the plain column `id`. Otherwise the planner would read all ended jobs by the primary key, or would sort every job
- * of the state.
+ * Each condition repeats the expression of an index (migrations/postgres/001-schema.sql). Each of these indexes is sorted by id, or contains only
+ * jobs of that state. With the plain column `id`, the planner would read all ended jobs by the primary key, or would sort every job of the state. The
+ * conditions therefore never use this column.
  *
  * Completed jobs are found by scanning all jobs, because nearly all jobs are completed.
  */
@@ -31,7 +31,7 @@ const IN_ALL_PROJECTS: Readonly<Record<Exclude<DurableState, 'completed'>, strin
 }
 const ENDED: ReadonlySet<DurableState> = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
-/** Returns the statement that reads the next `look` candidates of a query, newest first. The caller applies the remaining filters. */
+/** Returns the statement that reads the next `look` jobs of a query, newest first. The caller then applies the filters that have no index. */
 export function jobsToScan(query: OperatorJobs, look: number): { statement: Statement; params: Params } {
   const { tenant, after = BEYOND_ALL, sinceMs = 0 } = query
   const bounds: Params = { after, since: firstJobId(Math.max(0, sinceMs)), look }
@@ -62,7 +62,10 @@ function ofProject(state: DurableState): string {
   return `tenant = :tenant AND ${kept} AND ${DAYS}`
 }
 
-/** Reads one page per state and merges the pages. Each state is a literal, so that the planner can match its index. */
+/**
+ * Returns a statement that reads one page per state and merges the pages. Each state is a literal in the SQL, because the planner cannot match a
+ * parameter to the index of a state.
+ */
 function byState<State extends DurableState>(
   name: string,
   asked: readonly State[],
@@ -75,7 +78,7 @@ function byState<State extends DurableState>(
       ORDER BY id || '' DESC LIMIT :look) AS of_${state}`,
   )
   return {
-    // The name must be short, because Postgres uses only the first 63 characters of a statement name.
+    // The name lists the numbers of the states instead of their names, because Postgres uses only the first 63 characters of a statement name.
     name: `${name}_${states.map((state) => DurableState.options.indexOf(state)).join('')}`,
     sql: `${pages.join(' UNION ALL ')} ORDER BY id DESC LIMIT :look`,
   }

@@ -4,7 +4,7 @@ import * as statements from './operator-statements.ts'
 import { deliveryOf, jobOf } from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 
-/** Maximum rows that are read for one page. The bound limits the cost if few rows match. */
+/** Maximum rows that are read for one page. Without this bound, a filter that few rows match would read the whole table. */
 const SCAN_MAX = 500
 
 export class SqlOperator implements OperatorStore {

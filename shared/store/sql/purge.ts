@@ -6,8 +6,8 @@ import { ERASE_FIRST_EVENTS, type Statement } from './statements.ts'
 /** Deletes jobs after their retention in small steps, in the SQL that Postgres and SQLite share. */
 
 /**
- * Maximum rows per statement, because SQLite blocks the event loop during a statement. The maximum for events is higher, because the events of a job
- * are stored next to each other.
+ * Maximum rows per statement, because SQLite blocks the event loop during a statement. For events the maximum is higher: the events of a job are
+ * stored next to each other, so they are deleted faster.
  */
 const ROWS_MAX = 250
 const EVENTS_MAX = 2_000
@@ -19,7 +19,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
   const { children, childless } = await purgeChildren(db, jobsMax)
   const isFirst = events.length < EVENTS_MAX && steps.length < ROWS_MAX && children === 0
   const jobs = isFirst ? await db.run(PURGE_JOBS, { jobs: jobsMax, childless: childless.join(' ') }) : []
-  // When all children of a parent have been deleted, the parent may be deleted too, so there may be more to do.
+  // If all children of a parent were deleted now, then the next purge can delete the parent. There may therefore be more to do.
   let hasMore = !isFirst || jobs.length === jobsMax || jobs.some(({ depth }) => Number(depth) > 0)
   for (const statement of PURGES)
     hasMore = (await db.run(statement, { limit: ROWS_MAX })).length === ROWS_MAX || hasMore
@@ -27,8 +27,7 @@ export async function purgeSome(db: SqlDatabase, jobsMax: number): Promise<Purge
 }
 
 /**
- * Erases the content of a job. The first events are deleted in several statements, so that no statement deletes all
- * events of a long run.
+ * Erases the content of a job. Most events are deleted beforehand, in several statements, so that no statement deletes all events of a long run.
  *
  * The job counts as erased only after the last statement, so an interrupted erasure is repeated.
  */
@@ -58,7 +57,7 @@ function valuesOf(rows: readonly Row[], column: string): unknown[] {
   return rows.flatMap((row) => jsonOf(row[column]) ?? [])
 }
 
-/** Jobs whose retention has ended. The order by expiry makes all statements of a purge select the same jobs. */
+/** Selects jobs whose retention has ended, in a fixed order, so that all statements of a purge select the same jobs. */
 const PAST = 'SELECT id FROM jobs WHERE purge_at_ms <= now_ms() ORDER BY purge_at_ms, id LIMIT :jobs'
 
 export const PURGE_EVENTS: Statement = {
@@ -83,9 +82,9 @@ export const PAST_PARENTS: Statement = {
 }
 
 /**
- * Marks children of an expired job for deletion before their parent, because a child is found through its parent. The deepest level is deleted first.
- * Otherwise children that still have children could fill every batch. The condition matches no index of expired rows, which would be scanned
- * completely.
+ * Marks the children of an expired job as expired, so that the next purges delete them before their parent. Without the row of the parent, they would
+ * not be found. The negative depth as expiry time sorts the deepest level first, because only jobs without children can be deleted. The condition
+ * `coalesce(purge_at_ms, 0)` matches no index. Otherwise Postgres might scan the whole index of expired rows.
  */
 export const PURGE_CHILDREN: Statement = {
   name: 'purge_children',
@@ -100,8 +99,8 @@ export const FIND_CHILD: Statement = {
 }
 
 /**
- * Deletes expired jobs without events, steps and children. These jobs never had children, or are listed in `:childless`. Returns the few requests
- * that are stored as blobs.
+ * Deletes expired jobs that have no events, steps or children left. `:childless` lists the parents whose children were all deleted. Returns the
+ * requests that are stored as blobs, for their deletion.
  */
 export const PURGE_JOBS: Statement = {
   name: 'purge_jobs',
@@ -112,7 +111,7 @@ export const PURGE_JOBS: Statement = {
           depth`,
 }
 
-/** Statements that purge the small tables. The row of a dead process is deleted when the process owns no job. */
+/** Statements that purge the small tables. The row of a dead process is deleted only if the process holds no job. */
 export const PURGES: readonly Statement[] = [
   {
     name: 'purge_keys',

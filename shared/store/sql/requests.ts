@@ -1,6 +1,7 @@
 import {
   CANCELLED_STATUS,
   type LogBounds,
+  type OutcomePage,
   REQUESTS_MAX,
   type RequestBodies,
   type RequestBounds,
@@ -18,22 +19,22 @@ import type { Statement } from './statements.ts'
 /*
  * The request log in SQL.
  *
- * A page reads the rows of one index, newest first: that of the most selective filter of the query. The other filters apply to these rows.
- * At most `SCANNED_MAX` rows are read, because SQLite blocks the event loop during a statement. Example: the list of slow calls of a
- * project reads the newest rows of the project and returns those that took long.
+ * A page is read newest first from one index, the index of the most selective filter of the query. The other filters are applied to the rows that are
+ * read. At most `SCANNED_MAX` rows are read, because SQLite blocks the event loop during a statement. Example: the list of slow calls of a project
+ * reads the newest rows of the project and returns those that took long.
  */
 
 /** Maximum rows that a page reads for filters without an index: about 20 ms in SQLite. */
 const SCANNED_MAX = 5_000
 const OUTCOMES_MAX = 1_000
 const PURGED_MAX = 250
-/** Maximum rows per statement. The value is small, because a row may occupy several pages of the database, each of which must be freed. */
+/** Maximum rows per statement. The number is small, because each row may occupy several pages of the database file, which the statement must free. */
 const BODIES_PURGED_MAX = 25
 const DAY_MS = 86_400_000
 
 type ColumnType = 'text' | 'bigint'
 
-/** Columns of the table, each with its field and type. Every process writes all columns, in this order. */
+/** Columns of the table, with the field of {@link RequestRow} and the SQL type of each column. Every process writes all columns, in this order. */
 const COLUMNS = {
   id: ['id', 'text'],
   started_at_ms: ['startedAtMs', 'bigint'],
@@ -61,6 +62,11 @@ const COLUMNS = {
   user_agent: ['userAgent', 'text'],
   error_message: ['errorMessage', 'text'],
   error_param: ['errorParam', 'text'],
+  upstream_message: ['upstreamMessage', 'text'],
+  failed_attempts: ['failedAttempts', 'text'],
+  sdk_retry: ['sdkRetry', 'bigint'],
+  batch_calls: ['batchCalls', 'bigint'],
+  batch_failed: ['batchFailed', 'bigint'],
 } as const satisfies Record<string, readonly [keyof RequestRow, ColumnType]>
 
 const NAMES = Object.keys(COLUMNS) as (keyof typeof COLUMNS)[]
@@ -68,8 +74,7 @@ const ALL = NAMES.join(', ')
 const FIELDS = Object.fromEntries(NAMES.map((name) => [name, COLUMNS[name][0]])) as Record<string, keyof RequestRow>
 
 /**
- * Values of the columns. Days before yesterday have no partition, so a row that is older than a day is stored as a row
- * of yesterday.
+ * Values of the columns. No partition exists for days before yesterday. If a row is older than a day, then its time is therefore set to a day ago.
  */
 const GIVEN = NAMES.map((name) =>
   name === 'ended_at_ms'
@@ -77,7 +82,10 @@ const GIVEN = NAMES.map((name) =>
     : `given.${name}`,
 ).join(', ')
 
-/** For writes that also record requests: `requests_given` is a table expression with the rows of a JSON array, and the INSERT adds these rows. */
+/**
+ * Table expression `requests_given` with the rows of the JSON array `:requests`. Other statements that also add rows to the request log, such as
+ * those of `usage.ts`, begin with this text.
+ */
 export const POSTGRES_GIVEN = `requests_given AS MATERIALIZED (
   SELECT * FROM json_to_recordset(CAST(:requests AS json))
     AS row(${NAMES.map((name) => `${name} ${COLUMNS[name][1]}`).join(', ')}))`
@@ -86,7 +94,8 @@ export const SQLITE_INSERT = `INSERT INTO requests (${ALL})
   SELECT ${NAMES.map((name) => `value->>'${name}'`).join(', ')} FROM json_each(:requests)`
 
 /**
- * In SQLite, no check for repeated rows is needed. An embedded store never loses a response, so no batch is sent twice.
+ * Postgres ignores rows that are already stored, because a batch is sent again after a lost response. SQLite runs in this process, where no response
+ * is lost, so its statement needs no such check.
  */
 const ADD: Write = {
   postgres: {
@@ -176,7 +185,7 @@ export class SqlRequests implements RequestLog {
     const found = await this.#db.run(list.page, { ...list.params, limit: limit + 1 })
     const rows = found.slice(0, limit)
     if (found.length > limit) return { rows: rows.map(rowOf), next: cursorOf(rows.at(-1)) }
-    const [last] = list.end ? await this.#db.run(list.end, list.params) : []
+    const [last] = list.isFiltered ? await this.#db.run(list.end, list.params) : []
     return { rows: rows.map(rowOf), next: cursorOf(last) }
   }
 
@@ -185,16 +194,20 @@ export class SqlRequests implements RequestLog {
     return row && rowOf(row)
   }
 
-  async outcomes(sinceMs: number, project?: string): Promise<RequestOutcome[]> {
-    const { page, params } = outcomesOf(sinceMs, project, this.#db.isShared)
-    const rows = await this.#db.run(page, params)
-    return rows.map((row) => ({
-      project: String(row.project),
-      model: row.model === null ? null : String(row.model),
-      status: Number(row.status),
-      errorCode: row.error_code === null ? null : String(row.error_code),
-      calls: Number(row.calls),
-    }))
+  async outcomes(query: Omit<RequestQuery, 'limit'>, hasUpstreamMessages = false): Promise<OutcomePage> {
+    const { outcomes, end, params } = requestsToScan({ ...query, limit: 0 }, this.#db.isShared, hasUpstreamMessages)
+    const rows = await this.#db.run(outcomes, params)
+    const [last] = await this.#db.run(end, params)
+    const textOf = (value: unknown) => (value === null ? null : String(value))
+    return {
+      next: cursorOf(last),
+      outcomes: rows.map((row) => ({
+        ...{ project: String(row.project), model: textOf(row.model), status: Number(row.status) },
+        ...{ errorCode: textOf(row.error_code), isRun: Number(row.is_run) === 1, calls: Number(row.calls) },
+        ...{ firstEndedAtMs: Number(row.first_ended_at_ms), lastEndedAtMs: Number(row.last_ended_at_ms) },
+        ...messageOf(String(row.frequent)),
+      })),
+    }
   }
 
   async addBodies(rows: readonly RequestBodies[]): Promise<void> {
@@ -217,7 +230,7 @@ export class SqlRequests implements RequestLog {
     return (await this.#db.run(previewsOf(this.#db.isShared), { ids: JSON.stringify(ids) })).map(previewOf)
   }
 
-  /** @returns Whether further rows may have to be deleted */
+  /** @returns True if further rows may have to be deleted */
   async purge({ bodies = UNBOUNDED, ...requests }: LogBounds): Promise<boolean> {
     const isFull = [
       await this.#purge(PURGE_REQUESTS, requests, PURGED_MAX),
@@ -230,6 +243,12 @@ export class SqlRequests implements RequestLog {
   async #purge(statement: Statement, { keepMs, rowsMax }: RequestBounds, limit: number): Promise<boolean> {
     return (await this.#db.run(statement, { keep_ms: keepMs, rows_max: rowsMax, limit })).length === limit
   }
+}
+
+/** Most frequent message of a group, from the text {@link FREQUENT}. */
+function messageOf(text: string): Pick<RequestOutcome, 'message' | 'messageCalls' | 'newestId'> {
+  const [, calls, id = '', message] = /^(\d+) \d+ (\S+) (.*)$/s.exec(text) ?? []
+  return { message: message || null, messageCalls: Number(calls) - COUNT_OFFSET, newestId: id }
 }
 
 function previewOf({ id, prompt_preview, answer_preview }: Row): RequestPreview {
@@ -249,25 +268,32 @@ interface Condition {
 /**
  * Returns the filters of a query, most selective first. Each filter in `indexed` has an index that begins with its column.
  *
- * In Postgres, the indexes and the order of the list use the expression `ended_at_ms + 0`, which the primary key does not match. With the plain
- * column, the planner may choose the primary key and read many rows that the filter excludes.
+ * In Postgres, the indexes and the order of the list use the expression `ended_at_ms + 0`. The primary key, which has the plain column, does not
+ * match it. Otherwise the planner may choose the primary key and read many rows that the filter excludes.
  */
 function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Condition[] } {
-  const { project, keyId, model, endpoint, server, statuses, errorCode, jobId, batchId, traceId, durationMsMin } = query
-  const equal = (column: string, value: string | undefined): Condition[] =>
+  const { project, keyId, model, endpoint, server, statuses, errorCode, jobId, batchId, traceId, sdkRetry } = query
+  const { durationMsMin, isWithoutLines } = query
+  const equal = (column: string, value: string | number | undefined): Condition[] =>
     value === undefined ? [] : [{ name: column, sql: `${column} = :${column}`, params: { [column]: value } }]
   const isFailed = errorCode !== undefined || (statuses !== undefined && statuses[0] >= 400)
   const failed: Condition[] = isFailed ? [{ name: 'failed', sql: 'status >= 400', params: {} }] : []
+  const own: Condition[] = isWithoutLines ? [{ name: 'own', sql: 'batch_id IS NULL', params: {} }] : []
+  // The index by model is more selective than the index of all rows that are not lines.
+  const isOwnIndexed = model === undefined || project !== undefined
   const indexed = [
     ...equal('job_id', jobId),
     ...equal('batch_id', batchId),
     ...equal('trace_id', traceId),
+    ...equal('sdk_retry', sdkRetry),
     ...failed,
+    ...(isOwnIndexed ? own : []),
     ...equal('project', project),
     ...equal('model', model),
   ]
   const [from = 0, to = 0] = statuses ?? []
   const others = [
+    ...(isOwnIndexed ? [] : own),
     ...equal('key_id', keyId),
     ...equal('endpoint', endpoint),
     ...equal('server', server),
@@ -288,22 +314,25 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
   return { indexed, others }
 }
 
+/** Filters that have a common index with the filter `project`. */
+const PAIRED: ReadonlySet<string> = new Set(['failed', 'own', 'sdk_retry'])
+
 /**
- * The statements of a page: the page itself, and the end of its scan if some filters have no index.
+ * The statements of a page: the page itself, the counts of outcomes of its scan, and the end of the scan. The end of the scan is needed only if a
+ * filter of the query has no index (`isFiltered`).
  *
- * @param isShared Whether the database is Postgres
+ * @param isShared True for Postgres
+ * @param hasUpstreamMessages Whether the counts have the messages of upstream servers
  */
-export function requestsToScan(query: RequestQuery, isShared: boolean) {
+export function requestsToScan(query: RequestQuery, isShared: boolean, hasUpstreamMessages = false) {
   const { indexed, others } = conditionsOf(query)
-  // The filters `project` and `failed` together have an index of their own. For any other filters, the first one selects the index, and the
-  // others are checked row by row.
-  const taken =
-    indexed[0]?.name === 'failed'
-      ? indexed.filter(({ name }) => name === 'failed' || name === 'project')
-      : indexed.slice(0, 1)
+  // Each filter in `PAIRED` has a common index with `project`. In all other cases, only the index of the first filter is used, and the other filters
+  // are checked row by row.
+  const [first] = indexed
+  const taken = indexed.filter((one) => one === first || (one.name === 'project' && PAIRED.has(first?.name ?? '')))
   const rest = [...indexed.filter((condition) => !taken.includes(condition)), ...others]
   const at = isShared && taken.length > 0 ? '(ended_at_ms + 0)' : 'ended_at_ms'
-  const { sinceMs, untilMs, after } = query
+  const { sinceMs, untilMs, after, isOldestFirst = false } = query
   const bounds: Condition[] = [
     ...(sinceMs === undefined ? [] : [{ name: 'since', sql: `${at} >= :since`, params: { since: sinceMs } }]),
     ...(untilMs === undefined ? [] : [{ name: 'until', sql: `${at} < :until`, params: { until: untilMs } }]),
@@ -312,51 +341,56 @@ export function requestsToScan(query: RequestQuery, isShared: boolean) {
       : [
           {
             name: 'after',
-            sql: `(${at}, n) < (:after_ms, :after_n)`,
+            sql: `(${at}, n) ${isOldestFirst ? '>' : '<'} (:after_ms, :after_n)`,
             params: { after_ms: after.endedAtMs, after_n: after.n },
           },
         ]),
   ]
   const where = [...taken, ...bounds].map(({ sql }) => sql).join(' AND ') || 'TRUE'
-  const order = `ORDER BY ${at} DESC, n DESC`
+  const direction = isOldestFirst ? 'ASC' : 'DESC'
+  const order = `ORDER BY ${at} ${direction}, n ${direction}`
   const scan = (columns: string) => `SELECT ${columns} FROM requests WHERE ${where} ${order}`
-  // The name contains two letters of each condition, because Postgres uses only the first 63 characters of a statement
-  // name.
-  const name = ['requests', ...[...taken, ...rest, ...bounds].map((condition) => condition.name.slice(0, 2))].join('_')
+  // The name has two letters per condition, because Postgres uses only the first 63 characters of a statement name.
+  const list = isOldestFirst ? 'oldest_requests' : 'requests'
+  const name = [list, ...[...taken, ...rest, ...bounds].map((condition) => condition.name.slice(0, 2))].join('_')
   const params: Params = Object.assign({}, ...[...taken, ...rest, ...bounds].map((condition) => condition.params))
-  // Limits of scans are written as literals. For a parameter, Postgres would plan as if the limit were a tenth of all
-  // rows.
+  // The maximum of scanned rows is written into the SQL. If it were a parameter, then Postgres would plan for a tenth of all rows.
   const page = (
     rows: number,
     filters: string,
   ) => `SELECT * FROM (${scan(`n, ${ALL}`)} LIMIT ${rows}) AS scanned WHERE ${filters}
-    ORDER BY ended_at_ms DESC, n DESC LIMIT :limit`
-  if (rest.length === 0) return { params, page: { name, sql: page(REQUESTS_MAX + 1, 'TRUE') }, end: undefined }
-  const filters = rest.map(({ sql }) => sql).join(' AND ')
+    ORDER BY ended_at_ms ${direction}, n ${direction} LIMIT :limit`
+  const filters = rest.map(({ sql }) => sql).join(' AND ') || 'TRUE'
+  const isFiltered = rest.length > 0
+  const message = hasUpstreamMessages ? 'upstream_message, error_message' : 'error_message'
+  const outcomes = `SELECT ${GROUPS}, sum(calls) AS calls, min(first_ended_at_ms) AS first_ended_at_ms,
+      max(last_ended_at_ms) AS last_ended_at_ms, max(${FREQUENT}) AS frequent
+    FROM (SELECT ${GROUPS}, message, count(*) AS calls, min(ended_at_ms) AS first_ended_at_ms,
+        max(ended_at_ms) AS last_ended_at_ms, max(CAST(ended_at_ms AS text) || ' ' || id) AS newest
+      FROM (SELECT *, CASE WHEN worker IS NULL THEN 0 ELSE 1 END AS is_run, coalesce(${message}, '') AS message
+        FROM (${scan(ALL)} LIMIT ${SCANNED_MAX}) AS scanned WHERE ${filters}) AS matching
+      GROUP BY ${GROUPS}, message) AS messages
+    GROUP BY ${GROUPS} ORDER BY calls DESC LIMIT ${OUTCOMES_MAX}`
   return {
     params,
-    page: { name, sql: page(SCANNED_MAX, filters) },
+    isFiltered,
+    page: { name, sql: page(isFiltered ? SCANNED_MAX : REQUESTS_MAX + 1, filters) },
+    outcomes: { name: name.replace('requests', hasUpstreamMessages ? 'upstream' : 'outcomes'), sql: outcomes },
     end: { name: `${name}_end`, sql: `${scan('ended_at_ms, n')} LIMIT 1 OFFSET ${SCANNED_MAX - 1}` },
   }
 }
 
-/** @param isShared Whether the database is Postgres */
-export function outcomesOf(sinceMs: number, project: string | undefined, isShared: boolean) {
-  const at = isShared && project !== undefined ? '(ended_at_ms + 0)' : 'ended_at_ms'
-  const ofProject = project === undefined ? '' : 'project = :project AND '
-  const groups = 'project, model, status, error_code'
-  const sql = `SELECT ${groups}, count(*) AS calls FROM (
-      SELECT ${groups} FROM requests WHERE ${ofProject}${at} >= :since ORDER BY ${at} DESC, n DESC LIMIT ${SCANNED_MAX}) AS recent
-    GROUP BY ${groups} ORDER BY calls DESC LIMIT ${OUTCOMES_MAX}`
-  const name = project === undefined ? 'requests_outcomes' : 'requests_outcomes_of'
-  return { page: { name, sql }, params: { since: sinceMs, ...(project !== undefined && { project }) } }
-}
+const GROUPS = 'project, model, status, error_code, is_run'
+/** Added to a count, so that all counts have the same number of digits and are ordered as texts. */
+const COUNT_OFFSET = 1_000_000
+/** Number of requests with a message, time and id of the newest of them, and the message. The maximum of this text has the most frequent message. */
+const FREQUENT = `CAST(${COUNT_OFFSET} + calls AS text) || ' ' || newest || ' ' || message`
 
 function cursorOf(row: Row | undefined) {
   return row ? { endedAtMs: Number(row.ended_at_ms), n: Number(row.n) } : null
 }
 
-/** The row in the form of {@link POSTGRES_GIVEN} and {@link SQLITE_INSERT}. */
+/** Returns the fields of a row under the names of their columns, as {@link POSTGRES_GIVEN} and {@link SQLITE_INSERT} expect. */
 export function paramsOf(row: RequestRow): Params {
   return namedRow(row, FIELDS)
 }

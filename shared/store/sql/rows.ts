@@ -18,7 +18,7 @@ export function jobOf(row: Row): DurableJob {
     if (JSON_COLUMNS.has(name)) job[name] = jsonOf(value)
     else job[name] = BOOLEAN_COLUMNS.has(name) ? Boolean(value) : value
   }
-  // The error code may be unknown to this version, because a newer version recorded it. The tolerant schema then reads it as internal_error.
+  // A newer version may have recorded an error code that is unknown here. The tolerant schema reads such a code as internal_error.
   if (job.error !== null) job.error = tolerant(ErrorBody).parse(job.error)
   return job as DurableJob
 }
@@ -27,7 +27,7 @@ export function eventOf({ job_id, seq, attempt, type, data, at_ms }: Row): Durab
   return { job_id, seq, attempt, type, data: jsonOf(data), at_ms } as DurableEvent
 }
 
-/** Converts rows to events. Large data are parsed with yields to the event loop. */
+/** Converts rows to events. Parsing yields to the event loop if the data is large. */
 export async function eventsOf(rows: readonly Row[]): Promise<DurableEvent[]> {
   const events: DurableEvent[] = []
   for (const row of rows) {
@@ -52,7 +52,6 @@ export function childrenOfStateOf(row: Row): ChildrenOfState {
     recent: Number(row.recent),
     recentRunMs: Number(row.recent_run_ms),
     recentFromMs: Number(row.recent_from_ms),
-    startedSumMs: Number(row.started_sum_ms),
   }
 }
 
@@ -68,10 +67,7 @@ export function jsonOf(value: unknown): unknown {
   return typeof value === 'string' ? JSON.parse(value) : null
 }
 
-/**
- * Like {@link jsonOf}, but returns a promise if the text is large, because large texts are parsed with event-loop
- * yields.
- */
+/** Like {@link jsonOf}, but parses large texts with event-loop yields, and then returns a promise. */
 export function jsonSoon(value: unknown): unknown {
   return typeof value === 'string' ? parseSoon(value) : null
 }

@@ -65,22 +65,27 @@ import {
 } from './rows.ts'
 import type { Row, SqlDatabase } from './sql.ts'
 import * as statements from './statements.ts'
-import { OWNED, REDRIVE, RENEW, SPARE } from './statements.ts'
+import { OWNED, REDRIVE, RENEW, SUBTRACT_CRASHES } from './statements.ts'
 import { SqlStoredBytes, tenantReads } from './tenants.ts'
 import * as moves from './transitions.ts'
 import { SqlHistory, SqlUsage } from './usage.ts'
 
-/** Maximum due messages that one statement examines, and maximum statements per call that postpone blocked messages. */
-const LOOK = 100
-const PUT_OFF_MAX = 30
+/**
+ * Maximum due webhook messages that one statement reads, and maximum statements per call that postpone messages which wait for an earlier message.
+ */
+const SCANNED_MESSAGES = 100
+const POSTPONE_STATEMENTS_MAX = 30
 
-/** Errors of jobs that a sweep ends: after their deadline, or after too many lost workers. */
+/** Errors of jobs that the reaper ends: `timeout` after the deadline, `worker_lost` after too many crashes. */
 const TIMED_OUT: ErrorBody = {
   code: 'timeout',
   message: 'The job took longer than its deadline allows.',
   param: null,
 }
 const LOST: ErrorBody = { code: 'worker_lost', message: 'The workers that ran this job were lost.', param: null }
+
+/** Maximum characters of the error message in the event of a retry. */
+const RETRY_MESSAGE_CHARS_MAX = 500
 
 /** The store on any database that supports the SQL of `transitions.ts` and `statements.ts`. */
 export class SqlStore implements Store {
@@ -157,7 +162,9 @@ export class SqlStore implements Store {
   }
 
   async retry(run: HeldAttempt, end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output }) {
-    const params = { reason: end.error.code, delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
+    const { code: reason, message } = end.error
+    const failure = { reason, message: JSON.stringify(message.slice(0, RETRY_MESSAGE_CHARS_MAX)) }
+    const params = { ...failure, delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
     return await writeAsOwner(this.#db, moves.RETRY, run, params, end.output)
   }
 
@@ -370,19 +377,19 @@ function tenantOf(scope: Scope): string | null {
 async function renew(db: SqlDatabase, process: ProcessLease): Promise<OwnedJob[]> {
   const { boot, role, slots, version, draining, leaseMs } = process
   await db.run(RENEW, { boot, role, slots, version, draining, lease_ms: leaseMs })
-  await db.run(SPARE, { boot })
+  await db.run(SUBTRACT_CRASHES, { boot })
   return (await db.run(OWNED, { boot })).map(ownedOf)
 }
 
 async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): Promise<WebhookDelivery[]> {
   const taken: Row[] = []
-  const look = Math.max(LOOK, limit)
-  for (let tries = 0; tries < PUT_OFF_MAX; tries++) {
+  const look = Math.max(SCANNED_MESSAGES, limit)
+  for (let tries = 0; tries < POSTPONE_STATEMENTS_MAX; tries++) {
     const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
     taken.push(...(await db.pick(statements.takeDeliveries, params)))
     if (taken.length === limit) break
-    // If fewer messages were postponed than examined, then all remaining due messages are being delivered by other
-    // processes, so the search ends.
+    // The statement found fewer blocked messages than it may read. All remaining due messages are being delivered by other processes, so the search
+    // ends.
     if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
   }
   return taken.map(deliveryOf)

@@ -21,14 +21,14 @@ export type WrittenOutput = readonly { readonly type: string; readonly data: str
 
 export type Row = Record<string, unknown>
 
-/** Row of a changed job: its columns, its event, and `request` if the transition returns it. */
+/** Row of a changed job: the columns of the job, its event, and its `request` if the transition returns the request. */
 export type TransitionRow = Row & { event_type: string | null; event_data: string | null; event_at_ms: number }
 
-/** A write with its statements for each database. The statements for SQLite run in one transaction. */
+/** A write with separate SQL for each database. All statements for SQLite run in one transaction. */
 export interface Write {
   readonly postgres: Statement
   readonly sqlite: readonly string[]
-  /** As in {@link Statement}. */
+  /** See {@link Statement}. */
   readonly isTransient?: boolean
 }
 
@@ -52,9 +52,9 @@ export interface SqlDatabase {
   erase(params: Params): Promise<boolean>
   write(write: Write, params: Params): Promise<void>
   /**
-   * Writes many rows. In Postgres, the parameter `name` is a JSON array of all rows. In SQLite, the statements run once per row.
+   * Writes many rows. In Postgres, one statement gets all rows as a JSON array in the parameter `name`. In SQLite, the statements run once per row.
    *
-   * @param columns Field of a row for each column
+   * @param columns For each column, the field of a row with its value
    */
   writeRows<Field extends string>(
     write: Write,
@@ -62,7 +62,7 @@ export interface SqlDatabase {
     rows: readonly Readonly<Record<Field, string | number | null>>[],
     columns: Readonly<Record<string, Field>>,
   ): Promise<void>
-  /** Runs a statement that locks the selected rows, so that concurrent statements select different rows. */
+  /** Runs a statement that selects and locks rows. Concurrent statements skip locked rows, so each row is selected by only one of them. */
   pick(statement: (lock: string) => Statement, params: Params): Promise<Row[]>
   limitRunning(limits: RunningLimits): void
   /**
@@ -74,12 +74,15 @@ export interface SqlDatabase {
   close(): Promise<void>
 }
 
-/** An event to insert. `chunk` is the number of the owner's write, or null for other events. */
+/**
+ * An event to insert. `chunk` is the number of the holder's write that contains this event. Null if another process caused the event, such as by a
+ * cancel or a sweep.
+ */
 export type EventRow = Omit<DurableEvent, 'data'> & { data: string | null; chunk: number | null }
 
 /**
- * Returns the events of a transition: first the output of the attempt, then the event of the transition itself. The row's `last_seq` already counts
- * all of them.
+ * Returns the events of a transition: first the output of the attempt, then the event of the transition itself. The numbers end with `last_seq` of
+ * the row, which counts these events already.
  */
 export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: boolean): EventRow[] {
   const own = row.event_type === null ? [] : [{ type: row.event_type, data: row.event_data }]
@@ -100,8 +103,8 @@ export function eventRows(row: TransitionRow, output: WrittenOutput, isOwners: b
 /**
  * Returns the UPDATE of a transition, without `RETURNING`.
  *
- * @param picked Subquery that selects the ids of a sweep.
- * @param from Tables joined to the jobs.
+ * @param picked For a sweep: subquery that selects the ids of the jobs.
+ * @param from Tables that are joined to the jobs.
  */
 export function updateOf(move: Transition, picked: string, from?: string): string {
   const count = [...(move.isOwners ? ['CAST(:count AS int)'] : []), ...(move.event ? ['1'] : [])]
@@ -115,8 +118,9 @@ export function isSweep({ pick, pickFair: inTurn }: Transition): boolean {
 }
 
 /**
- * Returns the subquery that selects the jobs of a sweep. @param isLocking Whether statements run concurrently, so that
- * locked rows must be skipped
+ * Returns the subquery that selects the jobs of a sweep.
+ *
+ * @param isLocking Whether statements run concurrently, so that locked rows must be skipped
  */
 export function pickOf(move: Transition, isLocking: boolean): string {
   if (move.pickFair !== undefined) return pickFair(move.pickFair, isLocking)
@@ -135,11 +139,14 @@ export function compile(sql: string, sign: '$' | '?'): Compiled {
   return replaceNames(sql, (_, index) => sign + (index + 1))
 }
 
-/** Replaces each `:name`. @param replacement Returns the text for a name, given its index among the distinct names, from 0. */
+/**
+ * Replaces each parameter `:name` in a statement by the syntax of the database, such as `$1`.
+ *
+ * @param replacement Returns the text for a name, given its index among the distinct names, from 0.
+ */
 export function replaceNames(sql: string, replacement: (name: string, index: number) => string): Compiled {
   const names: string[] = []
-  // A cast such as `::text` is not a name. Colons in JSON text do not begin names either, because a digit, a quote
-  // or a bracket follows each of them.
+  // A cast such as `::text` is not a parameter. A colon in JSON text is followed by a digit, a quote or a bracket, so it is no parameter either.
   const replaced = sql.replaceAll(/(?<!:):([a-z][a-z0-9_]*)/g, (_, name: string) => {
     if (!names.includes(name)) names.push(name)
     return replacement(name, names.indexOf(name))
@@ -151,7 +158,7 @@ export function valuesOf({ names }: Compiled, params: Params): Params[string][] 
   return names.map((name) => parameterOf(params, name))
 }
 
-/** The fields of a row under the names of their columns. */
+/** Returns the fields of a row under the names of their columns. */
 export function namedRow<Field extends string>(
   row: Readonly<Record<Field, string | number | null>>,
   columns: Readonly<Record<string, Field>>,
@@ -165,10 +172,13 @@ export function parameterOf(params: Params, name: string): Params[string] {
   return value
 }
 
-/** Number of tenants that are read in addition to those that can be served, so that tenants with the fewest running jobs can be preferred. */
+/** Number of tenants that a claim reads beyond the number that it can serve. Among these tenants, the claim prefers those with few running jobs. */
 export const TENANTS_AHEAD = 8
 
-/** Maximum tenants read per statement, including those at their limits. The claim continues after them in another statement. */
+/**
+ * Maximum tenants read per statement, including tenants at their limits. If none of them is below its limit, then the claim continues after them with
+ * another statement.
+ */
 export const SCANNED_MAX = 1_000
 
 const LANE = `jobs.pool = :pool AND jobs.kind = :kind AND jobs.model = :model AND jobs.priority = :priority`
@@ -178,10 +188,10 @@ const FOLLOWING = `(SELECT min(jobs.tenant) FROM jobs WHERE ${WAITS} AND jobs.te
 const RUNNING = `(SELECT count(*) FROM jobs WHERE jobs.state = 'in_progress' AND ${LANE} AND jobs.tenant = turn.tenant)`
 
 /**
- * SQL expression: number of durable jobs that a tenant may still start in addition to its running calls. Null if unlimited. The number is a snapshot
- * that concurrent claims may change.
+ * SQL expression: number of durable jobs that a tenant may still start below its limit of running calls and jobs. Null if the tenant has no limit. A
+ * concurrent claim may change the number at any time.
  */
-const room = (tenant: string, isLocking: boolean) =>
+const startable = (tenant: string, isLocking: boolean) =>
   isLocking
     ? `running_room(${tenant}, FALSE)`
     : `(CASE WHEN running_most(${tenant}) IS NULL THEN NULL ELSE running_most(${tenant}) - ${runningOf(tenant)} END)`
@@ -189,15 +199,16 @@ const runningOf = (tenant: string) =>
   `(SELECT count(*) FROM jobs WHERE jobs.tenant = ${tenant} AND jobs.state = 'in_progress' AND jobs.purge_at_ms IS NULL)`
 
 /**
- * Table expression that visits at most `:tenants` tenants below their limits, once around, beginning after `:after`. `nth` numbers these tenants, and
- * `step` numbers all tenants that were read.
+ * Table expression that reads tenants with queued jobs in alphabetical order, from the one after `:after` around to `:after`. Ends when `:tenants`
+ * tenants below their limits were found. `nth` numbers these tenants, `step` all tenants that were read, and `lap` is 1 after the last tenant in the
+ * alphabet.
  */
-const way = (isLocking: boolean) => `
+const tenantScan = (isLocking: boolean) => `
     RECURSIVE turn (tenant, lap, nth, step) AS (
       SELECT CAST(:after AS text), 0, 0, 0
       UNION ALL
       SELECT coalesce(${FOLLOWING}, ${FIRST}), CASE WHEN ${FOLLOWING} IS NULL THEN lap + 1 ELSE lap END,
-        CASE WHEN step = 0 OR coalesce(${room('turn.tenant', isLocking)}, 1) > 0 THEN nth + 1 ELSE nth END, step + 1
+        CASE WHEN step = 0 OR coalesce(${startable('turn.tenant', isLocking)}, 1) > 0 THEN nth + 1 ELSE nth END, step + 1
       FROM turn
       WHERE nth <= CAST(:tenants AS bigint) AND step < ${SCANNED_MAX} AND (lap = 0 OR (lap = 1 AND tenant < :after))
     )`
@@ -206,16 +217,18 @@ const eachOf = (greatest: string) =>
   `${greatest}(CAST(:each AS bigint), CAST(:limit AS bigint) / (SELECT count(*) FROM fair))`
 
 /**
- * Selects at most `:limit` job ids of the next `:tenants` tenants after `:after`, in the order of their running jobs. Tenants at their limit are
- * skipped. Each tenant contributes its oldest jobs, at most {@link eachOf}. If `isLocking`, then each row also has the value of {@link eachOf}.
+ * Selects at most `:limit` job ids of the next `:tenants` tenants after `:after`. Tenants with the fewest running jobs come first, and tenants at
+ * their limit are skipped. Each tenant contributes its oldest jobs, at most {@link eachOf}. If `isLocking`, then each row also has the value of
+ * {@link eachOf}.
  *
  * @param may SQL condition for jobs that may be selected.
- * @param isLocking Whether statements run concurrently. Locked rows are then skipped. A tenant with a limit is also skipped while another statement
+ * @param isLocking True if statements run concurrently. Locked rows are then skipped. A tenant with a limit is also skipped while another statement
  * selects its jobs.
  */
 function pickFair(may: string, isLocking: boolean): string {
   const own = `SELECT jobs.id FROM jobs WHERE ${WAITS} AND jobs.tenant = fair.tenant AND ${may} ORDER BY jobs.id`
-  // SQLite has no LATERAL and needs no locks. Both variants must join in the order of `fair`. SQLite preserves this order only because of the LIMIT.
+  // SQLite has no LATERAL and needs no locks. The result must follow the order of `fair` in both databases. SQLite preserves this order only because
+  // `fair` has a LIMIT.
   const jobs = isLocking
     ? `CROSS JOIN (SELECT ${eachOf('greatest')} AS each) AS share CROSS JOIN LATERAL (${own}
       LIMIT least(share.each, running_room(fair.tenant, TRUE)) FOR UPDATE SKIP LOCKED) AS own`
@@ -223,8 +236,8 @@ function pickFair(may: string, isLocking: boolean): string {
       SELECT id FROM (SELECT id, row_number() OVER (ORDER BY id) AS nth FROM (${own} LIMIT ${eachOf('max')}))
       WHERE nth <= coalesce(fair.room, nth))`
   return `
-    WITH ${way(isLocking)},
-    looked AS (SELECT tenant, nth, lap, ${room('turn.tenant', isLocking)} AS room FROM turn WHERE step > 0),
+    WITH ${tenantScan(isLocking)},
+    looked AS (SELECT tenant, nth, lap, ${startable('turn.tenant', isLocking)} AS room FROM turn WHERE step > 0),
     fair AS (
       SELECT tenant, room, ${RUNNING} AS running, nth FROM looked AS turn
       WHERE coalesce(room, 1) > 0 AND nth <= CAST(:tenants AS bigint) AND (lap = 0 OR (lap = 1 AND tenant <= :after)) ORDER BY running, nth
@@ -234,5 +247,5 @@ function pickFair(may: string, isLocking: boolean): string {
 }
 
 export function lastScanned(isLocking: boolean): string {
-  return `WITH ${way(isLocking)} SELECT tenant, step FROM turn ORDER BY step DESC LIMIT 1`
+  return `WITH ${tenantScan(isLocking)} SELECT tenant, step FROM turn ORDER BY step DESC LIMIT 1`
 }

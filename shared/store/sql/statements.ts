@@ -1,7 +1,7 @@
 /**
  * Statements of the store other than state transitions, in the SQL that Postgres and SQLite share.
  *
- * The names are those of prepared statements, so they must be unique.
+ * Postgres prepares each statement under its `name`, so the names must be unique.
  */
 
 import { EVENTS_BYTES_MAX } from '#shared/store/store.ts'
@@ -10,16 +10,15 @@ import { CANCEL_DUE, CANCEL_REQUESTED, SET_BACK_MS } from './transitions.ts'
 export interface Statement {
   readonly name: string
   readonly sql: string
-  /**
-   * True if the written data is irrelevant after a restart of an embedded store. Such a write does not wait for an
-   * fsync.
-   */
+  /** True for data that is useless after a restart of SQLite, such as leases. Such a write does not wait for an fsync. */
   readonly isTransient?: boolean
-  /** Variant for SQLite that returns large texts as bytes, because SQLite's own conversion to a string takes four times as long. */
+  /**
+   * Variant for SQLite that returns large texts as bytes. The caller decodes them, which is four times as fast as SQLite's own conversion to strings.
+   */
   readonly sqlite?: string
 }
 
-/** A statement that reads columns with large texts. */
+/** Returns a statement that reads columns with large texts, with a variant for SQLite that reads them as bytes. */
 function readsTexts(name: string, columns: readonly string[], sqlOf: (columns: string) => string): Statement {
   const bytes = columns.map((column) => `CAST(${column} AS BLOB) AS ${column}`)
   return { name, sql: sqlOf(columns.join(', ')), sqlite: sqlOf(bytes.join(', ')) }
@@ -31,8 +30,8 @@ export const JOB_COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, 
   usage, metadata, webhook_url, webhook_events, request_id, traceparent, depth, children, steps, partial_ms`
 
 /**
- * Conditions that hide jobs after their retention and jobs of other tenants. The expressions match no index, so Postgres
- * finds a job by its id. Otherwise a generic plan, which Postgres makes while the tables are small and keeps, could scan a whole index per job.
+ * Conditions that hide jobs after their retention and jobs of other tenants. The expression `coalesce` matches no index, so Postgres finds a job by
+ * its id. Postgres plans a statement while the tables are small and then keeps the plan, which could otherwise scan a whole index per job.
  */
 const KEPT = 'coalesce(purge_at_ms > now_ms(), TRUE)'
 const VISIBLE = `tenant = coalesce(:tenant, tenant) AND ${KEPT}`
@@ -49,8 +48,7 @@ export const FIND_PAST: Statement = {
           AND NOT ${KEPT}`,
 }
 
-// The expression `coalesce` matches no index of unerased jobs, so that the job is found by its id. `STATE` in
-// transitions.ts explains the reason.
+// `coalesce` makes the condition match no index of unerased jobs, so that the job is found by its id. See `STATE` in transitions.ts for the reason.
 const UNERASED = `FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`
 export const FIND_CONTENT = readsTexts('find_content', ['request', 'result'], (texts) => `SELECT ${texts} ${UNERASED}`)
 export const FIND_RESULT = readsTexts('find_result', ['result'], (text) => `SELECT ${text} ${UNERASED}`)
@@ -74,7 +72,7 @@ export const LIST_EVENTS = readsTexts(
         ORDER BY seq LIMIT :limit`,
 )
 
-/** Finds the events that a numbered write of the owner recorded. Returns no rows if the write was not committed. */
+/** Finds the events that a numbered write of the holder recorded. Returns no rows if the write was not committed. */
 export const FIND_CHUNK: Statement = {
   name: 'find_chunk',
   sql: `SELECT job_id, seq, attempt, type, data, at_ms FROM job_events
@@ -108,8 +106,8 @@ export const LIST_CHILDREN: Statement = {
 }
 
 /**
- * As an array, the ids match the index of children, even in a query plan that Postgres made while the tables were
- * empty.
+ * The ids are passed as an array, which matches the index of children. A plan that Postgres made while the tables were empty then still uses this
+ * index.
  */
 export const countChildren = (isShared: boolean): Statement => {
   const parents = isShared
@@ -120,8 +118,7 @@ export const countChildren = (isShared: boolean): Statement => {
     name: 'count_children',
     sql: `SELECT parent_id, state, count(*) AS count, count(${recent} 1 END) AS recent,
             coalesce(sum(${recent} finished_at_ms - coalesce(started_at_ms, finished_at_ms) END), 0) AS recent_run_ms,
-            coalesce(min(${recent} coalesce(started_at_ms, finished_at_ms) END), 0) AS recent_from_ms,
-            coalesce(sum(CASE WHEN finished_at_ms IS NULL THEN started_at_ms END), 0) AS started_sum_ms
+            coalesce(min(${recent} coalesce(started_at_ms, finished_at_ms) END), 0) AS recent_from_ms
           FROM jobs WHERE parent_id ${parents} AND depth > 0 AND ${VISIBLE} GROUP BY parent_id, state`,
   }
 }
@@ -139,7 +136,9 @@ export const DEPTH: Statement = {
         WHERE purge_at_ms IS NULL GROUP BY pool, model, priority, state ORDER BY pool, model, priority, state`,
 }
 
-/** Whether no job is unended or unsettled, no webhook message is pending, and no usage is missing in the ledger. */
+/**
+ * True if a sweep would find no work. All jobs have ended and are settled, no webhook message is pending, and the usage ledger is complete.
+ */
 export const IS_IDLE = `
   SELECT NOT (
     EXISTS (SELECT 1 FROM jobs WHERE purge_at_ms IS NULL)
@@ -155,8 +154,8 @@ export const QUEUED_MODELS: Statement = {
 }
 
 /**
- * The concatenation with '' matches no index of states, so that jobs are found by their ids. `STATE` in transitions.ts
- * explains the reason.
+ * SQL condition: the job has ended. The concatenation with '' matches no index of states, so that jobs are found by their ids. See `STATE` in
+ * transitions.ts for the reason.
  */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 
@@ -199,8 +198,8 @@ export const RENEW: Statement = {
 
 const LEFT = `replace(lost_by, CAST(:boot AS text) || ' ', '')`
 
-/** Subtracts the crashes that were counted for a process that renews its lease after all. Ended jobs are unchanged. */
-export const SPARE: Statement = {
+/** Subtracts the crashes that the reaper counted for a process which has renewed its lease since, and so was not dead. Ended jobs are unchanged. */
+export const SUBTRACT_CRASHES: Statement = {
   name: 'spare',
   sql: `UPDATE jobs SET lost_by = ${LEFT},
           crashes = crashes - (length(lost_by) - length(${LEFT})) / (length(CAST(:boot AS text)) + 1)
@@ -218,12 +217,12 @@ export const DEREGISTER: Statement = {
   sql: `UPDATE processes SET lease_ms = 0, lease_until_ms = now_ms() WHERE boot = :boot`,
 }
 
-/** Latest plausible end of a lease. A lease that ends later was taken before the clock was set back. */
+/** Latest plausible end of a lease. A lease with a later end was taken before the clock was set back. */
 const LAST_UNTIL = `now_ms() + CAST(:lease_ms AS bigint) + ${SET_BACK_MS}`
 
 /**
- * Takes or renews a named lease. Returns nothing if another process holds the lease. `since_ms` is the time from which this process has held the lease
- * without a gap. If the clock was set back, then `since_ms` becomes the present time, because a gap cannot be excluded.
+ * Takes or renews a named lease. Returns no row if another process holds the lease. `since_ms` is the time since which this process has held the
+ * lease without a gap. After the clock was set back, a gap cannot be excluded, so `since_ms` becomes the present time.
  */
 export const HOLD_LEASE: Statement = {
   name: 'hold_lease',
@@ -247,14 +246,14 @@ export const DELIVERY_COLUMNS =
   'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history, data'
 
 /**
- * SQL condition for messages that are found by id or job. The expression deliberately does not match the index of pending messages, because that
- * index would be scanned completely.
+ * SQL condition for pending messages that are found by id or job. The concatenation with '' matches no index of states, because Postgres would
+ * otherwise scan the whole index of pending messages.
  */
 const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
 
 /**
- * Takes webhook messages that are due. The messages of a job are taken in the order of its events. Only the `:look` messages that are due for the
- * longest time are considered.
+ * Takes due webhook messages, the messages of a job in the order of its events. Reads only the `:look` messages that have been due for the longest
+ * time.
  *
  * A message that waits for an earlier message of its job is postponed by {@link putOffDeliveries}.
  *
@@ -273,15 +272,15 @@ export const takeDeliveries = (lock: string): Statement => ({
 })
 
 /**
- * A message is blocked while an earlier message of its job is undelivered. If the earlier message is due within this time, in ms, then the blocked
- * message is checked again after {@link RETRY_DELAY_MS}.
+ * A message is blocked while an earlier message of its job is pending. If the earlier message is due in more than `SOON_MS`, then the blocked message
+ * becomes due at the same time. Otherwise the blocked message is checked again after `RETRY_DELAY_MS`.
  */
 const SOON_MS = 30_000
 const RETRY_DELAY_MS = 2_000
 
 /**
- * Postpones blocked messages until the earlier message of their job is due. `recordDelivery` makes the next message due earlier. Without this
- * statement, every take would read all blocked messages of a receiver that is down.
+ * Postpones blocked messages until the earlier message of their job is due. If a receiver is down, then its blocked messages would otherwise fill
+ * every statement of {@link takeDeliveries}. After a delivery, {@link RELEASE_DELIVERY} makes the next message due at once.
  */
 export const putOffDeliveries = (lock: string): Statement => ({
   name: 'put_off_deliveries',
@@ -302,8 +301,8 @@ function dueDeliveries(lock: string): string {
 }
 
 /**
- * Records the outcome of a delivery. The end of the message's lease is the fencing token. If another process has taken the message since, then the
- * end is later, and nothing is recorded. A retry by an operator sets an earlier end, so the outcome of a running delivery is still recorded.
+ * Records the outcome of a delivery, unless another process has taken the message since. The fencing token is `next_at_ms`, the end of the lease,
+ * which a later take moves forward. A retry by an operator sets an earlier end, so the outcome of a running delivery is still recorded.
  */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',
@@ -315,7 +314,10 @@ export const RECORD_DELIVERY: Statement = {
         WHERE id = :id AND next_at_ms <= CAST(:taken_until_ms AS bigint) AND ${IS_PENDING('deliveries')} RETURNING job_id`,
 }
 
-/** Makes the next message of a job due when the previous message was delivered or given up. A message that was already tried keeps its own time. */
+/**
+ * Makes the next message of a job due at once, after the previous message was delivered or has failed for good. If the next message was already
+ * tried, then its own retry time is unchanged.
+ */
 export const RELEASE_DELIVERY: Statement = {
   name: 'release_delivery',
   sql: `UPDATE deliveries SET next_at_ms = now_ms() WHERE tries = 0 AND next_at_ms > now_ms() AND id = (
@@ -334,13 +336,16 @@ export const PENDING_DELIVERIES: Statement = {
 }
 
 /**
- * Inserts of durable jobs, in the SQL that Postgres and SQLite share. Later changes of a job are in `../transitions.ts`.
+ * An insert of durable jobs, in the SQL that Postgres and SQLite share. Later changes of a job are in `transitions.ts`.
  *
- * The text of an insert ends before `RETURNING`. The adapters add this clause, and store the `job.queued` event in the same transaction.
+ * The adapters append the `RETURNING` clause to the text of an insert, and store the event `job.queued` in the same transaction.
  */
 export interface Insert {
   readonly name: string
-  /** @param condition SQL condition of the insert. @param from Source with one row per job. */
+  /**
+   * @param condition SQL condition of the insert.
+   * @param from Source with one row per job.
+   */
   readonly sql: (condition: string, from?: string) => string
   readonly event: string
   readonly givesRequest?: boolean
@@ -349,7 +354,7 @@ export interface Insert {
 const COLUMNS = `id, tenant, parent_id, pool, kind, endpoint, model, priority, stream, state, last_seq, run_at_ms,
   expires_at_ms, deadline_ms, published_at_ms, created_at_ms, retention_ms, metadata, webhook_url, webhook_events,
   request_id, traceparent, request, partial_ms, key_id, reserved_nanos, request_bytes`
-// If the id exists, then a caller has repeated the request after a lost response, so the insert has no effect.
+// Conflict clause of inserts. If the id exists, then the caller has repeated its request after a lost response, so nothing is inserted.
 const ONCE = 'ON CONFLICT (id) DO NOTHING'
 const QUEUED = `'job.queued'`
 

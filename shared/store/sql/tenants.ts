@@ -80,7 +80,7 @@ const HOLD: Statement = {
   sql: `SELECT is_granted, used FROM hold_bytes(CAST(:tenant AS text), CAST(:boot AS text), CAST(:bytes AS bigint),
           CAST(:most AS bigint), ${COUNT_TTL_MS})`,
 }
-/** Stored bytes without reservations. Only one process uses an embedded store, so that process counts its reservations in memory. */
+/** Stored bytes without reservations. A SQLite store has only one process, which counts its reservations in memory. */
 const USED: Statement = {
   name: 'stored_used',
   sql: 'SELECT bytes FROM stored_bytes WHERE tenant = :tenant AND shard = 0',

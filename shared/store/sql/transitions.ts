@@ -1,33 +1,37 @@
 /**
  * State transitions of durable jobs in SQL, each with its guard (docs/internals/protocol.md, State transitions).
  *
- * Postgres and SQLite share the SQL, so the adapters cannot diverge. Each adapter writes a transition atomically with its event, output and webhook
+ * Postgres and SQLite share the SQL, so both adapters behave alike. Each adapter writes a transition atomically with its event, output and webhook
  * message (shared/store/postgres/transition.ts, shared/store/sqlite/sqlite.ts).
  *
  * `now_ms()` is the clock of the database in Unix milliseconds. In `set`, a column means its value before the transition. In `event` and `data`, a
- * column means its value afterwards. If a cancel was requested, then no transition back to queued is possible.
+ * column means its value afterwards. A job with a cancel request never becomes queued again, unless it may still write a partial result.
  */
 export interface Transition {
   readonly name: string
   readonly set: string
   readonly where?: string
-  /** Jobs of a sweep: at most `:limit`, each locked until the commit. */
+  /** For a sweep: tables, condition and order by which its jobs are selected, at most `:limit`, and the rows that are locked until the commit. */
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
   /** Condition for the jobs of a sweep that serves tenants round robin ({@link pickFair}). */
   readonly pickFair?: string
   readonly event?: string
   readonly data?: string
-  /** True for a write of the job's owner, which has a number (`:chunk`) and optional output. */
+  /** True for a write by the job's holder, the worker that has claimed the job. Such a write has a number (`:chunk`) and optional output. */
   readonly isOwners?: boolean
   readonly givesRequest?: boolean
-  /** Rows of other tables that `set` reads, under the given name. The rows are locked until the commit. */
+  /** Rows of other tables that `set` reads, under the name `name`. These rows are locked until the commit. */
   readonly reads?: { readonly name: string; readonly sql: (from: string) => string; readonly lock: string }
-  /** Additional inserts that read the changed rows. @param moved Name of the table expression with these rows */
+  /**
+   * Additional inserts in the same transaction.
+   *
+   * @param moved Name of the table expression with the changed rows
+   */
   readonly also?: readonly ((moved: string) => string)[]
 }
 
 const WAITING = `jobs.state IN ('queued', 'scheduled')`
-/** SQL condition: no worker owns the job, because it is queued, scheduled or waiting for children. */
+/** SQL condition: no worker holds the job, because it is queued, scheduled or waiting for children. */
 const IDLE = `jobs.state IN ('queued', 'scheduled', 'waiting')`
 export const END = `finished_at_ms = now_ms(), purge_at_ms = now_ms() + retention_ms`
 export const endWhen = (condition: string) =>
@@ -37,8 +41,8 @@ export const CANCEL_REQUESTED = 'cancel_requested_at_ms IS NOT NULL'
 /** SQL condition: a cancel was requested, and the grace period for a partial result is over or does not exist. */
 export const CANCEL_DUE = `${CANCEL_REQUESTED} AND (partial_ms IS NULL OR expires_at_ms <= now_ms())`
 /**
- * State of a job that is found by its id. The concatenation prevents the use of an index of states. A plan that was made while such an index was
- * empty would scan the whole index for each job.
+ * State of a job that is found by its id. The concatenation with '' prevents the use of an index of states. Postgres may make a plan while such an
+ * index is empty and keep it. That plan would later scan the whole index for each job.
  */
 export const STATE = `jobs.state || ''`
 
@@ -55,8 +59,8 @@ const MAY_CLAIM = `expires_at_ms > now_ms()
   AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`
 
 /**
- * State transition: a worker claims a queued job before its expiry. The boot id becomes the owner, and the attempt
- * number increases.
+ * State transition: a worker claims a queued job before its expiry. The worker becomes the holder of the job: its boot id is stored in the column
+ * `owner`. The attempt number increases.
  */
 export const CLAIM: Transition = {
   name: 'claim',
@@ -73,13 +77,16 @@ export const CLAIM_NEXT: Transition = {
   event: `'job.started'`,
 }
 
-/** Guard of every write by the owner. The job must be in progress and in the expected attempt, and the number of the write must be the next. */
+/**
+ * Guard of every write by the holder. The job must be in progress in the same attempt. `:chunk` must be the number of the next write, so that a
+ * repeated or outdated write has no effect.
+ */
 export const OWNED = `id = :id AND ${STATE} = 'in_progress' AND attempt = :attempt AND owner = :owner
                AND chunk = CAST(:chunk AS int)`
 export const WRITTEN = `chunk = chunk + 1, has_output = has_output OR CAST(:has_output AS boolean),
   progress = coalesce(:progress, progress), output_bytes = output_bytes + CAST(:bytes AS bigint)`
 
-/** Write of the owner: appends output and progress. */
+/** Write by the holder: appends output and progress. */
 export const APPEND: Transition = {
   name: 'append',
   isOwners: true,
@@ -104,8 +111,8 @@ export const FAIL: Transition = {
 }
 
 /**
- * State transition: the owner returns a job for a delayed retry. If a cancel was requested, then the job is cancelled instead, because no owner
- * remains to stop it.
+ * State transition: the holder returns a job for a delayed retry. If a cancel is due ({@link CANCEL_DUE}), then the job is cancelled instead, because
+ * no worker would stop it later.
  */
 export const RETRY: Transition = {
   name: 'retry',
@@ -115,11 +122,11 @@ export const RETRY: Transition = {
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
   data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"reason":"' || CAST(:reason AS text)
-         || '","delay_ms":' || CAST(:delay_ms AS bigint)
+         || '","message":' || CAST(:message AS text) || ',"delay_ms":' || CAST(:delay_ms AS bigint)
          || ',"output_reset":' || ${outputReset} || '}' END`,
 }
 
-/** State transition: a draining worker returns a job to the queue. The attempt number is kept, and no try is used. */
+/** State transition: a draining worker returns a job to the queue. The return does not count as a try. */
 export const HAND_BACK: Transition = {
   name: 'hand_back',
   isOwners: true,
@@ -140,27 +147,27 @@ export const HONOUR_CANCEL: Transition = {
 }
 
 /** SQL condition: this is the first cancel of a job that may write a partial result. */
-const WRAPS_UP = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND CAST(:how AS text) <> 'final'`
+const IS_FIRST_PARTIAL_CANCEL = `cancel_requested_at_ms IS NULL AND partial_ms IS NOT NULL AND CAST(:how AS text) <> 'final'`
 /**
- * SQL condition: this is the first cancel of a job that has recorded steps, may write a partial result, and has no owner. Such a job is queued again
- * to write the partial result.
+ * SQL condition: no worker holds the cancelled job, and the job has recorded steps and time for a partial result. Such a job is queued again, so that
+ * a worker writes this result.
  */
-const GOES_ON = `${IDLE} AND steps > 0 AND ${WRAPS_UP}`
-const ENDS = `${IDLE} AND NOT (${GOES_ON})`
+const QUEUES_FOR_PARTIAL = `${IDLE} AND steps > 0 AND ${IS_FIRST_PARTIAL_CANCEL}`
+const ENDS_AT_ONCE = `${IDLE} AND NOT (${QUEUES_FOR_PARTIAL})`
 const PARTIAL_UNTIL = `CASE WHEN now_ms() + partial_ms < deadline_ms THEN now_ms() + partial_ms ELSE deadline_ms END`
 
 /**
- * State transition: a caller cancels a queued job, or requests the cancel of a running job once. A job that may write a partial result gets a grace
- * period, and is queued if it has no owner. The next cancel, or the end of the grace period, ends the job.
+ * State transition: a caller cancels a job. A job in progress gets a cancel request, and any other job ends. A job that may write a partial result
+ * instead gets time to do so, and is queued if no worker runs it. The job then ends with the next cancel, or when this time is over.
  */
 export const CANCEL: Transition = {
   name: 'cancel',
   givesRequest: true,
   set: `cancel_requested_at_ms = now_ms(),
-        expires_at_ms = CASE WHEN ${WRAPS_UP} THEN ${PARTIAL_UNTIL} WHEN partial_ms IS NOT NULL THEN now_ms()
+        expires_at_ms = CASE WHEN ${IS_FIRST_PARTIAL_CANCEL} THEN ${PARTIAL_UNTIL} WHEN partial_ms IS NOT NULL THEN now_ms()
                              ELSE expires_at_ms END,
-        published_at_ms = CASE WHEN ${GOES_ON} THEN now_ms() ELSE published_at_ms END,
-        state = CASE WHEN ${GOES_ON} THEN 'queued' WHEN ${IDLE} THEN 'cancelled' ELSE state END, ${endWhen(ENDS)}`,
+        published_at_ms = CASE WHEN ${QUEUES_FOR_PARTIAL} THEN now_ms() ELSE published_at_ms END,
+        state = CASE WHEN ${QUEUES_FOR_PARTIAL} THEN 'queued' WHEN ${IDLE} THEN 'cancelled' ELSE state END, ${endWhen(ENDS_AT_ONCE)}`,
   where: `id = :id AND tenant = coalesce(:tenant, tenant)
           AND (CAST(:how AS text) <> 'once' OR cancel_requested_at_ms IS NULL)
           AND (${STATE} IN ('queued', 'scheduled', 'waiting') OR (${STATE} = 'in_progress' AND NOT (${CANCEL_DUE})))`,
@@ -196,10 +203,7 @@ export const TAKE_UNPUBLISHED: Transition = {
   },
 }
 
-/**
- * Sweep: jobs whose maximum wait has passed expire. Jobs with a cancel request end as cancelled after their grace
- * period.
- */
+/** Sweep: jobs whose maximum wait has passed become expired. Cancelled jobs whose time for a partial result is over become cancelled. */
 export const EXPIRE: Transition = {
   name: 'expire',
   set: `state = CASE WHEN ${CANCEL_REQUESTED} THEN 'cancelled' ELSE 'expired' END, ${END}`,
@@ -207,27 +211,30 @@ export const EXPIRE: Transition = {
   event: `'job.' || state`,
 }
 
-/** Maximum clock correction that leases tolerate, in ms. The value exceeds the maximum wait of a statement for a lock. */
+/**
+ * Maximum time in ms by which the clock may be set back without an effect on leases. The value exceeds the maximum wait of a statement for a lock.
+ */
 export const SET_BACK_MS = 60_000
 const REAPED_LOST = `NOT (${CANCEL_DUE}) AND deadline_ms > now_ms()`
 const POISON = 'crashes + 1 >= CAST(:crashes_max AS int)'
-/**
- * SQL expression: remaining grace period of a cancelled job for a partial result, in ms. 0 if a second cancel ended the
- * period.
- */
+/** SQL expression: time in ms that a cancelled job has for its partial result. 0 if a second cancel ended this time. */
 const PARTIAL_LEFT = `CASE WHEN jobs.expires_at_ms > jobs.cancel_requested_at_ms THEN coalesce(jobs.partial_ms, 0) ELSE 0 END`
 const REQUEUED = `${REAPED_LOST} AND NOT ${POISON}`
 
 /**
- * Sweep of the reaper: ends or requeues jobs whose owner did not. Reasons are an expired lease, a cancel without effect, or a deadline long past.
+ * Sweep of the reaper: ends or requeues jobs that their holder (column `owner`) failed to end. Reasons are an expired lease, a cancel without effect,
+ * or a deadline long past.
  *
- * The reaper must have held its own lease for one whole lease duration of the owner. Otherwise every lease would look expired after an outage
- * (docs/internals/design.md, Failure detection). A lease that ends too far in the future counts as expired, because the clock was set back. In this
- * case the reaper's own lease starts anew, so live owners have time to renew.
+ * The reaper must have held its own lease for at least the lease duration of the holder. After an outage of the store all leases have expired, and
+ * this wait lets live holders renew them first (docs/internals/design.md, Failure detection).
  *
- * The owner's lease is joined instead of read by a subquery. While this statement waits for the row lock, the job may get a new owner. Postgres then
- * evaluates the join again with the new owner and skips the row. A subquery would use the old snapshot, in which the new owner may not exist. The
- * lease row is locked too, so that no renewal intervenes.
+ * A holder's lease that ends too far in the future counts as expired too: it was written before the clock was set back. Otherwise the job of a dead
+ * holder would stay in progress until the clock reaches that end. After the clock was set back, the reaper's own lease also starts anew, so that live
+ * holders have time to renew before the reaper acts.
+ *
+ * The lease of the holder (table `processes`) is joined instead of read by a subquery. While this statement waits for the row lock, the job may get a
+ * new holder. Postgres then evaluates the join again with the new holder and skips the row. A subquery would use the old snapshot, in which the new
+ * holder may not exist. The row with the lease is locked too, so that the holder cannot renew its lease in the meantime.
  */
 export const REAP: Transition = {
   name: 'reap',

@@ -14,7 +14,7 @@ import type {
   UsageLedger,
   UsageQuery,
 } from '#shared/store/records.ts'
-import { addUsage } from '#shared/store/records.ts'
+import { addUsage, GROUP_SEPARATOR } from '#shared/store/records.ts'
 import { POSTGRES_GIVEN, POSTGRES_INSERT, paramsOf, SQLITE_INSERT } from './requests.ts'
 import { jobOf, jsonOf } from './rows.ts'
 import type { Params, Row, SqlDatabase, Write } from './sql.ts'
@@ -24,8 +24,8 @@ const SUMS = ['calls', 'failed', 'input_tokens', 'cached_input_tokens', 'output_
 const KEYS = ['project', 'hour', 'key_id', 'model', 'endpoint']
 
 /**
- * Table expression `given`: the rows of a JSON text. The expression is materialized, because a join would otherwise parse the text again for each
- * pair of rows.
+ * Table expression `given` with the rows of the JSON text `:rows`. Materialized, because Postgres would otherwise parse the text again for each pair
+ * of rows of a join.
  */
 const POSTGRES_ROWS = `given AS MATERIALIZED (
         SELECT * FROM json_to_recordset(CAST(:rows AS json))
@@ -35,11 +35,17 @@ const SQLITE_ROWS = `given AS MATERIALIZED (
 
 const HEAD = `INSERT INTO usage_hours AS held (${[...KEYS, ...SUMS].join(', ')})
   SELECT ${[...KEYS, ...SUMS.map((name) => `CAST(sum(${name}) AS bigint)`)].join(', ')}`
-/** Rows are locked in the order of their keys, because two writers with different orders would deadlock. */
+/**
+ * End of an insert into the ledger, which adds to existing rows. Rows are sorted by key, because two writers that lock rows in different orders would
+ * deadlock.
+ */
 const TAIL = `GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5 ON CONFLICT (${KEYS.join(', ')}) DO UPDATE
   SET ${SUMS.map((name) => `${name} = held.${name} + excluded.${name}`).join(', ')}`
 
-/** SQLite stores no batch numbers. An embedded store never loses a response, so no batch is sent twice. */
+/**
+ * Postgres stores the last batch number of each process, because a batch is sent again after a lost response. SQLite runs in this process, where no
+ * response is lost, so it needs no batch numbers.
+ */
 const ADD: Write = {
   postgres: {
     name: 'usage_add',
@@ -90,7 +96,10 @@ const LIST_ENDED: Statement = {
         ORDER BY ended.job_id`,
 }
 
-/** Hourly rows to merge into hour 00 of their day. Both statements of SQLite must select the same rows, so the order is total. */
+/**
+ * Selects the hourly rows that are merged into hour 00 of their day. The order has all key columns, because the two statements of SQLite must select
+ * the same rows.
+ */
 const UNMERGED = `SELECT ${KEYS.join(', ')} FROM usage_hours WHERE substr(hour, 12) <> '00' AND hour < :before
   ORDER BY hour, project, key_id, model, endpoint LIMIT :limit`
 const ON_KEYS = KEYS.map((name) => `usage_hours.${name} = picked.${name}`).join(' AND ')
@@ -125,23 +134,34 @@ const GROUPS = {
 } as const
 const FILTERS = { project: 'project', keyId: 'key_id', model: 'model', endpoint: 'endpoint' } as const
 
-/** Selects the hours from `from_day` to `to_day`. Compares the plain column `hour`, so that the database can use the index. */
-const IN_DAYS = `hour >= :from_day || 'T00' AND hour <= :to_day || 'T23'`
+/** First and last hour of a range, whose ends are days or hours. */
+const firstHourOf = (time: string) => (time.length > 10 ? time : `${time}T00`)
+const lastHourOf = (time: string) => (time.length > 10 ? time : `${time}T23`)
+
+/** Selects the hours from `from_hour` to `to_hour`. Compares the plain column `hour`, so that the database can use the index. */
+const IN_DAYS = 'hour >= :from_hour AND hour <= :to_hour'
 
 function sumsBy({ groupBy, orderBy = 'group', ...query }: UsageQuery): { statement: Statement; params: Params } {
   const filters = Object.entries(FILTERS).flatMap(([name, column]) => {
     const value = query[name as keyof typeof FILTERS]
     return value === undefined ? [] : [{ column, value }]
   })
+  const dimensions = [groupBy].flat()
+  const columns = dimensions.map((name) => GROUPS[name])
   const where = filters.map(({ column }) => `${column} = :${column} AND `).join('')
   const order = orderBy === 'cost' ? 'cost_nanos DESC, calls DESC, name' : 'name'
+  const amounts = SUMS.map((name) => `CAST(sum(${name}) AS bigint) AS ${name}`).join(', ')
+  const rows = `usage_hours WHERE ${where}${IN_DAYS}`
+  // Rows are first summed by hour. If the day of each row were computed, then the statement would take almost twice as long in Postgres.
+  const source = dimensions.join() === 'day' ? `(SELECT hour, ${amounts} FROM ${rows} GROUP BY hour) AS hours` : rows
   const statement = {
-    name: ['usage_by', groupBy, orderBy, ...filters.map(({ column }) => column)].join('_'),
-    sql: `SELECT ${GROUPS[groupBy]} AS name, ${SUMS.map((name) => `CAST(sum(${name}) AS bigint) AS ${name}`).join(', ')}
-        FROM usage_hours WHERE ${where}${IN_DAYS} GROUP BY ${GROUPS[groupBy]} ORDER BY ${order} LIMIT :limit`,
+    name: ['usage_by', ...dimensions, orderBy, ...filters.map(({ column }) => column)].join('_'),
+    sql: `SELECT ${columns.join(` || '${GROUP_SEPARATOR}' || `)} AS name, ${amounts} FROM ${source}
+        GROUP BY ${columns.join(', ')} ORDER BY ${order} LIMIT :limit`,
   }
   const own = Object.fromEntries(filters.map(({ column, value }) => [column, value]))
-  return { statement, params: { from_day: query.from, to_day: query.to, limit: query.limit, ...own } }
+  const range = { from_hour: firstHourOf(query.from), to_hour: lastHourOf(query.to) }
+  return { statement, params: { ...range, limit: query.limit, ...own } }
 }
 
 const activityBy = (owner: Spender['owner']): Statement => ({
@@ -153,8 +173,7 @@ const activityBy = (owner: Spender['owner']): Statement => ({
 })
 const spentBy = (owner: Spender['owner']): Statement => ({
   name: `usage_spent_${owner}`,
-  // One statement reads all tables, so that it sees one snapshot. Otherwise a job that is moved to the ledger in
-  // between could count twice or not at all.
+  // One statement reads all tables in one snapshot. With two statements, a job that moves to the ledger in between could count twice or not at all.
   sql: `SELECT (SELECT CAST(coalesce(sum(cost_nanos), 0) AS bigint) FROM usage_hours
           WHERE ${GROUPS[owner]} = :id AND ${IN_DAYS}) AS cost_nanos,
         (SELECT CAST(coalesce(sum(reserved_nanos), 0) AS bigint) FROM jobs
@@ -164,8 +183,8 @@ const spentBy = (owner: Spender['owner']): Statement => ({
 })
 
 /**
- * A message without a job has its own id as the job id, so that no other message precedes it. During a rolling upgrade, schedulers of the
- * previous version find no job of such a message and fail it. That message becomes pending again.
+ * A message that belongs to no job has its own id as the job id, so that it waits for no earlier message. During a rolling upgrade, schedulers of the
+ * previous version find no such job and fail the message. A repeated call then makes the message pending again.
  */
 const ADD_ALERT: Statement = {
   name: 'usage_add_alert',
@@ -175,16 +194,16 @@ const ADD_ALERT: Statement = {
         WHERE deliveries.state = 'failed' AND deliveries.error = 'The job was deleted.' RETURNING id`,
 }
 
-/** Maximum concurrent reads of a call on Postgres, which leaves connections of the pool to other calls. */
+/** Maximum concurrent reads of one call on Postgres, so that other calls find free connections in the pool. */
 const READS_MAX = 4
-/** Maximum groups of one day that a report in SQLite reads. */
+/** Maximum groups per day that a report reads in SQLite, which blocks the event loop meanwhile. */
 const GROUPS_MAX = 20_000
 const DAY_MS = 86_400_000
 type GroupSums = UsageAmounts & { readonly group: string }
 
 function daysOf({ from, to }: UsageQuery): readonly string[] {
-  const start = Date.parse(from)
-  const length = Math.max(0, (Date.parse(to) - start) / DAY_MS + 1)
+  const start = Date.parse(from.slice(0, 10))
+  const length = Math.max(0, (Date.parse(to.slice(0, 10)) - start) / DAY_MS + 1)
   return Array.from({ length }, (_, nth) => new Date(start + nth * DAY_MS).toISOString().slice(0, 10))
 }
 
@@ -218,10 +237,11 @@ export class SqlUsage implements UsageLedger {
   async sum(query: UsageQuery) {
     const days = this.#db.isShared ? [] : daysOf(query)
     if (days.length === 0 || days.length > USAGE_DAYS_MAX) return await this.#sumOf(query)
-    // SQLite reads on the event loop. Each statement therefore reads one day, and the loop yields in between.
+    // SQLite reads on the event loop. Each statement therefore reads one day, and other work may run between two days.
     const sums = new Map<string, GroupSums>()
-    for (const day of days) {
-      for (const one of await this.#sumOf({ ...query, from: day, to: day, limit: GROUPS_MAX })) {
+    for (const [nth, day] of days.entries()) {
+      const range = { from: nth === 0 ? query.from : day, to: nth === days.length - 1 ? query.to : day }
+      for (const one of await this.#sumOf({ ...query, ...range, limit: GROUPS_MAX })) {
         const before = sums.get(one.group)
         sums.set(one.group, before ? { group: one.group, ...addUsage(before, one) } : one)
       }
@@ -254,15 +274,15 @@ export class SqlUsage implements UsageLedger {
 
   async spent(of: readonly Spender[], from: string, to: string) {
     return await this.#readEach(of, async ({ owner, id }) => {
-      const [row] = await this.#db.run(spentBy(owner), { id, from_day: from, to_day: to })
+      const [row] = await this.#db.run(spentBy(owner), { id, from_hour: firstHourOf(from), to_hour: lastHourOf(to) })
       const reservedNanos = Number(row?.unended_nanos ?? 0) + Number(row?.ended_nanos ?? 0)
       return { owner, id, costNanos: Number(row?.cost_nanos ?? 0), reservedNanos }
     })
   }
 
   /**
-   * Runs one read per project or key. SQLite reads on the event loop, so the loop yields between reads. In SQLite, all reads are started before the
-   * first is awaited, because each also waits for a sync of the disk.
+   * Runs one read per project or key. SQLite reads on the event loop, so other work may run between two reads. All reads are started before the first
+   * is awaited, so that they wait for the same sync of the disk.
    */
   async #readEach<T>(of: readonly Spender[], read: (one: Spender) => Promise<T>): Promise<T[]> {
     const reads: Promise<T>[] = []
@@ -334,13 +354,13 @@ function endedOf(row: Row): EndedJob {
   return { ...whose, ...what, metered: jsonOf(ended_metered), endedAtMs: Number(ended_at_ms), job, batchId }
 }
 
-/** Columns that are summed over processes and over intervals. For `PEAKS`, the maximum counts instead. */
+/** Columns that are summed over processes and over intervals. Columns in `PEAKS` have their maximum instead of a sum. */
 const COUNTERS = [
   ...['calls', 'failed', 'input_tokens', 'output_tokens', 'cost_nanos', 'queue_calls', 'queue_ms'],
   ...['first_calls', 'first_ms'],
 ]
 const PEAKS = ['queue_ms_max', 'first_ms_max', 'jobs_running', 'jobs_waiting']
-/** Columns that are summed over the processes of an interval. Over several intervals, the maximum counts. */
+/** Columns that are summed over the processes of an interval. If intervals are merged, then the maximum of their sums is stored. */
 const ATTACHED = ['running', 'waiting']
 const FIGURES = [...COUNTERS, ...PEAKS, ...ATTACHED]
 const SAMPLE_COLUMNS = ['project', 'at_s', ...FIGURES].join(', ')
@@ -355,7 +375,7 @@ const upsertSamples = (summed: readonly string[], peaks: readonly string[]) =>
 const ADDED_FIGURES = FIGURES.map((name) =>
   PEAKS.includes(name) ? `max(${name})` : `CAST(sum(${name}) AS bigint)`,
 ).join(', ')
-/** Samples of one interval are added up before the insert, because Postgres refuses to update a row twice in one statement. */
+/** Samples of the same interval are added up before the insert, because Postgres refuses to update a row twice in one statement. */
 const ADD_SAMPLES: Write = {
   postgres: {
     name: 'history_add',

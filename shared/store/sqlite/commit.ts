@@ -4,13 +4,13 @@ import { promisify } from 'node:util'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * Maximum writes per transaction, and time in ms after which no further write joins a transaction. Both limit the time for which the event loop is
- * blocked.
+ * Maximum writes per transaction, and time in ms after which no further write joins a transaction. Both bounds limit how long a transaction blocks
+ * the event loop.
  */
 const GROUP_MAX = 128
 const GROUP_MS_MAX = 10
 const WAITING_MAX = 5_000
-/** Pages in the log that start a checkpoint: 4 MiB, which are copied in about 5 ms. */
+/** Length of the write-ahead log, in pages, at which a checkpoint starts. 1,000 pages are 4 MiB, which are copied in about 5 ms. */
 const CHECKPOINT_PAGES = 1_000
 const REWRITE_BYTES = 1024 * 1024
 
@@ -64,7 +64,7 @@ export class GroupCommit {
   readonly #logSize: StatementSync
   readonly #log: SyncedFile
   readonly #main: SyncedFile
-  /** True after the log was copied into the main file, until the main file is synced. */
+  /** True from the copy of the log into the main file until the main file is synced. */
   #isCopied = false
   #waiting: Write[] = []
   #running: Promise<void> | undefined
@@ -85,7 +85,7 @@ export class GroupCommit {
     this.#log = new SyncedFile(`${db.location()}-wal`, sync)
   }
 
-  /** Resolves when all committed writes are on the disk, except for transient ones. */
+  /** Resolves when all committed writes are on the disk, except transient writes. Undefined if no sync is running. */
   get synced(): Promise<void> | undefined {
     return this.#syncing
   }
@@ -119,7 +119,6 @@ export class GroupCommit {
     if (this.#isCopied) await this.#checkpoint()
   }
 
-  /** Closes the database and its files. */
   close(): void {
     this.#db.close()
     this.#main.close()
@@ -151,8 +150,7 @@ export class GroupCommit {
 
   async #syncLog(): Promise<void> {
     const syncing = this.#log.sync()
-    // Reads wait for this sync, because they return rows that must be on the disk. An error of the sync is reported
-    // only to the writers.
+    // Reads wait for `#syncing`, because they may return only rows that are on the disk. If the sync fails, then only the writers get the error.
     this.#syncing = syncing.catch(() => {})
     try {
       await syncing
@@ -161,7 +159,7 @@ export class GroupCommit {
     }
   }
 
-  /** Copies a long log into the main file, so that the next transaction writes the log from its beginning. */
+  /** Copies the log into the main file if the log is long. The next transaction then writes the log from its beginning, so the log does not grow. */
   async #checkpoint(): Promise<void> {
     if (!this.#isCopied) {
       const { log, checkpointed } = this.#logSize.get() ?? {}
@@ -203,8 +201,8 @@ export class GroupCommit {
       this.#savepoint.release.run()
       return () => resolve(result)
     } catch (error) {
-      // If the disk is full, then SQLite may have rolled back the whole transaction, including the savepoint
-      // (sqlite.org/lang_transaction.html, 3). No savepoint is left to roll back to, so the error ends the group.
+      // If the disk is full, then SQLite may have rolled back the whole transaction with all savepoints (sqlite.org/lang_transaction.html, 3).
+      // Nothing is left to undo, so the error ends the group.
       if (!this.#db.isTransaction) throw error
       this.#savepoint.undo.run()
       this.#savepoint.release.run()
@@ -230,7 +228,7 @@ class SyncedFile {
     this.#sync = sync
   }
 
-  /** @throws An error like those of SQLite, with the result code IOERR */
+  /** @throws An error with the result code IOERR, as SQLite itself throws */
   async sync(): Promise<void> {
     try {
       if (this.#hasFailed) await this.#rewrite()

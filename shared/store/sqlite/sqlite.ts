@@ -39,7 +39,7 @@ import { GroupCommit, type Sync, translated } from './commit.ts'
 
 const SQLITE_BUSY = 5
 
-/** The cache is larger than by default, so that pages are read and written less often. */
+/** A cache of 16 MB, larger than SQLite's default, so that pages are read and written less often. */
 const PRAGMAS = 'PRAGMA cache_size = -16000'
 
 export interface SqliteOptions {
@@ -51,7 +51,7 @@ export interface SqliteOptions {
    * Writes the data of an open file to the disk. Default: `fdatasync`. Simulations replace this function, because a real sync takes no virtual time.
    */
   readonly sync?: Sync
-  /** Called at most once per minute if writes find the disk full. */
+  /** Called at most once per minute when a write finds the disk full. */
   readonly onProblem?: (message: string, fields: Record<string, unknown>) => void
 }
 
@@ -74,8 +74,7 @@ export function openSqliteStore({ directory, boot, now = Date.now, sync, onProbl
     migrate(db)
     // Only one process at a time can open the file, so all processes in this table have ended. Their leases end now.
     db.exec('UPDATE processes SET lease_ms = 0, lease_until_ms = 0; DELETE FROM leases')
-    // The queue was in the memory of the former process and is lost. The publication time 0 makes the scheduler publish
-    // all queued jobs at once.
+    // The queue was in the memory of the previous process and is lost. The publication time 0 makes the scheduler publish all queued jobs at once.
     db.exec(`UPDATE jobs SET published_at_ms = 0 WHERE state = 'queued'`)
     return new SqlStore(new SqliteDatabase(db, unlock, limits, { sync, onProblem }))
   } catch (error) {
@@ -115,7 +114,10 @@ const INSERT_DELIVERY = `
 /** Table expression with the row that a transition has changed, for additional inserts. */
 const MOVED = '(SELECT * FROM jobs WHERE id = :id) AS moved'
 
-/** SQLite behind the port. Writes run in order, in groups. Reads run at once, see only committed data, and resolve when that data is on the disk. */
+/**
+ * The adapter of the port {@link SqlDatabase} for SQLite. Writes run in order, in groups. Reads run at once and see only committed data. A read
+ * resolves when the data that it returns is on the disk.
+ */
 class SqliteDatabase implements SqlDatabase {
   readonly name = 'sqlite'
   readonly isShared = false
@@ -127,7 +129,7 @@ class SqliteDatabase implements SqlDatabase {
   /** Statement of each transition, built on first use. */
   readonly #transitionSql = new WeakMap<Transition, string>()
   readonly #countChanges: StatementSync
-  /** Number of changed rows at the last idle check, and the result of that check. */
+  /** Number of rows that this connection had changed at the last idle check, and the result of that check. */
   #changes: unknown
   #wasIdle = false
   #written: PromiseWithResolvers<void> | undefined
@@ -159,7 +161,7 @@ class SqliteDatabase implements SqlDatabase {
     return performance.now() - this.#fullAtMs < FULL_MS
   }
 
-  /** True if the last query found no work. That result is kept until this connection changes a row, because no other process writes. */
+  /** True if the last query found no work. The result stays valid until this connection changes a row, because no other process writes. */
   get isIdle(): boolean {
     try {
       const changes = this.#countChanges.get()?.changes
@@ -264,7 +266,7 @@ class SqliteDatabase implements SqlDatabase {
     this.#notifyWritten()
     await this.#writes.drain()
     this.#prepared.clear()
-    // The owner file is removed while the lock is still held. After the lock, another process may have written its own owner file.
+    // The file `<path>.owner` is removed before the lock ends. Afterwards another process could take the lock and write its own file with this name.
     this.#unlock()
     this.#writes.close()
   }
@@ -339,8 +341,8 @@ function returning({ event, data, givesRequest }: Pick<Transition, 'event' | 'da
 /**
  * Opens a database file exclusively. Only the file's user can read a new file.
  *
- * The kernel's lock on the file decides. The kernel releases the lock when the process ends, so a lock is never stale. The file `<path>.owner` only
- * contains the name of the owner.
+ * The kernel's lock on the file ensures that only one process opens it. The lock ends with the process, so it cannot remain after a crash. The file
+ * `<path>.owner` only contains the name of the process that has the database open, for error messages of other processes.
  *
  * @param boot Name of this process, for the error of a second process.
  * @throws Error that names the process that has the file open
@@ -370,7 +372,7 @@ function ownerOf(file: string): string {
     const { pid, boot } = JSON.parse(readFileSync(file, 'utf8'))
     return `process ${pid} (${boot})`
   } catch {
-    // The other process has taken the lock but has not written the owner file yet, so its name is unknown.
+    // The other process has taken the lock but has not written the file `<path>.owner` yet, so its name is unknown.
     return 'another process'
   }
 }

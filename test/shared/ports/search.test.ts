@@ -28,7 +28,7 @@ test('the search opens the local documentation if no backend is configured', asy
   expect(hits?.map(({ url }) => url)).toContain('docs/guides/webhooks.md')
 })
 
-test('the search opens each configured backend, and no folder unless one is configured', async () => {
+test('the search opens only the configured backends', async () => {
   const keys = { BRAVE_API_KEY: 'b', TAVILY_API_KEY: 't', EXA_API_KEY: 'e', SERPER_API_KEY: 's' }
   const urls = { SEARXNG_URL: 'http://127.0.0.1:1', MCP_SEARCH_URL: 'http://127.0.0.1:1/mcp' }
   expect(open({ ...urls, ...keys })).toEqual(['searxng', 'brave', 'tavily', 'exa', 'serper', 'mcp'])

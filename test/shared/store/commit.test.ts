@@ -1,4 +1,7 @@
-/** Group commit of the SQLite store: syncs of the disk outside of the event loop, and the state of the files after a power loss. */
+/**
+ * Tests the group commit of the SQLite store. The disk is synced outside of the event loop, and the files must be valid after a power loss at any
+ * time.
+ */
 import { fdatasyncSync, fstatSync, readFileSync, statSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -29,7 +32,7 @@ const nameOf = (fd: number) => [MAIN, LOG].find((name) => statSync(pathOf(name))
 const insert = (text: string) => () => db.prepare('INSERT INTO texts VALUES (?)').run(text)
 const EIO = Object.assign(new Error('EIO: i/o error, fdatasync'), { code: 'EIO' })
 
-it('the group commit acknowledges no write that is missing after the disk was full', async () => {
+it('the group commit acknowledges only the writes that a full disk could store', async () => {
   db.exec('PRAGMA max_page_count = 12')
   let fullCount = 0
   const group = new GroupCommit(db, { onFull: () => fullCount++ })
@@ -47,7 +50,7 @@ it('the group commit acknowledges no write that is missing after the disk was fu
   await group.run(insert('x'))
 })
 
-it('the group commit syncs the log for each group with a durable write, and for no other group', async () => {
+it('the group commit syncs the log only for groups that contain a durable write', async () => {
   let syncs = 0
   const sync = async () => {
     syncs++
@@ -62,7 +65,7 @@ it('the group commit syncs the log for each group with a durable write, and for 
   expect(syncs).toBe(2)
 })
 
-it('the group commit does not block the event loop during a slow sync, and syncs the writes that arrive meanwhile together', async () => {
+it('the group commit covers all writes that arrive during a slow sync with one further sync', async () => {
   const syncs: PromiseWithResolvers<void>[] = []
   const sync = () => {
     syncs.push(Promise.withResolvers<void>())
@@ -83,12 +86,13 @@ it('the group commit does not block the event loop during a slow sync, and syncs
   syncs[1]?.resolve()
   await Promise.all(writes)
   expect(exec.mock.calls.filter(([sql]) => sql === 'COMMIT')).toHaveLength(2)
-  // SQLite itself syncs a commit with synchronous = FULL (2), and a checkpoint in a commit if wal_autocheckpoint is not 0.
+  // SQLite itself must not sync. With synchronous = FULL (2), SQLite would sync in each commit. With wal_autocheckpoint above 0, SQLite would
+  // also do so in checkpoints.
   expect(Object.values(db.prepare('PRAGMA synchronous').get() ?? {})).toEqual([1])
   expect(Object.values(db.prepare('PRAGMA wal_autocheckpoint').get() ?? {})).toEqual([0])
 })
 
-it('a read of the SQLite store resolves only when the rows that it returns are on the disk', async () => {
+it('a read of the SQLite store resolves only when the returned rows are on the disk', async () => {
   const store = openSqliteStore({ directory: pathOf('store'), boot: 'boot_a' })
   const job = newJob()
   await store.create(job)
@@ -107,7 +111,7 @@ it('a read of the SQLite store resolves only when the rows that it returns are o
   await store.close()
 })
 
-it('the group commit reports a failed sync as a write that may have happened, and rewrites the log before the next sync', async () => {
+it('the group commit fails the writes of a failed sync, and rewrites the log before the next sync', async () => {
   const modifiedMs: number[] = []
   let isBroken = true
   const sync = async () => {
@@ -121,7 +125,7 @@ it('the group commit reports a failed sync as a write that may have happened, an
   isBroken = false
   const before = readFileSync(pathOf(LOG))
   await new Promise((resolve) => setTimeout(resolve, 20))
-  // This commit changes no row. A newer time of modification with equal contents therefore proves the rewrite.
+  // The log must be rewritten after the failure. This commit changes no row, so a newer modification time with equal contents proves the rewrite.
   await group.run(() => undefined)
   expect(readFileSync(pathOf(LOG))).toEqual(before)
   expect(modifiedMs[1]).toBeGreaterThan(modifiedMs[0] ?? 0)
@@ -129,7 +133,7 @@ it('the group commit reports a failed sync as a write that may have happened, an
   expect(db.prepare('SELECT text FROM texts').all()).toEqual([{ text: 'a' }, { text: 'b' }])
 })
 
-it('the group commit writes nothing between the copy of the log and a successful sync of the main file', async () => {
+it('the group commit does not overwrite the log before the main file is synced', async () => {
   let isBroken = true
   const sync = async (fd: number) => {
     if (isBroken && nameOf(fd) === MAIN) throw EIO
@@ -156,13 +160,16 @@ it('the group commit copies a transient write into the main file only after a sy
   expect(synced).toEqual([LOG, MAIN, LOG, LOG])
 })
 
-it('after a power loss at any sync, the files have every acknowledged write, whichever unsynced data reached the disk', async () => {
+it('the files have every acknowledged write after a power loss at any sync', async () => {
   const contentOf = (name: string) => readFileSync(pathOf(name))
   const disk = { [MAIN]: contentOf(MAIN), [LOG]: contentOf(LOG) }
   let acknowledged = 0
   let checks = 0
   let copies = 0
-  /** Opens each combination of the synced and the current content of both files, as after a restart of the machine. */
+  /**
+   * Simulates a restart after a power loss. Each of the two files may have its synced or its current content, so all four combinations must be
+   * valid.
+   */
   const restart = async () => {
     checks++
     for (const main of [disk[MAIN], contentOf(MAIN)]) {

@@ -1,4 +1,4 @@
-/** Operator queries and actions of the store, over each adapter. */
+/** Tests the queries and actions of operators in the store, on each adapter. */
 import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { newJobId, type OperatorJobs } from '#shared/store/jobs.ts'
 import type { NewJob, Store } from '#shared/store/store.ts'
@@ -30,7 +30,7 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
   })
   afterAll(async () => await database?.[Symbol.asyncDispose]())
 
-  /** The nth job from the oldest. */
+  /** Creates the nth oldest job. */
   const startMs = Date.now() - 60_000
   async function create(nth: number, changes: Partial<NewJob> = {}): Promise<string> {
     const id = newJobId(startMs + nth * 1_000)
@@ -70,7 +70,7 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
   })
 
   it.each([
-    { of: 'all', query: {} },
+    { of: 'all tenants', query: {} },
     { of: 'one tenant', query: { tenant: 'key_a' } },
     { of: 'one state', query: { states: ['queued'] as const } },
     { of: 'a model', query: { model: 'echo-1' } },
@@ -96,7 +96,7 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
     expect(await store.operator.countAhead({ id: third, ...work })).toBe(2)
   })
 
-  it('list failed and successful deliveries, and make a failed one due again', async () => {
+  it('list webhook deliveries by state, and schedule another attempt of a failed delivery', async () => {
     const webhook = { url: 'https://example.com/a-secret', events: ['job.failed'] }
     const [given, pending] = [await create(1, { webhook }), await create(2, { webhook, tenant: 'key_b' })]
     for (const id of [given, pending]) await fail(id)

@@ -1,4 +1,4 @@
-/** Partitions created and dropped by several processes at once, like a fleet that starts on a new day. */
+/** Tests that several processes may create and drop partitions at the same time, as when a fleet starts on a new day. */
 import { describe, expect, inject, it } from 'vitest'
 import { PostgresConnection } from '#shared/store/postgres/connection.ts'
 import { openPostgresStore } from '#shared/store/postgres/postgres.ts'

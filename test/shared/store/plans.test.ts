@@ -1,6 +1,8 @@
 /**
- * Each statement of the store reads few rows, however many jobs are stored. The test calls every method of the port with very many jobs in
- * the tables, records the statements, and explains each one. Every statement in the code must be among the recorded ones.
+ * Tests that each statement of the store reads few rows, however many jobs are stored.
+ *
+ * The test calls every method of the store with very many jobs in the tables, and records the SQL statements. The database then explains the plan
+ * of each one. The test also checks that every statement in the code was recorded.
  */
 import { performance } from 'node:perf_hooks'
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite'
@@ -21,10 +23,10 @@ import { useStore } from '../../support/jobs/use-store.ts'
 
 const postgres = inject('postgres')
 const DAY_MS = 24 * 3_600_000
-/** Rows and pages that a statement may read: those of the largest sweep, some of them a few times, plus ended ones. */
+/** Maximum rows and pages that a statement may read. The largest sweep reads its rows several times, and may meet ended jobs. */
 const ROWS_MAX = 5_000
 const PAGES_MAX = 10_000
-/** Maximum hold of the event loop by a statement, in the best of its runs, because other work shares the machine. */
+/** Maximum time in ms for which a statement may block the event loop. The fastest of its runs counts, because other work may delay the others. */
 const HOLD_MS_MAX = 50
 
 afterEach(() => vi.restoreAllMocks())
@@ -39,7 +41,7 @@ const isClass = (value: object) => String(value).startsWith('class ')
 function namesInCode(): string[] {
   const named = (value: unknown): string[] => {
     if (Array.isArray(value)) return value.flatMap(named)
-    // Functions that build a statement get a common argument: a lock, or a source.
+    // A function with one parameter builds a statement. The argument is the name of a table or a lock.
     if (typeof value === 'function') return value.length === 1 && !isClass(value) ? named(value('jobs')) : []
     return typeof value === 'object' && value !== null && 'name' in value ? [String(value.name)] : []
   }
@@ -92,8 +94,8 @@ describe.skipIf(!postgres)('the queries on a million jobs in Postgres', () => {
       return touched(rows[0]['QUERY PLAN'][0].Plan)
     }
     for (const [nth, query] of sent.entries()) await explain('', nth, query)
-    // From here on, the tables must not be analysed. If autovacuum analyses them, then Postgres plans again. The test then checks less, but does
-    // not fail.
+    // From here on, autovacuum should not analyse the tables. If it does, then Postgres makes new plans; the test then proves less, but does not
+    // fail.
     const numbers = (count: number) => `generate_series(1, ${count}) AS i`
     const day = Math.floor(Date.now() / DAY_MS - 1) * DAY_MS
     for (const sql of fillStatements(layoutOf(YOUNG_JOBS, 5_000, day), numbers)) await client.query(sql)
@@ -109,7 +111,7 @@ describe.skipIf(!postgres)('the queries on a million jobs in Postgres', () => {
 /** Number of jobs of a new installation whose tables have not been analysed yet. */
 const YOUNG_JOBS = 30_000
 
-/** The parameters of a prepared statement. */
+/** Formats the parameters of a prepared statement as SQL. */
 function given(values: readonly unknown[]): string {
   return values.length > 0 ? `(${values.map(literal).join(', ')})` : ''
 }
@@ -148,7 +150,7 @@ describe.skipIf(!postgres)('the ledger entry of 1,000 ended jobs in Postgres', (
   })
 })
 
-/** A statement is planned for its values a few times, and then generically. */
+/** Postgres plans the first executions of a prepared statement for their values, and later ones generically. Both plans are tested. */
 const MODES = ['force_custom_plan', 'force_generic_plan'] as const
 
 interface Query {
@@ -157,16 +159,16 @@ interface Query {
   readonly values: readonly unknown[]
 }
 
-/** Reads of a statement on large tables: full scans, rows and pages. */
+/** Amount of data that a statement reads from large tables. */
 interface Touched {
   readonly scans: string[]
   readonly rows: number
-  /** Rows of any kind that its steps read. */
+  /** Number of rows that the steps of the plan read, including rows that they discard. */
   readonly met: number
   readonly pages: number
 }
 
-/** Records each query once; unnamed queries and lists by their text. */
+/** Records each query of the store once. Queries are identified by their name; unnamed queries and lists by their text. */
 function recordQueries(): Query[] {
   const sent: Query[] = []
   const note = (query: Query) => {
@@ -187,7 +189,7 @@ function recordQueries(): Query[] {
   return sent
 }
 
-/** Runs the statement again as the store does, and rolls it back. */
+/** Runs the statement with EXPLAIN, under the plan settings that the store uses, and rolls it back. */
 async function touchedBy(client: Client, { text, values }: Query, mode: (typeof MODES)[number]): Promise<Touched> {
   await client.query(`BEGIN; ${bySetting(PLAN, 'transaction')}; SET LOCAL plan_cache_mode = ${mode}`)
   try {
@@ -228,12 +230,15 @@ function touched(node: PlanNode): Touched {
       (sum, { met }) => sum + met,
       (read + number('Rows Removed by Join Filter')) * number('Actual Loops'),
     ),
-    // The number includes the pages that the child nodes of this node read.
+    // The page counts of a plan node already include those of its child nodes.
     pages: number('Shared Hit Blocks') + number('Shared Read Blocks'),
   }
 }
 
-/** Fills the partition of yesterday before it is attached: creating its indexes afterwards takes a third of the time. */
+/**
+ * Fills the tables. The partition of yesterday is filled before it is attached, because creating its indexes afterwards takes a third of the
+ * time.
+ */
 async function fillPostgres(url: string): Promise<Layout> {
   const client = new Client({ connectionString: url })
   await client.connect()
@@ -276,7 +281,7 @@ describe('the queries on 200,000 jobs in SQLite', () => {
     for (const sql of fillStatements(layout, numbers)) await database.query(sql)
     const { plans, holds } = recordStatements()
     const store = await database.open()
-    // The statements run twice. The second time, all pages are in memory, so the shorter time of each statement counts.
+    // The statements run twice, and the shorter time of each counts. In the second run all pages are in memory.
     for (let times = 0; times < 2; times++) await useStore(store, layout)
     const scans = [...plans].filter(([, plan]) => plan.some(isWhole))
     expect(Object.fromEntries(scans)).toEqual({})

@@ -1,4 +1,4 @@
-/** The store behind PgBouncer: cases that are not in store.test.ts, which covers transaction mode, too. */
+/** Tests the store behind PgBouncer in cases that store.test.ts does not cover. store.test.ts also runs with PgBouncer in transaction mode. */
 import { Client } from 'pg'
 import { afterAll, describe, expect, inject, it } from 'vitest'
 import { parseConfig } from '#shared/config/config.ts'
@@ -27,7 +27,7 @@ describe.skipIf(missing)('the store behind PgBouncer', () => {
   }
 
   it.each(['default', 'session', 'transaction'] as const)(
-    'works with pool_mode %s, which the doctor command detects',
+    'runs jobs with pool_mode %s, and the doctor command reports the pooler',
     async (mode) => {
       const pooler = await start(mode)
       await using database = await openPooledDatabase(postgres ?? '', pooler.url)

@@ -1,4 +1,4 @@
-/** Classes of Postgres failures: whether a failure ends a call, and the message for operators. */
+/** Tests how failures of Postgres are classified: whether the failure ends a call or is retried, and which message operators get. */
 import { describe, expect, it } from 'vitest'
 import type { ServiceError } from '#shared/lib/error.ts'
 import { PostgresProblem, translate } from '#shared/store/postgres/errors.ts'

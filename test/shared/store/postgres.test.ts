@@ -1,4 +1,4 @@
-/** Specifics of the store on Postgres: outages, sharing, partitions, and concurrent migrations. */
+/** Tests features that only the store on Postgres has: outages, use by several processes, partitions, and concurrent migrations. */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Client } from 'pg'
 import { describe, expect, inject, it, vi } from 'vitest'
@@ -96,7 +96,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(rows).toHaveLength(1)
     await database.advance(3 * DAY_MS)
     await store.purge()
-    // The child has not ended, so the partition of its day is not dropped. The ended jobs of that day are deleted.
+    // The child has not ended, so the partition of its day must not be dropped. Only the ended jobs of that day are deleted.
     expect(await database.query('SELECT id FROM jobs')).toEqual([{ id: child.id }])
     expect(await database.query('SELECT DISTINCT job_id FROM job_events')).toEqual([{ job_id: child.id }])
     await store.cancel('key_a', child.id)
@@ -114,7 +114,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     expect(plan.match(/jobs_\d{8}_pkey/g)).toHaveLength(1)
   })
 
-  it('finds changed jobs by the primary key, even with a plan for empty tables', async () => {
+  it('finds changed jobs by the primary key, even with a query plan that was made for empty tables', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await open(database.url, { connectionsMax: 2 })
     const boot = await alive(store)
@@ -123,7 +123,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
       await Promise.all(jobs.map((job) => store.create(job)))
       return jobs
     }
-    // After a few runs of a prepared statement, Postgres uses a generic plan. The first runs lead to this plan.
+    // After a few executions of a prepared statement, Postgres switches to a generic plan. These executions make it do so.
     for (const { id } of await createAll(20)) await store.claim(id, boot)
     const many = await createAll(400)
     for (const { id } of many.slice(0, 50)) await store.claim(id, boot)
@@ -133,7 +133,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
                    WHERE schemaname = current_schema AND indexrelname LIKE '${index}'`
       return Number((await database.query(sql))[0]?.rows)
     }
-    // Postgres counts the reads of a connection only when the connection ends.
+    // Postgres adds the reads of a connection to its statistics only when the connection ends, so the test waits for the numbers.
     await until(async () => (await read('jobs_%_pkey')) >= 70, WITHIN)
     expect(await read('jobs_%_published_at_ms_idx')).toBeLessThan(400)
   })
@@ -148,7 +148,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
     await database.query(`SELECT 1 FROM jobs WHERE id = '${given.id}' FOR UPDATE`)
     await expect(store.cancel('key_a', given.id)).rejects.toMatchObject({ code: 'overloaded' })
     expect(store.isReachable).toBe(true)
-    // The sweep skips the job, because its row is locked.
+    // The sweep must skip the job, because its row is locked by another transaction.
     await database.advance(HOUR_MS)
     expect(await store.expire(10)).toEqual([])
     await database.query('ROLLBACK')
@@ -189,7 +189,7 @@ describe.skipIf(!postgres)('a schema migration of Postgres', () => {
     )
   }, 60_000)
 
-  it('has no time limit, blocks no writes, and is completed by the next start if it is interrupted', async () => {
+  it('blocks no writes, and is completed by the next start after an interruption', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     await (await open(database.url)).close()
     const job = newJob()
@@ -197,8 +197,8 @@ describe.skipIf(!postgres)('a schema migration of Postgres', () => {
       database.query(`INSERT INTO jobs (id, tenant, pool, kind, endpoint, model, priority, stream, state, run_at_ms,
         expires_at_ms, deadline_ms, created_at_ms, retention_ms, metadata, webhook_events)
         VALUES ('${id}', 'key_a', 'inference', 'generate', '/', 'm', 'normal', FALSE, 'queued', 1, 1, 1, 1, 1, '{}', '[]')`)
-    // Postgres finishes the index only after transactions that write to the table have ended. The open transaction of this writer therefore delays
-    // the migration.
+    // Postgres can finish the index only after all transactions that write to the table have ended. The open transaction of this writer makes the
+    // migration wait.
     await using writer = await openClient(database.url)
     await writer.query(`BEGIN; LOCK TABLE jobs_${suffixOf(Date.now())} IN ROW EXCLUSIVE MODE`)
     const told: string[] = []
@@ -211,7 +211,7 @@ describe.skipIf(!postgres)('a schema migration of Postgres', () => {
     await database.query(`SELECT pg_terminate_backend(${(await builds('TRUE'))[0]?.pid})`)
     await cut
     const starts = Promise.all([start(), start()])
-    // The build of the index has taken longer than the statement timeouts of the store.
+    // The test waits until the build of the index has taken longer than the statement timeout of the store. The build must not be cancelled.
     await until(async () => (await builds("now() - query_start > '6 s'")).length > 0, WITHIN)
     await insert(job.id)
     expect(told).toContain('another process changes the schema of the job store; waiting')
@@ -301,7 +301,7 @@ describe.skipIf(!postgres)('the store on a Postgres with a locked table', () => 
 
 describe.skipIf(noLocal !== undefined)('the store during an outage of Postgres', () => {
   it.each(['SIGINT', 'SIGKILL'] as const)(
-    'fails with overloaded, recovers, and has all acknowledged writes exactly once (%s)',
+    'fails calls with overloaded, and then has each acknowledged write exactly once (%s)',
     async (signal) => {
       await using server = await startLocalPostgres()
       const problems: string[] = []
@@ -324,7 +324,7 @@ describe.skipIf(noLocal !== undefined)('the store during an outage of Postgres',
       for (const id of accepted) expect((await store.find('key_a', id))?.state).toBe('queued')
       const events = await store.listEvents('key_a', run.id, 0, 100_000)
       expect(events.map(({ seq }) => seq)).toEqual(events.map((_, i) => i + 1))
-      // Each append was repeated until it was acknowledged. The store contains each append exactly once.
+      // Each append was repeated until it was acknowledged. The store must contain each one exactly once.
       expect(events.slice(2).map(({ data }) => data)).toEqual(texts)
       expect(problems).toEqual(['job store unreachable; retrying', 'job store reachable again'])
       await store.close()
@@ -332,7 +332,7 @@ describe.skipIf(noLocal !== undefined)('the store during an outage of Postgres',
     120_000,
   )
 
-  it('abandons a suspended server after the statement timeout, and uses it again when it resumes', async () => {
+  it('abandons a suspended server after the statement timeout, and uses the resumed server again', async () => {
     await using server = await startLocalPostgres()
     const store = await open(server.url, { statementTimeoutMs: 500 })
     const given = newJob()
@@ -346,19 +346,19 @@ describe.skipIf(noLocal !== undefined)('the store during an outage of Postgres',
     await store.close()
   }, 60_000)
 
-  it('cannot be opened, and reports the error overloaded', async () => {
+  it('fails to open with overloaded', async () => {
     await expect(open('postgres://sluice@127.0.0.1:1/none')).rejects.toMatchObject({ code: 'overloaded' })
   })
 })
 
-/** A direct connection, without the store. Disposing it releases its locks. */
+/** Opens a connection to the database that does not belong to the store. Disposing the connection releases its locks. */
 async function openClient(url: string): Promise<Client & AsyncDisposable> {
   const client = new Client({ connectionString: url })
   await client.connect()
   return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() })
 }
 
-/** A migration of a future version. */
+/** Migration that a future version could add. */
 const LATER = {
   name: '002-later.sql',
   hash: 'later',

@@ -1,4 +1,4 @@
-/** The conformance suite of the request log, on each adapter. */
+/** Tests of the request log that every store adapter must pass. */
 import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'
@@ -42,7 +42,8 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     ...{ worker: 'inf_1', server: '1', status: 200, errorCode: null, startedAtMs: now - 1_000, endedAtMs: now - 900 },
     ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 7, cachedInputTokens: 2, outputTokens: 3 },
     ...{ costNanos: 5, attempts: 1, jobId: null, batchId: null, traceId: 'f'.repeat(32), userAgent: 'test/1' },
-    ...{ errorMessage: null, errorParam: null },
+    ...{ errorMessage: null, errorParam: null, upstreamMessage: null, failedAttempts: null, sdkRetry: null },
+    ...{ batchCalls: null, batchFailed: null },
     ...changes,
   })
   const idsOf = ({ rows }: RequestPage) => rows.map(({ id }) => id)
@@ -62,6 +63,11 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
       errorCode: 'overloaded',
       errorMessage: 'Try\'é"',
       errorParam: 'a[0]',
+      upstreamMessage: 'Out of memory.',
+      sdkRetry: 2,
+      batchCalls: 40,
+      batchFailed: 4,
+      failedAttempts: '[{"attempt":1}]',
     })
     const bare = row('req_2', {
       ...{
@@ -105,31 +111,64 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await ids({ jobId: 'job_5' })).toEqual(['req_5'])
     expect(await ids({ jobId: 'job_5', project: 'bob' })).toEqual([])
     expect(await ids({ batchId: 'job_9' })).toEqual(['req_5'])
+    const isWithoutLines = true
+    expect(await ids({ isWithoutLines })).toEqual(['req_4', 'req_3', 'req_2', 'req_1'])
+    expect(await ids({ isWithoutLines, project: 'alice' })).toEqual(['req_3', 'req_1'])
+    expect(await ids({ isWithoutLines, model: 'm1' })).toEqual(['req_4', 'req_3', 'req_2'])
+    expect(await ids({ isWithoutLines, statuses: [200, 299], keyId: 'key_1' })).toEqual(['req_1'])
     expect(await ids({ durationMsMin: 5_000 })).toEqual(['req_1'])
     expect(await ids({ sinceMs: now - 700, untilMs: now - 500 })).toEqual(['req_4', 'req_3'])
     expect(await ids({ model: 'm1', project: 'alice', keyId: 'key_1', statuses: [429, 429], sinceMs: 0 })).toEqual([
       'req_3',
     ])
     expect(await ids({ model: "m1' OR TRUE --" })).toEqual([])
+    await store.requests.add([row('req_6', { sdkRetry: 1 }), row('req_7', { sdkRetry: 2 })])
+    expect(await ids({ project: 'alice', sdkRetry: 1 })).toEqual(['req_6'])
   })
 
-  it('counts the outcomes of recent calls, of all projects and of one', async () => {
+  it('counts the outcomes of recent calls, for one project or for all projects', async () => {
     const failed = { status: 502, errorCode: 'upstream_error' }
     await store.requests.add([
-      ...[row('req_1'), row('req_2'), row('req_3', failed), row('req_4', { ...failed, project: 'bob', model: null })],
+      ...[row('req_1'), row('req_2', { endedAtMs: now - 800 }), row('req_3', { ...failed, errorMessage: 'Down.' })],
+      row('req_4', { ...failed, project: 'bob', model: null, worker: null }),
       row('req_5', { endedAtMs: now - HOUR_MS }),
     ])
+    const times = { isRun: true, firstEndedAtMs: now - 900, lastEndedAtMs: now - 900, message: null, messageCalls: 1 }
     const ofAlice = [
-      { project: 'alice', model: 'm1', status: 200, errorCode: null, calls: 2 },
-      { project: 'alice', model: 'm1', ...failed, calls: 1 },
+      {
+        ...{ project: 'alice', model: 'm1', status: 200, errorCode: null, calls: 2, ...times },
+        ...{ lastEndedAtMs: now - 800, newestId: 'req_2', messageCalls: 2 },
+      },
+      { project: 'alice', model: 'm1', ...failed, calls: 1, ...times, newestId: 'req_3', message: 'Down.' },
     ]
-    expect(await store.requests.outcomes(now - 60_000, 'alice')).toEqual(ofAlice)
-    const all = await store.requests.outcomes(now - 60_000)
-    expect(all).toHaveLength(3)
-    expect(all).toEqual(expect.arrayContaining([...ofAlice, { ...failed, project: 'bob', model: null, calls: 1 }]))
+    const sinceMs = now - 60_000
+    expect(await store.requests.outcomes({ sinceMs, project: 'alice' })).toEqual({ outcomes: ofAlice, next: null })
+    const { outcomes } = await store.requests.outcomes({ sinceMs })
+    expect(outcomes).toHaveLength(3)
+    const ofBob = { ...failed, project: 'bob', model: null, calls: 1, ...times, isRun: false, newestId: 'req_4' }
+    expect(outcomes).toEqual(expect.arrayContaining([...ofAlice, ofBob]))
+    const ofFailed = await store.requests.outcomes({ statuses: [400, 599], keyId: 'key_1', model: 'm1' })
+    expect(ofFailed.outcomes).toEqual([ofAlice[1]])
   })
 
-  it('is paged without gaps and repetitions, also among equal times', async () => {
+  it('counts the most frequent error message of an outcome', async () => {
+    const failed = { status: 502, errorCode: 'upstream_error' }
+    await store.requests.add([
+      row('req_1', { ...failed, errorMessage: 'HTTP 500', upstreamMessage: 'Out of memory.', endedAtMs: now - 900 }),
+      row('req_2', { ...failed, errorMessage: 'HTTP 500', upstreamMessage: 'Out of memory.', endedAtMs: now - 800 }),
+      row('req_3', { ...failed, errorMessage: 'HTTP 500', endedAtMs: now - 700 }),
+      row('req_4', { ...failed, errorMessage: 'Refused', endedAtMs: now - 600 }),
+    ])
+    const counted = async (hasUpstreamMessages: boolean) =>
+      (await store.requests.outcomes({ statuses: [400, 599] }, hasUpstreamMessages)).outcomes
+    const all = { calls: 4, firstEndedAtMs: now - 900, lastEndedAtMs: now - 600 }
+    expect(await counted(false)).toMatchObject([{ ...all, message: 'HTTP 500', messageCalls: 3, newestId: 'req_3' }])
+    expect(await counted(true)).toMatchObject([
+      { ...all, message: 'Out of memory.', messageCalls: 2, newestId: 'req_2' },
+    ])
+  })
+
+  it('is paged without gaps or repetitions, even if rows have equal times', async () => {
     const all = Array.from({ length: 25 }, (_, nth) =>
       row(`req_${nth + 100}`, { endedAtMs: now - 500 + Math.floor(nth / 10) }),
     )
@@ -149,7 +188,16 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     }
   })
 
-  it('returns the bodies of a request, and deletes them after their own time or number', async () => {
+  it('is paged from the oldest request on', async () => {
+    const all = Array.from({ length: 5 }, (_, nth) => row(`req_${nth}`, { sdkRetry: 1, endedAtMs: now - 500 + nth }))
+    await store.requests.add(all)
+    const query = { project: 'alice', sdkRetry: 1, isOldestFirst: true, limit: 3 }
+    const first = await list(query)
+    expect(idsOf(first)).toEqual(['req_0', 'req_1', 'req_2'])
+    expect(await ids({ ...query, after: first.next ?? undefined })).toEqual(['req_3', 'req_4'])
+  })
+
+  it('deletes the bodies of requests after the retention period, and the oldest bodies above the maximum number', async () => {
     const bodies = (id: string, atMs: number, answer: string | null = '{"a":"\\u0000é"}') => {
       const previews = { promptPreview: `prompt of ${id}`, answerPreview: answer && 'é' }
       return { id, atMs, expiresAtMs: null, request: '{"model":"m1"}', answer, ...previews }
@@ -178,7 +226,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await kept()).toEqual([false, false, false])
   })
 
-  it('deletes bodies with an own expiry only after this expiry', async () => {
+  it('deletes bodies that have an expiry time only after that time', async () => {
     const bodies = (id: string, expiresAtMs: number | null) => {
       const previews = { promptPreview: null, answerPreview: null }
       return { id, atMs: now - HOUR_MS, expiresAtMs, request: '{}', answer: null, ...previews }
@@ -204,7 +252,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect((await ids()).toSorted()).toEqual(['req_1', 'req_2'])
   })
 
-  it('deletes rows after their time, and the oldest if there are too many', async () => {
+  it('deletes rows after the retention period, and the oldest rows above the maximum number', async () => {
     const rows = Array.from({ length: 300 }, (_, nth) =>
       row(`req_${nth + 100}`, { endedAtMs: now - 2 * HOUR_MS + nth }),
     )
@@ -225,7 +273,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await ids()).toEqual([])
   })
 
-  it('has the rows of ended durable jobs, once, with their usage and cost', async () => {
+  it('has one row per ended durable job, with usage and cost', async () => {
     const metered = { input_tokens: 100, cached_tokens: 0, output_tokens: 10, audio_ms: 0, run_ms: 0, cost_nanos: 0 }
     const trace = 'a'.repeat(32)
     const done = await running(store, {
@@ -253,7 +301,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect(await ids({ jobId: done.id })).toEqual(['req_done'])
   })
 
-  it('names the batch of each line, and omits the parts of the batch', async () => {
+  it('has one row per line of a batch, and none for the batch or for the parts of the batch', async () => {
     const batch = await running(store, { requestId: 'req_batch', pool: 'batches', kind: 'batch', model: 'batch' })
     const partId = childJobId(batch.id, '0')
     const common = { endpoint: '/v1/chat/completions', request: null }
@@ -267,7 +315,7 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     expect((await list()).rows).toMatchObject([{ id: lineId, jobId: lineId, batchId: batch.id }])
   })
 
-  it('has no row of a durable job if the log is off', async () => {
+  it('has no row of a durable job if the request log is turned off', async () => {
     await store.complete(await running(store, { requestId: 'req_1' }), { result: 1 })
     await enterEnded(store.usage, MODELS, { isLogged: false })
     expect(await ids()).toEqual([])

@@ -1,4 +1,4 @@
-/** Specifics of the store on SQLite: kills of its process, and a second opening. */
+/** Tests features that only the store on SQLite has: its process is killed, or the file is opened twice. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
@@ -22,7 +22,7 @@ afterEach(async () => {
   await rm(directory, { recursive: true, force: true })
 })
 
-/** A process that writes until it is killed. Returns the acknowledged writes. */
+/** Starts a process that writes to the store until it is killed. Returns the writes that the store has acknowledged. */
 function startWriter(errors: 'inherit' | 'ignore' = 'inherit') {
   const child = spawn(process.execPath, [WRITER, directory], { stdio: ['ignore', 'pipe', errors] })
   let output = ''
@@ -96,7 +96,7 @@ it('the SQLite store requeues the jobs of a killed process at the next start', a
   await store.close()
 })
 
-it('the SQLite store refuses a second process with the pid of the first, until the first is killed', async () => {
+it('the SQLite store refuses a second process until the first process is killed', async () => {
   const writer = startWriter()
   await until(() => writer.lines() > 0, { withinMs: 20_000 })
   const open = () => openSqliteStore({ directory, boot: 'boot_second' })
@@ -106,7 +106,7 @@ it('the SQLite store refuses a second process with the pid of the first, until t
   await open().close()
 })
 
-it('the SQLite store refuses to be opened twice in a process, and still refuses other processes', async () => {
+it('the SQLite store refuses a second opening, by the same process or by another', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_first' })
   expect(() => openSqliteStore({ directory, boot: 'boot_second' })).toThrow(`process ${process.pid} (boot_first)`)
   const other = startWriter('ignore')
@@ -177,7 +177,7 @@ async function contentsOf(directory: string): Promise<Record<string, string>> {
   return Object.fromEntries(await Promise.all(pairs))
 }
 
-it('the SQLite store reports itself idle if no job is due, no webhook is undelivered and no usage is missing', async () => {
+it('the SQLite store reports itself idle only if no job, webhook or usage record is pending', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   expect(store.isIdle).toBe(true)
   await store.renew({ boot: 'wrk_1', role: 'inference', slots: 1, version: '1', draining: false, leaseMs: 60_000 })
@@ -214,7 +214,7 @@ it('the SQLite store reports itself idle if no job is due, no webhook is undeliv
   expect(store.isIdle).toBe(false)
 })
 
-it('the SQLite store wakes waiting loops when work is written', async () => {
+it('the SQLite store wakes a waiting loop when a job is written', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   const { signal } = new AbortController()
   let hasWork = false

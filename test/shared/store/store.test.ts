@@ -1,8 +1,8 @@
 /**
- * The conformance suite of the store port, over each adapter. Covers every promise in `store.ts` and every guard of docs/internals/protocol.md,
- * State transitions, including refusals.
+ * Tests that every store adapter must pass. The tests cover each guarantee in `store.ts` and each condition of docs/internals/protocol.md, State
+ * transitions, including refusals.
  *
- * Specifics of an adapter are in sqlite.test.ts and postgres.test.ts.
+ * Tests of single adapters are in sqlite.test.ts and postgres.test.ts.
  */
 import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
@@ -60,8 +60,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   const job = async (id: string) => (await store.find(TENANT, id)) as DurableJob
   const types = async (id: string) => (await store.listEvents(TENANT, id, 0, 100)).map(({ type }) => type)
   /**
-   * Takes the lease of the sweep, and holds it for at least the duration of a process lease. The processes in `boots` renew their leases in this
-   * time.
+   * Takes the lease of the sweep, and keeps it for as long as the lease of a process lasts. The processes in `boots` renew their leases during
+   * this time; the leases of all others expire.
    */
   async function watch(...boots: string[]) {
     await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
@@ -72,7 +72,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     }
   }
   const reap = (holder = 'scheduler', policy = POLICY) => store.reap(holder, policy, 100)
-  /** Purges until nothing is left. Returns the requests to delete. */
+  /** Purges until nothing is left. Returns the requests of the deleted jobs. */
   async function purgeAll() {
     const requests: unknown[] = []
     for (let hasMore = true; hasMore; ) {
@@ -82,7 +82,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     }
     return requests
   }
-  /** Ends the worker of a run, and takes the job from it as the sweep does. */
+  /** Simulates the loss of a worker. The job is then requeued by the lease sweep. */
   async function lose(run: HeldAttempt) {
     await store.deregister(run.boot)
     await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
@@ -114,7 +114,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(given.id)).metadata).toEqual({ key: '\u0000' })
     })
 
-    it('is not created if its id exists; the existing job is returned', async () => {
+    it('is not created if a job with the same id exists', async () => {
       const given = newJob()
       await store.create(given, KEY)
       expect(await store.create(given, KEY)).toMatchObject({ outcome: 'exists', job: { id: given.id } })
@@ -140,7 +140,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.create(newJob(), KEY)).toMatchObject({ outcome: 'exists', job: { state: 'queued' } })
     })
 
-    it('is found by its Idempotency-Key and fingerprint', async () => {
+    it('is found by its Idempotency-Key and the fingerprint of its request', async () => {
       expect(await store.findMade(TENANT, KEY)).toBeUndefined()
       const { id } = newJob()
       await store.create(newJob({ id }), KEY)
@@ -167,7 +167,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.create(newJob(), { ...KEY, fingerprint: 'g' })).outcome).toBe('created')
     })
 
-    it('takes over the Idempotency-Key of a failed job once', async () => {
+    it('takes over the Idempotency-Key of a failed job, unless another job has already done so', async () => {
       const first = await running(store)
       await store.create(newJob({ id: first.id }), KEY)
       await store.fail(first, { error: ERROR })
@@ -184,15 +184,15 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  describe('concurrent state transitions', () => {
-    it('succeed or are refused independently of each other for 200 jobs', async () => {
+  describe('concurrent writes of jobs', () => {
+    it('do not affect the outcomes of each other', async () => {
       const owner = await alive(store)
       const given = Array.from({ length: 200 }, () => newJob())
       const created = await Promise.all(given.map((each) => store.create(each)))
       expect(created.map((each) => each.outcome === 'created' && each.job.id)).toEqual(given.map(({ id }) => id))
       const isCancelled = (i: number) => i % 3 === 0
       await Promise.all(given.filter((_, i) => isCancelled(i)).map(({ id }) => store.cancel(TENANT, id)))
-      // Each job is claimed twice. For each job, one of the two claims is refused, or both are.
+      // Each job is claimed twice at the same time. At most one claim may succeed, and none if the job was cancelled.
       const claims = await Promise.all([...given, ...given].map(({ id }) => store.claim(id, owner)))
       const runs = given.map(({ id }) => ({ id, attempt: 1, boot: owner, chunk: 0 }))
       for (const [i, { id }] of given.entries()) {
@@ -220,7 +220,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('succeed even if another write of the group is invalid', async () => {
+    it('succeed even if one write in the same database statement is invalid', async () => {
       const given = Array.from({ length: 20 }, (_, i) =>
         newJob({ retentionMs: i % 7 === 3 ? Number.NaN : HOUR_MS, request: i }),
       )
@@ -232,7 +232,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('create a job once if it is submitted twice', async () => {
+    it('create one job if two submissions have the same id', async () => {
       const twice = newJob()
       const created = await Promise.all([store.create(twice), store.create(twice)])
       expect(created.map(({ outcome }) => outcome)).toEqual(['created', 'exists'])
@@ -265,7 +265,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.claim(given.id, boot)).toBeDefined()
     })
 
-    it('is refused after the start deadline and after the deadline', async () => {
+    it('is refused after the start deadline or the final deadline of the job', async () => {
       const early = newJob({ startInMs: 1_000 })
       const late = newJob({ deadlineInMs: 2_000 })
       for (const given of [early, late]) await store.create(given)
@@ -289,7 +289,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('increases the attempt, even after the start deadline of the first attempt', async () => {
+    it('increases the attempt number, and applies the start deadline only to the first attempt', async () => {
       const run = await running(store, { startInMs: 1_000 })
       await store.handBack(run)
       await database.advance(1_000)
@@ -362,8 +362,8 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     ])
   })
 
-  describe('the owner of a running job', () => {
-    it('completes the job with its result, usage and last output', async () => {
+  describe('the worker of a running job', () => {
+    it('completes the job with a result, the usage and the last output', async () => {
       const run = await running(store)
       const moved = await store.complete(run, { result: { a: 1 }, usage: { n: 2 }, output: [delta('x')] })
       expect(moved?.events.map(({ seq, type }) => [seq, type])).toEqual([
@@ -376,7 +376,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.listEvents(TENANT, run.id, 2, 10)).toEqual(moved?.events)
     })
 
-    it('lists events in pages that end after 256 KiB of data', async () => {
+    it('writes large events, which are then listed in pages that end after 256 KiB', async () => {
       const run = await running(store)
       const output = Array.from({ length: 12 }, (_, at) => delta(String.fromCharCode(97 + at).repeat(100 * 1024)))
       await store.complete(run, { result: 'x'.repeat(300 * 1024), output })
@@ -398,7 +398,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.fail(run, { error: ERROR }))?.job).toMatchObject({ state: 'failed', error: ERROR, tries: 0 })
     })
 
-    it('schedules the job for a retry, and counts an attempt as failed', async () => {
+    it('schedules a retry, and counts one failed attempt', async () => {
       const run = await running(store)
       await store.append(run, [delta('x')])
       const moved = await store.retry(next(run), { error: ERROR, delayMs: 5_000 })
@@ -413,7 +413,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await job(run.id)).toMatchObject({ has_output: false, chunk: 0, error: null })
     })
 
-    it('schedules the job for a retry without counting a failed attempt, if it only waited for a slot', async () => {
+    it('schedules a retry without counting a failed attempt if the job only waited for a slot', async () => {
       const run = await running(store)
       const moved = await store.retry(run, { error: ERROR, delayMs: 5_000, isTry: false })
       expect(moved?.job).toMatchObject({ state: 'scheduled', tries: 0, attempt: 1 })
@@ -429,15 +429,15 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
 
     const WRITES: [string, (run: HeldAttempt) => Promise<unknown>][] = [
-      ['append', (run) => store.append(run, [delta('late')])],
-      ['complete', (run) => store.complete(run, { result: 'late' })],
-      ['fail', (run) => store.fail(run, { error: ERROR })],
-      ['retry', (run) => store.retry(run, { error: ERROR, delayMs: 0 })],
-      ['requeue', (run) => store.handBack(run)],
+      ['append output', (run) => store.append(run, [delta('late')])],
+      ['complete the job', (run) => store.complete(run, { result: 'late' })],
+      ['fail the job', (run) => store.fail(run, { error: ERROR })],
+      ['retry the job', (run) => store.retry(run, { error: ERROR, delayMs: 0 })],
+      ['requeue the job', (run) => store.handBack(run)],
       ['apply a cancel', (run) => store.honourCancel(run)],
     ]
     it.each(WRITES)(
-      'cannot %s with a lost attempt, with another boot id, or after the end of the job',
+      'cannot %s in a lost attempt, for another worker, or after the end of the job',
       async (_, write) => {
         const run = await running(store)
         expect(await write({ ...run, boot: await alive(store) })).toBeUndefined()
@@ -445,7 +445,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
         expect(await write({ ...run, chunk: 1 })).toBeUndefined()
         await lose(run)
         expect(await write(run)).toBeUndefined()
-        // The process may claim the job again. Both runs then have the same process, and differ only in their attempt.
+        // The process claims the job again. The old and the new run then have one process, and differ only in their attempt numbers.
         const again = await claimed(store, run.id, await alive(store, run.boot))
         await store.cancel(TENANT, run.id)
         expect(await write(run)).toBeUndefined()
@@ -466,7 +466,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(run.id)).last_seq).toBe(first.job.last_seq)
     })
 
-    it('receives no acknowledgement for a write whose number another write has used', async () => {
+    it('receives no acknowledgement for a different write with an already used sequence number', async () => {
       const run = await running(store)
       await store.append(run, [delta('x')])
       expect(await store.complete(run, { result: 'x' })).toBeUndefined()
@@ -475,7 +475,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   })
 
   describe('the events of a job', () => {
-    it('are numbered without gaps while owner and caller write concurrently', async () => {
+    it('are numbered without gaps while the worker appends output and the caller cancels', async () => {
       const run = await running(store)
       const other = await database.open()
       const writes: Promise<unknown>[] = []
@@ -539,7 +539,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('sets a flag on a running job once, which its owner receives with the lease renewal', async () => {
+    it('reaches the worker of a running job at the next lease renewal', async () => {
       const run = await running(store)
       expect(await store.honourCancel(run)).toBeUndefined()
       expect(await store.cancel(TENANT, run.id)).toMatchObject({
@@ -566,7 +566,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       ['retry', (run: HeldAttempt) => store.retry(run, { error: ERROR, delayMs: 0 })],
       ['requeue', (run: HeldAttempt) => store.handBack(run)],
       ['lost worker', lose],
-    ] as const)('ends the job as cancelled instead of a requeue (%s)', async (_, goBack) => {
+    ] as const)('ends the job as cancelled when the job would be requeued: %s', async (_, goBack) => {
       const run = await running(store)
       await store.cancel(TENANT, run.id)
       const moved = await goBack(run)
@@ -575,7 +575,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(moved?.events).toMatchObject([{ type: 'job.cancelled', data: null }])
     })
 
-    it('is forced after the grace period if the owner does not apply it', async () => {
+    it('is forced after the grace period if the worker does not stop the job', async () => {
       const run = await running(store)
       await watch(run.boot)
       await store.cancel(TENANT, run.id)
@@ -616,7 +616,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     it('waits for one whole lease after an outage of the store', async () => {
       const run = await running(store)
       await watch(run.boot)
-      // Simulates an outage of the store: neither the leases of processes nor the lease of the sweep are renewed.
+      // Simulates an outage of the store: for some time, neither processes nor the sweep renew their leases.
       await database.advance(LEASE_MS + 5_000)
       await store.holdLease(REAPER_LEASE, 'scheduler', 5_000)
       expect(await reap()).toEqual([])
@@ -630,7 +630,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await store.complete(run, { result: 1 }))?.job.state).toBe('completed')
     })
 
-    it('requeues only the jobs of dead processes within two leases after the clock was set back', async () => {
+    it('requeues only the jobs of dead processes after the clock was set back', async () => {
       await store.holdLease(REAPER_LEASE, 'scheduler', 3 * HOUR_MS)
       await database.advance(2 * HOUR_MS)
       const [lives, dies] = [await running(store), await running(store)]
@@ -687,7 +687,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('counts the crashes of dead workers, but not of workers that were only silent', async () => {
+    it('counts a crash for a dead worker, but not for a worker that was only silent', async () => {
       const given = newJob()
       await store.create(given)
       const silent = await alive(store)
@@ -706,7 +706,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect((await job(given.id)).state).toBe('failed')
     })
 
-    it('fails a running job with timeout after its deadline and the grace period', async () => {
+    it('fails a running job with timeout when the grace period after its deadline ends', async () => {
       const run = await running(store, { deadlineInMs: 10_000 })
       await watch(run.boot)
       await database.advance(2_000)
@@ -775,7 +775,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(started[0]?.job.published_at_ms).toBeGreaterThan(base)
     })
 
-    it('publish queued jobs again that were published long ago, once per interval', async () => {
+    it('publish a job that stays queued again once per interval', async () => {
       const old = newJob({ request: 'old' })
       await store.create(old)
       await running(store)
@@ -850,7 +850,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.create(newJob({ tenant: 'key_b', id: mine.id }))).toMatchObject({ outcome: 'conflict' })
     })
 
-    it('return pages of jobs in both directions', async () => {
+    it('return pages of jobs in ascending and descending order', async () => {
       const ids = Array.from({ length: 7 }, (_, i) => newJobId(Date.now() + i))
       for (const id of ids.toSorted(() => Math.random() - 0.5)) await store.create(newJob({ id }))
       const walk = async (order: 'asc' | 'desc') => {
@@ -965,7 +965,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.redrive(TENANT, failed.id, newJobId())).toBeUndefined()
     })
 
-    it('are hidden after their retention period, and purged with their events and keys', async () => {
+    it('are hidden after their retention period, and later purged with their events and Idempotency-Keys', async () => {
       const run = await running(store)
       await store.create(newJob({ id: run.id }), KEY)
       await store.complete(run, { result: 1 })
@@ -987,7 +987,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       }
     })
 
-    it('are purged independently of other jobs of their day, and the names of their blobs are returned', async () => {
+    it('are purged even if another job of the same day has not ended', async () => {
       const requests = [
         { blob: 'a', encode: {} },
         { body: 1, attachments: ['b'], encode: {} },
@@ -1037,7 +1037,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       for (const table of ['jobs', 'job_events']) expect(await database.query(`SELECT * FROM ${table}`)).toEqual([])
     })
 
-    it('are purged, but unfinished jobs are not, however old they are', async () => {
+    it('are purged, but old unfinished jobs are not', async () => {
       const given = newJob({ deadlineInMs: 1_000 * HOUR_MS })
       await store.create(given)
       await database.advance(500 * HOUR_MS)
@@ -1070,7 +1070,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.listDeliveries(expiring.id)).toMatchObject([{ type: 'job.expired', url: webhook.url }])
     })
 
-    it('are postponed while an earlier delivery of their job is retried, and sent once that is delivered', async () => {
+    it('wait until the earlier delivery of the same job has succeeded', async () => {
       const run = await running(store, { webhook })
       await store.complete(run, { result: 1 })
       const nextAt = async () => (await store.listDeliveries(run.id)).map(({ next_at_ms }) => next_at_ms)
@@ -1089,7 +1089,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ type: 'job.completed', tries: 0 }])
     })
 
-    it('are sent even if 220 other deliveries wait for an earlier one', async () => {
+    it('are not delayed by 220 deliveries of other jobs that wait for a retry', async () => {
       const boot = await alive(store)
       const runs = await Promise.all(Array.from({ length: 220 }, () => running(store, { webhook }, boot)))
       const firsts = await store.takeDeliveries(300, 20_000)
@@ -1102,7 +1102,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(await store.takeDeliveries(10, 20_000)).toMatchObject([{ job_id: last.id }])
     })
 
-    it('are taken by one process at a time, in the order of their job, until they are delivered', async () => {
+    it('are attempted by one process at a time, in the order of the events of their job', async () => {
       const run = await running(store, { webhook })
       await store.complete(run, { result: 1 })
       const [taken, ...none] = (await Promise.all([1, 2].map(() => store.takeDeliveries(10, 20_000)))).flat()
@@ -1131,7 +1131,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       expect(states).toEqual(['delivered', 'failed'])
     })
 
-    it('keep attempts, status and history if they are returned to the queue without an attempt', async () => {
+    it('keep their attempts, status and history if they are postponed without an attempt', async () => {
       const run = await running(store, { webhook })
       const take = async () => (await store.takeDeliveries(10, 20_000))[0] ?? expect.fail('nothing to deliver')
       const refused = { state: 'pending', retryInMs: 0, status: 500, error: 'status 500' } as const
@@ -1148,7 +1148,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       })
     })
 
-    it('remain delivered if an operator made them due again during a successful attempt', async () => {
+    it('count as delivered if the running attempt succeeds after an operator has requested a retry', async () => {
       await running(store, { webhook })
       const [taken] = await store.takeDeliveries(10, 20_000)
       if (!taken) throw new Error('nothing to deliver')
@@ -1157,7 +1157,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     })
   })
 
-  it('fails calls with overloaded after it was closed, and can be closed twice', async () => {
+  it('fails calls with overloaded after it was closed', async () => {
     await store.close()
     await store.close()
     await expect(store.find(TENANT, 'job_x')).rejects.toMatchObject({ code: 'overloaded' })

@@ -1,4 +1,4 @@
-/** The conformance suite of the counts of stored bytes, on each adapter. */
+/** Tests of the counts of stored bytes that every store adapter must pass. */
 import { afterEach, beforeEach, describe, expect, inject, it } from 'vitest'
 import { newConversationId, newFileId } from '#shared/store/records.ts'
 import type { Store } from '#shared/store/store.ts'
@@ -35,7 +35,7 @@ describe.each(ADAPTERS)('the count of stored bytes on $name', ({ name, isHere, o
     ...{ id: newFileId(), tenant: TENANT, purpose: 'vision', filename: 'a', bytes, keepMs },
   })
 
-  it('includes requests, blobs, steps and results, and nothing after an erasure', async () => {
+  it('includes requests, blobs, steps and results of a job until the job is erased', async () => {
     const request = { body: 'x'.repeat(1_000) }
     const run = await running(store, { tenant: TENANT, request, blobBytes: 5 * MIB })
     const ofRequest = JSON.stringify(request).length + 5 * MIB
@@ -89,7 +89,7 @@ describe.each(ADAPTERS)('the count of stored bytes on $name', ({ name, isHere, o
     expect(await store.storedBytes.hold(TENANT, 'one', 40, 100)).toMatchObject({ isGranted: true })
   })
 
-  it('grants concurrent processes reservations up to the quota, and releases those of dead processes', async (context) => {
+  it('grants reservations of concurrent processes up to the quota of the project', async (context) => {
     if (name === 'sqlite') context.skip('one process has the file')
     const ask = (boot: string, bytes: number) => store.storedBytes.hold(TENANT, boot, bytes, 100)
     const answers = await Promise.all(Array.from({ length: 12 }, (_, i) => ask(`ing_${i}`, 30)))

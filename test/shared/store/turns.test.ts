@@ -1,4 +1,4 @@
-/** Fair claims among the waiting jobs of tenants (docs/internals/design.md, Fairness), over each adapter. */
+/** Tests that claims are fair among tenants with waiting jobs (docs/internals/design.md, Fairness), on each adapter. */
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { Client, escapeLiteral } from 'pg'
@@ -42,7 +42,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
       for (const tenant of letters) await store.create(newJob({ tenant }))
     }
   }
-  /** Tenants of the claimed jobs, in alphabetical order. */
+  /** Claims jobs, and returns the letters of their tenants in alphabetical order. */
   async function claim(limit: number, after?: string): Promise<string> {
     const claimed = await store.claimNext(OF, boot, limit, after)
     return claimed
@@ -51,7 +51,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
       .join('')
   }
 
-  it('returns one job per tenant, and then up to the requested number from each tenant', async () => {
+  it('returns one job per tenant first, and then further jobs up to the requested number', async () => {
     await submit('aaaaaaaaaa', 'b', 'ccc')
     expect(await claim(3)).toBe('abc')
     expect(await claim(5)).toBe('aaacc')
@@ -76,7 +76,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     await store.create(newJob({ tenant: 'c', model: 'other' }))
     await store.claimNext({ ...OF, model: 'other' }, boot, 1)
     await submit('c')
-    // Running jobs of this model: one of a, one of b, and none of c.
+    // At this point, tenants a and b have one running job of this model each, and c has none.
     expect(await claim(1, 'c')).toBe('c')
     expect(await claim(1, 'a')).toBe('b')
     expect(await claim(1, 'b')).toBe('a')
@@ -92,7 +92,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     expect(await claim(1)).toBe('b')
   })
 
-  /** Stores concurrency limits of tenants where each adapter reads them. */
+  /** Stores concurrency limits of tenants in the place from which the adapter reads them. */
   async function limit(limits: Record<string, number>): Promise<void> {
     if (database.url === undefined) {
       return store.tenants.limitRunning({ mostOf: (tenant) => limits[tenant], callsOf: () => 0 })
@@ -102,7 +102,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     }
   }
 
-  it('respects the concurrency limit of a tenant over all models, and skips 1,200 tenants at their limit', async () => {
+  it('respects the concurrency limit of a tenant over all models, even if 1,200 tenants are at their limit', async () => {
     const full = Array.from({ length: 1_200 }, (_, i) => `f${i}`)
     await limit({ a: 3, c: 1, ...Object.fromEntries(full.map((tenant) => [tenant, 0])) })
     await submit('aaaaaa', 'bb', 'cc')
@@ -116,7 +116,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     expect(await claim(1, 'd')).toBe('z')
   })
 
-  it('respects the concurrency limit of a tenant with three concurrent workers', async () => {
+  it('respects the concurrency limit of a tenant, even if three workers claim at the same time', async () => {
     await limit({ a: 4 })
     await submit('a'.repeat(40))
     const stores = [store, await database.open(), await database.open()]
@@ -142,7 +142,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     }
     expect(order).toHaveLength(12)
     const counts = ['a', 'b', 'c'].map((tenant) => order.filter((one) => one === tenant).length)
-    // A tenant with many jobs gets no more than the others, except for one per racing worker.
+    // Each tenant must get about as many jobs as the others. Workers that claim at the same time may each cause a difference of one.
     expect(Math.max(...counts) - Math.min(...counts)).toBeLessThanOrEqual(3)
   })
 
@@ -174,7 +174,7 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
 
 type Params = Record<string, string | number>
 
-/** Excess reads of a claim: steps of its plan that scan a table, or more than a few rows per tenant. */
+/** Returns the steps of a claim's plan that read too much: a scan of a whole table, or more than a few rows per tenant. */
 async function readBy(
   database: TestDatabase & { url?: string; directory?: string },
   params: Params,
@@ -184,7 +184,7 @@ async function readBy(
     : await readByPostgres(database.url, params)
 }
 
-/** Each inspected job reads the clock; the step from tenant to tenant is an index search. */
+/** SQLite reports no row counts. The statement reads the clock once per inspected job, so the calls of the clock are counted. */
 function readBySqlite(directory: string, params: Params): string[] {
   const db = new DatabaseSync(join(directory, 'store.db'))
   let asked = 0
@@ -231,7 +231,7 @@ async function readByPostgres(url: string, params: Params): Promise<string[]> {
 
 type PlanNode = Record<string, unknown> & { Plans?: PlanNode[] }
 
-/** Rows of jobs that were read, including skipped ones. */
+/** Number of rows of the jobs table that a plan read, including rows that it discarded. */
 function rowsOf(node: PlanNode): number {
   const number = (name: string) => Number(node[name] ?? 0)
   const isRead = /^jobs/.test(String(node['Relation Name'] ?? '')) && String(node['Node Type']).includes('Scan')

@@ -1,4 +1,4 @@
-/** Figures over time: samples in each store, the recorder, and GET /v1/history. */
+/** Tests the history of metrics: the samples in each store, the recorder, and GET /v1/history. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -37,7 +37,7 @@ describe.each(ADAPTERS)('the history on $name', ({ isHere, openDatabase }) => {
   })
   const read = (step: number, project = '') => store.history.read({ project, from: 0, to: 10_000, step })
 
-  it('adds up calls and attached work of all processes, and counts durable jobs once', async () => {
+  it('adds up the calls of all processes, and counts durable jobs once', async () => {
     await Promise.all([1, 2, 3].map(() => store.history.add([SAMPLE, { ...SAMPLE, project: 'proj' }])))
     const whole = { ...SAMPLE, calls: 6, failed: 3, inputTokens: 30, outputTokens: 12, costNanos: 21 }
     const times = { queueCalls: 6, queueMs: 90, firstCalls: 3, firstMs: 150 }
@@ -54,7 +54,7 @@ describe.each(ADAPTERS)('the history on $name', ({ isHere, openDatabase }) => {
     expect(await read(15, 'proj')).toEqual([{ ...SAMPLE, project: 'proj' }])
   })
 
-  it('has the maximum of running and queued work per interval, unchanged after samples are merged', async () => {
+  it('returns the maximum running work per interval, before and after samples are merged', async () => {
     const times = [2_985, 3_000, 3_015, 3_285, 3_300]
     await store.history.add(times.map((atSeconds, nth) => ({ ...SAMPLE, atSeconds, running: nth })))
     const before = await read(300)
@@ -114,7 +114,7 @@ describe('the recorder of usage samples', () => {
 })
 
 describe('GET /v1/history', () => {
-  it("returns the intervals of the caller's project, or of all projects to operators, also after a restart", async () => {
+  it("returns the intervals of the caller's project, or of all projects for an operator", async () => {
     const dataDir = mkdtempSync(join(tmpdir(), 'sluice-history-'))
     onTestFinished(() => rmSync(dataDir, { recursive: true }))
     const before = await openAdmin({ dataDir })

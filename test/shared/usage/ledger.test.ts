@@ -1,4 +1,4 @@
-/** The ledger over each store: the promises of shared/store/records.ts, and the entry of durable jobs. */
+/** Tests the usage ledger on each store: each guarantee of shared/store/records.ts, and the entries of durable jobs. */
 import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { ModelCatalogue } from '#shared/models/models.ts'
@@ -73,9 +73,9 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
     expect((await sum('model')).map(({ group }) => group)).toEqual(['m0', 'm1', 'm2'])
   })
 
-  it('groups by hour and endpoint, and merges old hours into their day without a change of any sum', async () => {
+  it('merges old hours into days without changing any sum', async () => {
     const embeddings = { ...ENTRY, endpoint: '/v1/embeddings' }
-    // In many zones, the clocks change on 2030-03-31. Days and hours of the ledger are in UTC, so each day has 24 hours.
+    // On 2030-03-31, many time zones change to summer time. The ledger uses UTC, so this day has 24 hours, too.
     const hours = Array.from({ length: 24 }, (_, nth) => `2030-03-31T${String(nth).padStart(2, '0')}`)
     await store.usage.add('ing', 1, [
       ...hours.map((hour) => ({ ...ENTRY, hour })),
@@ -139,7 +139,7 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
     expect(await store.usage.sum({ ...ofKey, project: 'other' })).toEqual([])
   })
 
-  it('returns the sums of one project and of the requested days', async () => {
+  it('returns the sums of only the requested project and days', async () => {
     await store.usage.add('ing', 1, [
       ENTRY,
       { ...ENTRY, endpoint: '/v1/chat/completions', hour: '2030-02-01T08' },
@@ -158,7 +158,7 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
     expect(spent.map(({ costNanos }) => costNanos)).toEqual([7, 14, 0])
   })
 
-  it('reads many projects and keys in their order, and yields the event loop between the reads of SQLite', async () => {
+  it('returns the spending of many projects and keys in the requested order', async () => {
     await store.usage.add('ing', 1, [ENTRY, { ...ENTRY, keyId: 'key_199' }])
     const of = Array.from({ length: 200 }, (_, i) => ({ owner: 'key', id: `key_${i}` }) as const)
     let turns = 0
@@ -178,7 +178,7 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
     if (name === 'sqlite') expect(turns).toBeGreaterThanOrEqual(of.length)
   })
 
-  it('counts each ended durable job once for its key, however many processes enter it', async () => {
+  it('counts each ended durable job once for its key, even if several processes record the job', async () => {
     const done = await running(store, { tenant: 'proj', keyId: 'key_a' })
     const metered = { ...NOTHING, input_tokens: 1_000, cached_tokens: 400, output_tokens: 100 }
     await store.complete(done, { result: {}, metered })
@@ -200,8 +200,8 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
         outputTokens: 100,
         audioMs: 0,
       },
-      // Cost in billionths of a dollar. The tokens of the completed call cost 600 × 2 + 400 × 0.5 + 100 × 10 millionths, and the call itself a
-      // thousandth. The failed call costs 10 × 2 millionths.
+      // Cost in billionths of a dollar. The completed call costs 600 × 2 + 400 × 0.5 + 100 × 10 millionths for its tokens, and a thousandth for
+      // the call. The failed call costs 10 × 2 millionths.
       costNanos: 2_400_000 + 1_000_000 + 20_000,
     })
     expect((await sum('key')).map(({ group, calls }) => [group, calls])).toEqual([
@@ -212,7 +212,7 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
     expect(await store.usage.listEnded(10)).toEqual([])
   })
 
-  it('counts no call for a batch job, whose requests are counted as calls', async () => {
+  it('counts each request of a batch as a call, but not the batch job', async () => {
     const lane = { tenant: 'proj', keyId: 'key_a', pool: 'batches', kind: 'batch', model: 'batch' } as const
     await store.complete(await running(store, lane), { result: {}, metered: NOTHING })
     await store.complete(await running(store, { tenant: 'proj', keyId: 'key_a' }), { result: {}, metered: NOTHING })
@@ -221,7 +221,7 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
     expect(await store.usage.listEnded(10)).toEqual([])
   })
 
-  it('counts the tokens of a research job for its child jobs, and the searches for the job itself', async () => {
+  it('counts the tokens of a research job at its child jobs, and the searches at the job itself', async () => {
     const research = {
       tenant: 'proj',
       keyId: 'key_a',
@@ -262,7 +262,7 @@ describe.each(ADAPTERS)('the usage ledger on $name', ({ name, isHere, openDataba
   })
 })
 
-describe.skipIf(!postgres)('a ledger batch whose response was lost', () => {
+describe.skipIf(!postgres)('a write of ledger entries whose response was lost', () => {
   it('is counted once if it is sent again', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const store = await database.open()

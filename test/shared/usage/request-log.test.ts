@@ -5,11 +5,11 @@ import { silentLog } from '../../support/jobs/jobs.ts'
 
 const rowOf = (nth: number) => ({ id: `req_${nth}` }) as RequestRow
 
-describe('the batches of the request log', () => {
+describe('the write groups of the request log', () => {
   beforeEach(() => void vi.useFakeTimers())
   afterEach(() => void vi.useRealTimers())
 
-  it('contain all rows of a second or 500 rows, also if rows arrive during a write', async () => {
+  it('contain the rows of one second, but at most 500 rows', async () => {
     const written: number[] = []
     let ended = 0
     const writes: PromiseWithResolvers<void>[] = []
@@ -51,7 +51,7 @@ describe('the batches of the request log', () => {
     await closed
     expect(written).toEqual([500, 7, 500, 100, 1])
   })
-  it('continue after a write that takes longer than the write interval, and after a failed one', async () => {
+  it('are still written after a slow or failed write', async () => {
     const written: string[][] = []
     let write = Promise.withResolvers<void>()
     const add = (rows: readonly RequestRow[]) => {

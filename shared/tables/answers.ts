@@ -1,0 +1,186 @@
+/*
+ * The cells of a table row that the answer to its request fills. `sluice batch` writes these cells to its output. Later, `sluice results` and the
+ * console compute the same cells from the {@link AnswerForm} in the metadata of the batch.
+ */
+
+/** The cells of a row by column. A map, because a column may be named `__proto__`. */
+export type Row = ReadonlyMap<string, unknown>
+
+/** The cells of an answer, or the problem that makes the answer invalid. */
+export type Values = { readonly values: readonly unknown[] } | { readonly problem: string }
+export type ValuesOf = (answer: string) => Values
+
+/** Name of the metadata with the id of the uploaded table from which a batch was made. */
+export const TABLE_FILE_KEY = 'sluice_table_file'
+/** Name of the metadata with the {@link AnswerForm} of a batch. */
+export const FORM_KEY = 'sluice_columns'
+
+/**
+ * Describes how a table became requests, and how an answer becomes cells. Stored in the metadata of the batch as JSON.
+ */
+export interface AnswerForm {
+  /** Columns of the table that the prompt uses. A row in which all of these columns are empty has no request. */
+  readonly prompt?: readonly string[]
+  /** Columns of the table in the output, if these are not all columns. */
+  readonly shown?: readonly string[]
+  /** Number of rows that were read, for a trial with the first rows of the table. */
+  readonly rows?: number
+  readonly choices?: readonly string[]
+  /** Names of the answer's fields. If `columns` and `vector` are both absent, then the answer is plain text. */
+  readonly columns?: readonly string[]
+  readonly vector?: boolean
+}
+
+/** Names of the cells of a result, in order. In the output of a table, these cells follow the columns of the table. */
+export const ROW_COLUMNS = ['answer', 'error', 'finish_reason', 'input_tokens', 'output_tokens'] as const
+
+/** Text of a result, before the text becomes the cells of an {@link AnswerForm}. */
+export interface Result extends Omit<Cells, 'values'> {
+  readonly answer: string
+}
+
+export interface Cells {
+  readonly values: readonly unknown[]
+  readonly error: string
+  readonly finishReason: string
+  readonly inputTokens: number | null
+  readonly outputTokens: number | null
+}
+
+const NO_ANSWER = { values: [], finishReason: '', inputTokens: null, outputTokens: null }
+export const EMPTY_PROMPT: Cells = {
+  ...NO_ANSWER,
+  error: 'empty_prompt: The prompt is empty, so no request was sent.',
+}
+export const NO_RESULT: Cells = { ...NO_ANSWER, error: 'no_result: The batch has no result for this row.' }
+
+const CUT: ReadonlySet<string> = new Set(['length', 'max_tokens', 'max_output_tokens'])
+
+export function isCut({ finishReason }: Pick<Cells, 'finishReason'>): boolean {
+  return CUT.has(finishReason)
+}
+
+/** Custom id of the request of a row. @param row Number of the row without the header, from 1 */
+export function customIdOf(row: number): string {
+  return `row-${row}`
+}
+
+/** Whether each of these columns is empty. */
+export function isEmptyRow(row: Row, columns: readonly string[]): boolean {
+  return columns.every((column) => cellText(row.get(column)).trim() === '')
+}
+
+export function cellText(cell: unknown): string {
+  if (typeof cell === 'string') return cell
+  return cell === undefined || cell === null ? '' : JSON.stringify(cell)
+}
+
+export function cellsOf(row: Result, valuesOf: ValuesOf): Cells {
+  const { answer, error, finishReason, inputTokens, outputTokens } = row
+  const rest = { finishReason, inputTokens, outputTokens }
+  if (error !== '') return { ...rest, values: [], error }
+  const result = valuesOf(answer)
+  if ('values' in result) return { ...rest, values: result.values, error: '' }
+  const advice = isCut(row) ? 'The answer was truncated. Use a higher --max-tokens. ' : ''
+  return { ...rest, values: [], error: `invalid_answer: ${advice}${result.problem}` }
+}
+
+/** Returns the {@link AnswerForm} in the metadata of a batch. A batch without this metadata has plain text as its answers. */
+export function formIn(json: string | undefined): AnswerForm {
+  const form = jsonOf(json ?? '{}')
+  if (typeof form !== 'object' || form === null) return {}
+  // The values are checked, because any client may write the metadata of a batch.
+  const { prompt, shown, rows, choices, columns, vector } = form as Readonly<Record<string, unknown>>
+  return {
+    ...(isNames(prompt) && { prompt }),
+    ...(isNames(shown) && { shown }),
+    ...(typeof rows === 'number' && { rows }),
+    ...(isNames(choices) && { choices }),
+    ...(isNames(columns) && { columns }),
+    ...(vector === true && { vector }),
+  }
+}
+
+function isNames(value: unknown): value is string[] {
+  return Array.isArray(value) && value.every((name) => typeof name === 'string')
+}
+
+/** Names of the output columns that one answer fills, such as `sentiment` and `score`. */
+export function answerColumns({ columns, vector }: AnswerForm): readonly string[] {
+  return columns ?? [vector ? 'embedding' : 'answer']
+}
+
+/** Returns a function that converts an answer to cells. Answers are not checked against a schema. */
+export function valuesIn({ choices, columns, vector }: AnswerForm): ValuesOf {
+  if (choices) return choiceOf(choices)
+  if (vector) return vectorOf
+  return columns ? fieldsOf(columns) : textValues
+}
+
+const SHOWN_CHARS = 200
+
+const shown = (answer: string) => answer.slice(0, SHOWN_CHARS).replaceAll(/\s+/g, ' ').trim()
+const textValues: ValuesOf = (answer) => ({ values: [answer] })
+const vectorOf: ValuesOf = (text) => ({ values: [jsonIn(text) ?? text] })
+
+function choiceOf(choices: readonly string[]): ValuesOf {
+  const normalised = new Map(choices.toReversed().map((choice) => [normal(choice), choice]))
+  return (answer) => {
+    const said = (jsonIn(answer) as { answer?: unknown } | null | undefined)?.answer ?? answer
+    const choice = normalised.get(normal(cellText(said)))
+    return choice === undefined
+      ? { problem: `The answer is not one of the choices: ${shown(answer)}` }
+      : { values: [choice] }
+  }
+}
+
+/** @param problemOf Returns the problem of an answer that does not match the schema, otherwise undefined */
+export function fieldsOf(
+  names: readonly string[],
+  problemOf: (value: unknown) => string | undefined = problemOfObject,
+): ValuesOf {
+  return (answer) => {
+    const value = jsonIn(answer)
+    if (value === undefined) return { problem: `The answer is not JSON: ${shown(answer)}` }
+    const problem = problemOf(value)
+    if (problem !== undefined) {
+      return { problem: `The answer does not match the schema (${problem}): ${shown(answer)}` }
+    }
+    const fields = new Map(Object.entries(value as object))
+    return { values: names.map((name) => fields.get(name) ?? null) }
+  }
+}
+
+function problemOfObject(value: unknown): string | undefined {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? undefined : 'expected an object'
+}
+
+/**
+ * Removes case, quotes and final punctuation. A model without structured output may add them to a choice, such as
+ * `"Good."` instead of `good`.
+ */
+function normal(text: string): string {
+  const trimmed = text.trim()
+  let [start, end] = [0, trimmed.length]
+  while (start < end && MARKS.includes(trimmed.charAt(start))) start++
+  while (end > start && `${MARKS}.!`.includes(trimmed.charAt(end - 1))) end--
+  return trimmed.slice(start, end).toLowerCase()
+}
+
+const MARKS = '"\'`*'
+const FENCE = '```'
+
+/** Returns the JSON value in an answer, which may be enclosed in a fenced block of Markdown. */
+function jsonIn(answer: string): unknown {
+  const text = answer.trim()
+  const isFenced = text.length > FENCE.length && text.startsWith(FENCE) && text.endsWith(FENCE)
+  return jsonOf(isFenced ? text.slice(FENCE.length, -FENCE.length).replace(/^json\s/, '') : text)
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}

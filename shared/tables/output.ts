@@ -1,0 +1,67 @@
+import { exactLine, withoutFormula } from '#shared/lib/csv.ts'
+import { type Cells, cellText, ROW_COLUMNS, type Row } from './answers.ts'
+
+export type TableFormat = 'csv' | 'tsv' | 'jsonl' | 'directory'
+
+/** Format of a file by its extension. */
+export const FORMATS: Readonly<Record<string, TableFormat>> = {
+  '.csv': 'csv',
+  '.tsv': 'tsv',
+  '.tab': 'tsv',
+  '.jsonl': 'jsonl',
+  '.ndjson': 'jsonl',
+}
+
+export interface OutputOptions {
+  readonly format: TableFormat | undefined
+  /** Column separator of the input. */
+  readonly delimiter: string
+  /** Columns of the input. */
+  readonly columns: readonly string[]
+  /** Names of the output columns that one answer fills. */
+  readonly names: readonly string[]
+}
+
+/** Lines of the output of a table: the columns of the input, then the cells of the answer, as CSV, TSV or JSON Lines. */
+export class OutputLines {
+  readonly #columns: readonly string[]
+  readonly #values: readonly string[]
+  readonly #names: readonly string[]
+  readonly #isJson: boolean
+  readonly #delimiter: string
+
+  constructor({ format, delimiter, columns, names: values }: OutputOptions) {
+    this.#columns = columns
+    this.#values = values
+    this.#isJson = format === 'jsonl'
+    this.#delimiter = format === 'tsv' ? '\t' : delimiter === ';' ? ';' : ','
+    // If a column of the input has the same name as an output column, then all output columns get other names. This happens if the output
+    // of an earlier run is used as the input.
+    const names = [...values, ...ROW_COLUMNS.slice(1)]
+    const isTaken = names.some((name) => columns.includes(name))
+    this.#names = names.map((name) => (isTaken ? freeName(name, columns) : name))
+  }
+
+  header(): string {
+    return this.#isJson ? '' : exactLine([...this.#columns, ...this.#names], this.#delimiter)
+  }
+
+  row(row: Row, { values, error, finishReason, inputTokens, outputTokens }: Cells): string {
+    const added = [...this.#values.map((_, nth) => values[nth] ?? ''), error, finishReason, inputTokens, outputTokens]
+    if (!this.#isJson) {
+      const given = this.#columns.map((name) => cellText(row.get(name)))
+      return exactLine([...given, ...added.map(csvCell)], this.#delimiter)
+    }
+    const own = this.#columns.filter((name) => row.has(name)).map((name) => [name, row.get(name)] as const)
+    const pairs = [...own, ...this.#names.map((name, nth) => [name, added[nth]] as const)]
+    return `${JSON.stringify(Object.fromEntries(pairs))}\n`
+  }
+}
+
+function csvCell(value: unknown): string | number | null {
+  return value === null || typeof value === 'number' ? value : withoutFormula(cellText(value))
+}
+
+function freeName(name: string, columns: readonly string[]): string {
+  for (let nth = 2; ; nth++) if (!columns.includes(`${name}_${nth}`)) return `${name}_${nth}`
+}

@@ -1,0 +1,49 @@
+import type { BudgetForecast } from '#schemas/usage.ts'
+
+/*
+ * Forecast of a monthly budget: the day on which the budget is used up if spending continues as in the last days.
+ *
+ * The rate is the cost since the start of the first day with spending, at most FORECAST_DAYS days ago, divided by the time since then. A whole week
+ * includes a weekend. Without spending on two days, there is no forecast, because one day says little about the others.
+ *
+ *     Budget $30, spent $9, $1.20 per day over the last 7 days: 21 / 1.20 = 17.5 days. If the month ends in 3 days, then the budget lasts.
+ */
+
+export const FORECAST_DAYS = 7
+const DAYS_MIN = 2
+const DAY_MS = 86_400_000
+
+interface State {
+  readonly remaining_usd: number
+  readonly resets_at: number
+}
+
+/** @param days Cost by UTC day, such as `2030-01-31`, of the last {@link FORECAST_DAYS} days */
+export function forecastOf(
+  { remaining_usd, resets_at }: State,
+  days: ReadonlyMap<string, number>,
+  nowMs: number,
+): BudgetForecast | null {
+  const spent = [...days].filter(([, usd]) => usd > 0)
+  const first = spent.map(([day]) => Date.parse(day)).toSorted((a, b) => a - b)[0]
+  if (first === undefined || spent.length < DAYS_MIN) return null
+  const usd_per_day = spent.reduce((sum, [, usd]) => sum + usd, 0) / ((nowMs - first) / DAY_MS)
+  const usedUpMs = nowMs + (remaining_usd / usd_per_day) * DAY_MS
+  return { usd_per_day, used_up_at: usedUpMs < resets_at * 1_000 ? Math.floor(usedUpMs / 1_000) : null }
+}
+
+interface Forecasted extends State {
+  readonly forecast: BudgetForecast | null
+}
+
+/** The forecast for people, such as `lasts until about 12 Dec`. Days are in UTC. */
+export function forecastText({ remaining_usd, resets_at, forecast }: Forecasted): string {
+  if (remaining_usd === 0) return `used up until the reset on ${dayText(resets_at)}`
+  if (!forecast) return 'too little spending for a forecast'
+  if (forecast.used_up_at === null) return `not used up before the reset on ${dayText(resets_at)}`
+  return `lasts until about ${dayText(forecast.used_up_at)}`
+}
+
+function dayText(seconds: number): string {
+  return new Date(seconds * 1_000).toLocaleDateString('en-GB', { day: 'numeric', month: 'short', timeZone: 'UTC' })
+}
