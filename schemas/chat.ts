@@ -8,27 +8,30 @@ import { Metadata, recordOf } from './lib/record.ts'
  * read as {@link Unknown}, because servers add types every month. `null` means absent for all optional fields.
  */
 
-/** Message of the bounds of decimal numbers, whose error codes begin with `decimal_`, such as `decimal_above_max_value`. */
+/**
+ * Message of a failed check of a decimal number. The message makes the decoder choose an error code that begins with `decimal_`, such as
+ * `decimal_above_max_value`.
+ */
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
 const StopString = z.string().min(1).max(1_000)
 const FormatName = z.string().regex(/^[A-Za-z0-9_-]{1,64}$/)
 /**
- * A tool name. Many upstream servers allow fewer characters than this pattern. The worker shortens the name for such a server
+ * A tool name. Some upstream servers permit fewer characters than this pattern. For such a server, the worker shortens the name
  * (shared/engines/adapt.ts).
  */
 const ToolName = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
-/** A value of an open enum. Unknown values are accepted, because new models add values. */
+/** A value of an enum that may get more values. Unknown values are accepted, because new models add values. */
 const Word = z.string().min(1).max(64)
 const JsonObject = recordOf(z.string(), z.unknown())
 
 /**
- * Key in `extra` of a tool call that the decoder generated for the result of a deprecated function call. A deprecated call has no id, but the
- * result of a tool call must contain the id of its call.
+ * Key in `extra` that marks a tool call which the decoder created for a deprecated function call. A deprecated call has no id, but the result of a
+ * tool call must refer to one.
  */
 export const IMPLIED_CALL = 'implied_call'
 
-/** An object of a type that has no schema. The decoder copies the object unchanged. */
+/** An object whose type has no schema here. The decoder copies the object unchanged. */
 export interface Unknown {
   readonly type: 'unknown'
   readonly value: Record<string, unknown> & { readonly type: string }
@@ -81,7 +84,7 @@ const CustomCall = z.looseObject({
   custom: z.looseObject({ name: z.string().min(1), input: z.string() }),
 })
 const ToolCall = z.union([CustomCall, FunctionCall])
-/** Maximum tool calls per message. A message is validated in one step, without event-loop yields, so more calls would block the event loop. */
+/** Maximum tool calls per message. A message is validated in one step, so more calls would block the event loop. */
 const TOOL_CALLS_MAX = 10_000
 
 const name = z.string().nullish()
@@ -234,7 +237,7 @@ export type ChatRequest = z.infer<typeof ChatRequest>
 /** Finish reason. `function_call` occurs only for requests with the deprecated field `functions`. */
 export type ChatFinishReason = 'stop' | 'length' | 'tool_calls' | 'content_filter' | 'function_call'
 
-/** Allows fields that an upstream of the same API adds to the response. */
+/** An object to which an upstream of the same API may add fields. */
 interface Extensible {
   [field: string]: unknown
 }

@@ -68,8 +68,8 @@ export const ERRORS = {
 export type ErrorCode = keyof typeof ERRORS
 
 /**
- * Reasons for which a call is refused or fails for lack of capacity. One error code stands for several reasons, because the caller can do nothing
- * but retry. Operators see the reason in the metric `sluice_refusals_total` and in the field `refusal` of the access log.
+ * Reasons for which a call is refused or fails for lack of capacity. One error code covers several reasons, because callers can only retry in all of
+ * these cases. Operators see the reason in the metric `sluice_refusals_total` and in the field `refusal` of the access log.
  */
 export const REFUSAL_REASONS = [
   'draining',
@@ -92,7 +92,7 @@ export const REFUSAL_REASONS = [
 ] as const
 export type RefusalReason = (typeof REFUSAL_REASONS)[number]
 
-/** Reason of each code, for errors that contain no reason of their own. */
+/** Default reason per code, for errors that state no reason. */
 const REASONS: Partial<Record<ErrorCode, RefusalReason>> = {
   overloaded: 'other',
   rate_limit_exceeded: 'rate_limit',
@@ -102,12 +102,12 @@ const REASONS: Partial<Record<ErrorCode, RefusalReason>> = {
   sandbox_unavailable: 'sandbox',
 }
 
-/** Returns undefined if the error does not mean a lack of capacity. */
+/** Returns the reason of a refusal. Undefined if the error does not mean a lack of capacity. */
 export function refusalReasonOf({ code, reason }: { readonly code: ErrorCode; readonly reason?: string | undefined }) {
   return reason ?? REASONS[code]
 }
 
-/** An error in job events and job records. Field names are wire names. */
+/** An error in job events and job records, with the field names of the API. */
 export const ErrorBody = z.strictObject({
   code: z
     .enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]])
@@ -117,5 +117,6 @@ export const ErrorBody = z.strictObject({
   param: z.string().nullable().default(null).describe('Path of the invalid field, such as messages[2].content'),
   retry_after_ms: z.int().min(0).optional().describe('Minimum time before a retry, in milliseconds'),
   reason: z.string().optional().describe('Reason of a refusal, for metrics and logs only'),
+  upstream_message: z.string().optional().describe('Message of the upstream server, for the request log only'),
 })
 export type ErrorBody = z.infer<typeof ErrorBody>

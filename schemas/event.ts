@@ -1,10 +1,10 @@
 /*
  * Records about jobs between processes, in three topics:
  *
- * 1. `replies`: one record carries many events of one worker for one ingress (`ReplyRecord`). The key is the boot id of that ingress. Another
- *    ingress on the same shard compares the key and drops the record without parsing it.
- * 2. `control`: heartbeats, cancels, pauses and announcements for every process (`ControlRecord`). Every process starts to read this topic at
- *    its end, so it receives only records that follow its start.
+ * 1. `replies`: one record contains many events of one worker for one ingress (`ReplyRecord`). The key is the boot id of that ingress. Other
+ *    ingresses that read the same partition compare the key, and drop the record without parsing it.
+ * 2. `control`: heartbeats, cancels, pauses and announcements for every process (`ControlRecord`). A starting process reads this topic from its end,
+ *    so it receives only later records.
  * 3. `events`: the events of one committed state transition of a durable job (`EventsRecord`).
  */
 
@@ -153,7 +153,7 @@ export const ControlRecord = z.discriminatedUnion('type', [
         )
         .optional()
         .describe('Prompt tokens of upstream servers since the worker opened the model'),
-      open_circuits: z.array(z.string()).optional().describe('Models with open circuit breakers on all servers'),
+      open_circuits: z.array(z.string()).optional().describe('Models whose circuit breakers on all servers are open'),
     })
     .describe(
       'Capacity and host of a worker. Separate from the heartbeat, because older versions reject heartbeats with unknown fields',

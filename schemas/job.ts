@@ -1,12 +1,11 @@
 /*
  * Job records: the pools, the record of a job in Kafka, and the stored request of a durable job.
  *
- * A `JobEnvelope` is a record of the topic `jobs.<pool>` (docs/internals/protocol.md, Records). `id` and `attempt` together name one
- * execution. Times are absolute unix milliseconds. An attached job has `reply`, the address of its ingress. A durable job has no `reply`,
- * because the store owns it.
+ * A `JobEnvelope` is a record of the topic `jobs.<pool>` (docs/internals/protocol.md, Records). `id` and `attempt` together name one execution. Times
+ * are absolute unix milliseconds. An attached job has `reply`, the address of its ingress. A durable job has no `reply`, because the store owns it.
  *
- * A body up to 64 KiB is part of the record or the row, in the internal form of its kind. A larger body is stored in the blob with the key
- * `blob`.
+ * A body up to 64 KiB is part of the Kafka record or the database row, in the internal form of its kind. A larger body is stored in the blob with the
+ * key `blob`.
  */
 
 import { z } from 'zod'
@@ -17,10 +16,10 @@ import { TranscriptForm } from './kinds/transcription.ts'
 import { ResponsesForm } from './responses/response.ts'
 
 interface Pool {
-  /** Work of the pool, as a verb phrase for operators and error messages. */
+  /** Work of the pool as a verb phrase, which completes messages for operators and callers. */
   readonly work: string
   readonly hasModels: boolean
-  /** Endpoint paths that a key's `endpoints` may list for calls to this pool. A path also covers the paths below it. */
+  /** Endpoint paths of calls to this pool, as they may be listed in `endpoints` of a key. A path also covers the paths below it. */
   readonly scopes: readonly string[]
 }
 
@@ -62,7 +61,7 @@ export function hasModels(pool: PoolName): pool is ModelPool {
   return POOLS[pool].hasModels
 }
 
-/** Data of the request that the encoder needs to write the output of a job in the format of its endpoint. */
+/** Data of the request that is needed to encode the output of its job in the format of the called endpoint. */
 export const EncodeContext = z.strictObject({
   request_id: z.string(),
   call_id: z.string().describe('Part of the response id after the prefix: unique and URL-safe'),

@@ -8,12 +8,15 @@ import { recordOf } from './lib/record.ts'
  * {@link Unknown}, because the API adds types every month. `null` means absent for all optional fields.
  */
 
-/** Message of the bounds of decimal numbers, whose error codes begin with `decimal_`, such as `decimal_above_max_value`. */
+/**
+ * Message of a failed check of a decimal number. The message makes the decoder choose an error code that begins with `decimal_`, such as
+ * `decimal_above_max_value`.
+ */
 const DECIMAL = 'decimal'
 const fraction = z.number().min(0, DECIMAL).max(1, DECIMAL)
 const JsonObject = recordOf(z.string(), z.unknown())
 
-/** An object of a type that has no schema. The decoder copies the object unchanged. */
+/** An object whose type has no schema here. The decoder copies the object unchanged. */
 export class Unknown {
   readonly type = 'unknown'
   readonly value: Record<string, unknown> & { readonly type: string }
@@ -115,7 +118,7 @@ export type AssistantBlock = z.infer<typeof AssistantBlock>
 
 const Texts = z.union([z.string(), z.array(TextBlock)])
 
-/** Maximum blocks per message. A message is validated in one step, without event-loop yields, so more blocks would block the event loop. */
+/** Maximum blocks per message. A message is validated in one step, so more blocks would block the event loop. */
 const BLOCKS_MAX = 10_000
 
 export const InputMessage = z.discriminatedUnion('role', [
@@ -249,7 +252,7 @@ export interface RefusalDetails {
   explanation: null
 }
 
-/** Response (docs/reference/compatibility.md, Messages answers). Only newer versions of the API return the last three fields. */
+/** Response (docs/reference/compatibility.md, Messages answers). The last three fields exist only in newer versions of the API. */
 export interface Message {
   id: string
   type: 'message'

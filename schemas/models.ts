@@ -137,7 +137,7 @@ function isSalted(engine: EngineConfig): boolean {
   return isUpstream(engine) && engine.cache_salt_env !== undefined
 }
 
-/** Engines that each pool supports: an engine type, or the name of a model of the local model server. */
+/** Engines that may run the models of each pool. An entry is an engine type, or the name of a model of the local model server. */
 const ENGINES_BY_POOL: Readonly<Record<ModelPool, readonly string[]>> = {
   inference: ['openai', 'anthropic', 'llama', 'echo'],
   embeddings: ['openai', 'all-minilm-l6-v2'],
@@ -145,7 +145,7 @@ const ENGINES_BY_POOL: Readonly<Record<ModelPool, readonly string[]>> = {
   research: ['research'],
 }
 
-/** Pool of each task. A model with a task serves this task instead of the usual work of its pool. */
+/** Tasks of models, each with its pool. A model with a task serves only this task, instead of the usual work of its pool. */
 const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embeddings' } as const satisfies Record<
   string,
   ModelPool
@@ -153,7 +153,7 @@ const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embedding
 export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
 export type ModelTask = z.infer<typeof ModelTask>
 
-/** Work of a model. A model without a task does the usual work of its pool. */
+/** Work of a model: its task, or the usual work of its pool if it has no task. */
 export type ModelWork = ModelPool | ModelTask
 
 export const ModelConfig = z
@@ -337,6 +337,8 @@ export interface Model {
   permission: []
   root: string
   parent: string
+  alias_of?: string
+  status?: 'failing'
   capabilities: string[]
   context_length?: number
   max_output_tokens?: number

@@ -1,7 +1,8 @@
 import { z } from 'zod'
+import { recordOf } from './lib/record.ts'
 
 export const USAGE_DAYS_MAX = 366
-/** Days whose hours the ledger stores. Older hours are merged into their day. */
+/** Number of days for which the ledger stores usage per hour. Older hours are merged into their day. */
 export const HOURS_DAYS = 7
 
 const Name = z
@@ -9,14 +10,30 @@ const Name = z
   .max(200)
   .regex(/^\P{Cc}*$/u)
 
+/** A UTC day, or an hour of it such as `2030-01-31T08`. */
+const Time = z.union([z.iso.date(), z.string().regex(/^\d{4}-\d\d-\d\dT([01]\d|2[0-3])$/)], {
+  error: 'must be a day such as 2030-01-31, or an hour such as 2030-01-31T08',
+})
+
+/** Dimensions by which a usage report can be grouped. */
+export const USAGE_GROUPS = ['project', 'key', 'model', 'endpoint', 'day', 'hour'] as const
+export type UsageGroup = (typeof USAGE_GROUPS)[number]
+const ONE_GROUP = `(${USAGE_GROUPS.join('|')})`
+
 /** Query of `GET /v1/usage` (docs/operate/usage.md). Days are UTC days. The first and the last day are included. */
 export const ReadUsage = z.object({
-  from: z.iso.date().optional().describe('First UTC day. Default: the first day of the month of `to`'),
-  to: z.iso.date().optional().describe('Last UTC day, included. Default: today'),
+  from: Time.optional().describe(
+    'First UTC day, or an hour such as 2030-01-31T08. Default: the first day of the month of `to`',
+  ),
+  to: Time.optional().describe('Last UTC day or hour, included. Default: today'),
   group_by: z
-    .enum(['project', 'key', 'model', 'endpoint', 'day', 'hour'])
+    .string()
+    .regex(new RegExp(`^${ONE_GROUP}(,${ONE_GROUP})*$`), `must be one or several of ${USAGE_GROUPS.join(', ')}`)
+    .refine((text) => new Set(text.split(',')).size === text.split(',').length, 'must name each dimension only once')
     .default('day')
-    .describe(`One row per project, API key, model, endpoint, day or hour. Hours are stored for ${HOURS_DAYS} days`),
+    .describe(
+      `One row per project, key, model, endpoint, day or hour, or per combination, such as day,project,model. Hours are stored for ${HOURS_DAYS} days`,
+    ),
   order_by: z
     .enum(['group', 'cost'])
     .default('group')
@@ -37,7 +54,9 @@ const Count = z.int().min(0)
 
 export const UsageSums = z.object({
   calls: Count.describe('Calls and jobs that have ended'),
-  failed: Count.describe('Calls and jobs that failed'),
+  failed: Count.describe(
+    'Calls with the status 400 or above, refused calls included and 499 excluded, and failed or expired jobs',
+  ),
   input_tokens: Count,
   cached_input_tokens: Count.describe('Part of the input tokens that came from a prompt cache'),
   output_tokens: Count,
@@ -59,7 +78,16 @@ export const BudgetState = z.object({
 })
 export type BudgetState = z.infer<typeof BudgetState>
 
-/** Type and data of the webhook message when a part of a budget is spent (docs/operate/usage.md, Alerts). */
+export const BudgetForecast = z.object({
+  usd_per_day: z.number().min(0).describe('Mean spending per day over the last days, at most 7'),
+  used_up_at: z
+    .int()
+    .nullable()
+    .describe('Unix seconds at which the budget is used up at this rate. null: not before the budget resets'),
+})
+export type BudgetForecast = z.infer<typeof BudgetForecast>
+
+/** Type and data of the webhook message about a budget that is partly or completely spent (docs/operate/usage.md, Alerts). */
 export const BUDGET_EVENT = 'budget.threshold_reached'
 export const BudgetEventData = BudgetState.extend({
   project: z.string(),
@@ -71,18 +99,31 @@ export const UsageReport = z.object({
   object: z.literal('usage'),
   from: z.string(),
   to: z.string(),
-  group_by: ReadUsage.shape.group_by.unwrap(),
+  group_by: z.string().describe('As in the query'),
   project: z.string().nullable().describe('null: all projects'),
   data: z.array(
     UsageSums.extend({
-      group: z.string().describe('Project id, key id, model id, endpoint, day, or start of the hour. Empty: unknown'),
-      name: z.string().nullable().default(null).describe('Name of the project or key'),
+      group: z
+        .string()
+        .describe(
+          'Project id, key id, model id, endpoint, day, or start of the hour. Empty: unknown. With several dimensions: their values, separated by commas',
+        ),
+      name: z.string().nullable().default(null).describe('Name of the project or key. With several dimensions: null'),
+      groups: recordOf(z.string(), z.string())
+        .optional()
+        .describe('Value of each dimension, with the names of project and key. Only with several dimensions'),
     }),
   ),
   has_more: z.boolean().describe('true: the report is truncated to the first groups'),
   total: UsageSums.describe('Totals of `data`'),
   budgets: z
-    .array(BudgetState)
+    .array(
+      BudgetState.extend({
+        forecast: BudgetForecast.nullable()
+          .default(null)
+          .describe('Forecast from the spending of the last days. null: spending on fewer than two days'),
+      }),
+    )
     .describe('Budgets of the calling project and key. With the admin scope, at most 500 of all projects and keys'),
   alerts_to: z
     .string()
@@ -94,9 +135,9 @@ export const UsageReport = z.object({
 })
 export type UsageReport = z.infer<typeof UsageReport>
 
-/** Interval of usage samples, in seconds. Samples older than a day are merged into one per 5 minutes. Samples older than 7 days are deleted. */
+/** Interval of usage samples, in seconds. After a day, samples are merged into one per 5 minutes. After 7 days, they are deleted. */
 export const HISTORY_SAMPLE_SECONDS = 15
-/** Length and interval in seconds of each range of `GET /v1/history`. */
+/** Length and sample interval of each range of `GET /v1/history`, in seconds. */
 export const HISTORY_RANGES = {
   '15m': { length: 900, step: 15 },
   '1h': { length: 3_600, step: 30 },
@@ -121,7 +162,7 @@ const Seconds = z.number().min(0).nullable()
 export const HistoryPoint = z.object({
   at: z.int().describe('Start of the interval, in Unix seconds'),
   calls: Count.describe('Calls and jobs that ended in the interval'),
-  failed: Count.describe('Calls with the status 429 or at least 500, and failed jobs'),
+  failed: Count.describe('Calls and jobs that failed, by the definition of `GET /v1/usage`'),
   input_tokens: Count,
   output_tokens: Count,
   cost_usd: z.number().min(0),

@@ -4,7 +4,7 @@ import { IncludeChildren } from '#schemas/jobs.ts'
 
 const TEXT_MAX = 256
 
-/** A name, id or path. Control characters are rejected, because Postgres cannot store NUL. */
+/** A name, id or path. Control characters are rejected. One of them, NUL, cannot be stored in Postgres. */
 const Text = z
   .string()
   .min(1)
@@ -91,7 +91,7 @@ export const BODIES_SECONDS_MAX = 7_776_000
 const SECONDS_MAX = 99_999_999_999
 /** Maximum time that the old secret of a rotated key stays valid, in seconds: 90 days. */
 const GRACE_PERIOD_SECONDS_MAX = 7_776_000
-/** Maximum number of endpoints, and of models, to which one key may be restricted. */
+/** Maximum number of endpoints that the permissions of a key may list, and maximum number of models. */
 const NAMES_MAX = 1_000
 
 /** Limits to change. Omitted limits do not change. */

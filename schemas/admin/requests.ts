@@ -26,6 +26,12 @@ export const ListRequests = z.object({
   request_id: Text.optional().describe('Request id, or the id of an answer such as chatcmpl-…'),
   job_id: Text.optional().describe('Id of a durable job'),
   batch_id: Text.optional().describe('Id of a batch: only its lines'),
+  batch_lines: z
+    .enum(['true', 'false'])
+    .optional()
+    .describe(
+      'Whether the lines of batches are listed. Default: only with a filter for failed requests, model, endpoint, server, duration, job, batch or trace',
+    ),
   trace_id: z
     .string()
     .regex(/^[0-9a-f]{32}$/, 'must be a trace id: 32 hexadecimal digits in lower case')
@@ -43,6 +49,12 @@ export const ListRequests = z.object({
 })
 export type ListRequests = z.infer<typeof ListRequests>
 
+/** Query of `GET /v1/admin/requests/failures`. */
+export const ListFailures = ListRequests.pick({
+  ...{ project: true, key: true, model: true, endpoint: true, batch_id: true, since: true, until: true },
+})
+export type ListFailures = z.infer<typeof ListFailures>
+
 /** Query of `GET /v1/admin/requests/active`. */
 export const ListActiveRequests = z.object({
   project: Text.optional().describe('Project id or name. Default: the own project; with the admin scope all projects'),
@@ -53,6 +65,23 @@ export type ListActiveRequests = z.infer<typeof ListActiveRequests>
 
 const Count = z.int().min(0)
 const Milliseconds = Count.nullable()
+
+/** A failed attempt of a request, in the form in which the request log stores it. */
+export const FailedAttempt = z.object({
+  attempt: z.int().min(1).describe('Number of the attempt'),
+  started_at: z.number().describe('Unix seconds, with milliseconds'),
+  duration_ms: Count,
+  worker: z.string().nullable().describe('Process that ran the attempt'),
+  server: z.string().nullable().describe('Upstream server, as in the field `server` of the request'),
+  error_code: z.string(),
+  error_message: z.string().describe('Error message, at most 500 characters'),
+  upstream_message: z
+    .string()
+    .nullish()
+    .describe('Message of the upstream server without keys and addresses; only with the admin scope. null: none'),
+  retry_delay_ms: Milliseconds.describe('Time from the end of this attempt to the next one. null: no attempt followed'),
+})
+export type FailedAttempt = z.infer<typeof FailedAttempt>
 
 /** One row of the request log. */
 export const RequestAnswer = z.object({
@@ -78,10 +107,30 @@ export const RequestAnswer = z.object({
     .string()
     .nullable()
     .describe('Upstream server of the last attempt: index in base_urls of the model, after `model/` for a fallback'),
+  server_url: z
+    .string()
+    .optional()
+    .describe('Address of the upstream server in the current models.yaml; only with the admin scope'),
   status: z.int().describe('HTTP status. 499: the caller cancelled the call or disconnected'),
   error_code: z.string().nullable(),
   error_message: z.string().nullable().describe('Message that the caller received, at most 500 characters'),
   error_param: z.string().nullable().describe('Field of the request that caused the error'),
+  upstream_message: z
+    .string()
+    .nullish()
+    .describe(
+      'Last message of the upstream server about a failed attempt, without keys and addresses; only with the admin scope',
+    ),
+  next_step: z
+    .string()
+    .nullish()
+    .describe(
+      'Remedy for the error that the reader may apply, with field and value if known. null: the message states all, or the request did not fail. Absent in lists',
+    ),
+  failed_attempts: z
+    .array(FailedAttempt)
+    .optional()
+    .describe('The first 10 failed attempts, oldest first. Absent in lists'),
   queue_ms: Milliseconds.describe('Time from acceptance to the first start'),
   first_output_ms: Milliseconds.describe('Time from acceptance to the first output. null for durable jobs'),
   duration_ms: Count,
@@ -91,9 +140,29 @@ export const RequestAnswer = z.object({
   cost_usd: z.number().min(0),
   attempts: Count.describe('Number of attempts that were started'),
   job_id: z.string().nullable().describe('Id of the durable job. null for attached calls'),
-  batch_id: z.string().nullable().describe('Batch of which the request is a line'),
+  batch_id: z.string().nullable().describe('Batch of which the request is a line, or which the request created'),
+  request_counts: z
+    .object({ total: Count, failed: Count.describe('Calls that failed, expired or were cancelled') })
+    .nullish()
+    .describe('Calls of a batch, in the row of the batch. null: the row is not a batch'),
   trace_id: z.string().nullable().describe('Trace id from the header traceparent, or of the trace that Sluice started'),
   user_agent: z.string().nullable().describe('Header user-agent. null for durable jobs'),
+  sdk_retry: z
+    .int()
+    .nullish()
+    .describe('Number of the retry by the SDK of the caller (header x-stainless-retry-count). null: not a retry'),
+  retry_of: z
+    .string()
+    .nullish()
+    .describe(
+      'Request before this SDK retry: the newest failed one with equal key, endpoint, model and user agent. Absent in lists',
+    ),
+  retried_by: z
+    .array(z.object({ id: z.string(), status: z.int() }))
+    .nullish()
+    .describe(
+      'SDK retries of this failed or cancelled request, in order, estimated like `retry_of`. Empty: none in the log. null: the request succeeded. Absent in lists',
+    ),
   prompt_preview: z
     .string()
     .optional()
@@ -115,6 +184,31 @@ export const RequestAnswer = z.object({
 export type RequestAnswer = z.infer<typeof RequestAnswer>
 
 export const RequestListAnswer = listOf(RequestAnswer)
+
+/** Failed requests with equal project, model, status and error code. */
+const RequestFailures = z.object({
+  object: z.literal('request.failures'),
+  project: z.string().nullable().describe('null: the calls had no valid key'),
+  project_name: z.string().nullable(),
+  model: z.string().nullable(),
+  status: z.int(),
+  error_code: z.string().nullable(),
+  count: Count.describe('Number of failed requests'),
+  first_ended_at: z.number().describe('End of the oldest counted request, in Unix seconds'),
+  last_ended_at: z.number().describe('End of the newest request, in Unix seconds'),
+  message: z
+    .string()
+    .nullable()
+    .describe('Most frequent message: of the upstream server if the key has the admin scope, otherwise of the error'),
+  newest_id: z.string().describe('Id of the newest request with this message'),
+})
+export type RequestFailures = z.infer<typeof RequestFailures>
+
+export const RequestFailuresListAnswer = z.object({
+  object: z.literal('list'),
+  data: z.array(RequestFailures).describe('The most frequent failures first'),
+  has_more: z.boolean().describe('true: only the newest 100,000 failed requests were counted'),
+})
 
 /** A synchronous call that waits or runs now. */
 export const ActiveRequest = z.object({

@@ -6,7 +6,7 @@ const Count = z.int().min(0)
 const CountByPriority = z.object({ normal: Count, low: Count })
 const Work = z.object({ kind: z.string(), model: z.string() })
 
-/** A queue record that no worker could run. The input is not returned. */
+/** A queue record that no worker could run (dead letter). The body of its job is not returned. */
 export const DeadLetterAnswer = z.object({
   id: z.string(),
   object: z.literal('dead_letter'),
@@ -66,7 +66,7 @@ export const DeliveryAnswer = z.object({
 
 export const DeliveryListAnswer = listOf(DeliveryAnswer)
 
-/** A live process, from its last heartbeat. */
+/** A live process, as described by its last heartbeat. */
 export const WorkerAnswer = z.object({
   id: z.string(),
   object: z.literal('worker'),
@@ -101,7 +101,9 @@ export const WorkerAnswer = z.object({
       }),
     )
     .describe('Adaptive concurrency limits of upstream servers, for all workers together'),
-  open_circuits: z.array(z.string()).describe('Models with open circuit breakers on all servers: calls are rejected'),
+  open_circuits: z
+    .array(z.string())
+    .describe('Models whose circuit breakers on all servers are open: calls are rejected, or the next call is a trial'),
 })
 
 export const WorkerListAnswer = z.object({
@@ -182,6 +184,11 @@ export const FindingListAnswer = z.object({
       remediation: z.string().nullable().describe('Remediation'),
       details: z.array(z.string()),
       model: z.string().nullable().describe('Model that the finding is about'),
+      error_code: z.string().nullable().describe('Error code of the requests that the finding is about'),
+      title: z.string().nullable().describe('Short title. null: the message is short'),
+      cause: z.string().nullable().describe('Cause in one sentence, such as the error of the newest failed call'),
+      since: Seconds.nullable().describe('Start of the problem, in Unix seconds. null: unknown'),
+      projects: z.array(z.string()).describe('Names of the affected projects, the most affected first'),
     }),
   ),
   has_more: z.literal(false),

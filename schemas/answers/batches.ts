@@ -61,10 +61,16 @@ export const BatchAnswer = z.object({
       requests_per_second: z
         .number()
         .nullable()
-        .describe('Rate over the last 5 minutes. null: too few requests have ended to compute the rate'),
+        .describe(
+          'Rate over the last 5 minutes, or over 30 s if 100 requests ended in them. null: too few requests have ended to compute the rate',
+        ),
       estimated_end_at: Seconds.nullable().describe(
         'Estimated end of the batch, from requests_per_second and the remaining requests',
       ),
+      estimated_end_range: z
+        .object({ earliest: Seconds, latest: Seconds })
+        .nullish()
+        .describe('Rough estimate of the end after the first answers, until there is a rate. Otherwise null'),
     })
     .nullish()
     .describe('Progress of the requests, which is not part of the OpenAI API. null: no requests run'),
@@ -78,6 +84,13 @@ export const BatchAnswer = z.object({
       total_tokens: Count,
     })
     .nullable(),
+  cost_usd: z
+    .number()
+    .min(0)
+    .nullable()
+    .describe(
+      'Cost of the completed requests, which is not part of the OpenAI API. null: the batch has not ended, or its model has no price',
+    ),
   metadata: z.record(z.string(), z.string()),
 })
 

@@ -49,6 +49,7 @@ export const OwnKeyAnswer = KeyAnswer.pick({
   models: true,
   expires_at: true,
 }).extend({
+  project_name: z.string().nullable().describe('Name of the project. null: the project has no name'),
   limits: LimitsAnswer.describe('Effective limits: the lowest of key, project and settings. Absent: no limit'),
 })
 

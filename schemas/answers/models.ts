@@ -12,6 +12,11 @@ export const ModelAnswer = z.object({
   permission: z.tuple([]),
   root: z.string(),
   parent: z.string(),
+  alias_of: z.string().optional().describe('Id of the model, if this entry is an alias'),
+  status: z
+    .enum(['failing'])
+    .optional()
+    .describe('failing: the last calls to all servers of the model failed. Absent: no such failure is known'),
   capabilities: z.array(z.string()).describe('Supported features, such as chat, messages, tools, images'),
   context_length: z.int().optional().describe('Maximum tokens of prompt and output together'),
   max_output_tokens: z.int().optional().describe('Maximum output tokens'),

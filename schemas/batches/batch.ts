@@ -57,7 +57,7 @@ export const BatchUsage = z.strictObject({
 })
 export type BatchUsage = z.infer<typeof BatchUsage>
 
-/** Result of a part job, which runs some of the lines of a batch. The result lines are stored in blobs named after this job. */
+/** Result of a job that runs a part of the lines of a batch. The result lines are in blobs whose names begin with the id of this job. */
 export const BatchPartResult = z.strictObject({
   counts: BatchCounts,
   usage: BatchUsage,
@@ -81,6 +81,12 @@ export const BatchResult = z.strictObject({
   problems: z.array(BatchProblem),
   counts: BatchCounts,
   usage: BatchUsage,
+  cost_nanos: z
+    .int()
+    .nullish()
+    .describe(
+      'Cost of the completed requests, in billionths of a US dollar. null: the model has no price per token or call',
+    ),
   output_file_id: z.string().nullable(),
   error_file_id: z.string().nullable(),
   finalizing_at_ms: z.number().nullable(),
@@ -92,7 +98,7 @@ export type BatchPartEvent = z.infer<typeof BatchPartEvent>
 export const BatchEvent = z.strictObject({ type: z.literal('batch'), result: BatchResult })
 export type BatchEvent = z.infer<typeof BatchEvent>
 
-/** Errors of the requests of a batch that were rejected before a job was created. The key is the `custom_id` of the request. */
+/** Errors of batch requests that were rejected before a job was created. The key is the `custom_id` of the request. */
 export const Refusals = recordOf(z.string(), ErrorBody)
 export type Refusals = z.infer<typeof Refusals>
 

@@ -9,8 +9,8 @@ export const RUN_FILES_MAX = 20
 export const RUN_FILES_BYTES_MAX = 16 * 1024 * 1024
 
 /**
- * Body of `POST /v1/tools/code` (docs/reference/compatibility.md, Code). The decoder checks the bounds that depend on settings, and the bounds in
- * code points. Unknown fields are ignored.
+ * Body of `POST /v1/tools/code` (docs/reference/compatibility.md, Code). The decoder checks the limits that depend on settings, and the length of
+ * texts in code points. Unknown fields are ignored.
  */
 export const CodeBody = z.looseObject({
   code: z.string().min(1).describe('Python source code'),
@@ -41,7 +41,7 @@ export const CodeRequest = z.strictObject({
 export type CodeRequest = z.infer<typeof CodeRequest>
 
 /**
- * Events of a run: pieces of output, each small enough for a queue record, then one `end`. Output is in the field `piece`, because text in a field
+ * Events of a run: pieces of output, each small enough for a queue record, then one `end`. The field of output is named `piece`, because a field
  * `text` would be counted as tokens of a model.
  */
 export const CodeEvent = z.discriminatedUnion('type', [

@@ -30,7 +30,7 @@ export const EmbedRequest = z.strictObject({
 })
 export type EmbedRequest = z.infer<typeof EmbedRequest>
 
-/** Events of an embeddings job. Each `vectors` event has some consecutive vectors, in input order. The last event is the usage. */
+/** Events of an embeddings job. Each `vectors` event contains consecutive vectors, in input order. The last event is the usage. */
 export const EmbedEvent = z.discriminatedUnion('type', [
   z.strictObject({
     type: z.literal('vectors'),

@@ -8,8 +8,8 @@ import { RESULTS_MAX } from './search.ts'
  * The internal form of text generation: one request schema and one event stream for three public APIs.
  *
  * The ingress decodes a request into a {@link GenerateRequest}, and encodes {@link GenerateEvent}s into the API of the client. Workers and engines
- * use only this form. The public APIs gain fields every month, so the internal form cannot name all of them. Two mechanisms carry unnamed fields, in
- * both directions, between a client and an upstream of the same dialect:
+ * use only this form. The public APIs gain fields every month, so the internal form cannot name all of them. Between a client and an upstream of the
+ * same dialect, two mechanisms carry such fields in both directions:
  *
  * 1. `extra` contains unknown fields of a known object (a message, a part, a tool, the request).
  * 2. `native` contains a whole object of an unknown type. {@link NativePart} is a content block or an item. `native` of a {@link Tool} is a tool. The
@@ -264,8 +264,8 @@ export type Logprob = z.infer<typeof Logprob>
 const Choice = z.int().min(0).default(0).describe('Index of the choice')
 
 /**
- * Finish reason in the OpenAI format. In the finish event, `stop_sequence` and `context_full` distinguish cases of `stop` and `length` for the
- * Anthropic format.
+ * Finish reason in the OpenAI format. The Anthropic format has more reasons. For these, the finish event also has `stop_sequence` (with `stop`) and
+ * `context_full` (with `length`).
  */
 export const FinishReason = z.enum(['stop', 'length', 'tool_calls', 'content_filter'])
 export type FinishReason = z.infer<typeof FinishReason>

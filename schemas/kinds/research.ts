@@ -34,7 +34,7 @@ export const ResearchDomains = z.strictObject({
 })
 export type ResearchDomains = z.infer<typeof ResearchDomains>
 
-/** Limits of the request. If a limit is absent, then the limit of the requested effort applies. */
+/** Limits of a research request. If one is absent, then the limit of the requested effort applies. */
 export const ResearchLimits = z.strictObject({
   max_sources: z.int().min(1).max(SOURCES_MAX).optional().describe('Maximum sources to read'),
   max_searches: z.int().min(1).max(100).optional(),
@@ -73,7 +73,7 @@ export type ResearchRequest = z.infer<typeof ResearchRequest>
 export const ResearchPhase = z.enum(['planning', 'searching', 'reading', 'analyzing', 'writing', 'finalizing'])
 export type ResearchPhase = z.infer<typeof ResearchPhase>
 
-/** A citation in the report, in wire format, with the position of its quote in the source. */
+/** A citation in the report, as sent to clients, with the position of its quote in the source. */
 export const ResearchAnnotation = z.strictObject({
   type: z.literal('url_citation'),
   url_citation: z.strictObject({

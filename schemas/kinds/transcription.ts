@@ -44,7 +44,7 @@ export type TranscribeRequest = z.infer<typeof TranscribeRequest>
 export const Word = z.strictObject({ word: z.string(), start: z.number(), end: z.number() })
 export type Word = z.infer<typeof Word>
 
-/** A segment with the fields of all response formats. Times are in seconds. */
+/** A segment of a transcript, with the fields of all response formats. Times are in seconds. */
 export const TranscriptSegment = z.strictObject({
   id: z.int().min(0),
   seek: z.int().default(0),
@@ -124,7 +124,10 @@ export type TranscriptForm = z.infer<typeof TranscriptForm>
  * Unknown fields are ignored. `null` means absent.
  */
 
-/** Message of the bounds of decimal numbers, whose error codes begin with `decimal_`, such as `decimal_above_max_value`. */
+/**
+ * Message of a failed check of a decimal number. The message makes the decoder choose an error code that begins with `decimal_`, such as
+ * `decimal_above_max_value`.
+ */
 const DECIMAL = 'decimal'
 const NAME_CHARS_MAX = 100
 const KEYWORDS_MAX = 100
@@ -142,7 +145,7 @@ const ServerVad = z.object({
   prefix_padding_ms: VoiceActivity.shape.prefix_padding_ms.unwrap().nullish(),
 })
 
-/** This schema checks each field alone. The decoder checks the rules that relate two fields. */
+/** JSON fields of the request. This schema checks each field alone. The decoder checks the rules that relate two fields. */
 export const TranscriptionBody = z.object({
   model: z.string().min(1).describe('Model id or alias'),
   language: z.string().nullish().describe('Language of the audio, as ISO 639-1 code. Default: detected'),

@@ -2,7 +2,7 @@ import { z } from 'zod'
 
 const PROTO = '__proto__'
 
-/** A zod record that treats `__proto__` as an ordinary key, as `JSON.parse` does. `z.record` drops this key without validation. */
+/** A zod record that treats `__proto__` as an ordinary key, as `JSON.parse` does. The type `z.record` of zod drops this key without validation. */
 const OwnRecord = z.core.$constructor('OwnRecord', (inst: z.ZodRecord, def: z.core.$ZodRecordDef) => {
   z.ZodRecord.init(inst, def)
   const parse = inst._zod.parse
@@ -42,5 +42,5 @@ export function recordOf<Key extends z.core.$ZodRecordKey, Value extends z.ZodTy
   return new OwnRecord({ type: 'record', keyType, valueType }) as unknown as z.ZodRecord<Key, Value>
 }
 
-/** Metadata of the client. The function `boundMetadata` limits the number of pairs. */
+/** Metadata of a client: pairs of text. The function `boundMetadata` limits their number. */
 export const Metadata = recordOf(z.string().max(64), z.string().max(512))

@@ -3,7 +3,8 @@ import { RESULTS_MAX } from '#schemas/kinds/search.ts'
 import { Metadata, recordOf } from '#schemas/lib/record.ts'
 
 /*
- * Bodies of `/v1/conversations` (docs/guides/responses.md, Conversations). The decoder checks the items one at a time.
+ * Bodies of `/v1/conversations` (docs/guides/responses.md, Conversations). Items are not validated here, because the decoder checks them one at a
+ * time.
  */
 
 const ADDED_MAX = 20
@@ -40,7 +41,7 @@ export type ConversationItem = z.infer<typeof ConversationItem>
 const DECIMAL = 'decimal'
 const decimal = (min: number, max: number) => z.number().min(min, DECIMAL).max(max, DECIMAL)
 /**
- * A tool name. Many upstream servers allow fewer characters than this pattern. The worker shortens the name for such a server
+ * A tool name. Some upstream servers permit fewer characters than this pattern. For such a server, the worker shortens the name
  * (shared/engines/adapt.ts).
  */
 const Name = z.string().regex(/^[^\p{Cc}]{1,256}$/u)
@@ -175,7 +176,7 @@ export const CodeInterpreterTool = z.looseObject({
 
 const Domains = z.array(z.string().min(1).max(253)).max(100)
 
-/** Hosted tool: web search. The fields for location and context size are accepted and ignored. */
+/** The hosted tool for web search. Fields for location and context size are accepted but have no effect. */
 export const WebSearchTool = z.looseObject({
   type: z.string(),
   filters: z.looseObject({ allowed_domains: Domains.nullish(), blocked_domains: Domains.nullish() }).nullish(),

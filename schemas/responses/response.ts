@@ -2,7 +2,7 @@ import { z } from 'zod'
 import type { Logprob } from '#schemas/kinds/generate.ts'
 import { recordOf } from '#schemas/lib/record.ts'
 
-/** Data of the request that the encoder of the Responses API needs (docs/guides/responses.md, Answers). */
+/** Data of the request that is needed to encode its answer in the Responses API (docs/guides/responses.md, Answers). */
 export const ResponsesForm = z.strictObject({
   shown: recordOf(z.string(), z.unknown()).describe('Response fields copied from the request'),
   summarizes: z.boolean().describe('The client requested a reasoning summary: reasoning is returned in `summary`'),
@@ -63,7 +63,7 @@ export interface CustomCallItem {
   input: string
 }
 
-/** An upstream item of a type that the internal form does not represent. The encoder returns the item unchanged. */
+/** An item of an upstream whose type has no internal form. The client receives the item unchanged. */
 export interface NativeItem {
   id: string
   type: 'native'

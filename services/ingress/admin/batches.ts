@@ -48,8 +48,8 @@ export async function listAllBatches(context: IngressContext, call: Call): Promi
 }
 
 /**
- * Reads one page of jobs per batch endpoint and merges them. The store can list the jobs of one project and endpoint by
- * an index.
+ * Returns one page of batches, newest first. Batches of the OpenAI and the Anthropic API have different endpoints, and the store has an index by
+ * project and endpoint. One page per endpoint is therefore read, and the pages are merged.
  */
 async function batchesOf(context: IngressContext, tenant: string, limit: number, after: string | undefined) {
   const jobs = requireJobs(context)
@@ -68,7 +68,7 @@ export async function getAnyBatch(context: IngressContext, call: Call): Promise<
   await sendBatch(context, call, await findAnyBatch(context, call))
 }
 
-/** POST /v1/admin/batches/{id}/cancel. Results of requests that have ended are written to the files of the batch. */
+/** POST /v1/admin/batches/{id}/cancel: cancels a batch of any project. Results of requests that have ended are written to its files. */
 export async function cancelAnyBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await findAnyBatch(context, call)
   const job = await requireJobs(context).cancel(tenant, id, 'once')

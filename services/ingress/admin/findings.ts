@@ -3,9 +3,10 @@ import { ListFindings } from '#schemas/admin/admin.ts'
 import { PoolName } from '#schemas/job.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
+import { isUsable } from '#services/ingress/calls/endpoint.ts'
 import { budgetsFor, namesOf, projectFor } from '#services/ingress/endpoints/usage.ts'
 import { budgetsIn } from '#shared/capacity/budgets.ts'
-import { type CallFacts, type FailingModel, failingModel, RECENT_MINUTES } from '#shared/doctor/calls.ts'
+import { type CallFacts, type FailingModel, failedDays, failingModel, RECENT_MINUTES } from '#shared/doctor/calls.ts'
 import { type Finding, runCheck } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { type FleetFacts, fleetFindings, type PoolFacts, projectFindings } from '#shared/doctor/fleet.ts'
@@ -14,6 +15,7 @@ import { jobsTopic } from '#shared/jobs/records.ts'
 import { hasScope } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RequestLog } from '#shared/store/requests.ts'
+import { dayOf } from '#shared/usage/usage.ts'
 import { depthOf, modelLoads } from './fleet.ts'
 
 /**
@@ -23,14 +25,17 @@ import { depthOf, modelLoads } from './fleet.ts'
 const CACHE_TTL_MS = 30_000
 /** Maximum number of dead letters that are counted. If there are more, then the count is a lower bound. */
 const DEAD_COUNTED_MAX = 100
-/** Cache lifetime in ms of the facts about calls. A read of the request log takes some milliseconds. */
+/** Cache lifetime in ms of the failed and refused calls, which are read from the request log. One read takes some milliseconds. */
 const CALLS_TTL_MS = 2_000
 /** Maximum time in ms for which an expired value is returned while a new one is read. */
 const STALE_MAX_MS = 30_000
 const PROJECTS_MAX = 1_000
 /** Maximum models that are checked for failures. Models with the newest failures are checked first. */
 const FAILING_MAX = 10
-const ROWS_MAX = 20
+const ROWS_MAX = 100
+const DAY_MS = 86_400_000
+/** Number of days, today included, in which failed calls of a failing model are counted. */
+const FAILED_DAYS = 7
 
 interface Cached<T> {
   readonly atMs: number
@@ -76,25 +81,35 @@ async function findingsFor(context: IngressContext, call: Call, isOperator: bool
   return isOperator ? fleetFindings(await factsOf(context, calls)) : projectFindings(calls)
 }
 
-function findingObject({ check, status, message, remediation, details = [], model }: Finding) {
-  return { check, status, message, remediation: remediation ?? null, details, model: model ?? null }
+function findingObject({ remediation, details = [], model, errorCode, sinceMs, ...finding }: Finding) {
+  const { check, status, message, title = null, cause = null, projects = [] } = finding
+  const about = { model: model ?? null, error_code: errorCode ?? null, title, cause }
+  const since = sinceMs === undefined ? null : Math.floor(sinceMs / 1_000)
+  return { check, status, message, remediation: remediation ?? null, details, ...about, since, projects }
 }
 
 async function callsOf(context: IngressContext, call: Call, project: string | undefined): Promise<CallFacts> {
   const { store, config } = context
   const log = config.isRequestLogOn ? store?.requests : undefined
   const [recent, failing, budgets] = await Promise.all([
-    log?.outcomes(Date.now() - RECENT_MINUTES * 60_000, project).catch(() => []),
+    log?.outcomes({ sinceMs: Date.now() - RECENT_MINUTES * 60_000, project }).then(
+      ({ outcomes }) => outcomes,
+      () => [],
+    ),
     log && failingModels(context, log, project).catch(() => []),
     context.models.hasPrices ? budgetsFor(context, call, project).catch(() => []) : [],
   ])
-  const openCircuits = project === undefined ? openCircuitsOf(context) : []
+  // A project receives the open circuits of the models that its key may call, even if other projects made the failed calls.
+  const openCircuits = [...context.jobs.presence.openCircuits].flatMap(([id, workers]) => {
+    const model = context.models.find(id)
+    return project === undefined || (model && isUsable(model, call.key)) ? [{ model: id, workers }] : []
+  })
   return { recent: recent ?? [], failing: failing ?? [], openCircuits, budgets, nameOf: namesOf(context, 'project') }
 }
 
-/** Models of the catalogue whose newest calls failed. The number of reads is bounded. */
+/** Returns the models of the catalogue whose newest calls failed. At most {@link FAILING_MAX} models are read. */
 async function failingModels(
-  { models }: IngressContext,
+  { models, usage }: IngressContext,
   log: RequestLog,
   project: string | undefined,
 ): Promise<FailingModel[]> {
@@ -102,13 +117,23 @@ async function failingModels(
   const names = new Set(failed.rows.flatMap(({ model }) => (model === null || !models.find(model) ? [] : [model])))
   const failing: FailingModel[] = []
   for (const model of [...names].slice(0, FAILING_MAX)) {
-    // An embedded store answers synchronously, so this loop yields to the event loop itself.
+    // An embedded store (SQLite) answers synchronously. Without this yield, ten reads in a row would block the event loop.
     await nextTurn()
     const { rows, next } = await log.list({ project, model, limit: ROWS_MAX })
-    const found = failingModel(model, rows, next !== null)
-    if (found) failing.push(found)
+    // Operators receive the message of the upstream. Other callers do not, because it may quote a request of another project.
+    const shown = project === undefined ? rows : rows.map((row) => ({ ...row, upstreamMessage: null }))
+    const found = failingModel(model, shown, next !== null)
+    if (found) failing.push({ ...found, days: await failedDaysOf(usage, model, project) })
   }
   return failing
+}
+
+/** The failed calls of a model in the last days, from the usage ledger, because reading a week of the request log would be slow. */
+async function failedDaysOf(usage: IngressContext['usage'], model: string, project: string | undefined) {
+  const nowMs = Date.now()
+  const range = { from: dayOf(nowMs - (FAILED_DAYS - 1) * DAY_MS), to: dayOf(nowMs) }
+  const rows = await usage?.ledger.sum({ model, project, ...range, groupBy: 'day', limit: FAILED_DAYS })
+  return failedDays((rows ?? []).map(({ group: day, calls, failed }) => ({ day, calls, failed })))
 }
 
 async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {
@@ -141,13 +166,13 @@ async function poolFacts(
 ): Promise<PoolFacts> {
   const queued = depth?.filter((row) => row.pool === pool && row.state === 'queued') ?? []
   const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
-  // Only work of normal priority counts. Work of low priority, such as the lines of a batch, is expected to wait for
-  // long.
+  // The longest wait is that of work with normal priority. Work of low priority, such as the lines of a batch, is
+  // expected to wait for long and is not a problem.
   const urgent = queued.filter(({ priority }) => priority !== 'low')
   const oldestMs = Math.min(oldestCallMs, ...urgent.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
-  // The queue contains attached calls, and possibly records of durable jobs that the store contains too. The larger
-  // count is used, because the sum would count jobs twice.
+  // Both counts can include the same durable jobs: the store contains all of them, and the queue those that were published. The larger count is
+  // used, because the sum would count such jobs twice.
   const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
   return {
     id: pool,
@@ -161,14 +186,6 @@ async function poolFacts(
     ),
     isNeeded: models.models.some((model) => model.pool === pool),
   }
-}
-
-function openCircuitsOf({ jobs }: IngressContext): CallFacts['openCircuits'] {
-  const workers = new Map<string, number>()
-  for (const { capacity } of jobs.presence.peers.values()) {
-    for (const model of capacity?.openCircuits ?? []) workers.set(model, (workers.get(model) ?? 0) + 1)
-  }
-  return [...workers].map(([model, count]) => ({ model, workers: count }))
 }
 
 async function countDead({ broker }: IngressContext): Promise<FleetFacts['deadLetters']> {

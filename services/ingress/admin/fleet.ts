@@ -17,11 +17,17 @@ import { audit } from './audit.ts'
 /** Cache lifetime of job counts, in ms. Cached because the store reads every waiting job to count them. */
 const COUNT_AGE_MS = 1_000
 
+/**
+ * Maximum time in ms for a count by Kafka or the store. If the count takes longer, then the answer has null in its place, so that the state of the
+ * pools is available during an outage.
+ */
+const COUNT_TIMEOUT_MS = 2_000
+
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
 
 /** GET /v1/admin/pools: workers, slots, and waiting jobs of each pool. The field `calls` counts the attached calls of all ingresses. */
 export async function listPools(context: IngressContext, call: Call): Promise<void> {
-  const depth = await depthOf(context)
+  const depth = await inTime(depthOf(context))
   const data = await Promise.all(PoolName.options.map((pool) => poolObject(context, pool, depth)))
   await call.reply.whole({ object: 'list', data, has_more: false })
 }
@@ -52,14 +58,16 @@ async function poolObject(
     jobs: own ? durableOf(own, sum) : null,
     lag: Object.fromEntries(
       await Promise.all(
-        Priority.options.map(async (lane) => [
-          lane,
-          (await broker.lag(jobsTopic(pool, lane)).catch(() => undefined)) ?? null,
-        ]),
+        Priority.options.map(async (lane) => [lane, (await inTime(broker.lag(jobsTopic(pool, lane)))) ?? null]),
       ),
     ),
     oldest_queued_at: oldest === undefined || !Number.isFinite(oldest) ? null : Math.floor(oldest / 1_000),
   }
+}
+
+function inTime<T>(count: Promise<T>): Promise<T | undefined> {
+  const timeout = delay(COUNT_TIMEOUT_MS, undefined, { ref: false })
+  return Promise.race([count.catch(() => undefined), timeout])
 }
 
 function durableOf(own: readonly Depth[], sum: (rows: readonly Depth[]) => number) {
@@ -178,9 +186,9 @@ function compare(a: string, b: string): number {
 }
 
 /**
- * Returns the maximum concurrent jobs of a worker, from its heartbeat. The maximum is the sum of the limits of its
- * models, at most the number of its slots. A model without a bulkhead counts with all slots, and so does a worker that
- * reports no models. The word list of moderations is not counted.
+ * Returns the maximum concurrent jobs of a worker, from its heartbeat. The maximum is the sum of the limits of its models, at most the number of its
+ * slots. If a model has no limit, or if the worker reports no models, then the maximum is the number of slots. The word list of moderations is not
+ * counted.
  *
  * @param idOf Returns the model id for an id or alias. Undefined if the catalogue has none
  */
@@ -193,7 +201,7 @@ export function capacityOf(
   const bounds = new Map<string, number>()
   for (const [work, places] of capacity.concurrencyLimits) {
     const model = work.slice(work.indexOf(' ') + 1)
-    // All kinds of work of a model share one engine and report the same bulkhead, so the maximum counts instead of the sum.
+    // A worker reports a model once per kind of work, such as `generate` and `count`. All of them share one bulkhead, so their values are not added.
     bounds.set(model, Math.max(bounds.get(model) ?? 0, places))
   }
   let sum = 0
@@ -314,8 +322,8 @@ export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jo
     const servers = 'base_url' in engine || 'base_urls' in engine ? addressesOf(engine).length : 0
     const limit = Math.min(jobs.presence.slotsOf(pool, id), jobs.presence.adaptiveLimitOf(pool, id, servers))
     const { running = 0, queued = 0 } = works.get(id) ?? {}
-    // An ingress counts a call as running when a worker has received the call. There, the call may still wait for a
-    // permit of its model, so running calls beyond the limit are waiting calls.
+    // An ingress counts a call as running from the time at which a worker received it. The call may still wait in the worker for a permit of its
+    // model. Running calls beyond the limit are therefore counted as queued.
     const parked = Math.max(0, running - limit)
     return { id, limit, running: running - parked, queued: queued + parked, full: full.has(id) }
   })

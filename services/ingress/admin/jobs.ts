@@ -82,7 +82,10 @@ async function listChildren(context: IngressContext, parentId: string, query: Op
   return { jobs: jobs.filter((job) => isAsked(job, query)), next: hasMore ? (jobs.at(-1)?.id ?? null) : null }
 }
 
-/** All requests of a batch, or all child jobs of another job, newest first. */
+/**
+ * Lists all requests of a batch, or all child jobs of another composed job, newest first. The parts of a batch, which only group its requests, are
+ * left out.
+ */
 async function listGroup(context: IngressContext, id: string, query: OperatorJobs) {
   const { limit, after, states } = query
   const group = new Group(id)
@@ -196,7 +199,9 @@ function operatorJob(job: DurableJob, waits?: PendingReason | null, counts?: Chi
 function numbersOf(progress: unknown): object | null {
   if (!progress) return null
   const { phase = null, percent = null, message: _, ...rest } = progress as Record<string, unknown>
-  const numbers = ['counts', 'requests_per_second', 'estimated_end_at'].filter((name) => name in rest)
+  const numbers = ['counts', 'requests_per_second', 'estimated_end_at', 'estimated_end_range'].filter(
+    (name) => name in rest,
+  )
   return { phase, percent, ...Object.fromEntries(numbers.map((name) => [name, rest[name]])) }
 }
 

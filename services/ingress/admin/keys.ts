@@ -137,7 +137,8 @@ async function findKey({ keys }: IngressContext, call: Call): Promise<ApiKey> {
 async function findStoredKey(context: IngressContext, call: Call): Promise<ApiKey> {
   const key = await findKey(context, call)
   if (key.id !== FIXED_KEY_ID) return key
-  throw new ServiceError('invalid_request', `${FIXED_KEY_ID} is SLUICE_API_KEY. To change it, change that setting.`)
+  const message = `${FIXED_KEY_ID} is the key in the setting SLUICE_API_KEY. To change the key, change this setting.`
+  throw new ServiceError('invalid_request', message)
 }
 
 function requireRotatable(old: ApiKey, isEndSaid: boolean): void {

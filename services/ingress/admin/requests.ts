@@ -1,15 +1,34 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { type ActiveRequest, ListActiveRequests, ListRequests, type RequestAnswer } from '#schemas/admin/requests.ts'
+import {
+  type ActiveRequest,
+  type FailedAttempt,
+  ListActiveRequests,
+  ListFailures,
+  ListRequests,
+  type RequestAnswer,
+  type RequestFailures,
+} from '#schemas/admin/requests.ts'
 import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { callOfJob } from '#services/ingress/calls/answer.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { namesOf, projectFor } from '#services/ingress/endpoints/usage.ts'
+import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { RequestCursor, RequestLog, RequestQuery, RequestRow } from '#shared/store/requests.ts'
+import {
+  isFailedStatus,
+  type RequestCursor,
+  type RequestLog,
+  type RequestOutcome,
+  type RequestQuery,
+  type RequestRow,
+} from '#shared/store/requests.ts'
 import { audit } from './audit.ts'
+import { attemptsOfJob } from './failed-attempts.ts'
+import { nextStepOf } from './next-step.ts'
+import { requestBefore, retriesOf } from './sdk-retries.ts'
 
 const NANOS_PER_USD = 1_000_000_000
 /**
@@ -37,7 +56,7 @@ export async function listRequests(context: IngressContext, call: Call): Promise
       ? await search(log, queryOf(context, asked, project))
       : { rows: await findRows(log, asked.request_id, project), next: null }
   const previews = new Map((await log.previews(rows.map(({ id }) => id))).map((preview) => [preview.id, preview]))
-  const show = shownBy(context)
+  const show = shownBy(context, call)
   const data = rows.map((row) => {
     const { promptPreview, answerPreview } = previews.get(row.id) ?? {}
     return {
@@ -50,7 +69,57 @@ export async function listRequests(context: IngressContext, call: Call): Promise
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
 
-/** GET /v1/admin/requests/{id}: by the id of the request, of its durable job, or of its answer. */
+/** Maximum reads of the log for one count of failures, each of at most 5,000 rows. */
+const FAILURE_READS_MAX = 20
+
+/**
+ * GET /v1/admin/requests/failures: failed requests by error code, model and project, the most frequent first.
+ *
+ * @throws ServiceError as {@link listRequests}
+ */
+export async function listFailures(context: IngressContext, call: Call): Promise<void> {
+  refuseUnknown(ListFailures, call.query)
+  const asked = parseBody(ListFailures, { ...call.query }, 'openai')
+  const log = requireLog(context)
+  const project = projectFor(context, call, asked.project)
+  const query = queryOf(context, { ...asked, status: 'failed', limit: 1 }, project)
+  const counts = new Map<string, RequestOutcome>()
+  const isOperator = hasScope(call.key, 'admin')
+  let page = await log.outcomes(query, isOperator)
+  for (let reads = 1; ; reads++) {
+    for (const one of page.outcomes) addOutcome(counts, one)
+    if (!page.next || reads === FAILURE_READS_MAX) break
+    await nextTurn()
+    page = await log.outcomes({ ...query, after: page.next }, isOperator)
+  }
+  const nameOf = namesOf(context, 'project')
+  const data = [...counts.values()]
+    .toSorted((a, b) => b.calls - a.calls || b.lastEndedAtMs - a.lastEndedAtMs)
+    .map(
+      (one): RequestFailures => ({
+        ...{ object: 'request.failures', project: one.project || null, project_name: nameOf(one.project) },
+        ...{ model: one.model, status: one.status, error_code: one.errorCode, count: one.calls },
+        ...{ first_ended_at: one.firstEndedAtMs / 1_000, last_ended_at: one.lastEndedAtMs / 1_000 },
+        ...{ message: one.message, newest_id: one.newestId },
+      }),
+    )
+  await call.reply.whole({ object: 'list', data, has_more: page.next !== null })
+}
+
+function addOutcome(counts: Map<string, RequestOutcome>, one: RequestOutcome): void {
+  const key = JSON.stringify([one.project, one.model, one.status, one.errorCode])
+  const before = counts.get(key)
+  if (!before) return void counts.set(key, one)
+  const messageCalls = one.messageCalls + (before.message === one.message ? before.messageCalls : 0)
+  counts.set(key, {
+    ...(messageCalls > before.messageCalls ? { ...one, messageCalls } : before),
+    firstEndedAtMs: Math.min(one.firstEndedAtMs, before.firstEndedAtMs),
+    lastEndedAtMs: Math.max(one.lastEndedAtMs, before.lastEndedAtMs),
+    calls: one.calls + before.calls,
+  })
+}
+
+/** GET /v1/admin/requests/{id}: returns one entry of the request log. The id may be that of the request, of its durable job, or of its answer. */
 export async function getRequest(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)
   if (!ID.test(id)) throw notFound(id)
@@ -58,10 +127,27 @@ export async function getRequest(context: IngressContext, call: Call): Promise<v
   const [row] = await findRows(log, id, projectFor(context, call, undefined))
   if (!row) throw notFound(id)
   const bodies = await log.findBodies(row.id)
+  const isOperator = hasScope(call.key, 'admin')
+  const retries = await retriesOf(log, row, context.config.requestTimeoutMs)
   await call.reply.whole({
-    ...shownBy(context)(row),
+    ...shownBy(context, call)(row),
+    failed_attempts: await attemptsOf(context, row, isOperator),
+    retry_of: (await requestBefore(log, row))?.id ?? null,
+    retried_by: retries?.map(({ id, status }) => ({ id, status })) ?? null,
+    next_step: isFailedStatus(row.status) ? nextStepOf(row, isOperator) : null,
     ...(bodies && { request_body: bodies.request, answer_body: bodies.answer }),
   })
+}
+
+/** Maximum events of a durable job that are read for its failed attempts. */
+const EVENTS_MAX = 1_000
+async function attemptsOf({ store }: IngressContext, row: RequestRow, isOperator: boolean): Promise<FailedAttempt[]> {
+  if (row.jobId !== null && row.attempts > 0) {
+    const events = (await store?.listEvents(row.project, row.jobId, 0, EVENTS_MAX)) ?? []
+    return attemptsOfJob(row, events, isOperator)
+  }
+  const attempts = JSON.parse(row.failedAttempts ?? '[]') as FailedAttempt[]
+  return isOperator ? attempts : attempts.map(({ upstream_message: _, ...attempt }) => attempt)
 }
 
 const NEVER_RECORDED =
@@ -83,7 +169,7 @@ async function search(log: RequestLog, query: RequestQuery) {
   const startedAt = performance.now()
   let page = await log.list(query)
   while (page.rows.length === 0 && page.next && performance.now() - startedAt < SEARCH_MS) {
-    // An embedded store answers synchronously, so this function yields to the event loop itself.
+    // An embedded store (SQLite) answers synchronously. Without this yield, a long search would block the event loop.
     await nextTurn()
     page = await log.list({ ...query, after: page.next })
   }
@@ -108,6 +194,19 @@ function jobIdOf(id: string): string {
   return id.replace(/^(msg_?batch_|batch_|resp_|msg_|chatcmpl-)(?=\w{32}$)/, 'job_')
 }
 
+/** Filters for single requests. With one of them, a list has the lines of batches. */
+const LINE_FILTERS = [
+  ...(['model', 'endpoint', 'server', 'error_code', 'min_duration_ms'] as const),
+  ...(['job_id', 'batch_id', 'trace_id'] as const),
+]
+
+/** Whether a list has the lines of batches. If not, then each batch has one row, so that a large batch does not hide all other requests. */
+function hasLines(asked: ListRequests): boolean {
+  if (asked.batch_lines !== undefined) return asked.batch_lines === 'true'
+  const [first] = asked.status === undefined ? [0] : statusesOf(asked.status)
+  return first >= 400 || LINE_FILTERS.some((name) => asked[name] !== undefined)
+}
+
 function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: string | undefined): RequestQuery {
   const { key, model, endpoint, server, status, error_code, job_id, batch_id, trace_id, since, until, after, limit } =
     asked
@@ -122,6 +221,7 @@ function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: str
     statuses: status === undefined ? undefined : statusesOf(status),
     jobId: job_id === undefined ? undefined : jobIdOf(job_id),
     batchId: batch_id === undefined ? undefined : jobIdOf(batch_id),
+    isWithoutLines: !hasLines(asked),
     traceId: trace_id,
     sinceMs: since === undefined ? undefined : Math.round(since * 1_000),
     untilMs: until === undefined ? undefined : Math.round(until * 1_000),
@@ -141,26 +241,43 @@ function cursorOf(text: string): RequestCursor {
   return { endedAtMs, n }
 }
 
-function shownBy(context: IngressContext): (row: RequestRow) => RequestAnswer {
+function shownBy(context: IngressContext, call: Call): (row: RequestRow) => RequestAnswer {
   const [projectName, keyName] = [namesOf(context, 'project'), namesOf(context, 'key')]
+  const isOperator = hasScope(call.key, 'admin')
   return (row) => ({
     ...{ object: 'request', id: row.id, started_at: row.startedAtMs / 1_000, ended_at: row.endedAtMs / 1_000 },
     ...{ project: row.project || null, project_name: projectName(row.project) },
     ...{ key_id: row.keyId || null, key_name: keyName(row.keyId) },
     ...{ endpoint: row.endpoint, kind: row.kind, model: row.model, worker: row.worker, server: row.server },
+    ...(isOperator && { ...serverUrlOf(context, row), upstream_message: row.upstreamMessage }),
     ...{ status: row.status, error_code: row.errorCode, error_message: row.errorMessage, error_param: row.errorParam },
     ...{ queue_ms: row.queueMs, first_output_ms: row.firstOutputMs, duration_ms: row.durationMs },
     ...{ input_tokens: row.inputTokens, cached_input_tokens: row.cachedInputTokens, output_tokens: row.outputTokens },
     ...{ cost_usd: row.costNanos / NANOS_PER_USD, attempts: row.attempts, job_id: row.jobId },
-    batch_id: row.batchId?.replace('job_', row.endpoint === '/v1/messages' ? 'msgbatch_' : 'batch_') ?? null,
-    ...{ trace_id: row.traceId, user_agent: row.userAgent },
+    batch_id: batchIdOf(row),
+    request_counts: row.batchCalls === null ? null : { total: row.batchCalls, failed: row.batchFailed ?? 0 },
+    ...{ trace_id: row.traceId, user_agent: row.userAgent, sdk_retry: row.sdkRetry },
   })
 }
 
-/*
- * Synchronous calls that wait or run now. Each ingress lists and cancels its own calls, because the calls of an ingress end with its connections.
- * Durable jobs are listed by `GET /v1/jobs`, and ended calls by the request log.
- */
+/** Id of the batch of a line, or of the batch itself, in the form of its API. */
+function batchIdOf({ batchId, batchCalls, jobId, endpoint }: RequestRow): string | null {
+  const id = batchId ?? (batchCalls === null ? null : jobId)
+  return id?.replace('job_', endpoint.startsWith('/v1/messages') ? 'msgbatch_' : 'batch_') ?? null
+}
+
+/** Address of the upstream server of a request, without credentials and query. Absent if the model has no such server. */
+function serverUrlOf({ models }: IngressContext, { model, server, worker }: RequestRow): { server_url?: string } {
+  const [, fallback, index] = /^(?:(.*)\/)?(\d+)$/.exec(server ?? '') ?? []
+  const engine = models.find(fallback ?? model ?? '')?.engine
+  if (engine?.type !== 'openai' && engine?.type !== 'anthropic') return {}
+  const servers = addressesOf(engine)
+  // If every server was unavailable, then no server is recorded. The server of a model with one server is known anyway.
+  const found = index !== undefined ? servers[Number(index)] : worker && servers.length === 1 ? servers[0] : undefined
+  if (!found) return {}
+  const { origin, pathname } = new URL(found.url)
+  return { server_url: origin + pathname }
+}
 
 const SHOWN_MAX = 200
 /**
@@ -169,7 +286,13 @@ const SHOWN_MAX = 200
  */
 const TURN_CALLS = 20
 
-/** GET /v1/admin/requests/active: calls of the caller's project, or with the scope `admin` of all projects, the oldest first. */
+/**
+ * GET /v1/admin/requests/active: attached calls of the caller's project that wait or run, the oldest first. Keys with the scope `admin` receive the
+ * calls of all projects.
+ *
+ * The list contains only the calls of this ingress, which holds their connections. Durable jobs are listed by `GET /v1/jobs`, and ended calls by the
+ * request log.
+ */
 export async function listActiveRequests(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListActiveRequests, call.query)
   const asked = parseBody(ListActiveRequests, { ...call.query }, 'openai')
@@ -227,7 +350,7 @@ function activeShownBy(context: IngressContext): (job: AttachedJob) => ActiveReq
     const { request_id, created_at_ms, tenant, pool, model } = envelope
     const caller = callOfJob(job)
     const keyId = caller?.key.id ?? ''
-    // A call that was sent to a worker has a position too, while the worker has no free slot for its model.
+    // A call keeps its queue position until its first output, because the worker that received it may have no free permit for its model.
     const place = job.firstOutputAtMs === undefined ? context.jobs.placeOf(job) : undefined
     return {
       ...{

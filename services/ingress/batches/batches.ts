@@ -7,7 +7,7 @@ import type { Call, IngressContext, PreparedCall } from '#services/ingress/calls
 import { childCountsOf, childCountsOfPage, waitingFor } from '#services/ingress/calls/child-counts.ts'
 import { acceptedOf, createJob } from '#services/ingress/calls/durable.ts'
 import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
-import { type ChildCounts, isJobId, requireJobs } from '#services/ingress/calls/job-object.ts'
+import { type ChildCounts, estimateOf, isJobId, requireJobs } from '#services/ingress/calls/job-object.ts'
 import { boundMetadata, idempotencyOf, readIdempotencyKey } from '#services/ingress/calls/job-options.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
@@ -16,12 +16,15 @@ import { projectIdOf } from '#shared/keys/keys.ts'
 import { BATCH_WRAP_UP_MS, batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
-import { newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
+import { childJobId, newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
+import { isFileId } from '#shared/store/records.ts'
 import { ALL_TENANTS, type Scope } from '#shared/store/store.ts'
+import { TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { countInput } from './files.ts'
 
 export const BATCHES = '/v1/batches'
 
+const NANOS_PER_USD = 1_000_000_000
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
 
 /**
@@ -33,7 +36,7 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
   const asked = parseBody(CreateBatch, body, 'openai')
   const { path } = findEndpoint(context, asked.endpoint)
   requireEndpoint(call.key, path)
-  const made = await findMadeBatch(context, call, body)
+  const made = await findEarlierBatch(context, call, body)
   if (made) return await call.reply.whole(await currentBatchObject(context, made))
   const file = await getFile(requireFiles(context), projectIdOf(call.key), asked.input_file_id, 'input_file_id')
   if (file.purpose !== 'batch') {
@@ -43,6 +46,13 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
   const input = newAttachmentKey(newJobId())
   call.uploads.add(input)
   await call.storage.over(context.blobs).copy(file.id, input)
+  const windowMs = windowOf(context, asked.completion_window)
+  const keepMs = (asked.output_expires_after?.seconds ?? 0) * 1_000 || context.config.fileRetentionMs
+  const table = asked.metadata?.[TABLE_FILE_KEY] ?? ''
+  // The CSV of the results has the columns of the table, so the table is stored as long as the result files. Their retention begins when the batch ends.
+  if (isFileId(table)) {
+    await requireFiles(context).refer(projectIdOf(call.key), [table], windowMs + BATCH_WRAP_UP_MS + keepMs)
+  }
   const job = await submitBatch(context, call, {
     path: BATCHES,
     dialect: 'requests',
@@ -51,8 +61,8 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
     inputBytes: file.bytes,
     inputFileId: file.id,
     window: asked.completion_window,
-    windowMs: windowOf(context, asked.completion_window),
-    keepMs: (asked.output_expires_after?.seconds ?? 0) * 1_000 || context.config.fileRetentionMs,
+    windowMs,
+    keepMs,
     metadata: asked.metadata ?? undefined,
     body,
   })
@@ -110,7 +120,7 @@ interface NewBatch {
   readonly path: string
   readonly dialect: BatchDialect
   readonly endpoint: string
-  /** Key of the blob with the uploaded requests. After its creation, the batch owns the blob. */
+  /** Key of the blob with the uploaded requests. The batch keeps the blob. If no batch is created, then the blob is deleted. */
   readonly input: string
   readonly inputBytes: number
   readonly inputFileId: string | null
@@ -132,7 +142,7 @@ interface NewBatch {
  *
  * @throws ServiceError `idempotency_key_reused`, `result_expired`
  */
-export async function findMadeBatch(
+export async function findEarlierBatch(
   context: IngressContext,
   call: Call,
   body: unknown,
@@ -198,6 +208,8 @@ export interface BatchDetails {
   readonly request: BatchRequest
   readonly result: BatchResult | undefined
   readonly begun: { readonly atMs: number; readonly requests: number } | undefined
+  /** Model of the first request, for a batch without a result. */
+  readonly model: string | undefined
   readonly isFinalizing: boolean
 }
 
@@ -207,9 +219,13 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
   const steps = await requireJobs(context).stepsOf(job)
   const validated = steps.find(({ kind }) => kind === 'validate')
   const reported = (progress as { progress?: { phase?: string } } | null)?.progress
+  const result = content?.result == null ? undefined : tolerant(BatchResult).parse(content.result)
+  const firstLine = childJobId(childJobId(id, '0'), '1')
+  const first = validated && !result ? await context.store?.find(tenant, firstLine) : undefined
   return {
     request: tolerant(BatchRequest).parse(readStored(content?.request).body),
-    result: content?.result == null ? undefined : tolerant(BatchResult).parse(content.result),
+    result,
+    model: first?.model,
     begun: validated && { atMs: validated.at_ms, requests: validated.cost.requests ?? 0 },
     isFinalizing: reported?.phase === 'finalizing',
   }
@@ -225,14 +241,14 @@ export async function currentBatchObject(context: IngressContext, job: DurableJo
 }
 
 export function batchObject(job: DurableJob, details: BatchDetails, counts: ChildCounts | undefined) {
-  const { request, result, begun } = details
+  const { request, result, begun, model } = details
   const status = statusOf(job, details)
   const endedAt = (...statuses: string[]) => (statuses.includes(status) ? seconds(job.finished_at_ms) : null)
   return {
     id: batchIdOf(job.id, 'batch_'),
     object: 'batch',
     endpoint: request.endpoint,
-    model: result?.model ?? null,
+    model: result?.model ?? model ?? null,
     errors: errorsOf(job, result),
     input_file_id: request.input_file_id,
     completion_window: request.completion_window,
@@ -251,6 +267,7 @@ export function batchObject(job: DurableJob, details: BatchDetails, counts: Chil
     request_counts: countsOf(details, counts),
     progress: progressOf(status, counts),
     usage: usageOf(result),
+    cost_usd: result?.cost_nanos == null ? null : result.cost_nanos / NANOS_PER_USD,
     metadata: job.metadata,
   }
 }
@@ -274,8 +291,7 @@ function countsOf({ result, begun }: BatchDetails, counts: ChildCounts | undefin
 /** Rate and estimated end while the requests run. Null before and after. */
 function progressOf(status: string, counts: ChildCounts | undefined): object | null {
   if (status !== 'in_progress' || !counts) return null
-  const { requests_per_second = null, estimated_end_at = null } = counts
-  return { requests_per_second, estimated_end_at }
+  return estimateOf(counts)
 }
 
 function errorsOf({ state, error }: DurableJob, result: BatchResult | undefined): object | null {

@@ -61,7 +61,7 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   const fields = await readForm(req, bounds, {
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (part) => {
-      // This flag refuses a second file, because `file` is unset while the first file is still arriving.
+      // `file` is set only after the first file has arrived completely. This flag is set at its beginning, so that a second file is refused.
       if (part.name !== 'file' || isTaken) throw unexpected(part.name)
       isTaken = true
       file = await storeFile(context, call, part, (line) => hold(held, line))
@@ -82,8 +82,8 @@ export async function createFile(context: IngressContext, call: Call, body: unkn
   const keepMs = expires_after ? expires_after.seconds * 1_000 : fileRetentionMs
   const row = { id, tenant, purpose, filename, bytes, keepMs }
   const isKept = await files.create(row, { filesMax: FILES_MAX }).catch((error: unknown) => {
-    // The call failed, but the row of the file may exist, so its blob is not deleted here. Without a row, the blob
-    // sweep deletes the blob.
+    // If the connection to the store was lost, then the row of the file may exist, and its blob is not deleted here. If there is no row, then the
+    // blob sweep deletes the blob later.
     if (!isDefinitelyUndone(error)) call.uploads.delete(id)
     throw error
   })
@@ -216,8 +216,8 @@ interface BatchInput {
 }
 
 /**
- * Counts the input of a batch as a file of its project. The row of the file is deleted when the batch completes, or
- * when its job is deleted or expires.
+ * Creates a file row for the input of a batch, so that the input counts against the maximum number of files of its project. The row is deleted when
+ * the batch completes, or when its job is deleted or expires.
  *
  * @throws ServiceError `insufficient_quota` if the project has the maximum number of files and batches
  */

@@ -139,7 +139,7 @@ interface LineRules {
 }
 
 /**
- * Parses one line. Must be run by `runYielding`.
+ * Parses one line. Must be run by `runYielding`, because parsing a long line would block the event loop.
  *
  * @throws ServiceError for an invalid line, with the field in `param`
  */
@@ -198,7 +198,10 @@ export class LineChecker {
     return this.#model
   }
 
-  /** Checks the next line. Returns undefined if the line is valid. Must be run by `runYielding`. */
+  /**
+   * Checks the next line. Returns undefined if the line is valid. Must be run by `runYielding`, because checking a long line would block the event
+   * loop.
+   */
   *check(line: Line): Generator<undefined, LineProblem | undefined> {
     this.#count++
     if (this.#count === REQUESTS_MAX + 1) {

@@ -21,7 +21,7 @@ import {
   batchDetails,
   batchIdOf,
   findBatch,
-  findMadeBatch,
+  findEarlierBatch,
   jobIdOfBatch,
   submitBatch,
 } from './batches.ts'
@@ -37,7 +37,7 @@ export async function createMessageBatch(context: IngressContext, call: Call, bo
   parseVersion(call.headers)
   const { input, bytes, requests, sha256 } = body as UploadedRequests
   const { jobDeadlineMaxMs, fileRetentionMs: keepMs } = context.config
-  const made = await findMadeBatch(context, call, { sha256 })
+  const made = await findEarlierBatch(context, call, { sha256 })
   if (made) return await say(context, call, made)
   const job = await submitBatch(context, call, {
     path: MESSAGE_BATCHES,
@@ -276,8 +276,8 @@ const AROUND_BYTES_MAX = 1_024
  * Text that precedes the list of requests in the body. Each character stands for one byte, so a byte order mark appears as three
  * characters.
  */
-const BEFORE = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/
-const BEHIND = /^\s*\}\s*$/
+const LIST_START = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/
+const LIST_END = /^\s*\}\s*$/
 const TURN_BYTES = 128 * 1024
 
 const [QUOTE, BACKSLASH, COMMA, SPACE] = [0x22, 0x5c, 0x2c, 0x20]
@@ -287,7 +287,7 @@ const BLANKS: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
  * Line breaks, which are replaced with spaces, so that each request becomes one line of a file. JSON strings contain
  * line breaks only in escaped form, so no value changes.
  */
-const BREAKS: ReadonlySet<number> = new Set([0x0a, 0x0d])
+const LINE_BREAKS: ReadonlySet<number> = new Set([0x0a, 0x0d])
 
 type Place = 'before' | 'list' | 'object' | 'behind'
 
@@ -316,8 +316,8 @@ class RequestsReader {
   }
 
   /**
-   * Yields each object that ends in the piece. Also yields undefined after every {@link TURN_BYTES} bytes, so that the
-   * caller can yield to the event loop. Line breaks are replaced with spaces, also in the given piece.
+   * Yields each object that ends in the piece. Also yields undefined after every {@link TURN_BYTES} bytes, so that the caller can yield to the event
+   * loop. Modifies `piece`: line breaks are overwritten with spaces.
    *
    * @throws ServiceError if the body has another form
    */
@@ -334,7 +334,7 @@ class RequestsReader {
         if (this.#outside(byte) === 'object') from = at
         continue
       }
-      if (BREAKS.has(byte)) piece[at] = SPACE
+      if (LINE_BREAKS.has(byte)) piece[at] = SPACE
       if (this.#endsObject(byte)) {
         this.#append(piece.subarray(from, at + 1))
         yield this.#taken()
@@ -344,7 +344,7 @@ class RequestsReader {
   }
 
   end(): void {
-    if (this.#place !== 'behind' || !BEHIND.test(this.#around)) throw malformed('The JSON is incomplete.')
+    if (this.#place !== 'behind' || !LIST_END.test(this.#around)) throw malformed('The JSON is incomplete.')
   }
 
   #outside(byte: number): Place {
@@ -355,7 +355,7 @@ class RequestsReader {
 
   #aroundList(byte: number): void {
     if (this.#place === 'before' && byte === OPEN_LIST) {
-      if (!BEFORE.test(this.#around)) throw malformed()
+      if (!LIST_START.test(this.#around)) throw malformed()
       this.#place = 'list'
       this.#around = ''
       return

@@ -24,7 +24,7 @@ const PREFIX = '/v1/models/'
  */
 export async function listModels(context: IngressContext, call: Call): Promise<void> {
   const named = context.models.models.filter((model) => isUsable(model, call.key)).flatMap(namesOf)
-  const list = () => ({ object: 'list', data: named.map(({ model, name }) => modelOf(model, name)) })
+  const list = () => ({ object: 'list', data: named.map(({ model, name }) => modelOf(context, model, name)) })
   await call.reply.whole(call.format === 'anthropic' ? pageOf(named, call) : list())
 }
 
@@ -37,7 +37,7 @@ export async function retrieveModel(context: IngressContext, call: Call): Promis
   const id = decode(call.path.slice(PREFIX.length))
   const model = id === undefined ? undefined : context.models.find(id)
   if (!model || !isUsable(model, call.key)) throw modelNotFound(context, call.key, id ?? '')
-  await call.reply.whole(call.format === 'anthropic' ? modelInfoOf(model, id ?? '') : modelOf(model, id ?? ''))
+  await call.reply.whole(call.format === 'anthropic' ? modelInfoOf(model, id ?? '') : modelOf(context, model, id ?? ''))
 }
 
 interface Named {
@@ -75,7 +75,7 @@ function indexOf(all: readonly Named[], id: string, param: string): number {
   throw new ServiceError('invalid_value', `There is no model '${excerpt(id)}'.`, { param })
 }
 
-function modelOf(model: ModelConfig, id: string): Model {
+function modelOf({ jobs }: IngressContext, model: ModelConfig, id: string): Model {
   const { created, owned_by, limits, price } = model
   const work = workOf(model)
   return {
@@ -86,6 +86,8 @@ function modelOf(model: ModelConfig, id: string): Model {
     permission: [],
     root: '',
     parent: '',
+    ...(id !== model.id && { alias_of: model.id }),
+    ...(jobs.presence.openCircuits.has(model.id) && { status: 'failing' as const }),
     capabilities: work ? CAPABILITIES[work](model) : [],
     ...(limits.context_tokens !== undefined && { context_length: limits.context_tokens }),
     ...(limits.max_output_tokens !== undefined && { max_output_tokens: limits.max_output_tokens }),
@@ -170,7 +172,9 @@ function capabilitiesOf(model: ModelConfig): ModelInfo['capabilities'] {
 export async function readOwnKey({ config, keys }: IngressContext, { key, reply }: Call): Promise<void> {
   const { id, name = null, scopes = ['calls'], endpoints = null, models = null, expires_at = null } = key
   const limits = effectiveLimits(key, config, (project) => keys.limitsOf(project))
-  const head = { id, object: 'api_key', name, project: projectIdOf(key) }
+  const project = projectIdOf(key)
+  const project_name = keys.known.projects.find((one) => one.id === project)?.name ?? null
+  const head = { id, object: 'api_key', name, project, project_name }
   await reply.whole({ ...head, scopes, endpoints, models, limits, expires_at })
 }
 

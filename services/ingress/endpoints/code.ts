@@ -14,7 +14,7 @@ const PIECE_CHARS = 64 * 1024
 
 const LIBRARIES = ['numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn'] as const
 
-/** Modules of the standard library, from `sys.stdlib_module_names` of Python 3.11 to 3.15. */
+/** Names of the modules in the standard library of Python 3.11 to 3.15, from `sys.stdlib_module_names`. */
 const STANDARD = `
   abc antigravity argparse array ast asyncio atexit base64 bdb binascii bisect builtins bz2 cProfile calendar cmath cmd code
   codecs codeop collections colorsys compileall concurrent configparser contextlib contextvars copy copyreg csv ctypes curses

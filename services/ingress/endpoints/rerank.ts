@@ -84,6 +84,6 @@ function repeatable(documents: string[]): string[] {
   if (documents.reduce((sum, { length }) => sum + length, 0) <= REPEATED_BYTES_MAX) {
     if (Buffer.byteLength(JSON.stringify(documents)) <= REPEATED_BYTES_MAX) return documents
   }
-  const message = `Documents of more than ${REPEATED_BYTES_MAX} bytes of JSON are not repeated. Results refer to each by its index.`
-  return refuse('invalid_value', 'return_documents', message)
+  const problem = `'return_documents' must be false for documents of more than ${REPEATED_BYTES_MAX} bytes of JSON.`
+  return refuse('invalid_value', 'return_documents', `${problem} Results name each document by its index.`)
 }

@@ -6,6 +6,7 @@ import {
   ReadHistory,
   ReadUsage,
   USAGE_DAYS_MAX,
+  type UsageGroup,
   type UsageReport,
   type UsageSums,
 } from '#schemas/usage.ts'
@@ -16,13 +17,17 @@ import { budgetsIn } from '#shared/capacity/budgets.ts'
 import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { HistorySample, UsageAmounts } from '#shared/store/records.ts'
+import { GROUP_SEPARATOR, type HistorySample, type UsageAmounts, type UsageLedger } from '#shared/store/records.ts'
+import { FORECAST_DAYS, forecastOf } from '#shared/usage/budget-forecast.ts'
 import { WHOLE_SERVICE } from '#shared/usage/history.ts'
 import { dayOf, monthOf } from '#shared/usage/usage.ts'
 
 const DAY_MS = 86_400_000
 const NANOS_PER_USD = 1_000_000_000
+/** Maximum groups of a report in JSON with one dimension. */
 const GROUPS_MAX = 1_000
+/** Maximum rows of a report in CSV, or with several dimensions. */
+const ROWS_MAX = 20_000
 /** Maximum budgets in a report. Limited, because each budget is a read of the ledger. */
 const BUDGETS_MAX = 500
 
@@ -36,32 +41,62 @@ export async function readUsage(context: IngressContext, call: Call): Promise<vo
   refuseUnknown(ReadUsage, call.query)
   const asked = parseBody(ReadUsage, { ...call.query }, 'openai')
   const { group_by, order_by, key: keyId, model, endpoint } = asked
+  const dimensions = group_by.split(',') as UsageGroup[]
+  const format = asked.format ?? (isCsvAccepted(call) ? 'csv' : 'json')
   const project = projectFor(context, call, asked.project)
   const { from, to } = rangeOf(asked)
   const ledger = context.usage?.ledger
   if (!ledger) throw new ServiceError('jobs_unavailable', 'Usage is not available: the deployment has no database.')
   const filters = { project, keyId, model, endpoint }
-  const limit = GROUPS_MAX + 1
-  const sums = await ledger.sum({ ...filters, from, to, groupBy: group_by, orderBy: order_by, limit })
-  const shown = sums.slice(0, GROUPS_MAX)
-  const nameOf = namesOf(context, group_by)
+  const groupsMax = dimensions.length > 1 || format === 'csv' ? ROWS_MAX : GROUPS_MAX
+  const sums = await ledger.sum({ ...filters, from, to, groupBy: dimensions, orderBy: order_by, limit: groupsMax + 1 })
+  const shown = sums.slice(0, groupsMax)
+  const hasMore = sums.length > groupsMax
+  if (hasMore && format === 'csv') throw tooManyRows()
+  const groupOf = groupsBy(context, dimensions)
   const report: UsageReport = {
     ...{ object: 'usage', from, to, group_by, project: project ?? null },
-    data: shown.map(({ group, ...sum }) => ({
-      group: group + (group_by === 'hour' ? ':00:00Z' : ''),
-      name: nameOf(group),
-      ...shownAs(sum),
-    })),
-    has_more: sums.length > GROUPS_MAX,
+    data: shown.map(({ group, ...sum }) => ({ ...groupOf(group), ...shownAs(sum) })),
+    has_more: hasMore,
     total: shownAs(totalOf(shown)),
-    budgets: await budgetsFor(context, call, project),
+    budgets: await withForecasts(ledger, await budgetsFor(context, call, project), project),
     alerts_to: hasScope(call.key, 'admin') ? hostOf(context.config.budgetWebhookUrl) : null,
   }
-  const format = asked.format ?? (isCsvAccepted(call) ? 'csv' : 'json')
   if (format === 'json') return await call.reply.whole(report)
   call.reply.setHeader('content-type', 'text/csv; charset=utf-8')
-  call.reply.setHeader('content-disposition', `attachment; filename="usage-by-${group_by}-${from}-${to}.csv"`)
-  await call.reply.whole(csvOf(report))
+  call.reply.setHeader(
+    'content-disposition',
+    `attachment; filename="usage-by-${dimensions.join('-')}-${from}-${to}.csv"`,
+  )
+  await call.reply.whole(csvOf(report, dimensions))
+}
+
+/**
+ * Returns a function that converts the group of a row to fields of the answer. With one dimension, `group` is its value, and `name` is the name of
+ * the project or key. With several, `group` has all values, separated by commas, and `groups` has the value of each dimension by itself.
+ */
+function groupsBy(context: IngressContext, dimensions: readonly UsageGroup[]) {
+  const names = dimensions.map((by) => namesOf(context, by))
+  return (group: string): Pick<UsageReport['data'][number], 'group' | 'name' | 'groups'> => {
+    const values = group
+      .split(GROUP_SEPARATOR)
+      .map((value, nth) => value + (dimensions[nth] === 'hour' ? ':00:00Z' : ''))
+    if (dimensions.length === 1) return { group: values.join(), name: names[0]?.(group) ?? null }
+    const groups = dimensions.flatMap((by, nth) => {
+      const value = values[nth] ?? ''
+      return [[by, value], ...(isNamed(by) ? [[`${by}_name`, names[nth]?.(value) ?? '']] : [])]
+    })
+    return { group: values.join(','), name: null, groups: Object.fromEntries(groups) }
+  }
+}
+
+function isNamed(by: UsageGroup): by is 'project' | 'key' {
+  return by === 'project' || by === 'key'
+}
+
+function tooManyRows(): ServiceError {
+  const message = `The report has more than ${ROWS_MAX} rows. Choose a shorter period, a filter, or fewer dimensions in group_by.`
+  return new ServiceError('invalid_value', message, { param: 'from' })
 }
 
 function hostOf(url: string | undefined): string | null {
@@ -72,17 +107,23 @@ function isCsvAccepted({ headers }: Call): boolean {
   return /^\s*text\/csv\b/i.test(headers.accept ?? '')
 }
 
-function csvOf({ group_by, data }: UsageReport): string {
-  const isNamed = group_by === 'project' || group_by === 'key'
+/** A line per group. With one dimension, the name of a project or key is in the column `name`, otherwise in `project_name` or `key_name`. */
+function csvOf({ data }: UsageReport, dimensions: readonly UsageGroup[]): string {
   const amounts = Object.keys(shownAs(totalOf([]))) as (keyof UsageSums)[]
-  const head = [group_by, ...(isNamed ? ['name'] : []), ...amounts]
-  const rows = data.map((row) => [row.group, ...(isNamed ? [row.name] : []), ...amounts.map((name) => row[name])])
-  return [head, ...rows].map(csvLine).join('')
+  const isSingle = dimensions.length === 1
+  const columns = dimensions.flatMap((by) => [
+    by,
+    ...(isNamed(by) ? [isSingle ? 'name' : (`${by}_name` as const)] : []),
+  ])
+  const cellsOf = ({ group, name, groups = {} }: UsageReport['data'][number]) =>
+    columns.map((column) => (column === 'name' ? name : isSingle ? group : groups[column]))
+  const rows = data.map((row) => [...cellsOf(row), ...amounts.map((name) => row[name])])
+  return [[...columns, ...amounts], ...rows].map(csvLine).join('')
 }
 
-/** Names of projects or keys by id; null for those without a name. */
-export function namesOf({ keys }: IngressContext, by: ReadUsage['group_by']): (id: string) => string | null {
-  if (by !== 'project' && by !== 'key') return () => null
+/** Returns a function that finds the name of a project or key by its id. Null if the project or key has no name. */
+export function namesOf({ keys }: IngressContext, by: UsageGroup): (id: string) => string | null {
+  if (!isNamed(by)) return () => null
   const names = new Map(keys.known.keys.map(({ id, name }) => [id, name]))
   if (by === 'project') for (const { id, name } of keys.known.projects) names.set(id, name)
   return (id) => names.get(id) ?? null
@@ -106,17 +147,25 @@ export function projectFor({ keys }: IngressContext, { key }: Call, asked: strin
 function rangeOf({ from, to, group_by }: ReadUsage): { from: string; to: string } {
   const now = Date.now()
   const last = to ?? dayOf(now)
-  const first = from ?? (group_by === 'hour' ? last : monthOf(Date.parse(last)).from)
-  const days = (Date.parse(last) - Date.parse(first)) / DAY_MS + 1
-  if (days < 1) throw new ServiceError('invalid_value', `'from' is later than 'to', ${last}.`, { param: 'from' })
+  const hasHours = group_by.split(',').includes('hour')
+  const first = from ?? (hasHours ? last : monthOf(atMsOf(last)).from)
+  const days = (atMsOf(last.slice(0, 10)) - atMsOf(first.slice(0, 10))) / DAY_MS + 1
+  if (days < 1 || (first.length === last.length && first > last))
+    throw new ServiceError('invalid_value', `'from' is later than 'to', ${last}.`, { param: 'from' })
   const oldest = dayOf(now - HOURS_DAYS * DAY_MS)
-  if (group_by === 'hour' && first < oldest) {
+  const isByHour = hasHours || first.length > oldest.length || last.length > oldest.length
+  if (isByHour && first < oldest) {
     const message = `Hours are stored for ${HOURS_DAYS} days. Choose a 'from' of ${oldest} or later, or group_by=day.`
     throw new ServiceError('invalid_value', message, { param: 'from' })
   }
   if (days <= USAGE_DAYS_MAX) return { from: first, to: last }
   const message = `Expected at most ${USAGE_DAYS_MAX} days, but 'from' and 'to' span ${days}.`
   throw new ServiceError('invalid_value', message, { param: 'from' })
+}
+
+/** Start of a UTC day or hour. */
+function atMsOf(time: string): number {
+  return Date.parse(time.length > 10 ? `${time}:00:00Z` : time)
 }
 
 /** Budgets of the calling key and its project. Operators receive all budgets, those with the largest spent part first. */
@@ -132,6 +181,32 @@ export async function budgetsFor(
     : await budgets.stateOf(key)
   const names = new Map(asked.map(({ id, name }) => [id, name]))
   return states.map((state) => ({ ...state, name: names.get(state.id) ?? null })).toSorted(bySpentPart)
+}
+
+/** Adds the forecast of each budget, from one read of the costs of the last days. */
+async function withForecasts(
+  ledger: UsageLedger,
+  budgets: readonly BudgetState[],
+  project: string | undefined,
+): Promise<UsageReport['budgets']> {
+  const nowMs = Date.now()
+  const range = { from: dayOf(nowMs - FORECAST_DAYS * DAY_MS), to: dayOf(nowMs) }
+  const query = { project, ...range, groupBy: ['project', 'key', 'day'], limit: ROWS_MAX + 1 } as const
+  const rows = budgets.length === 0 ? [] : await ledger.sum(query)
+  // A truncated list lacks costs, and the forecasts from it would be too good.
+  const costs = rows.length > ROWS_MAX ? [] : rows
+  const days = new Map<string, Map<string, number>>()
+  for (const { group, costNanos } of costs) {
+    const [ofProject = '', ofKey = '', day = ''] = group.split(GROUP_SEPARATOR)
+    for (const owner of [`project ${ofProject}`, `key ${ofKey}`]) {
+      const of = days.get(owner) ?? new Map<string, number>()
+      days.set(owner, of.set(day, (of.get(day) ?? 0) + costNanos / NANOS_PER_USD))
+    }
+  }
+  return budgets.map((budget) => ({
+    ...budget,
+    forecast: forecastOf(budget, days.get(`${budget.owner} ${budget.id}`) ?? new Map(), nowMs),
+  }))
 }
 
 function bySpentPart(a: BudgetState, b: BudgetState): number {

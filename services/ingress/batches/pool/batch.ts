@@ -21,6 +21,7 @@ import type { Ports } from '#shared/ports.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { childJobId } from '#shared/store/jobs.ts'
 import { type FileStore, fileIdOf } from '#shared/store/records.ts'
+import { callCost, NOTHING } from '#shared/usage/usage.ts'
 import {
   NO_SUMS,
   type Outcome,
@@ -41,9 +42,9 @@ const PROBLEMS_MAX = 100
  * Number of parts whose results are recorded together as one step. A resumed attempt then reads one record per group
  * instead of one per part.
  */
-const GROUP = 5
+const PARTS_PER_STEP = 5
 /** Endpoint name in the jobs that run parts of a batch. No route has this path, so callers cannot use the endpoint. */
-const PARTS = '/v1/batches/parts'
+const PARTS_ENDPOINT = '/v1/batches/parts'
 
 interface EndedPart extends Sums {
   readonly output_bytes: number
@@ -108,7 +109,7 @@ class BatchRun {
 
   async #runParts(plan: Plan): Promise<EndedPart[]> {
     const ended: EndedPart[] = []
-    for (let first = 0; first < plan.parts.length; first += GROUP) {
+    for (let first = 0; first < plan.parts.length; first += PARTS_PER_STEP) {
       this.#reportProgress('in_progress', plan, ended)
       const recorded = await this.#composition.find<EndedPart[]>('group', { first })
       const group = recorded ?? (await this.#runGroup(plan, first))
@@ -125,7 +126,7 @@ class BatchRun {
     for (let nth = first; nth < Math.min(first + PARTS_IN_FLIGHT_MAX, plan.parts.length); nth++) {
       ids.push(await this.#composition.submit(this.#childOf(nth, plan.parts[nth] as BatchPartRange)))
     }
-    const own = ids.slice(0, GROUP)
+    const own = ids.slice(0, PARTS_PER_STEP)
     await this.#composition.wait(own)
     const ends = await Promise.all(own.map((id) => this.#composition.endOf(id)))
     if (ends.includes(undefined) || (this.#isOver && ends.some((end) => end?.state !== 'completed'))) return undefined
@@ -171,7 +172,19 @@ class BatchRun {
     // results.
     if (status === 'completed') await this.#dropInput()
     const { counts, usage } = sumOf(parts)
-    return { status, model: plan.model, problems: [], counts, usage, ...ended }
+    const cost_nanos = this.#costOf(plan, { counts, usage })
+    return { status, model: plan.model, problems: [], counts, usage, cost_nanos, ...ended }
+  }
+
+  /** Cost of the completed requests. Null if the model has no price, or a price per time, because usage contains only tokens. */
+  #costOf({ model }: Plan, { counts, usage }: Sums): number | null {
+    const { context } = this.#tools
+    const { pool } = findEndpoint(context, this.#request.endpoint).kind
+    const price = context.models.priceOf({ pool, model: context.models.find(model ?? '')?.id ?? '' })
+    if (!price || price.per_minute_audio + price.per_second > 0) return null
+    const { input_tokens, output_tokens, cached_tokens } = usage
+    const ofTokens = callCost({ ...NOTHING, input_tokens, output_tokens, cached_tokens }, price, false)
+    return ofTokens === undefined ? null : ofTokens + counts.completed * (callCost(NOTHING, price, true) ?? 0)
   }
 
   async #dropInput(): Promise<void> {
@@ -182,7 +195,7 @@ class BatchRun {
   #childOf(nth: number, range: BatchPartRange): ChildJob {
     const { dialect, endpoint, input, rights, headers } = this.#request
     const body = { dialect, endpoint, input, rights, headers, range }
-    return { key: String(nth), endpoint: PARTS, kind: 'batch_part', pool: 'batches', model: 'batch', body }
+    return { key: String(nth), endpoint: PARTS_ENDPOINT, kind: 'batch_part', pool: 'batches', model: 'batch', body }
   }
 
   #idOf(nth: number): string {

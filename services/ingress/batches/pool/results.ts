@@ -25,11 +25,12 @@ import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
-import { type BatchRow, batchRowIn, ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
+import { type BatchRow, batchRowIn } from '#shared/kinds/batch-row.ts'
 import { csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { childJobId } from '#shared/store/jobs.ts'
+import { ROW_COLUMNS } from '#shared/tables/answers.ts'
 import { type Outcome, outcomeLine, partBlob, SIDES, type Side } from './part.ts'
 
 /**
@@ -37,7 +38,7 @@ import { type Outcome, outcomeLine, partBlob, SIDES, type Side } from './part.ts
  * parsing.
  */
 const LINE_BYTES_MAX = 64 * 1024 * 1024
-/** Maximum characters of JSON in a cell, for a result without text. */
+/** Maximum characters of a CSV cell that contains JSON, for a result without text. */
 const CELL_CHARS_MAX = 1024 * 1024
 const TOO_LARGE = 'too large for CSV; use format=jsonl'
 const LINE_FEED = Buffer.from('\n')
@@ -104,7 +105,7 @@ async function* linesOf(sources: AsyncIterable<Source[]>): AsyncGenerator<Buffer
   for await (const group of sources) for (const open of group) yield* await open()
 }
 
-/** The ended requests of a part that still runs. */
+/** Yields result lines for the ended requests of a part that still runs, sorted by the number in their custom ids. */
 async function* unfinishedPart(
   { store }: IngressContext,
   { id, tenant }: DurableJob,
@@ -160,7 +161,7 @@ function numberOf(head: IteratorResult<BatchRow> | undefined): number {
   return head?.done === false ? numberIn(head.value.customId) : Number.POSITIVE_INFINITY
 }
 
-/** The number at the end of a custom id. Infinity without a number. */
+/** Returns the number at the end of a custom id, such as 32 for `row-32`. Infinity without a number, so that such ids are sorted last. */
 function numberIn(customId: string): number {
   return Number(/\d+$/.exec(customId)?.[0] ?? Number.POSITIVE_INFINITY)
 }

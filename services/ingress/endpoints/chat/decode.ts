@@ -87,7 +87,8 @@ function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extr
   const more = {
     ...(options && { stream_options: options }),
     ...(isSame && shown && { response_format: shown }),
-    // Servers interpret 0 or -1 as "consider all tokens", for which the internal request has no value.
+    // Servers interpret 0 or -1 as "consider all tokens", for which the internal request has no value. Such a value is
+    // therefore passed to the server unchanged.
     ...(typeof top_k === 'number' && top_k <= 0 && { top_k }),
   }
   const extra = extraOf(chat, CONSUMED)

@@ -112,7 +112,9 @@ export async function listCompletionMessages(context: IngressContext, call: Call
   if (order === 'desc') messages.reverse()
   const at = after === undefined ? -1 : messages.findIndex(({ id }) => id === after)
   if (after !== undefined && at < 0) {
-    throw new ServiceError('invalid_value', "'after' is not a message of this completion.", { param: 'after' })
+    throw new ServiceError('invalid_value', "'after' is not the id of a message of this completion.", {
+      param: 'after',
+    })
   }
   const data: ShownItem[] = []
   let chars = 0

@@ -9,7 +9,7 @@ import { extraOf, mapInPieces, PIECE_MESSAGES, type Pieces } from '#services/ing
 const ADDRESS = /^\s*(?:[a-z][a-z0-9+.-]*:\/\/|file:)/i
 
 /** Fields that contain prose. Servers do not fetch addresses in prose, so addresses are allowed in these fields. */
-const TEXTS: ReadonlySet<string> = new Set(['text', 'thinking', 'reasoning', 'summary', 'title', 'content'])
+const PROSE_FIELDS: ReadonlySet<string> = new Set(['text', 'thinking', 'reasoning', 'summary', 'title', 'content'])
 
 export interface TurnContext {
   readonly model: ModelConfig
@@ -151,8 +151,8 @@ function isSilent(message: AssistantMessage): boolean {
 }
 
 /**
- * Returns the fields of an assistant message that have no internal form. For upstreams of other APIs, some of these fields have a text as a
- * substitute.
+ * Returns the fields of an assistant message that have no internal form. An upstream of another API receives a text instead of a refusal or audio,
+ * and no `function_call`.
  */
 function messageFields({ refusal, audio, function_call }: AssistantMessage): NativePart[] {
   const fields: NativePart[] = []
@@ -178,7 +178,10 @@ function decodeCall(call: NonNullable<AssistantMessage['tool_calls']>[number]): 
   return { type: 'tool_call', id, name, arguments: text, extra }
 }
 
-/** Fields of a message that have an internal form, or that only repeat another part of the message. */
+/**
+ * Fields of a message that have an internal form, or that only repeat another part of the message. All other fields are sent unchanged to an
+ * upstream of the same API.
+ */
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set([
   ...['role', 'content', 'name', 'refusal', 'reasoning_content', 'tool_calls', 'tool_call_id'],
   ...['function_call', 'audio', 'annotations'],
@@ -275,7 +278,7 @@ function refuseAddresses(value: unknown, param: string): void {
   }
   if (typeof value !== 'object' || value === null) return
   for (const [name, inner] of Object.entries(value)) {
-    if (typeof inner === 'string' && TEXTS.has(name)) continue
+    if (typeof inner === 'string' && PROSE_FIELDS.has(name)) continue
     refuseAddresses(inner, Array.isArray(value) ? `${param}[${name}]` : `${param}.${name}`)
   }
 }
@@ -332,7 +335,7 @@ export class OpenCalls {
     return shared.calls[0]
   }
 
-  /** Marks the first unanswered call of a function as answered, and returns its id. Undefined if there is none. */
+  /** Marks the first unanswered tool call of a function as answered, and returns its id. Undefined if there is none. */
   answerNamed(name: string): string | undefined {
     this.#byName ??= this.#idsByName()
     const ids = this.#byName.get(name) ?? []
@@ -341,8 +344,8 @@ export class OpenCalls {
   }
 
   /**
-   * Returns the ids of unanswered calls, as the client sent them. An unanswered call that shares its id with an
-   * answered call is removed first.
+   * Returns the ids of the tool calls without a result, as the client sent them. If two calls have the same id and only one has a result, then the
+   * call without a result is removed first.
    */
   unanswered(): string[] {
     if (this.#unanswered.size === 0) return []

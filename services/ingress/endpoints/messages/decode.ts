@@ -280,7 +280,7 @@ export function parseUpstreamHeaders(headers: IncomingHttpHeaders): NonNullable<
   const isNamed = headers['anthropic-version'] !== undefined || headers['vendor-version'] !== undefined
   const beta = headers['anthropic-beta']?.toString().trim() || undefined
   if (beta !== undefined && (beta.length > BETA_CHARS_MAX || !/^[\w.:-]+( *, *[\w.:-]+)*$/.test(beta))) {
-    const message = 'Expected names of features, separated by commas.'
+    const message = 'The header must contain names of features, separated by commas.'
     throw new ServiceError('invalid_request', message, { param: 'anthropic-beta' })
   }
   return { ...(isNamed && { version: parseVersion(headers) }), ...(beta !== undefined && { beta }) }

@@ -55,8 +55,8 @@ const TEXT_CONSUMED: ReadonlySet<string> = new Set(['type', 'text'])
 const TURN_CONSUMED: ReadonlySet<string> = new Set(['role', 'content'])
 
 /**
- * Adds empty extra fields to a single text. The caller sent the text as a list of one block. With extra
- * fields, the encoder for the Messages API writes such a list instead of a plain string.
+ * Marks a text that the caller sent as a list with one block. Because of the empty `extra`, the encoder for the Messages API writes a list instead
+ * of a string. The upstream then receives the text in the form that the caller sent.
  */
 function asBlocks(parts: Part[], model: ModelConfig): Part[] {
   const [only] = parts

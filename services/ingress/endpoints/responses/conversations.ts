@@ -91,7 +91,9 @@ export async function listItems(context: IngressContext, call: Call): Promise<vo
   const ordered = order === 'desc' ? items.toReversed() : items
   const at = after === undefined ? -1 : ordered.findIndex(({ id }) => id === after)
   if (after !== undefined && at < 0) {
-    throw new ServiceError('invalid_value', "'after' is not an item of this conversation.", { param: 'after' })
+    throw new ServiceError('invalid_value', "'after' is not the id of an item of this conversation.", {
+      param: 'after',
+    })
   }
   await call.reply.whole(pageOf(ordered.slice(at + 1), limit))
 }

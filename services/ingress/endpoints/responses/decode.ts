@@ -363,8 +363,8 @@ function toolUse(
 ): { readonly use: ToolUse; readonly native: unknown } {
   const functions = tools.filter((tool) => !tool.native_only)
   const { native, ...use } = tool_choice ? toolChoice(tool_choice, functions) : { native: undefined }
-  // A choice such as `required` is valid if the request has only native tools, although it then has no functions. The
-  // check is skipped in this case.
+  // If the request has only native tools, which an upstream receives unchanged, then it has no functions. A choice such as
+  // `required` is valid nevertheless, so the check is skipped.
   if (functions.length > 0 || tools.length === 0) requireToolChoice(use.tool_choice, functions)
   // Upstreams refuse `tool_choice` and `parallel_tool_calls` in a request without tools.
   if (tools.length === 0) return { use: {}, native: undefined }

@@ -34,7 +34,7 @@ const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['type', 'call_id', 'output
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['type', 'role', 'content'])
 const REASONING_CONSUMED: ReadonlySet<string> = new Set(['type', 'id', 'encrypted_content'])
 
-/** Matches ids of items that Sluice created. An upstream has not stored these items. */
+/** Matches ids of items that Sluice created. Such an id is removed before an item is sent to an upstream, which has not stored the item. */
 const OWN_ID = /^[a-z]{2,3}_[0-9A-Za-z]{8,64}_\d{1,6}$/
 
 /**

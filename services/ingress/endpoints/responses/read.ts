@@ -94,7 +94,7 @@ function startOf(items: readonly { readonly id: string }[], after: unknown): num
   if (after === undefined) return 0
   const at = items.findIndex(({ id }) => id === after)
   if (at >= 0) return at + 1
-  throw new ServiceError('invalid_value', "'after' is not an item of this response.", { param: 'after' })
+  throw new ServiceError('invalid_value', "'after' is not the id of an item of this response.", { param: 'after' })
 }
 
 function find(context: IngressContext, call: Call): Promise<DurableJob> {

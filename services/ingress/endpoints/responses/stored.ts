@@ -148,7 +148,7 @@ const IN_PROGRESS = 3
  * Types of events that are created from the state of the job when the stream is read, so their recorded versions are
  * skipped.
  */
-const ENDS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
+const DERIVED_EVENTS: ReadonlySet<string> = new Set(['response.created', 'response.completed', 'response.incomplete'])
 
 export const storedAnswers: StoredAnswers = {
   async accepted(context, { reply }, job) {
@@ -224,8 +224,9 @@ class StoredEvents {
   }
 
   /**
-   * Returns the frames of an event. @throws ServiceError `worker_lost` if a new attempt repeats output that was already
-   * sent
+   * Returns the frames of an event.
+   *
+   * @throws ServiceError `worker_lost` if a new attempt repeats output that was already sent
    */
   framesOf(event: DurableEvent): Frame[] {
     const { type, seq, attempt } = event
@@ -235,7 +236,7 @@ class StoredEvents {
     if (this.#kept.encode.responses?.is_hosting) return this.#resumed(chunk, seq)
     // Output of an earlier attempt is skipped, because none of it was sent on this stream.
     if (attempt < this.#kept.job.attempt) return []
-    if (ENDS.has(chunk.type)) return []
+    if (DERIVED_EVENTS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
     else if (this.hasOutput) throw startedOver()
     return this.#numbered(chunk, seq)
@@ -246,7 +247,7 @@ class StoredEvents {
    * output is repeated.
    */
   #resumed(chunk: ItemEvent, seq: number): Frame[] {
-    if (ENDS.has(chunk.type)) return []
+    if (DERIVED_EVENTS.has(chunk.type)) return []
     if (chunk.type !== 'response.in_progress') this.hasOutput = true
     return this.#numbered(chunk, seq)
   }

@@ -112,7 +112,7 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
       sniffer.push(chunk)
       yield chunk
     }
-    // Thrown before the stream ends, so that a file without audio is not stored.
+    // An error at this place fails the write of the blob, so that no blob is stored for an empty file.
     if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
     sniffer.end()
   }
@@ -331,7 +331,7 @@ function readStrategy(value: string): unknown {
   try {
     if (value.length <= STRATEGY_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // The value is not JSON, so the error below is thrown.
+    // If the value is not JSON, then the error below is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${STRATEGY}': expected 'auto' or a JSON object.`, {
     param: STRATEGY,

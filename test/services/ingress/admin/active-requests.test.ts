@@ -1,4 +1,5 @@
-/** The list of synchronous calls that wait or run now, and their cancellation. */
+/* Tests of the admin API for active requests: the list of synchronous calls that wait or run now, and their cancellation. */
+
 import { describe, expect, it } from 'vitest'
 import type { ActiveRequest } from '#schemas/admin/requests.ts'
 import { openAdmin } from '../../../support/admin.ts'
@@ -12,7 +13,7 @@ interface ActivePage {
 }
 
 describe('GET /v1/admin/requests/active', () => {
-  it('lists waiting and running calls with position and reason, to their project and to operators, who may cancel them', async () => {
+  it('lists the active calls of all projects to operators, and of its own project to any other key', async () => {
     await using admin = await openAdmin({ settings: { INFERENCE_SLOTS: '1' } })
     const list = async (who: string, query = '') =>
       (await (await admin.as(who).get(`/v1/admin/requests/active${query}`)).json()) as ActivePage
@@ -50,6 +51,6 @@ describe('GET /v1/admin/requests/active', () => {
     expect(usage, 'usage of the cancelled call').toMatchObject({ calls: 1, failed: 0 })
     expect(await list('op')).toMatchObject({ data: [], total: 0, has_more: false })
     expect((await admin.as('alice').post(cancel)).status).toBe(404)
-    expect(admin.deeds()).toMatchObject([{ action: 'cancel_request' }])
+    expect(admin.auditEvents()).toMatchObject([{ action: 'cancel_request' }])
   })
 })

@@ -35,7 +35,10 @@ it('the capacity of a worker is all slots if the worker has reported no models',
   expect(capacityOf({ slots: 4, capacity: undefined }, idOf)).toBe(4)
 })
 
-/** Two workers of the pool, whose models have concurrency limits and adaptive limits of their servers. */
+/**
+ * Simulates two workers that report their limits. `small` has a concurrency limit on each worker. The upstream server of `remote` has an
+ * adaptive limit, for which the newest report (highest generation) counts.
+ */
 class TwoWorkers extends Peers {
   constructor() {
     super()
@@ -52,7 +55,7 @@ class TwoWorkers extends Peers {
   }
 }
 
-it('the load of a model has its limit on all workers, and counts calls above the limit as queued', () => {
+it('the load of a model counts calls above the sum of the limits on all workers as queued', () => {
   const catalogue = [
     { id: 'small', pool: 'inference', engine: { type: 'llama' } },
     { id: 'remote', pool: 'inference', engine: { type: 'openai', base_url: 'http://127.0.0.1:1' } },

@@ -1,4 +1,8 @@
-/** Health checks for operators: current problems in the words of `sluice doctor`, and no false alarms. */
+/*
+ * Tests of the findings of the admin API: each current problem is reported in the words of `sluice doctor`, and a healthy state causes no
+ * finding.
+ */
+
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
@@ -7,12 +11,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { cachedOr } from '#services/ingress/admin/findings.ts'
-import { type CallFacts, callFindings, failingModel, NO_CALLS } from '#shared/doctor/calls.ts'
+import { type CallFacts, callFindings, failedDays, failingModel, NO_CALLS } from '#shared/doctor/calls.ts'
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
 import { openAdmin, secretOf } from '../../../support/admin.ts'
-import { startStack, until } from '../../../support/stack.ts'
+import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
 interface Finding {
   readonly check: string
@@ -22,8 +26,8 @@ interface Finding {
 }
 const dataOf = async (response: Response) => ((await response.json()) as { data: Finding[] }).data
 
-describe('GET /v1/admin/findings', () => {
-  it('returns problems, paused models and dead letters to operators, and findings of its own project to any other key', async () => {
+describe('the admin API for findings and metrics', () => {
+  it('returns all findings to operators, and findings about its own calls to any other key', async () => {
     await using admin = await openAdmin()
     const found = async (of = '') => await dataOf(await admin.as('op').get(`/v1/admin/findings${of}`))
     expect((await admin.as('alice').get('/v1/admin/findings?of=machine')).status).toBe(403)
@@ -56,7 +60,7 @@ describe('GET /v1/admin/findings', () => {
     expect(machine.find(({ check }) => check === 'blobs')?.message).toMatch(/^\/.*(free|full)$/)
   })
 
-  it('includes the metrics of the process, even if METRICS_PORT hides them from callers', async () => {
+  it('returns metrics to operators even if METRICS_PORT removes GET /metrics from the API', async () => {
     await using admin = await openAdmin({ settings: { METRICS_PORT: '0' } })
     expect((await admin.as('op').get('/metrics')).status).toBe(404)
     expect((await admin.as('alice').get('/v1/admin/metrics')).status).toBe(403)
@@ -74,11 +78,16 @@ describe('GET /v1/admin/findings', () => {
     await until(async () => (await found()).some((finding) => finding.message === message))
   })
 
-  it('names a model whose upstream fails repeatedly', async () => {
-    const upstream = { type: 'openai', base_url: 'http://127.0.0.1:1/v1', breaker: { failures: 2, reset_ms: 60_000 } }
-    await using stack = await startStack({ models: [{ id: 'gone', engine: upstream }] })
-    const operator = keyOf('sk-op-0123456789', { id: 'op', project: 'ops', scopes: ['admin'] })
-    writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys: [operator] }))
+  it('names a model whose upstream fails repeatedly, to operators and to all keys that may call the model', async () => {
+    // With this reset time, the circuit allows a trial call at once, but the model fails until a call succeeds.
+    const upstream = { type: 'openai', base_url: 'http://127.0.0.1:1/v1', breaker: { failures: 2, reset_ms: 1 } }
+    await using stack = await startStack({ models: [{ id: 'gone', engine: upstream }, ECHO_MODEL] })
+    const keys = [
+      keyOf('sk-op-0123456789', { id: 'op', project: 'ops', scopes: ['admin'] }),
+      keyOf(secretOf('bob'), { id: 'bob', project: 'bob' }),
+      keyOf(secretOf('eve'), { id: 'eve', project: 'eve', models: ['echo-1'] }),
+    ]
+    writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
     const headers = { authorization: 'Bearer sk-op-0123456789' }
     const body = { model: 'gone', messages: [{ role: 'user', content: 'Are you there?' }] }
     await until(
@@ -93,13 +102,22 @@ describe('GET /v1/admin/findings', () => {
     )
     const workers = (await (await stack.get('/v1/admin/workers', { headers })).json()) as { data: object[] }
     expect(workers.data).toContainEqual(expect.objectContaining({ role: 'inference', open_circuits: ['gone'] }))
+    const as = (who: string) => ({ headers: { authorization: `Bearer ${secretOf(who)}` } })
+    const found = async (who: string) => await dataOf(await stack.get('/v1/admin/findings', as(who)))
+    const problem = expect.objectContaining({ check: 'upstream', status: 'fail', model: 'gone' })
+    await until(async () => (await found('bob')).some(({ check }) => check === 'upstream'), { withinMs: 10_000 })
+    expect(await found('bob')).toEqual([problem])
+    expect(await found('eve')).toMatchObject([{ check: 'calls', status: 'ok' }])
+    const { data } = (await (await stack.get('/v1/models', as('bob'))).json()) as { data: object[] }
+    expect(data).toMatchObject([{ id: 'gone', status: 'failing' }, { id: 'echo-1' }])
+    expect(data[1]).not.toHaveProperty('status')
   })
 })
 
 describe('findings about calls', () => {
   const CALL = { model: 'm1', messages: [{ role: 'user', content: 'Are you there?' }] }
 
-  it('report a model whose calls failed until a call succeeds, with the cause, to its project and to operators', async () => {
+  it('report a model with failing calls until one of its calls succeeds', async () => {
     const answer = JSON.stringify({ choices: [{ index: 0, message: { content: 'yes' }, finish_reason: 'stop' }] })
     const server = createServer((_, res) => res.setHeader('content-type', 'application/json').end(answer))
     await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -132,7 +150,7 @@ describe('findings about calls', () => {
   })
 
   const recent = (status: number, errorCode: string | null, calls: number) => ({
-    ...{ project: 'proj_1', model: 'm1', status, errorCode, calls },
+    ...{ project: 'proj_1', model: 'm1', status, errorCode, isRun: errorCode !== 'overloaded', calls },
   })
   const budget = (spent_usd: number) => ({
     ...{ owner: 'project' as const, id: 'proj_1', name: 'lab', month: '2030-01', budget_usd: 10, spent_usd },
@@ -169,15 +187,16 @@ describe('findings about calls', () => {
       { budgets: [budget(10)] },
       ["The budget of the project 'lab' for 2030-01 is spent ($10.00 of $10.00): its calls are refused."],
     ],
-  ])('report %s', (_, facts, messages) => {
+  ])('contain the expected messages for %s', (_, facts, messages) => {
     const found = callFindings({ ...NO_CALLS, nameOf: () => 'lab', ...facts }, 0)
     expect(found.map(({ message }) => message)).toEqual(messages)
   })
 
-  const row = (status: number, errorCode: string | null = null) => ({
-    ...{ status, errorCode, errorMessage: null, endedAtMs: 0 },
+  const row = (status: number, errorCode: string | null = null, worker: string | null = 'inf_1') => ({
+    ...{ status, errorCode, errorMessage: null, endedAtMs: 0, worker },
   })
-  const [good, bad, refused] = [row(200), row(502, 'upstream_error'), row(503, 'overloaded')]
+  const [good, bad, refused] = [row(200), row(502, 'upstream_error'), row(503, 'overloaded', null)]
+  const stopped = row(503, 'overloaded')
 
   it.each<[string, object[], number | undefined]>([
     ['no call', [], undefined],
@@ -186,7 +205,8 @@ describe('findings about calls', () => {
     ['only failures', [bad], 1],
     ['a success after failures', [good, bad, bad, bad], undefined],
     ['only refused calls', [refused, refused, refused], undefined],
-  ])('count the failures of a model after %s', (_, rows, streak) => {
+    ['calls that an open circuit breaker stopped', [stopped, stopped, bad, good], 3],
+  ])('count consecutive failures of a model: %s', (_, rows, streak) => {
     expect(failingModel('m1', rows as never, false)?.streak).toBe(streak)
   })
 
@@ -195,16 +215,69 @@ describe('findings about calls', () => {
     ['one failure among rejected calls', [bad, ...invalid], undefined],
     ['three failures among rejected calls', [bad, bad, bad, ...invalid], 3],
     ['calls whose own deadline was too short', Array.from({ length: 9 }, () => row(504, 'timeout')), undefined],
-  ])('decide about a model by a part of its calls: %s', (_, rows, streak) => {
+  ])('count consecutive failures of a model even if older calls are not read: %s', (_, rows, streak) => {
     expect(failingModel('m1', rows as never, true)?.streak).toBe(streak)
   })
 
+  const ended = {
+    project: 'p1',
+    status: 502,
+    errorCode: 'upstream_error',
+    errorMessage: 'Down',
+    worker: null,
+    endedAtMs: 0,
+  }
   it.each([
+    [false, 'The first failure was 3 h ago. By project: lab 2, p2 1.'],
+    [true, 'The first failure was 3 h ago or earlier. By project: lab 2, p2 1.'],
+  ])('name the first failure of a model and the affected projects (older calls were not read: %s)', (hasMore, text) => {
+    const rows = [{ ...ended, endedAtMs: 10_800_000 }, { ...ended, project: 'p2', endedAtMs: 7_200_000 }, ended]
+    const failing = failingModel('m1', rows, hasMore)
+    const nameOf = (id: string) => (id === 'p1' ? 'lab' : null)
+    const [finding] = callFindings({ ...NO_CALLS, nameOf, failing: failing ? [failing] : [] }, 10_800_000)
+    expect(finding?.message).toBe(
+      `The last 3${hasMore ? ' or more' : ''} calls of 'm1' failed, the newest just now: Down. ${text}`,
+    )
+    expect(finding).toMatchObject({
+      title: 'm1 is failing',
+      cause: '3 of 3 calls failed; last cause: Down.',
+      sinceMs: 0,
+      projects: ['lab', 'p2'],
+    })
+  })
+
+  it('date the first failure before a single success among failures', () => {
+    const failures = (count: number, firstMs: number) =>
+      Array.from({ length: count }, (_, nth) => ({ ...ended, endedAtMs: firstMs + (count - nth) * 1_000 }))
+    const success = { ...ended, status: 200, errorCode: null, worker: 'w1', endedAtMs: 50_000 }
+    const rows = [...failures(3, 60_000), success, ...failures(12, 20_000), { ...success, endedAtMs: 10_000 }]
+    expect(failingModel('m1', rows, true)).toMatchObject({ streak: 3, firstAtMs: 21_000, isFirstCut: false })
+  })
+
+  it('give the failure rate, the first day and the root cause of a model that has failed for days', () => {
+    const days = [
+      { day: '2030-01-20', calls: 50, failed: 2 },
+      { day: '2030-01-21', calls: 40, failed: 33 },
+      { day: '2030-01-22', calls: 10, failed: 10 },
+    ]
+    const row = { ...ended, errorMessage: 'The upstream keeps failing; calls are paused. Last error: HTTP 500.' }
+    const failing = failingModel('m1', [{ ...row, upstreamMessage: 'CUDA out of memory' }], false)
+    const since = Date.parse('2030-01-21')
+    expect(failedDays(days)).toEqual({ failed: 43, calls: 50, sinceMs: since })
+    expect(failedDays([{ day: '2030-01-22', calls: 90, failed: 9 }])).toBeUndefined()
+    const found = callFindings({ ...NO_CALLS, failing: failing ? [{ ...failing, days: failedDays(days) }] : [] }, since)
+    const cause = '43 of 50 calls failed since 21 Jan; last cause: CUDA out of memory.'
+    expect(found[0]).toMatchObject({ cause, message: expect.stringContaining('43 of 50 calls failed since 21 Jan.') })
+    expect(found[0]?.remediation).toMatch(/lacks memory/)
+  })
+
+  it.each([
+    ['upstream_error', 'The upstream of model m1 failed (HTTP 500).', /check its log/],
     ['upstream_timeout', 'A model of the family runtime did not answer', /timeouts of the model/],
     ['upstream_error', 'The model runtime-7b failed', /base_url/],
     ['upstream_refused', 'The host refused', /api_key_env/],
   ])('suggest a remedy for the code %s', (errorCode, errorMessage, remedy) => {
-    const failing = failingModel('m1', [{ status: 502, errorCode, errorMessage, endedAtMs: 0 }], false)
+    const failing = failingModel('m1', [{ ...ended, errorCode, errorMessage }], false)
     const [finding] = callFindings({ ...NO_CALLS, failing: failing ? [failing] : [] }, 0)
     expect(finding?.remediation).toMatch(remedy)
   })

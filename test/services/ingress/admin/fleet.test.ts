@@ -1,4 +1,5 @@
-/** The admin API: workers, pauses, drains, and webhook deliveries that failed. */
+/* Tests of the admin API for workers, pauses, drains, and webhook deliveries that failed. */
+
 import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { type AddressInfo, createServer } from 'node:net'
@@ -21,7 +22,7 @@ async function entries(response: Response): Promise<Entry[]> {
   return ((await response.json()) as { data: Entry[] }).data
 }
 
-/** A port without a listener. */
+/** Returns the address of a port on which no server listens. */
 async function closedPort(): Promise<AddressInfo> {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -56,6 +57,15 @@ it('the admin API lists workers with their slots and models, and the backlog of 
   await door.as('alice').post(`/v1/jobs/${id}/cancel`)
 })
 
+it('the admin API lists pools even if the queue does not answer', async () => {
+  await using door = await openAdmin()
+  const { promise, resolve } = Promise.withResolvers<undefined>()
+  door.stack.broker.lag = () => promise
+  const pools = await entries(await door.as('op').get('/v1/admin/pools'))
+  expect(pools.find(({ id }) => id === 'inference')).toMatchObject({ workers: 1, lag: { normal: null, low: null } })
+  resolve(undefined)
+})
+
 it('the admin API drains a worker, which completes its jobs, and undrains the worker', async () => {
   await using door = await openAdmin()
   const op = door.as('op')
@@ -75,13 +85,13 @@ it('the admin API drains a worker, which completes its jobs, and undrains the wo
   expect(await back.json()).toMatchObject({ id: boot, draining: false })
   await until(async () => (await seen()).status === 'completed')
   await door.as('alice').post(`/v1/jobs/${running}/cancel`)
-  expect(door.deeds().map(({ action, worker }) => [action, worker])).toEqual([
+  expect(door.auditEvents().map(({ action, worker }) => [action, worker])).toEqual([
     ['drain_worker', boot],
     ['undrain_worker', boot],
   ])
 })
 
-it('a paused model or pool starts no jobs, does not delay others, and stays paused after a restart', async () => {
+it('a paused model or pool starts no jobs, does not delay other models, and stays paused after a restart', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-pause-'))
   onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
   let waiting = ''
@@ -143,5 +153,7 @@ it('the admin API lists failed webhook deliveries without their URLs, and resend
   expect(history.length).toBeGreaterThanOrEqual(1)
   expect(history[0]).toMatchObject({ response_status: null, at: expect.any(Number), duration_ms: expect.any(Number) })
   expect(history[0]?.error).toBeTruthy()
-  expect(door.deeds()).toMatchObject([{ action: 'retry_delivery', delivery_id: message?.id, of_project: 'alice' }])
+  expect(door.auditEvents()).toMatchObject([
+    { action: 'retry_delivery', delivery_id: message?.id, of_project: 'alice' },
+  ])
 })

@@ -1,4 +1,5 @@
-/** The admin API: the jobs of all projects, why they are pending, and actions on them. */
+/* Tests of the admin API for jobs: the jobs of all projects, the reasons why they are pending, and actions on them. */
+
 import { describe, expect, it } from 'vitest'
 import { openAdmin, type Page } from '../../../support/admin.ts'
 import { until } from '../../../support/stack.ts'
@@ -15,7 +16,7 @@ describe('the admin API for jobs', () => {
     }
     expect((await door.as('alice').post('/v1/admin/pools/inference/pause')).status).toBe(403)
     expect((await door.as('op').get('/v1/admin/workers')).status).toBe(200)
-    // A key with only the admin scope cannot make calls.
+    // A key whose only scope is `admin` must not use the API for callers.
     expect((await door.as('op').get('/v1/jobs')).status).toBe(403)
   })
 
@@ -50,7 +51,7 @@ describe('the admin API for jobs', () => {
 })
 
 describe('the jobs of all projects in the admin API', () => {
-  it('are listed with their project, filtered and paged, without input and output', async () => {
+  it('are listed with their project, but without input and output', async () => {
     await using door = await openAdmin()
     const [first, second] = [await door.submit('alice', 'a secret'), await door.submit('bob', 'a secret')]
     const failed = await door.submit('bob', '!echo fail=upstream_refused')
@@ -77,7 +78,7 @@ describe('the jobs of all projects in the admin API', () => {
     expect(page.data[2]).toMatchObject({ id: second, project: 'bob', model: 'echo-1', status: 'completed' })
   })
 
-  it('are cancelled and redriven for their project, with an audit event for each', async () => {
+  it('can be cancelled and redriven by an operator, with one audit event per request', async () => {
     await using door = await openAdmin()
     const op = door.as('op')
     const running = await door.submit('alice', '!echo tokens=100000 delay_ms=40')
@@ -92,7 +93,7 @@ describe('the jobs of all projects in the admin API', () => {
     const { id: repeat } = (await again.json()) as { id: string }
     expect((await door.job('bob', repeat)).parent_id).toBe(failed)
     expect((await op.post(`/v1/admin/jobs/${running}/cancel`)).status).toBe(200)
-    expect(door.deeds()).toEqual([
+    expect(door.auditEvents()).toEqual([
       expect.objectContaining({
         action: 'cancel_job',
         job_id: running,
@@ -105,7 +106,7 @@ describe('the jobs of all projects in the admin API', () => {
     ])
   })
 
-  it('are cancelled or redriven in bulk up to a maximum, each job once, and not at all in a dry run', async () => {
+  it('can be cancelled or redriven in bulk, each job once, up to a maximum number of jobs', async () => {
     await using door = await openAdmin()
     const op = door.as('op')
     const failed: string[] = []
@@ -117,7 +118,7 @@ describe('the jobs of all projects in the admin API', () => {
       (await (await op.post(`/v1/admin/jobs/${what}`, body)).json()) as Page
     const dry = await bulk('redrive', { project: 'alice', dry_run: true })
     expect(dry.data.map(({ id }) => id)).toEqual([failed[2], failed[0]])
-    expect(door.deeds()).toEqual([])
+    expect(door.auditEvents()).toEqual([])
     const one = await bulk('redrive', { max: 1 })
     expect(one).toMatchObject({
       has_more: true,

@@ -1,4 +1,5 @@
-/** Keys and projects in the admin API: responses, changes, permissions, and refusals. */
+/* Tests of the admin API for keys and projects: responses, changes, permissions and refusals. */
+
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { parseConfig } from '#shared/config/config.ts'
 import { keyOf } from '#shared/keys/keys.ts'
@@ -20,7 +21,7 @@ const ADAPTERS = [
   },
 ]
 
-// biome-ignore lint/suspicious/noExplicitAny: answers of the wire, which the assertions look into
+// biome-ignore lint/suspicious/noExplicitAny: JSON responses of several endpoints, whose fields the assertions read
 type Json = any
 const secretOf = (who: string) => `sk-${who}-0123456789`
 const bearer = (secret: string) => ({ headers: { authorization: `Bearer ${secret}` } })
@@ -28,7 +29,10 @@ const CHAT = { model: 'echo-1', max_tokens: 20, messages: [{ role: 'user', conte
 const HOUR = 3_600
 const seconds = () => Math.floor(Date.now() / 1_000)
 
-/** A service with four keys: all permissions, admin only, few permissions, and a caller. */
+/**
+ * Starts a service with four keys. `boss` has all permissions, `op` only the admin scope, `few` both scopes for one endpoint and one model.
+ * `alice` may only make calls.
+ */
 async function openWith(settings: Readonly<Record<string, string>> = {}) {
   const stack = await startStack({ settings, models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }] })
   onTestFinished(() => stack[Symbol.asyncDispose]())
@@ -80,7 +84,7 @@ describe.each(ADAPTERS)('the admin API for keys on $name', ({ isHere, open }) =>
     expect(revoked).toMatchObject({ status: 200, json: { id, state: 'revoked' } })
     expect(await door.chat(secret)).toMatchObject({ status: 401, json: { error: { code: 'invalid_api_key' } } })
     const { json: list } = await door.get('boss', '/v1/admin/keys?project=search')
-    // Keys created in one second have no defined order.
+    // Keys that were created in the same second may be listed in any order, so the test compares them by id.
     const states = Object.fromEntries(list.data.map((key: Json) => [key.id, key.state]))
     expect(states).toEqual({ [rotated.json.id]: 'valid', [id]: 'revoked' })
     expect(JSON.stringify(list)).not.toContain(secret)
@@ -144,7 +148,7 @@ describe('the admin API for permissions', () => {
     expect(await refused('few', '/v1/admin/keys', { ...own, models: ['echo-2'] })).toEqual(no('models'))
     expect(await refused('few', '/v1/admin/keys', { ...own, expires_at: null })).toEqual(no('expires_at'))
     expect((await refused('few', '/v1/admin/keys', own))[0]).toBe(201)
-    // An update may leave permissions of the other key unchanged even if the caller lacks them, and may reduce them.
+    // A caller may update a key that has more permissions than the caller, if the update only keeps or reduces these permissions.
     expect((await refused('few', '/v1/admin/keys/alice', { models: ['echo-2'] }))[0]).toBe(200)
     expect(await refused('few', '/v1/admin/keys/alice', { models: null })).toEqual(no('models'))
     expect(await refused('few', '/v1/admin/keys/alice', { scopes: ['calls', 'admin'] })).toEqual([
@@ -163,7 +167,7 @@ describe('the admin API for permissions', () => {
     expect(Object.keys(await own('alice'))).not.toContain('hash')
   })
 
-  it('reports the lowest limit of the key, its project and the settings', async () => {
+  it('reports the lowest of the limits of the key, the project and the settings', async () => {
     const door = await openWith({ RATE_LIMIT_REQUESTS: '100', RATE_LIMIT_TOKENS: '5000' })
     const limits = { requests_per_minute: 20, running: 3, queued: 7, budget_usd_per_month: 1.5 }
     const project = (await door.post('boss', '/v1/admin/projects', { name: 'team', limits })).json
@@ -171,10 +175,12 @@ describe('the admin API for permissions', () => {
     const made = (await door.post('boss', '/v1/admin/keys', { project: project.id, limits: wide })).json
     const own = async () => {
       const answer = await door.stack.get('/v1/key', bearer(made.secret))
-      return { status: answer.status, limits: ((await answer.json()) as Json).limits }
+      const { limits, project_name } = (await answer.json()) as Json
+      return { status: answer.status, limits, project: project_name }
     }
     await until(async () => (await own()).status === 200)
     await until(async () => (await own()).limits.requests_per_minute === 20)
+    expect((await own()).project).toBe('team')
     expect((await own()).limits).toEqual({
       ...{ requests_per_minute: 20, tokens_per_minute: 5_000, running: 2 },
       ...{ queued: 7, scheduled: 9, budget_usd_per_month: 1.5 },

@@ -1,10 +1,11 @@
-/** Why a job is pending, for each state of the fleet. */
+/* Tests of the reason why a job is pending, for each state of the fleet. */
+
 import { expect, it } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { pendingReason } from '#services/ingress/admin/jobs.ts'
 import { Peers } from '#shared/jobs/peers.ts'
 
-/** Peers whose heartbeats the test sets directly, without a control channel. */
+/** The list of known workers of an ingress. The test sets their heartbeats directly, without a control channel. */
 class Heard extends Peers {
   worker(boot: string, changes: { slots?: number; running?: number; draining?: boolean } = {}): this {
     this.setAlive({ boot, role: 'inference', version: 'test', slots: 2, running: 0, draining: false, ...changes })
@@ -38,7 +39,8 @@ it.each([
   { is: 'slots_taken', of: new Heard().worker('wrk_1', busy).tells('wrk_1', ['echo-1']) },
   { is: 'model_full', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1, true) },
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 1) },
-  // A limit equal to the slots is no limit: a slot is free, so the job is about to start.
+  // The limit of the model equals the number of slots of the worker, so the limit is never the reason why a job waits. A slot is free, so
+  // the job starts next.
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1'], 2, true) },
   { is: 'in_turn', of: new Heard().worker('wrk_1').tells('wrk_1', ['echo-1']) },
   { is: 'batch_lane', of: new Heard().worker('wrk_1'), job: job({ priority: 'low' }) },

@@ -1,4 +1,5 @@
-/** The request log in the admin API (docs/operate/requests.md). */
+/* Tests of the request log in the admin API (docs/operate/requests.md). */
+
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Admin, openAdmin, secretOf } from '../../../support/admin.ts'
 import { until } from '../../../support/stack.ts'
@@ -43,7 +44,7 @@ describe('the request log', () => {
     return { id: String(response.headers.get('x-request-id')), text: await response.text(), status: response.status }
   }
 
-  it('finds each attached call, whole or streamed, by the id of its request and of its answer, with its usage', async () => {
+  it('finds an attached call by its request id and by the id of its answer', async () => {
     const trace = 'ab'.repeat(16)
     const headers = { traceparent: `00-${trace}-${'cd'.repeat(8)}-01`, 'user-agent': 'test/1' }
     const whole = await chat('alice', 'hello there', { headers })
@@ -60,7 +61,7 @@ describe('the request log', () => {
     expect(await find('alice', streamed.id)).toMatchObject({ status: 200, output_tokens: row.output_tokens })
   })
 
-  it('returns the bodies of a call, whole or streamed, to its project and admins, unless the call opts out', async () => {
+  it('returns the request and answer bodies of a call, unless the call opts out', async () => {
     const ids = [
       (await chat('alice', 'hello there')).id,
       (await chat('alice', 'hello there', { body: { stream: true } })).id,
@@ -80,10 +81,22 @@ describe('the request log', () => {
     }
     const long = await chat('alice', 'é'.repeat(2_000))
     const failed = await chat('alice', '!echo fail=upstream_refused')
+    const refused = [
+      await chat('alice', 'x', { body: { temperature: 9 } }),
+      await chat('alice', 'x', { body: { model: 'none' }, headers: { prefer: 'respond-async' } }),
+    ]
     const cut = await until(async () => {
       const [found, end] = [await find('alice', long.id), await find('alice', failed.id)]
       return found.request_body && end.request_body ? { found, end } : undefined
     })
+    for (const [nth, wrong] of [{ temperature: 9 }, { model: 'none' }].entries()) {
+      const row = await until(async () => {
+        const found = await find('alice', refused[nth]?.id ?? '')
+        return found.request_body === undefined ? undefined : found
+      })
+      expect(JSON.parse(String(row.request_body))).toMatchObject({ ...bodyOf('x'), ...wrong })
+      expect(row).toMatchObject({ answer_body: null, error_code: expect.any(String) })
+    }
     expect(cut.found.request_body).toMatch(/é… \[truncated\]$/)
     expect(Buffer.byteLength(String(cut.found.request_body))).toBeLessThan(1_020)
     expect(cut.end.answer_body).toBeNull()
@@ -138,7 +151,95 @@ describe('the request log', () => {
     })
   })
 
-  it('contains calls of unknown paths, methods and endpoints with a valid key, in bounded length', async () => {
+  it('lists the failed attempts of a call, even if a later attempt succeeded', async () => {
+    const attemptsOf = (row: Row) => row.failed_attempts as Record<string, unknown>[]
+    const [healed, failed, plain] = await Promise.all([
+      chat('alice', '!echo fail=upstream_error failures=1\nfine'),
+      chat('alice', '!echo fail=upstream_error'),
+      chat('alice', 'fine'),
+    ])
+    const row = await find('alice', healed.id)
+    expect(row).toMatchObject({ status: 200, attempts: 2, error_code: null })
+    const common = { error_code: 'upstream_error', error_message: expect.any(String), worker: row.worker }
+    expect(attemptsOf(row)).toMatchObject([{ attempt: 1, ...common, retry_delay_ms: expect.any(Number) }])
+    expect(Number(attemptsOf(row)[0]?.started_at)).toBeGreaterThanOrEqual(Number(row.started_at))
+    const ofFailed = attemptsOf(await find('op', failed.id))
+    expect(ofFailed.map(({ attempt }) => attempt)).toEqual([1, 2, 3])
+    expect(ofFailed.at(-1)).toMatchObject({ ...common, retry_delay_ms: null })
+    expect(
+      ofFailed.every((one) => 'upstream_message' in one),
+      'visible to operators',
+    ).toBe(true)
+    expect(
+      attemptsOf(row).some((one) => 'upstream_message' in one),
+      'visible to a project',
+    ).toBe(false)
+    expect(attemptsOf(await find('alice', plain.id))).toEqual([])
+    expect((await list('alice', `?request_id=${failed.id}`)).data[0]).not.toHaveProperty('failed_attempts')
+    const ofJob = async (script: string) => attemptsOf(await find('op', await door.submit('alice', script)))
+    const ofRetried = await ofJob('!echo fail=upstream_error failures=1 retry_after_ms=1\nfine')
+    expect(ofRetried).toMatchObject([{ attempt: 1, ...common, worker: null, retry_delay_ms: expect.any(Number) }])
+    expect(ofRetried[0]?.error_message, 'message of the retried attempt').not.toBe('')
+    const ofRefused = await ofJob('!echo fail=upstream_refused')
+    expect(ofRefused).toMatchObject([{ attempt: 1, error_code: 'upstream_refused', retry_delay_ms: null }])
+  })
+
+  it('links each retry of an SDK to the previous request, and each failed request to its retries', async () => {
+    const retry = async (count: string, agent = 'sdk/1') => {
+      const headers = { 'x-stainless-retry-count': count, 'user-agent': agent }
+      return (await chat('alice', '!echo fail=upstream_refused', { headers })).id
+    }
+    const earlier = await retry('0')
+    await find('alice', earlier)
+    const [first, other] = [await retry('0'), await retry('0', 'sdk/2')]
+    await find('alice', other)
+    const second = await retry('1')
+    await find('alice', second)
+    const third = (await chat('alice', 'fine', { headers: { 'x-stainless-retry-count': '2', 'user-agent': 'sdk/1' } }))
+      .id
+    expect(await find('alice', third)).toMatchObject({ sdk_retry: 2, retry_of: second, retried_by: null })
+    const retries = [
+      { id: second, status: 502 },
+      { id: third, status: 200 },
+    ]
+    expect(await find('alice', first)).toMatchObject({ sdk_retry: null, retry_of: null, retried_by: retries })
+    expect(await find('alice', second)).toMatchObject({ sdk_retry: 1, retry_of: first, retried_by: retries.slice(1) })
+    expect(await find('alice', other)).toMatchObject({ retried_by: [] })
+    expect(await find('alice', earlier), 'a request whose retry belongs to a later one').toMatchObject({
+      retried_by: [],
+    })
+    expect((await list('alice', `?request_id=${first}`)).data[0]).not.toHaveProperty('retried_by')
+    expect(await find('alice', await retry('x'))).toMatchObject({ sdk_retry: null })
+  })
+
+  it('lists a batch as one row with its counts, and its lines only with a filter for single requests', async () => {
+    const lineOf = (custom_id: string, content: string) => ({
+      custom_id,
+      params: { ...bodyOf(content), max_tokens: 9 },
+    })
+    const requests = [lineOf('a', 'one'), lineOf('b', '!echo fail=upstream_refused'), lineOf('c', 'three')]
+    const made = await door.as('alice').post('/v1/messages/batches', { requests })
+    const { id } = (await made.json()) as Row
+    const lines = await until(async () => {
+      const { data } = await list('alice', `?batch_id=${id}`)
+      return data.length === 3 ? data.map((one) => one.id) : undefined
+    })
+    const found = async (query: string) => (await list('alice', `?limit=100${query}`)).data
+    const row = await until(async () => (await found('')).find(({ batch_id }) => batch_id === id))
+    expect(row).toMatchObject({ status: 200, kind: 'batch', batch_id: id, request_counts: { total: 3, failed: 1 } })
+    const listed = async (query: string) => (await found(query)).filter((one) => lines.includes(one.id)).length
+    const since = `&since=${Math.floor(Number(row.started_at))}`
+    for (const query of ['', since, '&status=2xx', '&project=alice', '&key=alice', '&status=failed&batch_lines=false'])
+      expect(await listed(query), query).toBe(0)
+    for (const query of ['&batch_lines=true', '&model=echo-1', '&endpoint=/v1/messages', `&batch_id=${id}`])
+      expect(await listed(query), query).toBe(3)
+    for (const query of ['&status=failed', '&status=5xx', '&error_code=upstream_refused'])
+      expect(await listed(query), query).toBe(1)
+    expect(await find('alice', String(lines[0]))).toMatchObject({ batch_id: id, request_counts: null })
+    expect(await find('alice', row.id)).toMatchObject({ request_counts: { total: 3, failed: 1 } })
+  })
+
+  it('contains calls to unknown paths, methods and endpoints if the key is valid', async () => {
     const ask = async (path: string, method = 'POST') =>
       String(
         (
@@ -157,7 +258,7 @@ describe('the request log', () => {
     expect((await list('alice', `?request_id=${read}`)).data).toEqual([])
   })
 
-  it('shows operators calls without a valid key, at most 60 per minute, without the key', async () => {
+  it('records at most 60 calls without a valid key per minute, for operators only', async () => {
     const secret = 'sk-wrong-0123456789'
     const ask = async () => {
       const response = await fetch(`${door.stack.url}/v1/models`, { headers: { authorization: `Bearer ${secret}` } })
@@ -178,7 +279,8 @@ describe('the request log', () => {
       found += page.data.length
       ;[after, isMore] = [`&after=${page.last_id}`, page.has_more]
     }
-    // The log records up to 60 calls without a valid key per minute. The calls of this test may fall into two minutes.
+    // The log records at most 60 calls without a valid key per minute. The calls of this test may fall into two minutes, so up to 120 rows
+    // are correct.
     expect(found).toBeLessThanOrEqual(120)
     expect((await list('alice', '?error_code=invalid_api_key')).data).toEqual([])
   })
@@ -201,7 +303,7 @@ describe('the request log', () => {
     expect(row.output_tokens).toBeGreaterThan(0)
   })
 
-  it('has one row per durable job, found by the id of its call or of the job, and a row of a repeated call', async () => {
+  it('has one row per durable job, and one row per call that repeats an idempotency key', async () => {
     const headers = { 'idempotency-key': 'once' }
     const first = await chat('alice', 'durable', { headers })
     const row = await find('alice', first.id)
@@ -220,7 +322,7 @@ describe('the request log', () => {
     )
   })
 
-  it('returns only its own rows to a project, whatever the query', async () => {
+  it('returns to each project only the rows of that project, for any query', async () => {
     const [mine, other] = [await chat('alice', 'mine'), await chat('bob', 'other')]
     await find('alice', mine.id)
     await find('op', other.id)
@@ -239,15 +341,47 @@ describe('the request log', () => {
         (await list('alice', query)).data.filter(({ project }) => project !== 'alice'),
         query,
       ).toEqual([])
-    const all = await list('op', '?limit=100')
-    expect(new Set(all.data.flatMap(({ project }) => project ?? []))).toEqual(new Set(['alice', 'bob', 'ops']))
+    // The query filters by model and asks for 100 rows. Otherwise, rows of calls without a valid key could fill the page.
+    const all = await list('op', '?limit=100&model=echo-1')
+    expect(new Set(all.data.flatMap(({ project }) => project ?? []))).toEqual(new Set(['alice', 'bob']))
     expect((await list('op', '?project=bob')).data.map(({ id }) => id)).toEqual([other.id])
     expect((await list('op', '?key=bob&status=2xx&min_duration_ms=0')).data.map(({ id }) => id)).toEqual([other.id])
   })
 
-  it('is paged by a cursor that works with any filter', async () => {
+  it('counts failed requests by code, model and project', async () => {
+    const complete = async (prompt: string, more: object) => {
+      const response = await door.as('bob').post('/v1/completions', { prompt, ...more })
+      await response.text()
+      return response.headers.get('x-request-id')
+    }
+    await complete('x', { model: 'echo-1', n: 'two' })
+    const newest = await complete('x', { model: 'echo-1', n: 'two' })
+    await complete('!echo fail=upstream_refused', { model: 'echo-2' })
+    const failuresOf = async (who: string, query = '') => {
+      const response = await door.as(who).get(`/v1/admin/requests/failures?endpoint=/v1/completions${query}`)
+      return ((await response.json()) as RowPage).data
+    }
+    const found = await until(async () => {
+      const data = await failuresOf('op', '&project=bob')
+      return data[0]?.count === 2 && data.length === 2 ? data : undefined
+    })
+    expect(found).toMatchObject([
+      { project: 'bob', model: 'echo-1', status: 400, error_code: 'invalid_type', newest_id: newest },
+      { project: 'bob', model: 'echo-2', status: 502, error_code: 'upstream_refused', count: 1 },
+    ])
+    const [first] = found as unknown as { first_ended_at: number; last_ended_at: number }[]
+    expect(first?.first_ended_at, 'end of the oldest of two requests').toBeLessThanOrEqual(first?.last_ended_at ?? 0)
+    expect(await failuresOf('bob')).toEqual(found)
+    expect(await failuresOf('alice')).toEqual([])
+    expect(await failuresOf('op', '&model=echo-2')).toEqual(found.slice(1))
+    expect((await door.as('alice').get('/v1/admin/requests/failures?project=bob')).status).toBe(403)
+    expect((await door.as('bob').get('/v1/admin/requests/failures?status=500')).status).toBe(400)
+  })
+
+  it('is read in pages, and the cursor of a page is valid with any filter', async () => {
     const seen: string[] = []
-    // Only rows of the project `alice` are listed, because rows of refused calls may still be added during the test.
+    // Only rows of the project `alice` are listed. For other rows, the log may still add calls of earlier tests while this test reads the
+    // pages.
     let page = await list('op', '?limit=2&project=alice')
     for (; page.has_more; page = await list('op', `?limit=2&project=alice&after=${page.last_id}`))
       seen.push(...page.data.map(({ id }) => id))
@@ -281,7 +415,7 @@ describe('the request log', () => {
     expect(await paramOf(`model=${'x'.repeat(257)}`)).toBe('model')
   })
 
-  it('bounds the user agent, and shows the unknown model of a call without a metric for it', async () => {
+  it('truncates a long user agent, and shows an unknown model without adding the model to the metrics', async () => {
     const headers = { 'user-agent': `é\u0080${'x'.repeat(10_000)}` }
     const { id } = await chat('alice', 'x', { headers })
     const row = await find('alice', id)
@@ -295,8 +429,8 @@ describe('the request log', () => {
   })
 })
 
-describe('the request log that is turned off', () => {
-  it('records nothing, and its list names the setting', async () => {
+describe('a disabled request log', () => {
+  it('returns 404 with the name of the setting that disables the log', async () => {
     await using door = await openAdmin({ settings: { REQUEST_LOG_MS: '0' } })
     expect((await door.as('alice').post(CHAT, bodyOf('hello'))).status).toBe(200)
     const response = await door.as('op').get('/v1/admin/requests')
@@ -309,7 +443,7 @@ it.each([
   { setting: '0', seconds: 3_600, withBodies: 'alice', withoutBodies: 'bob' },
   { setting: '60000', seconds: 0, withBodies: 'bob', withoutBodies: 'alice' },
 ])(
-  'the request log has bodies of $withBodies with the setting $setting, and $seconds seconds for the key of alice',
+  'the request log stores bodies of $withBodies if REQUEST_BODIES_MS is $setting and the limit of the key alice is $seconds s',
   async (given) => {
     await using door = await openAdmin({ settings: { REQUEST_BODIES_MS: given.setting } })
     const limits = { request_bodies_seconds: given.seconds }

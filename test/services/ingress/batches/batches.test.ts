@@ -21,7 +21,8 @@ describe('batches', () => {
   let embedder: Embedder
   beforeAll(async () => {
     embedder = await startEmbedder()
-    stack = await startStack({ models: [ECHO_MODEL, embedderModel(embedder, { id: 'embed-1' })] })
+    const price = { output_per_million: 2, per_call: 0.001 }
+    stack = await startStack({ models: [{ ...ECHO_MODEL, price }, embedderModel(embedder, { id: 'embed-1' })] })
     client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   })
   afterAll(async () => {
@@ -66,6 +67,7 @@ describe('batches', () => {
       errors: null,
     })
     expect(batch.usage?.total_tokens).toBeGreaterThan(250)
+    expect(batch).toHaveProperty('cost_usd', expect.closeTo(0.25 + 2e-6 * (batch.usage?.output_tokens ?? 0), 9))
     const answers = await linesOf(batch.output_file_id)
     expect(answers.map(({ custom_id }) => custom_id)).toEqual(lines.map(({ custom_id }) => custom_id))
     for (const [i, answer] of answers.entries()) {
@@ -157,7 +159,7 @@ describe('batches', () => {
     const [first, second] = [await client.batches.create(body, options), await client.batches.create(body, options)]
     expect(second.id).toBe(first.id)
     const { output_file_id } = await ended(first.id)
-    // After the end of the batch, and after the deletion of its input file, the idempotency key still returns the same batch.
+    // The idempotency key must still return the same batch after the batch has ended and its input file was deleted.
     await client.files.delete(id)
     const { data: third, response } = await client.batches.create(body, options).withResponse()
     expect(third).toMatchObject({ id: first.id, status: 'completed', output_file_id })
@@ -167,7 +169,7 @@ describe('batches', () => {
   })
 
   const ENDLESS = '!echo tokens=1000 delay_ms=1000'
-  /** Lines of which only the first five end. All other lines run until they are cancelled. */
+  /** Lines of a batch file. The first five requests end at once, and all others run until they are cancelled. */
   const MIXED = Array.from({ length: 120 }, (_, i) => line(`r${i}`, say(i < 5 ? 'quick' : ENDLESS)))
   const quickAreDone = (id: string) =>
     until(async () => {
@@ -184,7 +186,7 @@ describe('batches', () => {
     expect(batch.request_counts).toEqual({ total: 120, completed: 5, failed: 115 })
   }
 
-  it('have the same live counts in every view, and are one job in the list of jobs', async () => {
+  it('have the same request counts in every view while they run', async () => {
     const { id } = await create((await upload(MIXED)).id)
     const jobId = id.replace('batch_', 'job_')
     await quickAreDone(id)
@@ -199,8 +201,9 @@ describe('batches', () => {
     expect(lines.filter(({ endpoint }) => endpoint === CHAT)).not.toEqual([])
     const batches = (await read('/v1/batches')).data as Row[]
     for (const batch of [batches.find((one) => one.id === id), await read(`/v1/batches/${id}`)]) {
-      // There are fewer answers than occupied slots, so the first wave of requests has not ended and no rate can be estimated.
-      const estimate = { requests_per_second: null, estimated_end_at: null }
+      // Fewer requests have ended than slots are in use. Until as many requests have ended, the service gives only a range.
+      const range = { earliest: expect.any(Number), latest: expect.any(Number) }
+      const estimate = { requests_per_second: null, estimated_end_at: null, estimated_end_range: range }
       expect(batch).toMatchObject({ request_counts: counts, progress: estimate })
     }
     const results = async (query: string) => await (await stack.get(`/v1/batches/${id}/results${query}`)).text()
@@ -225,9 +228,9 @@ describe('batches', () => {
   it('write the finished results if they are cancelled', async () => {
     const { id } = await create((await upload(MIXED)).id)
     await quickAreDone(id)
-    // The counts of a batch are updated when a line ends, long before its part of the batch has ended.
+    // The counts of a batch must change when one request ends, although the child job that runs this request and others has not ended.
     expect((await client.batches.retrieve(id)).request_counts).toEqual({ total: 120, completed: 5, failed: 0 })
-    // Concurrent requests to cancel count as one cancel. A second cancel would abort the writing of the results.
+    // Five concurrent requests to cancel must count as one, because a second cancel would abort the writing of the results.
     using raw = await openRaw(stack.url)
     const cancel = rawRequest(`POST /v1/batches/${id}/cancel`, [`Authorization: Bearer ${TEST_KEY}`])
     raw.send(cancel.repeat(5))

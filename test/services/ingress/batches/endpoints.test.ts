@@ -1,3 +1,8 @@
+/*
+ * Tests of batches for every endpoint that supports jobs (docs/guides/batches.md, Lines). Code runs are not included, because they need a
+ * sandbox.
+ */
+
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -9,8 +14,6 @@ import { type Embedder, embedderModel, startEmbedder } from '../../../support/em
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { wav } from '../../../support/speech/service.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
-
-/** Batches over every endpoint with jobs (docs/guides/batches.md, Lines); code is tested with its sandbox. */
 
 let stack: Stack
 let client: OpenAI
@@ -48,7 +51,7 @@ afterAll(async () => {
 
 const messages = [{ role: 'user', content: 'hello' }]
 const file = `data:audio/wav;base64,${wav(1).toString('base64')}`
-/** Request of each endpoint, and expected fields of its response. */
+/** For each endpoint: a request, and fields that its response must have. */
 const ASKED: Readonly<Record<string, readonly [body: object, answer: object | string]>> = {
   '/v1/chat/completions': [{ model: 'echo-1', messages }, { choices: [{ message: { content: 'hello' } }] }],
   '/v1/completions': [{ model: 'echo-1', prompt: 'hello' }, { choices: [{ text: 'hello' }] }],
@@ -94,7 +97,7 @@ it('a response of a batch is stored and can be continued by another response', a
   expect(next.output_text).toBe('second')
 })
 
-it('a batch of responses is refused if a line has stream or conversation, with the name of the field', async () => {
+it('a batch for the Responses API reports an error for each line with stream or conversation', async () => {
   const { id } = await client.conversations.create()
   const { errors } = await runBatch(client, '/v1/responses', [
     { model: 'echo-1', input: 'hi', stream: true },
@@ -107,7 +110,7 @@ it('a batch of responses is refused if a line has stream or conversation, with t
   expect(errors).toMatchObject(named)
 })
 
-it('a batch of an endpoint without jobs is refused with a list of the supported endpoints', async () => {
+it('a batch for an endpoint that accepts no jobs is refused with a list of the supported endpoints', async () => {
   const refused = runBatch(client, '/v1/images/generations', [{}])
   await expect(refused).rejects.toMatchObject({ status: 400, param: 'endpoint', message: /\/v1\/deep-research/ })
 })

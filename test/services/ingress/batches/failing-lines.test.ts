@@ -1,9 +1,9 @@
+/* Tests of batches in which every line fails (docs/guides/batches.md, Lines). Another test deletes the input file of a running batch. */
+
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createBatch, endOf } from '../../../support/batches.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
-
-/** Batches in which every line fails, and files deleted meanwhile (docs/guides/batches.md, Lines). */
 
 const CHAT = '/v1/chat/completions'
 const LINES = 1_200
@@ -60,14 +60,17 @@ describe('a batch in which each line fails', () => {
       (i: number) => lineOf(i, say('x'), 'same'),
       /^Line 2.*'same' is already used in line 1/,
     ],
-  ])('is refused at the upload with the number of the first invalid line, for lines %s', async (_, line, message) => {
-    const lines = Array.from({ length: LINES }, (_, i) => line(i))
-    await expect(createBatch(client, CHAT, lines)).rejects.toMatchObject({
-      status: 400,
-      param: 'file',
-      error: { message: expect.stringMatching(message) },
-    })
-  })
+  ])(
+    'is refused at the upload with the number of the first invalid line if it has lines %s',
+    async (_, line, message) => {
+      const lines = Array.from({ length: LINES }, (_, i) => line(i))
+      await expect(createBatch(client, CHAT, lines)).rejects.toMatchObject({
+        status: 400,
+        param: 'file',
+        error: { message: expect.stringMatching(message) },
+      })
+    },
+  )
 
   it('fails before the first request if all lines name an unknown model', async () => {
     const { batch } = await endOf(

@@ -1,4 +1,8 @@
-/** Lines of a batch wait for the limits and budgets of their key and project, like calls. */
+/*
+ * Tests of batches whose key has limits or a budget. The requests of a batch count like synchronous calls, but wait instead of being
+ * refused.
+ */
+
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -38,17 +42,18 @@ async function spentBy(stack: Stack, secret = SECRET): Promise<number> {
   return total.cost_usd
 }
 
-/** Number of child jobs of the parts of a batch. */
+/** Returns the number of jobs that were created for lines of the batch (at most 100). */
 async function jobsOf(stack: Stack, id: string): Promise<number> {
   const page = (await (await stack.get(`/v1/jobs?group=${id}&limit=100`, { headers })).json()) as { data: unknown[] }
   return page.data.length
 }
 
 describe('a batch of a key with limits', () => {
-  it("submits at most its key's request limit per minute, and reports why the other lines wait", async () => {
+  it('submits at most as many lines per minute as the request limit of its key allows', async () => {
     const { stack, client } = await startLimited({ requests_per_minute: 5 })
     await using _ = stack
-    // The upload of the file and the creation of the batch use two of the five requests per minute, so three lines can start.
+    // The limit is five requests per minute. The upload of the file and the creation of the batch use two of them, so three lines can
+    // start.
     const { id } = await createBatch(client, CHAT, linesOf(30, 'hi'))
     await until(async () => (await jobsOf(stack, id)) >= 3)
     const waiting = await until(async () => {
@@ -63,7 +68,7 @@ describe('a batch of a key with limits', () => {
     expect(batch).toMatchObject({ status: 'cancelled', request_counts: { total: 30, completed: 3 } })
   })
 
-  it('exceeds the budget of its key by at most one line, and synchronous calls exceed the budget by one call', async () => {
+  it('exceeds the budget of its key by at most one line', async () => {
     const { stack, client } = await startLimited({ budget_usd_per_month: 0.05 })
     await using _ = stack
     const asOther = { headers: { authorization: `Bearer ${OTHER_SECRET}` } }
@@ -71,8 +76,8 @@ describe('a batch of a key with limits', () => {
       Array.from({ length: 40 }, () => stack.post(CHAT, say('!echo first_ms=500 text=hi'), asOther)),
     )
     const statuses = burst.map(({ status }) => status)
-    // The budget covers the estimated cost of two concurrent calls. A third call waits until these calls have settled their cost, and then runs
-    // alone.
+    // The budget covers the estimated cost of two concurrent calls. A third call waits until the real cost of both is recorded, and then
+    // runs alone. All other calls are refused.
     expect(statuses.filter((status) => status === 200)).toHaveLength(3)
     expect(new Set(statuses)).toEqual(new Set([200, 429]))
     await until(async () => (await spentBy(stack, OTHER_SECRET)) >= 3 * CALL_USD - 1e-9)

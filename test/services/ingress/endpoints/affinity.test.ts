@@ -50,7 +50,7 @@ async function post(path: string, body: Json, headers: Record<string, string> = 
 const userSays = (content: string) => ({ role: 'user', content })
 const CONVERSATION = [userSays('first'), { role: 'assistant', content: 'ok' }, userSays('second')]
 
-test('all turns of a conversation reach one of four servers, in each API and without a session id', async () => {
+test('all turns of a conversation reach one upstream server, without a session id', async () => {
   for (const path of ['/v1/chat/completions', '/v1/messages']) {
     before = servers.map(({ calls }) => calls.length)
     const more = path === '/v1/messages' ? { max_tokens: 10 } : {}
@@ -59,7 +59,7 @@ test('all turns of a conversation reach one of four servers, in each API and wit
   }
 })
 
-test('the responses of a chain, and those of a stored conversation, run on one upstream server', async () => {
+test('all responses of a chain or of a stored conversation run on one upstream server', async () => {
   let previous: unknown
   for (const input of ['one', 'two', 'three']) {
     const { id } = await post('/v1/responses', {
@@ -76,7 +76,7 @@ test('the responses of a chain, and those of a stored conversation, run on one u
   expect(used()).toEqual([3])
 })
 
-test('a session header or prompt_cache_key keeps calls with different prompts together; a header of 8 KB is ignored', async () => {
+test('calls with one session header or prompt_cache_key reach one upstream server, whatever their prompts', async () => {
   for (const text of ['a', 'b', 'c', 'd', 'e', 'f']) {
     await post('/v1/chat/completions', { messages: [userSays(text)] }, { 'x-session-id': 's1' })
   }
@@ -110,7 +110,7 @@ test('the admin API and a metric show the share of cached prompt tokens by serve
   expect(metrics).toMatch(/sluice_server_prompt_tokens_total\{model="m",server="\d",cache="hit"\} [1-9]/)
 })
 
-test('the endpoint for the input of a job does not return the conversation key', async () => {
+test('the endpoint for the input of a job does not return the affinity key', async () => {
   const accepted = await stack.post(
     '/v1/chat/completions',
     { model: 'm', messages: [userSays('hi')] },
@@ -123,7 +123,7 @@ test('the endpoint for the input of a job does not return the conversation key',
   await until(async () => ((await (await stack.get(`/v1/jobs/${id}`)).json()) as Json).status === 'completed')
 })
 
-test('the request log has the upstream server of a call and of a durable job, and filters by it', async () => {
+test('the request log shows and filters the upstream server of calls and durable jobs', async () => {
   const headers = { 'x-session-id': 'logged' }
   const send = async (more: Record<string, string>) => {
     const body = { model: 'm', messages: [userSays('hi')] }
@@ -156,7 +156,7 @@ test('no call fails under load when models.yaml removes an upstream server and a
   const change = (used: readonly ScriptedUpstream[]) =>
     writeFile(join(stack.dataDir, 'models.yaml'), stringify({ models: modelsOn(used) }))
   await change(servers.slice(0, 3))
-  // The removed server gets no more calls once the file is read.
+  // The service reads the changed models file after a while. From then on, the removed server gets no more calls.
   await until(async () => {
     const seen = servers[3]?.calls.length
     for (const at of sessions) await ask(at)

@@ -1,8 +1,11 @@
+/*
+ * Tests of model aliases: a response names its model as the caller did. Claude Code drops all reasoning of a response whose model differs
+ * from the requested one.
+ */
+
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack } from '../../../support/stack.ts'
-
-/* A response names its model as the caller did. Claude Code drops all reasoning of a response whose model differs from the requested one. */
 
 let upstream: ScriptedUpstream
 let stack: Stack
@@ -54,7 +57,7 @@ test.each([
   expect(new Set(named)).toEqual(new Set([body.model]))
 })
 
-test('a model is retrieved by its alias in both formats', async () => {
+test('a model is returned by its alias in the OpenAI and Anthropic formats', async () => {
   expect(await (await stack.get('/v1/models/gpt-9')).json()).toMatchObject({ id: 'gpt-9' })
   const init = { headers: { 'anthropic-version': '2023-06-01' } }
   expect(await (await stack.get('/v1/models/claude-opus-9', init)).json()).toMatchObject({ id: 'claude-opus-9' })

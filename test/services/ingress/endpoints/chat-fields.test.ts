@@ -1,3 +1,8 @@
+/*
+ * Tests of every field that the types of the `openai` package declare for chat completions. Each field passes from a caller to an upstream
+ * of the same API, or back. Covers requests, whole responses and streams.
+ */
+
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { joinDelta } from '#shared/kinds/generate/chat/whole.ts'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
@@ -5,18 +10,16 @@ import { type Stack, startStack } from '../../../support/stack.ts'
 import { ANSWERS, chunksOf, REQUESTS } from '../../../support/wire/chat-samples.ts'
 import { declaredFields, fieldsIn } from '../../../support/wire/declared.ts'
 
-/*
- * Every field of chat completions in the types of the `openai` package, between a caller and an upstream of the same API. Covers requests, whole
- * responses and streams.
- */
-
 type Json = Record<string, unknown>
 
-/** Fields that Sluice handles itself (docs/reference/compatibility.md, Fields that do not arrive unchanged). */
+/**
+ * Fields that Sluice handles itself, so they need not reach the upstream (docs/reference/compatibility.md, Fields that do not arrive
+ * unchanged).
+ */
 const EXCEPTIONS = new Set(['max_tokens', 'metadata', 'store', 'stream', 'obfuscation', 'include_obfuscation'])
-/** Interfaces of other endpoints, and of helpers that run in the client. */
+/** Interfaces of the package that these tests leave out: those of other endpoints, and of helpers that run in the client. */
 const OTHER = /^(Completions|ChatCompletionDeleted|ChatCompletionStoreMessage|ChatCompletionListParams|Parsed.*)(\.|$)/
-/** Fields of the response that Sluice sets. */
+/** Response fields that Sluice sets itself, so they differ from those of the upstream. */
 const OWN = { id: expect.any(String), created: expect.any(Number), model: 'm1' }
 
 let stack: Stack
@@ -30,8 +33,8 @@ beforeAll(async () => {
     to.frame('[DONE]')
     to.end()
   })
-  // The second URL receives no call, because it is used only if the first one is busy. With this URL, the upstream counts as one of OpenAI's own
-  // servers.
+  // The URL on openai.com makes the model count as served by OpenAI. This URL receives no call, because its weight is so small that it is
+  // used only while the first URL is busy.
   const engine = {
     type: 'openai',
     base_urls: [`${upstream.url}/v1`, { url: 'https://sluice-test.openai.com/v1', weight: 0.01 }],
@@ -61,7 +64,7 @@ async function askStream(body: Json): Promise<Json[]> {
 }
 
 describe('the fields of the chat types in the OpenAI SDK', () => {
-  test('occur at least once in the samples of this test', () => {
+  test('each occur in a sample of this test', () => {
     const files = ['chat/completions/completions.d.ts', 'completions.d.ts']
     const [chat, completions] = files.map((file) => declaredFields(`node_modules/openai/resources/${file}`))
     const ofUsage = [...(completions ?? [])].filter(([name]) => name.startsWith('CompletionUsage'))
@@ -144,7 +147,7 @@ describe.each(ANSWERS.map((given, index) => [index, given] as const))(
       expect(chunks.at(-1)?.usage).toEqual(given.usage)
     })
 
-    test('has a message that the next request accepts as input, with a result for each tool call', async () => {
+    test('has a message that the next request accepts as input', async () => {
       answer = given
       const got = (await (await ask(asked as Json)).json()) as { choices: { message: Json }[] }
       const message = got.choices[0]?.message ?? {}
@@ -160,7 +163,7 @@ describe.each(ANSWERS.map((given, index) => [index, given] as const))(
   },
 )
 
-/** Merges the chunks of a stream into one answer, without fields that differ per chunk. */
+/** Merges the chunks of a stream into one response, and leaves out the fields that differ between chunks. */
 function joined(chunks: readonly Json[]): Json {
   const answered: Json = {}
   const choice: Json = {}

@@ -36,7 +36,10 @@ function context(model: object = {}, more: Partial<DecodeContext> = {}): DecodeC
 
 const hello = { model: 'm1', messages: [{ role: 'user', content: 'Hi' }] }
 
-/** Decodes a body, and checks that the result survives the queue unchanged, as for an in-process worker. */
+/**
+ * Decodes a request body. A worker in another process gets the decoded request as JSON, so the function checks that the conversion to JSON
+ * and back changes nothing.
+ */
 function decode(body: unknown, given: DecodeContext = context()): GenerateRequest {
   const request = doAll(decodeChat(body, given))
   const read = GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
@@ -278,7 +281,7 @@ describe('decoding of a chat request of an agent', () => {
     expect(turns.slice(1)).toMatchObject(['a', 'a_2', 'a_3'].map((call_id) => ({ role: 'tool', call_id })))
   })
 
-  test('removes one of two calls with equal ids if there is only one result', () => {
+  test('removes one of two tool calls with equal ids if only one has a result', () => {
     const turns = turnsOf([{ role: 'assistant', tool_calls: [call('a'), call('a')] }, result('a')])
     expect(turns).toMatchObject([{ parts: [{ id: 'a' }] }, { call_id: 'a' }])
     expect(turns[0]?.parts).toHaveLength(1)
@@ -305,7 +308,7 @@ describe('decoding of a chat request of an agent', () => {
     expect(turnsOf([message, { role: 'user', content: 'Go on.' }])).toHaveLength(2)
   })
 
-  test('forwards a custom tool together with a function form, and preserves the text of its calls', () => {
+  test('forwards a custom tool unchanged and also as a function', () => {
     const custom = {
       name: 'sql',
       description: 'Runs SQL.',
@@ -331,7 +334,7 @@ describe('decoding of a chat request of an agent', () => {
     ])
   })
 
-  test('forwards tools, parts and formats of unknown types to an upstream of the same API', () => {
+  test('forwards tools, parts and formats of unknown types if the upstream has the same API', () => {
     const video = { type: 'video_url', video_url: { url: 'data:video/mp4;base64,AA' } }
     const tools = [{ type: 'web_search' }, { type: 'mcp', server_label: 'a' }, { type: 'mcp', server_label: 'b' }]
     const response_format = { type: 'structural_tag', structures: [] }
@@ -360,7 +363,7 @@ describe('decoding of a chat request of an agent', () => {
     },
   )
 
-  test('forwards fields that only an upstream of the same API supports', () => {
+  test('forwards additional OpenAI fields if the upstream has the same API', () => {
     const fields = {
       functions: [{ name: 'f' }],
       function_call: 'auto',
@@ -486,7 +489,7 @@ describe('an invalid chat request', () => {
     expect(problem({ ...hello, model: 'nope' })).toEqual(['model_not_found', 'model', 404])
   })
 
-  test('with any JSON in any field is accepted, or refused with 400 or 404', () => {
+  test('whose fields contain random JSON is refused with 400 or 404, or accepted if the JSON is valid', () => {
     const full = {
       ...hello,
       messages: [user, asks, { role: 'tool', tool_call_id: 'c1', content: [{ type: 'text', text: 'x' }] }],
@@ -501,7 +504,7 @@ describe('an invalid chat request', () => {
     const paths = pathsOf(full)
     fc.assert(
       fc.property(fc.constantFrom(...paths), fc.jsonValue({ maxDepth: 4 }), (path, value) => {
-        // The value is converted to JSON and back, because JSON has no negative zero.
+        // The generated value may contain a negative zero, which JSON lacks. The conversion to JSON and back removes it.
         const found = problem(replaced(full, path, JSON.parse(JSON.stringify(value))))
         expect([undefined, 400, 404]).toContain(found?.[2])
       }),
@@ -510,7 +513,7 @@ describe('an invalid chat request', () => {
   })
 })
 
-/** Every path into a JSON value, including its root. */
+/** Returns the path of every value inside a JSON value, and the empty path of the JSON value itself. */
 function pathsOf(value: unknown, path: string[] = []): string[][] {
   const inner = typeof value === 'object' && value !== null ? Object.entries(value) : []
   return [path, ...inner.flatMap(([key, child]) => pathsOf(child, [...path, key]))]
@@ -685,7 +688,7 @@ describe('a chat response with streaming', () => {
     })
   })
 
-  test('can interleave its choices, each with one role and one finish reason', () => {
+  test('may interleave its choices, each with one role and one finish reason', () => {
     const ends: GenerateEvent = { type: 'finish', choice: 1, reason: 'length' }
     const all = chunks(frames([start, say('a'), say('b', 1), say('c'), ends, stop])).map((chunk) => chunk.choices[0])
     expect(all.filter((choice) => choice?.delta.role)).toHaveLength(2)
@@ -709,7 +712,7 @@ describe('a chat response with streaming', () => {
     expect(text).not.toContain('[DONE]')
   })
 
-  test('contains the complete text however the engine divides its events, and no delta splits a character', () => {
+  test('contains the complete text, and no delta splits a character', () => {
     const split = fc.array(fc.string({ unit: 'binary', maxLength: 6 }), { maxLength: 8 })
     fc.assert(
       fc.property(split, fc.infiniteStream(fc.nat(3)), (texts, cuts) => {
@@ -725,7 +728,7 @@ describe('a chat response with streaming', () => {
   })
 })
 
-/** Splits a text into pieces of 1 to 4 UTF-16 units. */
+/** Splits a text into pieces of 1 to 4 UTF-16 code units, also within surrogate pairs. */
 function cut(text: string, lengths: Iterator<number>): string[] {
   const pieces: string[] = []
   for (let at = 0; at < text.length; ) {
@@ -736,7 +739,7 @@ function cut(text: string, lengths: Iterator<number>): string[] {
   return pieces
 }
 
-/** A fetch that answers every call with this body. */
+/** Returns a replacement for `fetch` that responds to every request with this body. */
 function answering(body: string, type: string): typeof fetch {
   return async () => new Response(body, { headers: { 'content-type': type } })
 }
@@ -821,7 +824,7 @@ describe('the Vercel AI SDK', () => {
     expect((await result.usage).inputTokens).toBe(12)
   })
 
-  test('reads a stream of tool calls in its previous version', async () => {
+  test('reads a stream of tool calls in version 6', async () => {
     const provider = createOpenAICompatible2({ name: 's', baseURL: options.baseURL, fetch: streaming(twoCalls) })
     const tools = {
       weather: tool6({ inputSchema: z.object({ city: z.string() }) }),

@@ -1,11 +1,11 @@
+/* Tests of POST /v1/completions from the caller's point of view (docs/reference/compatibility.md, Completions). */
+
 import OpenAI from 'openai'
 import type { Completion } from 'openai/resources/completions'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Script, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { UNICODE } from '../../../support/sdk.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
-
-/** POST /v1/completions from the caller's point of view (docs/reference/compatibility.md, Completions). */
 
 let stack: Stack
 let upstream: ScriptedUpstream
@@ -38,7 +38,7 @@ async function stream(body: Body): Promise<Completion[]> {
   return chunks
 }
 
-/** The text of each choice. */
+/** Joins the chunks of a stream. Returns the whole text of each choice, by its index. */
 function textsOf(chunks: readonly Completion[]): string[] {
   const texts: string[] = []
   for (const { index, text } of chunks.flatMap(({ choices }) => choices)) texts[index] = (texts[index] ?? '') + text

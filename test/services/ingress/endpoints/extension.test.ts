@@ -128,7 +128,7 @@ describe('a module of the setting EXTENSIONS', () => {
     await expect(loadExtensions([file])).rejects.toThrow(reason)
   })
 
-  it('that does not exist is refused, even if its name is a URL', async () => {
+  it('that does not exist is refused, even if the setting is a URL', async () => {
     await expect(loadExtensions([join(directory, 'none.ts')])).rejects.toThrow('No such file exists.')
     await expect(loadExtensions([resolve('data:text/javascript,1')])).rejects.toThrow('No such file exists.')
   })
@@ -137,7 +137,7 @@ describe('a module of the setting EXTENSIONS', () => {
     await expect(loadExtensions([resolve(SHOUT), resolve(SHOUT)])).rejects.toThrow('already has this name or path')
   })
 
-  it('is refused if its pool already has a kind with an equal name', async () => {
+  it('is refused if the pool already has a kind of job with an equal name', async () => {
     const file = join(directory, 'execute.ts')
     await writeFile(file, `export const extension = ({ z }) => ({ ${VALID}, name: 'execute' })`)
     await expect(startStack({ settings: { EXTENSIONS: file } })).rejects.toThrow("already has a kind named 'execute'")

@@ -1,15 +1,16 @@
+/*
+ * Tests of every field that the types of `@anthropic-ai/sdk` declare for messages. Each field passes from a caller to an upstream of the
+ * same API, or back. Covers requests, whole responses and streams. A field that a new version of the SDK adds is tested as soon as the SDK
+ * is installed.
+ *
+ * Exceptions: docs/reference/compatibility.md, Fields of messages that do not arrive unchanged.
+ */
+
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
 import { type Frame, messageOf } from '../../../support/wire/messages.ts'
 import { SdkTypes } from '../../../support/wire/sdk-types.ts'
-
-/**
- * Every field of messages in the types of `@anthropic-ai/sdk`, between a caller and an upstream of the same API. Covers requests,
- * whole responses and streams. A field that a new version of the SDK adds is tested as soon as the SDK is installed.
- *
- * Exceptions: docs/reference/compatibility.md, Fields of messages that do not arrive unchanged.
- */
 
 const VALUES = {
   ...{ data: 'QUJD', url: 'https://93.184.215.14/a', signature: 'c2ln', tool_use_id: 'toolu_1', budget_tokens: 1_024 },
@@ -26,7 +27,7 @@ const VALUES = {
 const types = new SdkTypes('node_modules/@anthropic-ai/sdk/resources/messages/messages.d.ts', VALUES)
 const beta = new SdkTypes('node_modules/@anthropic-ai/sdk/resources/beta/messages/messages.d.ts', VALUES)
 
-/** Fields of the response that Sluice sets. */
+/** Response fields that Sluice sets itself, so they differ from those of the upstream. */
 const OWN = ['id', 'model']
 const VERSION = '2026-10-21'
 
@@ -68,7 +69,7 @@ function message(content: unknown[], more: object = {}): Json {
   }
 }
 
-/** The response as a stream of the same API. */
+/** Sends a whole response to the service as a stream of the Messages API. */
 function streamed(whole: Json, to: Answer): void {
   const { content, stop_reason, stop_sequence, stop_details, container, usage, context_management, ...start } = whole
   const { input_transformations, ...fields } = start
@@ -108,7 +109,7 @@ function piecesOf(block: Json): { opening: Json; deltas: Json[] } {
   }
 }
 
-/** The body that the upstream receives for an accepted call. */
+/** Sends a request that the service must accept. Returns the body that the upstream received. */
 async function sent(body: object, path = '/v1/messages'): Promise<Json> {
   const before = upstream.calls.length
   const headers = { 'anthropic-version': VERSION, 'anthropic-beta': 'mid-conversation-output-config-2026-07-01' }
@@ -217,7 +218,8 @@ describe('messages requests to an upstream of the same API', () => {
 })
 
 /**
- * Returns a valid conversation that contains the block. If the block is a call, then a result is added. If it is a result, then a call is added.
+ * Returns a valid conversation that contains the block. If the block is a tool call, then a result follows. If the block is a result, then
+ * a tool call precedes it.
  */
 function conversationWith(block: Json): Json[] {
   const use = { type: 'tool_use', id: 'toolu_1', name: 'f', input: {} }
@@ -238,7 +240,7 @@ function conversationWith(block: Json): Json[] {
   return [{ role: 'user', content: [block, { type: 'text', text: 'A' }] }]
 }
 
-/** A response around one block, with the matching stop reason. */
+/** Returns a response that contains the block, with the stop reason that fits the block. */
 function around(block: unknown): Json {
   const isCall = (block as Json).type === 'tool_use'
   return message([block, { type: 'text', text: 'A' }], { stop_reason: isCall ? 'tool_use' : 'end_turn' })

@@ -1,10 +1,13 @@
+/*
+ * Tests of the tool web_search of the Messages API with a model whose upstream lacks this API. The service then performs the searches
+ * itself.
+ */
+
 import Anthropic from '@anthropic-ai/sdk'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type Outside, startOutside } from '../../../support/research/outside.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
 import { type Frame, messageOf } from '../../../support/wire/messages.ts'
-
-/** The tool web_search on a model without the Messages API: the service searches. */
 
 const RESEARCH = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
 const WEB = { type: 'web_search_20250305' as const, name: 'web_search' as const, max_uses: 8 }
@@ -50,7 +53,7 @@ it('web_search of the Messages API returns its search as content blocks and coun
   expect(message).toMatchObject({ stop_reason: 'end_turn', usage: { server_tool_use: { web_search_requests: 1 } } })
 })
 
-it('web_search of the Messages API streams the content blocks that it returns without streaming', async () => {
+it('web_search of the Messages API streams the same content blocks as without streaming', async () => {
   const query = 'How do herons at Tarn2 build their nests?'
   const frames: Frame[] = []
   const stream = client.messages.stream(ask(query))
@@ -61,7 +64,7 @@ it('web_search of the Messages API streams the content blocks that it returns wi
   expect(JSON.parse(JSON.stringify(await stream.finalMessage())).content).toEqual(message.content)
 })
 
-it('web_search of the Messages API accepts its blocks in the next request as search results for the model', async () => {
+it('web_search of the Messages API accepts its content blocks in the next request', async () => {
   const first = ask('How do herons at Tarn3 build their nests?')
   const { content } = await client.messages.create(first)
   const messages = [

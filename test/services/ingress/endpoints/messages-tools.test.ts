@@ -1,8 +1,8 @@
+/* Tests of newer tools, blocks and system messages of the Messages API. The upstream has the chat API or the Messages API. */
+
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
-
-/** Newer tools, blocks and system messages of the Messages API, on upstreams of the chat API and of the Messages API. */
 
 type Json = Record<string, unknown>
 
@@ -57,7 +57,7 @@ test.each([
     ['action', 'coordinate'],
   ],
 ])(
-  'the tool %j is sent to the model as a function, and its call is returned as a call of the tool',
+  'the tool %j is sent to the model as a function, and a call of the function is returned as a call of the tool',
   async (tool, fields) => {
     const { answer, sent } = await ask({ tools: [tool], tool_choice: { type: 'tool', name: tool.name } })
     const [offered] = functionsOf(sent)
@@ -73,7 +73,7 @@ test.each([
   },
 )
 
-test('tools that only an upstream of the Messages API runs are dropped, and deferred tools are sent', async () => {
+test('tools that only the Messages API can run are not sent to a chat completions upstream', async () => {
   const deferred = { name: 'f', input_schema: { type: 'object', properties: {} }, defer_loading: true }
   const tools = [
     { type: 'tool_search_tool_regex_20251119', name: 'tool_search_tool_regex' },
@@ -149,7 +149,7 @@ const SYSTEM = { role: 'system', content: 'Be brief.' }
 const TURNS = [{ role: 'user', content: 'A' }, SYSTEM, { role: 'user', content: 'B' }]
 const BETA = { 'anthropic-beta': 'mid-conversation-tool-changes-2026-07-01' }
 
-test('system messages keep their position, so that the upstream can cache the prompt before them', async () => {
+test('system messages between user messages keep their position', async () => {
   const prompt = [{ type: 'text', text: 'P', cache_control: { type: 'ephemeral' } }]
   for (const on of [stack, lenient]) {
     const { sent } = await ask({ model: 'claude', system: prompt, messages: TURNS }, on, BETA)
@@ -187,7 +187,7 @@ test('thinking without a signature is not forwarded to an upstream of the Messag
   expect((sent.messages as Json[])[1]?.content).toBe('A')
 })
 
-test('output_format, the older name of a field, is accepted for any upstream', async () => {
+test('output_format, the older name of output_config.format, is accepted for any upstream', async () => {
   const format = { type: 'json_schema', schema: { type: 'object', properties: {} } }
   expect((await ask({ model: 'claude', output_format: format })).sent.output_format).toEqual(format)
   expect((await ask({ output_format: format })).sent).toMatchObject({

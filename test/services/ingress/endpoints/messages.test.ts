@@ -41,7 +41,10 @@ function context(model: object = {}, more: Partial<MessagesContext> = {}): Messa
 
 const hello = { model: 'm1', max_tokens: 64, messages: [{ role: 'user', content: 'Hi' }] }
 
-/** Decodes a body, and checks that the result survives the queue unchanged, as for an in-process worker. */
+/**
+ * Decodes a request body. A worker in another process gets the decoded request as JSON, so the function checks that the conversion to JSON
+ * and back changes nothing.
+ */
 function decode(body: unknown, given: MessagesContext = context()): GenerateRequest {
   const request = doAll(decodeMessages(body, given))
   const read = GenerateRequest.parse(JSON.parse(JSON.stringify(request)))
@@ -53,7 +56,7 @@ function decodeCount(body: unknown, given: MessagesContext): GenerateRequest {
   return doAll(decodeCountTokens(body, given))
 }
 
-/** Status and message that the caller of a refused body gets. */
+/** Returns the status and message of the error if the body is refused, otherwise undefined. */
 function problem(
   body: unknown,
   given: MessagesContext = context(),
@@ -77,7 +80,7 @@ const assistant = (content: unknown) => ({ role: 'assistant', content })
 
 const BLANK_LINE = { type: 'native', dialect: 'anthropic', value: {}, text: '\n\n' }
 
-/** The text of a message for an upstream of another API. */
+/** Returns the text of a message as an upstream of another API receives it. */
 const textFor = (turn: Turn | undefined) => turn?.parts.map((part) => ('text' in part ? part.text : '')).join('')
 
 describe('decoding of a messages request', () => {
@@ -102,7 +105,7 @@ describe('decoding of a messages request', () => {
     expect(decode({ ...hello, ...nulls })).toEqual(decode(hello))
   })
 
-  test('forwards sampling fields, user and unknown fields, and limits max_tokens', () => {
+  test('forwards sampling fields, the user and unknown fields, and limits max_tokens', () => {
     const body = { ...hello, temperature: 0.5, top_k: 40, stop_sequences: ['END'], metadata: { user_id: 'u' } }
     const limited = context({ limits: { max_output_tokens: 10 } })
     expect(decode({ ...body, container: 'c', service_tier: 'auto' }, limited)).toMatchObject({
@@ -112,7 +115,7 @@ describe('decoding of a messages request', () => {
     expect(decode({ ...hello, top_k: 0 }).top_k).toBeUndefined()
   })
 
-  test('keeps system blocks separate, and joins them by blank lines for upstreams of other APIs', () => {
+  test('joins system blocks by blank lines only for upstreams of other APIs', () => {
     const cache_control = { type: 'ephemeral' }
     const system = decode({ ...hello, system: [{ ...text('A'), cache_control }, text('B')] }).turns[0]
     expect(system?.parts).toEqual([{ ...text('A'), extra: { cache_control } }, BLANK_LINE, text('B')])
@@ -202,7 +205,7 @@ describe('decoding of a messages request', () => {
     expect(decode({ ...hello, thinking: { type: 'disabled' } }, context(ABLE)).reasoning).toEqual({ enabled: false })
   })
 
-  test('accepts repeated roles and system messages if the upstream allows them', () => {
+  test('accepts repeated roles and later system messages if the upstream allows them', () => {
     const lenient = context({}, { strictTurns: false })
     const cached = { ...text('C'), cache_control: { type: 'ephemeral' } }
     const messages = [
@@ -230,7 +233,7 @@ describe('decoding of a messages request', () => {
     ])
   })
 
-  test('accepts the same body without max_tokens for count_tokens', () => {
+  test('accepts a body without max_tokens for count_tokens', () => {
     const { max_tokens: _, ...body } = hello
     const request = decodeCount({ ...body, system: 'S' }, context())
     expect(request.turns.map((turn) => turn.role)).toEqual(['system', 'user'])
@@ -334,7 +337,7 @@ describe('an invalid messages request', () => {
     expect(problem({ ...hello, model: 'no-such-model' })).toEqual([404, 'model: no-such-model'])
   })
 
-  test('with any JSON in any field is accepted, or refused with 400 or 404', () => {
+  test('whose fields contain random JSON is refused with 400 or 404, or accepted if the JSON is valid', () => {
     const full = {
       ...hello,
       system: [text('S')],
@@ -345,7 +348,7 @@ describe('an invalid messages request', () => {
       output_config: { format: { type: 'json_schema', schema: {} } },
       metadata: { user_id: 'u' },
     }
-    // The value is converted to JSON and back, because JSON has no negative zero.
+    // The generated value may contain a negative zero, which JSON lacks. The conversion to JSON and back removes it.
     const sentJson = fc.jsonValue({ maxDepth: 4 }).map((value) => JSON.parse(JSON.stringify(value)) as unknown)
     fc.assert(
       fc.property(fc.constantFrom(...pathsOf(full)), sentJson, (path, value) => {
@@ -359,7 +362,7 @@ describe('an invalid messages request', () => {
   })
 })
 
-/** Every path into a JSON value, including its root. */
+/** Returns the path of every value inside a JSON value, and the empty path of the JSON value itself. */
 function pathsOf(value: unknown, path: string[] = []): string[][] {
   const inner = typeof value === 'object' && value !== null ? Object.entries(value) : []
   return [path, ...inner.flatMap(([key, child]) => pathsOf(child, [...path, key]))]
@@ -445,7 +448,7 @@ function parsed(given: string): Frame[] {
 const whole = (events: readonly GenerateEvent[], version = OLD) => runToEnd(encodeMessage(events, encoding(version)))
 
 describe('a messages response without streaming', () => {
-  test('has exactly the documented fields in the older version', () => {
+  test('has exactly the documented fields for the older anthropic-version', () => {
     expect(whole([start, say('Hel'), say('lo.'), stop, usage])).toEqual({
       id: 'msg_abc',
       type: 'message',
@@ -458,7 +461,7 @@ describe('a messages response without streaming', () => {
     })
   })
 
-  test('has additional fields in the newer version', () => {
+  test('has additional fields for the newer anthropic-version', () => {
     expect(whole([start, say('A'), begin(0, 'f', 't'), stop, usage], NEW)).toMatchObject({
       content: [
         { type: 'text', text: 'A', citations: null },
@@ -469,7 +472,7 @@ describe('a messages response without streaming', () => {
     })
   })
 
-  test('has its content blocks in order of their start, with unchanged ids', () => {
+  test('has its content blocks in the order in which they started', () => {
     const message = whole(agent)
     expect(message.stop_reason).toBe('tool_use')
     expect(message.content).toEqual([
@@ -505,7 +508,7 @@ describe('a messages response without streaming', () => {
     })
   })
 
-  test('has an empty input for truncated arguments, and fails without a finish reason', () => {
+  test('has an empty tool input if the arguments were truncated', () => {
     expect(whole([start, begin(0, 'f', 't'), argue(0, '{"a":'), finish('length')]).content).toEqual([
       { type: 'tool_use', id: 't', name: 'f', input: {} },
     ])
@@ -536,7 +539,7 @@ describe('a messages response with streaming', () => {
     )
   })
 
-  test('has additional fields in blocks and in the last frame in the newer version', () => {
+  test('has additional fields in blocks and in the last frame for the newer anthropic-version', () => {
     const all = parsed(frames([start, say('A'), begin(0, 'f', 't'), stop, usage], NEW))
     expect(all.filter((frame) => frame.content_block).map((frame) => frame.content_block)).toEqual([
       { type: 'text', text: '', citations: null },
@@ -546,7 +549,7 @@ describe('a messages response with streaming', () => {
     expect(end?.delta).toEqual({ stop_reason: 'tool_use', stop_sequence: null, stop_details: null, container: null })
   })
 
-  test('sends the signature at the end of its thinking block, and later thinking in another block', () => {
+  test('sends the signature of a thinking block as the last delta of the block', () => {
     const all = parsed(frames([start, think('a'), think('', { signature: 's' }), think('b'), stop]))
     expect(all.slice(1).map((frame) => [frame.index, frame.delta?.type ?? frame.type])).toEqual([
       [0, 'content_block_start'],
@@ -569,7 +572,7 @@ describe('a messages response with streaming', () => {
     expect(all[3]).toEqual({ type: 'content_block_stop', index: 0 })
   })
 
-  test('sends the next tool call when the arguments of the previous one are complete', () => {
+  test('starts the next tool call when the arguments of the previous tool call are complete', () => {
     const stream = messagesAnswer.open?.(encoding(OLD))
     for (const event of [start, begin(0, 'f', 'a'), argue(0, '{}')]) stream?.push(event)
     expect(sseOf(stream?.push(begin(1, 'g', 'b')) ?? [])).toContain('"id":"b"')
@@ -599,7 +602,7 @@ describe('a messages response with streaming', () => {
     )
   })
 
-  test('contains the complete text however the engine divides its events, and no delta splits a character', () => {
+  test('contains the complete text, and no delta splits a character', () => {
     const split = fc.array(fc.string({ unit: 'binary', maxLength: 6 }), { maxLength: 8 })
     fc.assert(
       fc.property(split, fc.infiniteStream(fc.nat(3)), (texts, cuts) => {
@@ -614,7 +617,7 @@ describe('a messages response with streaming', () => {
   })
 })
 
-/** Starts all calls in order, then yields pieces of their arguments in random order. */
+/** Generates the events of parallel tool calls. The calls start in order, but pieces of their arguments are mixed at random. */
 function interleaved(inputs: readonly object[], random: Iterator<number>): GenerateEvent[] {
   const left = inputs.map((input) => JSON.stringify(input))
   const events: GenerateEvent[] = []
@@ -631,7 +634,7 @@ function interleaved(inputs: readonly object[], random: Iterator<number>): Gener
   return events
 }
 
-/** Fails unless blocks are start, deltas, stop, index after index. */
+/** Checks that the content blocks of a stream do not overlap: each block starts, gets its deltas and stops before the next index starts. */
 function expectSequential(all: readonly Frame[]): void {
   let open = -1
   let isOpen = false
@@ -646,7 +649,7 @@ function expectSequential(all: readonly Frame[]): void {
   expect(isOpen).toBe(false)
 }
 
-/** Splits a text into pieces of 1 to 4 UTF-16 units. */
+/** Splits a text into pieces of 1 to 4 UTF-16 code units, also within surrogate pairs. */
 function cut(given: string, lengths: Iterator<number>): string[] {
   const pieces: string[] = []
   for (let at = 0; at < given.length; ) {
@@ -657,7 +660,7 @@ function cut(given: string, lengths: Iterator<number>): string[] {
   return pieces
 }
 
-/** A fetch that answers every call with this body. */
+/** Returns a replacement for `fetch` that responds to every request with this body. */
 function answering(body: string, type: string): typeof fetch {
   return async () => new Response(body, { headers: { 'content-type': type } })
 }

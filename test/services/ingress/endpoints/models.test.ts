@@ -6,7 +6,9 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
-/** The calls of these tests have equal types in both major versions, so the newest one represents both. */
+/**
+ * Versions of the SDK to test. For the calls of these tests, both versions have equal types, so the older client is cast to the newer type.
+ */
 const ANTHROPICS = [
   { major: 1, Client: Anthropic },
   { major: 0, Client: Anthropic0 as unknown as typeof Anthropic },
@@ -83,7 +85,7 @@ describe.each(ANTHROPICS)('the model list in @anthropic-ai/sdk $major', ({ Clien
     expect(await open().models.retrieve('org/echo')).toMatchObject({ id: 'org/echo', type: 'model' })
   })
 
-  test('returns NotFoundError of the SDK for an unknown model', async () => {
+  test('makes the SDK throw NotFoundError for an unknown model', async () => {
     const error = await open()
       .models.retrieve('no/such')
       .catch((thrown: unknown) => thrown)
@@ -105,9 +107,11 @@ describe.each(OPENAIS)('the model list in openai $major', ({ Client }) => {
     const shape = { object: 'model', created: 1_790_000_000, owned_by: 'sluice', permission: [], root: '', parent: '' }
     expect(models.slice(0, 2)).toMatchObject([
       { id: 'echo-1', ...shape },
-      { id: 'echo-latest', ...shape },
+      { id: 'echo-latest', alias_of: 'echo-1', ...shape },
     ])
-    expect(await client.models.retrieve('echo-latest')).toMatchObject({ id: 'echo-latest', ...shape })
+    expect(models[0]).not.toHaveProperty('alias_of')
+    const alias = { id: 'echo-latest', alias_of: 'echo-1', ...shape }
+    expect(await client.models.retrieve('echo-latest')).toMatchObject(alias)
   })
 })
 
@@ -119,7 +123,7 @@ test.each([
   ['before_id=no-such', 'before_id'],
   ['after_id=plain&before_id=plain', 'before_id'],
   ['after_id=a&after_id=b', 'after_id'],
-])('a page of models with the invalid parameter %s is refused with 400', async (query, param) => {
+])('a request for a page of models is refused with 400 for the invalid parameter %s', async (query, param) => {
   const response = await stack.get(`/v1/models?${query}`, { headers: { 'anthropic-version': '2023-06-01' } })
   expect(response.status).toBe(400)
   expect(await response.json()).toMatchObject({
@@ -150,7 +154,7 @@ describe('the anthropic-version and anthropic-beta headers', () => {
     return { upstream, own, seen: () => upstream.calls.map(({ headers }) => headers) }
   }
 
-  test('are forwarded to an upstream of the Messages API from calls, jobs and token counts', async () => {
+  test('of calls, jobs and token counts are forwarded to an upstream of the Messages API', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own
@@ -163,7 +167,7 @@ describe('the anthropic-version and anthropic-beta headers', () => {
     expect(seen()).toMatchObject([SENT, SENT, SENT, SENT])
   })
 
-  test('have the oldest version and no beta features as default', async () => {
+  test('default to the oldest version and to no beta features', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own
@@ -175,7 +179,7 @@ describe('the anthropic-version and anthropic-beta headers', () => {
     ])
   })
 
-  test('are merged with the beta features of the catalogue, whose version takes precedence', async () => {
+  test('are combined with headers in models.yaml: the version of models.yaml and all beta features are sent', async () => {
     const { upstream, own, seen } = await startBoth()
     await using _upstream = upstream
     await using _own = own

@@ -1,9 +1,9 @@
+/* Tests of POST /v1/moderations from the caller's point of view (docs/guides/moderations.md). */
+
 import OpenAI, { BadRequestError, NotFoundError } from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
-
-/** POST /v1/moderations from the caller's point of view (docs/guides/moderations.md). */
 
 const IMAGE = { type: 'image_url' as const, image_url: { url: 'data:image/png;base64,iVBORw0KGgo=' } }
 
@@ -41,9 +41,9 @@ afterAll(async () => {
   await upstream[Symbol.asyncDispose]()
 })
 
-describe('the word list of moderations', () => {
+describe('moderation by the word list', () => {
   test.each([undefined, 'omni-moderation-latest', 'omni-moderation-2024-09-26', 'text-moderation-latest', 'word-list'])(
-    'moderates input for the model name %s, unless the catalogue has a model with this name',
+    'is used for the model name %s, unless models.yaml has a model with this name',
     async (model) => {
       const answer = await client.moderations.create({ input: 'you are a bastard', ...(model && { model }) })
       expect(answer).toMatchObject({ id: expect.stringMatching(/^modr-/), model: 'word-list' })
@@ -63,7 +63,7 @@ describe('the word list of moderations', () => {
     expect(results.map(({ flagged }) => flagged)).toEqual(input.map((_, at) => at % 3 === 0))
   })
 
-  test('moderates the parts of one input together, and refuses images with advice in the error', async () => {
+  test('returns one result for all text parts of an input, and refuses images', async () => {
     const text = { type: 'text' as const, text: 'a whore' }
     const { results } = await client.moderations.create({ input: [{ type: 'text', text: 'hello' }, text] })
     expect(results).toHaveLength(1)
@@ -91,7 +91,7 @@ describe('the word list of moderations', () => {
 })
 
 describe('a moderation model', () => {
-  test('receives its upstream name, and returns null for unsupported categories', async () => {
+  test('is called by its upstream name, and returns null for unsupported categories', async () => {
     const { model, results } = await client.moderations.create({ model: 'guard', input: ['bad', 'good'] })
     expect([model, results.map(({ flagged }) => flagged)]).toEqual(['guard', [true, false]])
     expect(results[0]).toMatchObject({ categories: { violence: true, hate: null }, category_scores: { violence: 0.9 } })
@@ -123,14 +123,11 @@ describe('a moderation model', () => {
 
   test.each([
     ['MANY', 'one result for each of 1 inputs'],
-    ['LONG', 'too long'],
-  ])(
-    'fails the call with 502 for an oversized or invalid response without reading all of it: %s',
-    async (input, message) => {
-      const call = client.moderations.create({ model: 'guard', input: [input] })
-      await expect(call).rejects.toMatchObject({ status: 502, message: expect.stringContaining(message) })
-    },
-  )
+    ['LONG', 'sent a response of more than'],
+  ])('fails the call with 502 if the upstream response is too large or invalid: %s', async (input, message) => {
+    const call = client.moderations.create({ model: 'guard', input: [input] })
+    await expect(call).rejects.toMatchObject({ status: 502, message: expect.stringContaining(message) })
+  })
 
   test('is listed with the capability moderation, and is refused for other tasks', async () => {
     const { data } = await client.models.list()

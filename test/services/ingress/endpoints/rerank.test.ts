@@ -1,8 +1,8 @@
+/* Tests of POST /v1/rerank from the caller's point of view (docs/guides/embeddings.md, Reranking). */
+
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../../../support/stack.ts'
-
-/** POST /v1/rerank from the caller's point of view (docs/guides/embeddings.md, Reranking). */
 
 const VECTORS: Readonly<Record<string, number[]>> = {
   north: [0, 2],
@@ -35,7 +35,10 @@ afterAll(async () => {
   await upstream[Symbol.asyncDispose]()
 })
 
-/** Responds like vLLM, Jina and Cohere, by a word in the query; the score is the length of the document. */
+/**
+ * Simulates a rerank server. The score of a document is its length. The query selects the format of the response (like vLLM, Jina or
+ * Cohere) or a faulty response.
+ */
 function answerRanked({ query, documents }: Record<string, unknown>, answer: Answer): void {
   const texts = documents as string[]
   if (query === 'STALL') return
@@ -67,7 +70,7 @@ const ask = (more: object = {}, init?: RequestInit) =>
 const rank = async (more?: object, init?: RequestInit) => (await (await ask(more, init)).json()) as Ranking
 
 describe('reranking with an embeddings model', () => {
-  test('sorts documents by similarity to the query, and equal ones in input order', async () => {
+  test('sorts documents by similarity to the query, and then by input order', async () => {
     const { results, usage, ...rest } = await rank()
     expect(results.map(({ index }) => index)).toEqual([4, 3, 1, 2, 0])
     const scores = [1, Math.SQRT1_2, 0, 0, -1]
@@ -127,7 +130,7 @@ describe('reranking with an embeddings model', () => {
 })
 
 describe('reranking with a rerank model', () => {
-  test("sends the upstream's name of the model, and returns results sorted by score", async () => {
+  test('calls the model by its upstream name, and returns results sorted by score', async () => {
     const { results, usage, ...rest } = await rank({ model: 'reader', top_n: 3, return_documents: true })
     expect(results).toEqual([
       { index: 3, document: { text: 'northeast' }, relevance_score: 0.9 },
@@ -152,7 +155,7 @@ describe('reranking with a rerank model', () => {
     },
   )
 
-  test('fails the call with 502 if the response has more results than documents, without reading the rest', async () => {
+  test('fails the call with 502 if the response has more results than documents', async () => {
     const response = await ask({ model: 'reader', query: 'MANY' })
     expect([response.status, await response.text()]).toEqual([502, expect.stringContaining('more than 5 documents')])
   })
@@ -166,7 +169,7 @@ describe('reranking with a rerank model', () => {
     await Promise.all([upstream.calls.at(-1)?.closed, call])
   })
 
-  test('lists the model with the capability rerank, and refuses the model for embeddings', async () => {
+  test('does not make the model available for embeddings', async () => {
     const listed = await (await stack.get('/v1/models/reader')).json()
     expect(listed).toMatchObject({ capabilities: ['rerank'] })
     const embedded = await stack.post('/v1/embeddings', { model: 'reader', input: 'a' })

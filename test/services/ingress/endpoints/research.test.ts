@@ -50,7 +50,7 @@ describe('the deep research endpoint', () => {
     expect(error).toMatchObject({ code, param })
   })
 
-  it('names an invalid field by its path in the body of a durable job', async () => {
+  it('refuses an invalid durable job with the path of the field, such as body.messages[0].content', async () => {
     const response = await stack.post('/v1/jobs', {
       endpoint: PATH,
       body: { model: 'deep-research', messages: ask('') },

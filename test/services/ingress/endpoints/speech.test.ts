@@ -1,10 +1,10 @@
+/* Tests of POST /v1/audio/speech from the caller's point of view (docs/guides/speech.md), with a simulated speech server. */
+
 import { gzipSync } from 'node:zlib'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
-
-/** POST /v1/audio/speech from the caller's point of view (docs/guides/speech.md), with a speech server. */
 
 const AUDIO = Buffer.from(Array.from({ length: 200_001 }, (_, at) => (at * 7) % 251))
 const MIB = 1024 * 1024
@@ -109,7 +109,7 @@ describe('speech synthesis', () => {
     await upstream.calls.at(-1)?.closed
   })
 
-  test('adds the tokens of its input to the usage report', async () => {
+  test('adds the tokens of the input to the usage report', async () => {
     const used = async () => {
       const report = (await (await stack.get('/v1/usage?group_by=model')).json()) as {
         data: { group: string; input_tokens: number }[]

@@ -1,9 +1,9 @@
+/* Tests of stored chat completions from the caller's point of view (docs/internals/protocol.md). */
+
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { UNICODE, WEATHER } from '../../../support/sdk.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
-
-/** Stored chat completions from the caller's point of view (docs/internals/protocol.md). */
 
 let stack: Stack
 let client: OpenAI
@@ -55,7 +55,7 @@ describe('a stored chat completion', () => {
     await expect(client.chat.completions.delete(id)).rejects.toMatchObject({ status: 404 })
   })
 
-  test('is listed by age, model and metadata, in pages', async () => {
+  test('is listed in pages by age, model and metadata', async () => {
     const metadata = { batch: 'x1' }
     const first = await store('one', { metadata })
     const second = await store('two', { metadata, model: 'echo-2' })

@@ -1,0 +1,148 @@
+import type { ErrorCode } from '#schemas/error.ts'
+import type { RequestRow } from '#shared/store/requests.ts'
+
+/**
+ * Remedies of each error code, as listed in docs/reference/errors.md. The first is for the caller. The second needs access to the service, so it is for
+ * the operator.
+ */
+export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, operator?: string]>> = {
+  invalid_request: ['Fix the problem that `message` states.'],
+  missing_required_parameter: ['Add the field that `param` names.'],
+  invalid_type: ['Send the field that `param` names as the type that `message` names.'],
+  invalid_value: ['Fix the field that `param` names.'],
+  unsupported_value: ['Use a value that `message` lists.'],
+  unsupported_parameter: ['Remove the field.'],
+  empty_array: ['Add at least one element.'],
+  empty_string: ['Send a non-empty string.'],
+  array_above_max_length: ['Send fewer elements. `message` states the maximum.'],
+  array_below_min_length: ['Send more elements. `message` states the minimum.'],
+  string_above_max_length: ['Shorten the string. `message` states the maximum.'],
+  integer_below_min_value: ['Use a value within the bounds in `message`.'],
+  integer_above_max_value: ['Use a value within the bounds in `message`.'],
+  decimal_below_min_value: ['Use a value within the bounds in `message`.'],
+  decimal_above_max_value: ['Use a value within the bounds in `message`.'],
+  context_length_exceeded: ['Shorten the prompt, or request fewer output tokens.'],
+  answer_too_large: ['Request fewer tokens, choices or inputs.'],
+  model_not_supported: ['Use another model or endpoint.'],
+  invalid_audio: ['Send a flac, mp3, mp4, mpeg, mpga, m4a, ogg, wav or webm file.'],
+  audio_too_short: ['Send longer audio.'],
+  audio_too_long: ['Split the audio.'],
+  invalid_language_format: ['Send a code such as `en`.'],
+  method_not_supported: ['Use a method from the `Allow` header.'],
+  request_too_large: ['Send a smaller body.'],
+  unsupported_media_type: ['Send `application/json`, uncompressed or as gzip, deflate, br or zstd.'],
+  missing_api_key: ['Send `Authorization: Bearer KEY` or `x-api-key: KEY`.'],
+  invalid_api_key: ['Use a valid key.'],
+  permission_denied: [
+    'Use a key with the permission that `message` names. Inference needs the scope `calls`, `/v1/admin` needs `admin`.',
+  ],
+  model_not_allowed: ['Use another model or key. `message` lists the models of the key.'],
+  not_found: ['Check the path. `message` suggests similar paths, or the SDK setting that selects another API.'],
+  model_not_found: ['Use a model from `GET /v1/models`. `message` suggests similar names.'],
+  job_not_found: ['Check the id and the API key.'],
+  result_expired: ['Submit the request again. If the request has an `Idempotency-Key`, use a new one.'],
+  job_not_finished: [
+    'If there is a `Retry-After` header, retry after that time. Otherwise cancel the job or wait for its end.',
+  ],
+  job_already_finished: ['Do not retry.'],
+  job_cancelled: ['If you need the result, redrive the job, which runs it again.'],
+  idempotency_key_in_use: ['Retry after the time in the header `Retry-After`. SDKs do this automatically.'],
+  idempotency_key_reused: ['Use a new key for each new request.'],
+  rate_limit_exceeded: [
+    'Retry after the time in the header `Retry-After`. A queued durable job waits automatically; the wait does not count as an attempt.',
+    'Raise the limit of the key or project.',
+  ],
+  token_limit_exceeded: [
+    'Retry after the time in the header `Retry-After`.',
+    'Raise the tokens per minute of the key or project.',
+  ],
+  insufficient_quota: [
+    'Wait for the next month. For the storage quota, delete files or jobs.',
+    'Raise the budget or the storage quota.',
+  ],
+  request_timeout: ['Retry. SDKs do this automatically.'],
+  slow_reader: ['Read faster, or request less output.'],
+  timeout: ['Request less work, or raise `expires_after_seconds` of a durable job.', 'Raise `REQUEST_TIMEOUT_MS`.'],
+  job_expired: ['Redrive the job, or allow a longer wait.'],
+  upstream_timeout: [
+    'Use another model, or retry later.',
+    "Check the load of the model's server, or raise its timeouts in models.yaml.",
+  ],
+  overloaded: [
+    'Retry after the time in the header `Retry-After`, or use another model.',
+    "Run `npx sluice doctor`, and check the load and the log of the model's server.",
+  ],
+  model_loading: [
+    'Retry after the time in the header `Retry-After`, or use another model.',
+    'Check the log of the worker.',
+  ],
+  sandbox_unavailable: ['Retry after the time in the header `Retry-After`.', 'Run `npx sluice doctor`.'],
+  jobs_unavailable: ['Do not retry.', 'Set `DATABASE_URL`.'],
+  internal_error: ['Retry once.', 'Find the request id in the logs of the service, and report the defect.'],
+  worker_lost: ['Retry once.', 'Check the log of the worker.'],
+  sandbox_lost: ['Retry once.', 'Check the log of the worker.'],
+  upstream_error: ['Use another model.', "Check the log of the model's server."],
+  upstream_refused: ['Use another model.', 'Fix the entry in models.yaml, or raise the quota at the provider.'],
+}
+
+type Found = Readonly<Record<string, string | undefined>>
+
+/**
+ * Next steps with values of the error message. Each row has a pattern of the error code, a pattern of the message in the wording of one API, and the
+ * step. `{name}` in a step is the group of this name, and `{field}` the field of the error. The first match applies.
+ */
+const CONCRETE_STEPS: readonly (readonly [code: RegExp, message: RegExp, step: string])[] = [
+  [
+    /^invalid_type$/,
+    /expected (?<wanted>.+), but got (?<got>.+) instead\.$/s,
+    'Send {field} as {wanted}, not as {got}.',
+  ],
+  [/^invalid_type$/, /^Input should be (?<wanted>.+), not (?<got>.+)$/s, 'Send {field} as {wanted}, not as {got}.'],
+  [/_value$/, /Expected a value (?<sign>[<>]=) (?<bound>\S+), but got/, 'Send {field} {sign} {bound}.'],
+  [/_max_value$/, /^Input should be less than or equal to (?<bound>\S+)$/, 'Send {field} <= {bound}.'],
+  [/_min_value$/, /^Input should be greater than or equal to (?<bound>\S+)$/, 'Send {field} >= {bound}.'],
+  [/^invalid_value$/, /Supported values are: (?<values>.+)\.$/s, 'Send one of these values as {field}: {values}.'],
+  [/^invalid_value$/, /^Input should be (?<values>'.*'), not .+$/s, 'Send one of these values as {field}: {values}.'],
+  [
+    /^invalid_value$/,
+    /^(?:Invalid '.+': expected|Input should be) (?<wanted>[^'].*?)\.?$/s,
+    'Send {field} as {wanted}.',
+  ],
+  [/^string_above/, /(?:maximum length|at most) (?<bound>\d+)/, 'Shorten {field} to at most {bound} characters.'],
+  [/^array_above/, /(?:maximum length|at most) (?<bound>\d+)/, 'Send at most {bound} elements in {field}.'],
+  [/^array_below/, /(?:minimum length|at least) (?<bound>\d+)/, 'Send at least {bound} elements in {field}.'],
+  [/^(model_)?not_found$/, /Did you mean (?<name>[^?]+)\?/, 'Use {name}.'],
+  [/^model_not_(found|allowed)$/, /This key may use: (?<models>.+)\.$/s, 'Use one of these models: {models}.'],
+  [/^missing_required_parameter$/, /(?:)/, 'Add the field {field}.'],
+  [/^unsupported_parameter$/, /(?:)/, 'Remove the field {field}.'],
+]
+
+type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorParam'>
+
+/**
+ * Returns what the reader of a failed request can do next, with the field and the value from the error message if possible. Null if nothing is known
+ * beyond the message.
+ *
+ * @param isOperator Whether the reader has access to the service. The next step of other readers is to send the request id to the operator
+ */
+export function nextStepOf(row: FailedRow, isOperator: boolean): string | null {
+  const { id, errorCode } = row
+  if (errorCode === null || !Object.hasOwn(REMEDIES, errorCode)) return null
+  const concrete = concreteStepOf(row)
+  if (concrete !== undefined) return concrete
+  const [caller, operator] = REMEDIES[errorCode as ErrorCode]
+  const more = isOperator ? operator : `If the error persists, send the request id ${id} to the operator.`
+  // The message stands next to the step, so sentences that only refer to the message or the field are left out.
+  const steps = caller.split(/(?<=\.) /).filter((sentence) => !/`(?:message|param)`/.test(sentence))
+  return [...steps, ...(operator === undefined ? [] : [more])].join(' ').replaceAll('`', '') || null
+}
+
+function concreteStepOf({ errorCode, errorMessage, errorParam }: FailedRow): string | undefined {
+  for (const [code, pattern, step] of CONCRETE_STEPS) {
+    const found = code.test(errorCode ?? '') && pattern.exec(errorMessage ?? '')
+    if (!found) continue
+    const groups: Found = { ...found.groups, field: errorParam ?? 'the body' }
+    return step.replace(/\{(\w+)\}/g, (_, name: string) => groups[name] ?? '')
+  }
+  return undefined
+}

@@ -1,0 +1,67 @@
+/*
+ * Retries of a request by the SDK of its caller, for the detail of a request.
+ *
+ * An SDK sends a retry as a new request with the number of the retry (header `x-stainless-retry-count`), but without the id of the request before.
+ * A request and its retry therefore have equal project, key, endpoint, model and user agent, consecutive numbers, and times that fit. If a caller sends several such requests at the same time, then the retry of another request may be found.
+ */
+import { CANCELLED_STATUS, type RequestLog, type RequestQuery, type RequestRow } from '#shared/store/requests.ts'
+
+/** Maximum time in ms between the end of a request and the start of its retry. SDKs wait at most a minute. */
+const WAIT_MS_MAX = 90_000
+/** Maximum difference in ms between the clocks of two ingresses. */
+const CLOCK_SKEW_MS = 1_000
+const CANDIDATES_MAX = 20
+const RETRIES_MAX = 10
+/** Statuses after which an SDK may retry. A call that reached the timeout of the SDK has the status 499. */
+const STATUSES: readonly (readonly [number, number])[] = [
+  [400, 599],
+  [CANCELLED_STATUS, CANCELLED_STATUS],
+]
+
+/** Returns the failed or cancelled request whose retry the given request is. */
+export async function requestBefore(log: RequestLog, row: RequestRow): Promise<RequestRow | undefined> {
+  const { sdkRetry, userAgent, startedAtMs } = row
+  if (sdkRetry === null) return undefined
+  const times = { sinceMs: startedAtMs - WAIT_MS_MAX, untilMs: startedAtMs + CLOCK_SKEW_MS }
+  const pages = await Promise.all(
+    STATUSES.map((statuses) => log.list({ ...callerOf(row), ...times, statuses, limit: CANDIDATES_MAX })),
+  )
+  const newest = pages.flatMap(({ rows }) => rows).toSorted((a, b) => b.endedAtMs - a.endedAtMs)
+  return newest.find((one) => (one.sdkRetry ?? 0) === sdkRetry - 1 && one.userAgent === userAgent)
+}
+
+/**
+ * Returns the retries of a failed or cancelled request, in order. Undefined for a request that succeeded.
+ *
+ * @param durationMsMax Maximum duration of a retry
+ */
+export async function retriesOf(
+  log: RequestLog,
+  row: RequestRow,
+  durationMsMax: number,
+): Promise<RequestRow[] | undefined> {
+  if (row.status < 400) return undefined
+  const retries: RequestRow[] = []
+  let next = await retryOf(log, row, durationMsMax)
+  while (next && retries.push(next) < RETRIES_MAX && next.status >= 400) next = await retryOf(log, next, durationMsMax)
+  return retries
+}
+
+async function retryOf(log: RequestLog, row: RequestRow, durationMsMax: number): Promise<RequestRow | undefined> {
+  const sinceMs = row.endedAtMs - CLOCK_SKEW_MS
+  const startMsMax = row.endedAtMs + WAIT_MS_MAX
+  const { rows } = await log.list({
+    ...callerOf(row),
+    ...{ sdkRetry: (row.sdkRetry ?? 0) + 1, sinceMs, untilMs: startMsMax + durationMsMax },
+    ...{ isOldestFirst: true, limit: CANDIDATES_MAX },
+  })
+  const fits = ({ userAgent, startedAtMs }: RequestRow) =>
+    userAgent === row.userAgent && startedAtMs >= sinceMs && startedAtMs <= startMsMax
+  // Both directions must agree, so a retry that belongs to a later request is skipped.
+  for (const retry of rows.filter(fits)) if ((await requestBefore(log, retry))?.id === row.id) return retry
+  return undefined
+}
+
+function callerOf({ project, keyId, endpoint, model }: RequestRow): Partial<RequestQuery> {
+  return { project, keyId, endpoint, model: model ?? undefined }
+}
