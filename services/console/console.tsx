@@ -4,6 +4,7 @@ import { isOperator, isSignedIn, loadOwnKey, messageOf, ownKey, signInError, sig
 import { keyName, loadNames, projectName } from './api/names.ts'
 import { ErrorText, Icon, type IconName, usePoll } from './parts/parts.tsx'
 import { BASE, currentUrl } from './parts/router.ts'
+import { Audit } from './screens/audit.tsx'
 import { BatchScreen } from './screens/batches/batch.tsx'
 import { Batches } from './screens/batches/batches.tsx'
 import { DeadLetters } from './screens/dead-letters.tsx'
@@ -13,6 +14,7 @@ import { Jobs } from './screens/jobs/jobs.tsx'
 import { Keys } from './screens/keys/keys.tsx'
 import { Models } from './screens/models/models.tsx'
 import { Playground } from './screens/playground/playground.tsx'
+import { Pools } from './screens/pools.tsx'
 import { RequestScreen } from './screens/requests/request.tsx'
 import { Requests } from './screens/requests/requests.tsx'
 import { Usage } from './screens/usage/usage.tsx'
@@ -20,7 +22,6 @@ import { Webhooks } from './screens/webhooks.tsx'
 import { Workers } from './screens/workers.tsx'
 
 const NAMES_REFRESH_INTERVAL_MS = 60_000
-/** Entries of the menu by group. */
 const MENU: Readonly<Record<string, readonly MenuEntry[]>> = {
   Observe: [
     { path: BASE, name: 'Home', icon: 'home' },
@@ -34,11 +35,15 @@ const MENU: Readonly<Record<string, readonly MenuEntry[]>> = {
     { path: `${BASE}/models`, name: 'Models', icon: 'models' },
   ],
   Operate: [
+    { path: `${BASE}/pools`, name: 'Pools', icon: 'pools', isForOperators: true },
     { path: `${BASE}/workers`, name: 'Workers', icon: 'workers', isForOperators: true },
     { path: `${BASE}/dead-letters`, name: 'Dead letters', icon: 'letters', isForOperators: true },
     { path: `${BASE}/webhooks`, name: 'Webhooks', icon: 'hook', isForOperators: true },
   ],
-  Settings: [{ path: `${BASE}/keys`, name: 'Keys', icon: 'keys', isForOperators: true }],
+  Settings: [
+    { path: `${BASE}/keys`, name: 'Keys and projects', icon: 'keys', isForOperators: true },
+    { path: `${BASE}/audit`, name: 'Audit log', icon: 'audit', isForOperators: true },
+  ],
 }
 
 interface MenuEntry {
@@ -49,6 +54,7 @@ interface MenuEntry {
 }
 
 export function Console() {
+  useTitle()
   if (!isSignedIn.value) return <SignIn />
   return <SignedIn />
 }
@@ -66,6 +72,20 @@ function SignedIn() {
   )
 }
 
+/** Shows the screen, and the id of an object page, in the title of the browser tab. */
+function useTitle(): void {
+  const path = currentUrl.value.pathname.replace(/\/$/, '')
+  const entry = Object.values(MENU)
+    .flat()
+    .find((one) => path === one.path || (one.path !== BASE && path.startsWith(`${one.path}/`)))
+  const id = entry ? path.slice(entry.path.length + 1) : ''
+  const name = isSignedIn.value ? (entry?.name ?? 'Page not found') : 'Sign in'
+  const title = [isSignedIn.value && id, name, 'Sluice'].filter(Boolean).join(' · ')
+  useEffect(() => {
+    document.title = title
+  }, [title])
+}
+
 /** In a narrow window, the menu is closed, and a button in the header of the site opens it. */
 function Menu() {
   const isOpen = useSignal(false)
@@ -79,7 +99,7 @@ function Menu() {
   const close = () => {
     isOpen.value = false
   }
-  // The links of the header also open screens.
+  // Closes the menu when another screen opens, because links outside the menu open screens too.
   useEffect(close, [currentUrl.value.pathname])
   return (
     <>
@@ -144,12 +164,12 @@ function MenuGroup({ name: group, entries, onOpen }: MenuGroupProps) {
 function Account() {
   const own = ownKey.value
   if (!own) return null
+  const [key, project] = [keyName(own.id), projectName(own.project)]
   return (
     <p class="account">
-      <strong>{keyName(own.id)}</strong>
+      <strong>{key}</strong>
       <span class="dim">
-        {own.scopes.includes('admin') ? 'Admin, project ' : 'Project '}
-        {projectName(own.project)}
+        {!own.scopes.includes('admin') ? `Project ${project}` : project === key ? 'Admin' : `Admin, project ${project}`}
       </span>
     </p>
   )
@@ -169,6 +189,8 @@ function Screen() {
   if (path === `${BASE}/playground`) return <Playground />
   if (path === `${BASE}/usage`) return <Usage />
   if (path === `${BASE}/models`) return <Models />
+  if (path === `${BASE}/pools`) return <Pools />
+  if (path === `${BASE}/audit`) return <Audit />
   if (path === `${BASE}/workers`) return <Workers />
   if (path === `${BASE}/dead-letters`) return <DeadLetters />
   if (path === `${BASE}/webhooks`) return <Webhooks />

@@ -1,18 +1,24 @@
-/** Pages of the console in Chromium, and the checks that every page must pass. */
+/** Opens pages of the console in Chromium, and runs the checks that every page must pass. */
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import axe from 'axe-core'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
+import { until } from './stack.ts'
 
 const BROWSERS = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
-/** Path of a Chromium; undefined: tests that need one are skipped. */
+/** Path of the Chromium executable. If undefined, then tests that need a browser are skipped. */
 export const CHROMIUM = process.env.CHROMIUM ?? BROWSERS.find(existsSync)
-/** Directory for screenshots. */
+/** Directory to which {@link faultsOf} writes screenshots. If unset, none are written. */
 const PICTURES = process.env.CONSOLE_PICTURES
 /** Timeout of one step in a page. */
 export const PAGE_MS = 60_000
+/** Timeout until the content of a page fits into the window. */
+const LAYOUT_MS = 5_000
 
-/** Settles when no transition or animation is pending, except endless ones. A page starts transitions in the frame after a change of colours. */
+/**
+ * JavaScript that runs in the page. The promise settles when no transition or animation is pending, except endless ones. The two frames before
+ * the check are needed, because a page starts transitions in the frame after a change of colours.
+ */
 const SETTLED = `new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))).then(() =>
   Promise.all(
     document.getAnimations()
@@ -27,7 +33,7 @@ interface Finding {
   readonly nodes: readonly { readonly html: string }[]
 }
 
-/** A browser whose microphone records a tone. */
+/** Starts Chromium with a fake microphone that plays a tone, so that tests can record speech. */
 export async function openChromium(): Promise<Browser> {
   const microphone = ['--use-fake-device-for-media-stream', '--use-fake-ui-for-media-stream']
   return await chromium.launch({
@@ -36,7 +42,10 @@ export async function openChromium(): Promise<Browser> {
   })
 }
 
-/** A signed-in tab. @param faults Receives logged errors, exceptions and requests to other origins */
+/**
+ * Opens a tab and signs in to the console.
+ * @param faults Receives a text for each logged error, each exception and each request to another origin; must be empty at the end of a test
+ */
 export async function signIn(
   browser: Browser,
   url: string,
@@ -60,17 +69,24 @@ export async function signIn(
   return page
 }
 
-/** Opens a screen through the menu, which a narrow window folds. */
+/** Opens a screen of the console with its menu link. In a narrow window, the menu must be opened first. */
 export async function openScreen(page: Page, name: string): Promise<void> {
   const menu = page.getByRole('button', { name: 'Menu', exact: true })
   if (await menu.isVisible()) await menu.click()
   await page.getByRole('navigation', { name: 'Screens' }).getByRole('link', { name, exact: true }).click()
 }
 
+async function violationsIn(page: Page): Promise<Finding[]> {
+  if (!(await page.evaluate("'axe' in window"))) await page.evaluate(axe.source)
+  // Without details of the elements that pass, axe is several times faster on large pages.
+  const run = "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations)"
+  return (await page.evaluate(run)) as Finding[]
+}
+
 /**
  * Problems of a page: serious findings of axe, and content beyond the window edge. Writes a screenshot if CONSOLE_PICTURES is set.
  *
- * @param options `isWhole`: the screenshot includes content below the window; default: true
+ * @param options `isWhole`: the screenshot includes content below the window; default: true.
  */
 export async function faultsOf(page: Page, name: string, { isWhole = true } = {}): Promise<unknown[]> {
   // While colours change, axe would report low contrast, so the check waits until all transitions have ended.
@@ -79,10 +95,15 @@ export async function faultsOf(page: Page, name: string, { isWhole = true } = {}
     mkdirSync(PICTURES, { recursive: true })
     await page.screenshot({ path: join(PICTURES, `${name}.png`), fullPage: isWhole })
   }
-  await page.evaluate(axe.source)
-  const found = (await page.evaluate('axe.run().then(({ violations }) => violations)')) as Finding[]
+  const found = await violationsIn(page)
   const serious = found.filter(({ impact }) => impact === 'serious' || impact === 'critical')
-  const isWide = (await page.evaluate('document.documentElement.scrollWidth > innerWidth')) as boolean
+  // On a busy machine, the layout can follow a new window size late, so the check waits for it.
+  // `waitForFunction` would evaluate a text in the page, which the content security policy of the console forbids.
+  const fits = until(() => page.evaluate('document.documentElement.scrollWidth <= innerWidth'), { withinMs: LAYOUT_MS })
+  const isWide = await fits.then(
+    () => false,
+    () => true,
+  )
   return [
     ...serious.map(({ id, nodes }) => [name, id, nodes.map(({ html }) => html.slice(0, 200))]),
     ...(isWide ? [[name, 'something is beyond the edge']] : []),

@@ -21,7 +21,8 @@ export type Job = z.infer<typeof JobAnswer>
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 export type AnyJob = Job | OperatorJob
 /** A batch. Only the admin API returns the project. */
-export type Batch = z.infer<typeof BatchAnswer> & Partial<z.infer<typeof AdminBatchAnswer>>
+export type Batch = z.infer<typeof BatchAnswer> &
+  Partial<z.infer<typeof AdminBatchAnswer>> & { readonly cost_usd?: number | null }
 export type JobInput = z.infer<typeof JobInputAnswer>
 export type StepPage = z.infer<typeof StepListAnswer>
 export type Step = StepPage['data'][number]
@@ -46,15 +47,29 @@ export interface Page<Item> {
 }
 
 const KEY = 'sluice-key'
+const OWN_KEY = 'sluice-own-key'
 
 /** The API key of this tab, or an empty string before sign-in. Session storage keeps it until the tab is closed. */
 const apiKey = signal(sessionStorage.getItem(KEY) ?? '')
-export const isOperator = signal<boolean | undefined>(undefined)
-export const ownKey = signal<OwnKey | undefined>(undefined)
+/**
+ * The permissions of the key. A reload of the page begins with the copy in session storage, so that the menu is complete
+ * at once. Then {@link loadOwnKey} reads the permissions again.
+ */
+export const ownKey = signal<OwnKey | undefined>(remembered<OwnKey>(OWN_KEY))
+export const isOperator = signal<boolean | undefined>(ownKey.value?.scopes.includes('admin'))
 export const canCall = computed(() => ownKey.value?.scopes.includes('calls'))
 export const signInError = signal('')
 
 export const isSignedIn = computed(() => apiKey.value !== '')
+
+/** A value of session storage. Undefined if it is missing or not valid JSON. */
+export function remembered<T>(name: string): T | undefined {
+  try {
+    return (JSON.parse(sessionStorage.getItem(name) ?? 'null') as T | null) ?? undefined
+  } catch {
+    return undefined
+  }
+}
 
 function signIn(key: string, own: OwnKey): void {
   sessionStorage.setItem(KEY, key)
@@ -64,12 +79,13 @@ function signIn(key: string, own: OwnKey): void {
 }
 
 function setOwnKey(own: OwnKey): void {
+  sessionStorage.setItem(OWN_KEY, JSON.stringify(own))
   ownKey.value = own
   isOperator.value = own.scopes.includes('admin')
 }
 
 export function signOut(why = ''): void {
-  sessionStorage.removeItem(KEY)
+  sessionStorage.clear()
   signInError.value = why
   isOperator.value = undefined
   ownKey.value = undefined
@@ -146,11 +162,11 @@ export async function trySignIn(key: string): Promise<void> {
 }
 
 /**
- * Loads the permissions of the key after a reload of the page. Retries until the service responds. Until then, the key
- * is treated as one without the `admin` scope.
+ * Reads the permissions of the key again after a reload of the page. Retries until the service responds. Until then, the
+ * copy in session storage applies. Without a copy, the key is treated as one without the `admin` scope.
  */
 export async function loadOwnKey(): Promise<void> {
-  while (!ownKey.value && apiKey.value) {
+  while (apiKey.value) {
     const isLoaded = await fetchJson<OwnKey>('/v1/key').then(
       (own) => {
         setOwnKey(own)
@@ -159,7 +175,7 @@ export async function loadOwnKey(): Promise<void> {
       () => false,
     )
     if (isLoaded || !apiKey.value) return
-    isOperator.value = false
+    isOperator.value ??= false
     await new Promise((resolve) => setTimeout(resolve, RETRY_DELAY_MS))
   }
 }
@@ -187,7 +203,7 @@ const PAGE_SIZE = 50
 const PAGES_MAX = 10
 
 /** A paginated list of the API: the pages that the user has loaded so far, in the order of the API. */
-export class Pages<Item extends { readonly id: string }> {
+export class Pages<Item extends { readonly id: string; readonly ended_at?: number | null }> {
   readonly items = signal<readonly Item[]>([])
   readonly isLoaded = signal(false)
   readonly hasMore = signal(false)
@@ -197,7 +213,7 @@ export class Pages<Item extends { readonly id: string }> {
   #earlier: Readonly<Record<string, string>> | undefined
   #pages = 1
 
-  /** @param earlier Query to use if the service is an earlier version, which refuses `query` with 400 */
+  /** @param earlier Query for older versions of the service. Used if the service rejects `query` with 400 */
   constructor(path: string, query: Readonly<Record<string, string>>, earlier?: Readonly<Record<string, string>>) {
     this.#path = path
     this.#query = query
@@ -207,13 +223,14 @@ export class Pages<Item extends { readonly id: string }> {
   async refresh(abort?: AbortSignal): Promise<void> {
     try {
       // If an item is added between the requests of two pages, then the last item of the first page is also on the
-      // second page. An id can therefore arrive twice.
+      // second page. The map keeps such an item once. Rows of the request log may share an id, so the key of the map also
+      // contains the time of their end.
       const found = new Map<string, Item>()
       let after = ''
       let isMore = true
       for (let nth = 0; isMore && nth < this.#pages; nth++) {
         const page = await this.#page(after, abort)
-        for (const item of page.data) found.set(item.id, item)
+        for (const item of page.data) found.set(`${item.id} ${item.ended_at ?? ''}`, item)
         after = page.last_id ?? ''
         isMore = page.has_more && after !== ''
       }

@@ -1,3 +1,5 @@
+import { durationText } from '#shared/lib/duration.ts'
+
 /*
  * Estimates the offset between the clocks of the service and the browser, which may be hours apart. Pages compute ages from times of the
  * service, so the browser's clock alone would give wrong ages.
@@ -31,19 +33,18 @@ const UNITS = [
   ['min', 60],
 ] as const
 
-export function durationText(seconds: number): string {
-  if (seconds < 1) return '< 1 s'
-  for (const [unit, length] of UNITS) if (seconds >= length) return `${Math.floor(seconds / length)} ${unit}`
-  return `${Math.floor(seconds)} s`
-}
-
+/** An age in its largest unit, such as `3 min ago`. */
 export function ageText(seconds: number): string {
   const passed = serviceNow() - seconds
-  return passed < 2 ? 'now' : `${durationText(passed)} ago`
+  if (passed < 2) return 'now'
+  const [unit, length] = UNITS.find(([, one]) => passed >= one) ?? (['s', 1] as const)
+  return `${Math.floor(passed / length)} ${unit} ago`
 }
 
-export function dateTimeText(seconds: number): string {
-  return new Date(seconds * 1_000).toLocaleString(LOCALE, { ...DAY, ...TIME, second: '2-digit' })
+/** @param hasMs Whether the time has milliseconds, as for the start and end of a short request */
+export function dateTimeText(seconds: number, hasMs = false): string {
+  const fraction = hasMs ? ({ fractionalSecondDigits: 3 } as const) : {}
+  return new Date(seconds * 1_000).toLocaleString(LOCALE, { ...DAY, ...TIME, second: '2-digit', ...fraction })
 }
 
 export function minuteText(seconds: number): string {
@@ -60,8 +61,8 @@ const CLOCK = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' } as const
 const TIME = { ...CLOCK, timeZoneName: 'short' } as const
 
 /** Time of day for axes, such as `20:03`, in the time zone of the browser. */
-export function clockText(seconds: number): string {
-  return new Date(seconds * 1_000).toLocaleTimeString(LOCALE, CLOCK)
+export function clockText(seconds: number, hasSeconds = false): string {
+  return new Date(seconds * 1_000).toLocaleTimeString(LOCALE, hasSeconds ? { ...CLOCK, second: '2-digit' } : CLOCK)
 }
 
 /** A month such as `2026-11`, as `November 2026`. */
@@ -70,6 +71,15 @@ export function monthText(month: string): string {
     month: 'long',
     year: 'numeric',
     timeZone: 'UTC',
+  })
+}
+
+/** A date on an axis, such as `26 Nov`. */
+export function dayOfMonthText(seconds: number, timeZone?: 'UTC'): string {
+  return new Date(seconds * 1_000).toLocaleDateString(LOCALE, {
+    month: 'short',
+    day: 'numeric',
+    ...(timeZone && { timeZone }),
   })
 }
 
@@ -82,31 +92,24 @@ export function dayText(day: string): string {
   return new Date(`${day}T00:00:00Z`).toLocaleDateString(LOCALE, { ...DAY, timeZone: 'UTC' })
 }
 
-/** US dollars; amounts below a cent get two significant digits. */
+/** A sum in US dollars, with two decimals. A sum below a cent has two significant digits. */
 export function usdText(amount: number): string {
-  if (amount === 0) return '$0'
-  return amount < 0.01 ? `$${Number(amount.toPrecision(2))}` : `$${amount.toFixed(2)}`
+  return amount > 0 && amount < 0.01 ? `$${Number(amount.toPrecision(2))}` : `$${amount.toFixed(2)}`
 }
 
 /** Cost of one call or job in US dollars, with four decimals. */
 export function costText(usd: number): string {
-  if (usd === 0) return '$0'
-  return usd < 0.00005 ? '< $0.0001' : `$${usd.toFixed(4)}`
+  return usd > 0 && usd < 0.00005 ? '< $0.0001' : `$${usd.toFixed(4)}`
 }
 
 export function offsetText(seconds: number): string {
-  if (seconds < 60) return `+${Math.max(0, Math.floor(seconds))} s`
-  const nth = UNITS.findIndex(([, length]) => seconds >= length)
-  const [unit, length] = UNITS[nth] ?? ['s', 1]
-  const [below, part] = UNITS[nth + 1] ?? ['s', 1]
-  const rest = Math.floor((seconds % length) / part)
-  return `+${Math.floor(seconds / length)} ${unit}${rest > 0 ? ` ${rest} ${below}` : ''}`
+  return seconds < 1 ? '+0 s' : `+${durationText(seconds)}`
 }
 
-/** Formats a latency, such as `120 ms` or `2.5 s`. A dash if unknown. */
+/** Formats a duration that is measured in ms, such as `120 ms`, `2.0 s` or `45 s`. A dash if unknown. */
 export function latencyText(seconds: number | undefined): string {
   if (seconds === undefined) return '–'
   if (!Number.isFinite(seconds)) return '> 10 min'
   if (seconds < 1) return `${Math.round(seconds * 1_000)} ms`
-  return seconds < 60 ? `${Number(seconds.toPrecision(2))} s` : durationText(seconds)
+  return seconds < 60 ? `${seconds.toPrecision(2)} s` : durationText(seconds)
 }

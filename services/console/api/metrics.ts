@@ -56,17 +56,18 @@ function labelsOf(text: string): Record<string, string> {
 }
 
 /**
- * Scrapes the process that serves this page and records the result for {@link earlierScrape}.
+ * Scrapes the process that serves this page and records the result for {@link earlierScrape}. With the `admin` scope, the metrics are read from the
+ * admin API. Any other key reads `/metrics`.
  *
- * @returns Undefined if the metrics are served on METRICS_PORT only. For a key with the `admin` scope, the admin API is used instead.
+ * @returns Undefined if `/metrics` is served on METRICS_PORT only and the key lacks the `admin` scope, or if its scopes are not known yet
  * @throws ApiFailure, TypeError
  */
 export async function fetchMetrics(abort: AbortSignal): Promise<Metrics | undefined> {
-  if (isOperator.value === undefined || (isElsewhere && !isOperator.value)) return undefined
+  if (isOperator.value === undefined || (isOnOtherPort && !isOperator.value)) return undefined
   const path = isOperator.value ? '/v1/admin/metrics' : '/metrics'
   const response = await fetchApi(path, { signal: abort, expects: [404] })
-  isElsewhere = response.status === 404
-  if (isElsewhere) return undefined
+  isOnOtherPort = response.status === 404
+  if (isOnOtherPort) return undefined
   const now = new Metrics(await response.text())
   recordScrape(now, Date.now())
   return now
@@ -85,7 +86,7 @@ export function recordScrape(now: Metrics, atMs: number): void {
 /**
  * True if the service answered 404, because another port serves the metrics. The metrics are then not requested again.
  */
-let isElsewhere = false
+let isOnOtherPort = false
 
 const WINDOW_MS = 300_000
 /**

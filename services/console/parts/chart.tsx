@@ -7,9 +7,14 @@ import { useSignal } from '@preact/signals'
 
 const WIDTH = 600
 const HEIGHT = 120
-/** Space above the highest tick, for its label. */
+/** Space above the highest tick, in units of the view box. The label of the tick is drawn there. */
 const TOP = 22
 const TICKS_MAX = 3
+/**
+ * Minimum height of a bar above zero, in units of the view box: about a pixel. A few failures among many requests therefore stay visible. With a
+ * larger minimum, the bar would show a larger value than the series has.
+ */
+const BAR_MIN = 1.5
 
 /**
  * Values of one line. Null means that the interval has no value. An interval without calls, for example, has no mean
@@ -20,19 +25,25 @@ export interface ChartSeries {
   /** CSS class that sets the colour. */
   readonly mark: 'running' | 'waiting' | 'failed'
   readonly values: readonly (number | null)[]
+  /** Draws the series as bars, on the scale of the chart. */
+  readonly hasBars?: boolean
 }
 
 export interface ChartProps {
   readonly label: string
   readonly series: readonly ChartSeries[]
-  /** Text of the time of the interval with this number. */
+  /** Returns the time of the nth interval as text. */
   readonly timeOf: (nth: number) => string
   readonly textOf: (value: number) => string
+  /** Returns the label of the nth interval on the time axis. */
+  readonly axisOf: (nth: number) => string
+  /** Maximum labels of the time axis. */
+  readonly labelsMax?: number
   /** Draws one bar per interval instead of lines. */
   readonly hasBars?: boolean
 }
 
-export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartProps) {
+export function Chart({ label, series, timeOf, textOf, axisOf, labelsMax = 7, hasBars = false }: ChartProps) {
   const chosen = useSignal<number | undefined>(undefined)
   const count = series[0]?.values.length ?? 0
   const ticks = ticksOf(series.flatMap(({ values }) => values.map((value) => value ?? 0)))
@@ -41,7 +52,9 @@ export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartP
   const text = (nth: number) =>
     `${timeOf(nth)}: ${series.map(({ name, values }) => `${name} ${shown(values[nth], textOf)}`).join(', ')}`
   const point = (event: PointerEvent) => {
-    const { left, width } = (event.currentTarget as HTMLElement).getBoundingClientRect()
+    const plot = (event.currentTarget as HTMLElement).querySelector('svg')
+    if (!plot) return
+    const { left, width } = plot.getBoundingClientRect()
     chosen.value = Math.max(0, Math.min(count - 1, Math.floor(((event.clientX - left) / width) * count)))
   }
   const press = (event: KeyboardEvent) => {
@@ -73,49 +86,73 @@ export function Chart({ label, series, timeOf, textOf, hasBars = false }: ChartP
       }}
       onKeyDown={press}
     >
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
-        <path class="ground" d={ticks.map((tick) => `M0 ${yOf(tick, most)}H${WIDTH}`).join('')} />
-        {series.map((one, nth) => (
-          <g key={one.name} class={one.mark}>
-            {hasBars ? (
-              <path class="bars" d={barsOf(one.values, most)} />
-            ) : (
-              <>
-                {nth === 0 && <path class="area" d={areasOf(one.values, most)} />}
-                <path class="line" d={linesOf(one.values, most)} />
-                <path class="line point" d={linesOf(one.values, most, true)} />
-              </>
-            )}
-          </g>
-        ))}
-        {at !== undefined && <path class="cursor" d={`M${xOf(at, count)} 0V${HEIGHT}`} />}
-      </svg>
-      {ticks.map((tick) => (
-        <span
-          key={tick}
-          class="tick dim"
-          aria-hidden="true"
-          style={{ bottom: `${100 - (yOf(tick, most) / HEIGHT) * 100}%` }}
-        >
-          {tick === 0 ? '0' : textOf(tick)}
-        </span>
-      ))}
-      {at !== undefined && (
-        <div class={at < count / 2 ? 'values' : 'values left'} aria-hidden="true">
-          <strong>{timeOf(at)}</strong>
-          {series.map(({ name, mark, values }) => (
-            <span key={name}>
-              <span class={`mark ${mark}`} />
-              {name} {shown(values[at], textOf)}
-            </span>
+      <div class="plotted">
+        <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" aria-hidden="true">
+          <path class="ground" d={ticks.map((tick) => `M0 ${yOf(tick, most)}H${WIDTH}`).join('')} />
+          {series.map((one, nth) => (
+            <g key={one.name} class={one.mark}>
+              {hasBars || one.hasBars ? (
+                <path class="bars" d={barsOf(one.values, most)} />
+              ) : (
+                <>
+                  {nth === 0 && <path class="area" d={areasOf(one.values, most)} />}
+                  <path class="line" d={linesOf(one.values, most)} />
+                  <path class="line point" d={linesOf(one.values, most, true)} />
+                </>
+              )}
+            </g>
           ))}
-        </div>
-      )}
+          {at !== undefined && <path class="cursor" d={`M${xOf(at, count)} 0V${HEIGHT}`} />}
+        </svg>
+        {ticks.map((tick) => (
+          <span
+            key={tick}
+            class="tick dim"
+            aria-hidden="true"
+            style={{ bottom: `${100 - (yOf(tick, most) / HEIGHT) * 100}%` }}
+          >
+            {tick === 0 ? '0' : textOf(tick)}
+          </span>
+        ))}
+        {at !== undefined && (
+          <div class="values" style={besideOf((at + 0.5) / count)} aria-hidden="true">
+            <strong>{timeOf(at)}</strong>
+            {series.map(({ name, mark, values }) => (
+              <span key={name}>
+                <span class={`mark ${mark}`} />
+                {name} {shown(values[at], textOf)}
+              </span>
+            ))}
+          </div>
+        )}
+      </div>
+      <p class="dim axis" aria-hidden="true">
+        {labelledOf(count, labelsMax).map((nth) => (
+          <span key={nth} style={{ left: `${((nth + 0.5) / count) * 100}%` }}>
+            {axisOf(nth)}
+          </span>
+        ))}
+      </p>
     </div>
   )
 }
 
-/** Zero and at most {@link TICKS_MAX} multiples of 1, 2 or 5 × 10^n. The last one is not below any value. Counts have no fractions. */
+/** Position of the values next to an interval, on the side with more space. @param share Position of the interval from 0 to 1 */
+function besideOf(share: number) {
+  const gap = (part: number) => `calc(${part * 100}% + 12px)`
+  return share < 0.5 ? { left: gap(share) } : { right: gap(1 - share) }
+}
+
+/** Intervals with a label: all, or at most `most` at equal distances. */
+export function labelledOf(count: number, most: number): readonly number[] {
+  const length = Math.min(count, most)
+  return Array.from({ length }, (_, nth) => Math.floor(((nth + 0.5) * count) / length))
+}
+
+/**
+ * Returns the ticks of the value axis: zero, and at most {@link TICKS_MAX} multiples of 1, 2 or 5 × 10^n. The last tick is not below any
+ * value. For whole values, the ticks are whole too.
+ */
 export function ticksOf(values: readonly number[]): readonly number[] {
   const most = Math.max(0, ...values)
   if (most === 0) return [0]
@@ -123,8 +160,12 @@ export function ticksOf(values: readonly number[]): readonly number[] {
   const steps = [1, 2, 5, 10].map((factor) => (power < 0 ? factor / 10 ** -power : factor * 10 ** power))
   const isCount = values.every(Number.isInteger)
   const step = steps.find((one) => one * TICKS_MAX >= most && (one >= 1 || !isCount)) ?? 1
-  // A multiple of a fraction such as 0.2 would be 0.6000000000000001.
+  // Rounding is needed because 3 × 0.2 is 0.6000000000000001 in floating point.
   return Array.from({ length: Math.ceil(most / step) + 1 }, (_, nth) => Number((nth * step).toPrecision(12)))
+}
+
+export function peakOf({ values }: ChartSeries): number {
+  return Math.max(0, ...values.map((value) => value ?? 0))
 }
 
 function shown(value: number | null | undefined, textOf: ChartProps['textOf']): string {
@@ -150,8 +191,10 @@ function runsOf(values: readonly (number | null)[]): readonly (readonly (readonl
 }
 
 /**
- * @param isPoint True: draws only values without a neighbour, each as a dot. False: draws only lines of at least two
- * values. A dot is a very short stroke with round ends
+ * Returns the SVG path of the lines between gaps. A single value between two gaps is not a line, so it is drawn as a dot: a very short
+ * stroke with round ends.
+ *
+ * @param isPoint True: only the dots. False: only the lines of at least two values.
  */
 function linesOf(values: readonly (number | null)[], most: number, isPoint = false): string {
   const point = ([nth, value]: readonly [number, number]) =>
@@ -177,7 +220,8 @@ function barsOf(values: readonly (number | null)[], most: number): string {
   const bar = (value: number | null, nth: number) => {
     if (!value) return ''
     const left = xOf(nth, values.length) - width / 2
-    return `M${left.toFixed(1)} ${HEIGHT - 1}V${yOf(value, most).toFixed(1)}h${width.toFixed(1)}V${HEIGHT - 1}Z`
+    const top = Math.min(yOf(value, most), HEIGHT - 1 - BAR_MIN)
+    return `M${left.toFixed(1)} ${HEIGHT - 1}V${top.toFixed(1)}h${width.toFixed(1)}V${HEIGHT - 1}Z`
   }
   return values.map(bar).join('')
 }

@@ -12,6 +12,8 @@ const PATHS = {
   usage: 'M4 20V10M10 20V4M16 20v-7M22 20H2',
   batches: 'M4 5h16v4H4zM4 11h16v4H4zM4 17h9v3H4z',
   models: 'M12 3l9 5-9 5-9-5zM3 12l9 5 9-5M3 16l9 5 9-5',
+  pools: 'M4 6h7v5H4zM13 6h7v5h-7zM4 14h7v5H4zM13 14h7v5h-7z',
+  audit: 'M6 3h9l4 4v14H6zM14 3v5h5M9 12h6M9 16h6',
   workers: 'M4 5h16v6H4zM4 13h16v6H4zM7 8h3M7 16h3',
   letters: 'M3 6h18v12H3zM3 7l9 7 9-7',
   keys: 'M15 9a4 4 0 1 0-4.5 4L4 19.5V21h3v-2h2v-2h2l1.5-1.5M16 7v.5',
@@ -106,9 +108,9 @@ export function Dialog({ title, onClose, children }: DialogProps) {
 }
 
 interface ConfirmProps {
-  /** Verb on both buttons, such as `Pause`. */
+  /** Verb on the button that opens the dialog and on the button that confirms, such as `Pause`. */
   readonly verb: string
-  /** Object of the verb, such as a model id. */
+  /** Object of the verb in the title of the dialog, such as a model id. */
   readonly what: string
   readonly action: () => Promise<void>
   /** Whether the action cannot be undone; default: false. */
@@ -243,7 +245,7 @@ export function ShortId({ id, href }: { readonly id: string; readonly href?: str
   return (
     <span class="id-cell">
       {href ? (
-        <a class="row-link" href={href}>
+        <a class="row-link" href={href} aria-label={id}>
           {code}
         </a>
       ) : (
@@ -329,48 +331,61 @@ export function OperatorsOnly({ children }: { readonly children: ComponentChildr
   )
 }
 
-export function Status({ status }: { readonly status: string }) {
-  return <span class={`status ${status}`}>{status.replace('_', ' ')}</span>
+interface CountProps {
+  readonly value: number
+  /** Path below {@link BASE} of the counted objects. */
+  readonly path: string
+  /** Whether the number is one of failures; default: false. */
+  readonly isFailures?: boolean
 }
 
-interface TableProps {
-  readonly label: string
-  /** Column heads. A column of buttons has an empty head. */
-  readonly columns: readonly string[]
-  /** Columns of numbers, which are aligned to the right. Their cells have `isNumber`. */
-  readonly numbers?: readonly string[]
-  readonly children: ComponentChildren
-}
-
-export function Table({ label, columns, numbers = [], children }: TableProps) {
+/** A number that links to the counted objects. Zero is not a link, because its list is empty. */
+export function Count({ value, path, isFailures = false }: CountProps) {
+  if (value === 0) return <>0</>
   return (
-    <table class="sheet" aria-label={label}>
-      <thead>
-        <tr>
-          {columns.map((column) => (
-            <th key={column} scope="col" data-column={column} class={numbers.includes(column) ? 'number' : undefined}>
-              {column || <span class="visually-hidden">Actions</span>}
-            </th>
-          ))}
-        </tr>
-      </thead>
-      <tbody>{children}</tbody>
-    </table>
+    <a class={isFailures ? 'figure bad' : 'figure'} href={`${BASE}/${path}`}>
+      {value.toLocaleString('en')}
+    </a>
   )
 }
 
-interface CellProps {
-  /** The column head, shown next to the value on a narrow screen. */
-  readonly column?: string
-  readonly isNumber?: boolean
-  readonly children: ComponentChildren
+/** Numbers of the requests of a batch, or of the child jobs of a job. */
+interface Counts {
+  readonly total: number
+  readonly completed: number
+  readonly failed: number
 }
 
-export function Cell({ column = '', isNumber = false, children }: CellProps) {
+interface StatusProps {
+  readonly status: string
+  /** Counts of a batch. A completed batch with failed requests is not shown as a success. */
+  readonly counts?: Counts | undefined
+}
+
+export function Status({ status, counts }: StatusProps) {
+  if (status !== 'completed' || !counts?.failed) {
+    return <span class={`status ${status}`}>{status.replace('_', ' ')}</span>
+  }
+  if (counts.completed === 0) return <span class="status failed">all failed</span>
+  return <span class="status partial">completed, {counts.failed.toLocaleString('en')} failed</span>
+}
+
+/** Progress bar of which the failed part has its own colour. */
+export function CountsBar({ label, counts }: { readonly label: string; readonly counts: Counts }) {
+  const { total, completed, failed } = counts
+  const widthOf = (count: number) => ({ width: `${(100 * count) / Math.max(1, total)}%` })
   return (
-    <td data-column={column} class={isNumber ? 'number' : undefined}>
-      <div>{children}</div>
-    </td>
+    <span
+      class="counts-bar"
+      role="progressbar"
+      aria-label={label}
+      aria-valuemin={0}
+      aria-valuemax={total}
+      aria-valuenow={completed + failed}
+    >
+      <span style={widthOf(completed)} />
+      {failed > 0 && <span class="failed" style={widthOf(failed)} />}
+    </span>
   )
 }
 

@@ -4,7 +4,7 @@ const HEIGHT = 64
 const SAMPLES = 150
 
 interface Series {
-  /** CSS class that sets the colour: `running` or `waiting`. */
+  /** CSS class of the line, which sets its colour: `running` or `waiting`. */
   readonly name: string
   readonly values: readonly number[]
 }
@@ -18,11 +18,12 @@ interface PlotProps {
   readonly textOf?: (most: number) => string
 }
 
-/** A line chart over time on one scale, newest at the right. Infinite values are drawn at the top. */
+/** A line chart over time on one scale, newest at the right. Infinite values are drawn at the top, and only zeros as a flat line. */
 export function Plot({ label, series, samples = SAMPLES, topMin = 1, textOf = String }: PlotProps) {
   const most = Math.max(topMin, ...series.flatMap(({ values }) => values.filter(Number.isFinite)))
+  const isFlat = series.every(({ values }) => values.every((value) => value === 0))
   return (
-    <div class="plot">
+    <div class={isFlat ? 'plot flat' : 'plot'}>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
         <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
         {series.map(({ name, values }) => (

@@ -1,5 +1,24 @@
+import { signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
+import { messageOf } from '#services/console/api/client.ts'
 import { Icon, retryPolls } from './parts.tsx'
+
+/** Data of a screen, which a poll loads repeatedly. After an error, the data of the last load remain. @param none Data until the first load */
+export function polled<T>(none: T, load: (abort: AbortSignal) => Promise<T>) {
+  const data = signal(none)
+  const isLoaded = signal(false)
+  const problem = signal('')
+  const refresh = async (abort = new AbortController().signal) => {
+    try {
+      data.value = await load(abort)
+      isLoaded.value = true
+      problem.value = ''
+    } catch (error) {
+      if (!abort.aborted) problem.value = messageOf(error)
+    }
+  }
+  return { data, isLoaded, problem, refresh }
+}
 
 interface LoadStateProps {
   /** The error of the last load, or an empty text. */

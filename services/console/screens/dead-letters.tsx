@@ -1,21 +1,20 @@
 import { signal, useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
 import { type DeadLetter, fetchJson, messageOf, type Page, type Pool } from '#services/console/api/client.ts'
-import { ageText, dateTimeText } from '#services/console/api/clock.ts'
 import {
-  Cell,
   Confirm,
   Dialog,
   ErrorText,
   Icon,
   LoadMore,
   OperatorsOnly,
-  Table,
+  ShortId,
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 
 const REFRESH_INTERVAL_MS = 5_000
 const COLUMNS = ['Reason', 'Pool', 'Job', 'Kind', 'Size', 'Created', '']
@@ -84,7 +83,12 @@ function LetterTable({ list, letters }: { readonly list: DeadLetterList; readonl
   return (
     <>
       {letters.length > 0 ? (
-        <Table label="Dead letters" columns={COLUMNS}>
+        <Table
+          label="Dead letters"
+          columns={COLUMNS}
+          numbers={['Size', 'Created']}
+          card={{ end: 'Created', hidden: ['Size'] }}
+        >
           {letters.map((letter) => (
             <Row key={letter.id} list={list} letter={letter} />
           ))}
@@ -120,9 +124,9 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
         {model && <span class="below">{model}</span>}
         {project && <span class="dim below">project {project}</span>}
       </Cell>
-      <Cell column="Size">{bytes.toLocaleString()} B</Cell>
+      <Cell column="Size">{bytes.toLocaleString('en')} B</Cell>
       <Cell column="Created">
-        <span title={dateTimeText(created_at)}>{ageText(created_at)}</span>
+        <Age at={created_at} />
       </Cell>
       <Cell>
         <div class="actions">
@@ -145,12 +149,7 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
 
 /** Shows the id of a job, as a link if the job is durable. Other jobs have no page. */
 function JobName({ id, isDurable }: { readonly id: string; readonly isDurable: boolean }) {
-  if (!isDurable) return <code>{id}</code>
-  return (
-    <a href={`${BASE}/jobs/${id}`}>
-      <code>{id}</code>
-    </a>
-  )
+  return <ShortId id={id} {...(isDurable && { href: `${BASE}/jobs/${id}` })} />
 }
 
 /** Maximum and default number of dead letters per request, as in schemas/admin/admin.ts. */
@@ -189,7 +188,7 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
   const max = useSignal(LIMIT.default)
   const dry = useSignal<RequeueResult | undefined>(undefined)
   const done = useSignal<RequeueResult | undefined>(undefined)
-  /** Cursor after the last record of the previous preview. */
+  /** Cursor after the last record of the previous preview, so that the next preview continues with older records. */
   const after = useSignal<string | null>(null)
   const { isBusy, problem, run } = useAction()
   const preview = () =>
@@ -223,7 +222,7 @@ function Steps({ list, close }: { readonly list: DeadLetterList; readonly close:
           disabled={done.value !== undefined}
           onInput={({ currentTarget }) => {
             max.value = Math.min(LIMIT.max, Math.max(1, Math.floor(currentTarget.valueAsNumber || 1)))
-            // The preview was computed for another maximum, so it is discarded.
+            // The preview was computed for another maximum, so the old preview is discarded.
             dry.value = undefined
           }}
         />

@@ -1,23 +1,25 @@
 import { useMemo } from 'preact/hooks'
 import { type Delivery, fetchJson, Pages } from '#services/console/api/client.ts'
-import { ageText, dateTimeText, durationText, latencyText, serviceNow } from '#services/console/api/clock.ts'
+import { dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { projectName } from '#services/console/api/names.ts'
 import {
-  Cell,
   Chips,
   ErrorText,
   Icon,
   LoadMore,
   OperatorsOnly,
-  Table,
+  ShortId,
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Age, Cell, Table } from '#services/console/parts/table.tsx'
+import { durationText } from '#shared/lib/duration.ts'
 
 const REFRESH_INTERVAL_MS = 3_000
-const COLUMNS = ['Event', 'Job', 'Host', 'Attempts', 'Last response', 'Next attempt', 'Created', '']
+const COLUMNS = ['Status', 'Job', 'Host', 'Last response', 'Attempts', 'Next attempt', 'Created', '']
+const NUMBERS = ['Attempts', 'Next attempt', 'Created']
 const STATES = [
   { id: '', name: 'All', none: 'Events of jobs with a webhook and budget alerts appear here.' },
   { id: 'undelivered', name: 'Undelivered', none: 'Events that a receiver has not accepted yet appear here.' },
@@ -25,7 +27,10 @@ const STATES = [
   { id: 'failed', name: 'Failed', none: 'Events whose retries are exhausted appear here.' },
   { id: 'delivered', name: 'Delivered', none: 'Delivered events appear here until their job expires.' },
 ] as const
-/** Query of the API for a filter of the screen. Without a status, the API lists undelivered messages. */
+/**
+ * Value of the query parameter `status` of the API, by filter of the screen. An empty `status` lists undelivered messages, so the filter
+ * without a value must request `all`.
+ */
 const API_STATUSES: Readonly<Record<string, string>> = { '': 'all', undelivered: '' }
 const STATUSES: Readonly<Record<string, readonly [text: string, status: string]>> = {
   pending: ['pending', 'queued'],
@@ -62,7 +67,7 @@ function Deliveries() {
         failed ones can be resent.
       </p>
       <div class="filters">
-        <Chips label="State" choices={STATES} value={status} onChoose={(id) => setQuery({ status: id })} />
+        <Chips label="Status" choices={STATES} value={status} onChoose={(id) => setQuery({ status: id })} />
       </div>
       <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {isLoaded.value && <DeliveryTable list={list} />}
@@ -77,7 +82,14 @@ function DeliveryTable({ list }: { readonly list: Pages<Delivery> }) {
   }
   return (
     <>
-      <Table label="Webhook deliveries" columns={COLUMNS}>
+      <Table
+        label="Webhook deliveries"
+        columns={COLUMNS}
+        numbers={NUMBERS}
+        main={['Last response']}
+        optional={['Host']}
+        card={{ end: 'Created', hidden: ['Attempts'] }}
+      >
         {items.value.map((delivery) => (
           <Row key={delivery.id} delivery={delivery} list={list} />
         ))}
@@ -92,7 +104,7 @@ function Row({ delivery, list }: { readonly delivery: Delivery; readonly list: P
   const [label, style] = STATUSES[status] ?? [status, status]
   return (
     <tr>
-      <Cell column="Event">
+      <Cell column="Status">
         <span class={`status ${style}`}>{label}</span>
         <span class="below">{type}</span>
       </Cell>
@@ -100,22 +112,20 @@ function Row({ delivery, list }: { readonly delivery: Delivery; readonly list: P
         {job_id === null ? (
           <a href={`${BASE}/usage`}>budget</a>
         ) : (
-          <a href={`${BASE}/jobs/${job_id}`}>
-            <code class="breaks">{job_id}</code>
-          </a>
+          <ShortId id={job_id} href={`${BASE}/jobs/${job_id}`} />
         )}
         <span class="dim below">project {projectName(project)}</span>
       </Cell>
-      <Cell column="Host">{host ?? <span class="dim">–</span>}</Cell>
-      <Cell column="Attempts">{attempts}</Cell>
+      <Cell column="Host">{host ?? '–'}</Cell>
       <Cell column="Last response">
         {/* The error text already includes the response status, so the status is shown only without an error text. */}
         <span>{error ?? response_status ?? <span class="dim">not attempted yet</span>}</span>
         {delivery.history.length > 0 && <Attempts history={delivery.history} />}
       </Cell>
-      <Cell column="Next attempt">{next_at === null ? <span class="dim">–</span> : <Next at={next_at} />}</Cell>
+      <Cell column="Attempts">{attempts}</Cell>
+      <Cell column="Next attempt">{next_at === null ? '–' : <Next at={next_at} />}</Cell>
       <Cell column="Created">
-        <span title={dateTimeText(created_at)}>{ageText(created_at)}</span>
+        <Age at={created_at} />
       </Cell>
       <Cell>{status !== 'delivered' && <Resend id={id} list={list} />}</Cell>
     </tr>
@@ -129,7 +139,7 @@ function Attempts({ history }: { readonly history: Delivery['history'] }) {
       <ol>
         {history.toReversed().map(({ at, duration_ms, response_status, error }) => (
           <li key={`${at} ${duration_ms}`}>
-            <span title={dateTimeText(at)}>{ageText(at)}</span>
+            <Age at={at} />
             <span class="dim">, {latencyText(duration_ms / 1_000)}</span>
             <span class="below">{error ?? response_status}</span>
           </li>

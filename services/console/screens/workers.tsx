@@ -1,15 +1,20 @@
-import { signal } from '@preact/signals'
-import { fetchJson, isOperator, messageOf, type Page, type Worker } from '#services/console/api/client.ts'
+import { fetchJson, isOperator, type Page, type Worker } from '#services/console/api/client.ts'
 import { ageText } from '#services/console/api/clock.ts'
-import { Cell, Confirm, OperatorsOnly, Status, Table, usePoll } from '#services/console/parts/parts.tsx'
-import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Confirm, OperatorsOnly, Status, usePoll } from '#services/console/parts/parts.tsx'
+import { Empty, LoadState, polled } from '#services/console/parts/states.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
 
-const workers = signal<readonly Worker[]>([])
-const isLoaded = signal(false)
-const problem = signal('')
+const {
+  data: workers,
+  isLoaded,
+  problem,
+  refresh,
+} = polled<readonly Worker[]>([], async (signal) => {
+  return (await fetchJson<Page<Worker>>('/v1/admin/workers', { signal })).data
+})
 
 const REFRESH_INTERVAL_MS = 2_000
-const COLUMNS = ['Worker', 'Pool', 'Running', 'Models', 'Version', 'State', '']
+const COLUMNS = ['Worker', 'Status', 'Pool', 'Running', 'Models', 'Version', '']
 
 export function Workers() {
   return (
@@ -36,7 +41,12 @@ function Fleet() {
         </Empty>
       )}
       {workers.value.length > 0 && (
-        <Table label="Workers" columns={COLUMNS}>
+        <Table
+          label="Workers"
+          columns={COLUMNS}
+          main={['Worker', 'Models']}
+          card={{ end: 'Status', hidden: ['Version'] }}
+        >
           {workers.value.map((worker) => (
             <Row key={worker.id} worker={worker} />
           ))}
@@ -65,25 +75,21 @@ function Row({ worker }: { readonly worker: Worker }) {
     <tr>
       <Cell column="Worker">
         <code>{id}</code>
-        {host && <span class="dim below">{pid === null ? host : `${host}, pid ${pid}`}</span>}
+        {host && <span class="dim below wide-only">{pid === null ? host : `${host}, pid ${pid}`}</span>}
+      </Cell>
+      <Cell column="Status">
+        <Status status={statusOf(worker)} />
+        {suspected && <span class="dim below">last heartbeat {ageText(last_seen_at)}</span>}
       </Cell>
       <Cell column="Pool">{role}</Cell>
       <Cell column="Running">
-        {slots > 0 ? <Load running={running} capacity={capacity} parkedCalls={parkedCalls ?? 0} /> : <Unknown />}
+        {slots > 0 ? <Load running={running} capacity={capacity} parkedCalls={parkedCalls ?? 0} /> : '–'}
       </Cell>
-      <Cell column="Models">{models?.length ? models.join(', ') : <Unknown />}</Cell>
-      <Cell column="Version">{version ? <code>{version}</code> : <Unknown />}</Cell>
-      <Cell column="State">
-        <Status status={stateOf(worker)} />
-        {suspected && <span class="dim below">last heartbeat {ageText(last_seen_at)}</span>}
-      </Cell>
+      <Cell column="Models">{models?.length ? models.join(', ') : '–'}</Cell>
+      <Cell column="Version">{version ? <code>{version}</code> : '–'}</Cell>
       <Cell>{slots > 0 && <Drain worker={worker} />}</Cell>
     </tr>
   )
-}
-
-function Unknown() {
-  return <span class="dim">–</span>
 }
 
 /** @param capacity Jobs that the models of the worker can run concurrently, usually fewer than its slots */
@@ -146,25 +152,14 @@ function countOf(all: readonly Worker[]): string {
   return `${taking.length} ${taking.length === 1 ? 'worker' : 'workers'}, ${running} of up to ${capacity} jobs running`
 }
 
-async function refresh(abort?: AbortSignal): Promise<void> {
-  try {
-    const { data } = await fetchJson<Page<Worker>>('/v1/admin/workers', abort ? { signal: abort } : {})
-    workers.value = data
-    isLoaded.value = true
-    problem.value = ''
-  } catch (error) {
-    if (!abort?.aborted) problem.value = messageOf(error)
-  }
-}
-
 async function setDrained({ id }: Worker, isDrained: boolean): Promise<void> {
   await fetchJson(`/v1/admin/workers/${encodeURIComponent(id)}/${isDrained ? 'drain' : 'undrain'}`, { method: 'POST' })
   await refresh()
 }
 
-function stateOf({ slots, suspected, draining, running }: Worker): string {
+function statusOf({ slots, suspected, draining, running }: Worker): string {
   if (suspected) return 'unresponsive'
-  // The ingress and the scheduler have no slots, so their only state besides `unresponsive` is `alive`.
+  // The ingress and the scheduler have no slots, so their only status besides `unresponsive` is `alive`.
   if (slots === 0) return 'alive'
   if (draining) return running > 0 ? 'draining' : 'drained'
   return running > 0 ? 'active' : 'idle'

@@ -29,7 +29,7 @@ const worker = (id: string, more: Partial<Worker> = {}): Worker => ({
   ...more,
 })
 
-it('the capacity of a model adds up, per worker, the limit of the model, or all slots if no limit is set', () => {
+it('the capacity of a model is the sum of its limits on all workers, or of all slots for workers without a limit', () => {
   const bounds = [
     { kind: 'generate', model: 'm', capacity: 3 },
     { kind: 'count_tokens', model: 'm', capacity: 2 },
@@ -48,20 +48,20 @@ it('the capacity of a model excludes suspected and drained workers, other pools 
   expect(capacityOf('m', 'inference', all)).toEqual({ workers: 0, concurrency: 0, slots: 0, limits: [] })
 })
 
-it('the share of cached prompt tokens is shown for a model and each of its servers, unless no server reports it', () => {
+it('the console shows the share of cached prompt tokens of a model and of each server', () => {
   const server = { server: 0, host: 'a:1', weight: 1, input_tokens: 100, cached_tokens: 76, cached_share: 0.76 }
   const unused = { ...server, server: 1, input_tokens: 0, cached_tokens: 0, cached_share: null }
   const model = { id: 'm', object: 'model.state', pool: 'inference', affinity: 'auto' } as const
   expect(cachedStats({ ...model, ...server, servers: [server, unused] })).toEqual([
-    ['cached prompt tokens', '76 %'],
-    ['cached, server 1', '76 %'],
-    ['cached, server 2', '–'],
+    ['Cached prompt tokens', '76 %'],
+    ['Cached, server 1', '76 %'],
+    ['Cached, server 2', '–'],
   ])
   expect(cachedStats({ ...model, ...server, servers: [server] })).toHaveLength(1)
   expect(cachedStats({ ...model, ...unused, servers: [unused] })).toEqual([])
 })
 
-it('the capacity of a model includes the newest adaptive limit of each of its servers', () => {
+it('the capacity of a model includes the newest adaptive limit of each server of the model', () => {
   const old = { model: 'm', server: 0, generation: 2, limit: 40 }
   const found = [
     { ...old, server: 1, limit: 9 },

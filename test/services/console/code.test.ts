@@ -11,7 +11,10 @@ import { type Call, codeOf } from '#services/console/screens/playground/call/cal
 
 const run = promisify(execFile)
 
-/** Runs the curl code of a call in a shell, in a temporary directory with its file. @returns The request body that was sent */
+/**
+ * Runs the curl command that the console shows for a call. The working directory contains the file to upload. @returns The request body
+ * that curl sent
+ */
 async function sent(call: Call): Promise<string> {
   const bodies: string[] = []
   const server = createServer(async (request, response) => {

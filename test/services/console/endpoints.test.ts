@@ -5,7 +5,7 @@ import { endpointOf } from '#services/ingress/endpoints/extension.ts'
 import { openApiDocument } from '#services/ingress/openapi/openapi.ts'
 import { loadExtensions } from '#shared/ports/extensions.ts'
 
-// services/console/api/client.ts reads sessionStorage when it is imported, so sessionStorage must exist before.
+// services/console/api/client.ts reads sessionStorage when it is imported, so the test defines sessionStorage before the import.
 vi.stubGlobal('sessionStorage', { getItem: () => null })
 const { scalarEndpointsOf } = await import('#services/console/screens/playground/call/catalog.ts')
 const { endpointsOf } = await import('#services/console/screens/jobs/list.ts')

@@ -1,11 +1,12 @@
+/*
+ * Tests of the home screen of the console: progress of model preparation, current problems, and the statistics, plots and models of each
+ * pool.
+ */
+
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
-
-/*
- * The home screen: load progress, problems, and the statistics, plots and models of each pool.
- */
 
 const NARROW = { width: 360, height: 740 }
 
@@ -38,7 +39,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await row('echo-1').getByText('0 of 1', { exact: true }).waitFor()
     await row('echo-1').getByRole('cell').first().getByText('1', { exact: true }).waitFor()
     await row('echo-1').getByText('ready', { exact: true }).waitFor()
-    // Models with queued jobs are listed first.
+    // The table lists models with queued jobs first.
     expect(await page.getByRole('rowheader').first().textContent()).toContain('echo-1')
     await page.getByRole('list', { name: 'Problems' }).getByText('npx sluice resume model echo-1').waitFor()
     await look(page, 'home-by-model')
@@ -53,7 +54,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.setViewportSize(NARROW)
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'home-by-model-narrow-dark')
-    // Failures that happened before a reload of the page must stay visible, also after the second refresh.
+    // The console must still show failures from before a reload of the page, also after its second refresh of the metrics.
     await page.reload()
     await page.getByRole('img', { name: /^inference, Failures/ }).waitFor()
     const refreshes = () =>
@@ -66,7 +67,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
 
   it('shows a progress bar for each model or sandbox that is in preparation', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
-    // A real first start downloads a gigabyte, so the response is mocked.
+    // A real first start would download a gigabyte of models, so the test replaces the response of /readyz.
     await page.route('**/readyz', (route) =>
       route.fulfill({ json: { ready: true, preparing: ['whisper-tiny.en (40 %)', 'the sandbox (5 %)'] } }),
     )
@@ -123,9 +124,12 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
-  it('shows the operator screens once the service responds again', async () => {
+  it('shows the menu of the last visit before the service responds', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('op'), [])
     await page.route('**/v1/key', (route) => route.fulfill({ status: 503, body: '' }))
+    await page.reload()
+    await page.getByRole('link', { name: 'Audit log' }).waitFor()
+    await page.evaluate("sessionStorage.removeItem('sluice-own-key')")
     await page.reload()
     await page.getByText('This key shows its own project only').waitFor()
     await page.unroute('**/v1/key')
@@ -158,7 +162,8 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
   })
 
   it('logs no unexpected errors and sends no requests to other hosts', () => {
-    // A key for operators may not call models.
+    // The browser logs an error for each failed request. Status 403 is expected, because the operator's key has no permission to call
+    // models.
     expect(faults.filter((fault) => !/status of 403/.test(fault))).toEqual([])
   })
 })

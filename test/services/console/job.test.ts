@@ -1,3 +1,5 @@
+/* Tests of the console page of one job, and of the jobs table filtered by a parent job. */
+
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import OpenAI, { toFile } from 'openai'
@@ -6,10 +8,6 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 import { until } from '../../support/stack.ts'
-
-/*
- * The page of one job, and the jobs table filtered by a parent job.
- */
 
 const REQUESTS = 120
 const run = promisify(execFile)
@@ -31,7 +29,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
   const openTab = (who: string, options: object = {}) =>
     signIn(browser, admin.stack.url, secretOf(who), faults, options)
 
-  /** @returns Job id of the batch */
+  /** Submits a batch of REQUESTS requests with the given prompts. Returns the id of the job that runs the batch. */
   async function submitBatch(contentOf: (nth: number) => string): Promise<string> {
     const client = new OpenAI({ baseURL: `${admin.stack.url}/v1`, apiKey: secretOf('alice'), maxRetries: 0 })
     const lines = Array.from({ length: REQUESTS }, (_, nth) => ({
@@ -72,7 +70,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     page.on('request', (request) => requested.push(new URL(request.url()).pathname))
     await page.goto(`${admin.stack.url}/console/jobs?group=${encodeURIComponent(id)}`)
     await page.getByText(text).waitFor()
-    // The table keeps polling. A permanent error is not retried.
+    // The jobs table must continue to poll. The request for the parent job failed permanently, so it must not be repeated.
     await expect
       .poll(() => requested.filter((one) => one === '/v1/jobs').length, { timeout: PAGE_MS })
       .toBeGreaterThan(2)
@@ -109,7 +107,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     const env = { ...process.env, SLUICE_API_KEY: secretOf('alice') }
     const { stdout } = await run('bash', ['-c', `${command} -s`], { env, timeout: PAGE_MS })
     expect(JSON.parse(stdout)).toMatchObject({ id, status: 'cancelled' })
-    // Pages that are loaded without TLS from another host have no clipboard API. The test simulates such a page.
+    // Browsers provide no clipboard API to a page that is loaded from another host without TLS. The test simulates such a page.
     await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true })")
     await page.getByRole('button', { name: 'Copy ID' }).click()
     await page.evaluate('delete navigator.clipboard')
@@ -125,13 +123,19 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     })
     const page = await openTab('alice')
     await page.goto(`${admin.stack.url}/console/jobs?endpoint=/v1/batches`)
-    await page.getByRole('row').filter({ hasText: id }).getByText(`60 of ${REQUESTS} done`).waitFor()
+    const row = page.getByRole('row').filter({ hasText: id })
+    await row
+      .locator('.progress')
+      .filter({ hasText: `60 of ${REQUESTS}` })
+      .waitFor()
+    // The job of a batch has the model of its requests.
+    await row.locator('.model').getByText('echo-1', { exact: true }).waitFor()
     await page.getByRole('link', { name: id }).click()
-    // The page shows the counts of the batch before it has loaded the child jobs.
+    // The page shows the progress of the batch before it has loaded the child jobs.
     const progress = page.getByRole('region', { name: 'Progress' })
     await progress.getByText(`60 of ${REQUESTS}`, { exact: true }).waitFor()
     const children = page.getByRole('region', { name: 'Child jobs', exact: true })
-    // The batch has two parts. The first part has a hundred requests.
+    // Sluice splits the batch of 120 requests into two parts; the first part has a hundred requests.
     await expect.poll(() => children.locator('.tree > li').count(), { timeout: PAGE_MS }).toBe(2)
     const part = children.locator('.tree > li').filter({ hasText: 'of 100' })
     await part.getByRole('button', { name: /^Child jobs of/ }).click()
@@ -158,7 +162,10 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await group.waitFor({ state: 'detached' })
     await page.goto(`${admin.stack.url}/console/jobs/${id}`)
     await page.getByRole('button', { name: 'Cancel' }).click()
-    await page.locator('.title .status.cancelled, .title .status.completed').waitFor()
+    await page
+      .locator('.title .status')
+      .filter({ hasText: /^(cancelled|completed, 60 failed|all failed)$/ })
+      .waitFor()
     await progress.getByText(`${REQUESTS} of ${REQUESTS}, 60 failed`, { exact: true }).waitFor()
     await page.getByRole('region', { name: 'Failures' }).getByText('batch_cancelled', { exact: true }).waitFor()
     expect(await page.getByText('Steps', { exact: true }).isVisible()).toBe(false)
@@ -168,7 +175,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('shows an operator the child jobs of any project without input, in dark mode at a narrow width', async () => {
+  it('shows operators the child jobs of another project, but not the inputs', async () => {
     const id = await submitBatch((nth) => `A secret, number ${nth}.`)
     await until(async () => (await admin.job('alice', id)).status === 'completed')
     const page = await openTab('op', { viewport: { width: 360, height: 740 }, colorScheme: 'dark' })
@@ -205,7 +212,8 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
   })
 
   it('logs no unexpected errors and sends no requests to other hosts', () => {
-    // Expected: 404 for a job of another project, 403 for the admin API with a caller's key, and 403 for models with an operator's key.
+    // The browser logs an error for each failed request. Expected are 404 for a job of another project, and 403 for data that the key must
+    // not read. (A caller's key may not use the admin API, an operator's key may not list models.)
     expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
   })
 })

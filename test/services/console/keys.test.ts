@@ -1,3 +1,5 @@
+/* Tests of the console screen Keys: an operator creates a project and a key, uses the key, and revokes it. */
+
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { openFileKeys } from '#shared/keys/file.ts'
@@ -5,10 +7,6 @@ import { keyOf } from '#shared/keys/keys.ts'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, openScreen, PAGE_MS, signIn } from '../../support/browser.ts'
 import { until } from '../../support/stack.ts'
-
-/*
- * The screen Keys: an operator creates a project and a key, uses the key, and revokes it.
- */
 
 const NARROW = { width: 360, height: 740 }
 
@@ -32,7 +30,7 @@ describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE
 
   const openTab = async (who: string, options: object = {}) => {
     const page = await signIn(browser, admin.stack.url, secretOf(who), faults, options)
-    await openScreen(page, 'Keys')
+    await openScreen(page, 'Keys and projects')
     await page.getByRole('heading', { name: 'Keys and projects' }).waitFor()
     return page
   }
@@ -48,7 +46,7 @@ describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE
     return response.status
   }
 
-  it('creates a project with a budget, and a key whose secret is shown once and works until revoked', async () => {
+  it('creates a project and a key, shows the secret of the key once, and revokes the key', async () => {
     const page = await openTab('boss')
     await page.getByRole('button', { name: 'Create project' }).click()
     await dialog(page).getByLabel('Name').fill('search')
@@ -148,15 +146,15 @@ describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
-  it('is hidden from keys without the admin scope, and sends no admin requests for them', async () => {
+  it('is hidden from a key without the admin scope', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     await page.getByText('This key shows its own project only.').waitFor()
-    expect(await page.getByRole('link', { name: 'Keys', exact: true }).count()).toBe(0)
+    expect(await page.getByRole('link', { name: 'Keys and projects', exact: true }).count()).toBe(0)
     await page.context().close()
   })
 
   it('logs no unexpected errors and sends no requests to other hosts', () => {
-    // One response with status 400 is expected, because a test submits an invalid form.
+    // The browser logs an error for each failed request. One status 400 is expected, because a test submits an invalid form.
     const expected = /status of 400/
     expect(faults.filter((fault) => !expected.test(fault))).toEqual([])
   })

@@ -1,3 +1,10 @@
+/*
+ * Performance test of the jobs table in the console: ten thousand jobs instead of 300.
+ *
+ * The jobs are copies of one real job, written into the database file while the service is stopped. The test compares the CPU time of the
+ * browser's main thread for both numbers of jobs, because a busy machine slows down both measurements.
+ */
+
 import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,20 +15,20 @@ import { newJobId } from '#shared/store/jobs.ts'
 import { CHROMIUM, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
-/*
- * The jobs table with ten thousand jobs. These are copies of a real job, written into the closed database of the service. CPU time of the
- * browser's main thread is compared with that of the same page with few jobs, because a busy machine slows down both.
- */
-
 const JOBS = 10_000
 const FEW = 300
-/** Maximum ratio of the CPU times. Without a virtual table the ratio is about thirty. */
+/**
+ * Maximum ratio of the CPU times for scrolling: ten thousand jobs to 300 jobs. A table that renders all rows has a ratio of about thirty.
+ */
 const TIMES_MAX = 6
-/** Maximum ratio of the longest tasks. The browser reports tasks from 50 ms. */
+/**
+ * Maximum ratio of the longest main-thread tasks: ten thousand jobs to 300 jobs. Tasks below 50 ms count as 50 ms, because the browser does
+ * not report them.
+ */
 const STALL_TIMES_MAX = 20
-/** Maximum rows in the DOM: those of a window of 860 pixels, and the margin above and below. */
+/** Maximum number of table rows in the DOM: the rows that fit into a window of 860 pixels, and a margin above and below. */
 const ROWS_MAX = 60
-/** Maximum growth of heap and DOM after scrolling a second time. */
+/** Maximum ratio of memory and DOM nodes after the second scroll through the table to those after the first. */
 const GROWTH_MAX = 1.3
 
 describe.skipIf(!CHROMIUM)('the job table of the console with ten thousand jobs', { timeout: 8 * PAGE_MS }, () => {
@@ -65,7 +72,7 @@ describe.skipIf(!CHROMIUM)('the job table of the console with ten thousand jobs'
     await page.getByText(`${JOBS.toLocaleString('en-US')} jobs`, { exact: true }).waitFor()
     const newestFirst = ids.toSorted((a, b) => (a < b ? 1 : -1))
     for (const nth of [0, 1_234, 5_000, 9_990]) {
-      await page.evaluate(`scrollTo(0, document.querySelector('.rows').offsetTop + ${nth} * 44)`)
+      await page.evaluate(`scrollTo(0, document.querySelector('.rows').offsetTop + ${nth} * 48)`)
       const row = page.locator(`.rows [aria-rowindex="${nth + 2}"]`)
       await row.getByRole('link', { name: newestFirst[nth] ?? '', exact: true }).waitFor()
       expect(await page.locator('.rows .row').count()).toBeLessThan(ROWS_MAX)
@@ -83,7 +90,7 @@ describe.skipIf(!CHROMIUM)('the job table of the console with ten thousand jobs'
   })
 })
 
-/** Copies a finished job, with creation times one second apart. @returns Ids of the copies */
+/** Inserts `count` copies of a finished job into the database, with creation times one second apart. Returns the ids of the copies. */
 async function copies(dataDir: string, id: string, count: number): Promise<string[]> {
   const [file = ''] = (await readdir(dataDir)).filter((name) => name.endsWith('.db'))
   const db = new DatabaseSync(join(dataDir, file))
@@ -100,9 +107,9 @@ async function copies(dataDir: string, id: string, count: number): Promise<strin
   return copied.map((one) => one.id)
 }
 
-/** Scrolls to the end until the given number of jobs is loaded. */
+/** Scrolls to the end of the table repeatedly, until the table has loaded the given number of jobs. */
 async function loadTo(page: Page, jobs: number): Promise<void> {
-  // Loops inside the page, which needs one browser call for any number of list pages.
+  // The loop runs inside the page, so that one call to the browser suffices for any number of pages of the list.
   const rows = await page.evaluate(`new Promise((resolve) => {
     const until = Date.now() + ${4 * PAGE_MS}
     const scroll = () => {
@@ -116,14 +123,14 @@ async function loadTo(page: Page, jobs: number): Promise<void> {
   expect(rows).toBeGreaterThanOrEqual(jobs)
 }
 
-/** Cost of scrolling on the main thread. */
+/** CPU load of the main thread while the page scrolls through the table. */
 interface Effort {
   readonly cpuSeconds: number
-  /** Longest task; at least 50, because the browser does not report shorter ones. */
+  /** Duration of the longest task, at least 50, because the browser does not report shorter tasks. */
   readonly longestMs: number
 }
 
-/** Scrolls to the end in thirty large steps. */
+/** Scrolls from the first to the last of `jobs` rows in thirty steps, and measures the main thread. */
 async function scrolled(page: Page, thread: CDPSession, jobs: number): Promise<Effort> {
   const begun = await metric(thread, 'ThreadTime')
   const longestMs = (await page.evaluate(`(async () => {
@@ -133,7 +140,7 @@ async function scrolled(page: Page, thread: CDPSession, jobs: number): Promise<E
     })
     observer.observe({ type: 'longtask' })
     for (let nth = 0; nth < 30; nth++) {
-      scrollTo(0, Math.floor((nth / 30) * ${jobs}) * 44)
+      scrollTo(0, Math.floor((nth / 30) * ${jobs}) * 48)
       await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))
     }
     observer.disconnect()
@@ -142,7 +149,7 @@ async function scrolled(page: Page, thread: CDPSession, jobs: number): Promise<E
   return { cpuSeconds: (await metric(thread, 'ThreadTime')) - begun, longestMs }
 }
 
-/** Memory after garbage collection. */
+/** Returns the heap size and the number of DOM nodes after a garbage collection. */
 async function memoryOf(thread: CDPSession): Promise<{ heap: number; nodes: number }> {
   await thread.send('HeapProfiler.collectGarbage')
   return { heap: await metric(thread, 'JSHeapUsedSize'), nodes: await metric(thread, 'Nodes') }

@@ -1,8 +1,9 @@
 import { expect, it, vi } from 'vitest'
 
-// services/console/api/client.ts reads sessionStorage when it is imported, so sessionStorage must exist before.
+// services/console/api/client.ts reads sessionStorage when it is imported, so the test defines sessionStorage before the import.
 vi.stubGlobal('sessionStorage', { getItem: () => null })
 const { Metrics, recordScrape } = await import('#services/console/api/metrics.ts')
+const { recentOf } = await import('#services/console/screens/models/recent.ts')
 const { stateOf } = await import('#services/console/screens/home/pools.ts')
 
 const metrics = (began: number, lines: readonly string[]) =>
@@ -23,7 +24,7 @@ it('the console computes no negative rates from metrics after a restart of the s
   expect(stateOf('inference', later, undefined)).toMatchObject({ ended: 2, failed: 0, isRecent: true })
 })
 
-it('the metrics parser needs about ten times the CPU time for ten times as many models', () => {
+it('the CPU time of the metrics parser grows linearly with the number of models', () => {
   const timed = (count: number) => {
     const lines = Array.from({ length: count }, (_, nth) => [
       attempts('completed', nth, `m-${nth}`),
@@ -40,6 +41,19 @@ it('the metrics parser needs about ten times the CPU time for ten times as many 
   }
   timed(300)
   const few = Math.min(timed(300), timed(300), timed(300))
-  // With ten times as many models, a lookup that scans all samples for each model would take a hundred times as long.
+  // The CPU time may grow linearly with the number of models, plus a margin. If each model scanned all samples, ten times as many models
+  // would take a hundred times as long.
   expect(timed(3_000) / few).toBeLessThan(40)
+})
+
+it('the median time to the first output of a model never exceeds the median total time', () => {
+  const request = (status: number, first_output_ms: number | null, duration_ms: number) => ({
+    ...({ status, first_output_ms, duration_ms } as Parameters<typeof recentOf>[0]['data'][number]),
+  })
+  // Short durable jobs and failed calls have no first output. If their durations counted, then the median of the total time would be 10 ms.
+  const short = Array.from({ length: 5 }, () => request(200, null, 10))
+  const data = [request(200, 2_000, 2_500), request(200, 1_900, 1_900), request(500, null, 1), ...short]
+  const page = { data, has_more: true, last_id: null }
+  expect(recentOf(page, 1)).toEqual({ requests: 8, hasMore: true, failed: 1, firstOutput: 1.9, total: 1.9 })
+  expect(recentOf({ ...page, data: short }, 0)).toMatchObject({ firstOutput: undefined, total: 0.01 })
 })

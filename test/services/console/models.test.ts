@@ -1,3 +1,5 @@
+/* Tests of the console screen Models for a model whose upstream is unreachable: circuit breaker, health check and slots. */
+
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { openFileKeys } from '#shared/keys/file.ts'
@@ -5,12 +7,8 @@ import { keyOf } from '#shared/keys/keys.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from '../../support/stack.ts'
 
-/*
- * The card of a model whose upstream is unreachable: circuit breaker, health check and slots.
- */
-
 const KEY = 'sk-operator-0123456789'
-/** No server listens on this port. */
+/** A model whose upstream is unreachable, because no server listens on port 9. */
 const GONE = {
   id: 'gone',
   engine: { type: 'openai', base_url: 'http://127.0.0.1:9/v1', breaker: { failures: 1, reset_ms: 600_000 } },
@@ -22,7 +20,7 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
   const faults: string[] = []
 
   beforeAll(async () => {
-    stack = await startStack({ models: [ECHO_MODEL, GONE] })
+    stack = await startStack({ models: [{ ...ECHO_MODEL, aliases: ['gpt-4o-mini'] }, GONE] })
     const store = openFileKeys(stack.dataDir)
     await store.create(keyOf(KEY, { id: 'key_operator', scopes: ['calls', 'admin'] }))
     await store.close()
@@ -35,12 +33,14 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     await stack?.[Symbol.asyncDispose]()
   })
 
-  it('shows the models if the checks of the service fail', async () => {
+  it('shows the models even if the findings of the service cannot be read', async () => {
     const expected: string[] = []
     const page = await signIn(browser, stack.url, KEY, expected)
     await page.route('**/v1/admin/findings*', (route) => route.fulfill({ status: 500, json: {} }))
     await page.getByRole('link', { name: 'Models', exact: true }).click()
-    await page.getByRole('heading', { name: 'echo-1', exact: true }).waitFor()
+    await page.getByRole('button', { name: 'echo-1', exact: true }).click()
+    await page.getByText('gpt-4o-mini', { exact: true }).waitFor()
+    expect(await page.getByRole('button', { name: 'gpt-4o-mini' }).count(), 'rows of aliases').toBe(0)
     expect(expected.filter((fault) => !fault.includes('status of 500'))).toEqual([])
     await page.context().close()
   })
@@ -51,17 +51,31 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     expect(response.ok).toBe(false)
     await response.text()
     const page = await signIn(browser, stack.url, KEY, faults)
-    await page.getByRole('list', { name: 'Problems' }).getByText("The upstream of 'gone'").waitFor()
+    const problems = page.getByRole('list', { name: 'Problems' })
+    await problems.getByText('gone is failing', { exact: true }).waitFor()
+    await problems.getByText('Project: ').waitFor()
+    await problems.getByRole('link', { name: 'Show the failed requests' }).waitFor()
+    expect(await faultsOf(page, 'home-failing')).toEqual([])
+    await page.setViewportSize({ width: 360, height: 740 })
+    const { height = 0 } = (await problems.locator('li > div').boundingBox()) ?? {}
+    expect(height, 'pixels of the alert, of which a line has 22.5').toBeLessThanOrEqual(4 * 22.5)
+    expect(await faultsOf(page, 'home-failing-narrow')).toEqual([])
+    await page.setViewportSize({ width: 1280, height: 860 })
     await page.getByRole('link', { name: 'Models', exact: true }).click()
-    const card = (name: string) =>
-      page.getByRole('listitem').filter({ has: page.getByRole('heading', { name, exact: true }) })
-    await card('gone').locator('.status.failed').waitFor()
-    await card('gone')
-      .getByText(/^The (upstream|last call) of 'gone' /)
+    const button = (name: string) => page.getByRole('button', { name, exact: true })
+    const row = (name: string) => page.locator('tr.model').filter({ has: button(name) })
+    await row('gone').locator('.status.failed').waitFor()
+    // The details of a failing model are open without a click.
+    await page
+      .locator('tr.more')
+      .getByText(/^(Since .*: )?The .*'gone'/)
       .waitFor()
-    await card('echo-1').locator('.status.ready').waitFor()
-    await card('echo-1')
+    await row('echo-1').locator('.status.ready').waitFor()
+    await button('echo-1').click()
+    await page
+      .locator('tr.more')
       .getByText(/^up to \d+$/)
+      .first()
       .waitFor()
     expect(await faultsOf(page, 'models-breaker')).toEqual([])
     await page.setViewportSize({ width: 360, height: 740 })

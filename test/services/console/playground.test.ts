@@ -1,3 +1,5 @@
+/* Tests of the forms of the console playground in Chromium, with real local models and the real sandbox. */
+
 import { execFile } from 'node:child_process'
 import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -16,11 +18,7 @@ import { findSpeech } from '../../support/speech/speech.ts'
 import { RATE, waveOf } from '../../support/speech/wave.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 
-/*
- * The forms of the playground in Chromium, with real local models and the real sandbox.
- */
-
-/** May call the model echo-1 only. */
+/** API key with permission for the model echo-1 only. */
 const LIMITED_KEY = 'sk-limited-0123456789'
 const run = promisify(execFile)
 const HERONS = `# Herons
@@ -29,7 +27,7 @@ Herons build their nests in tall trees near water, often many in one colony.
 
 They eat fish and frogs, which they catch by standing still in shallow water.
 `
-/** One second of a tone. */
+/** Audio samples of one second of a tone. */
 const TONE = Int16Array.from({ length: RATE }, (_, nth) => 8_000 * Math.sin(nth / 10))
 const local = (model: string) => ({ engine: { type: 'local', model }, id: model })
 const MODELS = [
@@ -40,7 +38,7 @@ const MODELS = [
   { id: 'deep-research', pool: 'research', engine: { type: 'research' } },
 ]
 
-/** A Python environment with the OpenAI and Anthropic SDKs. */
+/** Python environment with the OpenAI and Anthropic SDKs, which runs the example code of the console. */
 const packages = CHROMIUM ? await findPythonEnv('sdk-new', pinsOf('new')) : undefined
 const environment = CHROMIUM ? await findEnvironment() : undefined
 const speech = environment ? await findSpeech() : undefined
@@ -54,7 +52,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
 
   beforeAll(async () => {
     dataDir = await mkdtemp(join(tmpdir(), 'sluice-playground-'))
-    // Model files are shared by all test runs.
+    // All test runs share the downloaded model files, so the data directory has a link to them.
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     const corpus = join(dataDir, 'corpus')
     await mkdir(corpus)
@@ -91,7 +89,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     return page
   }
 
-  /** Checks accessibility and overflow, light and wide, then dark and narrow. */
+  /** Checks the page for accessibility violations and horizontal overflow, first light and wide, then dark and narrow. */
   async function look(page: Page, name: string): Promise<void> {
     expect(await faultsOf(page, name)).toEqual([])
     await page.emulateMedia({ colorScheme: 'dark' })
@@ -105,7 +103,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     return (await page.locator('.code pre').textContent()) ?? ''
   }
 
-  /** Runs the code of a form. @returns Its output */
+  /** Runs the example code that the console shows for a form. @returns Its standard output */
   async function reproduced(command: string, args: readonly string[]): Promise<string> {
     const env = { ...process.env, SLUICE_API_KEY: TEST_KEY }
     return (await run(command, args, { env, timeout: PAGE_MS })).stdout
@@ -199,7 +197,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
-  it('shows the forms once the service responds again', async () => {
+  it('shows the forms without a reload after the service has returned 503', async () => {
     const page = await signIn(browser, stack.url, TEST_KEY, [])
     await page.route('**/openapi.json', (route) => route.fulfill({ status: 503, body: '' }))
     await page.goto(`${stack.url}/console/playground`)
@@ -381,7 +379,8 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
   })
 
   it('logs no unexpected errors and sends no requests to other hosts', () => {
-    // Expected: the rejected temperature, and 403 for the admin API with a caller's key.
+    // The browser logs an error for each failed request. Expected are status 400 for an invalid temperature, and 403 for the admin API with
+    // a caller's key.
     expect(faults.filter((fault) => !/status of 40[03]/.test(fault))).toEqual([])
   })
 })

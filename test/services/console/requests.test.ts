@@ -1,13 +1,10 @@
-import { readFile } from 'node:fs/promises'
+/* Tests of the console screen Requests: filters in the URL, live refresh, and the page of one request. */
+
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 import { until } from '../../support/stack.ts'
-
-/*
- * The screen Requests: filters in the URL, live refresh, and the page of one request.
- */
 
 const NARROW = { width: 360, height: 740 }
 const CHAT = '/v1/chat/completions'
@@ -33,7 +30,7 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     return String(response.headers.get('x-request-id'))
   }
 
-  it('shows calls as they end, filters them in the URL, and opens one by its id', async () => {
+  it('shows calls as they end, stores the filters in the URL, and opens a call by its id', async () => {
     const empty = await signIn(browser, admin.stack.url, secretOf('bob'), faults)
     await empty.getByRole('link', { name: 'Requests', exact: true }).click()
     await empty.getByText('No requests yet').waitFor()
@@ -82,10 +79,11 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     const error = page.getByRole('region', { name: 'Error' })
     await error.getByText('Next step:').waitFor()
     expect(new URL(page.url()).pathname).toBe(`/console/requests/${failed}`)
-    const docs = await readFile(new URL('../../../docs/reference/errors.md', import.meta.url), 'utf8')
-    const [, cause = '-', remedy = '-'] = /`upstream_refused` \| 502 \| (.*?) \| (.*?) \|/.exec(docs) ?? []
-    for (const text of [/scripted to fail/, cause, remedy]) await error.getByText(text).waitFor()
-    expect(await error.getByRole('link').getAttribute('href')).toBe('/docs/guide/errors#server-errors')
+    for (const text of [/scripted to fail/, /Use another model\. Fix the entry/]) await error.getByText(text).waitFor()
+    expect(await error.getByRole('link').getAttribute('href')).toBe('/docs/guide/errors#upstream_refused')
+    const attempts = page.getByRole('table', { name: 'Attempts' })
+    await attempts.getByText('upstream_refused', { exact: true }).waitFor()
+    expect(await attempts.getByRole('row').count(), 'rows: the head and one attempt').toBe(2)
     const values = await page.locator('.details dd').allInnerTexts()
     expect(values, 'fields without a value are left out').not.toContain('–')
     expect(await page.getByRole('link', { name: 'bob' }).first().getAttribute('href')).toBe('/console/keys?project=bob')
@@ -95,7 +93,23 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await page.context().close()
   })
 
-  it('merges the running calls of several ingresses, and stops a call after the 404 of another ingress', async () => {
+  it('shows a batch as one row with its counts, which links to the batch', async () => {
+    const messages = (content: string) => [{ role: 'user', content }]
+    const requests = ['one', '!echo fail=upstream_refused'].map((content, nth) => ({
+      ...{ custom_id: `line-${nth}`, params: { model: 'echo-1', max_tokens: 9, messages: messages(content) } },
+    }))
+    const made = await admin.as('alice').post('/v1/messages/batches', { requests })
+    const { id } = (await made.json()) as { id: string }
+    const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+    await page.goto(`${admin.stack.url}/console/requests`)
+    const row = page.getByRole('row').filter({ hasText: 'messages/batches' })
+    await row.getByText('2 calls, 1 failed').waitFor()
+    expect(await row.getByRole('link').getAttribute('href')).toBe(`/console/batches/${id}`)
+    await look(page, 'requests-batch')
+    await page.context().close()
+  })
+
+  it('merges the running calls of several ingresses, and repeats a stop request that another ingress received', async () => {
     const expected: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf('op'), expected)
     const call = { object: 'request.active', age_ms: 1, project: 'p', project_name: null, key_id: 'k', key_name: null }

@@ -1,3 +1,5 @@
+/* Tests of the console screen Webhooks, with a local receiver that rejects deliveries at first. */
+
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -6,10 +8,6 @@ import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vites
 import { type Admin, openAdmin, secretOf } from '../../support/admin.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support/browser.ts'
 import { until } from '../../support/stack.ts'
-
-/*
- * The screen Webhooks with a local receiver that rejects deliveries at first.
- */
 
 const NARROW = { width: 360, height: 740 }
 
@@ -40,7 +38,7 @@ describe.skipIf(!CHROMIUM)('the Webhooks screen of the console', { timeout: 6 * 
 
   const look = async (page: Page, name: string) => expect(await faultsOf(page, name)).toEqual([])
 
-  it('lists the deliveries of an earlier version, which has no filter for all', async () => {
+  it('lists deliveries of an earlier service version, which lacks the filter value all', async () => {
     const expected: string[] = []
     const page = await signIn(browser, admin.stack.url, secretOf('op'), expected)
     await page.route('**/v1/admin/deliveries?*status=all*', (route) => route.fulfill({ status: 400, json: {} }))
@@ -74,13 +72,13 @@ describe.skipIf(!CHROMIUM)('the Webhooks screen of the console', { timeout: 6 * 
     await row.getByText('204').first().waitFor()
     expect(await row.getByRole('button', { name: /^Resend/ }).count()).toBe(0)
     await look(page, 'webhooks-delivered')
-    expect(admin.deeds().map(({ action }) => action)).toEqual(['retry_delivery'])
+    expect(admin.auditEvents().map(({ action }) => action)).toEqual(['retry_delivery'])
     await page.context().close()
   })
 
   it('shows failed deliveries at a narrow width', async () => {
     const { state, url } = await openReceiver()
-    // 410 Gone ends the retries.
+    // The service does not retry a delivery after the status 410 Gone.
     state.status = 410
     const id = await admin.submit('bob', 'Hello.', { webhook: { url } })
     const failed = async () => (await (await admin.as('op').get('/v1/admin/deliveries?status=failed')).json()) as object
@@ -96,7 +94,7 @@ describe.skipIf(!CHROMIUM)('the Webhooks screen of the console', { timeout: 6 * 
     state.status = 200
     await row.getByRole('button', { name: /^Resend evt_/ }).focus()
     await page.keyboard.press('Enter')
-    // The row leaves the list once the delivery is pending, which is before the receiver gets it.
+    // The list shows failed deliveries only. The resent delivery is pending and leaves the list before the receiver gets the request.
     await row.waitFor({ state: 'detached' })
     await until(() => state.received.length > 1)
     expect(state.received).toHaveLength(2)

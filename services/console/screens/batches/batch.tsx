@@ -9,11 +9,26 @@ import {
   messageOf,
   ownKey,
 } from '#services/console/api/client.ts'
-import { dateTimeText } from '#services/console/api/clock.ts'
-import { Back, Confirm, download, ErrorText, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
+import { costText, dateTimeText } from '#services/console/api/clock.ts'
+import { Details, type Field, linked, modelLink, projectLink } from '#services/console/parts/details.tsx'
+import {
+  Back,
+  Confirm,
+  CopyButton,
+  download,
+  ErrorText,
+  Status,
+  useAction,
+  usePoll,
+} from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import { LoadState } from '#services/console/parts/states.tsx'
-import { BatchBar, endText, rateText } from './batches.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
+import { Failures } from '#services/console/screens/requests/failures.tsx'
+import { durationText } from '#shared/lib/duration.ts'
+import { FORM_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { BatchBar, endedAtOf, endText, rateText } from './batches.tsx'
+import { joined, tableOf } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
@@ -28,11 +43,12 @@ export function BatchScreen({ id }: { readonly id: string }) {
     <section class="job">
       <Back path="batches" name="Batches" />
       <div class="title">
-        <h1>
-          <code>{id}</code>
-        </h1>
-        {shown?.metadata.name && <p class="dim">{shown.metadata.name}</p>}
-        {shown && <Status status={shown.status} />}
+        <h1>{shown?.metadata.name ?? <code>{id}</code>}</h1>
+        {shown && <Status status={shown.status} counts={shown.request_counts} />}
+      </div>
+      <div class="actions">
+        {shown?.metadata.name && <code class="dim">{id}</code>}
+        <CopyButton text={id} label="Copy ID" />
       </div>
       <LoadState problem={problem} isLoaded={shown !== undefined} />
       {shown && (
@@ -42,7 +58,7 @@ export function BatchScreen({ id }: { readonly id: string }) {
             <div>
               <Overview batch={shown} isOwn={isOwn} />
             </div>
-            <Details batch={shown} />
+            <Details fields={fieldsOf(shown)} />
           </div>
         </>
       )}
@@ -54,7 +70,7 @@ export function BatchScreen({ id }: { readonly id: string }) {
 function useBatch(id: string, isOwn: boolean) {
   const batch = useSignal<Batch | undefined>(undefined)
   const problem = useSignal('')
-  // The scopes of the key decide which API is used.
+  // The scopes of the key decide which API is read. Until they are loaded, nothing is requested.
   const isKnown = ownKey.value !== undefined
   const refresh = async (signal?: AbortSignal) => {
     if (!isKnown) return
@@ -75,7 +91,10 @@ function useBatch(id: string, isOwn: boolean) {
 
 interface OverviewProps {
   readonly batch: Batch
-  /** False: the key may not read the results, which have the reasons of failures. */
+  /**
+   * Whether the batch belongs to the project of the key. If false, then the key may not read the results, so the reasons of failed requests
+   * are not shown.
+   */
   readonly isOwn: boolean
 }
 
@@ -84,7 +103,18 @@ function Overview({ batch, isOwn }: OverviewProps) {
     <>
       <Progress batch={batch} isOwn={isOwn} />
       <Problems batch={batch} />
-      {isOwn && batch.request_counts.failed > 0 && <Failures batch={batch} />}
+      {batch.request_counts.failed > 0 && isOwn && <OwnFailures batch={batch} />}
+      {batch.request_counts.failed > 0 && !isOwn && (
+        <section class="card" aria-label="Failures">
+          <h2>Failures by error code</h2>
+          <Failures
+            query={{ batch_id: batch.id }}
+            filters={{ batch_id: batch.id }}
+            inputs={[batch.request_counts.failed, batch.status]}
+            none="The request log has no failures of this batch."
+          />
+        </section>
+      )}
     </>
   )
 }
@@ -102,6 +132,7 @@ interface ActionsProps extends OverviewProps {
 function Actions({ batch, isOwn, refresh }: ActionsProps) {
   const { id, status, request_counts } = batch
   const { isBusy, problem, run } = useAction()
+  const isTableGone = useSignal(false)
   const save = (query: string, name: string) => () =>
     void run(async () => {
       const response = await fetchApi(`/v1/batches/${id}/results?${query}`)
@@ -113,7 +144,17 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
     <div class="actions">
       {isOwn ? (
         <>
-          <button type="button" disabled={isBusy.value || isNone} onClick={save('format=csv', '.csv')}>
+          <button
+            type="button"
+            disabled={isBusy.value || isNone}
+            onClick={() =>
+              void run(async () => {
+                const csv = await csvOf(batch)
+                isTableGone.value = csv.isTableGone
+                download(`${id}.csv`, csv.content)
+              })
+            }
+          >
             Download CSV
           </button>
           <button type="button" disabled={isBusy.value || isNone} onClick={save('format=jsonl', '.jsonl')}>
@@ -126,6 +167,12 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
           >
             Download errors (JSONL)
           </button>
+          {isTableGone.value && (
+            <p class="note">
+              The table of this batch was deleted or has expired, so the CSV has only the results. To add its columns:{' '}
+              <code>npx sluice results {id} --csv --input FILE</code>
+            </p>
+          )}
         </>
       ) : (
         <p class="dim">Only keys of the project {batch.project_name ?? batch.project} can read the results.</p>
@@ -160,6 +207,25 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
   )
 }
 
+interface Csv {
+  readonly content: Blob
+  /** Whether the batch was made from a table whose file does not exist any more. The results then have their custom ids instead of its columns. */
+  readonly isTableGone: boolean
+}
+
+/** The results as CSV. If the batch was made from a table, then with the columns of this table. */
+async function csvOf({ id, metadata }: Batch): Promise<Csv> {
+  const response = await fetchApi(`/v1/batches/${id}/results?format=csv`)
+  const tableId = metadata[TABLE_FILE_KEY]
+  if (!tableId) return { content: await response.blob(), isTableGone: false }
+  const path = `/v1/files/${encodeURIComponent(tableId)}`
+  const [file, content] = await Promise.all([path, `${path}/content`].map((one) => fetchApi(one, { expects: [404] })))
+  if (!file?.ok || !content?.ok) return { content: await response.blob(), isTableGone: true }
+  const { filename } = (await file.json()) as { readonly filename: string }
+  const table = await tableOf(await content.blob(), filename, `npx sluice results ${id} --csv`)
+  return { content: new Blob([joined(table, await response.text(), metadata[FORM_KEY])]), isTableGone: false }
+}
+
 const RETRY_BYTES_MAX = 20_000_000
 const METADATA_PAIRS_MAX = 16
 
@@ -167,7 +233,7 @@ const METADATA_PAIRS_MAX = 16
 async function retryFailed({ id, input_file_id, endpoint, metadata }: Batch): Promise<Batch> {
   const { bytes } = await fetchJson<{ bytes: number }>(`/v1/files/${input_file_id}`)
   if (bytes > RETRY_BYTES_MAX) {
-    const size = `${Math.ceil(bytes / 1e6).toLocaleString()} MB`
+    const size = `${Math.ceil(bytes / 1e6).toLocaleString('en')} MB`
     throw new Error(`The input file has ${size}, too much for a browser. Run: npx sluice batch ${id} --retry-failed`)
   }
   const ids = new Set<string>()
@@ -225,26 +291,47 @@ function customIdIn(line: string): string {
 function Progress({ batch, isOwn }: OverviewProps) {
   const { id, waiting_for, request_counts } = batch
   const isRunning = !ENDED.has(batch.status)
+  const ofOwn = isOwn && isOperator.value ? '&of=mine' : ''
   const texts = [rateText(batch), isRunning && endText(batch) && `ends ${endText(batch)}`].filter(Boolean)
   return (
     <section class="card child-jobs" aria-label="Progress">
       <h2>Progress</h2>
       <BatchBar batch={batch} />
       <p class="dim" aria-live="polite">
-        {texts.join(', ') || (batch.progress ? 'Estimating…' : !isRunning && `Ended ${endText(batch)}`)}
+        {isRunning ? texts.join(', ') || (batch.progress && 'Estimating…') : summaryOf(batch)}
       </p>
       {waiting_for && <p class="note">{waiting_for}</p>}
       <p>
-        <a href={`${BASE}/jobs?group=${id}${isOwn && isOperator.value ? '&of=mine' : ''}`}>Show the requests</a>
+        <a href={`${BASE}/jobs?group=${id}${ofOwn}`}>Show the requests</a>
         {request_counts.failed > 0 && (
           <>
             {' · '}
-            <a href={`${BASE}/requests?batch_id=${id}&status=failed`}>Show the failed requests</a>
+            <a href={`${BASE}/jobs?group=${id}&status=failed${ofOwn}`}>Show the failed requests</a>
           </>
         )}
       </p>
     </section>
   )
+}
+
+/** Time from the creation to the end of a batch, to the second. Empty while the batch runs. */
+function tookText(batch: Batch): string {
+  const ended = endedAtOf(batch)
+  return ended === null ? '' : durationText(Math.max(1, ended - batch.created_at))
+}
+
+/** Result of an ended batch, such as `36 completed, 4 failed in 12 s, 1,020 → 720 tokens, $0.0011`. */
+function summaryOf(batch: Batch): string {
+  const { request_counts, usage, cost_usd } = batch
+  const took = tookText(batch)
+  return [
+    `${request_counts.completed.toLocaleString('en')} completed`,
+    `${request_counts.failed.toLocaleString('en')} failed${took && ` in ${took}`}`,
+    usage && `${usage.input_tokens.toLocaleString('en')} → ${usage.output_tokens.toLocaleString('en')} tokens`,
+    cost_usd != null && costText(cost_usd),
+  ]
+    .filter(Boolean)
+    .join(', ')
 }
 
 function Problems({ batch }: { readonly batch: Batch }) {
@@ -263,7 +350,7 @@ function Problems({ batch }: { readonly batch: Batch }) {
 }
 
 /** Table of failed requests by error code, most frequent first. */
-function Failures({ batch: { id, request_counts, status } }: { readonly batch: Batch }) {
+function OwnFailures({ batch: { id, request_counts, status } }: { readonly batch: Batch }) {
   const counts = useSignal<readonly FailureCount[]>([])
   const problem = useSignal('')
   const { failed } = request_counts
@@ -284,17 +371,20 @@ function Failures({ batch: { id, request_counts, status } }: { readonly batch: B
     <section class="card" aria-label="Failures">
       <h2>Failures by error code</h2>
       <ErrorText text={problem.value} />
-      <ul class="failures">
+      <Table label="Failures" columns={['Error', 'Requests']} numbers={['Requests']} card={{ end: 'Requests' }}>
         {counts.value.map(({ code, count, customId, message }) => (
-          <li key={code}>
-            <code>{code}</code> <span class="dim">{count.toLocaleString()}</span>
-            <span class="below dim">
-              {customId}: {message.slice(0, MESSAGE_CHARS)}
-            </span>
-          </li>
+          <tr key={code}>
+            <Cell column="Error">
+              <code>{code}</code>
+              <span class="below dim">
+                {customId}: {message.slice(0, MESSAGE_CHARS)}
+              </span>
+            </Cell>
+            <Cell column="Requests">{count.toLocaleString('en')}</Cell>
+          </tr>
         ))}
-      </ul>
-      {failed > FAILURES_MAX && <p class="dim">Of the first {FAILURES_MAX.toLocaleString()} failed requests.</p>}
+      </Table>
+      {failed > FAILURES_MAX && <p class="dim">Of the first {FAILURES_MAX.toLocaleString('en')} failed requests.</p>}
     </section>
   )
 }
@@ -338,43 +428,24 @@ function failureOf({ custom_id: customId, error, response }: FailedLine): Failur
   return { code: code ?? type ?? 'unknown', count: 0, customId, message }
 }
 
-function Details({ batch }: { readonly batch: Batch }) {
-  return (
-    <aside class="card details" aria-label="Details">
-      <h2>Details</h2>
-      <dl>
-        {detailsOf(batch).map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
-    </aside>
-  )
-}
-
-function detailsOf(batch: Batch): [string, string][] {
-  const { model, endpoint, completion_window, created_at, expires_at, usage, metadata } = batch
-  const ended = batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
-  const project = batch.project_name ?? batch.project
+function fieldsOf(batch: Batch): Field[] {
+  const { project, model, endpoint, completion_window, created_at, expires_at, usage, metadata } = batch
+  const ended = endedAtOf(batch)
   return [
-    ...(project ? ([['Project', project]] as [string, string][]) : []),
-    ...(model ? ([['Model', model]] as [string, string][]) : []),
+    ['Project', project && projectLink(project, batch.project_name ?? undefined)],
+    ['Model', model && modelLink(model)],
     ['Endpoint', endpoint],
     ['Created', dateTimeText(created_at)],
     ended === null
       ? ['Time limit', `${completion_window}, until ${dateTimeText(expires_at)}`]
       : ['Ended', dateTimeText(ended)],
-    ...(usage
-      ? ([
-          ['Input tokens', usage.input_tokens.toLocaleString()],
-          ['Output tokens', usage.output_tokens.toLocaleString()],
-        ] as [string, string][])
-      : []),
+    ['Duration', tookText(batch)],
+    ['Input tokens', usage?.input_tokens.toLocaleString('en')],
+    ['Output tokens', usage?.output_tokens.toLocaleString('en')],
+    ['Cost', batch.cost_usd != null && costText(batch.cost_usd)],
     ...Object.entries(metadata)
       .filter(([name]) => name !== 'name' && !name.startsWith('sluice_'))
-      .map(([name, value]): [string, string] => [`metadata.${name}`, value]),
-    ...(metadata.sluice_retry_of ? ([['Retry of', metadata.sluice_retry_of]] as [string, string][]) : []),
+      .map(([name, value]): Field => [`metadata.${name}`, value]),
+    ['Retry of', metadata.sluice_retry_of && linked(metadata.sluice_retry_of, `batches/${metadata.sluice_retry_of}`)],
   ]
 }

@@ -1,19 +1,23 @@
 import { useMemo } from 'preact/hooks'
 import { type Batch, isOperator, ownKey, Pages } from '#services/console/api/client.ts'
-import { ageText, dateTimeText, durationText, minuteText, serviceNow } from '#services/console/api/clock.ts'
-import { Cell, CopyButton, LoadMore, Status, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { clockText, serviceNow } from '#services/console/api/clock.ts'
+import { CopyButton, CountsBar, LoadMore, ShortId, Status, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
-import { COMMAND, NewBatch } from './new-batch.tsx'
+import { Age, Cell, Table } from '#services/console/parts/table.tsx'
+import { durationRangeText, durationText } from '#shared/lib/duration.ts'
+import { NewBatch } from './new-batch.tsx'
+import { COMMAND } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
-const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'End', 'Created'] as const
+const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'Created', 'Ended']
+const NUMBERS = ['Rate', 'Created', 'Ended']
 
 /** Batches of the own project. With the scope `admin`: of all projects. */
 export function Batches() {
   const isAll = isOperator.value
   const list = useMemo(() => new Pages<Batch>(isAll ? '/v1/admin/batches' : '/v1/batches', {}), [isAll])
-  // The scopes of the key decide which list is read.
+  // The scopes of the key decide which list is read. Until they are loaded, nothing is requested.
   const isKnown = ownKey.value !== undefined
   const refresh = async (signal: AbortSignal) => {
     if (isKnown) await list.refresh(signal)
@@ -30,7 +34,13 @@ export function Batches() {
       <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {isLoaded.value && items.value.length === 0 && <NoBatches />}
       {items.value.length > 0 && (
-        <Table label="Batches" columns={COLUMNS}>
+        <Table
+          label="Batches"
+          columns={COLUMNS}
+          numbers={NUMBERS}
+          main={['Batch']}
+          card={{ title: 'Batch', end: 'Status', hidden: ['Ended'] }}
+        >
           {items.value.map((batch) => (
             <Row key={batch.id} batch={batch} />
           ))}
@@ -57,70 +67,75 @@ function NoBatches() {
 }
 
 function Row({ batch }: { readonly batch: Batch }) {
-  const { id, status, endpoint, model, created_at, metadata } = batch
+  const { id, endpoint, model, created_at, metadata } = batch
   const project = batch.project_name ?? batch.project
-  // A batch of messages has no page of its own, so the page of its job is linked.
+  const ended = endedAtOf(batch)
+  // A batch of the Messages API (`msgbatch_…`) has no page of its own, so its row links to the page of its job.
   const path = id.startsWith('batch_') ? `batches/${id}` : `jobs/${id.replace('msgbatch_', 'job_')}`
   return (
     <tr>
       <Cell column="Status">
-        <Status status={status} />
+        <Status status={batch.status} counts={batch.request_counts} />
       </Cell>
       <Cell column="Batch">
-        <a href={`${BASE}/${path}`}>
-          <code>{id}</code>
-        </a>
-        <span class="below dim">
-          {[project, metadata.name, endpoint.replace('/v1/', ''), model].filter(Boolean).join(' · ')}
-        </span>
+        {metadata.name ? (
+          <>
+            <a class="row-link" href={`${BASE}/${path}`}>
+              <strong>{metadata.name}</strong>
+            </a>
+            <span class="below dim wide-only">
+              <ShortId id={id} />
+            </span>
+          </>
+        ) : (
+          <ShortId id={id} href={`${BASE}/${path}`} />
+        )}
+        <span class="below dim">{[project, endpoint.replace('/v1/', ''), model].filter(Boolean).join(' · ')}</span>
       </Cell>
       <Cell column="Progress">
         <BatchBar batch={batch} />
       </Cell>
-      <Cell column="Rate">{rateText(batch) || <span class="dim">–</span>}</Cell>
-      <Cell column="End">{endText(batch) || <span class="dim">–</span>}</Cell>
+      <Cell column="Rate">{rateText(batch) || '–'}</Cell>
       <Cell column="Created">
-        <span class="dim" title={dateTimeText(created_at)}>
-          {ageText(created_at)}
-        </span>
+        <Age at={created_at} />
       </Cell>
+      <Cell column="Ended">{ended === null ? endText(batch) || '–' : <Age at={ended} />}</Cell>
     </tr>
   )
 }
 
-/** Progress bar with the ended requests, such as `290 of 500, 1 failed`. */
+/** The ended requests with a progress bar below, such as `290 of 500, 1 failed`. */
 export function BatchBar({ batch }: { readonly batch: Batch }) {
   const { total, completed, failed } = batch.request_counts
   if (total === 0) return <span class="dim">{batch.status === 'validating' ? 'validating' : 'no requests'}</span>
   return (
     <span class="batch-bar">
-      <progress value={completed + failed} max={total} aria-label={`Ended requests of ${batch.id}`} />
       <span>
-        {(completed + failed).toLocaleString()} of {total.toLocaleString()}
-        {failed > 0 && <span class="bad">, {failed.toLocaleString()} failed</span>}
+        {(completed + failed).toLocaleString('en')} of {total.toLocaleString('en')}
+        {failed > 0 && <span class="bad">, {failed.toLocaleString('en')} failed</span>}
       </span>
+      <CountsBar label={`Ended requests of ${batch.id}`} counts={batch.request_counts} />
     </span>
   )
 }
 
+export function endedAtOf(batch: Pick<Batch, 'completed_at' | 'failed_at' | 'expired_at' | 'cancelled_at'>) {
+  return batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
+}
+
 export function rateText({ progress }: Batch): string {
   const rate = progress?.requests_per_second
-  return typeof rate === 'number' ? `${rate.toLocaleString()} requests/s` : ''
+  return typeof rate === 'number' ? `${rate.toLocaleString('en')} requests/s` : ''
 }
 
 /** Remaining seconds below which the estimated end is shown with its seconds. */
 const NEAR_SECONDS = 120
 
-/** Returns the estimated end of a running batch, or the time at which a batch ended. */
-export function endText({ progress, ...batch }: Batch): string {
-  const estimate = progress?.estimated_end_at
-  if (typeof estimate === 'number') {
-    const left = Math.max(0, estimate - serviceNow())
-    const at = new Date(estimate * 1_000).toLocaleTimeString(undefined, {
-      timeStyle: left < NEAR_SECONDS ? 'medium' : 'short',
-    })
-    return `in about ${durationText(left)} (${at})`
-  }
-  const ended = batch.completed_at ?? batch.failed_at ?? batch.expired_at ?? batch.cancelled_at
-  return ended === null ? '' : minuteText(ended)
+/** Returns the estimated end of a running batch. Empty without an estimate. */
+export function endText({ progress }: Batch): string {
+  const [estimate, range] = [progress?.estimated_end_at, progress?.estimated_end_range]
+  if (range) return `in ${durationRangeText(range.earliest - serviceNow(), range.latest - serviceNow())}`
+  if (typeof estimate !== 'number') return ''
+  const left = Math.max(0, estimate - serviceNow())
+  return `in about ${durationText(left)} (${clockText(estimate, left < NEAR_SECONDS)})`
 }

@@ -1,18 +1,13 @@
 import { useSignal } from '@preact/signals'
-import { parse } from 'csv-parse/browser/esm/sync'
 import { useEffect } from 'preact/hooks'
 import { type Batch, fetchJson, type Model } from '#services/console/api/client.ts'
 import { usdText } from '#services/console/api/clock.ts'
 import { Dialog, FormActions, useAction } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
+import { cellText, customIdOf, FORM_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { HEAD_BYTES, type Table, tableOf } from './table.ts'
 
-export const COMMAND = 'npx sluice batch prompts.csv --model MODEL --prompt-column prompt'
 const CHAT = '/v1/chat/completions'
-/** Maximum bytes of the file that are read to find the endpoint in its first line. */
-const HEAD_BYTES = 256 * 1024
-/** Maximum bytes of a table, whose rows are in the memory of the tab. */
-const TABLE_BYTES_MAX = 20_000_000
-const ROWS_MAX = 50_000
 const CHARS_PER_TOKEN = 4
 const PREVIEW_CHARS = 200
 
@@ -41,12 +36,6 @@ export function NewBatch() {
   )
 }
 
-interface Table {
-  readonly columns: readonly string[]
-  readonly rows: readonly Readonly<Record<string, string>>[]
-}
-
-/** How the rows of a table become requests. */
 interface Task {
   readonly model: string
   readonly column: string
@@ -63,9 +52,9 @@ function Form({ close }: { readonly close: () => void }) {
       file.value = chosen
       table.value = undefined
       if (!chosen || /\.(jsonl|ndjson)$/i.test(chosen.name)) return
-      const read = await tableOf(chosen)
+      const read = await tableOf(chosen, chosen.name)
       table.value = read
-      const column = read.columns.find((name) => name.toLowerCase() === 'prompt') ?? read.columns[0] ?? ''
+      const column = promptColumnOf(read)
       task.value = { ...task.value, column }
     })
   const submit = async (event: SubmitEvent) => {
@@ -74,7 +63,10 @@ function Form({ close }: { readonly close: () => void }) {
     if (!chosen || action.problem.value !== '') return
     await action.run(async () => {
       const batch = rows
-        ? await createFrom(requestsOf(rows, task.value), CHAT, chosen.name)
+        ? await createFrom(requestsOf(rows, task.value), CHAT, chosen.name, {
+            [TABLE_FILE_KEY]: await upload(chosen, 'user_data'),
+            [FORM_KEY]: JSON.stringify({ prompt: [task.value.column] }),
+          })
         : await createFrom(chosen, endpointIn(await chosen.slice(0, HEAD_BYTES).text()), chosen.name)
       close()
       navigate(`${BASE}/batches/${batch.id}`)
@@ -104,6 +96,17 @@ function Form({ close }: { readonly close: () => void }) {
       <FormActions action={action} verb="Create" close={close} />
     </form>
   )
+}
+
+const PROMPT_NAMES = ['prompt', 'message', 'text', 'input', 'question', 'content']
+const SAMPLE_ROWS = 20
+
+/** The column with a usual name of prompts, otherwise the column with the longest text in the first rows. */
+function promptColumnOf({ columns, rows }: Table): string {
+  const named = PROMPT_NAMES.flatMap((name) => columns.filter((column) => column.trim().toLowerCase() === name))
+  const charsOf = (column: string) =>
+    rows.slice(0, SAMPLE_ROWS).reduce((sum, cells) => sum + cellText(cells.get(column)).length, 0)
+  return named[0] ?? columns.toSorted((a, b) => charsOf(b) - charsOf(a))[0] ?? ''
 }
 
 interface TableFieldsProps {
@@ -178,7 +181,7 @@ function TableFields({ table, task, set }: TableFieldsProps) {
 /** Prompts that are not empty, with the number of their row as in `sluice batch`. */
 function promptsOf({ rows }: Table, { column }: Task): { readonly row: number; readonly text: string }[] {
   return rows
-    .map((cells, nth) => ({ row: nth + 1, text: cells[column] ?? '' }))
+    .map((cells, nth) => ({ row: nth + 1, text: cellText(cells.get(column)) }))
     .filter(({ text }) => text.trim() !== '')
 }
 
@@ -193,9 +196,9 @@ function estimateOf(
   const usd = price && (tokens * price.input_per_million) / 1e6 + prompts.length * price.per_call
   const empty = rows.length - prompts.length
   return [
-    `${prompts.length.toLocaleString()} ${prompts.length === 1 ? 'request' : 'requests'}`,
-    empty > 0 && `${empty.toLocaleString()} without a prompt`,
-    `about ${tokens.toLocaleString()} input tokens`,
+    `${prompts.length.toLocaleString('en')} ${prompts.length === 1 ? 'request' : 'requests'}`,
+    empty > 0 && `${empty.toLocaleString('en')} without a prompt`,
+    `about ${tokens.toLocaleString('en')} input tokens`,
     usd !== undefined && `about ${usdText(usd)} plus output tokens`,
   ]
     .filter(Boolean)
@@ -207,64 +210,30 @@ function requestsOf(table: Table, task: Task): Blob {
   const first = system.trim() === '' ? [] : [{ role: 'system', content: system }]
   const lines = promptsOf(table, task).map(({ row, text }) => {
     const body = { model, messages: [...first, { role: 'user', content: text }] }
-    return `${JSON.stringify({ custom_id: `row-${row}`, method: 'POST', url: CHAT, body })}\n`
+    return `${JSON.stringify({ custom_id: customIdOf(row), method: 'POST', url: CHAT, body })}\n`
   })
   if (lines.length === 0) throw new Error(`The column ${task.column} has no text.`)
   return new Blob(lines)
 }
 
-/** Reads a CSV or TSV file. @throws Error with the problem of the file */
-async function tableOf(file: File): Promise<Table> {
-  if (file.size > TABLE_BYTES_MAX) {
-    const size = `${Math.ceil(file.size / 1e6).toLocaleString()} MB`
-    throw new Error(`The file has ${size}, too much for a browser. Run: ${COMMAND}`)
-  }
-  const text = await textOf(file)
-  let columns: readonly string[] = []
-  const rows = parse(text, {
-    bom: true,
-    delimiter: delimiterOf(text),
-    skip_empty_lines: true,
-    columns: (header: string[]) => {
-      columns = header
-      return header
-    },
-  }) as Record<string, string>[]
-  const twice = columns.find((name, nth) => columns.indexOf(name) !== nth)
-  if (twice !== undefined) throw new Error(`The header has the column "${twice}" twice.`)
-  if (rows.length === 0) throw new Error('The file has no rows below its header.')
-  if (rows.length > ROWS_MAX)
-    throw new Error(
-      `The file has ${rows.length.toLocaleString()} rows; the maximum of a batch is 50,000. Split the file.`,
-    )
-  return { columns, rows }
-}
-
-async function textOf(file: File): Promise<string> {
-  try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer())
-  } catch {
-    throw new Error('The file is not UTF-8. Save it as "CSV UTF-8" in the spreadsheet.')
-  }
-}
-
-/** The most frequent separator of the header. Spreadsheets separate by `;` in countries with a decimal comma. */
-function delimiterOf(text: string): string {
-  const [line = ''] = text
-    .slice(0, HEAD_BYTES)
-    .replaceAll(/"[^"]*"/g, '')
-    .split(/\r?\n/, 1)
-  const counted = [',', ';', '\t'].map((mark) => ({ mark, count: line.split(mark).length }))
-  return counted.reduce((best, one) => (one.count > best.count ? one : best)).mark
-}
-
-async function createFrom(content: Blob, endpoint: string, name: string): Promise<Batch> {
-  const form = new FormData()
-  form.append('purpose', 'batch')
-  form.append('file', content, name.replace(/\.(csv|tsv)$/i, '.jsonl'))
-  const { id } = await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })
-  const body = { input_file_id: id, endpoint, completion_window: '24h', metadata: { name } }
+async function createFrom(
+  content: Blob,
+  endpoint: string,
+  name: string,
+  more: Readonly<Record<string, string>> = {},
+): Promise<Batch> {
+  const file = new File([content], name.replace(/\.(csv|tsv)$/i, '.jsonl'))
+  const input_file_id = await upload(file, 'batch')
+  const body = { input_file_id, endpoint, completion_window: '24h', metadata: { name, ...more } }
   return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
+}
+
+/** @returns Id of the file */
+async function upload(file: File, purpose: 'batch' | 'user_data'): Promise<string> {
+  const form = new FormData()
+  form.append('purpose', purpose)
+  form.append('file', file)
+  return (await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })).id
 }
 
 /** Returns the `url` of the first request. The service reports all other problems of the file. */

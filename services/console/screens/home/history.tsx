@@ -2,8 +2,15 @@ import { batch, effect, signal } from '@preact/signals'
 import type { z } from 'zod'
 import type { HistoryRange, HistoryReport } from '#schemas/usage.ts'
 import { ApiFailure, fetchJson, isOperator, isSignedIn, messageOf } from '#services/console/api/client.ts'
-import { clockText, dateText, latencyText, minuteText, usdText } from '#services/console/api/clock.ts'
-import { Chart, type ChartSeries } from '#services/console/parts/chart.tsx'
+import {
+  clockText,
+  dateTimeText,
+  dayOfMonthText,
+  latencyText,
+  minuteText,
+  usdText,
+} from '#services/console/api/clock.ts'
+import { Chart, type ChartSeries, peakOf } from '#services/console/parts/chart.tsx'
 import { usePoll } from '#services/console/parts/parts.tsx'
 import { queryParam, setQuery } from '#services/console/parts/router.ts'
 import { LoadState } from '#services/console/parts/states.tsx'
@@ -79,16 +86,16 @@ async function refresh(range: HistoryRange, abort: AbortSignal): Promise<void> {
 }
 
 /**
- * Whether the service has no history for this key. A 503 means that the service has no database, unless a history was
- * already shown. In that case the service is only restarting.
+ * Whether the service has no history for this key. A 503 means that the service has no database. If a history was already shown, then a 503
+ * only means that the service is restarting.
  */
 function isRefusal(error: unknown): boolean {
   if (!(error instanceof ApiFailure)) return false
   return error.status === 403 || (error.status === 503 && report.value === undefined)
 }
 
-const perSecond = (value: number) => `${Number(value.toPrecision(2)).toLocaleString()}/s`
-const count = (value: number) => value.toLocaleString()
+const perSecond = (value: number) => `${Number(value.toPrecision(2)).toLocaleString('en')}/s`
+const count = (value: number) => value.toLocaleString('en')
 
 interface Figure {
   readonly name: string
@@ -143,33 +150,39 @@ function figuresOf(step: number): readonly Figure[] {
 }
 
 function Charts({ report: { data, step_seconds: step } }: { readonly report: Report }) {
-  const timeOf = (nth: number) => minuteText(data[nth]?.at ?? 0)
-  const startAt = data[0]?.at ?? 0
-  const startText = step * data.length <= DAY_SECONDS ? clockText(startAt) : dateText(startAt)
+  const timeOf = (nth: number) => (step < 60 ? dateTimeText : minuteText)(data[nth]?.at ?? 0)
+  const axisOf = (nth: number) => {
+    const at = data[nth]?.at ?? 0
+    return step * data.length <= DAY_SECONDS ? clockText(at) : dayOfMonthText(at)
+  }
   return (
     <div class="grid">
-      {figuresOf(step).map(({ name, textOf, lines }) => (
-        <figure key={name} class="card">
-          <figcaption>
-            <strong>{name}</strong>
-            {lines.map(([line, mark]) => (
-              <span key={line} class="dim">
-                <span class={`mark ${mark}`} />
-                {line}
+      {figuresOf(step).map(({ name, textOf, lines }) => {
+        const series = lines.map(([line, mark, of]): ChartSeries => {
+          return { name: line, mark, values: data.map(of), hasBars: mark === 'failed' }
+        })
+        return (
+          <figure key={name} class="card">
+            <figcaption>
+              <strong>{name}</strong>
+              <span class="legend dim">
+                {series.map((one) => (
+                  <span key={one.name}>
+                    <span class={`mark ${one.mark}`} />
+                    {one.name}
+                    {one.hasBars && `, at most ${textOf(peakOf(one))}`}
+                  </span>
+                ))}
               </span>
-            ))}
-          </figcaption>
-          <Chart
-            label={`${name} over time`}
-            series={lines.map(([line, mark, of]) => ({ name: line, mark, values: data.map(of) }))}
-            {...{ timeOf, textOf }}
-          />
-          <p class="dim span">
-            <span>{startText}</span>
-            <span>now</span>
-          </p>
-        </figure>
-      ))}
+            </figcaption>
+            {series.every((one) => peakOf(one) === 0) ? (
+              <p class="dim no-values">No values in this range.</p>
+            ) : (
+              <Chart label={`${name} over time`} labelsMax={4} {...{ series, timeOf, textOf, axisOf }} />
+            )}
+          </figure>
+        )
+      })}
     </div>
   )
 }

@@ -9,16 +9,21 @@ import {
   type Page,
   type Pool,
 } from '#services/console/api/client.ts'
-import { durationText, latencyText } from '#services/console/api/clock.ts'
+import { ageText, clockText, dayText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
+import { failedRequestsOf } from '#services/console/api/names.ts'
 import { Icon, usePoll } from '#services/console/parts/parts.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { durationText } from '#shared/lib/duration.ts'
 import { History } from './history.tsx'
 import { type ModelStats, type PoolSample, type PoolState, stateOf } from './pools.ts'
 import { isUnused, Summary, slotsText, UnusedPools } from './summary.tsx'
 
 const REFRESH_INTERVAL_MS = 2_000
+/** Maximum number of projects that an alert names. */
+const NAMES_MAX = 3
+const DAY_SECONDS = 86_400
 
 export function Home() {
   usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
@@ -60,8 +65,8 @@ export function Home() {
 function Problems() {
   const all = problems.value
   if (all.length === 0) {
-    // While models are loading, no text is shown here, because the page lists these models below. Without findings, the
-    // checks have not run yet.
+    // While models are loading, no text is shown here, because the page lists these models below. Before the first
+    // checks have ended, their result is not known, so no text is shown either.
     if (preparations.value.length > 0 || findings.value === undefined) return null
     const queue = queueText()
     return queue ? (
@@ -76,14 +81,20 @@ function Problems() {
   }
   return (
     <ul class="attention" aria-label="Problems">
-      {all.map(({ message, remediation, isError }) => (
-        <li key={message} class={isError ? 'note bad' : 'note warn'}>
+      {all.map(({ title, facts, text, isError, requests }) => (
+        <li key={`${title} ${facts}`} class={isError ? 'note bad' : 'note warn'}>
           <Icon name="warn" />
           <div>
-            <strong>{message}</strong>
             <p>
-              <Fix text={remediation} />
+              <strong>{title}</strong>
+              {facts && <span class="facts">{facts}</span>}
+              {requests && <a href={`${BASE}/requests?${requests}`}>Show the failed requests</a>}
             </p>
+            {text && (
+              <p class={facts && requests ? 'explanation' : undefined}>
+                <Fix text={text} />
+              </p>
+            )}
           </div>
         </li>
       ))}
@@ -130,10 +141,18 @@ function LoadingModels() {
 }
 
 interface Problem {
-  readonly message: string
-  readonly remediation: string
+  readonly title: string
+  /** Time since which the problem exists, and the affected projects. May be empty. */
+  readonly facts: string
+  /**
+   * Cause and remedy. If there are facts and a link to the requests, then a narrow window hides this text, because the
+   * linked page shows the errors.
+   */
+  readonly text: string
   /** Whether the problem makes calls fail, so that the page shows an error instead of a warning. */
   readonly isError: boolean
+  /** Query of the screen Requests that selects the failed requests. */
+  readonly requests?: string
 }
 
 /**
@@ -142,20 +161,16 @@ interface Problem {
  */
 const problems = computed<readonly Problem[]>(() => {
   if (refreshError.value) {
-    const remediation = 'This page retries automatically. The data below may be out of date.'
-    return [{ message: refreshError.value, remediation, isError: true }]
+    const text = 'This page retries automatically. The data below may be out of date.'
+    return [{ title: refreshError.value, facts: '', text, isError: true }]
   }
   const found = findings.value
     ?.filter(({ status, check }) => (status === 'warn' || status === 'fail') && !isCoveredByFleet(check))
-    .map(({ message, remediation, status }) => ({
-      message,
-      remediation: remediation ?? '',
-      isError: status === 'fail',
-    }))
-  const notReady = readyProblems.value.map((message) => ({
-    message,
-    remediation:
-      'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
+    .map(problemOf)
+  const notReady = readyProblems.value.map((title) => ({
+    title,
+    facts: '',
+    text: 'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
     isError: true,
   }))
   // If a health check fails, then the problems of /readyz are left out, because the health checks report the same
@@ -163,6 +178,39 @@ const problems = computed<readonly Problem[]>(() => {
   const all = found?.some(({ isError }) => isError) ? found : [...notReady, ...(found ?? [])]
   return all.toSorted((a, b) => Number(b.isError) - Number(a.isError))
 })
+
+/** Without a title, the first clause of the message is the title. */
+function problemOf(finding: Finding): Problem {
+  const { message, cause, since, projects, status } = finding
+  const [, clause = message, rest = ''] = /^(.{1,80}?)(?:: |\. )(.*)$/s.exec(message) ?? []
+  const remedy = finding.remediation ?? ''
+  const names =
+    projects.length > NAMES_MAX
+      ? `${projects.slice(0, NAMES_MAX).join(', ')} and ${projects.length - NAMES_MAX} more`
+      : projects.join(', ')
+  return {
+    title: finding.title ?? clause.replace(/\.$/, ''),
+    facts: [
+      since !== null && `Since ${sinceText(since)} (${ageText(since)})`,
+      isOperator.value && names && `${projects.length === 1 ? 'Project' : 'Projects'}: ${names}`,
+    ]
+      .filter(Boolean)
+      .join('. '),
+    text: capitalized(`${cause ?? (finding.title ? message : rest)} ${remedy}`.trim()),
+    isError: status === 'fail',
+    requests: failedRequestsOf(finding),
+  }
+}
+
+/** Time of today, or an earlier day in UTC. */
+function sinceText(seconds: number): string {
+  const isToday = serviceNow() - seconds < DAY_SECONDS
+  return isToday ? clockText(seconds) : dayText(new Date(seconds * 1_000).toISOString().slice(0, 10))
+}
+
+function capitalized(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1)
+}
 
 /**
  * Maps a check of this machine to the check of the fleet that reports the same outage. If both fail, then only the fleet check is shown, because it
@@ -257,7 +305,7 @@ function show(metrics: Metrics, adminPools: readonly Pool[] | undefined): void {
 }
 
 const MODELS_MAX = 6
-const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString()} jobs`)
+const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString('en')} jobs`)
 
 /**
  * Metrics that the plots can show, by their name in the URL. In each plot, the first line has the colour of running work, and the second line that of
@@ -307,7 +355,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
   const { id, slots, running, waiting, samples, ended, failed, isRecent, workers, latency } = pool
   const measured = latency.isOfRuns ? 'run' : 'first output'
   const title = latency.isOfRuns ? 'Duration of full runs' : 'Time from the request to its first output'
-  // A paused model can be listed as full although nothing runs.
+  // A paused model can be listed as full although none of its calls run. Only models that are really at their limit are shown.
   const fullModels = pool.fullModels.filter((model) => running >= model.limit)
   const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'active' : 'idle'
   const { name, lines, textOf, topMin } = plottedMetric()
@@ -340,7 +388,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
       </div>
       <dl>
         <Figure name="slots" value={slotsText(running, slots)} mark={markOf('running')} />
-        <Figure name="queued" value={waiting.toLocaleString()} mark={markOf('waiting')} />
+        <Figure name="queued" value={waiting.toLocaleString('en')} mark={markOf('waiting')} />
         <Figure
           name="oldest wait"
           value={pool.oldestSeconds === undefined ? '–' : durationText(pool.oldestSeconds)}
@@ -361,7 +409,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
       {fullModels.map(({ id: model, limit }) => (
         <p key={model} class="dim">
           {model}: {limit} of {limit} slots running,{' '}
-          {(pool.models.find(({ id }) => id === model)?.waiting ?? waiting).toLocaleString()} waiting
+          {(pool.models.find(({ id }) => id === model)?.waiting ?? waiting).toLocaleString('en')} waiting
         </p>
       ))}
       {pool.models.length > 0 && <ByModel pool={pool} title={title} />}
@@ -374,7 +422,7 @@ interface FigureProps {
   readonly name: string
   readonly value: string
   readonly title?: string
-  /** Colour of the plot line that shows this value. Undefined if the value is not plotted. */
+  /** CSS class of the plot line that shows this value, so that both have one colour. Undefined if the value is not plotted. */
   readonly mark?: string | undefined
   readonly isBad?: boolean
 }
@@ -400,14 +448,14 @@ function ByModel({ pool: { id, models }, title }: { readonly pool: PoolState; re
           <tr>
             <th scope="col">model</th>
             <th scope="col">queued</th>
-            <th scope="col" title={title}>
+            <th scope="col" class="p50" title={title}>
               p50
             </th>
             <th scope="col" title={title}>
               p95
             </th>
             <th scope="col" title="Attempts, of which a request may have several">
-              failed attempts
+              failed
             </th>
           </tr>
         </thead>
@@ -433,8 +481,8 @@ function ModelRow({
         {id}
         <LoadState model={id} progress={loadProgress} />
       </th>
-      <td>{waiting.toLocaleString()}</td>
-      <td>{latencyText(latency.p50)}</td>
+      <td>{waiting.toLocaleString('en')}</td>
+      <td class="p50">{latencyText(latency.p50)}</td>
       <td>{latencyText(latency.p95)}</td>
       <td class={failed > 0 && isRecent ? 'bad' : undefined}>{ended === 0 ? '–' : `${failed} of ${ended}`}</td>
     </tr>

@@ -27,7 +27,7 @@ interface Runs {
 export interface ModelStats extends Runs {
   readonly id: string
   readonly waiting: number
-  /** Load progress, 0 to 1. Undefined if unknown to this process. */
+  /** Progress of loading the model, 0 to 1. Undefined if this process does not run the pool of the model. */
   readonly loadProgress: number | undefined
 }
 
@@ -39,7 +39,7 @@ export interface PoolState extends Runs {
   readonly waiting: number
   readonly oldestSeconds: number | undefined
   readonly isPaused: boolean
-  /** Models that are at their limit while jobs wait; only for operators. */
+  /** Models that run as many calls as they can while more calls wait. Empty unless the key has the scope `admin`. */
   readonly fullModels: Pool['models']
   readonly samples: readonly PoolSample[]
   /** Models of the pool, sorted by queued calls, then by latency, both descending. */
@@ -48,7 +48,11 @@ export interface PoolState extends Runs {
 
 const samples = new Map<string, PoolSample[]>()
 
-/** Returns the current state of a pool, and records a sample for its plots. @param pool From the admin API. Undefined without an admin key */
+/**
+ * Returns the current state of a pool, and records a sample for its plots.
+ *
+ * @param pool The pool from the admin API. Undefined if the key lacks the scope `admin`
+ */
 export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolState {
   const durable = pool?.jobs?.queued
   const waiting = pool

@@ -1,10 +1,12 @@
 import { useSignal } from '@preact/signals'
+import type { ComponentChildren } from 'preact'
 import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
 import { fetchJson, isOperator } from '#services/console/api/client.ts'
 import { serviceNow, usdText } from '#services/console/api/clock.ts'
-import { Cell, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { Count, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
+import { Cell, Table } from '#services/console/parts/table.tsx'
 import type { PoolState } from './pools.ts'
 
 const MONTH_REFRESH_INTERVAL_MS = 60_000
@@ -21,31 +23,36 @@ export function Summary({ pools }: { readonly pools: readonly PoolState[] }) {
   }
   usePoll(MONTH_REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   const sumOf = (count: (pool: PoolState) => number) => pools.reduce((sum, pool) => sum + count(pool), 0)
-  const figures: [name: string, value: string, path: string][] = [
-    ['Running', sumOf(({ running }) => running).toLocaleString(), 'requests?status=active'],
-    ['Waiting', sumOf(({ waiting }) => waiting).toLocaleString(), 'requests?status=active'],
+  const figures: [name: string, value: ComponentChildren][] = [
+    ['Running', <Count key="running" value={sumOf(({ running }) => running)} path={ACTIVE} />],
+    ['Waiting', <Count key="waiting" value={sumOf(({ waiting }) => waiting)} path={ACTIVE} />],
   ]
   if (month.value) {
     const { cost_usd, calls, failed } = month.value
+    const cost = (
+      <a class="figure" href={`${BASE}/usage`}>
+        {usdText(cost_usd)}
+      </a>
+    )
     figures.push(
-      ['Cost this month', usdText(cost_usd), 'usage'],
-      ['Requests this month', calls.toLocaleString(), 'usage'],
-      ['Failed this month', failed.toLocaleString(), 'requests?status=failed'],
+      ['Cost this month', cost],
+      ['Requests this month', <Count key="requests" value={calls} path="usage" />],
+      ['Failed this month', <Count key="failed" value={failed} path="requests?status=failed" isFailures />],
     )
   }
   return (
     <dl class="card totals" aria-label="Summary">
-      {figures.map(([name, value, path]) => (
+      {figures.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>
-          <dd>
-            <a href={`${BASE}/${path}`}>{value}</a>
-          </dd>
+          <dd>{value}</dd>
         </div>
       ))}
     </dl>
   )
 }
+
+const ACTIVE = 'requests?status=active'
 
 /**
  * Whether a pool has a row instead of a card: nothing runs, waits or has ended. The first pool always has a card, so an idle service shows where its
@@ -62,12 +69,8 @@ export function UnusedPools({ pools }: { readonly pools: readonly PoolState[] })
       {pools.map(({ id, slots, workers }) => (
         <tr key={id}>
           <Cell column="Pool">{id}</Cell>
-          <Cell column="Slots" isNumber>
-            {slotsText(0, slots)}
-          </Cell>
-          <Cell column="Workers" isNumber>
-            {workers ?? '–'}
-          </Cell>
+          <Cell column="Slots">{slotsText(0, slots)}</Cell>
+          <Cell column="Workers">{workers ?? '–'}</Cell>
         </tr>
       ))}
     </Table>
@@ -76,5 +79,5 @@ export function UnusedPools({ pools }: { readonly pools: readonly PoolState[] })
 
 /** @param slots Number of calls and jobs that can run at once */
 export function slotsText(running: number, slots: number): string {
-  return slots === 0 ? 'no worker' : `${running.toLocaleString()} of ${slots.toLocaleString()} running`
+  return slots === 0 ? 'no worker' : `${running.toLocaleString('en')} of ${slots.toLocaleString('en')} running`
 }

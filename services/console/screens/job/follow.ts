@@ -13,12 +13,15 @@ import { isEnded } from '#services/console/screens/jobs/list.ts'
 
 const RETRY_DELAY_MS = 1_500
 
-/** One line of the timeline: an event, or all progress events or all output events between two other events. */
+/**
+ * One line of the timeline. Consecutive progress events share one line, and so do consecutive output events. Any other event has a line of
+ * its own.
+ */
 export interface Line {
   readonly type: string
   readonly at: number
   readonly note: string
-  /** Distinct notes of the newest events of this line, at least one. */
+  /** Notes of the newest events of this line, without consecutive repetitions. */
   readonly notes: readonly string[]
   readonly times: number
 }
@@ -99,7 +102,7 @@ export class FollowedJob {
     if (type === 'job.started' || type === 'job.retrying') void this.refresh().catch(() => {})
   }
 
-  /** Adds an event to the timeline. Consecutive output deltas form one line, and so do consecutive progress events. */
+  /** Adds an event to the timeline. A progress or output event is added to an existing line, see {@link Line}. */
   #add(type: string, at: number, note: string): void {
     const lines = this.lines.value
     const first = lines.findLastIndex((line) => !REPEATED.has(line.type)) + 1

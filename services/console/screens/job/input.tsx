@@ -28,7 +28,7 @@ function InputText({ jobInput }: { readonly jobInput: JobInput }) {
   const text = cut ? cut.beginning : JSON.stringify(input, null, 2)
   return (
     <>
-      {cut && <p class="dim">{cut.length.toLocaleString()} bytes in total. Beginning of the input:</p>}
+      {cut && <p class="dim">{cut.length.toLocaleString('en')} bytes in total. Beginning of the input:</p>}
       <pre class="output">{shown(text)}</pre>
       {attachments > 0 && <p class="dim">{attachments === 1 ? '1 attached file' : `${attachments} attached files`}</p>}
       <p>
@@ -50,7 +50,7 @@ export function Steps({ id, count }: { readonly id: string; readonly count: numb
   return (
     <details class="card" onToggle={({ currentTarget }) => currentTarget.open && !steps.value[0] && void more()}>
       <summary class="folded">
-        <h2>Steps</h2> <span class="dim">{count.toLocaleString()}</span>
+        <h2>Steps</h2> <span class="dim">{count.toLocaleString('en')}</span>
       </summary>
       <ErrorText text={problem.value} />
       <ol class="steps">
@@ -70,7 +70,7 @@ export function Steps({ id, count }: { readonly id: string; readonly count: numb
 function StepRow({ step }: { readonly step: Step }) {
   const { number, kind, input, input_cut: cut, output, cost, done_at } = step
   const costs = Object.entries((cost ?? {}) as Record<string, number>).map(
-    ([unit, amount]) => `${amount.toLocaleString()} ${unit.replaceAll('_', ' ')}`,
+    ([unit, amount]) => `${amount.toLocaleString('en')} ${unit.replaceAll('_', ' ')}`,
   )
   return (
     <li>
@@ -87,5 +87,5 @@ function StepRow({ step }: { readonly step: Step }) {
 
 function shown(text = 'null'): string {
   if (text.length <= SHOWN_CHARS_MAX) return text
-  return `${text.slice(0, SHOWN_CHARS_MAX)}\n… ${(text.length - SHOWN_CHARS_MAX).toLocaleString()} more characters`
+  return `${text.slice(0, SHOWN_CHARS_MAX)}\n… ${(text.length - SHOWN_CHARS_MAX).toLocaleString('en')} more characters`
 }

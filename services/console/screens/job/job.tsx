@@ -1,12 +1,22 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
 import { type AnyJob, fetchJson, isOperator, type Job, type OperatorJob, Pages } from '#services/console/api/client.ts'
-import { costText, dateTimeText, durationText, offsetText } from '#services/console/api/clock.ts'
-import { projectName } from '#services/console/api/names.ts'
-import { Back, CopyButton, ErrorText, Icon, Status, useAction, usePoll } from '#services/console/parts/parts.tsx'
+import { costText, dateTimeText, offsetText } from '#services/console/api/clock.ts'
+import { Details, type Field, linked, modelLink, projectLink, workerLink } from '#services/console/parts/details.tsx'
+import {
+  Back,
+  CopyButton,
+  CountsBar,
+  ErrorText,
+  Icon,
+  Status,
+  useAction,
+  usePoll,
+} from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import { BatchOverview } from '#services/console/screens/batches/batch.tsx'
-import { isEnded, progressText } from '#services/console/screens/jobs/list.ts'
+import { batchCountsOf, isBatch, isEnded, progressText } from '#services/console/screens/jobs/list.ts'
+import { durationText } from '#shared/lib/duration.ts'
 import { FollowedJob, type Line, textOfResult } from './follow.ts'
 import { Input, Steps } from './input.tsx'
 
@@ -37,7 +47,7 @@ export function JobScreen({ id }: { readonly id: string }) {
         <h1>
           <code>{id}</code>
         </h1>
-        {shown && <Status status={shown.status} />}
+        {shown && <Status status={shown.status} counts={batchCountsOf(shown)} />}
         {isOwn && isBatch(shown) && (
           <a class="button" href={`${BASE}/batches/${batchIdOf(id)}`}>
             Open the batch
@@ -70,16 +80,12 @@ export function JobScreen({ id }: { readonly id: string }) {
               )}
               <History lines={linesOf(followed)} from={shown.created_at} />
             </div>
-            <Details job={shown} operatorJob={followed.operatorJob.value} />
+            <Details fields={fieldsOf(shown, followed.operatorJob.value)} />
           </div>
         </>
       )}
     </section>
   )
-}
-
-function isBatch(job: AnyJob | undefined): boolean {
-  return job?.endpoint === '/v1/batches'
 }
 
 function batchIdOf(jobId: string): string {
@@ -126,7 +132,9 @@ function Reason({ followed }: { readonly followed: FollowedJob }) {
 
 function positionText(position: number): string {
   if (position === 0) return 'This job is next in the queue.'
-  return position === 1 ? '1 job is ahead in the queue.' : `${position.toLocaleString()} jobs are ahead in the queue.`
+  return position === 1
+    ? '1 job is ahead in the queue.'
+    : `${position.toLocaleString('en')} jobs are ahead in the queue.`
 }
 
 function Output({ job, streamed }: { readonly job: Job | undefined; readonly streamed: string }) {
@@ -190,6 +198,8 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
       const { id } = await fetchJson<AnyJob>(`${url}/redrive`, { method: 'POST' })
       navigate(`${BASE}/jobs/${id}`)
     })
+  // A request whose content was the cause of the failure would fail again.
+  const isInvalid = job.error?.type === 'invalid_request_error'
   const canRedrive = ['failed', 'cancelled', 'expired'].includes(job.status)
   return (
     <div class="actions">
@@ -199,7 +209,12 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
         </button>
       )}
       {canRedrive && (
-        <button type="button" class="primary" onClick={() => void redrive()} disabled={isBusy.value}>
+        <button
+          type="button"
+          class={isInvalid ? undefined : 'primary'}
+          onClick={() => void redrive()}
+          disabled={isBusy.value}
+        >
           <Icon name="again" /> Run again
         </button>
       )}
@@ -275,39 +290,24 @@ function History({ lines, from }: HistoryProps) {
   )
 }
 
-function Details({ job, operatorJob }: { readonly job: AnyJob; readonly operatorJob: OperatorJob | undefined }) {
-  const details = [...detailsOf(job), ...(operatorJob ? operatorDetailsOf(operatorJob) : []), ...usageOf(job.usage)]
-  return (
-    <aside class="card details" aria-label="Details">
-      <h2>Details</h2>
-      <dl>
-        {details.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-        {job.parent_id && (
-          <div>
-            <dt>Parent</dt>
-            <dd>
-              <a href={`${BASE}/jobs/${job.parent_id}`}>{job.parent_id}</a>
-            </dd>
-          </div>
-        )}
-      </dl>
-    </aside>
-  )
+function fieldsOf(job: AnyJob, operatorJob: OperatorJob | undefined): Field[] {
+  return [
+    ...detailsOf(job),
+    ...(operatorJob ? operatorDetailsOf(operatorJob) : []),
+    ...usageOf(job.usage),
+    ['Parent', job.parent_id && linked(job.parent_id, `jobs/${job.parent_id}`)],
+  ]
 }
 
-function detailsOf(job: AnyJob): [string, string][] {
+function detailsOf(job: AnyJob): Field[] {
   const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
   const started = job.started_at
-  const details: [string, string][] = [
-    // The model and the pool of a batch job are not those of its requests.
-    ...(isBatch(job) ? [] : [['Model', job.model] as [string, string]]),
+  const details: Field[] = [
+    // The job of a batch has its own model and pool. Both differ from those of its requests and would mislead a reader, so they are not
+    // shown.
+    ['Model', !isBatch(job) && modelLink(job.model)],
     ['Endpoint', job.endpoint],
-    ...(isBatch(job) ? [] : [['Pool', job.queue.pool] as [string, string]]),
+    ['Pool', !isBatch(job) && job.queue.pool],
     ['Priority', job.priority],
     // A composed job begins another attempt after each wait for its child jobs. The number of attempts therefore does not
     // count failures and is not shown.
@@ -317,7 +317,7 @@ function detailsOf(job: AnyJob): [string, string][] {
     ['Created', dateTimeText(job.created_at)],
   ]
   if (started !== null) details.push(['Queue time', durationText(started - job.created_at)])
-  if (started !== null && ended !== null) details.push(['Run time', durationText(ended - started)])
+  if (started !== null && ended !== null) details.push(['Duration', durationText(ended - started)])
   if (ended === null) details.push(['Deadline', dateTimeText(job.expires_at)])
   else details.push(['Result expires', dateTimeText(job.result_expires_at)])
   for (const [name, value] of Object.entries(job.metadata)) details.push([`metadata.${name}`, value])
@@ -326,23 +326,23 @@ function detailsOf(job: AnyJob): [string, string][] {
   return details
 }
 
-function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): [string, string][] {
+function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): Field[] {
   const failures = [
     tries > 0 && `${tries} failed ${tries === 1 ? 'attempt' : 'attempts'}`,
     crashes > 0 && `${crashes} worker ${crashes === 1 ? 'crash' : 'crashes'}`,
   ].filter(Boolean)
   return [
-    ['Project', projectName(project)],
-    ...(worker ? [['Worker', worker] as [string, string]] : []),
-    ...(failures.length > 0 ? [['Failures', failures.join(', ')] as [string, string]] : []),
+    ['Project', projectLink(project)],
+    ['Worker', worker && workerLink(worker)],
+    ['Failures', failures.join(', ')],
   ]
 }
 
 /** Returns the token counts of a job, each with a label made from the field name. The field names depend on the API format of the job. */
-function usageOf(usage: unknown): [string, string][] {
+function usageOf(usage: unknown): Field[] {
   if (typeof usage !== 'object' || usage === null) return []
-  return Object.entries(usage).flatMap(([name, value]): [string, string][] => {
-    return typeof value === 'number' ? [[labelOf(name), value.toLocaleString()]] : []
+  return Object.entries(usage).flatMap(([name, value]): Field[] => {
+    return typeof value === 'number' ? [[labelOf(name), value.toLocaleString('en')]] : []
   })
 }
 
@@ -361,9 +361,9 @@ interface ChildrenProps {
 function Children({ job, isOwn }: ChildrenProps) {
   const counts = job.child_counts
   if (!counts) return null
-  const { total, completed, failed } = counts
+  const { failed } = counts
   if (isBatch(job)) {
-    // The card above has the progress of the batch and the link to its requests.
+    // The card of the batch already shows the progress and a link to the requests, so this card shows only the tree of jobs.
     return (
       <section class="card child-jobs" aria-label="Child jobs">
         <h2>Child jobs</h2>
@@ -377,10 +377,10 @@ function Children({ job, isOwn }: ChildrenProps) {
         <h2>Child jobs</h2>
         <p class="dim" aria-live="polite">
           {progressText(job)}
-          {failed > 0 && <span class="bad">, {failed.toLocaleString()} not completed</span>}
+          {failed > 0 && <span class="bad">, {failed.toLocaleString('en')} not completed</span>}
         </p>
       </div>
-      <progress value={completed + failed} max={Math.max(1, total)} aria-label="Finished child jobs" />
+      <CountsBar label="Finished child jobs" counts={counts} />
       <Branch job={job} isOwn={isOwn} depth={1} />
       <p>
         <a href={`${BASE}/jobs?group=${job.id}${isOwn && isOperator.value ? '&of=mine' : ''}`}>
@@ -448,7 +448,7 @@ function Child({ job, isOwn, depth }: ChildrenProps & { readonly depth: number }
             {isOpen.value ? '−' : '+'}
           </button>
         )}
-        <Status status={status} />
+        <Status status={status} counts={batchCountsOf(job)} />
         <a class="child-name" href={`${BASE}/jobs/${id}`} title={id}>
           {custom_id || <code>{id}</code>}
         </a>

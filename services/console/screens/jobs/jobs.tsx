@@ -1,12 +1,24 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { type AnyJob, ApiFailure, fetchJson, isOperator } from '#services/console/api/client.ts'
-import { ageText, dateTimeText, durationText, serviceNow } from '#services/console/api/clock.ts'
+import { serviceNow } from '#services/console/api/clock.ts'
 import { projectName } from '#services/console/api/names.ts'
-import { Chips, ErrorText, Status, usePoll } from '#services/console/parts/parts.tsx'
+import { Chips, CountsBar, ErrorText, ShortId, Status, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
-import { type Filter, isEnded, JobList, jobEndpoints, loadJobEndpoints, progressText } from './list.ts'
+import { Age } from '#services/console/parts/table.tsx'
+import { durationText } from '#shared/lib/duration.ts'
+import {
+  batchCountsOf,
+  batchModels,
+  type Filter,
+  isEnded,
+  JobList,
+  jobEndpoints,
+  loadSuggestions,
+  modelIds,
+  progressText,
+} from './list.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 const STATUSES = [
@@ -18,8 +30,9 @@ const STATUSES = [
   { id: 'cancelled', name: 'Cancelled' },
   { id: 'expired', name: 'Expired' },
 ] as const
-const COLUMNS = ['Status', 'Job', 'Model', 'Endpoint', 'Created', 'Duration']
-const OPERATOR_COLUMNS = COLUMNS.toSpliced(4, 0, 'Project')
+const NUMBERS = ['Created', 'Duration']
+const COLUMNS = ['Status', 'Job', 'Model', ...NUMBERS]
+const OPERATOR_COLUMNS = COLUMNS.toSpliced(3, 0, 'Project')
 
 export function Jobs() {
   const filter = filterOf()
@@ -44,7 +57,7 @@ export function Jobs() {
 }
 
 function countText(count: number, hasMore: boolean): string {
-  return count === 1 && !hasMore ? '1 job' : `${count.toLocaleString()}${hasMore ? '+' : ''} jobs`
+  return count === 1 && !hasMore ? '1 job' : `${count.toLocaleString('en')}${hasMore ? '+' : ''} jobs`
 }
 
 function filterOf(): Filter {
@@ -59,12 +72,15 @@ function filterOf(): Filter {
 }
 
 function Filters({ filter }: { readonly filter: Filter }) {
+  useEffect(() => void loadSuggestions(), [])
   return (
     <div class="filters">
       <Chips label="Status" choices={STATUSES} value={filter.status} onChoose={(status) => setQuery({ status })} />
       {filter.isAll ? (
         <input
           type="search"
+          list="known-models"
+          autocomplete="off"
           aria-label="Model"
           placeholder="Model"
           value={filter.model}
@@ -73,6 +89,11 @@ function Filters({ filter }: { readonly filter: Filter }) {
       ) : (
         <EndpointFilter endpoint={filter.endpoint} />
       )}
+      <datalist id="known-models">
+        {modelIds.value.map((id) => (
+          <option key={id} value={id} />
+        ))}
+      </datalist>
       {isOperator.value && (
         <select
           aria-label="Project"
@@ -88,8 +109,7 @@ function Filters({ filter }: { readonly filter: Filter }) {
 }
 
 function EndpointFilter({ endpoint }: { readonly endpoint: string }) {
-  // An error is ignored, because the filter then still offers the endpoint in the URL.
-  useEffect(() => void loadJobEndpoints().catch(() => {}), [])
+  // Without the loaded endpoints, the filter still offers the endpoint in the URL.
   const endpoints = new Set([...jobEndpoints.value, ...(endpoint ? [endpoint] : [])])
   return (
     <select
@@ -134,7 +154,7 @@ function NoJobs({ filter }: { readonly filter: Filter }) {
 }
 
 /** Row height in pixels, as set in styles/screens.css. A narrow row has two lines. */
-const ROW = { wide: 44, narrow: 90 }
+const ROW = { wide: 48, narrow: 90 }
 const NARROW = '(max-width: 760px)'
 /** Number of rows that are rendered above the visible rows, and below. */
 const MARGIN_ROWS = 12
@@ -168,7 +188,7 @@ function JobTable({ list }: { readonly list: JobList }) {
     <div class="table" role="table" aria-label="Jobs" aria-rowcount={jobs.length + 1}>
       <div class={isOwned ? 'row head owned' : 'row head'} role="row" aria-rowindex={1}>
         {(isOwned ? OPERATOR_COLUMNS : COLUMNS).map((name) => (
-          <span key={name} role="columnheader">
+          <span key={name} role="columnheader" class={NUMBERS.includes(name) ? 'number' : undefined}>
             {name}
           </span>
         ))}
@@ -185,6 +205,9 @@ function JobTable({ list }: { readonly list: JobList }) {
 function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number; readonly top: number }) {
   const { id, status, model, endpoint, created_at, metadata } = job
   const project = 'project' in job ? projectName(job.project) : ''
+  const counts = batchCountsOf(job)
+  const progress = progressText(job).replace(' done', '')
+  const call = metadata.custom_id || endpoint.replace('/v1/', '')
   return (
     <div
       class={project ? 'row owned' : 'row'}
@@ -193,29 +216,39 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
       style={{ transform: `translateY(${top}px)` }}
     >
       <span role="cell">
-        <Status status={status} />
+        <Status status={status} counts={counts} />
+        {job.error?.code && <span class="bad below">{job.error.code}</span>}
+        {progress && (
+          <span class="progress dim below">
+            {progress}
+            {job.child_counts && <CountsBar label={`Finished child jobs of ${id}`} counts={job.child_counts} />}
+          </span>
+        )}
       </span>
       <span role="cell" class="id">
-        <a href={`${BASE}/jobs/${id}`}>
-          <code>{id}</code>
-        </a>
+        <ShortId id={id} href={`${BASE}/jobs/${id}`} />
       </span>
       <span role="cell" class="model">
-        {model}
-      </span>
-      <span role="cell" class="endpoint dim">
-        {[progressText(job), metadata.custom_id || endpoint.replace('/v1/', '')].filter(Boolean).join(' · ')}
-        {project && <span class="narrow-only"> · {project}</span>}
+        <span>{batchModels.value.get(id) ?? model}</span>
+        <span class="endpoint dim below">
+          {call}
+          {[progress, project].filter(Boolean).map((text) => (
+            <span key={text} class="narrow-only">
+              {' '}
+              · {text}
+            </span>
+          ))}
+        </span>
       </span>
       {project && (
         <span role="cell" class="owner dim">
           {project}
         </span>
       )}
-      <span role="cell" class="made dim" title={dateTimeText(created_at)}>
-        {ageText(created_at)}
+      <span role="cell" class="made number dim">
+        <Age at={created_at} />
       </span>
-      <span role="cell" class="took dim">
+      <span role="cell" class="took number dim">
         {durationOf(job)}
       </span>
     </div>
@@ -226,7 +259,7 @@ function durationOf({ status, queue, started_at, created_at, attempt, ...job }: 
   const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
   if (ended !== null) return durationText(ended - (started_at ?? created_at))
   if (status === 'queued') {
-    const place = queue.position === null ? 'waiting' : `#${(queue.position + 1).toLocaleString()} in queue`
+    const place = queue.position === null ? 'waiting' : `#${(queue.position + 1).toLocaleString('en')} in queue`
     const waited = serviceNow() - created_at
     return waited < 1 ? place : `${place}, ${durationText(waited)}`
   }
@@ -272,20 +305,20 @@ function ParentJob({ id, isAll }: { readonly id: string; readonly isAll: boolean
     <section class="card group" aria-label="Parent job">
       <div class="title">
         <p>Child jobs of {ID.test(root) ? <a href={`${BASE}/jobs/${root}`}>{name}</a> : name}</p>
-        {job.value && <Status status={job.value.status} />}
+        {job.value && <Status status={job.value.status} counts={batchCountsOf(job.value)} />}
         <button type="button" class="small" onClick={() => setQuery({ group: '' })}>
           Show all jobs
         </button>
       </div>
       <ErrorText text={problem.value} />
       {job.value && counts && (
-        <label class="budget">
-          <progress value={counts.completed + counts.failed} max={Math.max(1, counts.total)} />
+        <div class="budget">
           <span class="dim">
             {progressText(job.value)}
-            {counts.failed > 0 && <span class="bad">, {counts.failed.toLocaleString()} not completed</span>}
+            {counts.failed > 0 && <span class="bad">, {counts.failed.toLocaleString('en')} not completed</span>}
           </span>
-        </label>
+          <CountsBar label="Finished child jobs" counts={counts} />
+        </div>
       )}
     </section>
   )

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { type AnyJob, fetchJson, messageOf, type Page } from '#services/console/api/client.ts'
+import { type AnyJob, type Batch, fetchJson, isOperator, messageOf, type Page } from '#services/console/api/client.ts'
 
 const PAGE_SIZE = 100
 const JOBS_MAX = 20_000
@@ -44,6 +44,7 @@ export class JobList {
       const isGap = !isFirst && page.has_more && !page.data.some(({ id }) => this.#known.has(id))
       if (isGap) this.#reset(page)
       this.#merge(page.data)
+      void this.#loadBatchModels(signal)
       const open = [...this.#known.values()].filter(({ status }) => !isEnded(status))
       const seen = new Set(page.data.map(({ id }) => id))
       if (open.some(({ id }) => !seen.has(id))) await this.#refreshOpen(open, seen, signal)
@@ -61,6 +62,22 @@ export class JobList {
       this.#show()
     })
     this.#isLoading = false
+  }
+
+  /**
+   * The job of a batch does not contain the model of its requests. This method therefore reads the models of the listed batches. A batch that has no
+   * model yet, for example during its validation, is read again.
+   */
+  async #loadBatchModels(signal: AbortSignal): Promise<void> {
+    const known = batchModels.peek()
+    const ids = [...this.#known.values()].filter((job) => isBatch(job) && !known.has(job.id)).map(({ id }) => id)
+    const url = this.#filter.isAll ? '/v1/admin/batches' : '/v1/batches'
+    const read = async (id: string): Promise<[string, string][]> => {
+      const batch = await fetchJson<Batch>(`${url}/${id.replace('job_', 'batch_')}`, { signal }).catch(() => undefined)
+      return batch?.model ? [[id, batch.model]] : []
+    }
+    const found = (await Promise.all(ids.slice(0, BATCH_READS_MAX).map(read))).flat()
+    if (found.length > 0) batchModels.value = new Map([...batchModels.peek(), ...found])
   }
 
   async #refreshOpen(open: readonly AnyJob[], seen: ReadonlySet<string>, signal: AbortSignal): Promise<void> {
@@ -122,6 +139,10 @@ export class JobList {
   }
 }
 
+/** Models of the requests of batches, by the id of the batch's job. */
+export const batchModels = signal<ReadonlyMap<string, string>>(new Map())
+/** Maximum batches whose models one refresh reads. */
+const BATCH_READS_MAX = 10
 /** Maximum unfinished jobs on the later pages that one refresh reads. */
 const OPEN_READS_MAX = 20
 
@@ -133,7 +154,7 @@ export function isEnded(status: string): boolean {
 export function progressText({ child_counts }: AnyJob): string {
   if (!child_counts) return ''
   const { total, completed, failed } = child_counts
-  return `${(completed + failed).toLocaleString()} of ${total.toLocaleString()} done`
+  return `${(completed + failed).toLocaleString('en')} of ${total.toLocaleString('en')} done`
 }
 
 interface Document {
@@ -145,6 +166,30 @@ interface Document {
  * header `Prefer`.
  */
 const BATCHES = '/v1/batches'
+
+export function isBatch(job: AnyJob | undefined): boolean {
+  return job?.endpoint === BATCHES
+}
+
+/**
+ * Returns the counts that are shown as part of the status of a batch. Undefined for any other job, which can succeed
+ * although child jobs failed.
+ */
+export function batchCountsOf(job: AnyJob): AnyJob['child_counts'] {
+  return isBatch(job) ? job.child_counts : undefined
+}
+
+/** Ids of models that the filters suggest. Empty until loaded. */
+export const modelIds = signal<readonly string[]>([])
+
+/** Loads the suggestions of the filters: the models, and the endpoints whose requests can run as durable jobs. Without them, nothing is suggested. */
+export async function loadSuggestions(): Promise<void> {
+  const path = isOperator.peek() ? '/v1/admin/models' : '/v1/models'
+  const models = async () => {
+    modelIds.value = (await fetchJson<Page<{ readonly id: string }>>(path)).data.map(({ id }) => id)
+  }
+  await Promise.allSettled([models(), loadJobEndpoints()])
+}
 
 /** Endpoints whose requests can run as durable jobs. Empty until loaded. */
 export const jobEndpoints = signal<readonly string[]>([])

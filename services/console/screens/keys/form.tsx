@@ -1,8 +1,9 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useRef } from 'preact/hooks'
 import { type ApiKey, ownKey } from '#services/console/api/client.ts'
-import { dateText, durationText, serviceNow } from '#services/console/api/clock.ts'
+import { dateText, serviceNow } from '#services/console/api/clock.ts'
 import { CopyButton, FormActions, Icon, useAction } from '#services/console/parts/parts.tsx'
+import { durationText } from '#shared/lib/duration.ts'
 import { type CreatedKey, createKey, type Draft, projects, updateKey, useDraft } from './state.ts'
 
 const DAY_SECONDS = 86_400
@@ -198,11 +199,16 @@ const LIMITS = {
   queued: 'Queued jobs',
   scheduled: 'Scheduled jobs',
   budget_usd_per_month: 'Monthly budget (USD)',
-  request_bodies_seconds: 'Log prompts and answers for (seconds)',
+  request_bodies_seconds: 'Prompts and answers in the log (seconds)',
 } as const
 type LimitName = keyof typeof LIMITS
 
 export const LIMIT_NAMES = Object.keys(LIMITS) as readonly LimitName[]
+
+/** The label of a limit in the form, without its unit. Undefined for a name that is no limit. */
+export function limitName(name: string): string | undefined {
+  return Object.hasOwn(LIMITS, name) ? LIMITS[name as LimitName].replace(/ \(.*\)$/, '') : undefined
+}
 
 export function limitTexts(limits: ApiKey['limits']): string[] {
   return LIMIT_NAMES.flatMap((name) => {
@@ -211,7 +217,7 @@ export function limitTexts(limits: ApiKey['limits']): string[] {
     if (name === 'budget_usd_per_month') return `$${value}/month`
     if (name === 'request_bodies_seconds')
       return value === 0 ? 'no prompts in the log' : `prompts in the log for ${durationText(value)}`
-    return `${value.toLocaleString()} ${UNITS[name]}`
+    return `${value.toLocaleString('en')} ${UNITS[name]}`
   })
 }
 
@@ -223,7 +229,13 @@ const UNITS = {
   scheduled: 'scheduled',
 } as const
 
-export function LimitFields({ draft }: { readonly draft: Draft }) {
+export function LimitFields({
+  draft,
+  isBudgetFocused = false,
+}: {
+  readonly draft: Draft
+  readonly isBudgetFocused?: boolean
+}) {
   return (
     <div class="pair">
       {LIMIT_NAMES.map((name) => (
@@ -232,6 +244,7 @@ export function LimitFields({ draft }: { readonly draft: Draft }) {
           <input
             type="number"
             min={0}
+            autofocus={isBudgetFocused && name === 'budget_usd_per_month'}
             step={name === 'budget_usd_per_month' ? 'any' : 1}
             placeholder="Default"
             value={draft.text(name)}

@@ -1,23 +1,23 @@
 import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { type ApiKey, ownKey, type Project } from '#services/console/api/client.ts'
-import { dateText, dateTimeText, minuteText, serviceNow, usdText } from '#services/console/api/clock.ts'
+import { dateText, dateTimeText, dayText, minuteText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
 import { ActionMenu } from '#services/console/parts/menu.tsx'
 import {
-  Cell,
   Chips,
   ConfirmDialog,
   Dialog,
   FormActions,
   OperatorsOnly,
+  ShortId,
   Status,
-  Table,
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
 import { expiryOf, KeyForm, LIMIT_NAMES, LimitFields, limitTexts, Secret, Text } from './form.tsx'
 import {
   type CreatedKey,
@@ -45,7 +45,7 @@ const REFRESH_INTERVAL_MS = 10_000
 /** Remaining time in seconds (two days) below which an expiry is shown to the minute instead of as a date. */
 const SOON_SECONDS = 172_800
 const USE_RETENTION_SECONDS = 90 * 86_400
-const COLUMNS = ['Key', 'Project', 'Permissions', 'Limits', 'This month', 'State', '']
+const COLUMNS = ['Key', 'Status', 'Project', 'Permissions', 'Limits', 'This month', '']
 const STATES = [
   { id: 'valid', name: 'Valid' },
   { id: 'revoked', name: 'Revoked' },
@@ -90,7 +90,7 @@ function KeysAndProjects() {
   )
 }
 
-/** Ids of the key in SLUICE_API_KEY, and of the key that the first start creates. */
+/** Ids of the keys that belong to the owner of the service: the key in SLUICE_API_KEY, and the key that the first start creates. */
 const FIRST_KEY_IDS = ['key_env', 'key_first']
 
 function isOwnersKey(id: string | undefined): boolean {
@@ -110,7 +110,7 @@ function OwnersKeyNote() {
 function Filters({ state, project }: { readonly state: string; readonly project: string }) {
   return (
     <div class="filters">
-      <Chips label="State" choices={STATES} value={state} onChoose={(id) => setQuery({ state: id })} />
+      <Chips label="Status" choices={STATES} value={state} onChoose={(id) => setQuery({ state: id })} />
       <select
         aria-label="Project"
         value={project}
@@ -142,14 +142,20 @@ function List({ refresh }: { readonly refresh: () => void }) {
   }
   return (
     <>
-      <Table label="Keys" columns={COLUMNS}>
+      <Table
+        label="Keys"
+        columns={COLUMNS}
+        numbers={['This month']}
+        main={['Key', 'Permissions']}
+        card={{ end: 'Status', hidden: ['Permissions'] }}
+      >
         {keys.value.map((key) => (
           <Row key={key.id} apiKey={key} refresh={refresh} />
         ))}
       </Table>
       {hasMore.value && (
         <p class="dim">
-          Only the first {keys.value.length.toLocaleString()} keys are shown. Select a project to see fewer.
+          Only the first {keys.value.length.toLocaleString('en')} keys are shown. Select a project to see fewer.
         </p>
       )}
     </>
@@ -164,9 +170,21 @@ function Row({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly refresh: (
       <Cell column="Key">
         <strong>{name ?? keyName(id)}</strong>
         {isOwn && <span class="dim"> (signed in)</span>}
-        {name && name !== id && <code class="dim below">{id}</code>}
-        <code class="dim below">{hint}</code>
-        {apiKey.is_setting && <span class="dim below">SLUICE_API_KEY</span>}
+        {name && name !== id && (
+          <span class="dim below">
+            <ShortId id={id} />
+          </span>
+        )}
+        <code class="dim below wide-only">{hint}</code>
+        {apiKey.is_setting && <span class="dim below wide-only">SLUICE_API_KEY</span>}
+      </Cell>
+      <Cell column="Status">
+        <Status status={state} />
+        {expires_at !== null && state === 'valid' && (
+          <span class="dim below" title={dateTimeText(expires_at)}>
+            expires {expiryText(expires_at)}
+          </span>
+        )}
       </Cell>
       <Cell column="Project">{nameOf(project)}</Cell>
       <Cell column="Permissions">
@@ -175,27 +193,22 @@ function Row({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly refresh: (
         {endpoints && <span class="dim below">{endpoints.join(', ')}</span>}
       </Cell>
       <Cell column="Limits">
-        {limitTexts(limits).map((text) => (
-          <span key={text} class="limit">
-            {text}
-          </span>
-        ))}
-        {limitTexts(limits).length === 0 && <span class="dim">–</span>}
+        {limitTexts(limits).length === 0
+          ? '–'
+          : limitTexts(limits).map((text) => (
+              <span key={text} class="limit">
+                {text}
+              </span>
+            ))}
       </Cell>
       <Cell column="This month">
         {month ? usdText(month.cost_usd) : '–'}
         {month && (
-          <span class="dim below">{month.calls === 1 ? '1 request' : `${month.calls.toLocaleString()} requests`}</span>
-        )}
-        <span class="dim below">{lastUse(apiKey)}</span>
-      </Cell>
-      <Cell column="State">
-        <Status status={state} />
-        {expires_at !== null && state === 'valid' && (
-          <span class="dim below" title={dateTimeText(expires_at)}>
-            expires {expiryText(expires_at)}
+          <span class="dim below">
+            {month.calls === 1 ? '1 request' : `${month.calls.toLocaleString('en')} requests`}
           </span>
         )}
+        <span class="dim below">{lastUse(apiKey)}</span>
       </Cell>
       <Cell>
         <div class="key-actions">
@@ -259,8 +272,9 @@ function KeyActions({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly ref
 }
 
 /** Returns the last use of a key. Usage is stored for 90 days only, so an older key may have been used before. */
-function lastUse({ last_used_on, created_at }: ApiKey): string {
-  if (last_used_on) return `last used ${last_used_on}`
+function lastUse({ id, last_used_on, created_at }: ApiKey): string {
+  if (id === ownKey.value?.id) return 'signed in with this key'
+  if (last_used_on) return `last used ${dayText(last_used_on)}`
   const isNew = created_at !== null && created_at > serviceNow() - USE_RETENTION_SECONDS
   return isNew ? 'never used' : 'not used in 90 days'
 }
@@ -332,7 +346,7 @@ function Projects({ refresh }: { readonly refresh: () => void }) {
       {projects.value.length === 0 ? (
         <Empty title="No projects yet">Create one to give several keys a common budget and common limits.</Empty>
       ) : (
-        <ul class="models" aria-label="Projects">
+        <ul class="cards" aria-label="Projects">
           {projects.value.map((project) => (
             <Card key={project.id} project={project} refresh={refresh} />
           ))}
@@ -345,25 +359,30 @@ function Projects({ refresh }: { readonly refresh: () => void }) {
 function Card({ project, refresh }: { readonly project: Project; readonly refresh: () => void }) {
   const { id, name, keys, month, budget, limits } = project
   const { budget_usd_per_month: _, ...rest } = limits
+  const isEdited = queryParam('edit') === id
   return (
     <li class="card project">
       <div class="title">
         <h3>{name ?? id}</h3>
         <span class="dim">{keys === 1 ? '1 key' : `${keys} keys`}</span>
       </div>
-      {name && <code class="dim">{id}</code>}
+      {name && (
+        <span class="dim">
+          <ShortId id={id} />
+        </span>
+      )}
       <p>
         {month
-          ? `${usdText(month.cost_usd)} this month, ${month.calls === 1 ? '1 request' : `${month.calls.toLocaleString()} requests`}`
+          ? `${usdText(month.cost_usd)} this month, ${month.calls === 1 ? '1 request' : `${month.calls.toLocaleString('en')} requests`}`
           : 'Usage is not recorded.'}
       </p>
       {budget && (
         <label class="budget">
-          <progress value={Math.min(budget.spent_usd, budget.budget_usd)} max={budget.budget_usd || 1} />
           <span class={budget.remaining_usd === 0 ? 'bad' : 'dim'}>
             {budget.remaining_usd === 0 ? 'Budget used up:' : `${usdText(budget.remaining_usd)} left of`}{' '}
             {usdText(budget.budget_usd)}
           </span>
+          <progress value={Math.min(budget.spent_usd, budget.budget_usd)} max={budget.budget_usd || 1} />
         </label>
       )}
       {limitTexts(rest).length > 0 && <p class="dim">{limitTexts(rest).join(', ')}</p>}
@@ -375,15 +394,30 @@ function Card({ project, refresh }: { readonly project: Project; readonly refres
         >
           Usage
         </a>
-        <DialogButton verb="Edit" isSmall title={`Edit ${name ?? id}`} onClose={refresh}>
-          {(close) => <ProjectForm before={project} close={close} />}
+        <DialogButton
+          verb="Edit"
+          isSmall
+          title={`Edit ${name ?? id}`}
+          isOpenAtFirst={isEdited}
+          onClose={() => {
+            if (isEdited) setQuery({ edit: '' })
+            refresh()
+          }}
+        >
+          {(close) => <ProjectForm before={project} close={close} isBudgetFocused={isEdited} />}
         </DialogButton>
       </div>
     </li>
   )
 }
 
-function ProjectForm({ before, close }: { readonly before?: Project; readonly close: () => void }) {
+interface ProjectFormProps {
+  readonly before?: Project
+  readonly close: () => void
+  readonly isBudgetFocused?: boolean
+}
+
+function ProjectForm({ before, close, isBudgetFocused = false }: ProjectFormProps) {
   const limits = Object.entries(before?.limits ?? {}).map(([name, value]) => [name, String(value)])
   const draft = useDraft({ name: before?.name ?? '', ...Object.fromEntries(limits) })
   const action = useAction()
@@ -398,7 +432,7 @@ function ProjectForm({ before, close }: { readonly before?: Project; readonly cl
   return (
     <form class="fields" onSubmit={send}>
       <Text draft={draft} name="name" label="Name" hint="e.g. a team or a product" />
-      <LimitFields draft={draft} />
+      <LimitFields draft={draft} isBudgetFocused={isBudgetFocused} />
       <p class="dim">Limits apply to all keys of the project together, across the fleet. 0 blocks all.</p>
       <FormActions action={action} verb={before ? 'Save' : 'Create'} close={close} />
     </form>
@@ -410,12 +444,21 @@ interface DialogButtonProps {
   readonly title: string
   readonly isSmall?: boolean
   readonly isPrimary?: boolean
+  readonly isOpenAtFirst?: boolean
   readonly onClose: () => void
   readonly children: (close: () => void) => ComponentChildren
 }
 
-function DialogButton({ verb, title, isSmall = false, isPrimary = false, onClose, children }: DialogButtonProps) {
-  const isOpen = useSignal(false)
+function DialogButton({
+  verb,
+  title,
+  isSmall = false,
+  isPrimary = false,
+  isOpenAtFirst = false,
+  onClose,
+  children,
+}: DialogButtonProps) {
+  const isOpen = useSignal(isOpenAtFirst)
   return (
     <>
       <button

@@ -1,6 +1,7 @@
 import { signal } from '@preact/signals'
 import { useMemo } from 'preact/hooks'
 import { type ApiKey, fetchJson, messageOf, type Page, type Project } from '#services/console/api/client.ts'
+import { projectName } from '#services/console/api/names.ts'
 
 const PAGE_SIZE = 100
 const ITEMS_MAX = 1_000
@@ -55,7 +56,7 @@ export async function saveProject(id: string | undefined, body: object): Promise
 }
 
 export function nameOf(id: string): string {
-  return projects.value.find((project) => project.id === id)?.name ?? id
+  return projects.value.find((project) => project.id === id)?.name ?? projectName(id)
 }
 
 function pathOf(what: 'keys' | 'projects', id: string): string {

@@ -51,9 +51,9 @@ export function cachedStats({ cached_share: all, servers }: ModelServers): [stri
   if (all === null) return []
   const each = servers.length > 1 ? servers : []
   return [
-    ['cached prompt tokens', percentText(all)],
+    ['Cached prompt tokens', percentText(all)],
     ...each.map(({ server, cached_share }): [string, string] => [
-      `cached, server ${server + 1}`,
+      `Cached, server ${server + 1}`,
       cached_share === null ? '–' : percentText(cached_share),
     ]),
   ]

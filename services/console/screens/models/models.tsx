@@ -1,26 +1,54 @@
+import { useSignal } from '@preact/signals'
 import { isOperator } from '#services/console/api/client.ts'
-import { ageText, latencyText } from '#services/console/api/clock.ts'
-import { Confirm, TryIt, usePoll } from '#services/console/parts/parts.tsx'
+import { ageText, latencyText, minuteText } from '#services/console/api/clock.ts'
+import { failedRequestsOf, keyName } from '#services/console/api/names.ts'
+import { Count, TryIt, usePoll } from '#services/console/parts/parts.tsx'
+import { PauseButton } from '#services/console/parts/pause.tsx'
+import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
 import { cachedStats } from './capacity.ts'
-import { isLoaded, type ModelState, type PoolModels, pools, problem, refresh, setPaused } from './state.ts'
+import { type Recent, recent, refreshRecent, WINDOW_MINUTES } from './recent.ts'
+import { isLoaded, type ModelState, models, problem, refresh } from './state.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
+const RECENT_INTERVAL_MS = 10_000
+const NUMBERS = ['Context', 'First output p50', 'Total p50', 'Requests', 'Failed', 'Queued']
+const COLUMNS = ['Model', 'Status', ...NUMBERS, '']
 
 export function Models() {
   usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
-  const count = pools.value.reduce((total, { models }) => total + models.length, 0)
+  const ids = models.value.map(({ id }) => id)
+  usePoll(RECENT_INTERVAL_MS, (abort) => refreshRecent(ids, abort), [ids.join(' '), isOperator.value])
   return (
     <section>
       <div class="title">
         <h1>Models</h1>
-        {isLoaded.value && <p class="dim">{count === 1 ? '1 model' : `${count} models`}</p>}
+        {isLoaded.value && <p class="dim">{ids.length === 1 ? '1 model' : `${ids.length} models`}</p>}
       </div>
       <LoadState problem={problem.value} isLoaded={isLoaded.value} />
-      {pools.value.map((one) => (
-        <Pool key={one.pool} {...one} />
-      ))}
-      {isLoaded.value && pools.value.length === 0 && (
+      {ids.length > 0 && (
+        <>
+          <p class="dim">
+            Requests, failures and medians (p50) of the last {WINDOW_MINUTES} minutes
+            {isOperator.value === false && ', of this project'}.
+          </p>
+          <div class="models">
+            <Table
+              label="Models"
+              columns={COLUMNS}
+              numbers={NUMBERS}
+              optional={['Context']}
+              card={{ end: 'Status', hidden: ['Context', 'First output p50'] }}
+            >
+              {models.value.map((model) => (
+                <Row key={model.id} model={model} />
+              ))}
+            </Table>
+          </div>
+        </>
+      )}
+      {isLoaded.value && ids.length === 0 && (
         <Empty title="No models">
           Models that this key may call appear here. An operator can change the permissions of the key.
         </Empty>
@@ -29,165 +57,146 @@ export function Models() {
   )
 }
 
-function Pool({ pool, pause, models }: PoolModels) {
+interface ModelProps {
+  readonly model: ModelState
+}
+
+/** The row of a model, and a second row with its details. The details of a failing model are open at first. */
+function Row({ model }: ModelProps) {
+  const { id, pool, capabilities, loadProgress, contextTokens, waiting, pause, finding } = model
+  const chosen = useSignal<boolean | undefined>(undefined)
+  const isOpen = chosen.value ?? finding?.status === 'fail'
   return (
     <>
-      <div class="title pool-title">
-        <h2>
-          {pool}
-          {models.length === 0 && <span class="dim none">no models</span>}
-        </h2>
-        {pause && <span class="status paused">paused {ageText(pause.since)}</span>}
-        {isOperator.value && <PausePool pool={pool} isPaused={pause !== undefined} />}
-      </div>
-      {models.length > 0 && (
-        <ul class="models">
-          {models.map((model) => (
-            <ModelCard key={model.id} model={model} isPoolPaused={pause !== undefined} />
-          ))}
-        </ul>
-      )}
+      <tr class="model">
+        <Cell column="Model">
+          <button
+            type="button"
+            class="name"
+            aria-expanded={isOpen}
+            onClick={() => {
+              chosen.value = !isOpen
+            }}
+          >
+            <span aria-hidden="true">{isOpen ? '▾' : '▸'}</span> {id}
+          </button>
+          <span class="dim below">{pool}</span>
+        </Cell>
+        <Cell column="Status">
+          <State model={model} />
+          {loadProgress !== undefined && loadProgress < 1 && (
+            <progress value={loadProgress} max={1} aria-label={`Loading ${id}`} />
+          )}
+        </Cell>
+        <Cell column="Context">{contextTokens?.toLocaleString('en') ?? '–'}</Cell>
+        <Figures id={id} figures={recent.value.get(id)} />
+        <Cell column="Queued">{waiting?.toLocaleString('en') ?? '–'}</Cell>
+        <Cell>
+          <span class="actions">
+            <TryIt model={id} capabilities={capabilities} class="button small" />
+            {isOperator.value && (
+              <PauseButton
+                target="model"
+                id={id}
+                isPaused={pause !== undefined}
+                refresh={() => refresh(new AbortController().signal)}
+              />
+            )}
+          </span>
+        </Cell>
+      </tr>
+      {isOpen && <Details model={model} />}
     </>
   )
 }
 
-function PausePool({ pool, isPaused }: { readonly pool: string; readonly isPaused: boolean }) {
+/** Cells with the figures of the last 15 minutes. Without a request log, the cells are dashes. */
+function Figures({ id, figures }: { readonly id: string; readonly figures: Recent | undefined }) {
+  const { requests, hasMore, failed, firstOutput, total } = figures ?? {}
+  const query = { model: id, range: String(WINDOW_MINUTES * 60) }
   return (
-    <Confirm
-      verb={isPaused ? 'Resume' : 'Pause'}
-      what={`pool ${pool}`}
-      action={() => setPaused('pool', pool, !isPaused)}
-    >
-      {isPaused ? (
-        <p>Queued jobs of this pool start again, before new ones.</p>
-      ) : (
-        <p>
-          In the whole fleet, jobs of this pool stay queued and new calls get a 503. Running work finishes. You can
-          resume it at any time.
-        </p>
-      )}
-    </Confirm>
+    <>
+      <Cell column="First output p50">{latencyText(firstOutput)}</Cell>
+      <Cell column="Total p50">{latencyText(total)}</Cell>
+      <Cell column="Requests">
+        {requests === undefined ? (
+          '–'
+        ) : (
+          <>
+            <Count value={requests} path={`requests?${new URLSearchParams(query)}`} />
+            {hasMore && '+'}
+          </>
+        )}
+      </Cell>
+      <Cell column="Failed">
+        {failed === undefined ? (
+          '–'
+        ) : (
+          <Count value={failed} path={`requests?${new URLSearchParams({ ...query, status: 'failed' })}`} isFailures />
+        )}
+      </Cell>
+    </>
   )
 }
 
-interface CardProps {
-  readonly model: ModelState
-  readonly isPoolPaused: boolean
-}
-
-function ModelCard({ model, isPoolPaused }: CardProps) {
-  const { id, aliases, capabilities, loadProgress, pause, finding } = model
-  return (
-    <li class="card model">
-      <div class="title">
-        <h3>{id}</h3>
-        <State model={model} isPoolPaused={isPoolPaused} />
-      </div>
-      {aliases.length > 0 && <p class="dim">Aliases: {aliases.join(', ')}</p>}
-      {capabilities.length > 0 && (
-        <p class="tags">
-          {capabilities.map((one) => (
-            <span key={one}>{one.replaceAll('_', ' ')}</span>
-          ))}
-        </p>
-      )}
-      {loadProgress !== undefined && loadProgress < 1 && (
-        <progress value={loadProgress} max={1} aria-label={`Loading ${id}`} />
-      )}
-      <Stats model={model} />
-      <Latencies model={model} />
-      {finding && (
-        <p class={finding.status === 'fail' ? 'note bad' : 'note warn'}>
-          {finding.message} {finding.remediation}
-        </p>
-      )}
-      {pause && (
-        <p class="dim">
-          Paused {ageText(pause.since)} by <code>{pause.by_key}</code>
-          {!pause.persistent && ' (not saved; ends when the fleet restarts)'}.
-        </p>
-      )}
-      <div class="actions">
-        <TryIt model={id} capabilities={capabilities} class="button small" />
-        {isOperator.value && <PauseModel id={id} isPaused={pause !== undefined} />}
-      </div>
-    </li>
-  )
-}
-
-function State({ model, isPoolPaused }: CardProps) {
-  const { loadProgress, pause, capacity, finding } = model
-  if (pause || isPoolPaused) return <span class="status paused">{pause ? 'paused' : 'pool paused'}</span>
+function State({ model: { loadProgress, pause, poolPause, capacity, finding } }: ModelProps) {
+  if (pause ?? poolPause) return <span class="status paused">{pause ? 'paused' : 'pool paused'}</span>
   if (capacity?.workers === 0) return <span class="status no-worker">no worker</span>
   if (finding?.status === 'fail') return <span class="status failed">failing</span>
-  if (loadProgress === undefined) return null
+  if (finding?.status === 'warn') return <span class="status partial">some calls fail</span>
+  if (loadProgress === undefined) return <span class="dim">–</span>
   if (loadProgress < 1) return <span class="status loading">loading {Math.floor(loadProgress * 100)} %</span>
   return <span class="status ready">ready</span>
 }
 
-function Stats({ model }: { readonly model: ModelState }) {
-  const { waiting, contextTokens, capacity, prompts } = model
-  const stats: [string, string][] = []
-  if (waiting !== undefined) stats.push(['queued', waiting.toLocaleString()])
-  if (contextTokens !== undefined) stats.push(['context', `${contextTokens.toLocaleString()} tokens`])
-  if (capacity) {
-    stats.push(['workers', String(capacity.workers)])
-    stats.push(['concurrency', `up to ${capacity.concurrency.toLocaleString()}`])
-  }
-  for (const { server, limit } of capacity?.limits ?? []) {
-    const name = (capacity?.limits.length ?? 0) > 1 ? `adaptive limit, server ${server + 1}` : 'adaptive limit'
-    stats.push([name, `${limit} concurrent`])
-  }
-  if (prompts) stats.push(...cachedStats(prompts))
+function Details({ model }: ModelProps) {
+  const { id, pause, finding } = model
   return (
-    <dl>
-      {stats.map(([name, value]) => (
-        <div key={name}>
-          <dt>{name}</dt>
-          <dd>{value}</dd>
-        </div>
-      ))}
-    </dl>
+    <tr class="more">
+      <td colSpan={COLUMNS.length} aria-label={`Details of ${id}`}>
+        {finding && (
+          <p class={finding.status === 'fail' ? 'note bad' : 'note warn'}>
+            <span>
+              {finding.since !== null && `Since ${minuteText(finding.since)}: `}
+              {finding.cause ?? finding.message} {finding.remediation?.replaceAll('`', '')}{' '}
+              <a href={`${BASE}/requests?${failedRequestsOf(finding)}`}>Failed requests</a>
+            </span>
+          </p>
+        )}
+        {pause && (
+          <p class="dim">
+            Paused {ageText(pause.since)} by {keyName(pause.by_key)}
+            {!pause.persistent && ' (not saved; ends when the fleet restarts)'}.
+          </p>
+        )}
+        <dl>
+          {statsOf(model).map(([name, value]) => (
+            <div key={name}>
+              <dt>{name}</dt>
+              <dd>{value}</dd>
+            </div>
+          ))}
+        </dl>
+      </td>
+    </tr>
   )
 }
 
-function Latencies({ model: { id, firstOutput, run } }: { readonly model: ModelState }) {
-  const rows = [['first output', firstOutput] as const, ['full run', run] as const]
-  const known = rows.filter(([, latency]) => latency?.p50 !== undefined)
-  if (known.length === 0) return null
-  return (
-    <table class="latency" aria-label={`Latency of ${id}`}>
-      <thead>
-        <tr>
-          <th scope="col">latency</th>
-          <th scope="col">p50</th>
-          <th scope="col">p95</th>
-        </tr>
-      </thead>
-      <tbody>
-        {known.map(([name, latency]) => (
-          <tr key={name}>
-            <th scope="row">{name}</th>
-            <td>{latencyText(latency?.p50)}</td>
-            <td>{latencyText(latency?.p95)}</td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
-  )
-}
-
-function PauseModel({ id, isPaused }: { readonly id: string; readonly isPaused: boolean }) {
-  return (
-    <Confirm verb={isPaused ? 'Resume' : 'Pause'} what={id} action={() => setPaused('model', id, !isPaused)}>
-      {isPaused ? (
-        <p>Queued jobs of this model start again, before new ones.</p>
-      ) : (
-        <p>
-          In the whole fleet, jobs of this model stay queued and new calls get a 503. Running work finishes. The model
-          still serves as a fallback of other models. You can resume it at any time.
-        </p>
-      )}
-    </Confirm>
-  )
+function statsOf({ aliases, capabilities, capacity, prompts }: ModelState): readonly (readonly [string, string])[] {
+  const limits = capacity?.limits ?? []
+  return [
+    ['Aliases', aliases.join(', ') || '–'],
+    ['Capabilities', capabilities.map((one) => one.replaceAll('_', ' ')).join(', ') || '–'],
+    ...(capacity
+      ? ([
+          ['Workers', String(capacity.workers)],
+          ['Concurrency', `up to ${capacity.concurrency.toLocaleString('en')}`],
+        ] as const)
+      : []),
+    ...limits.map(({ server, limit }): [string, string] => [
+      limits.length > 1 ? `Adaptive limit, server ${server + 1}` : 'Adaptive limit',
+      `${limit} concurrent`,
+    ]),
+    ...(prompts ? cachedStats(prompts) : []),
+  ]
 }

@@ -9,14 +9,10 @@ import {
   messageOf,
   type Page,
   type Pause,
-  type Pool,
   type Worker,
 } from '#services/console/api/client.ts'
-import { fetchMetrics, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
+import { fetchMetrics, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
 import { capacityOf, type ModelCapacity } from './capacity.ts'
-
-/** Cached model id of each name or alias. */
-const idOf = new Map<string, string>()
 
 export interface ModelState {
   readonly id: string
@@ -28,11 +24,9 @@ export interface ModelState {
   readonly loadProgress: number | undefined
   /** Number of queued calls and jobs of all projects. Undefined if unknown to this process. */
   readonly waiting: number | undefined
-  /** Time from acceptance to the first output, measured by this process. */
-  readonly firstOutput: Latency | undefined
-  /** Duration of complete runs. Undefined if this process does not run the model. */
-  readonly run: Latency | undefined
   readonly pause: Pause | undefined
+  /** Pause of the pool of the model. */
+  readonly poolPause: Pause | undefined
   /** Problem of the model, such as failing calls. */
   readonly finding: Finding | undefined
   /** Capacity in the fleet. Undefined without the `admin` scope. */
@@ -41,20 +35,13 @@ export interface ModelState {
   readonly prompts: ModelServers | undefined
 }
 
-export interface PoolModels {
-  readonly pool: string
-  readonly pause: Pause | undefined
-  readonly models: readonly ModelState[]
-}
-
 interface AdminView {
   readonly workers: readonly Worker[]
   readonly pauses: readonly Pause[]
-  readonly pools: readonly string[]
   readonly models: readonly ModelServers[]
 }
 
-export const pools = signal<readonly PoolModels[]>([])
+export const models = signal<readonly ModelState[]>([])
 export const isLoaded = signal(false)
 export const problem = signal('')
 
@@ -66,7 +53,7 @@ export async function refresh(abort: AbortSignal): Promise<void> {
       isOperator.value ? fetchAdminView(abort) : undefined,
       fetchFindings(abort),
     ])
-    pools.value = show({ callable: await mergeAliases(callable, metrics, abort), metrics, adminView, findings })
+    models.value = show({ callable: mergeAliases(callable), metrics, adminView, findings })
     isLoaded.value = true
     problem.value = ''
   } catch (error) {
@@ -74,20 +61,13 @@ export async function refresh(abort: AbortSignal): Promise<void> {
   }
 }
 
-export async function setPaused(target: Pause['target'], id: string, isPaused: boolean): Promise<void> {
-  const path = `/v1/admin/${target}s/${encodeURIComponent(id)}/${isPaused ? 'pause' : 'resume'}`
-  await fetchJson(path, { method: 'POST' })
-  await refresh(new AbortController().signal)
-}
-
 async function fetchAdminView(abort: AbortSignal): Promise<AdminView> {
-  const [workers, pauses, all, models] = await Promise.all([
+  const [workers, pauses, all] = await Promise.all([
     fetchJson<Page<Worker>>('/v1/admin/workers', { signal: abort }),
     fetchJson<Page<Pause>>('/v1/admin/pauses', { signal: abort }),
-    fetchJson<Page<Pool>>('/v1/admin/pools', { signal: abort }),
     fetchJson<Page<ModelServers>>('/v1/admin/models', { signal: abort }),
   ])
-  return { workers: workers.data, pauses: pauses.data, pools: all.data.map(({ id }) => id), models: models.data }
+  return { workers: workers.data, pauses: pauses.data, models: all.data }
 }
 
 async function fetchFindings(abort: AbortSignal): Promise<readonly Finding[]> {
@@ -97,18 +77,14 @@ async function fetchFindings(abort: AbortSignal): Promise<readonly Finding[]> {
   return found?.data ?? []
 }
 
-function show(sources: Sources): readonly PoolModels[] {
+/** Returns all models, sorted by pool and then by id. */
+function show(sources: Sources): readonly ModelState[] {
   const { callable, metrics, adminView } = sources
   const poolOf = new Map(callable.map(({ model: { id, capabilities } }) => [id, poolWith(capabilities)]))
   if (adminView)
     for (const [id, pool] of allModels(metrics, adminView.workers)) if (!poolOf.has(id)) poolOf.set(id, pool)
-  const models = [...poolOf].map(([id, pool]) => stateOf(id, pool, sources))
-  const names = adminView?.pools ?? [...new Set(poolOf.values())]
-  return names.map((pool) => ({
-    pool,
-    pause: pauseOf(adminView, 'pool', pool),
-    models: models.filter((model) => model.pool === pool),
-  }))
+  const all = [...poolOf].map(([id, pool]) => stateOf(id, pool, sources))
+  return all.toSorted((a, b) => (`${a.pool} ${a.id}` < `${b.pool} ${b.id}` ? -1 : 1))
 }
 
 /**
@@ -140,9 +116,8 @@ function stateOf(id: string, pool: string, { callable, metrics, adminView, findi
     loadProgress: loadProgressOf(id, pool, metrics),
     waiting:
       metrics && metrics.sum('sluice_waiting_calls', { model: id }) + metrics.sum('sluice_waiting_jobs', { model: id }),
-    firstOutput: metrics && latencyOf('sluice_job_first_output_seconds', { model: id }, metrics),
-    run: metrics && latencyOf('sluice_attempt_duration_seconds', { model: id }, metrics),
     pause: pauseOf(adminView, 'model', id),
+    poolPause: pauseOf(adminView, 'pool', pool),
     finding: findings.find(({ model }) => model === id),
     capacity: adminView && capacityOf(id, pool, adminView.workers),
     prompts: adminView?.models.find((model) => model.id === id),
@@ -166,22 +141,9 @@ interface NamedModel {
   readonly aliases: readonly string[]
 }
 
-/** Merges alias entries into their model. `GET /v1/models/ALIAS` returns the model that an alias stands for. */
-async function mergeAliases(
-  models: readonly Model[],
-  metrics: Metrics | undefined,
-  abort: AbortSignal,
-): Promise<readonly NamedModel[]> {
-  for (const { labels } of metrics?.all('sluice_waiting_calls') ?? []) idOf.set(labels.model ?? '', labels.model ?? '')
-  for (const { id } of models) if (!idOf.has(id)) idOf.set(id, await resolve(id, abort))
+/** Merges the entries of aliases into the entries of their models. An alias is absent if the key may not call its model. */
+function mergeAliases(models: readonly Model[]): readonly NamedModel[] {
   return models
-    .filter(({ id }) => idOf.get(id) === id)
-    .map((model) => ({
-      model,
-      aliases: models.filter(({ id }) => id !== model.id && idOf.get(id) === model.id).map(({ id }) => id),
-    }))
-}
-
-async function resolve(name: string, abort: AbortSignal): Promise<string> {
-  return (await fetchJson<Model>(`/v1/models/${encodeURIComponent(name)}`, { signal: abort })).id
+    .filter(({ alias_of }) => alias_of === undefined)
+    .map((model) => ({ model, aliases: models.filter(({ alias_of }) => alias_of === model.id).map(({ id }) => id) }))
 }

@@ -1,5 +1,6 @@
 import { signal, useSignal } from '@preact/signals'
 import type { FunctionComponent } from 'preact'
+import { useEffect, useRef } from 'preact/hooks'
 import { canCall, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam } from '#services/console/parts/router.ts'
@@ -25,7 +26,7 @@ interface TextCall<Event> {
   readonly path: string
   readonly method: 'responses' | 'messages'
   readonly capability: string
-  /** Names of the options, in display order. `values` has their initial values. */
+  /** Names of the options of the form, in display order. `values` contains their initial values. */
   readonly options: readonly string[]
   readonly values: Readonly<Record<string, string>>
   readonly input: string
@@ -318,7 +319,7 @@ function NoCallsScope() {
         covers the operator screens.
       </p>
       <p>
-        Create a key with both scopes on the screen <a href={`${BASE}/keys`}>Keys</a> or with{' '}
+        Create a key with both scopes on the screen <a href={`${BASE}/keys`}>Keys and projects</a> or with{' '}
         <code>npx sluice keys create --scopes calls,admin</code>, then sign in with it.
       </p>
     </div>
@@ -349,20 +350,33 @@ function Forms() {
   return (
     <>
       <LoadState problem={problem.value} isLoaded={form !== undefined} />
-      <nav class="tabs" aria-label="Endpoints">
-        {forms.map(({ id, name, path }) => (
-          <a
-            key={id}
-            href={`${BASE}/playground?form=${id}`}
-            title={path}
-            aria-current={id === form?.id ? 'page' : undefined}
-          >
-            {name}
-          </a>
-        ))}
-      </nav>
+      <Tabs forms={forms} chosen={form?.id} />
       {form && <SelectedForm key={form.id} form={form} />}
     </>
+  )
+}
+
+/** Links to the forms, in one line that scrolls in a narrow window. The link of the chosen form is scrolled into view. */
+function Tabs({ forms, chosen }: { readonly forms: readonly Form[]; readonly chosen: string | undefined }) {
+  const tabs = useRef<HTMLElement>(null)
+  useEffect(() => {
+    const link = tabs.current?.querySelector<HTMLElement>('[aria-current]')
+    if (link && tabs.current)
+      tabs.current.scrollLeft = link.offsetLeft - (tabs.current.clientWidth - link.offsetWidth) / 2
+  }, [chosen])
+  return (
+    <nav ref={tabs} class="tabs" aria-label="Endpoints">
+      {forms.map(({ id, name, path }) => (
+        <a
+          key={id}
+          href={`${BASE}/playground?form=${id}`}
+          title={path}
+          aria-current={id === chosen ? 'page' : undefined}
+        >
+          {name}
+        </a>
+      ))}
+    </nav>
   )
 }
 

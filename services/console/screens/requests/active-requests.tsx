@@ -3,11 +3,12 @@ import type { ComponentChildren } from 'preact'
 import type { z } from 'zod'
 import type { ActiveRequest, ActiveRequestListAnswer } from '#schemas/admin/requests.ts'
 import { ApiFailure, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
-import { durationText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
-import { Cell, Confirm, ShortId, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { Confirm, ShortId, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
+import { durationText } from '#shared/lib/duration.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Status', 'Request', 'Model', 'Age', 'Position', 'Reason', '']
@@ -24,8 +25,8 @@ interface Seen {
 }
 
 /**
- * Adds an answer to the answers of other ingresses. Each ingress lists only its own calls, and a load balancer chooses
- * the ingress of each poll.
+ * Merges the answers of several ingresses. An ingress lists only its own calls, and the load balancer chooses an ingress for each poll, so
+ * one answer is incomplete.
  */
 function merged(before: ReadonlyMap<string, Seen>, page: ActivePage, nowMs: number): ReadonlyMap<string, Seen> {
   const recent = [...before].filter(([, { atMs }]) => nowMs - atMs < INGRESS_TTL_MS)
@@ -58,7 +59,7 @@ export function ActiveRequests({ children }: { readonly children: ComponentChild
         <h1>Requests</h1>
         {shown && (
           <p class="dim" aria-live="polite">
-            {total.toLocaleString()} running or waiting
+            {total.toLocaleString('en')} running or waiting
           </p>
         )}
       </div>
@@ -72,7 +73,13 @@ export function ActiveRequests({ children }: { readonly children: ComponentChild
         <Empty title="No call waits or runs">Calls appear here until they have ended.</Empty>
       )}
       {calls.length > 0 && (
-        <Table label="Running and waiting calls" columns={COLUMNS}>
+        <Table
+          label="Running and waiting calls"
+          columns={COLUMNS}
+          numbers={['Age', 'Position']}
+          main={['Reason']}
+          card={{ end: 'Age' }}
+        >
           {calls.map(({ request, ingress }) => (
             <Row key={request.id} request={request} {...(pages.length > 1 && { ingress })} onCancel={refresh} />
           ))}
@@ -99,7 +106,7 @@ async function cancelCall(id: string): Promise<void> {
 
 interface RowProps {
   readonly request: ActiveRequest
-  /** Ingress of the call, if several have answered. */
+  /** Ingress of the call. Undefined if only one ingress has answered, because the column would then have one value. */
   readonly ingress?: string
   onCancel(): Promise<void>
 }
@@ -127,10 +134,10 @@ function Row({ request, ingress, onCancel }: RowProps) {
       </Cell>
       <Cell column="Age">{durationText(age_ms / 1_000)}</Cell>
       <Cell column="Position">
-        {position === null ? <span class="dim">–</span> : `#${position}`}
+        {position === null ? '–' : `#${position}`}
         {wait_ms !== null && <span class="dim below">about {durationText(wait_ms / 1_000)}</span>}
       </Cell>
-      <Cell column="Reason">{reason ?? <span class="dim">–</span>}</Cell>
+      <Cell column="Reason">{reason ?? '–'}</Cell>
       <Cell>
         <Confirm verb="Stop" what={id} action={cancel} isDestructive>
           <p>The work stops, and its caller receives the error job_cancelled.</p>

@@ -1,16 +1,16 @@
 import { useSignal } from '@preact/signals'
-import type { ComponentChildren } from 'preact'
 import { useEffect } from 'preact/hooks'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
-import { fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
-import { costText, dateTimeText, latencyText } from '#services/console/api/clock.ts'
+import { fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
+import { clockText, costText, dateTimeText, latencyText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
+import { Details, type Field, linked, modelLink, projectLink, workerLink } from '#services/console/parts/details.tsx'
 import { Back, CopyButton, Icon } from '#services/console/parts/parts.tsx'
-import { BASE } from '#services/console/parts/router.ts'
 import { LoadState } from '#services/console/parts/states.tsx'
+import { Cell, Table } from '#services/console/parts/table.tsx'
 
 export const PATH = '/v1/admin/requests'
-/** Page of the guide with a table of all error codes. */
+/** Page of the guide with a table row per error code. The code is the id of the row. */
 const ERRORS_PAGE = '/docs/guide/errors'
 const CANCELLED = 499
 
@@ -32,85 +32,90 @@ export function RequestScreen({ id }: { readonly id: string }) {
   }, [id])
   const shown = request.value
   return (
-    <section class="request">
+    <section class="job request">
       <Back path="requests" name="Requests" />
       <div class="title">
-        <h1>Request</h1>
+        <h1>
+          <code>{shown?.id ?? id}</code>
+        </h1>
         {shown && <Outcome request={shown} />}
       </div>
       <div class="actions">
-        <code class="breaks">{shown?.id ?? id}</code>
         <CopyButton text={shown?.id ?? id} label="Copy ID" />
       </div>
       <LoadState problem={problem.value} isLoaded={shown !== undefined} retry={() => location.reload()} />
       {shown && (
         <>
           <Failure request={shown} />
-          <Times request={shown} />
-          <Details request={shown} />
-          <Bodies request={shown} />
+          <div class="columns">
+            <div>
+              <Times request={shown} />
+              <Attempts request={shown} />
+              <Bodies request={shown} />
+            </div>
+            <Details fields={fieldsOf(shown)} />
+          </div>
         </>
       )}
     </section>
   )
 }
 
-export function Outcome({ request: { status, error_code, error_message } }: { readonly request: RequestAnswer }) {
+export function Outcome({ request }: { readonly request: RequestAnswer }) {
+  const { status, error_code, error_message, sdk_retry, request_counts: counts } = request
+  if (counts && status < 400) return <BatchOutcome {...counts} />
   const style = status < 400 ? 'completed' : status === CANCELLED ? 'cancelled' : 'failed'
   return (
     <>
       <span class={`status ${style}`}>{status === CANCELLED ? 'cancelled' : status}</span>
       {error_code && status !== CANCELLED && (
-        <span class="short" title={error_message ?? ''}>
+        <code class="error-code" title={error_message ?? ''}>
           {error_code}
-        </span>
+        </code>
       )}
+      {sdk_retry && <span class="dim">SDK retry {sdk_retry}</span>}
     </>
   )
 }
 
-interface Explanation {
-  readonly cause: string
-  readonly remedy: string
-  readonly href: string
+function BatchOutcome({ total, failed }: { readonly total: number; readonly failed: number }) {
+  if (total === 0) return <span class="status failed">no call ran</span>
+  const style = failed === 0 ? 'completed' : failed === total ? 'failed' : 'partial'
+  return (
+    <span class={`status ${style}`}>
+      {total === 1 ? '1 call' : `${total.toLocaleString('en')} calls`}
+      {failed > 0 && `, ${failed.toLocaleString('en')} failed`}
+    </span>
+  )
 }
 
-/** Shows the error of a failed request, with the cause and the remedy that the guide lists for the error code. */
-function Failure({ request: { status, error_code, error_message, error_param } }: { readonly request: RequestAnswer }) {
-  const explanation = useSignal<Explanation | undefined>(undefined)
-  const code = status >= 400 && status !== CANCELLED ? (error_code ?? 'invalid_request') : ''
-  useEffect(() => {
-    if (!code) return
-    const abort = new AbortController()
-    // If the guide cannot be loaded, then only the message of the error is shown.
-    explain(code, abort.signal).then(
-      (found) => {
-        explanation.value = found
-      },
-      () => {},
-    )
-    return () => abort.abort()
-  }, [code])
-  if (!code) return null
-  const { cause, remedy, href } = explanation.value ?? {}
+/** Shows the error of a failed request, and the next step for the reader. */
+function Failure({ request }: { readonly request: RequestAnswer }) {
+  const { status, error_code, error_message, error_param, upstream_message, next_step } = request
+  if (status < 400 || status === CANCELLED) return null
+  const code = error_code ?? 'invalid_request'
   return (
     <section class="note bad failure" aria-label="Error">
       <Icon name="warn" />
       <div>
         <strong>{error_message ?? code}</strong>
+        {upstream_message && upstream_message !== error_message && (
+          <p>
+            The upstream server answered: <q>{upstream_message}</q>
+          </p>
+        )}
         {error_param && (
           <p>
             Field <code>{error_param}</code>
           </p>
         )}
-        {cause && <p>{cause}</p>}
-        {remedy && (
+        {next_step && (
           <p>
-            <b>Next step:</b> {remedy}
+            <b>Next step:</b> {next_step}
           </p>
         )}
         <p>
-          <a href={href ?? ERRORS_PAGE} target="_blank" rel="noopener">
+          <a href={`${ERRORS_PAGE}#${code}`} target="_blank" rel="noopener">
             Guide: <code>{code}</code>
           </a>
         </p>
@@ -119,26 +124,72 @@ function Failure({ request: { status, error_code, error_message, error_param } }
   )
 }
 
-/**
- * Returns the row of an error code in the guide: code, status, cause and remedy. Undefined if the guide does not list
- * the code.
- */
-async function explain(code: string, signal: AbortSignal): Promise<Explanation | undefined> {
-  const response = await fetchApi(ERRORS_PAGE, { signal: AbortSignal.any([signal, AbortSignal.timeout(15_000)]) })
-  const guide = new DOMParser().parseFromString(await response.text(), 'text/html')
-  const name = [...guide.querySelectorAll('td:first-child code')].find(({ textContent }) => textContent === code)
-  const [, , cause, remedy] = [...(name?.closest('tr')?.cells ?? [])].map(({ textContent }) => textContent ?? '')
-  if (!name || !cause || !remedy) return undefined
-  const headings = [...guide.querySelectorAll('main h2[id]')]
-  const above = headings.findLast((one) => one.compareDocumentPosition(name) & Node.DOCUMENT_POSITION_FOLLOWING)
-  return { cause, remedy, href: `${ERRORS_PAGE}${above ? `#${above.id}` : ''}` }
+const ATTEMPT_COLUMNS = ['Attempt', 'Error', 'Started', 'Duration', 'Next attempt']
+
+/** Table of the attempts of a request, if at least one failed. If the last attempt succeeded, then it has a row too. */
+function Attempts({ request }: { readonly request: RequestAnswer }) {
+  const { failed_attempts = [], attempts, status, worker, server, server_url } = request
+  if (failed_attempts.length === 0) return null
+  const sharedUrl = (one: string | null) => (one === server && server_url ? server_url : one && `server ${one}`)
+  return (
+    <div class="card">
+      <h2>Attempts</h2>
+      <Table
+        label="Attempts"
+        columns={ATTEMPT_COLUMNS}
+        numbers={['Started', 'Duration', 'Next attempt']}
+        main={['Error']}
+      >
+        {failed_attempts.map((one) => (
+          <tr key={one.attempt}>
+            <Cell column="Attempt">{one.attempt}</Cell>
+            <Cell column="Error">
+              <code>{one.error_code}</code>
+              <span class="dim below">{one.upstream_message ?? one.error_message}</span>
+              <RanOn place={sharedUrl(one.server) ?? one.worker} />
+            </Cell>
+            <Cell column="Started">{clockText(one.started_at, true)}</Cell>
+            <Cell column="Duration">{latencyText(one.duration_ms / 1_000)}</Cell>
+            <Cell column="Next attempt">
+              {one.retry_delay_ms === null ? 'none' : `after ${latencyText(one.retry_delay_ms / 1_000)}`}
+            </Cell>
+          </tr>
+        ))}
+        {status < 400 && (
+          <tr>
+            <Cell column="Attempt">{attempts}</Cell>
+            <Cell column="Error">
+              succeeded
+              <RanOn place={sharedUrl(server) ?? worker} />
+            </Cell>
+            <Cell column="Started">–</Cell>
+            <Cell column="Duration">–</Cell>
+            <Cell column="Next attempt">none</Cell>
+          </tr>
+        )}
+      </Table>
+    </div>
+  )
 }
 
-/** A bar with the parts of the duration: the queue, the time until the first output, and the time of the remaining output. */
-function Times({ request: { queue_ms, first_output_ms, duration_ms } }: { readonly request: RequestAnswer }) {
+/** @param place URL of the server, otherwise the id of the worker */
+function RanOn({ place }: { readonly place: string | null }) {
+  if (!place) return null
+  return (
+    <span class="dim below">
+      on <code>{place}</code>
+    </span>
+  )
+}
+
+/**
+ * A bar with the parts of the duration: the queue, the time until the first output, and the time of the remaining output. A request that no worker
+ * started has only the time until its end.
+ */
+function Times({ request: { queue_ms, first_output_ms, duration_ms, attempts } }: { readonly request: RequestAnswer }) {
   const queue = Math.min(queue_ms ?? 0, duration_ms)
   const first = first_output_ms === null ? undefined : Math.min(Math.max(first_output_ms, queue), duration_ms)
-  const parts = [
+  const started = [
     { name: 'Queue', style: 'waiting', ms: queue },
     ...(first === undefined
       ? [{ name: 'Run', style: 'running', ms: duration_ms - queue }]
@@ -147,6 +198,7 @@ function Times({ request: { queue_ms, first_output_ms, duration_ms } }: { readon
           { name: 'Output', style: 'running', ms: duration_ms - first },
         ]),
   ]
+  const parts = attempts === 0 ? [{ name: 'Not run', style: 'waiting', ms: duration_ms }] : started
   return (
     <div class="card times">
       <div class="title">
@@ -170,55 +222,50 @@ function Times({ request: { queue_ms, first_output_ms, duration_ms } }: { readon
   )
 }
 
-function Details({ request }: { readonly request: RequestAnswer }) {
-  return (
-    <div class="card details">
-      <h2>Details</h2>
-      <dl>
-        {fieldsOf(request).map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
-    </div>
-  )
-}
-
-/** Fields that have a value, in the order of the page. */
-function fieldsOf(request: RequestAnswer): [string, ComponentChildren][] {
+/** Fields in the order of the page. */
+function fieldsOf(request: RequestAnswer): Field[] {
   const { model, project, key_id, worker, job_id, batch_id, attempts, cost_usd } = request
-  const { input_tokens, cached_input_tokens, output_tokens } = request
-  const keys = (query: string) => (isOperator.value ? `${BASE}/keys?${query}` : undefined)
-  const fields: [string, ComponentChildren][] = [
-    ['Model', model && linked(model, `${BASE}/requests?model=${encodeURIComponent(model)}`)],
+  const { input_tokens, cached_input_tokens, output_tokens, sdk_retry, retry_of } = request
+  const isShort = request.duration_ms < 60_000
+  const keys = isOperator.value ? `keys?state=all&project=${project ?? ''}` : undefined
+  return [
+    ['Model', model && modelLink(model)],
     ['Endpoint', request.endpoint],
-    ['Project', project && linked(request.project_name ?? project, keys(`project=${project}`))],
-    ['API key', key_id && linked(request.key_name ?? keyName(key_id), keys(`state=all&project=${project ?? ''}`))],
-    ['Durable job', job_id && linked(job_id, `${BASE}/jobs/${job_id}`)],
-    ['Batch', batch_id && linked(batch_id, `${BASE}/requests?batch_id=${batch_id}`)],
-    ['Started', dateTimeText(request.started_at)],
-    ['Ended', dateTimeText(request.ended_at)],
-    ['Input tokens', input_tokens > 0 && input_tokens.toLocaleString()],
-    ['Cached input', cached_input_tokens > 0 && `${cached_input_tokens.toLocaleString()} of the input tokens`],
-    ['Output tokens', output_tokens > 0 && output_tokens.toLocaleString()],
+    ['Project', project && projectLink(project, request.project_name ?? undefined)],
+    ['API key', key_id && linked(request.key_name ?? keyName(key_id), keys)],
+    ['Durable job', job_id && linked(job_id, `jobs/${job_id}`)],
+    ['Batch', batch_id && linked(batch_id, `batches/${batch_id}`)],
+    ['Started', dateTimeText(request.started_at, isShort)],
+    ['Ended', dateTimeText(request.ended_at, isShort)],
+    ['Input tokens', input_tokens > 0 && input_tokens.toLocaleString('en')],
+    ['Cached input', cached_input_tokens > 0 && `${cached_input_tokens.toLocaleString('en')} of the input tokens`],
+    ['Output tokens', output_tokens > 0 && output_tokens.toLocaleString('en')],
     ['Cost', cost_usd > 0 && costText(cost_usd)],
-    ['Attempts', attempts > 1 && String(attempts)],
-    ['Worker', worker && linked(worker, isOperator.value ? `${BASE}/workers` : undefined)],
-    ['Upstream server', request.server],
+    ['Attempts', attempts > 0 ? String(attempts) : 'none: the request was not run'],
+    ['SDK retry', sdk_retry && `retry ${sdk_retry} by the SDK of the caller`],
+    ['Retry of', retry_of && linked(retry_of, `requests/${retry_of}`)],
+    ['Retried by', request.retried_by && <Retries retries={request.retried_by} />],
+    ['Worker', worker && workerLink(worker)],
+    ['Upstream server', request.server_url ?? request.server],
     ['Trace ID', request.trace_id],
     ['User agent', request.user_agent],
   ]
-  return fields.filter(([, value]) => Boolean(value))
 }
 
-/** @param href Undefined if the key of this tab may not open the page */
-function linked(text: string, href: string | undefined): ComponentChildren {
-  return href ? <a href={href}>{text}</a> : text
+function Retries({ retries }: { readonly retries: NonNullable<RequestAnswer['retried_by']> }) {
+  if (retries.length === 0) return <>no retry by an SDK seen</>
+  return (
+    <>
+      {retries.map(({ id, status }) => (
+        <span key={id} class="below">
+          {linked(id, `requests/${id}`)} → {status}
+        </span>
+      ))}
+    </>
+  )
 }
 
-/** Shows the recorded bodies. A complete body is indented. */
+/** Shows the recorded bodies of the request and of its answer. A complete body is shown as indented JSON. */
 function Bodies({ request: { request_body, answer_body } }: { readonly request: RequestAnswer }) {
   const texts = { Request: request_body, Answer: answer_body }
   return (

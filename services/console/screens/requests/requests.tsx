@@ -1,20 +1,23 @@
 import { useSignal } from '@preact/signals'
-import { useMemo } from 'preact/hooks'
+import { useEffect, useMemo } from 'preact/hooks'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { isOperator, Pages } from '#services/console/api/client.ts'
-import { ageText, costText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
+import { costText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { keyName, namedKeys, namedProjects, projectName } from '#services/console/api/names.ts'
-import { Cell, Chips, LoadMore, ShortId, Table, usePoll } from '#services/console/parts/parts.tsx'
+import { Chips, LoadMore, ShortId, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Age, Cell, Table } from '#services/console/parts/table.tsx'
+import { jobEndpoints, loadSuggestions, modelIds } from '#services/console/screens/jobs/list.ts'
 import { ActiveRequests } from './active-requests.tsx'
+import { useFailures } from './failures.tsx'
 import { Outcome, PATH } from './request.tsx'
 
 /** Value of the filter `status` for calls that have not ended. */
 const ACTIVE = 'active'
 const REFRESH_INTERVAL_MS = 3_000
-const COLUMNS = ['Status', 'Request', 'Model', 'Endpoint', 'Duration', 'First output', 'Tokens', 'Cost', 'Ended']
-const NUMBERS = ['Duration', 'First output', 'Tokens', 'Cost', 'Ended']
+const NUMBERS = ['Tokens', 'Cost', 'First output', 'Duration', 'Ended']
+const COLUMNS = ['Status', 'Request', 'Model', 'Endpoint', ...NUMBERS]
 const OPERATOR_COLUMNS = COLUMNS.toSpliced(2, 0, 'Project')
 const STATUSES = [
   { id: ACTIVE, name: 'Running and waiting' },
@@ -27,11 +30,21 @@ const STATUSES = [
 ] as const
 /** Filters of the URL that are text fields, with their labels. */
 const FIELDS = { model: 'Model', endpoint: 'Endpoint', server: 'Server', error_code: 'Error code' } as const
-const RANGES = { '': 'Any time', '3600': 'Last hour', '86400': 'Last 24 hours', '604800': 'Last 7 days' } as const
+const RANGES = {
+  '': 'Any time',
+  '900': 'Last 15 minutes',
+  '3600': 'Last hour',
+  '86400': 'Last 24 hours',
+  '604800': 'Last 7 days',
+} as const
+const BATCH_LINES = { '': 'Depends on the filters', true: 'Listed', false: 'Not listed' } as const
 const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s', '60000': 'Over 1 min' } as const
-/** Query that removes all other filters. These filters do not apply to calls that have not ended. */
+/** Query that clears all filters except the status. The status `active` clears them, because they apply only to ended calls. */
 const NO_FILTERS = Object.fromEntries(
-  ['batch_id', 'range', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)].map((name) => [name, '']),
+  ['batch_id', 'batch_lines', 'range', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)].map((name) => [
+    name,
+    '',
+  ]),
 )
 
 export function Requests() {
@@ -46,7 +59,7 @@ export function Requests() {
 }
 
 function EndedRequests() {
-  const names = ['status', 'batch_id', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)]
+  const names = ['status', 'batch_id', 'batch_lines', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)]
   const filters = Object.fromEntries(names.map((name) => [name, queryParam(name)]))
   const range = queryParam('range')
   const key = JSON.stringify([filters, range])
@@ -67,7 +80,9 @@ function EndedRequests() {
           </p>
         )}
       </div>
-      <p class="dim">Ended calls and durable jobs, newest first.</p>
+      <p class="dim">
+        Ended calls and durable jobs, newest first. A batch is one row; its page and the filter Failed show its calls.
+      </p>
       <div class="filters">
         <Find />
         <Choice name="range" label="Time" choices={RANGES} />
@@ -80,7 +95,14 @@ function EndedRequests() {
         <NoRequests isFiltered={isFiltered} hasMore={list.hasMore.value} />
       )}
       {items.value.length > 0 && (
-        <Table label="Requests" columns={isOperator.value ? OPERATOR_COLUMNS : COLUMNS} numbers={NUMBERS}>
+        <Table
+          label="Requests"
+          columns={isOperator.value ? OPERATOR_COLUMNS : COLUMNS}
+          numbers={NUMBERS}
+          main={['Request']}
+          optional={['Endpoint', 'First output']}
+          card={{ end: 'Ended', hidden: ['Endpoint', 'First output', 'Tokens', 'Cost'] }}
+        >
           {items.value.map((request) => (
             <Row key={`${request.id} ${request.ended_at}`} request={request} />
           ))}
@@ -93,7 +115,9 @@ function EndedRequests() {
 
 function countOf({ items, hasMore }: Pages<RequestAnswer>): string {
   const count = items.value.length
-  return count === 1 && !hasMore.value ? '1 request' : `${count.toLocaleString()}${hasMore.value ? '+' : ''} requests`
+  return count === 1 && !hasMore.value
+    ? '1 request'
+    : `${count.toLocaleString('en')}${hasMore.value ? '+' : ''} requests`
 }
 
 /** Form that opens the page of the request with an id. */
@@ -163,6 +187,7 @@ function MoreFilters() {
 function activeFilters(): { readonly name: string; readonly text: string }[] {
   const texts: Readonly<Record<string, (value: string) => string>> = {
     batch_id: (value) => `Batch: ${value}`,
+    batch_lines: (value) => (value === 'true' ? 'With lines of batches' : 'Without lines of batches'),
     project: (value) => `Project: ${projectName(value)}`,
     key: (value) => `API key: ${keyName(value)}`,
     min_duration_ms: (value) => (DURATIONS as Readonly<Record<string, string>>)[value] ?? `Over ${value} ms`,
@@ -175,6 +200,9 @@ function activeFilters(): { readonly name: string; readonly text: string }[] {
     return value === '' ? [] : [{ name, text: textOf(value) }]
   })
 }
+
+/** Maximum age, in minutes, of the failures from which the filters take the error codes and models that they offer. */
+const OFFERED_MINUTES = 7 * 24 * 60
 
 function ActiveFilters() {
   const active = activeFilters()
@@ -194,6 +222,14 @@ function ActiveFilters() {
 }
 
 function FilterFields() {
+  useEffect(() => void loadSuggestions(), [])
+  const { found } = useFailures({ since: String(Math.floor(serviceNow() / 60 - OFFERED_MINUTES) * 60) })
+  const offer = (values: readonly (string | null)[] = []) => [...new Set(values)].filter((one) => one !== null)
+  const offered: Readonly<Record<string, readonly string[]>> = {
+    error_code: offer(found?.data.map(({ error_code }) => error_code)),
+    model: offer([...modelIds.value, ...(found?.data.map(({ model }) => model) ?? [])]),
+    endpoint: jobEndpoints.value,
+  }
   return (
     <>
       {Object.entries(FIELDS).map(([name, label]) => (
@@ -201,9 +237,16 @@ function FilterFields() {
           <span>{label}</span>
           <input
             type="search"
+            list={`known-${name}`}
+            autocomplete="off"
             value={queryParam(name)}
             onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value.trim() })}
           />
+          <datalist id={`known-${name}`}>
+            {(offered[name] ?? []).map((one) => (
+              <option key={one} value={one} />
+            ))}
+          </datalist>
         </label>
       ))}
       {isOperator.value && (
@@ -213,6 +256,7 @@ function FilterFields() {
         </>
       )}
       <Choice name="min_duration_ms" label="Duration" choices={DURATIONS} />
+      <Choice name="batch_lines" label="Lines of batches" choices={BATCH_LINES} />
     </>
   )
 }
@@ -220,7 +264,7 @@ function FilterFields() {
 interface PickerProps {
   readonly name: string
   readonly label: string
-  /** Text of the choice that removes the filter. */
+  /** Text of the choice that removes the filter, such as `All projects`. */
   readonly all: string
   readonly ids: readonly { readonly id: string }[]
   readonly nameOf: (id: string) => string
@@ -230,18 +274,17 @@ interface PickerProps {
 function Picker({ name, label, all, ids, nameOf }: PickerProps) {
   const value = queryParam(name)
   return (
-    <select
-      aria-label={label}
-      value={value}
-      onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value })}
-    >
-      <option value="">{all}</option>
-      {[...new Set([...ids.map(({ id }) => id), ...(value ? [value] : [])])].map((id) => (
-        <option key={id} value={id}>
-          {nameOf(id)}
-        </option>
-      ))}
-    </select>
+    <label>
+      <span>{label}</span>
+      <select value={value} onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value })}>
+        <option value="">{all}</option>
+        {[...new Set([...ids.map(({ id }) => id), ...(value ? [value] : [])])].map((id) => (
+          <option key={id} value={id}>
+            {nameOf(id)}
+          </option>
+        ))}
+      </select>
+    </label>
   )
 }
 
@@ -253,19 +296,18 @@ interface ChoiceProps {
 
 function Choice({ name, label, choices }: ChoiceProps) {
   return (
-    <select
-      aria-label={label}
-      value={queryParam(name)}
-      onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value })}
-    >
-      {Object.entries(choices)
-        .toSorted(([a], [b]) => Number(a) - Number(b))
-        .map(([value, text]) => (
-          <option key={value} value={value}>
-            {text}
-          </option>
-        ))}
-    </select>
+    <label class="choice">
+      <span>{label}</span>
+      <select value={queryParam(name)} onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value })}>
+        {Object.entries(choices)
+          .toSorted(([a], [b]) => Number(a) - Number(b))
+          .map(([value, text]) => (
+            <option key={value} value={value}>
+              {text}
+            </option>
+          ))}
+      </select>
+    </label>
   )
 }
 
@@ -300,71 +342,50 @@ function NoRequests({ isFiltered, hasMore }: { readonly isFiltered: boolean; rea
 
 function Row({ request }: { readonly request: RequestAnswer }) {
   const { model, endpoint, duration_ms, first_output_ms, input_tokens, output_tokens, cost_usd, ended_at } = request
-  const owner = [
-    request.project_name ?? request.project,
-    request.key_name ?? (request.key_id && keyName(request.key_id)),
-  ].filter(Boolean)
+  const project = request.project_name ?? (request.project && projectName(request.project))
+  const key = request.key_name ?? (request.key_id && keyName(request.key_id))
   return (
     <tr>
       <Cell column="Status">
-        <span class="outcome">
-          <Outcome request={request} />
-        </span>
+        <Outcome request={request} />
       </Cell>
       <Cell column="Request">
         <Name request={request} />
       </Cell>
       {isOperator.value && (
         <Cell column="Project">
-          <Short text={[...new Set(owner)].join(' · ') || '–'} />
+          {project ?? '–'}
+          {key && key !== project && <span class="dim below">{key}</span>}
         </Cell>
       )}
-      <Cell column="Model">
-        <Short text={model ?? '–'} />
+      <Cell column="Model">{model ?? '–'}</Cell>
+      <Cell column="Endpoint">{endpoint.replace('/v1/', '')}</Cell>
+      <Cell column="Tokens">
+        {input_tokens.toLocaleString('en')} → {output_tokens.toLocaleString('en')}
       </Cell>
-      <Cell column="Endpoint">
-        <Short text={endpoint.replace('/v1/', '')} />
-      </Cell>
-      <Cell column="Duration" isNumber>
-        {latencyText(duration_ms / 1_000)}
-      </Cell>
-      <Cell column="First output" isNumber>
-        {latencyText(first_output_ms === null ? undefined : first_output_ms / 1_000)}
-      </Cell>
-      <Cell column="Tokens" isNumber>
-        {input_tokens.toLocaleString()} → {output_tokens.toLocaleString()}
-      </Cell>
-      <Cell column="Cost" isNumber>
-        {cost_usd > 0 ? costText(cost_usd) : '–'}
-      </Cell>
-      <Cell column="Ended" isNumber>
-        <span title={dateTimeText(ended_at)}>{ageText(ended_at)}</span>
+      <Cell column="Cost">{cost_usd > 0 ? costText(cost_usd) : '–'}</Cell>
+      <Cell column="First output">{latencyText(first_output_ms === null ? undefined : first_output_ms / 1_000)}</Cell>
+      <Cell column="Duration">{latencyText(duration_ms / 1_000)}</Cell>
+      <Cell column="Ended">
+        <Age at={ended_at} />
       </Cell>
     </tr>
   )
 }
 
-/** Link to the page of a request: the beginning of its prompt and answer if its bodies are recorded, otherwise its id. */
+/** Link to the page of a batch or request: the id, or the beginning of prompt and answer if the bodies are recorded. */
 function Name({
-  request: { id, prompt_preview: prompt, answer_preview: answer },
+  request: { id, batch_id, request_counts, prompt_preview: prompt, answer_preview: answer },
 }: {
   readonly request: RequestAnswer
 }) {
+  if (request_counts && batch_id) return <ShortId id={batch_id} href={`${BASE}/batches/${batch_id}`} />
   const href = `${BASE}/requests/${id}`
   if (prompt === undefined) return <ShortId id={id} href={href} />
   return (
-    <a class="row-link short preview" href={href} title={[prompt, answer, id].filter(Boolean).join('\n\n')}>
+    <a class="row-link preview" href={href} title={[prompt, answer, id].filter(Boolean).join('\n\n')}>
       {prompt}
       {answer && <span class="dim"> → {answer}</span>}
     </a>
-  )
-}
-
-/** Text on one line, which ends in an ellipsis if the table is too narrow. */
-function Short({ text }: { readonly text: string }) {
-  return (
-    <span class="short" title={text}>
-      {text}
-    </span>
   )
 }

@@ -180,7 +180,7 @@ function restart({ at, sound }: Player): number {
   return sound.value && at.value < sound.value.duration - 0.05 ? at.value : 0
 }
 
-/** Pixels per second. Reduced if the waveform would exceed WIDTH_MAX. */
+/** Width of one second of audio in the waveform, in pixels. Reduced if the whole waveform would exceed WIDTH_MAX. */
 const SCALE = 110
 const WIDTH_MAX = 24_000
 const HEIGHT = 72
@@ -318,11 +318,11 @@ async function generate(options: Readonly<Record<string, unknown>>): Promise<voi
     const audio = await (await fetchApi(PATH, { method: 'POST', body, signal: abort })).blob()
     const seconds = latencyText((performance.now() - startedAt) / 1_000)
     const isDrawn = await player.load(audio)
-    // The request was stopped or replaced while the audio was decoded.
+    // If the request was stopped or replaced while the audio was decoded, then the audio is dropped.
     if (abort.aborted) return
     const lasts = isDrawn
       ? `${(player.sound.value?.duration ?? 0).toFixed(1)} s of audio`
-      : `${audio.size.toLocaleString()} bytes (not playable in this browser)`
+      : `${audio.size.toLocaleString('en')} bytes (not playable in this browser)`
     generated.value = { file: into, audio, note: `${lasts} in ${seconds}` }
   })
 }

@@ -1,4 +1,7 @@
-/** A request sent by a form, with the details that code in another language needs to repeat it. */
+/**
+ * A request that a form of the playground sends. From this record, the playground also generates example code that repeats the request, in each of
+ * the {@link LANGUAGES}.
+ */
 export interface Call {
   /** Label that distinguishes several requests of one form, such as the id of the model. */
   readonly name: string

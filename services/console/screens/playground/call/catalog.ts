@@ -39,7 +39,10 @@ export interface Field {
   readonly hint: string
 }
 
-/** Absolute value from which a bound is not shown as a limit, because schemas write the range of an integer type as bounds. */
+/**
+ * A bound of at least this absolute value is not shown as a limit. Such a bound, for example `maximum: 9007199254740991`, is only the range
+ * of the integer type.
+ */
 const UNLIMITED = 2 ** 52
 
 function fieldsOf(reference: Reference, path: string, names: readonly string[]): readonly Field[] {
@@ -112,7 +115,10 @@ function isScalar({ type, enum: choices, anyOf }: Schema): boolean {
   return choices !== undefined || (type !== undefined && [type].flat().every((one) => SCALARS.has(one)))
 }
 
-/** Returns the job endpoints whose JSON body has only single values, with the names of these values. */
+/**
+ * Returns the endpoints that can run as jobs and whose JSON body has only scalar fields, such as texts and numbers. The key is the path of
+ * the endpoint, and the value is the list of its fields.
+ */
 export function scalarEndpointsOf(reference: Reference): ReadonlyMap<string, readonly string[]> {
   const all = Object.entries(reference.paths).flatMap(([path, { post }]) => {
     const body = post?.requestBody?.content['application/json']?.schema

@@ -57,7 +57,7 @@ export function ChatForm() {
         <div class="card talk">
           <div class={sides.length > 1 ? 'sides' : undefined}>
             {sides.map((side, nth) => (
-              <MessageList key={nth} conversation={side} isOneOfTwo={sides.length > 1} />
+              <MessageList key={nth} conversation={side} isOneOfTwo={sides.length > 1} onExample={send} />
             ))}
           </div>
           <Composer
@@ -118,13 +118,20 @@ function chatFields(): readonly Field[] {
   return optionsOf('/v1/chat/completions', names)
 }
 
-function MessageList({
-  conversation,
-  isOneOfTwo,
-}: {
+const EXAMPLES = [
+  'Explain in two sentences what a message queue is.',
+  'Write a haiku about a river in winter.',
+  'List three European capitals with their populations as JSON.',
+]
+
+interface MessageListProps {
   readonly conversation: Conversation
   readonly isOneOfTwo: boolean
-}) {
+  /** Sends the text of an example. */
+  readonly onExample: (text: string) => void
+}
+
+function MessageList({ conversation, isOneOfTwo, onExample }: MessageListProps) {
   const messages = conversation.messages.value
   const end = useRef<HTMLDivElement>(null)
   const length = messages.at(-1)?.content.length ?? 0
@@ -142,11 +149,17 @@ function MessageList({
       tabIndex={0}
     >
       {messages.length === 0 && (
-        <p class="dim hint">
-          {isOneOfTwo
-            ? `Replies of ${model} appear here.`
-            : 'Send a message to start. The reply streams in; Stop cancels generation.'}
-        </p>
+        <div class="hint">
+          <p class="dim">
+            {isOneOfTwo ? `Replies of ${model} appear here.` : 'Send a message to start, or choose an example:'}
+          </p>
+          {!isOneOfTwo &&
+            EXAMPLES.map((text) => (
+              <button key={text} type="button" class="small" onClick={() => onExample(text)}>
+                {text}
+              </button>
+            ))}
+        </div>
       )}
       {messages.map((message, nth) => (
         <Message

@@ -1,0 +1,115 @@
+import { type ComponentChildren, createContext } from 'preact'
+import { useContext } from 'preact/hooks'
+import { ageText, dateTimeText } from '#services/console/api/clock.ts'
+
+/*
+ * The table of all lists. Rules of the layout:
+ *
+ * 1. Numbers, durations and ages are aligned to the right and never cut. All other values are aligned to the left.
+ * 2. The `main` columns take the free width, and their values may wrap. Other values have one line. If the window is too small for them, they end in
+ *    an ellipsis, and the pointer shows the whole text.
+ * 3. A missing value is the text `–`.
+ * 4. The head stays visible while the page scrolls.
+ * 5. In a narrow window, a row is a card of two or three lines: `title` and `end`, the main value, and the other values in one line. A number has its
+ *    column head in front of it. Missing values and the columns `hidden` are left out.
+ */
+
+interface Card {
+  /** Column at the start of the first line. Default: the first column. */
+  readonly title?: string
+  /** Column at the end of the first line, such as a status or an age. */
+  readonly end?: string
+  readonly hidden?: readonly string[]
+}
+
+interface Layout {
+  readonly columns: readonly string[]
+  /** Columns of numbers, durations and ages. */
+  readonly numbers?: readonly string[]
+  /** Columns that take the free width. Default: the first column. */
+  readonly main?: readonly string[]
+  /** Columns that a window of less than 1400 pixels leaves out. */
+  readonly optional?: readonly string[]
+  readonly card?: Card
+}
+
+interface TableProps extends Layout {
+  readonly label: string
+  readonly children: ComponentChildren
+}
+
+/** Layout of the table around a cell. */
+const TableLayout = createContext<Layout>({ columns: [] })
+
+/** @param columns Column heads. A column of buttons has an empty head */
+export function Table({ label, children, ...layout }: TableProps) {
+  const { columns, numbers = [], main = columns.slice(0, 1) } = layout
+  const widthOf = (column: string) => {
+    if (main.includes(column)) return 'minmax(150px, 1fr)'
+    return column === '' || numbers.includes(column) ? 'max-content' : 'minmax(0, auto)'
+  }
+  return (
+    <TableLayout.Provider value={layout}>
+      <table
+        class="sheet"
+        aria-label={label}
+        style={{ gridTemplateColumns: columns.map(widthOf).join(' ') }}
+        onPointerOver={({ target }) => showWhole(target as Element)}
+      >
+        <thead>
+          <tr>
+            {columns.map((column) => (
+              <th key={column} scope="col" {...placeOf(column, layout)}>
+                {column || <span class="visually-hidden">Actions</span>}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{children}</tbody>
+      </table>
+    </TableLayout.Provider>
+  )
+}
+
+interface CellProps {
+  /** The column head. Empty for the column of buttons. */
+  readonly column?: string
+  readonly children: ComponentChildren
+}
+
+export function Cell({ column = '', children }: CellProps) {
+  const { class: classes, ...place } = placeOf(column, useContext(TableLayout))
+  return (
+    <td class={children === MISSING ? `${classes} missing` : classes} {...place}>
+      <div>{children}</div>
+    </td>
+  )
+}
+
+const MISSING = '–'
+
+/** Attributes of all cells of a column. The column has a number, so that a column that is left out does not move the others. */
+function placeOf(column: string, { columns, numbers = [], main, optional = [], card = {} }: Layout) {
+  const classes = {
+    number: numbers.includes(column),
+    main: (main ?? columns.slice(0, 1)).includes(column),
+    optional: optional.includes(column),
+    'card-title': column === (card.title ?? columns[0]),
+    'card-end': column === card.end,
+    'card-hidden': card.hidden?.includes(column),
+    buttons: column === '',
+  }
+  const names = Object.entries(classes).flatMap(([name, isSet]) => (isSet ? [name] : []))
+  return { class: names.join(' '), 'data-column': column, style: { gridColumn: String(columns.indexOf(column) + 1) } }
+}
+
+/** Sets the title of a text that ends in an ellipsis to the whole text. */
+function showWhole(target: Element): void {
+  const cut = target.closest<HTMLElement>('.below, td > div')
+  if (cut && cut.scrollWidth > cut.clientWidth && !target.closest('[title]')) cut.title = cut.innerText
+}
+
+/** The age of a time, such as `3 min ago`. The pointer shows the time. */
+export function Age({ at }: { readonly at: number }) {
+  return <span title={dateTimeText(at)}>{ageText(at)}</span>
+}

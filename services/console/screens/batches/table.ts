@@ -1,0 +1,118 @@
+import { parse } from 'csv-parse/browser/esm/sync'
+import {
+  answerColumns,
+  cellsOf,
+  customIdOf,
+  EMPTY_PROMPT,
+  formIn,
+  isEmptyRow,
+  NO_RESULT,
+  type Result,
+  type Row,
+  valuesIn,
+} from '#shared/tables/answers.ts'
+import { OutputLines } from '#shared/tables/output.ts'
+
+/*
+ * Tables from which the console and `sluice batch` make batches. The table is uploaded as a file, whose id is in the metadata of the batch. The CSV
+ * with the results therefore has the columns of the table, also in another browser. Row 3 of a table has the custom id `row-3`.
+ */
+
+export const COMMAND = 'npx sluice batch prompts.csv --model MODEL --prompt-column prompt'
+/** Maximum bytes of a file that are read to find its separator, or the endpoint in its first line. */
+export const HEAD_BYTES = 256 * 1024
+/** Maximum bytes of a table, whose rows are in the memory of the tab. */
+const TABLE_BYTES_MAX = 20_000_000
+const ROWS_MAX = 50_000
+
+export interface Table {
+  readonly columns: readonly string[]
+  readonly rows: readonly Row[]
+  /** Column separator of the file. Empty for JSON Lines. */
+  readonly delimiter: string
+}
+
+/**
+ * Returns CSV with every row of the table and its result, as `sluice batch` writes it.
+ *
+ * @param results CSV of `GET /v1/batches/{id}/results`
+ * @param form Metadata that describes how an answer becomes cells
+ */
+export function joined({ columns, rows, delimiter }: Table, results: string, form: string | undefined): string {
+  const answerForm = formIn(form)
+  const valuesOf = valuesIn(answerForm)
+  const [, ...lines] = parse(results, { bom: true }) as string[][]
+  const byId = new Map(lines.map(([id = '', ...cells]) => [id, resultIn(cells)]))
+  const { prompt, shown = columns, rows: rowsMax } = answerForm
+  const output = new OutputLines({ format: 'csv', delimiter, columns: shown, names: answerColumns(answerForm) })
+  const rowLines = rows.slice(0, rowsMax).map((row, nth) => {
+    const result = byId.get(customIdOf(nth + 1))
+    const missing = prompt && isEmptyRow(row, prompt) ? EMPTY_PROMPT : NO_RESULT
+    return output.row(row, result ? cellsOf(result, valuesOf) : missing)
+  })
+  return [output.header(), ...rowLines].join('')
+}
+
+function resultIn([answer = '', error = '', finishReason = '', input = '', output = '']: string[]): Result {
+  const countOf = (text: string) => (text === '' ? null : Number(text))
+  return { answer, error, finishReason, inputTokens: countOf(input), outputTokens: countOf(output) }
+}
+
+/**
+ * Reads a CSV, TSV or JSONL file.
+ *
+ * @param name Name of the file
+ * @param command Command that an error names for a file that is too large
+ * @throws Error with the problem of the file
+ */
+export async function tableOf(file: Blob, name: string, command = COMMAND): Promise<Table> {
+  if (file.size > TABLE_BYTES_MAX) {
+    const size = `${Math.ceil(file.size / 1e6).toLocaleString('en')} MB`
+    throw new Error(`The file has ${size}, too much for a browser. Run: ${command}`)
+  }
+  const text = await textOf(file)
+  return /\.(jsonl|ndjson)$/i.test(name) ? objectsIn(text) : recordsIn(text)
+}
+
+function objectsIn(text: string): Table {
+  const lines = text.split('\n').filter((line) => line.trim() !== '')
+  const rows = lines.map((line): Row => new Map(Object.entries(JSON.parse(line) as object)))
+  return { columns: [...new Set(rows.flatMap((row) => [...row.keys()]))], rows, delimiter: '' }
+}
+
+function recordsIn(text: string): Table {
+  let columns: readonly string[] = []
+  const delimiter = delimiterOf(text)
+  const records = parse(text, { bom: true, delimiter, skip_empty_lines: true, relax_quotes: true }) as string[][]
+  const rows: Row[] = []
+  for (const record of records) {
+    if (columns.length === 0) columns = record.map((column) => column.trim())
+    else rows.push(new Map(columns.map((column, nth) => [column, record[nth]])))
+  }
+  const twice = columns.find((name, nth) => columns.indexOf(name) !== nth)
+  if (twice !== undefined) throw new Error(`The header has the column "${twice}" twice.`)
+  if (rows.length === 0) throw new Error('The file has no rows below its header.')
+  if (rows.length > ROWS_MAX)
+    throw new Error(
+      `The file has ${rows.length.toLocaleString('en')} rows; the maximum of a batch is 50,000. Split the file.`,
+    )
+  return { columns, rows, delimiter }
+}
+
+async function textOf(file: Blob): Promise<string> {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(await file.arrayBuffer())
+  } catch {
+    throw new Error('The file is not UTF-8. Save it as "CSV UTF-8" in the spreadsheet.')
+  }
+}
+
+/** The most frequent separator of the header. Spreadsheets separate by `;` in countries with a decimal comma. */
+function delimiterOf(text: string): string {
+  const [line = ''] = text
+    .slice(0, HEAD_BYTES)
+    .replaceAll(/"[^"]*"/g, '')
+    .split(/\r?\n/, 1)
+  const counted = [',', ';', '\t'].map((mark) => ({ mark, count: line.split(mark).length }))
+  return counted.reduce((best, one) => (one.count > best.count ? one : best)).mark
+}

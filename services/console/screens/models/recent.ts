@@ -1,0 +1,82 @@
+import { signal } from '@preact/signals'
+import type { z } from 'zod'
+import type { RequestAnswer, RequestFailuresListAnswer } from '#schemas/admin/requests.ts'
+import { fetchJson, type Page } from '#services/console/api/client.ts'
+import { serviceNow } from '#services/console/api/clock.ts'
+
+/*
+ * Requests, failures and latencies of each model in the last 15 minutes, from the request log.
+ *
+ * 1. One read counts the failures of all models.
+ * 2. One read per model returns its newest requests, at most `SAMPLE_MAX`. Both medians are computed from the same requests, so the median until the
+ *    first output is never above the median of the whole request.
+ */
+
+export const WINDOW_MINUTES = 15
+/** Maximum number of requests that are read per model: the largest page of the request log. */
+const SAMPLE_MAX = 100
+/** Maximum number of models with these figures. Further models are shown without the figures, because each model costs a read. */
+const MODELS_MAX = 50
+/** Maximum number of concurrent reads. */
+const CONCURRENCY = 4
+
+export interface Recent {
+  readonly requests: number
+  /** Whether the model had more requests than were read. */
+  readonly hasMore: boolean
+  readonly failed: number
+  /** Medians in seconds. Undefined without a completed request. */
+  readonly firstOutput: number | undefined
+  readonly total: number | undefined
+}
+
+/** Figures by model id. A model without figures is missing, for example if the request log is off. */
+export const recent = signal<ReadonlyMap<string, Recent>>(new Map())
+
+export async function refreshRecent(models: readonly string[], abort: AbortSignal): Promise<void> {
+  if (models.length === 0) return
+  // The start is a whole minute, so that equal reads have equal URLs.
+  const since = String(Math.floor(serviceNow() / 60 - WINDOW_MINUTES) * 60)
+  const failures = await fetchJson<z.infer<typeof RequestFailuresListAnswer>>(
+    `/v1/admin/requests/failures?${new URLSearchParams({ since })}`,
+    { signal: abort },
+  )
+  const failed = new Map<string, number>()
+  for (const { model, count } of failures.data) failed.set(model ?? '', (failed.get(model ?? '') ?? 0) + count)
+  const found = new Map<string, Recent>()
+  const left = models.slice(0, MODELS_MAX)
+  const read = async () => {
+    for (let model = left.shift(); model !== undefined; model = left.shift()) {
+      const query = new URLSearchParams({ model, since, limit: String(SAMPLE_MAX) })
+      const page = await fetchJson<Page<RequestAnswer>>(`/v1/admin/requests?${query}`, { signal: abort })
+      found.set(model, recentOf(page, failed.get(model) ?? 0))
+    }
+  }
+  await Promise.all(Array.from({ length: CONCURRENCY }, read))
+  recent.value = found
+}
+
+/** @param failed Failures of the whole window, which may be more than the page has */
+export function recentOf({ data, has_more }: Page<RequestAnswer>, failed: number): Recent {
+  const completed = data.filter(({ status }) => status < 400)
+  const withOutput = completed.filter(({ first_output_ms }) => first_output_ms !== null)
+  // Durable jobs have no time of the first output, so their durations are used only if no other completed request has such
+  // a time.
+  const measured = withOutput.length > 0 ? withOutput : completed
+  return {
+    requests: Math.max(data.length, failed),
+    hasMore: has_more,
+    failed,
+    firstOutput: medianOf(
+      withOutput.map(({ first_output_ms, duration_ms }) => Math.min(first_output_ms ?? 0, duration_ms)),
+    ),
+    total: medianOf(measured.map(({ duration_ms }) => duration_ms)),
+  }
+}
+
+/** @returns Seconds */
+function medianOf(durationsMs: readonly number[]): number | undefined {
+  const sorted = durationsMs.toSorted((a, b) => a - b)
+  const middle = sorted[Math.floor((sorted.length - 1) / 2)]
+  return middle === undefined ? undefined : middle / 1_000
+}
