@@ -55,16 +55,20 @@ const RENAMED_OPTIONS: Readonly<Record<string, string>> = {
   'start-within': 'start-deadline',
 }
 
-/** Streams and settings of one run; tests replace those of the process. */
+/** Output streams and settings of one command run. Tests pass their own instead of those of the process. */
 interface Surroundings {
   readonly streams: Streams
-  /** @throws ConfigError with every problem at once */
+  /** @throws ConfigError that lists all invalid settings, not only the first */
   readonly readConfig: () => Config
 }
 
 const PROCESS: Surroundings = { streams: { out: process.stdout, err: process.stderr }, readConfig: loadConfig }
 
-/** Runs one command line. @param argv Arguments after `sluice` */
+/**
+ * Runs one command line.
+ *
+ * @param argv Arguments after `sluice`
+ */
 export async function main(argv: readonly string[], surroundings = PROCESS): Promise<ExitCode> {
   const { streams } = surroundings
   // A reader that closes the pipe early, such as `head`, is no error.
@@ -162,10 +166,15 @@ function unknownOption(name: string, commandOptions: readonly string[]): Command
   )
 }
 
+/** Names under which people look for a command. */
+const OTHER_NAMES: Readonly<Record<string, string>> = { request: 'logs', requests: 'logs', calls: 'logs' }
+
 function commandOf(name: string): Command {
   const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
   if (!command) {
-    const next = `${didYouMean(name, Object.keys(COMMANDS))}For all commands: sluice --help`
+    const other = Object.hasOwn(OTHER_NAMES, name) ? OTHER_NAMES[name] : undefined
+    const meant = other === undefined ? didYouMean(name, Object.keys(COMMANDS)) : `Did you mean ${other}? `
+    const next = `${meant}For all commands: sluice --help`
     throw usageError(`Unknown command '${name}'.`, next)
   }
   return command

@@ -1,9 +1,10 @@
 /*
  * Assigns the results of one or more batches to the rows of a table.
  *
- * The key of a row is the hash of its request. A row therefore keeps its answer if rows are moved, added or corrected.
- * If several rows have the same request, then each of them uses another answer. The result lines are appended to one
- * temporary file, and memory holds only their positions.
+ * The key of a row is the hash of its request. A row therefore keeps its answer if rows are moved, added or corrected. If several rows have
+ * the same request, then the batches have several answers to this request, and each of the rows gets a different one.
+ *
+ * The result lines are appended to one temporary file, and memory holds only their positions.
  */
 
 import { createHash } from 'node:crypto'
@@ -11,7 +12,7 @@ import { createReadStream, createWriteStream } from 'node:fs'
 import type { FileHandle } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import { batchRowOf } from '#shared/kinds/batch-row.ts'
-import type { RowTask } from './task.ts'
+import { type Cells, cellsOf, type ValuesOf } from '#shared/tables/answers.ts'
 
 export interface Found {
   readonly start: number
@@ -20,33 +21,19 @@ export interface Found {
   readonly isAnswer: boolean
 }
 
-export interface Cells {
-  readonly values: readonly unknown[]
-  readonly error: string
-  readonly finishReason: string
-  readonly inputTokens: number | null
-  readonly outputTokens: number | null
-}
-
-const CUT: ReadonlySet<string> = new Set(['length', 'max_tokens', 'max_output_tokens'])
-
-export function isCut({ finishReason }: Cells): boolean {
-  return CUT.has(finishReason)
-}
-
 export function keyOf(body: unknown): string {
   return createHash('sha256').update(JSON.stringify(body)).digest('hex').slice(0, 32)
 }
 
 export class Answers {
   readonly path: string
-  readonly #task: Pick<RowTask, 'valuesOf'>
+  readonly #valuesOf: ValuesOf
   readonly #found = new Map<string, { readonly answers: Found[]; error: Found | undefined }>()
   #size = 0
 
-  constructor(path: string, task: Pick<RowTask, 'valuesOf'>) {
+  constructor(path: string, { valuesOf }: { readonly valuesOf: ValuesOf }) {
     this.path = path
-    this.#task = task
+    this.#valuesOf = valuesOf
   }
 
   /**
@@ -99,12 +86,7 @@ export class Answers {
 
   #cellsIn(line: Buffer): (Cells & { readonly customId: string }) | undefined {
     const row = batchRowOf(JSON.parse(line.toString()))
-    if (!row) return undefined
-    if (row.error !== '') return { ...row, values: [] }
-    const result = this.#task.valuesOf(row.answer)
-    if ('values' in result) return { ...row, ...result }
-    const advice = CUT.has(row.finishReason) ? 'The answer was truncated. Use a higher --max-tokens. ' : ''
-    return { ...row, values: [], error: `invalid_answer: ${advice}${result.problem}` }
+    return row && { ...cellsOf(row, this.#valuesOf), customId: row.customId }
   }
 }
 

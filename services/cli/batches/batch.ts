@@ -1,24 +1,17 @@
 import { open, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { CreateBatch } from '#schemas/batches/batch.ts'
+import { batchSummary } from '#services/cli/client/batch-text.ts'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
+import { endedAt } from '#services/cli/client/job.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/commands/command.ts'
 import { followBatch } from '#services/cli/commands/following.ts'
 import { metadataOf, metadataWith } from '#services/cli/commands/submit.ts'
-import {
-  beginning,
-  CommandError,
-  coloured,
-  EXIT,
-  type ExitCode,
-  fileError,
-  plain,
-  usageError,
-} from '#services/cli/text/output.ts'
+import { CommandError, coloured, EXIT, type ExitCode, fileError, plain, usageError } from '#services/cli/text/output.ts'
 import { linesIn } from './answers.ts'
 import { ROWS_MAX, RunFiles, selectRequests } from './convert.ts'
 import { ENDED } from './follow-table.ts'
-import { findTable, type Table } from './input.ts'
+import { findTable, rowsOf, type Table } from './input.ts'
 import { problemsOf, runTable, type TableOptions, type TableResult } from './table-run.ts'
 import { checkerOf, checkNames, columnsSchema, ObjectSchema } from './task.ts'
 import { outPathOf } from './write.ts'
@@ -40,11 +33,12 @@ const TABLE_OPTIONS = {
   'max-tokens': { type: 'string' },
   temperature: { type: 'string' },
   out: { type: 'string' },
+  limit: { type: 'string' },
   new: { type: 'boolean' },
   strict: { type: 'boolean' },
   'cancel-on-interrupt': { type: 'boolean' },
 } as const
-/** Options of which at most one may be given. */
+/** Groups of options that exclude each other: at most one option of each group may be given. */
 const EXCLUSIVE = [
   ['prompt', 'prompt-column', 'embed-column'],
   ['choices', 'columns', 'schema', 'embed-column'],
@@ -52,6 +46,7 @@ const EXCLUSIVE = [
   ['max-tokens', 'embed-column'],
   ['temperature', 'embed-column'],
   ['new', 'retry-failed'],
+  ['limit', 'retry-failed'],
 ] as const
 
 export const batch: Command = {
@@ -64,8 +59,8 @@ With --model, sends each row of a table as one request and follows the batch. Th
 order: the columns of the input, then answer, error, finish_reason, input_tokens and output_tokens. TABLE is a .csv, .tsv or
 .jsonl file with up to ${ROWS_MAX} rows, or a directory with one text per file. Ctrl-C leaves the batch running. If the command is
 repeated with equal rows, then it finds this batch and writes its output. The exit code is 0 if the batch completed and any row
-has an answer, and 3 if it was cancelled. Without an answer, or if the batch failed or expired, the exit code is 1. After Ctrl-C it
-is 130.
+has an answer, and 3 if the batch was cancelled. Without an answer, or if the batch failed or expired, the exit code is 1. After Ctrl-C,
+the exit code is 130.
 
 Without --model, uploads a file with one request per line. With --follow the exit code is 0 if every request finished, 1 if the
 batch failed or expired, and 3 if it was cancelled. In a pipe the first line is the batch with its id; with --follow the events
@@ -84,6 +79,7 @@ Options:
   --temperature X       sampling temperature, such as 0
   --out FILE            .csv, .tsv or .jsonl file to write (default: next to TABLE, such as prompts.answers.csv)
   --retry-failed        run only rows without an answer, also after rows were corrected or added
+  --limit N             trial: run only the first N rows; the command without --limit then runs the other rows
   --new                 run the rows again, even if a batch of the same rows exists
   --strict              exit code 1 if any row failed
   --cancel-on-interrupt
@@ -120,7 +116,11 @@ Examples:
       if (misplaced !== undefined)
         throw usageError(`--${misplaced} applies only to a file of requests, without --model.`)
       const options = await optionsOf(values, table, model)
-      return await report(invocation, options, await runTable(invocation, table, options))
+      const rowsMax = values.count('limit', 1, ROWS_MAX)
+      const result = await runTable(invocation, { ...table, rowsMax }, options)
+      const exit = await report(invocation, options, result)
+      if (rowsMax !== undefined) invocation.out.note(await trialText(table, rowsMax, result.batch))
+      return exit
     }
     const misplaced = Object.keys(TABLE_OPTIONS).find((name) => values.given().includes(name))
     if (misplaced !== undefined || (table && table.format !== 'jsonl')) {
@@ -157,7 +157,12 @@ async function optionsOf(values: Values, table: Table, model: string): Promise<T
   }
 }
 
-/** @throws CommandError for an invalid duration, before anything is uploaded */
+/**
+ * Returns the value of `--window`: the time in which the batch must end, such as `24h`. Called before the upload, so that an invalid value
+ * is reported first.
+ *
+ * @throws CommandError for an invalid duration
+ */
 function windowOf(values: Values): string {
   const text = values.text('window') ?? WINDOW
   if (CreateBatch.shape.completion_window.safeParse(text).success) return text
@@ -187,12 +192,15 @@ function parsedSchema(text: string): ObjectSchema | undefined {
 async function report(
   { values, out }: Invocation,
   options: TableOptions,
-  { batch: { id, status }, written }: TableResult,
+  { batch, written }: TableResult,
 ): Promise<ExitCode> {
+  const { id, status } = batch
   const { answered, failed, skipped, cut, failures } = written
   if (!out.isHumanReadable) {
-    const reasons = [...failures].map(([code, failure]) => ({ code, ...failure }))
-    await out.json({ batch: id, status, out: options.out, answered, failed, skipped, cut, failures: reasons })
+    const reasons = [...failures.byCode].map(([code, failure]) => ({ code, ...failure }))
+    const { usage = null, cost_usd = null, created_at } = batch
+    const more = { seconds: (endedAt(batch) ?? created_at) - created_at, usage, cost_usd }
+    await out.json({ batch: id, status, out: options.out, answered, failed, skipped, cut, failures: reasons, ...more })
   } else {
     const text = [
       `${plain(options.out)}: ${answered} answers`,
@@ -202,20 +210,28 @@ async function report(
     const state = status === 'completed' ? '' : `; the batch is ${plain(status)}`
     await out.write(`${coloured(failed > 0 ? 'yellow' : 'green', `${text}${state}`)}\n`)
   }
-  for (const [code, { count, row, message }] of failures) {
-    out.note(`  ${count} ${plain(code)}, such as row ${row}: ${beginning(plain(message), MESSAGE_CHARS)}`)
-  }
+  for (const line of failures.lines()) out.note(line)
   if (cut > 0) {
     const limit = options.maxTokens ?? written.cutTokens
     out.note(`${cut} answers were cut at ${limit} tokens (column finish_reason). For longer answers: --max-tokens`)
   }
+  out.note(`${id} ${batchSummary(batch)}`)
   if (failed > 0) out.note('To run only the failed rows: repeat the command with --retry-failed')
   if (failed === 0 && answered > 0) return EXIT.ok
   if (status === 'cancelled') return EXIT.cancelled
   return status === 'completed' && answered > 0 && !values.has('strict') ? EXIT.ok : EXIT.failed
 }
 
-const MESSAGE_CHARS = 200
+/** Message after a trial: the cost of the whole table at the cost per request of the trial, and the command for the other rows. */
+async function trialText(table: Table, rowsMax: number, { cost_usd, request_counts }: BatchView): Promise<string> {
+  let rows = 0
+  for await (const _ of rowsOf(table)) rows++
+  const run = `${Math.min(rowsMax, rows)} of ${rows} rows have run`
+  if (rows <= rowsMax) return `${run}.`
+  const ofAll = cost_usd == null ? undefined : (cost_usd / Math.max(1, request_counts.total)) * rows
+  const cost = ofAll === undefined ? '' : `, and all rows cost about $${ofAll.toFixed(4)}`
+  return `${run}${cost}. To run the other rows: repeat the command without --limit`
+}
 
 /** Runs the failed requests of a batch again, as a new batch. */
 async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode> {
@@ -299,7 +315,7 @@ async function endpointIn(path: string): Promise<string> {
     const { url } = JSON.parse(line) as { url?: unknown }
     if (typeof url === 'string') return url
   } catch (error) {
-    // A line longer than HEAD_BYTES is truncated and therefore not valid JSON.
+    // A first line longer than HEAD_BYTES is read only in part, so JSON.parse fails. The error after this block then asks for --endpoint.
     if (!(error instanceof SyntaxError)) throw error
   } finally {
     await file.close()
@@ -307,6 +323,6 @@ async function endpointIn(path: string): Promise<string> {
   throw usageError(`${path}: the first line has no url.`, 'Set the endpoint with --endpoint.')
 }
 
-/** Remedy if the first line is not a request. The file may have another format, and --endpoint cannot correct that. */
+/** Remedy if the first line is not a JSON object. The file then probably has another format, which the option --endpoint cannot correct. */
 const FORMAT_HINT =
   'Each line must be a JSON object with custom_id, method, url and body. For rows of prompts use .csv, .tsv or .jsonl with --model.'

@@ -5,8 +5,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { usageError } from '#services/cli/text/output.ts'
+import { customIdOf, type Row } from '#shared/tables/answers.ts'
 import { keyOf, linesIn } from './answers.ts'
-import { type Row, rowsOf, type Table } from './input.ts'
+import { rowsOf, type Table } from './input.ts'
 import { type RowTask, type TaskOptions, taskOf } from './task.ts'
 
 export const ROWS_MAX = 50_000
@@ -14,7 +15,7 @@ export const ROWS_MAX = 50_000
 /** Temporary directory for the files of one run of the command. Deleted when the run ends. */
 export class RunFiles implements AsyncDisposable {
   readonly requests: string
-  /** Path of the file with the requests that run again. */
+  /** Path of the file that contains only the requests to run again, for example after `--retry-failed`. */
   readonly retry: string
   readonly results: string
   readonly #directory: string
@@ -24,6 +25,11 @@ export class RunFiles implements AsyncDisposable {
     this.requests = join(directory, 'requests.jsonl')
     this.retry = join(directory, 'retry.jsonl')
     this.results = join(directory, 'results.jsonl')
+  }
+
+  /** Path of a table that is uploaded or downloaded. */
+  tableWith(extension: string): string {
+    return join(this.#directory, `table${extension}`)
   }
 
   static async open(): Promise<RunFiles> {
@@ -41,9 +47,9 @@ export interface Converted {
   /** For each row, the hash of its request. Empty for a row without a prompt, which has no request. */
   readonly keys: readonly string[]
   readonly requests: number
-  /** Hash of the file of requests. */
+  /** Hash of the file of requests. A repeated command finds its batch by this hash, which is in the metadata of the batch. */
   readonly hash: string
-  /** Hash of all rows of the input. */
+  /** Hash of all rows of the input. The rows are read again for the output, and must then have the same hash. */
   readonly rowsHash: string
 }
 
@@ -79,18 +85,13 @@ export async function convertRows(table: Table, options: TaskOptions, isJson: bo
   await pipeline(lines(), createWriteStream(to))
   if (!task) throw usageError(`${table.path} has no rows.`, 'Add at least one row below the header.')
   if (requests === 0) throw usageError(`${table.path} has no prompts: each prompt is empty.`)
-  const shown = table.format === 'directory' ? ['file'] : [...columns]
   const hashes = { hash: hash.digest('hex').slice(0, 32), rowsHash: rowsHash.digest('hex') }
-  return { task, columns: shown, keys, requests, ...hashes }
+  return { task, columns: task.form.shown ?? [...columns], keys, requests, ...hashes }
 }
 
-/** Returns the text of a row that the hash of all rows is computed from. */
+/** Returns a row as one line of JSON. The hash of a table ({@link Converted.rowsHash}) is computed over these lines. */
 export function rowText(row: Row): string {
   return `${JSON.stringify([...row])}\n`
-}
-
-export function customIdOf(row: number): string {
-  return `row-${row}`
 }
 
 /** Copies the requests with these custom ids to the file `to`. Returns the hash of the copy. */

@@ -1,7 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { BatchesApi, BatchView } from '#services/cli/client/http.ts'
-import { rateText } from '#services/cli/client/job-text.ts'
-import { barLine } from '#services/cli/commands/following.ts'
+import { endedAt } from '#services/cli/client/job.ts'
+import { endsText, rateText } from '#services/cli/client/job-text.ts'
+import { barLine, stoppedText } from '#services/cli/commands/following.ts'
 import { CommandError, EXIT, type Output, plain } from '#services/cli/text/output.ts'
 
 export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
@@ -23,6 +24,8 @@ export class BatchProgress {
   readonly #options: FollowOptions
   #shownMs = 0
   #shown = ''
+  /** Estimated end of the batch, for the message after Ctrl-C. */
+  #ends = ''
 
   constructor(batches: BatchesApi, out: Output, options: FollowOptions) {
     this.#batches = batches
@@ -46,7 +49,7 @@ export class BatchProgress {
     } catch (error) {
       if (!interrupt.signal.aborted) throw error
       const next = `To continue: run the same command again, without --new\nTo see it: sluice follow ${batch.id}\nTo cancel: sluice cancel ${batch.id}`
-      throw new CommandError(EXIT.interrupted, `Stopped following ${batch.id}, which continues to run.`, next)
+      throw new CommandError(EXIT.interrupted, stoppedText(batch.id, this.#ends), next)
     } finally {
       process.off('SIGINT', onInterrupt)
       if (this.#out.canRedraw) this.#out.redraw('')
@@ -76,10 +79,11 @@ export class BatchProgress {
     const done = completed + failed
     const failures = failed > 0 ? `, ${failed} failed` : ''
     const parts = [`${done} of ${total} done${failures}`, rateText(batch.progress ?? {}), waitText(batch)]
+    this.#ends = endsText(batch.progress ?? {})
     const message = total > 0 ? parts.filter(Boolean).join(', ') : null
     const percent = total > 0 ? (100 * done) / total : null
     if (this.#out.canRedraw) {
-      const seconds = Math.max(0, Math.floor(Date.now() / 1_000) - created_at)
+      const seconds = Math.max(0, (endedAt(batch) ?? Math.floor(Date.now() / 1_000)) - created_at)
       const line = barLine(status.replace('_', ' '), { percent, message }, seconds, this.#out.columns - 1)
       return this.#out.redraw(line)
     }

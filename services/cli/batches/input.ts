@@ -12,6 +12,8 @@ import { extname, join } from 'node:path'
 import { Readable } from 'node:stream'
 import { type CsvError, type Options, parse } from 'csv-parse'
 import { type CommandError, fileError, plain, usageError } from '#services/cli/text/output.ts'
+import type { Row } from '#shared/tables/answers.ts'
+import { FORMATS, type TableFormat } from '#shared/tables/output.ts'
 
 const ROW_BYTES_MAX = 16 * 1024 * 1024
 const FILES_MAX = 50_000
@@ -20,28 +22,20 @@ const COLUMNS_MAX = 1_000
 /** Maximum number of column names in an error message. */
 const NAMES_MAX = 50
 
-/** The cells of a row by column. A map, because a column may be named `__proto__`. */
-export type Row = ReadonlyMap<string, unknown>
-
-export type TableFormat = 'csv' | 'tsv' | 'jsonl' | 'directory'
-
 export interface Table {
   readonly path: string
   readonly format: TableFormat
   /** Column separator of CSV and TSV. */
   readonly delimiter: string
+  /** Maximum number of rows that are read, counted from the first row. Default: all rows. */
+  readonly rowsMax?: number | undefined
 }
 
-/** Format of a file by its extension. */
-export const FORMATS: Readonly<Record<string, TableFormat>> = {
-  '.csv': 'csv',
-  '.tsv': 'tsv',
-  '.tab': 'tsv',
-  '.jsonl': 'jsonl',
-  '.ndjson': 'jsonl',
-}
-
-/** The table at a path. Undefined for a file with another extension. @throws CommandError if there is no such path */
+/**
+ * Returns the table at a path. Undefined if the file is not a table by its extension (see {@link FORMATS}).
+ *
+ * @throws CommandError if there is no such path
+ */
 export async function findTable(path: string): Promise<Table | undefined> {
   const entry = await stat(path).catch((error: Error) => {
     throw fileError(path, error)
@@ -69,8 +63,21 @@ export async function headOf(path: string): Promise<string> {
   return text.replace(/^\uFEFF/, '')
 }
 
-/** Yields the rows of a table. Empty lines are skipped. @throws CommandError that names the line */
+/**
+ * Yields the rows of a table. Empty lines are skipped.
+ *
+ * @throws CommandError that names the line
+ */
 export async function* rowsOf(table: Table): AsyncGenerator<Row> {
+  const { rowsMax = Number.POSITIVE_INFINITY } = table
+  let count = 0
+  for await (const row of allRowsOf(table)) {
+    if (++count > rowsMax) return
+    yield row
+  }
+}
+
+async function* allRowsOf(table: Table): AsyncGenerator<Row> {
   if (table.format === 'directory') yield* filesOf(table.path)
   else if (table.format === 'jsonl') yield* objectsOf(table.path)
   else yield* recordsOf(table)
@@ -159,7 +166,11 @@ async function* linesOf(path: string): AsyncGenerator<string> {
   if (rest !== '') yield rest
 }
 
-/** The text of a file in pieces, without a byte order mark. @throws CommandError if the text is not UTF-8 or has a NUL */
+/**
+ * The text of a file in pieces, without a byte order mark.
+ *
+ * @throws CommandError if the text is not UTF-8 or has a NUL
+ */
 async function* textOf(path: string): AsyncGenerator<string> {
   const decoder = new TextDecoder('utf-8', { fatal: true })
   try {

@@ -1,7 +1,9 @@
-import { basename } from 'node:path'
-import { z } from 'zod'
-import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
-import { ageOf } from '#services/cli/client/job-text.ts'
+import { createWriteStream } from 'node:fs'
+import { basename, extname } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { BatchesApi, type BatchView, isGone } from '#services/cli/client/http.ts'
+import { endedAt } from '#services/cli/client/job.ts'
+import { ageOf, rangeText } from '#services/cli/client/job-text.ts'
 import { adminFilterOf } from '#services/cli/commands/bulk.ts'
 import { type Command, noArguments, onlyArgument } from '#services/cli/commands/command.ts'
 import {
@@ -14,12 +16,20 @@ import {
   tableOf,
   usageError,
 } from '#services/cli/text/output.ts'
+import {
+  answerColumns,
+  customIdOf,
+  FORM_KEY,
+  formIn,
+  isEmptyRow,
+  TABLE_FILE_KEY,
+  valuesIn,
+} from '#shared/tables/answers.ts'
+import { FORMATS } from '#shared/tables/output.ts'
 import { Answers } from './answers.ts'
-import { customIdOf, RunFiles } from './convert.ts'
+import { RunFiles } from './convert.ts'
 import { ENDED } from './follow-table.ts'
-import { findTable, rowsOf } from './input.ts'
-import { FORM_KEY } from './table-run.ts'
-import { AnswerForm, isEmptyRow, valuesIn } from './task.ts'
+import { findTable, rowsOf, type Table } from './input.ts'
 import { outputLines } from './write.ts'
 
 export const results: Command = {
@@ -27,17 +37,17 @@ export const results: Command = {
   help: `Usage: sluice results BATCH [--errors] [--csv [--input TABLE]]
 
 Prints the results so far, also while the batch runs. The exit code is 5 if the batch has not finished. The format is one line of
-JSON per request, or CSV with the columns custom_id, answer, error, finish_reason, input_tokens and output_tokens. In a batch of a
-table, the custom_id row-32 is row 32 of the table, without its header. With --input, the columns of the table replace it.
+JSON per request. With --csv, a batch of a table gives each row of the table with its result, as in the output of sluice batch. Any
+other batch gives the columns custom_id, answer, error, finish_reason, input_tokens and output_tokens.
 
 Options:
   --errors       print only the failed requests
   --csv          print CSV for a spreadsheet; a text that begins with =, +, - or @ gets an apostrophe in front
-  --input TABLE  with --csv: print each row of this table, which the batch was made from
+  --input TABLE  with --csv: read the rows from this file, for example if the uploaded table was deleted
 
 Examples:
   sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F > answers.jsonl
-  sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --csv --input prompts.csv > answers.csv
+  sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --csv > answers.csv
   sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --errors | jq -r .custom_id`,
   options: { errors: { type: 'boolean' }, csv: { type: 'boolean' }, input: { type: 'string' } },
   async run({ values, args, api, out }): Promise<ExitCode> {
@@ -51,10 +61,13 @@ Examples:
       await print((await batches.messagesResults(id)).body, out)
       return EXIT.ok
     }
-    const batch = await batches.get(id.replace(/^job_/, 'batch_'))
+    const batch = await batches.get(id)
     const query = { format: values.has('csv') ? 'csv' : 'jsonl', ...(values.has('errors') && { status: 'failed' }) }
-    if (input === undefined) await print((await batches.results(batch.id, query)).body, out)
-    else await printJoined(batches, batch, input, out)
+    await using files = await RunFiles.open()
+    const table =
+      values.has('csv') && !values.has('errors') ? await tableOfBatch(batches, batch, input, files, out) : undefined
+    if (table) await printTable(batches, batch, table, files, out)
+    else await print((await batches.results(batch.id, query)).body, out)
     if (ENDED.has(batch.status)) return EXIT.ok
     const { total, completed, failed } = batch.request_counts
     throw new CommandError(
@@ -65,45 +78,59 @@ Examples:
   },
 }
 
-/** Prints each row of a table with its result. The custom id of a result contains the number of its row. */
-async function printJoined(batches: BatchesApi, { id, metadata }: BatchView, path: string, out: Output): Promise<void> {
-  const table = await findTable(path)
-  if (!table) throw usageError(`${path} must be a .csv, .tsv or .jsonl file, or a directory of text files.`)
-  if (metadata?.name !== undefined && metadata.name !== basename(path)) {
-    out.note(`The batch was made from ${plain(metadata.name)}; the rows of ${plain(path)} may differ.`)
+/** Returns the table of `--input`, otherwise the table that was uploaded with the batch. Undefined if the batch has no table. */
+async function tableOfBatch(
+  batches: BatchesApi,
+  { metadata }: BatchView,
+  input: string | undefined,
+  files: RunFiles,
+  out: Output,
+): Promise<Table | undefined> {
+  if (input !== undefined) {
+    const table = await findTable(input)
+    if (!table) throw usageError(`${input} must be a .csv, .tsv or .jsonl file, or a directory of text files.`)
+    if (metadata?.name !== undefined && metadata.name !== basename(input)) {
+      out.note(`The batch was made from ${plain(metadata.name)}; the rows of ${plain(input)} may differ.`)
+    }
+    return table
   }
+  const id = metadata?.[TABLE_FILE_KEY]
+  if (id === undefined) return undefined
+  try {
+    const extension = extname((await batches.file(id)).filename).toLowerCase()
+    const path = files.tableWith(Object.hasOwn(FORMATS, extension) ? extension : '.csv')
+    await pipeline((await batches.fileContent(id)).body, createWriteStream(path))
+    return await findTable(path)
+  } catch (error) {
+    if (!isGone(error)) throw error
+    out.note(
+      'The table of this batch was deleted or has expired, so the CSV has only the results. To add its columns: --input TABLE',
+    )
+    return undefined
+  }
+}
+
+/** Prints each row of a table with its result. The custom id of a result contains the number of its row. */
+async function printTable(
+  batches: BatchesApi,
+  { id, metadata }: BatchView,
+  table: Table,
+  files: RunFiles,
+  out: Output,
+): Promise<void> {
   const form = formIn(metadata?.[FORM_KEY])
+  const read = { ...table, rowsMax: form.rows }
   const columns = new Set<string>()
   const keys: string[] = []
-  for await (const row of rowsOf(table)) {
+  for await (const row of rowsOf(read)) {
     for (const name of row.keys()) columns.add(name)
     keys.push(form.prompt && isEmptyRow(row, form.prompt) ? '' : customIdOf(keys.length + 1))
   }
-  const names = form.columns ?? [form.vector ? 'embedding' : 'answer']
-  await using files = await RunFiles.open()
   const answers = new Answers(files.results, { valuesOf: valuesIn(form) })
   await answers.add((await batches.results(id)).body, (customId) => customId)
-  const lines = outputLines(table, { columns: [...columns], keys, names }, answers, 'results.csv')
+  const rows = { columns: form.shown ?? [...columns], keys, names: answerColumns(form) }
+  const lines = outputLines(read, rows, answers, 'results.csv')
   for await (const line of lines) await out.write(out.isHumanReadable ? printable(line) : line)
-}
-
-/** Metadata that earlier versions of this command wrote: only the column names of the answer. */
-const EarlierForm = z.array(z.string()).transform(([first = 'answer', ...rest]): AnswerForm => {
-  if (rest.length > 0) return { columns: [first, ...rest] }
-  return first === 'embedding' ? { vector: true } : first === 'answer' ? {} : { columns: [first] }
-})
-const Form = z.union([EarlierForm, AnswerForm])
-
-/**
- * Returns the {@link AnswerForm} in the metadata of a batch. A batch without this metadata has plain text as its
- * answers.
- */
-function formIn(json: string | undefined): AnswerForm {
-  try {
-    return Form.safeParse(JSON.parse(json ?? '{}')).data ?? {}
-  } catch {
-    return {}
-  }
 }
 
 async function print(body: AsyncIterable<Uint8Array>, out: Output): Promise<void> {
@@ -152,36 +179,49 @@ Examples:
   },
 }
 
-function batchTable(found: readonly BatchView[], columnsMax: number): string {
+export function batchTable(found: readonly BatchView[], columnsMax: number): string {
   const nowMs = Date.now()
   const hasProjects = found.some(({ project }) => project)
   const rows = found.map((batch) => {
     const { id, created_at, project, project_name, model, status, request_counts, progress, metadata } = batch
     const { total, completed, failed } = request_counts
-    const done = `${completed + failed}/${total}${failed > 0 ? `, ${failed} failed` : ''}`
     const rate = progress?.requests_per_second
     return [
       ...[
         id,
         ...(hasProjects ? [project_name ?? project ?? ''] : []),
         metadata?.name ?? '',
-        done,
+        `${completed + failed}/${total}`,
+        failed > 0 ? String(failed) : '',
         status.replace('_', ' '),
         endOf(batch, nowMs),
       ],
       ...[typeof rate === 'number' ? `${rate}/s` : '', model ?? '', ageOf(created_at, nowMs)],
     ]
   })
-  const head = ['batch', ...(hasProjects ? ['project'] : []), 'name', 'done', 'status', 'end', 'rate', 'model', 'age']
+  const head = [
+    'batch',
+    ...(hasProjects ? ['project'] : []),
+    'name',
+    'done',
+    'failed',
+    'status',
+    'end',
+    'rate',
+    'model',
+    'age',
+  ]
   return tableOf(
-    { head, rows, spare: ['model', 'rate', 'age', ...(hasProjects ? ['name'] : [])], cut: ['model', 'name'] },
+    { head, rows, spare: ['rate', 'age', 'model', 'end', ...(hasProjects ? ['name'] : [])], cut: ['model', 'name'] },
     columnsMax,
   )
 }
 
-function endOf({ progress, completed_at }: BatchView, nowMs: number): string {
-  if (typeof completed_at === 'number') return `${ageOf(completed_at, nowMs)} ago`
+function endOf({ progress, ...batch }: BatchView, nowMs: number): string {
+  const ended = endedAt(batch)
+  if (ended !== undefined) return `${ageOf(ended, nowMs)} ago`
   if (!progress) return ''
+  if (progress.estimated_end_range) return `in ${rangeText(progress.estimated_end_range, nowMs)}`
   const end = progress.estimated_end_at
   return typeof end === 'number' ? `in ${ageOf(nowMs / 1_000, end * 1_000)}` : 'estimating…'
 }

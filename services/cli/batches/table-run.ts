@@ -5,33 +5,35 @@
  * 2. The batch has the hash of this file in its metadata. A repeated command therefore finds its batch again after Ctrl-C, after a crash or on
  *    another machine, without a state file. A cancelled, failed or expired batch is not used again.
  * 3. The batch is followed by polling, which survives restarts of the service.
- * 4. The output is written from the results of this batch. For rows without an answer, earlier batches of the same table are searched.
+ * 4. The table is uploaded too, and its file id is in the metadata. `sluice results --csv` and the console can therefore write the same output.
+ * 5. The output is written from the results of this batch. For rows without an answer, earlier batches of the same table are searched.
  *
- * Earlier batches of a table have a second hash in common, of the file name and the options. Their requests are read from their input files, so
- * `--retry-failed` finds the answer of a row by its content and runs only the other rows.
+ * All batches of a table also have a second hash in their metadata, made from the file name and the options. The command finds earlier batches by
+ * this hash, and reads their requests from their input files. `--retry-failed` therefore finds the answer of a row by its content, and runs only
+ * the other rows.
  */
 
 import { createHash } from 'node:crypto'
+import { createWriteStream } from 'node:fs'
 import { basename } from 'node:path'
-import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
+import { pipeline } from 'node:stream/promises'
+import { ApiError, BatchesApi, type BatchView, isGone } from '#services/cli/client/http.ts'
 import type { Invocation } from '#services/cli/commands/command.ts'
 import { checkMetadata, METADATA_PAIRS_MAX, metadataWith } from '#services/cli/commands/submit.ts'
 import { CommandError, EXIT, type Output, plain, usageError } from '#services/cli/text/output.ts'
+import { cellText, customIdOf, FORM_KEY, formIn, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { Answers } from './answers.ts'
-import { type Converted, convertRows, customIdOf, keysIn, RunFiles, readLines, selectRequests } from './convert.ts'
+import { type Converted, convertRows, keysIn, RunFiles, readLines, selectRequests } from './convert.ts'
 import { BatchProgress, ENDED } from './follow-table.ts'
-import type { Table } from './input.ts'
+import { rowsOf, type Table } from './input.ts'
 import type { TaskOptions } from './task.ts'
 import { type Written, writeOutput } from './write.ts'
 
 const INPUT_KEY = 'sluice_input'
 const TABLE_KEY = 'sluice_table'
-/** Metadata key of the batch's {@link AnswerForm}, which `sluice results` reads. */
-export const FORM_KEY = 'sluice_columns'
 const METADATA_CHARS_MAX = 512
 /** Maximum number of earlier batches of a table that are searched for answers. */
 const EARLIER_MAX = 20
-const GONE: readonly number[] = [404, 410]
 
 export interface TableOptions extends TaskOptions {
   readonly out: string
@@ -44,7 +46,11 @@ export interface TableResult {
   readonly written: Written
 }
 
-/** Runs a table to its end and writes the output. @throws CommandError */
+/**
+ * Runs a table to its end and writes the output.
+ *
+ * @throws CommandError
+ */
 export async function runTable(invocation: Invocation, table: Table, options: TableOptions): Promise<TableResult> {
   const { values, api, out } = invocation
   const batches = new BatchesApi(api.http)
@@ -88,12 +94,18 @@ class TableRun {
 
   /** Runs all rows. If a batch with equal rows exists, then that batch is continued, unless `isNew` is true. */
   async run(isNew: boolean): Promise<TableResult> {
-    const { batches, converted, files, out } = this.#parts
-    const { requests, hash } = converted
-    const [same] = isNew ? [] : await batches.findByMetadata(INPUT_KEY, hash, 1)
+    const { batches, converted, out } = this.#parts
+    const [same] = isNew ? [] : await batches.findByMetadata(INPUT_KEY, converted.hash, 1)
     const resumed = same && !['failed', 'expired', 'cancelling', 'cancelled'].includes(same.status) ? same : undefined
     if (resumed) out.note(`Continuing ${resumed.id}, which has the same rows. To run the rows again: --new`)
-    const opened = resumed ?? (await this.#create(files.requests, hash, requests))
+    const trials = resumed || isNew ? [] : (await this.#earlier()).filter(isTrial)
+    await this.#addEnded(trials)
+    const ids = this.#unanswered()
+    if (trials[0] && ids.size === 0) {
+      out.note(EVERY_ROW)
+      return await this.#write(trials[0])
+    }
+    const opened = resumed ?? (await this.#createFor(ids))
     const ended = await this.#follow(opened)
     if (resumed && this.#unanswered().size > 0) {
       const earlier = await this.#earlier()
@@ -104,26 +116,31 @@ class TableRun {
 
   /** Runs the rows for which no earlier batch of this table has an answer. */
   async retry(): Promise<TableResult> {
-    const { table, files, follower, out } = this.#parts
+    const { table, files, out } = this.#parts
     const earlier = await this.#earlier()
     const [newest] = earlier
     if (!newest) {
       const message = `No earlier batch of ${table.path} with these options was found.`
       throw usageError(message, 'Run the command without --retry-failed.')
     }
-    for (const batch of earlier) {
-      if (ENDED.has(batch.status)) continue
-      out.note(`${batch.id} still runs, and is followed first.`)
-      await follower.follow(batch)
-    }
-    await this.#addEarlier(earlier)
+    await this.#addEnded(earlier)
     const ids = this.#unanswered()
     if (ids.size === 0) {
-      out.note('Every row has an answer, so no request runs.')
+      out.note(EVERY_ROW)
       return await this.#write(newest)
     }
     const { requests, hash } = await selectRequests(readLines(files.requests), files.retry, ids)
     return await this.#write(await this.#follow(await this.#create(files.retry, hash, requests)))
+  }
+
+  /** Creates the batch of these rows. A repeated command finds the batch by the hash of all rows, also if a trial has run some of them. */
+  async #createFor(ids: ReadonlySet<string>): Promise<BatchView> {
+    const { converted, files, out } = this.#parts
+    const { requests, hash } = converted
+    if (ids.size === requests) return await this.#create(files.requests, hash, requests)
+    out.note(`${requests - ids.size} rows have an answer from a trial with --limit. To run them again: --new`)
+    await selectRequests(readLines(files.requests), files.retry, ids)
+    return await this.#create(files.retry, hash, ids.size)
   }
 
   async #create(path: string, hash: string, requests: number): Promise<BatchView> {
@@ -131,17 +148,36 @@ class TableRun {
     const { endpoint, form } = converted.task
     const forms = [form, { ...form, prompt: undefined }].map((one) => JSON.stringify(one))
     const formText = forms.find(({ length }) => length <= METADATA_CHARS_MAX)
-    const hashes = { [INPUT_KEY]: hash, [TABLE_KEY]: this.#tableHash }
-    const batch = await batches.create({
-      ...{ input_file_id: await batches.upload(path), endpoint, completion_window: options.window },
-      metadata: metadataWith(
-        { ...options.metadata, ...hashes },
-        { ...(formText !== undefined && { [FORM_KEY]: formText }), name: basename(table.path) },
-      ),
-    })
+    const given = { ...options.metadata, [INPUT_KEY]: hash, [TABLE_KEY]: this.#tableHash }
+    const input_file_id = await batches.upload(path)
+    const file = Object.keys(given).length < METADATA_PAIRS_MAX ? await this.#uploadTable() : undefined
+    const own = {
+      ...(file !== undefined && { [TABLE_FILE_KEY]: file }),
+      ...(formText !== undefined && { [FORM_KEY]: formText }),
+      name: basename(table.path),
+    }
+    const metadata = metadataWith(given, own)
+    const batch = await batches.create({ input_file_id, endpoint, completion_window: options.window, metadata })
     const skipped = converted.keys.length - converted.requests
     out.note(`${batch.id}: ${requests} requests${skipped > 0 ? `, ${skipped} skipped (empty prompt)` : ''}`)
     return batch
+  }
+
+  /** Uploads the table. @returns Id of the file, or undefined if the service refused the file, because the batch can run without it */
+  async #uploadTable(): Promise<string | undefined> {
+    const { batches, table, files, out } = this.#parts
+    const name = basename(table.path)
+    try {
+      if (table.format !== 'directory') return await batches.upload(table.path, 'user_data')
+      const list = files.tableWith('.jsonl')
+      await pipeline(directoryLines(table), createWriteStream(list))
+      return await batches.upload(list, 'user_data', `${name}.jsonl`)
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error
+      const next = `For a CSV with its columns later: sluice results BATCH --csv --input ${plain(table.path)}`
+      out.note(`The table is not stored with the batch: ${error.message}\n${next}`)
+      return undefined
+    }
   }
 
   /** Follows a batch of this table to its end, and adds its results. */
@@ -158,6 +194,17 @@ class TableRun {
     return await this.#parts.batches.findByMetadata(TABLE_KEY, this.#tableHash, EARLIER_MAX)
   }
 
+  /** Follows batches that still run, and then adds the results of all. */
+  async #addEnded(earlier: readonly BatchView[]): Promise<void> {
+    const { follower, out } = this.#parts
+    for (const batch of earlier) {
+      if (ENDED.has(batch.status)) continue
+      out.note(`${batch.id} still runs, and is followed first.`)
+      await follower.follow(batch)
+    }
+    await this.#addEarlier(earlier)
+  }
+
   /** Adds the results of batches, newest first, until each row has an answer. */
   async #addEarlier(earlier: readonly BatchView[]): Promise<void> {
     const { batches, out } = this.#parts
@@ -167,7 +214,7 @@ class TableRun {
         const keys = await keysIn((await batches.fileContent(input_file_id)).body)
         await this.#answers.add((await batches.results(id)).body, (customId) => keys.get(customId))
       } catch (error) {
-        if (!GONE.includes((error as { status?: number }).status ?? 0)) throw error
+        if (!isGone(error)) throw error
         out.note(`The files of ${id} were deleted or have expired, so its answers are not used.`)
       }
     }
@@ -183,6 +230,23 @@ class TableRun {
   async #write(batch: BatchView): Promise<TableResult> {
     const { table, converted, options } = this.#parts
     return { batch, written: await writeOutput(table, converted, this.#answers, options.out) }
+  }
+}
+
+const EVERY_ROW = 'Every row has an answer, so no request runs.'
+
+/** Whether the batch ran only the first rows of its table. */
+function isTrial({ metadata }: BatchView): boolean {
+  return formIn(metadata?.[FORM_KEY]).rows !== undefined
+}
+
+const BEGINNING_CHARS = 100
+
+/** Rows of a directory for its upload: the name and the beginning of each text. The whole texts are in the requests. */
+async function* directoryLines(table: Table): AsyncGenerator<string> {
+  for await (const row of rowsOf(table)) {
+    const text = cellText(row.get('text')).trim().slice(0, BEGINNING_CHARS).toWellFormed()
+    yield `${JSON.stringify({ file: row.get('file'), text })}\n`
   }
 }
 

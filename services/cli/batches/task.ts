@@ -9,13 +9,22 @@
 
 import { z } from 'zod'
 import { plain, usageError } from '#services/cli/text/output.ts'
-import { ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
-import { promptColumnOf, type Row, type Table, unknownColumn } from './input.ts'
+import {
+  type AnswerForm,
+  cellText,
+  fieldsOf,
+  isEmptyRow,
+  ROW_COLUMNS,
+  type Row,
+  type ValuesOf,
+  valuesIn,
+} from '#shared/tables/answers.ts'
+import { promptColumnOf, type Table, unknownColumn } from './input.ts'
 
 export interface TaskOptions {
   readonly model: string
   readonly promptColumn: string | undefined
-  /** Template with columns in braces. */
+  /** Template of the prompt with column names in braces, such as `Classify: {review}`. */
   readonly prompt: string | undefined
   readonly embedColumn: string | undefined
   readonly system: string | undefined
@@ -32,42 +41,25 @@ export const ObjectSchema = z.looseObject({
 })
 export type ObjectSchema = z.infer<typeof ObjectSchema>
 
-/** The cells of an answer, or the problem that makes the answer invalid. */
-export type Values = { readonly values: readonly unknown[] } | { readonly problem: string }
-
-/**
- * Describes how a table became requests, and how an answer becomes cells. Stored in the metadata of the batch for
- * `sluice results`.
- */
-export const AnswerForm = z.object({
-  /** Columns of the input that the prompt uses. A row in which all of these columns are empty has no request. */
-  prompt: z.array(z.string()).optional(),
-  choices: z.array(z.string()).optional(),
-  /** Names of the answer's fields. If `columns` and `vector` are both absent, then the answer is plain text. */
-  columns: z.array(z.string()).optional(),
-  vector: z.boolean().optional(),
-})
-export type AnswerForm = z.infer<typeof AnswerForm>
-
 export interface RowTask {
   readonly endpoint: string
-  /** Names of the cells of an answer. */
-  readonly columns: readonly string[]
   readonly form: AnswerForm
   /** Body of the request. Undefined if the prompt is empty. */
   bodyOf(row: Row): object | undefined
-  valuesOf(answer: string): Values
+  readonly valuesOf: ValuesOf
 }
 
 /** @param isJson Whether the model supports structured output */
 export function taskOf(table: Table, columns: readonly string[], options: TaskOptions, isJson: boolean): RowTask {
   const { model, embedColumn, maxTokens, temperature, choices } = options
   const schema = choices ? choiceSchema(choices) : options.schema
-  const answer = { columns: answerColumns(options), valuesOf: valuesOf(choices, options.schema) }
+  const names = options.schema && Object.keys(options.schema.properties)
   const formOf = (pieces: readonly Piece[]): AnswerForm => ({
     prompt: pieces.flatMap((piece) => (typeof piece === 'string' ? [] : piece.column)),
+    ...(table.format === 'directory' && { shown: ['file'] }),
+    ...(table.rowsMax !== undefined && { rows: table.rowsMax }),
     ...(choices && { choices: [...choices] }),
-    ...(options.schema && { columns: answer.columns }),
+    ...(names && { columns: names }),
     ...(embedColumn !== undefined && { vector: true }),
   })
   if (embedColumn !== undefined) {
@@ -77,7 +69,8 @@ export function taskOf(table: Table, columns: readonly string[], options: TaskOp
       const input = textOf(row)
       return input === undefined ? undefined : { model, input }
     }
-    return { endpoint: '/v1/embeddings', columns: answer.columns, form: formOf(pieces), bodyOf, valuesOf: vectorOf }
+    const form = formOf(pieces)
+    return { endpoint: '/v1/embeddings', form, bodyOf, valuesOf: valuesIn(form) }
   }
   const { prompt, promptColumn } = options
   const pieces = prompt === undefined ? [{ column: promptColumnOf(table, columns, promptColumn) }] : piecesOf(prompt)
@@ -94,12 +87,9 @@ export function taskOf(table: Table, columns: readonly string[], options: TaskOp
     const turns = system === '' ? [] : [{ role: 'system', content: system }]
     return { model, messages: [...turns, { role: 'user', content }], ...settings }
   }
-  return { endpoint: '/v1/chat/completions', ...answer, form: formOf(pieces), bodyOf }
-}
-
-export function answerColumns({ embedColumn, schema }: Pick<TaskOptions, 'embedColumn' | 'schema'>): string[] {
-  if (embedColumn !== undefined) return ['embedding']
-  return schema ? Object.keys(schema.properties) : ['answer']
+  const form = formOf(pieces)
+  const valuesOf = names && options.schema ? fieldsOf(names, problemOf(checkerOf(options.schema))) : valuesIn(form)
+  return { endpoint: '/v1/chat/completions', form, bodyOf, valuesOf }
 }
 
 type Piece = string | { readonly column: string }
@@ -131,16 +121,6 @@ function templateOf(table: Table, columns: readonly string[], pieces: readonly P
   }
 }
 
-/** Whether each of these columns is empty. */
-export function isEmptyRow(row: Row, columns: readonly string[]): boolean {
-  return columns.every((column) => cellText(row.get(column)).trim() === '')
-}
-
-export function cellText(cell: unknown): string {
-  if (typeof cell === 'string') return cell
-  return cell === undefined || cell === null ? '' : JSON.stringify(cell)
-}
-
 function choiceSchema(choices: readonly string[]): ObjectSchema {
   return objectOf({ answer: { type: 'string', enum: choices } })
 }
@@ -151,7 +131,11 @@ function objectOf(properties: Readonly<Record<string, unknown>>): ObjectSchema {
 
 const TYPES: readonly string[] = ['string', 'number', 'integer', 'boolean']
 
-/** The schema of --columns, such as `sentiment:good|bad,score:number`. @throws CommandError for an invalid column */
+/**
+ * The schema of --columns, such as `sentiment:good|bad,score:number`.
+ *
+ * @throws CommandError for an invalid column
+ */
 export function columnsSchema(columns: readonly string[]): ObjectSchema {
   const properties = columns.map((column) => {
     const at = column.lastIndexOf(':')
@@ -168,10 +152,10 @@ export function columnsSchema(columns: readonly string[]): ObjectSchema {
   return objectOf(Object.fromEntries(properties))
 }
 
-/** Columns that follow the columns of the answer in the output. */
+/** Columns of every output: they follow the columns of the answer and contain, for example, the error and the tokens of the row. */
 const RESULT_COLUMNS: readonly string[] = ROW_COLUMNS.slice(1)
 
-/** @throws CommandError if two columns of the output would have one name */
+/** @throws CommandError if two columns of the output would have the same name */
 export function checkNames(option: string, names: readonly string[]): void {
   const taken = names.find((name) => RESULT_COLUMNS.includes(name))
   if (taken !== undefined) {
@@ -186,47 +170,10 @@ function instructionOf(choices: readonly string[] | undefined, schema: ObjectSch
   return schema && `Answer only with a JSON object that matches this JSON Schema: ${JSON.stringify(schema)}`
 }
 
-const SHOWN_CHARS = 200
-
-function valuesOf(choices: readonly string[] | undefined, schema: ObjectSchema | undefined) {
-  if (choices) return choiceOf(choices)
-  if (!schema) return textValues
-  return fieldsOf(Object.keys(schema.properties), checkerOf(schema))
-}
-
-/**
- * Returns a function that converts an answer of a batch to cells, according to the metadata of the batch. Answers are
- * not checked against a schema.
- */
-export function valuesIn({ choices, columns, vector }: AnswerForm): (answer: string) => Values {
-  if (choices) return choiceOf(choices)
-  if (vector) return vectorOf
-  return columns ? fieldsOf(columns) : textValues
-}
-
-const textValues = (answer: string): Values => ({ values: [answer] })
-const vectorOf = (text: string): Values => ({ values: [jsonIn(text) ?? text] })
-const shown = (answer: string) => plain(answer.slice(0, SHOWN_CHARS))
-
-function choiceOf(choices: readonly string[]) {
-  const normalised = new Map(choices.toReversed().map((choice) => [normal(choice), choice]))
-  return (answer: string): Values => {
-    const said = (jsonIn(answer) as { answer?: unknown } | null | undefined)?.answer ?? answer
-    const choice = normalised.get(normal(cellText(said)))
-    return choice === undefined
-      ? { problem: `The answer is not one of the choices: ${shown(answer)}` }
-      : { values: [choice] }
-  }
-}
-
-function fieldsOf(names: readonly string[], checker: z.ZodType = z.looseObject({})) {
-  return (answer: string): Values => {
-    const value = jsonIn(answer)
-    const { data, error } = checker.safeParse(value)
-    if (value === undefined) return { problem: `The answer is not JSON: ${shown(answer)}` }
-    if (error) return { problem: `The answer does not match the schema (${z.prettifyError(error)}): ${shown(answer)}` }
-    const fields = new Map(Object.entries(data as object))
-    return { values: names.map((name) => fields.get(name) ?? null) }
+function problemOf(checker: z.ZodType) {
+  return (value: unknown) => {
+    const { error } = checker.safeParse(value)
+    return error && z.prettifyError(error)
   }
 }
 
@@ -236,31 +183,5 @@ export function checkerOf(schema: ObjectSchema): z.ZodType {
     return z.fromJSONSchema(schema as Parameters<typeof z.fromJSONSchema>[0])
   } catch (error) {
     throw usageError(`--schema is not supported: ${plain((error as Error).message)}`)
-  }
-}
-
-/**
- * Removes case, quotes and final punctuation. A model without structured output may add them to a choice, such as
- * `"Good."` instead of `good`.
- */
-function normal(text: string): string {
-  const trimmed = text.trim()
-  let [start, end] = [0, trimmed.length]
-  while (start < end && MARKS.includes(trimmed.charAt(start))) start++
-  while (end > start && `${MARKS}.!`.includes(trimmed.charAt(end - 1))) end--
-  return trimmed.slice(start, end).toLowerCase()
-}
-
-const MARKS = '"\'`*'
-const FENCE = '```'
-
-/** Returns the JSON value in an answer, which may be enclosed in a fenced block of Markdown. */
-function jsonIn(answer: string): unknown {
-  const text = answer.trim()
-  const isFenced = text.length > FENCE.length && text.startsWith(FENCE) && text.endsWith(FENCE)
-  try {
-    return JSON.parse(isFenced ? text.slice(FENCE.length, -FENCE.length).replace(/^json\s/, '') : text)
-  } catch {
-    return undefined
   }
 }

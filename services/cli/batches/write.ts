@@ -10,62 +10,45 @@ import { constants, createWriteStream, realpathSync } from 'node:fs'
 import { access, open, rename, rm } from 'node:fs/promises'
 import { dirname, extname, join, parse, resolve } from 'node:path'
 import { pipeline } from 'node:stream/promises'
+import { Failures } from '#services/cli/client/batch-text.ts'
 import { CommandError, EXIT, fileError, usageError } from '#services/cli/text/output.ts'
-import { ROW_COLUMNS } from '#shared/kinds/batch-row.ts'
-import { exactLine, withoutFormula } from '#shared/lib/csv.ts'
-import { type Answers, type Cells, isCut } from './answers.ts'
+import { answerColumns, type Cells, EMPTY_PROMPT, isCut, NO_RESULT } from '#shared/tables/answers.ts'
+import { FORMATS, OutputLines } from '#shared/tables/output.ts'
+import type { Answers } from './answers.ts'
 import { type Converted, rowText } from './convert.ts'
-import { FORMATS, type Row, rowsOf, type Table } from './input.ts'
-import { cellText } from './task.ts'
+import { rowsOf, type Table } from './input.ts'
 
-/** Failed rows with one error code. */
-interface Failures {
-  count: number
-  /** First row with this code, from 1. */
-  readonly row: number
-  readonly message: string
-}
+const UNREADABLE: Cells = { ...NO_RESULT, error: 'invalid_result: The result cannot be read.' }
 
-const NO_ANSWER = { values: [], finishReason: '', inputTokens: null, outputTokens: null }
-const EMPTY: Cells = { ...NO_ANSWER, error: 'empty_prompt: The prompt is empty, so no request was sent.' }
-const NO_RESULT: Cells = { ...NO_ANSWER, error: 'no_result: The batch has no result for this row.' }
-const UNREADABLE: Cells = { ...NO_ANSWER, error: 'invalid_result: The result cannot be read.' }
-
-/** Counts of the written rows. */
 export class Written {
   answered = 0
   failed = 0
-  /** Rows without a prompt. */
+  /** Number of rows without a prompt, which have no request. */
   skipped = 0
   /** Number of truncated results, whose answers reached the maximum of output tokens. */
   cut = 0
   /** Output tokens of the longest result that is counted in {@link cut}. */
   cutTokens = 0
-  readonly failures = new Map<string, Failures>()
+  readonly failures = new Failures()
 
   add(row: number, cells: Cells): void {
     if (isCut(cells)) {
       this.cut++
       this.cutTokens = Math.max(this.cutTokens, cells.outputTokens ?? 0)
     }
-    if (cells === EMPTY) this.skipped++
+    if (cells === EMPTY_PROMPT) this.skipped++
     else if (cells.error === '') this.answered++
-    else this.#addFailure(row, cells.error)
-  }
-
-  #addFailure(row: number, error: string): void {
-    this.failed++
-    const [code = '', ...message] = error.split(': ')
-    const same = this.failures.get(code)
-    if (same) same.count++
-    else this.failures.set(code, { count: 1, row, message: message.join(': ') })
+    else {
+      this.failed++
+      this.failures.add(row, cells.error)
+    }
   }
 }
 
 export interface OutputRows {
   readonly columns: readonly string[]
   readonly keys: readonly string[]
-  /** Names of the cells of an answer. */
+  /** Names of the output columns that one answer fills. */
   readonly names: readonly string[]
 }
 
@@ -79,20 +62,25 @@ export async function* outputLines(
 ): AsyncGenerator<string> {
   await using results = await open(answers.path, 'a+')
   const found = answers.assign(keys)
-  const format = new OutputFormat(out, table, columns, names)
-  yield format.header()
+  const format = FORMATS[extname(out).toLowerCase()]
+  const output = new OutputLines({ format, delimiter: table.delimiter, columns, names })
+  yield output.header()
   let nth = 0
   for await (const row of rowsOf(table)) {
     rowsHash?.update(rowText(row))
     const line = found[nth]
-    const missing = keys[nth] === '' ? EMPTY : NO_RESULT
+    const missing = keys[nth] === '' ? EMPTY_PROMPT : NO_RESULT
     const cells = line ? ((await answers.cellsAt(results, line)) ?? UNREADABLE) : missing
     written.add(++nth, cells)
-    yield format.row(row, cells)
+    yield output.row(row, cells)
   }
 }
 
-/** Writes the output of a table. @throws CommandError if the input has changed */
+/**
+ * Writes the output of a table.
+ *
+ * @throws CommandError if the input has changed
+ */
 export async function writeOutput(
   table: Table,
   { columns, keys, task, rowsHash }: Converted,
@@ -103,7 +91,7 @@ export async function writeOutput(
   const written = new Written()
   const hash = createHash('sha256')
   const lines = async function* () {
-    yield* outputLines(table, { columns, keys, names: task.columns }, answers, out, written, hash)
+    yield* outputLines(table, { columns, keys, names: answerColumns(task.form) }, answers, out, written, hash)
     if (hash.digest('hex') === rowsHash) return
     const message = `${table.path} changed while the batch ran, so its rows may not match the results.`
     const next = 'To run only the new and changed rows: repeat the command with --retry-failed'
@@ -116,51 +104,6 @@ export async function writeOutput(
   })
   await rename(part, out)
   return written
-}
-
-/** CSV, TSV or JSON Lines, by the extension of the output. */
-class OutputFormat {
-  readonly #columns: readonly string[]
-  readonly #values: readonly string[]
-  readonly #names: readonly string[]
-  readonly #isJson: boolean
-  readonly #delimiter: string
-
-  constructor(out: string, { delimiter }: Table, columns: readonly string[], values: readonly string[]) {
-    const format = FORMATS[extname(out).toLowerCase()]
-    this.#columns = columns
-    this.#values = values
-    this.#isJson = format === 'jsonl'
-    this.#delimiter = format === 'tsv' ? '\t' : delimiter === ';' ? ';' : ','
-    // If a column of the input has the name of an output column, then all output columns get other names. This happens
-    // if the output of an earlier run is the input.
-    const names = [...values, ...ROW_COLUMNS.slice(1)]
-    const isTaken = names.some((name) => columns.includes(name))
-    this.#names = names.map((name) => (isTaken ? freeName(name, columns) : name))
-  }
-
-  header(): string {
-    return this.#isJson ? '' : exactLine([...this.#columns, ...this.#names], this.#delimiter)
-  }
-
-  row(row: Row, { values, error, finishReason, inputTokens, outputTokens }: Cells): string {
-    const added = [...this.#values.map((_, nth) => values[nth] ?? ''), error, finishReason, inputTokens, outputTokens]
-    if (!this.#isJson) {
-      const given = this.#columns.map((name) => cellText(row.get(name)))
-      return exactLine([...given, ...added.map(csvCell)], this.#delimiter)
-    }
-    const own = this.#columns.filter((name) => row.has(name)).map((name) => [name, row.get(name)] as const)
-    const pairs = [...own, ...this.#names.map((name, nth) => [name, added[nth]] as const)]
-    return `${JSON.stringify(Object.fromEntries(pairs))}\n`
-  }
-}
-
-function csvCell(value: unknown): string | number | null {
-  return value === null || typeof value === 'number' ? value : withoutFormula(cellText(value))
-}
-
-function freeName(name: string, columns: readonly string[]): string {
-  for (let nth = 2; ; nth++) if (!columns.includes(`${name}_${nth}`)) return `${name}_${nth}`
 }
 
 /**

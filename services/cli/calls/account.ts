@@ -8,6 +8,7 @@ const OwnKey = z.looseObject({
   id: z.string(),
   name: z.string().nullable(),
   project: z.string(),
+  project_name: z.string().nullish(),
   scopes: z.array(z.string()),
   endpoints: z.array(z.string()).nullable(),
   models: z.array(z.string()).nullable(),
@@ -39,8 +40,8 @@ function textOf(url: string, key: z.infer<typeof OwnKey>): string {
   const expiry = key.expires_at === null ? 'never' : new Date(key.expires_at * 1_000).toISOString()
   const rows = [
     ['service', url],
-    ['key', key.name && key.name !== key.id ? `${key.name} (${key.id})` : key.id],
-    ['project', key.project],
+    ['key', named(key.id, key.name)],
+    ['project', named(key.project, key.project_name)],
     ['scopes', key.scopes.join(', ')],
     ['endpoints', key.endpoints?.join(', ') ?? 'all'],
     ['models', key.models?.join(', ') ?? 'all'],
@@ -50,11 +51,16 @@ function textOf(url: string, key: z.infer<typeof OwnKey>): string {
   return rows.map(([name = '', value = '']) => `${name.padEnd(9)}  ${plain(value)}\n`).join('')
 }
 
+function named(id: string, name: string | null | undefined): string {
+  return name && name !== id ? `${name} (${id})` : id
+}
+
 const Models = z.looseObject({
   data: z.array(
     z.looseObject({
       id: z.string(),
       owned_by: z.string(),
+      status: z.string().optional(),
       capabilities: z.array(z.string()).default([]),
       context_length: z.number().optional(),
       max_output_tokens: z.number().optional(),
@@ -91,14 +97,16 @@ Examples:
     else if (!out.isHumanReadable) for (const model of found) await out.json(model)
     else if (found.length === 0) await out.write('No models.\n')
     else {
+      const hasStatus = found.some(({ status }) => status !== undefined)
       const rows = found.map((model) => [
         model.id,
+        ...(hasStatus ? [model.status ?? ''] : []),
         model.capabilities.join(', '),
         String(model.context_length ?? ''),
         priceText(model),
       ])
       const table = {
-        head: ['id', 'capabilities', 'context', '$/M in/out'],
+        head: ['id', ...(hasStatus ? ['status'] : []), 'capabilities', 'context', '$/M in/out'],
         rows,
         spare: ['$/M in/out'],
         cut: ['capabilities'],

@@ -43,8 +43,8 @@ export const chat: Command = {
   help: `Usage: sluice chat [PROMPT] [options]
 
 Sends one prompt and prints the answer while it is generated. The prompt is the argument, the text on stdin, or both. Without either, each
-line on the terminal continues a conversation. Ctrl-C cancels the answer; the exit code is then 130. If a pipe with text for an argument
-starts slowly, then add the argument - to wait for the text.
+line on the terminal continues a conversation. Ctrl-C cancels the answer; the exit code is then 130. If the program that writes to stdin
+is slow to start, then add the argument - so that the command waits for the text.
 
 Options:
   --model MODEL      the model (default: the first chat model of sluice models)
@@ -165,7 +165,11 @@ async function converse(conversation: Conversation, before: readonly Message[]):
   return EXIT.ok
 }
 
-/** Prints an answer while it is generated. @returns The answer; undefined if Ctrl-C cancelled it */
+/**
+ * Prints an answer while it is generated.
+ *
+ * @returns The answer; undefined if Ctrl-C cancelled it
+ */
 async function answerOnce(conversation: Conversation, messages: readonly Message[]): Promise<string | undefined> {
   const { out } = conversation
   const stop = new AbortController()

@@ -124,7 +124,11 @@ const PauseView = z.looseObject({
   persistent: z.boolean().nullish(),
 })
 
-/** Client of the admin API (docs/internals/protocol.md, Operators). @throws CommandError for every error response */
+/**
+ * Client of the admin API (docs/internals/protocol.md, Operators).
+ *
+ * @throws CommandError for every error response
+ */
 export class AdminApi {
   readonly http: HttpClient
 

@@ -170,7 +170,11 @@ function gaveUp(jobId: string, last: number, lost: ConnectionLost): CommandError
   )
 }
 
-/** Yields the data and the comments of a stream of server-sent events. @throws CommandError for an event over 64 Mi characters */
+/**
+ * Yields the data and the comments of a stream of server-sent events.
+ *
+ * @throws CommandError for an event over 64 Mi characters
+ */
 export async function* readMessages({ body }: HttpResponse): AsyncGenerator<{ data?: string; comment?: string }> {
   const messages: { data?: string; comment?: string }[] = []
   let characters = 0

@@ -145,7 +145,11 @@ export class HttpClient {
     }
   }
 
-  /** Sends a request and parses the JSON response. @throws CommandError for an error status or an unexpected body */
+  /**
+   * Sends a request and parses the JSON response.
+   *
+   * @throws CommandError for an error status or an unexpected body
+   */
   async json<T>(schema: z.ZodType<T>, path: string, options: RequestOptions = {}): Promise<T> {
     const response = await this.send(path, options)
     if (response.statusCode >= 300) throw await readApiError(response)
@@ -176,8 +180,9 @@ export async function readApiError(response: HttpResponse): Promise<ApiError> {
 }
 
 /**
- * Reads the body as JSON. Returns undefined if the body is not JSON. @throws The error of the connection if the
- * connection breaks
+ * Reads the body as JSON. Returns undefined if the body is not JSON.
+ *
+ * @throws The error of the connection if the connection breaks
  */
 async function readJson(response: HttpResponse): Promise<unknown> {
   const chunks: Buffer[] = []
@@ -206,17 +211,29 @@ function unreachable(url: string, error: unknown): CommandError {
   )
 }
 
+/** Rough estimate of the end of a batch, in Unix seconds. */
+export const EndRange = z.looseObject({ earliest: z.number(), latest: z.number() })
+
 export const BatchView = z.looseObject({
   id: z.string(),
   status: z.string(),
   endpoint: z.string(),
   created_at: z.number(),
   completed_at: z.number().nullish(),
+  failed_at: z.number().nullish(),
+  cancelled_at: z.number().nullish(),
+  expired_at: z.number().nullish(),
+  usage: z.looseObject({ input_tokens: z.number(), output_tokens: z.number() }).nullish(),
+  cost_usd: z.number().nullish(),
   model: z.string().nullish(),
   project: z.string().nullish().describe('Admin API only'),
   project_name: z.string().nullish().describe('Admin API only'),
   progress: z
-    .looseObject({ requests_per_second: z.number().nullish(), estimated_end_at: z.number().nullish() })
+    .looseObject({
+      requests_per_second: z.number().nullish(),
+      estimated_end_at: z.number().nullish(),
+      estimated_end_range: EndRange.nullish(),
+    })
     .nullish(),
   waiting_for: z.string().nullish(),
   metadata: z.record(z.string(), z.string()).nullish(),
@@ -230,17 +247,34 @@ export const BatchView = z.looseObject({
 })
 export type BatchView = z.infer<typeof BatchView>
 
-const BATCHES = '/v1/batches'
+export const BATCHES = '/v1/batches'
 const PAGE_MAX = 100
 export const BatchPage = z.looseObject({
   data: z.array(BatchView),
   has_more: z.boolean(),
   last_id: z.string().nullish(),
 })
+const FileView = z.looseObject({ filename: z.string() })
 const ModelView = z.looseObject({ capabilities: z.array(z.string()).nullish() })
 const JobIds = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
 
-/** Client of the files and batches APIs (docs/guides/batches.md). @throws CommandError for every error response */
+const GONE: readonly number[] = [404, 410]
+
+/** Whether the error means that a file or a result does not exist any more. */
+export function isGone(error: unknown): boolean {
+  return error instanceof ApiError && GONE.includes(error.status)
+}
+
+/** Id of the batch that a job runs. An id of a batch is returned unchanged. */
+export function batchIdOf(jobId: string): string {
+  return jobId.replace(/^job_/, 'batch_')
+}
+
+/**
+ * Client of the files and batches APIs (docs/guides/batches.md).
+ *
+ * @throws CommandError for every error response
+ */
 export class BatchesApi {
   readonly #http: HttpClient
 
@@ -248,13 +282,14 @@ export class BatchesApi {
     this.#http = http
   }
 
-  async upload(path: string): Promise<string> {
+  /** @param name Name of the stored file. Default: the name in `path` */
+  async upload(path: string, purpose: 'batch' | 'user_data' = 'batch', name = basename(path)): Promise<string> {
     const blob = await openAsBlob(path).catch((error: Error) => {
       throw fileError(path, error)
     })
     const form = new FormData()
-    form.append('purpose', 'batch')
-    form.append('file', blob, basename(path))
+    form.append('purpose', purpose)
+    form.append('file', blob, name)
     return (await this.#http.json(z.looseObject({ id: z.string() }), '/v1/files', { method: 'POST', form })).id
   }
 
@@ -262,8 +297,9 @@ export class BatchesApi {
     return await this.#http.json(BatchView, '/v1/batches', { method: 'POST', body: request })
   }
 
+  /** @param id Id of a batch, or of the job that runs it */
   async get(id: string): Promise<BatchView> {
-    return await this.#http.json(BatchView, `/v1/batches/${encodeURIComponent(id)}`)
+    return await this.#http.json(BatchView, `/v1/batches/${encodeURIComponent(batchIdOf(id))}`)
   }
 
   async cancel(id: string): Promise<BatchView> {
@@ -287,13 +323,14 @@ export class BatchesApi {
     const query = new URLSearchParams({ endpoint: BATCHES, limit: String(max), [`metadata[${name}]`]: value })
     const { data } = await this.#http.json(JobIds, `/v1/jobs?${query}`)
     const found: BatchView[] = []
-    for (const { id } of data) found.push(await this.get(id.replace('job_', 'batch_')))
+    for (const { id } of data) found.push(await this.get(id))
     return found
   }
 
   /**
-   * Whether a model supports structured output. Assumed to be true if the key may not read models. @throws CommandError
-   * for an unknown model
+   * Whether a model supports structured output. Assumed to be true if the key may not read models.
+   *
+   * @throws CommandError for an unknown model
    */
   async hasStructuredOutput(model: string): Promise<boolean> {
     const path = `/v1/models/${encodeURIComponent(model)}`
@@ -304,11 +341,15 @@ export class BatchesApi {
     return view?.capabilities?.includes('json') ?? true
   }
 
+  async file(id: string): Promise<{ readonly filename: string }> {
+    return await this.#http.json(FileView, `/v1/files/${encodeURIComponent(id)}`)
+  }
+
   async fileContent(id: string): Promise<HttpResponse> {
     return await this.#read(`/v1/files/${encodeURIComponent(id)}/content`)
   }
 
-  /** Returns the results that exist so far. */
+  /** Returns the results of a batch that exist so far. */
   async results(id: string, query: Readonly<Record<string, string>> = {}): Promise<HttpResponse> {
     return await this.#read(`${BATCHES}/${encodeURIComponent(id)}/results?${new URLSearchParams(query)}`)
   }

@@ -1,5 +1,7 @@
 import { z } from 'zod'
 import { plain } from '#services/cli/text/output.ts'
+import { durationRangeText } from '#shared/lib/duration.ts'
+import { type BatchView, batchIdOf, type EndRange } from './http.ts'
 import { endedAt, exitCodeOf, type JobView, queueText } from './job.ts'
 
 /*
@@ -45,27 +47,31 @@ function pretty(value: unknown): string {
   return `${JSON.stringify(value, null, 2)}\n`
 }
 
-export function describeJob(job: JobView): string {
+/** @param batch The batch that the job runs. Undefined for other jobs, and for batches of other projects */
+export function describeJob(job: JobView, batch?: BatchView): string {
   const { progress, error } = job
   const percent = typeof progress?.percent === 'number' ? `${Math.round(progress.percent)} %` : ''
   const isBatch = isOfBatch(job)
+  const isEnded = exitCodeOf(job) !== undefined
   const fields: [string, string | null | undefined][] = [
-    ['id', job.id],
+    ['id', isBatch ? batchIdOf(job.id) : job.id],
     ['project', job.project],
     ['status', `${job.status}${queueText(job)}`],
     ['pending', job.waits && `${job.waits.message} (${job.waits.reason})`],
-    // The model, the worker and the output of a batch are those of its internal job.
+    // The model, worker and output of a batch job are those of its internal job, so they are not shown.
     ['worker', isBatch ? '' : job.worker],
-    ['endpoint', job.endpoint],
-    ['model', isBatch ? '' : job.model],
+    ['endpoint', batch?.endpoint ?? job.endpoint],
+    ['model', isBatch ? batch?.model : job.model],
+    ['file', isBatch ? job.metadata?.name : ''],
     ['requests', isBatch ? countsText(job) : ''],
     ['attempt', attemptText(job)],
     ['parent', job.parent_id],
     ['created', timeOf(job.created_at)],
     ['started', timeOf(job.started_at)],
     ['ended', timeOf(endedAt(job))],
-    ['progress', [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
-    ['rate', progress && exitCodeOf(job) === undefined ? rateText(progress) : ''],
+    // The progress of an ended batch is left out, because a summary of the batch follows this text.
+    ['progress', isBatch && isEnded ? '' : [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
+    ['rate', progress && !isEnded ? rateText(progress) : ''],
     ['output', isBatch ? '' : excerpt(plain(resultText(job)))],
     ['error', error && `${error.message}${error.code ? ` (${error.code})` : ''}`],
   ]
@@ -74,7 +80,7 @@ export function describeJob(job: JobView): string {
 }
 
 /**
- * Returns the number of the attempt. Empty for a batch: each wait for its requests begins another attempt, so the
+ * Returns the number of the attempt, or an empty text for a batch. A batch begins another attempt after each wait for its requests, so its
  * number does not count failures.
  */
 export function attemptText(job: JobView): string {
@@ -91,11 +97,25 @@ function countsText({ child_counts }: JobView): string {
   return `${completed + failed} of ${total} ended${failed > 0 ? `, ${failed} failed` : ''}`
 }
 
-/** Rate and estimated end of a running batch, such as `ends about 14:05 (in 4 min), 1.5 requests/s`. Empty for another job. */
-export function rateText({ requests_per_second, estimated_end_at }: BatchRate, nowMs = Date.now()): string {
-  if (requests_per_second === null && estimated_end_at === null) return 'estimating…'
-  if (typeof requests_per_second !== 'number' || typeof estimated_end_at !== 'number') return ''
-  return `ends ${endText(estimated_end_at, nowMs)}, ${requests_per_second} requests/s`
+/**
+ * Rate and estimated end of a running batch, such as `ends about 14:05 (in 4 min), 1.5/s`. Empty for a job that is not a batch.
+ */
+export function rateText(progress: BatchRate, nowMs = Date.now()): string {
+  const { requests_per_second: rate, estimated_end_at } = progress
+  const ends = endsText(progress, nowMs)
+  if (ends === '') return rate === null && estimated_end_at === null ? 'estimating…' : ''
+  return typeof rate === 'number' ? `${ends}, ${rate}/s` : ends
+}
+
+/** Estimated end of a running batch, such as `ends in 4 s to 22 s` or `ends about 14:05 (in 4 min)`. Empty without an estimate. */
+export function endsText({ estimated_end_at, estimated_end_range }: BatchRate, nowMs = Date.now()): string {
+  if (estimated_end_range) return `ends in ${rangeText(estimated_end_range, nowMs)}`
+  return typeof estimated_end_at === 'number' ? `ends ${endText(estimated_end_at, nowMs)}` : ''
+}
+
+/** Remaining time of a rough estimate, such as `about 10 s` or `4 s to 22 s`. */
+export function rangeText({ earliest, latest }: z.infer<typeof EndRange>, nowMs = Date.now()): string {
+  return durationRangeText(earliest - nowMs / 1_000, latest - nowMs / 1_000)
 }
 
 /** An estimated end, such as `about 14:05 (in 4 min)`, or `14:05:40 (in 55 s)` if it is near. */
@@ -110,6 +130,7 @@ const NEAR_MS = 120_000
 interface BatchRate {
   readonly requests_per_second?: number | null | undefined
   readonly estimated_end_at?: number | null | undefined
+  readonly estimated_end_range?: z.infer<typeof EndRange> | null | undefined
 }
 
 function excerpt(text: string): string {

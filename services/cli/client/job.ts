@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { EXIT, type ExitCode } from '#services/cli/text/output.ts'
+import { EndRange } from './http.ts'
 
 /*
  * Responses are decoded leniently, because the command line and the service may have different versions. Unknown fields are preserved, and a missing
@@ -12,6 +13,7 @@ const Progress = z.looseObject({
   message: z.string().nullish(),
   requests_per_second: z.number().nullish().describe('Batches only'),
   estimated_end_at: z.number().nullish().describe('Batches only, in Unix seconds'),
+  estimated_end_range: EndRange.nullish().describe('Batches only'),
 })
 export type Progress = z.infer<typeof Progress>
 
@@ -115,6 +117,8 @@ export function queueText({ queue }: Pick<JobView, 'queue'>): string {
   return typeof queue?.position === 'number' ? ` (#${queue.position + 1} in queue)` : ''
 }
 
-export function endedAt(job: JobView): number | undefined {
+type EndTimes = Pick<JobView, 'completed_at' | 'failed_at' | 'cancelled_at' | 'expired_at'>
+
+export function endedAt(job: EndTimes): number | undefined {
   return job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at ?? undefined
 }

@@ -10,7 +10,11 @@ const SUCCESS_LINES = {
   redrive: ({ id, new_id }: BulkResult) => `${id} runs again as ${plain(new_id ?? '')}`,
 }
 
-/** Cancels or redrives jobs of other projects in one request. @throws CommandError if some jobs were rejected */
+/**
+ * Cancels or redrives jobs of other projects in one request.
+ *
+ * @throws CommandError if some jobs were rejected
+ */
 export async function runBulkAction(
   { api, out, values }: Invocation,
   action: 'cancel' | 'redrive',
@@ -54,8 +58,9 @@ export const JOB_SELECTOR_HELP = `Options for keys with the admin scope:
   --model MODEL    with either of these: only jobs of this model`
 
 /**
- * Returns the filter for the admin API, or undefined if the command applies only to the key's own project. @throws
- * CommandError for an invalid option
+ * Returns the filter for the admin API, or undefined if the command applies only to the key's own project.
+ *
+ * @throws CommandError for an invalid option
  */
 export function adminFilterOf(values: Values): AdminFilter | undefined {
   const project = values.text('project')

@@ -20,7 +20,11 @@ export class Values {
     return Array.isArray(value) ? value.map(String) : []
   }
 
-  /** Returns a comma-separated list, or undefined if the option is not given. @throws CommandError for an empty item */
+  /**
+   * Returns a comma-separated list, or undefined if the option is not given.
+   *
+   * @throws CommandError for an empty item
+   */
   parts(name: string): string[] | undefined {
     const text = this.text(name)
     if (text === undefined) return undefined
@@ -39,7 +43,11 @@ export class Values {
     return this.#values[name] === true
   }
 
-  /** Returns a whole number from `min` to `max`, or undefined if the option is not given. @throws CommandError for any other value */
+  /**
+   * Returns a whole number from `min` to `max`, or undefined if the option is not given.
+   *
+   * @throws CommandError for any other value
+   */
   count(name: string, min: number, max: number): number | undefined {
     const text = this.text(name)
     if (text === undefined) return undefined

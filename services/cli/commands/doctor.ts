@@ -98,7 +98,7 @@ function fleetCheck(api: JobsApi): Check {
         return await api.admin.findings(true)
       } catch (error) {
         if (!(error instanceof CommandError)) throw error
-        // If the service is unreachable, then this function adds no result, because another check already reports that.
+        // An unreachable service adds no result here, because the check `service` already reports it.
         if (error.exit !== EXIT.refused) return []
         const skip = skipped('fleet', 'not checked: requires a key with the admin scope')
         return [skip, ...(await api.admin.findings(false).catch(() => []))]

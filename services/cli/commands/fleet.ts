@@ -14,7 +14,7 @@ export const workers: Command = {
   isList: true,
   help: `Usage: sluice workers [--watch]
 
-Lists every live process: role, state, running jobs and capacity, calls that wait for a slot, host and process id, version, and
+Lists every live process: role, state, running jobs and capacity, calls that wait for a permit, host and process id, version, and
 models. The capacity is the number of jobs that its models can run at once. "suspected" means that heartbeats are missing.
 Requires a key with the admin scope.
 
@@ -38,8 +38,8 @@ export const pools: Command = {
 
 Lists the workers, slots and free slots of each pool. Also lists queued calls, queued durable jobs (normal and low priority),
 scheduled jobs, and the age of the oldest queued job. A second table lists the models with their running and queued calls and
-jobs. The limit of a model is the maximum that run at once, which is often far below the slots. All numbers cover the whole fleet; those of calls and
-models are up to two seconds old. Requires a key with the admin scope.
+jobs. The limit of a model is the maximum number of its calls and jobs that run at once, which is often far below the slots. All numbers cover
+the whole fleet; those of calls and models are up to two seconds old. Requires a key with the admin scope.
 
 Options:
   --watch  refresh every two seconds until Ctrl-C
@@ -222,7 +222,7 @@ export const pause: Command = {
   help: `Usage: sluice pause model MODEL
        sluice pause pool POOL
 
-Starts no more jobs of a model or a pool in the whole fleet until sluice resume. A pause survives restarts. Running jobs finish,
+Until sluice resume, no call or job of the model or pool starts in the whole fleet. A pause survives restarts. Running jobs finish,
 durable jobs stay queued, and new calls get 503 with Retry-After. Requires a key with the admin scope.
 
 Examples:

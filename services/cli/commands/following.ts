@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { z } from 'zod'
+import { batchSummary, failuresOf } from '#services/cli/client/batch-text.ts'
 import { followEvents } from '#services/cli/client/event-stream.ts'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import {
@@ -11,7 +12,7 @@ import {
   type Progress,
   queueText,
 } from '#services/cli/client/job.ts'
-import { rateText, resultText, textOf } from '#services/cli/client/job-text.ts'
+import { endsText, rateText, resultText, textOf } from '#services/cli/client/job-text.ts'
 import {
   CommandError,
   coloured,
@@ -21,6 +22,7 @@ import {
   plain,
   printable,
 } from '#services/cli/text/output.ts'
+import { TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import type { Invocation } from './command.ts'
 
 /** Handlers for Ctrl-C. Without them, the first Ctrl-C stops following and leaves the job running. */
@@ -29,16 +31,20 @@ export interface Interrupts {
   readonly wasInterrupted?: boolean
   /** Called at the first Ctrl-C, after which following continues. Must not throw. */
   onFirst(): void
-  /** Called at the second Ctrl-C, after following has stopped. @returns The message to print */
+  /**
+   * Called at the second Ctrl-C, after following has stopped.
+   *
+   * @returns The message to print
+   */
   onSecond(): Promise<string>
 }
 
 interface FollowExtras {
   readonly interrupts?: Interrupts
-  /**
-   * Takes the times of submission and end from the event. Both may be earlier than the time at which following began.
-   */
+  /** Reads the progress of the job. If set, then the progress is polled and replaces the progress in the events. */
   readonly pollProgress?: () => Promise<Progress>
+  /** Returns the last known estimate of the end, such as `ends in about 10 s`. */
+  readonly endsNow?: () => string
 }
 
 type ViewEvent = Parameters<FollowView['event']>[0]
@@ -50,7 +56,7 @@ export async function follow(
   { api, out }: Invocation,
   id: string,
   after: number,
-  { interrupts, pollProgress }: FollowExtras = {},
+  { interrupts, pollProgress, endsNow }: FollowExtras = {},
 ): Promise<ExitCode> {
   const view = openFollowView(out)
   const isSummaryOnly = pollProgress !== undefined && out.isHumanReadable
@@ -81,7 +87,7 @@ export async function follow(
     if (interrupts) throw new CommandError(EXIT.interrupted, await interrupts.onSecond())
     const from = isSummaryOnly ? '' : ` --after ${last}`
     const next = `To resume: sluice follow ${id}${from}\nTo cancel: sluice cancel ${id}`
-    throw new CommandError(EXIT.interrupted, `Stopped following ${plain(id)}, which continues to run.`, next)
+    throw new CommandError(EXIT.interrupted, stoppedText(id, endsNow?.() ?? ''), next)
   } finally {
     process.off('SIGINT', onInterrupt)
     stopPolling?.()
@@ -91,6 +97,11 @@ export async function follow(
   return exitCodeOf(ended) ?? EXIT.failed
 }
 
+/** Message after Ctrl-C. @param ends Estimate of the end, such as `ends in about 10 s`, or empty */
+export function stoppedText(id: string, ends: string): string {
+  return `Stopped following ${plain(id)}, which continues to run${ends && ` and ${ends}`}.`
+}
+
 /** Removes the progress from an event, because the polled progress is newer. Undefined if no other content remains. */
 function withoutProgress(event: ViewEvent, isSummaryOnly: boolean): ViewEvent | undefined {
   if (isSummaryOnly) return { ...event, progress: undefined }
@@ -98,8 +109,9 @@ function withoutProgress(event: ViewEvent, isSummaryOnly: boolean): ViewEvent | 
 }
 
 /**
- * Polls the progress and displays it. In a pipe, only changed progress is displayed. @returns A function that stops the
- * polling.
+ * Polls the progress and displays it. In a pipe, only changed progress is displayed.
+ *
+ * @returns A function that stops the polling.
  */
 function startPolling(view: FollowView, read: () => Promise<Progress>, isTerminal: boolean): () => void {
   const stop = new AbortController()
@@ -124,9 +136,15 @@ const ERRORS_SHOWN_MAX = 10
 export async function followBatch(invocation: Invocation, id: string, after: number): Promise<ExitCode> {
   const { api, out } = invocation
   const batches = new BatchesApi(api.http)
-  const exit = await follow(invocation, id, after, { pollProgress: async () => progressOf(await batches.get(id)) })
+  let ends = ''
+  const pollProgress = async () => {
+    const current = await batches.get(id)
+    ends = endsText(current.progress ?? {})
+    return progressOf(current)
+  }
+  const exit = await follow(invocation, id, after, { pollProgress, endsNow: () => ends })
   const ended = await batches.get(id)
-  for (const line of linesOf(ended)) out.note(line)
+  for (const line of await batchLines(batches, ended)) out.note(line)
   return exit === EXIT.ok ? batchExitCode(ended) : exit
 }
 
@@ -144,14 +162,16 @@ function batchExitCode({ status }: BatchView): ExitCode {
   return status === 'cancelled' ? EXIT.cancelled : EXIT.failed
 }
 
-function linesOf({ id, status, errors, created_at, completed_at, request_counts: counted }: BatchView): string[] {
-  const { total, completed, failed } = counted
+/** Lines about an ended batch: its summary, its failed requests by error code, and the command for its results. */
+export async function batchLines(batches: BatchesApi, batch: BatchView): Promise<string[]> {
+  const { id, errors, request_counts, metadata } = batch
   const problems = (errors?.data ?? []).slice(0, ERRORS_SHOWN_MAX).map(({ line, message }) => {
     return plain(line == null ? message : `line ${line}: ${message}`)
   })
-  const duration = completed_at == null ? '' : `, total time ${completed_at - created_at || '< 1'} s`
-  const counts = `${plain(status)}: ${completed} of ${total} requests completed, ${failed} failed${duration}`
-  return [counts, ...problems, ...(completed + failed > 0 ? [`Results: sluice results ${id}`] : [])]
+  const failures = (await failuresOf(batches, batch)).lines()
+  const hasResults = request_counts.completed + request_counts.failed > 0
+  const results = `Results: sluice results ${id}${metadata?.[TABLE_FILE_KEY] === undefined ? '' : ' --csv'}`
+  return [batchSummary(batch), ...failures, ...problems, ...(hasResults ? [results] : [])]
 }
 
 interface FollowView {
@@ -247,7 +267,7 @@ class TerminalView implements FollowView {
     this.#erase()
   }
 
-  /** Takes the times of submission and end from the event, because both may precede the start of following. */
+  /** Updates the start and the end of the displayed elapsed time. Both may be earlier than the time at which following began. */
   #updateTimes({ sequence_number, created_at, job }: JobEventView): void {
     const submittedAt = job?.created_at ?? (sequence_number === 1 ? created_at : undefined)
     if (submittedAt != null) this.#sinceMs = submittedAt * 1_000
@@ -300,7 +320,7 @@ const LABELS: Readonly<Record<string, string>> = {
 
 /**
  * Returns the progress line: `searching ████████░░░░ 40 % (12 s) Reading 3 of 8 sources`. If the line is too long, then
- * the bar is shortened first, and then the message.
+ * the bar is shortened first. Then the last parts of the message, which commas separate, are left out.
  */
 export function barLine(
   label: string,
@@ -318,7 +338,9 @@ export function barLine(
     return [name, bar, `${Math.round(fraction * 100)} %`, ...rest].join(' ')
   }
   const excess = Math.max(0, lineOf(BAR_WIDTH).length - columnsMax)
-  return lineOf(Math.max(BAR_WIDTH_MIN, BAR_WIDTH - excess)).slice(0, columnsMax)
+  const line = lineOf(Math.max(BAR_WIDTH_MIN, BAR_WIDTH - excess))
+  const end = line.length > columnsMax ? line.lastIndexOf(', ', columnsMax) : -1
+  return line.slice(0, end > 0 ? end : columnsMax)
 }
 
 function reconnectLine(reason: string, delayMs: number): string {

@@ -1,4 +1,4 @@
-import type { HttpResponse } from '#services/cli/client/http.ts'
+import { BATCHES, BatchesApi, type HttpResponse } from '#services/cli/client/http.ts'
 import { exitCodeOf, type JobView, queueText, type StepView } from '#services/cli/client/job.ts'
 import { ageOf, attemptText, describeJob } from '#services/cli/client/job-text.ts'
 import type { JobFilter } from '#services/cli/client/jobs-api.ts'
@@ -16,7 +16,7 @@ import {
 } from '#services/cli/text/output.ts'
 import { adminFilterOf, BULK_MAX, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS, runBulkAction } from './bulk.ts'
 import { type Command, type Invocation, noArguments, onlyArgument, type Values } from './command.ts'
-import { follow, followBatch } from './following.ts'
+import { batchLines, follow, followBatch } from './following.ts'
 import { metadataOf } from './submit.ts'
 
 const LIMIT_DEFAULT = 20
@@ -27,8 +27,8 @@ export const jobs: Command = {
   isList: true,
   help: `Usage: sluice jobs [options]
 
-Lists the jobs of your key's project, newest first. A batch is one job; --group lists its requests. A call of the Responses API
-that is stored, which is the default, is a durable job and has a row too. On a terminal, the output is a table. With --json, or
+Lists the jobs of your key's project, newest first. A batch is one job; --group lists its requests. Calls of the Responses API
+are stored by default, and each stored call is a durable job with a row. On a terminal, the output is a table. With --json, or
 when output is not a TTY, each job is one line of JSON.
 
 Options:
@@ -136,7 +136,7 @@ export const get: Command = {
   summary: 'Show a job, wait for it, or print its result',
   help: `Usage: sluice get JOB [--wait N] [--result]
 
-Shows a job; on a terminal with the beginning of its output. With --wait or --result the exit code is 0 for completed, 1 for
+Shows a job; on a terminal with the beginning of its output. The summary of an ended batch is printed on stderr. With --wait or --result the exit code is 0 for completed, 1 for
 failed or expired, 3 for cancelled, and 5 for a job that has not finished. A key with the admin scope sees the jobs of every
 project, with the reason why they are pending and without their results.
 
@@ -156,11 +156,15 @@ Examples:
     const waitSeconds = values.count('wait', 0, WAIT_SECONDS_MAX)
     const job = await api.get(id, waitSeconds)
     if (values.has('result')) return await printResult(invocation, job)
+    const batches = new BatchesApi(api.http)
+    const batch = job.endpoint === BATCHES && !isForeign(job) ? await batches.get(job.id) : undefined
     if (!out.isHumanReadable) await out.json(job)
-    else {
-      await out.write(describeJob(job))
-      if (exitCodeOf(job) === EXIT.ok && !isForeign(job)) out.note(`For the full result: sluice get ${job.id} --result`)
-    }
+    else await out.write(describeJob(job, batch))
+    const isOwnEnd = exitCodeOf(job) !== undefined && !isForeign(job)
+    if (isOwnEnd && batch) {
+      for (const line of await batchLines(batches, batch)) out.note(line)
+    } else if (isOwnEnd && out.isHumanReadable && exitCodeOf(job) === EXIT.ok)
+      out.note(`For the full result: sluice get ${job.id} --result`)
     return waitSeconds === undefined ? EXIT.ok : (exitCodeOf(job) ?? EXIT.refused)
   },
 }

@@ -68,7 +68,7 @@ export function author(): string {
   try {
     return `cli:${userInfo().username}`
   } catch {
-    // In a container, the user id may have no entry in the user database.
+    // A user id without an entry in the user database, as in many containers, has no name. The numeric id is then used as the author.
     return `cli:uid ${process.getuid?.() ?? 'unknown'}`
   }
 }
@@ -95,7 +95,11 @@ function unavailable(error: unknown): never {
 /** Id of the key in the setting SLUICE_API_KEY. The project of that key has the same id. */
 export const ENV_KEY_ID = 'key_env'
 
-/** Returns the value of `--endpoints`. @throws CommandError with similar names for an unknown endpoint */
+/**
+ * Returns the value of `--endpoints`.
+ *
+ * @throws CommandError with similar names for an unknown endpoint
+ */
 export async function endpointsOf({ values, config }: Invocation): Promise<string[] | undefined> {
   const paths = values.parts('endpoints')
   const invalid = paths?.find((path) => !path.startsWith('/'))
@@ -111,8 +115,9 @@ export async function endpointsOf({ values, config }: Invocation): Promise<strin
 }
 
 /**
- * Returns the value of `--models` as model ids. Aliases are resolved, because permissions are checked by id. @throws CommandError for a model that is
- * not in the catalogue
+ * Returns the value of `--models` as model ids. Aliases are resolved, because permissions are checked by id.
+ *
+ * @throws CommandError for a model that is not in the catalogue
  */
 export async function modelsOf({ values, config }: Invocation): Promise<string[] | undefined> {
   const names = values.parts('models')
@@ -135,7 +140,11 @@ export function scopesOf(values: Values): KeyScope[] | undefined {
   })
 }
 
-/** Returns the value of `--expires` in Unix seconds. Null for `never`. @throws CommandError for a time in the past */
+/**
+ * Returns the value of `--expires` in Unix seconds. Null for `never`.
+ *
+ * @throws CommandError for a time in the past
+ */
 export function expiryOf(values: Values): number | null | undefined {
   const text = values.text('expires')
   if (text === undefined) return undefined
@@ -204,7 +213,7 @@ export const LIMIT_HELP = `  --requests-per-minute N  maximum calls per minute
   --scheduled N            maximum jobs with a start time in the future
   --budget USD             maximum cost per UTC month, in US dollars
   --request-bodies TIME    retention of prompts and answers in the request log, such as 1h; 0s: none
-Each limit applies to the whole fleet. 0 blocks everything; default removes the limit, so that the service's setting applies.`
+Each limit applies to the whole fleet. The number 0 blocks all calls. The value default removes the limit, so that the setting of the service applies.`
 
 /**
  * Returns the limits in `before` with the changes that the limit options request.
@@ -253,7 +262,11 @@ export function noSuchKey(id: string): CommandError {
     return new CommandError(EXIT.refused, `No key has the id ${id}.`, 'To list keys: sluice keys list')
   }
   const next = `Change the setting, set limits of its project (sluice projects update ${ENV_KEY_ID}), or create another key for the same project: sluice keys create --project ${ENV_KEY_ID}`
-  return new CommandError(EXIT.refused, `${id} is SLUICE_API_KEY, which only the setting can change.`, next)
+  return new CommandError(
+    EXIT.refused,
+    `${id} is SLUICE_API_KEY, a setting of the service that commands cannot change.`,
+    next,
+  )
 }
 
 export function keyIdOf(args: readonly string[]): string {

@@ -58,7 +58,7 @@ export const keys: Command = {
        sluice keys audit [--limit N]
 
 Reads and writes the key store directly, not over HTTP: the database in DATABASE_URL, or keys.json in DATA_DIR. Run this command
-on the host of the service with the same settings. A running service applies a change within a second. Only a hash of each key is
+on the host of the service with the same settings. A running service applies a change within two seconds. Only a hash of each key is
 stored, so the secret is shown only once, when the key is created.
 
 rotate creates a new key with the same project, permissions and limits. The old key expires after the grace period. audit lists
@@ -263,7 +263,7 @@ A project owns jobs and any number of keys (sluice keys create --project PROJECT
 limits. PROJECT is the id of a project, or its name if the name is unique. A standalone key is its own project with the id of the key; such
 a project is listed only after its first update. A project cannot be deleted; revoke its keys instead.
 
-Reads and writes the key store directly, as sluice keys does. A running service applies a change within a second.
+Reads and writes the key store directly, as sluice keys does. A running service applies a change within two seconds.
 
 Options:
   --name NAME       a label; an empty NAME removes it

@@ -1,5 +1,10 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { ActiveRequestListAnswer, RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
+import {
+  ActiveRequestListAnswer,
+  type FailedAttempt,
+  RequestAnswer,
+  RequestListAnswer,
+} from '#schemas/admin/requests.ts'
 import { ERRORS } from '#schemas/error.ts'
 import { type HttpClient, isTemporary } from '#services/cli/client/http.ts'
 import {
@@ -16,6 +21,7 @@ import {
   usageError,
 } from '#services/cli/text/output.ts'
 import { csvLine } from '#shared/lib/csv.ts'
+import { durationText } from '#shared/lib/duration.ts'
 import { type Command, noArguments, type Values } from './command.ts'
 
 const PATH = '/v1/admin/requests'
@@ -25,8 +31,8 @@ const LIMIT_MAX = 100_000
 const FOLLOW_INTERVAL_MS = 1_500
 const RETRY_DELAY_MS = 2_000
 /**
- * Overlap of consecutive polls of `--follow`, in seconds. Rows may appear late, because a row is written up to a second after its end, and clocks
- * of processes differ.
+ * Overlap of consecutive polls of `--follow`, in seconds. Without an overlap, rows that appear late would be missed. The row of a call is
+ * written up to a second after the call has ended, and the clocks of processes differ.
  */
 const REREAD_SECONDS = 10
 /** Values of `--status` for calls that have not ended. */
@@ -51,8 +57,8 @@ export const logs: Command = {
   help: `Usage: sluice logs [options]
        sluice logs REQUEST
 
-Shows the latest ended calls and durable jobs of your key's project, the newest last. With REQUEST, shows all fields of one: the id of a request
-(x-request-id), of a durable job, or of an answer such as chatcmpl-…. A key with the admin scope sees every project. The output is a table on
+Shows the latest ended calls and durable jobs of your key's project, the newest last. With REQUEST, shows all fields and the failed attempts of one.
+REQUEST is the id of a request (x-request-id), of a durable job, or of an answer such as chatcmpl-…. The next step and the page of the console are printed on stderr. A key with the admin scope sees every project. The output is a table on
 a terminal and JSON lines otherwise.
 
 Options:
@@ -68,6 +74,8 @@ Options:
   --key-id ID          only this API key
   --job JOB            only this durable job
   --batch BATCH        only the lines of this batch
+  --batch-lines        also the lines of batches. Default: a batch is one row, and its lines are
+                       shown only with a filter such as --status failed, --model or --batch
   --trace ID           only this trace, by its 32 hexadecimal digits
   --min-duration-ms N  only calls that took at least N milliseconds
   --since TIME         only calls that ended at or after this time, or this long ago
@@ -82,6 +90,7 @@ Examples:
     ...Object.fromEntries(Object.values(FILTERS).map((option) => [option, { type: 'string' }] as const)),
     ...{ since: { type: 'string' }, until: { type: 'string' }, limit: { type: 'string' } },
     follow: { type: 'boolean', short: 'f' },
+    'batch-lines': { type: 'boolean' },
   },
   async run({ values, args, api, out }): Promise<ExitCode> {
     const format = formatOf(values, out)
@@ -105,7 +114,7 @@ Examples:
 
 /** @throws CommandError for an option that cannot be combined with a status in {@link ACTIVE} */
 function checkActive(values: Values): void {
-  const names = ['follow', 'since', 'until', 'limit', ...Object.values(FILTERS)]
+  const names = ['follow', 'since', 'until', 'limit', 'batch-lines', ...Object.values(FILTERS)]
   const misplaced = names.find((name) => !ACTIVE_FILTERS.includes(name) && values.given().includes(name))
   if (misplaced === undefined) return
   const message = `--${misplaced} applies to ended calls, so it cannot be used with --status ${values.text('status')}.`
@@ -123,6 +132,7 @@ function queryOf(values: Values): URLSearchParams {
     const value = values.text(option)
     if (value !== undefined) query.set(name, value)
   }
+  if (values.has('batch-lines')) query.set('batch_lines', 'true')
   for (const option of ['since', 'until']) {
     const text = values.text(option)
     if (text !== undefined) query.set(option, String(timeOf(option, text, Date.now(), -1)))
@@ -187,7 +197,6 @@ async function follow(
   }
 }
 
-/** Prints the calls that wait or run now. */
 async function showActive(http: HttpClient, query: URLSearchParams, format: Format, out: Output): Promise<ExitCode> {
   if (query.get('status') === 'active') query.delete('status')
   const { data, total, ingress } = await http.json(ActiveRequestListAnswer, `${PATH}/active?${query}`)
@@ -200,7 +209,7 @@ async function showActive(http: HttpClient, query: URLSearchParams, format: Form
     const head = ['request', 'status', 'age', 'position', 'model', 'endpoint', 'project', 'reason']
     const cells = data.map(({ id, status, age_ms, position, model, endpoint, project_name, project, reason }) => {
       const where = [model, endpoint.replace('/v1/', ''), project_name ?? project]
-      return [id, status, durationText(age_ms), String(position ?? ''), ...where, reason ?? '']
+      return [id, status, tookText(age_ms), String(position ?? ''), ...where, reason ?? '']
     })
     await out.write(
       tableOf({ head, rows: cells, spare: ['endpoint', 'project', 'reason'], cut: ['model', 'reason'] }, out.columns),
@@ -215,10 +224,24 @@ async function showOne(http: HttpClient, id: string, format: Format, out: Output
   const row = await http.json(RequestAnswer, `${PATH}/${encodeURIComponent(id)}`)
   if (format !== 'table') await new Printer(format, out).print([row])
   else {
+    const { failed_attempts = [] } = row
     const fields = Object.entries(shownOf(row)).filter(([, value]) => value !== null)
     await out.write(fields.map(([name, value]) => `${name.padEnd(20)}  ${plain(String(value))}\n`).join(''))
+    if (failed_attempts.length > 0) await out.write(`\n${attemptTable(failed_attempts, out.columns)}`)
   }
+  if (row.next_step) out.note(`Next step: ${row.next_step}`)
+  out.note(`Console: ${http.url}/console/requests/${row.id}`)
   return EXIT.ok
+}
+
+function attemptTable(attempts: readonly FailedAttempt[], columnsMax: number): string {
+  const head = ['failed attempt', 'started', 'took', 'next after', 'server', 'worker', 'error', 'message']
+  const rows = attempts.map((one) => {
+    const times = [clockText(one.started_at), tookText(one.duration_ms), tookText(one.retry_delay_ms)]
+    const message = one.upstream_message ?? one.error_message
+    return [String(one.attempt), ...times, one.server ?? '', one.worker ?? '', one.error_code, message]
+  })
+  return tableOf({ head, rows, spare: ['worker', 'server'], cut: ['message'] }, columnsMax)
 }
 
 const HEAD = [
@@ -288,23 +311,44 @@ class Printer {
   }
 }
 
-/** Returns the fields that a person reads. The type of the object is left out, and times are converted to text. */
-function shownOf({ object: _, started_at, ended_at, ...row }: RequestAnswer) {
+/** Returns the fields of a row of CSV and of the table of one request. Times are converted to text. */
+function shownOf({
+  object: _type,
+  failed_attempts: _attempts,
+  next_step: _step,
+  retried_by: retries,
+  request_counts: counts,
+  started_at,
+  ended_at,
+  ...row
+}: RequestAnswer) {
   const { id, ...rest } = row
-  return { id, started_at: timeText(started_at), ended_at: timeText(ended_at), ...rest }
+  const retried_by = retries?.map((retry) => `${retry.id} -> ${retry.status}`).join(', ') || 'none seen'
+  const times = { started_at: timeText(started_at), ended_at: timeText(ended_at) }
+  return { id, ...times, ...rest, batch_calls: countsText(counts), ...(retries && { retried_by }) }
+}
+
+/** Returns the counts of a batch as text. Null for a request that is not a batch. */
+function countsText(counts: RequestAnswer['request_counts']): string | null {
+  if (!counts) return null
+  return `${counts.total} calls${counts.failed > 0 ? `, ${counts.failed} failed` : ''}`
 }
 
 function cellsOf(row: RequestAnswer): string[] {
   const { id, ended_at, status, duration_ms, queue_ms, first_output_ms, model, endpoint, error_code } = row
-  const times = [duration_ms, queue_ms, first_output_ms].map(durationText)
+  const times = [duration_ms, queue_ms, first_output_ms].map(tookText)
   const tokens = `${row.input_tokens} → ${row.output_tokens}`
   const project = row.project_name ?? row.project ?? ''
-  const named = [model ?? '', endpoint.replace('/v1/', ''), tokens, row.cost_usd.toFixed(4), project, error_code ?? '']
-  return [id, clockText(ended_at), String(status), ...times, ...named, row.error_message ?? '']
+  const error = [error_code, row.sdk_retry && `SDK retry ${row.sdk_retry}`].filter(Boolean).join(', ')
+  const named = [model ?? '', endpoint.replace('/v1/', ''), tokens, row.cost_usd.toFixed(4), project, error]
+  const counts = countsText(row.request_counts)
+  const shownStatus = counts && status < 400 ? 'batch' : String(status)
+  return [id, clockText(ended_at), shownStatus, ...times, ...named, row.error_message ?? counts ?? '']
 }
 
-function durationText(ms: number | null): string {
+function tookText(ms: number | null): string {
   if (ms === null) return ''
+  if (ms >= 60_000) return durationText(ms / 1_000)
   return ms < 1_000 ? `${ms} ms` : `${(ms / 1_000).toFixed(1)} s`
 }
 

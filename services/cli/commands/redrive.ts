@@ -17,8 +17,8 @@ export const redrive: Command = {
   help: `Usage: sluice redrive JOB ...
        sluice redrive --status failed [--since TIME] [--endpoint PATH]
 
-Runs failed, expired or cancelled jobs again. For each one a new job is created, with the old id as its parent_id; the old job
-does not change. With --status, jobs that were redriven before are skipped, so running the command twice is safe.
+Runs failed, expired or cancelled jobs again. Each job is submitted as a new job, whose parent_id is the id of the old job. The old
+job does not change. With --status, jobs that were redriven before are skipped, so running the command twice is safe.
 
 Options:
   --status LIST    redrive the jobs of your project in these statuses: failed, expired, cancelled

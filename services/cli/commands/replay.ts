@@ -15,8 +15,8 @@ export const replay: Command = {
   help: `Usage: sluice replay JOB [OTHER]
 
 Replays a composed job, such as a research job, with the current service and settings, and compares the two runs. The new job
-makes no external calls: the recorded steps and child jobs of JOB provide all results. If it needs a step that was not recorded,
-then it fails and reports the missing step and the most similar recorded one. A run with a failed search or page cannot be
+makes no external calls: the recorded steps and child jobs of JOB provide all results. If the new job needs a step that was not recorded,
+then it fails. The error names the missing step and the most similar recorded step. A run with a failed search or page cannot be
 replayed, because failures are not recorded. With OTHER, compares JOB with OTHER without running anything.
 
 The comparison is by steps: each step of the first run is "same", has an "other output", or is "missing" in the second. The report
@@ -138,7 +138,10 @@ interface Comparison {
   readonly divergence: Divergence | undefined
 }
 
-/** Compares two runs by their steps, regardless of the order. Steps match if their keys, which are derived from kind and input, are equal. */
+/**
+ * Compares the steps of two runs, regardless of their order. Two steps match if their keys are equal. A key is derived from the kind and
+ * the input of a step.
+ */
 export function compareRuns(first: readonly StepView[], second: readonly StepView[]): Comparison {
   const byKey = new Map(second.map((step) => [step.key, step]))
   const keys = new Set(first.map(({ key }) => key))

@@ -38,7 +38,7 @@ Options:
   --prompt TEXT          build a request with this prompt; requires --model
   --stream               stream the output as events; implied by --follow with --prompt
   --follow               follow the job until it has finished; the exit code is that of sluice follow
-  --priority PRIORITY    normal or low; low gets a quarter of the slots while others wait (default normal)
+  --priority PRIORITY    normal or low; low gets a quarter of the slots while normal jobs wait (default normal)
   --run-at TIME          earliest start: 2030-01-31T08:00:00Z, Unix seconds, or a duration from now such as 15m
   --deadline DURATION    the job expires if it has not finished within this time, from now or --run-at: 90s, 15m, 2h
   --start-deadline DURATION
@@ -83,13 +83,13 @@ Examples:
 }
 
 /**
- * Adds to an error without a response that the job may have been created. A refused connection is rethrown unchanged, because the request never
- * reached the service.
+ * Rethrows an error of a submission. After a lost connection or a server error (5xx) the job may have been created, so the remedy also gets
+ * a note about this. A refused connection gets no note, because the request never reached the service.
  */
 function explainUnknownOutcome(error: unknown): never {
   const isRefused = (error as { cause?: NodeJS.ErrnoException }).cause?.code === 'ECONNREFUSED'
   if (!(error instanceof CommandError) || error.exit !== EXIT.unreachable || isRefused) throw error
-  const next = `${error.next ?? ''}\nThe job may have been created. Check with sluice jobs, or submit with an --idempotency-key, which is safe to repeat.`
+  const next = `${error.next ?? ''}\nThe job may have been created. Before you submit it again, look for it with sluice jobs. A submission with --idempotency-key can be repeated safely.`
   throw new CommandError(error.exit, error.message, next.trim(), error)
 }
 
@@ -168,7 +168,7 @@ function parseBody(text: string): object {
 
 type Pairs = Readonly<Record<string, string>>
 
-/** Maximum pairs of the metadata of a job or batch. */
+/** Maximum number of key-value pairs in the metadata of a job or batch. */
 export const METADATA_PAIRS_MAX = 16
 
 export function metadataOf(pairs: readonly string[]): Pairs | undefined {
@@ -184,7 +184,11 @@ export function metadataOf(pairs: readonly string[]): Pairs | undefined {
   return metadata
 }
 
-/** Checks metadata before a file is uploaded for it. @throws CommandError for metadata that the service would refuse */
+/**
+ * Checks metadata before the upload of a file. An invalid pair is therefore reported before a long upload.
+ *
+ * @throws CommandError for metadata that the service would refuse
+ */
 export function checkMetadata(metadata: Pairs | undefined, pairsMax: number): void {
   const pairs = Object.entries(metadata ?? {})
   if (pairs.length > pairsMax) {
@@ -198,8 +202,8 @@ export function checkMetadata(metadata: Pairs | undefined, pairsMax: number): vo
 }
 
 /**
- * Returns `given` plus as many pairs of `own`, in their order, as the maximum of pairs permits. A key in `given` is
- * never replaced.
+ * Returns the pairs in `given`, and as many pairs of `own` as fit into the maximum of {@link METADATA_PAIRS_MAX}. A key in `given` is never
+ * replaced.
  */
 export function metadataWith(given: Pairs | undefined, own: Pairs): Pairs {
   const metadata = new Map(Object.entries(given ?? {}))

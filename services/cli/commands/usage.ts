@@ -1,6 +1,7 @@
 import { UsageReport as Report, type UsageReport } from '#schemas/usage.ts'
 import { readApiError } from '#services/cli/client/http.ts'
 import { EXIT, type ExitCode, tableOf, timeOf, usageError } from '#services/cli/text/output.ts'
+import { forecastText } from '#shared/usage/budget-forecast.ts'
 import { type Command, noArguments } from './command.ts'
 
 /** Option of this command for each query parameter of `GET /v1/usage`. */
@@ -18,9 +19,11 @@ Shows calls, tokens, cost and the remaining budget of your key's project; days a
 and one line of JSON otherwise. A key with the admin scope sees every project and every budget.
 
 Options:
-  --from DAY           first day, such as 2030-01-31, or 7d for the last 7 days (default: first day of this month)
+  --month MONTH        this (default), last, or a month such as 2030-01
+  --from DAY           first day, such as 2030-01-31, or 7d for the last 7 days
   --to DAY             last day (default: today)
-  --group-by GROUP     project, key, model, endpoint, day or hour (default day)
+  --group-by GROUP     project, key, model, endpoint, day or hour (default day), or several, such as
+                       day,project,key,model
   --order-by ORDER     group, or cost for the most expensive first (default group)
   --project P          only this project, by id or name; requires the admin scope
   --key-id ID          only this API key
@@ -29,14 +32,19 @@ Options:
 
 Examples:
   sluice usage --group-by project --order-by cost --from 7d
-  sluice usage --group-by model --project lab -o csv > usage.csv
+  sluice usage --group-by project,model --month last -o csv > usage.csv
+  sluice usage --group-by day,project,key,model --from 30d -o csv > usage.csv
   sluice usage --from 2030-01-01 --to 2030-01-31 --json | jq .total.cost_usd`,
   options: {
-    ...Object.fromEntries(Object.values(QUERY).map((option) => [option, { type: 'string' }] as const)),
+    ...Object.fromEntries([...Object.values(QUERY), 'month'].map((option) => [option, { type: 'string' }] as const)),
   },
   async run({ values, args, api, out }): Promise<ExitCode> {
     noArguments(args)
-    const query = new URLSearchParams()
+    const month = values.text('month')
+    if (month !== undefined && (values.text('from') ?? values.text('to')) !== undefined) {
+      throw usageError('Use either --month, or --from and --to, not both.')
+    }
+    const query = new URLSearchParams(month === undefined ? {} : monthRange(month, Date.now()))
     for (const [name, option] of Object.entries(QUERY)) {
       const value = values.text(option)
       if (value !== undefined) query.set(name, name === 'from' || name === 'to' ? dayOf(option, value) : value)
@@ -59,6 +67,18 @@ Examples:
 
 const NO_PRICES = 'All costs are 0, because none of these models has a price. Set price in models.yaml.'
 
+/** First and last day of a UTC month: `this`, `last`, or a month such as `2030-01`. @throws CommandError for any other text */
+function monthRange(text: string, nowMs: number): { from: string; to: string } {
+  const now = new Date(nowMs)
+  const [, year, month] = /^(\d{4})-(0[1-9]|1[0-2])$/.exec(text) ?? []
+  const named = text === 'this' || text === 'last' ? now.getUTCMonth() - (text === 'last' ? 1 : 0) : undefined
+  const nth = named ?? Number(month) - 1
+  if (Number.isNaN(nth)) throw usageError(`--month must be this, last, or a month such as 2030-01; got '${text}'.`)
+  const startOf = (months: number) => Date.UTC(named === undefined ? Number(year) : now.getUTCFullYear(), nth + months)
+  const [from, to] = [startOf(0), startOf(1) - 1].map((ms) => new Date(ms).toISOString().slice(0, 10))
+  return { from: from as string, to: to as string }
+}
+
 /**
  * Parses a day in UTC, such as 2030-01-31. A duration such as `7d` counts back from now. @throws CommandError for any
  * other text
@@ -73,29 +93,39 @@ const HEAD = ['calls', 'failed', 'input', 'cached', 'output', 'audio s', 'cost $
 
 function textOf({ group_by, data, total, from, to, has_more, budgets }: UsageReport, columns: number): string {
   if (data.length === 0) return `No usage from ${from} to ${to}.\n${budgetTable(budgets, columns)}`
+  const dimensions = group_by.split(',')
   const isNamed = group_by === 'project' || group_by === 'key'
-  const rows = [...data, { group: 'total', name: null, ...total }].map((sums) => [
-    sums.group || '(unknown)',
+  const all: UsageReport['data'] = [...data, { group: 'total', name: null, ...total }]
+  const rows = all.map((sums) => [
+    ...groupCells(sums, dimensions),
     ...(isNamed ? [sums.name ?? ''] : []),
     ...[sums.calls, sums.failed, sums.input_tokens, sums.cached_input_tokens, sums.output_tokens].map(String),
     String(Math.round(sums.audio_seconds)),
     sums.cost_usd.toFixed(4),
   ])
-  const head = [group_by, ...(isNamed ? ['name'] : []), ...HEAD]
-  const table = tableOf({ head, rows, spare: ['audio s', 'cached', 'failed'], cut: ['name'] }, columns)
+  const head = [...dimensions, ...(isNamed ? ['name'] : []), ...HEAD]
+  const table = tableOf({ head, rows, spare: ['audio s', 'cached', 'failed'], cut: ['name', 'model'] }, columns)
   const more = has_more
     ? 'Not all groups are shown. For the others, choose a shorter period with --from and --to.\n'
     : ''
   return `${table}${more}${budgetTable(budgets, columns)}`
 }
 
+/** One cell per dimension: the name of a project or key, or otherwise the value. The row of totals has a text in the first cell only. */
+function groupCells({ group, groups = {} }: UsageReport['data'][number], dimensions: readonly string[]): string[] {
+  if (dimensions.length === 1) return [group || '(unknown)']
+  if (group === 'total') return dimensions.map((_, nth) => (nth === 0 ? group : ''))
+  return dimensions.map((name) => groups[`${name}_name`] || groups[name] || '(unknown)')
+}
+
 function budgetTable(budgets: UsageReport['budgets'], columns: number): string {
   if (budgets.length === 0) return ''
-  const rows = budgets.map(({ owner, id, name, month, budget_usd, spent_usd, remaining_usd }) => {
+  const rows = budgets.map((budget) => {
+    const { owner, id, name, month, budget_usd, spent_usd, remaining_usd } = budget
     const part = budget_usd === 0 ? 100 : (spent_usd / budget_usd) * 100
     const amounts = [`${budget_usd}`, spent_usd.toFixed(4), `${Math.floor(part)} %`, remaining_usd.toFixed(4)]
-    return [id, name ?? '', owner, month, ...amounts]
+    return [id, name ?? '', owner, month, ...amounts, forecastText(budget)]
   })
-  const head = ['budget of', 'name', 'owner', 'month', 'budget $', 'spent $', 'spent', 'remaining $']
+  const head = ['budget of', 'name', 'owner', 'month', 'budget $', 'spent $', 'spent', 'remaining $', 'forecast']
   return `\n${tableOf({ head, rows, spare: ['month', 'owner', 'spent'], cut: ['name'] }, columns)}`
 }

@@ -19,8 +19,8 @@ export const webhookSecrets: Command = {
        sluice webhook-secrets create --project P
        sluice webhook-secrets delete ID --project P
 
-Webhooks of a project are signed with its own secret. To rotate it without downtime: (1) create a second secret, so that
-messages carry both signatures; (2) configure it in the receivers; (3) delete the first one. A project has one to
+Webhooks of a project are signed with its own secret. To rotate the secret without downtime: (1) create a second secret, so that
+messages have both signatures; (2) configure the second secret in the receivers; (3) delete the first one. A project has one to
 ${WEBHOOK_SECRETS_MAX} secrets. show prints the secret values; GET /v1/webhook-secrets returns them to the project's keys.
 
 Reads and writes the key store directly, as sluice keys does. A change applies from the next message on.
@@ -72,8 +72,9 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   const project = await projectOf(store, invocation)
   const secret = newWebhookSecret(project)
   const [current] = await webhookSecretsOf(store, project)
-  // A project without stored secrets signs with a derived secret. The derived secret is now stored as the older of the two secrets, so that it
-  // continues to sign.
+  // Until its first secret is created, a project signs with a default secret, which is derived from its id. The default secret is stored
+  // together with the new one, as the older of the two. Messages then have the signatures of both, so that receivers with the default secret
+  // still accept them.
   const first = { ...newWebhookSecret(project, current.secret), created_at: secret.created_at - 1 }
   if (!(await store.createWebhookSecret(secret, first, author()))) {
     const next = `Delete a secret first. To list the secrets: sluice webhook-secrets list --project ${project}`

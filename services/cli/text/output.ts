@@ -56,7 +56,7 @@ export interface Streams {
   readonly err: NodeJS.WritableStream & { isTTY?: boolean; columns?: number }
 }
 
-/** Size that is assumed if a terminal reports no size, or a size of 0. */
+/** Size that is assumed if a terminal reports no size, or a size of 0. A table in a file or pipe has no maximum width. */
 const COLUMNS_DEFAULT = 80
 const ROWS_DEFAULT = 24
 
@@ -84,7 +84,8 @@ export class Output {
   }
 
   get columns(): number {
-    return this.#streams.out.columns || COLUMNS_DEFAULT
+    const { columns, isTTY } = this.#streams.out
+    return columns || (isTTY ? COLUMNS_DEFAULT : Number.MAX_SAFE_INTEGER)
   }
 
   get rows(): number {
@@ -225,7 +226,11 @@ export function coloured(colour: 'dim' | 'green' | 'red' | 'yellow', text: strin
 
 const UNIT_SECONDS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3_600, d: 86_400 }
 
-/** Parses a duration in seconds, from a text such as `90`, `90s`, `15m`, `2h` or `1d`. @throws CommandError with the option's name */
+/**
+ * Parses a duration in seconds, from a text such as `90`, `90s`, `15m`, `2h` or `1d`.
+ *
+ * @throws CommandError with the option's name
+ */
 export function secondsOf(option: string, text: string): number {
   const [, digits, unit = 's'] = /^(\d{1,9})([smhd])?$/.exec(text) ?? []
   if (digits === undefined) {

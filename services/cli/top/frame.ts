@@ -245,11 +245,11 @@ interface Frame {
 
 const FIXED_LINES = 2
 
-/** Minimum useful height of a section: a blank line, the table head, one row, and the number of hidden rows. */
+/** Minimum useful height of a section in lines: a blank line, the table head, one row, and the number of hidden rows. */
 const HEIGHT_MIN = 4
 
 interface Section {
-  /** Rank of the section. The section with the lowest rank is dropped first. */
+  /** Sections that do not fit into the terminal are dropped in the order of their ranks, the lowest first. */
   readonly rank: number
   readonly lines: readonly string[]
   readonly hasMore: boolean

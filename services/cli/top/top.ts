@@ -68,7 +68,7 @@ interface LiveOptions {
   readonly intervalMs: number
 }
 
-/** Client errors (4xx) after which reading continues: only the rate limit. Any other client error ends the view. */
+/** Client errors (4xx) that are temporary, so that reading continues. After any other client error, the view ends. */
 const RETRYABLE_STATUSES = [429]
 
 /**

@@ -2,6 +2,7 @@ import type { ChildProcess } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { batchTable } from '#services/cli/batches/results.ts'
 import { emptyDirectory, sluice } from '../../support/processes/sluice.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
@@ -29,10 +30,11 @@ describe('sluice batch', () => {
     const followed = await run(['batch', path, '--follow', '--metadata', 'report=11'])
     expect(followed.code).toBe(0)
     expect(followed.err).toContain('completed: 1 of 2 requests completed, 1 failed')
-    expect(followed.err).toMatch(/, 1 failed, total time (< 1|\d+) s/)
-    // Later events contain the id of the internal job that runs the batch.
+    expect(followed.err).toMatch(/, 1 failed, total time (< 1|\d+) s, \d+ input tokens, \d+ output tokens\n {2}1 /)
+    // Only the first line has the id of the batch. Later lines are events with the id of the internal job that runs the batch.
     const { id } = followed.lines[0] as { id: string }
     expect(followed.lines[0]).toMatchObject({ id: expect.stringMatching(/^batch_/), object: 'batch' })
+    expect((await run(['get', id])).err).toContain('completed: 1 of 2 requests completed, 1 failed, total time ')
     const printed = await run(['results', id])
     expect(printed.lines.map(({ custom_id }) => custom_id)).toEqual(['a', 'b'])
     expect((await run(['results', id, '--errors'])).lines.map(({ custom_id }) => custom_id)).toEqual(['b'])
@@ -61,6 +63,7 @@ describe('sluice batch', () => {
     expect([early.code, early.err]).toEqual([5, expect.stringContaining(`sluice follow ${id}`)])
     expect(early.lines.map(({ custom_id }) => custom_id)).toEqual(['b'])
     expect((await run(['get', id])).lines).toMatchObject([{ status: 'in_progress' }])
+    expect((await run(['batches', '--limit', '1'])).lines).toMatchObject([{ id, model: 'echo-1', cost_usd: null }])
     expect((await run(['cancel', id])).code).toBe(0)
     const again = await run(['follow', id])
     expect([again.code, again.err]).toEqual([
@@ -70,7 +73,23 @@ describe('sluice batch', () => {
     expect((await run(['results', id])).lines.map(({ custom_id }) => custom_id)).toEqual(['b', 'a'])
   })
 
-  it('exits with code 5 and names the line with a duplicate custom_id, or the missing fields', async () => {
+  it('shows the number of failed requests of each batch in a table of 80 columns', () => {
+    const counts = { total: 500, completed: 488, failed: 12 }
+    const batch = {
+      id: `batch_${'x'.repeat(32)}`,
+      status: 'completed',
+      endpoint: CHAT,
+      created_at: 0,
+      completed_at: 60,
+    }
+    const found = { ...batch, request_counts: counts, model: 'model-1', metadata: { name: 'customer-questions.csv' } }
+    const [head = '', row = ''] = batchTable([found], 80).split('\n')
+    expect(head).toMatch(/^batch +name +done +failed +status$/)
+    expect(row).toMatch(/^batch_x{32} +customer-\S*… +500\/500 +12 +completed$/)
+    expect(batchTable([found], 160)).toMatch(/^batch +name +done +failed +status +end +rate +model +age\n/)
+  })
+
+  it('exits with an error code and names the invalid line or the missing fields of a file', async () => {
     const twice = await run(['batch', await fileOf([line('a', 'x'), line('a', 'y')])])
     expect([twice.code, twice.err]).toEqual([5, expect.stringContaining('Line 2: The custom_id')])
     const endless = await run(['batch', await fileOf([{ custom_id: 'a' }])])

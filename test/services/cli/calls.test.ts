@@ -6,7 +6,7 @@ import { asTyped } from '#services/cli/text/output.ts'
 import { type RunOptions, sluice } from '../../support/processes/sluice.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
-describe('a command for plain calls', () => {
+describe('sluice', () => {
   let stack: Stack
   beforeAll(async () => {
     stack = await startStack()
@@ -40,7 +40,7 @@ describe('a command for plain calls', () => {
     expect(lines).toMatchObject([{ object: 'chat.completion', choices: [{ message: { content: 'Hello' } }] }])
   })
 
-  it('chat sends its argument while stdin is an open pipe without text, and waits for stdin with -', async () => {
+  it('chat sends its prompt argument even if stdin is an open pipe without text', async () => {
     const onStart: RunOptions['onStart'] = ({ stdin }) => {
       if (stdin) stdin.end = () => stdin
     }
@@ -85,6 +85,7 @@ describe('a command for plain calls', () => {
     [['chat'], 'Missing PROMPT'],
     [['chat', 'x', '--temperature', '3'], "--temperature must be a number from 0 to 2; got '3'."],
     [['btach'], "Unknown command 'btach'.\nDid you mean batch? For all commands: sluice --help\n"],
+    [['requests', 'get', 'x'], "Unknown command 'requests'.\nDid you mean logs? For all commands: sluice --help\n"],
     [['jobs', '--modle', 'x'], 'Did you mean --model?'],
   ])('%j is refused with %j', async (args, message) => {
     const { code, err } = await run(args)
@@ -104,7 +105,7 @@ it.each([
   ['`sluice jobs` lists jobs', '`npx sluice jobs` lists jobs'],
   ['npx sluice keys create', 'npx sluice keys create'],
   ['services/cli/sluice keys', 'services/cli/sluice keys'],
-])('after a start by npx, the text %j becomes %j', (text, expected) => {
+])('if the command was started by npx, the text %j is printed as %j', (text, expected) => {
   expect(asTyped(text, true)).toBe(expected)
   expect(asTyped(text, false)).toBe(text)
 })

@@ -1,7 +1,8 @@
-/**
- * The `sluice` command against a running service. Tests of standard input, signals and the start run a process. All others call the command in
- * the process of the test.
+/*
+ * Tests of the `sluice` command against a running service. Tests of standard input, signals and the start of the command run a process. All
+ * other tests call the command in the process of the test.
  */
+
 import type { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
@@ -20,7 +21,10 @@ const NOWHERE = 'http://127.0.0.1:1'
 const kafka = inject('kafka')
 const postgres = inject('postgres')
 
-/** Runs `sluice` against a stack. */
+/**
+ * Returns a function that runs `sluice` with the URL and the key of a test service. If options other than `env` are given, it starts a
+ * process.
+ */
 function against({ url }: Stack) {
   return (args: string[], { env, ...process }: RunOptions = {}) => {
     const settings = { SLUICE_URL: url, SLUICE_API_KEY: TEST_KEY, ...env }
@@ -32,7 +36,7 @@ function against({ url }: Stack) {
 
 const here = (args: readonly string[], { env }: Pick<RunOptions, 'env'> = {}) => sluiceHere(args, env)
 
-/** The id of the job whose events ended. */
+/** Returns the job id in the last printed line, which is the final event of a followed job. */
 function endedId(lines: Record<string, unknown>[]): string {
   return String((lines.at(-1)?.job as { id?: string } | undefined)?.id)
 }
@@ -141,7 +145,7 @@ describe('the sluice command', () => {
     expect(err).toMatch(/PORT: .*\n.*SLUICE_URL: /)
   })
 
-  it('shows the value of an invalid setting unless it is a secret', async () => {
+  it('shows the value of an invalid setting unless the setting is a secret', async () => {
     const env = { PORT: 'abc', LOG_LEVEL: 'loud', SLUICE_API_KEY: 'short', DATABASE_URL: 'mysql://me:hidden@db/x' }
     const { err } = await here(['jobs'], { env })
     expect(err).toContain("PORT: expected a number, got 'abc'\n")
@@ -175,7 +179,7 @@ describe('the sluice command', () => {
   it("restarts itself with the project's version of Node if the current version is too old", async () => {
     const directory = await emptyDirectory()
     const old = join(directory, 'old.mjs')
-    // Simulates an old version of Node, which the launcher must detect.
+    // This module, imported by NODE_OPTIONS, simulates an old version of Node. The launcher must detect the version and restart itself.
     await writeFile(
       old,
       `const versions = { ...process.versions, node: '20.11.0' }
@@ -360,34 +364,37 @@ describe('job commands of sluice', () => {
   it.each([
     { first: 'during the submission', isEarly: true },
     { first: 'during the run', isEarly: false },
-  ])('accept a first Ctrl-C $first, and cancel the research job at the second Ctrl-C', async ({ isEarly }) => {
-    let cancels = 0
-    let child: ReturnType<typeof spawn> | undefined
-    const job = { id: 'job_00000000000000000000', status: 'cancelling', created_at: 1 }
-    const slow = createServer((request, response) => {
-      if (request.url?.endsWith('/cancel')) cancels++
-      else if (isEarly && request.method === 'POST') child?.kill('SIGINT')
-      // The response is delayed, because the delivery of a signal can take long on a busy machine.
-      const afterMs = isEarly && cancels === 0 ? 500 : 0
-      if (!request.url?.endsWith('/events')) return setTimeout(() => response.end(JSON.stringify(job)), afterMs)
-      response.writeHead(200, { 'content-type': 'text/event-stream' })
-      response.write(`id: 1\ndata: ${JSON.stringify({ type: 'job.queued', sequence_number: 1 })}\n\n`)
-    }).listen(0, '127.0.0.1')
-    onTestFinished(() => void slow.close().closeAllConnections())
-    await once(slow, 'listening')
-    const { port } = slow.address() as { port: number }
-    const { code, err } = await sluice(['research', 'Why?'], {
-      env: { SLUICE_URL: `http://127.0.0.1:${port}`, SLUICE_API_KEY: TEST_KEY },
-      onStart: (started) => {
-        child = started
-        started.stdout?.once('data', () => started.kill('SIGINT'))
-        if (!isEarly) started.stderr?.once('data', () => started.kill('SIGINT'))
-      },
-    })
-    expect(err).toContain('Ending early')
-    expect(err).toContain(`Cancelled ${job.id}.`)
-    expect([code, cancels]).toEqual([130, 2])
-  })
+  ])(
+    'end a research job early at a first Ctrl-C $first, and cancel the job at the second Ctrl-C',
+    async ({ isEarly }) => {
+      let cancels = 0
+      let child: ReturnType<typeof spawn> | undefined
+      const job = { id: 'job_00000000000000000000', status: 'cancelling', created_at: 1 }
+      const slow = createServer((request, response) => {
+        if (request.url?.endsWith('/cancel')) cancels++
+        else if (isEarly && request.method === 'POST') child?.kill('SIGINT')
+        // On a busy machine, SIGINT can arrive late. The response is delayed, so that the signal arrives before the submission ends.
+        const afterMs = isEarly && cancels === 0 ? 500 : 0
+        if (!request.url?.endsWith('/events')) return setTimeout(() => response.end(JSON.stringify(job)), afterMs)
+        response.writeHead(200, { 'content-type': 'text/event-stream' })
+        response.write(`id: 1\ndata: ${JSON.stringify({ type: 'job.queued', sequence_number: 1 })}\n\n`)
+      }).listen(0, '127.0.0.1')
+      onTestFinished(() => void slow.close().closeAllConnections())
+      await once(slow, 'listening')
+      const { port } = slow.address() as { port: number }
+      const { code, err } = await sluice(['research', 'Why?'], {
+        env: { SLUICE_URL: `http://127.0.0.1:${port}`, SLUICE_API_KEY: TEST_KEY },
+        onStart: (started) => {
+          child = started
+          started.stdout?.once('data', () => started.kill('SIGINT'))
+          if (!isEarly) started.stderr?.once('data', () => started.kill('SIGINT'))
+        },
+      })
+      expect(err).toContain('Ending early')
+      expect(err).toContain(`Cancelled ${job.id}.`)
+      expect([code, cancels]).toEqual([130, 2])
+    },
+  )
 
   it.each([
     { args: ['get', 'job_00000000000000000000'], key: TEST_KEY, message: 'job_not_found' },
@@ -454,7 +461,7 @@ describe('job list commands of sluice', () => {
       parent_id: failed[1],
       status: 'failed',
     })
-    // Two failed jobs remain: the redriven job, which failed again, and the job beyond --max.
+    // Two failed jobs remain: the new job of the redrive, which failed again, and the job that --max 1 left unchanged.
     const rest = await run(['redrive', '--status', 'failed', '--dry-run'])
     expect(rest.lines.map(({ id }) => id)).toEqual([newId, failed[0]])
   })
@@ -527,7 +534,7 @@ describe('key commands of sluice', () => {
     expect(lines).toMatchObject([{ models: ['echo-1'] }])
   })
 
-  it('change a running service: a created key becomes valid, and a revoked key invalid', async () => {
+  it('take effect in a running service: a created key becomes valid, and a revoked key invalid', async () => {
     await using stack = await startStack()
     const env = { DATA_DIR: stack.dataDir }
     const made = await here(['keys', 'create'], { env })
@@ -575,7 +582,7 @@ describe('sluice doctor', () => {
     const env = { ...(await place()), SLUICE_URL: stack.url, SLUICE_API_KEY: TEST_KEY }
     const ran = await here(['doctor', '--json'], { env })
     expect(ran.code).toBe(0)
-    // Dependencies that are off or not needed in a single process are skipped.
+    // `doctor` skips checks of dependencies that are switched off, or that a single-process service does not need.
     const unneeded = ['postgres', 'kafka', 'sandbox']
     expect(ran.lines.map(({ check, status }) => `${check} ${status}`)).toEqual(
       ['node', 'settings', 'data', 'models', 'postgres', 'kafka', 'sandbox', 'service', 'key', 'fleet', 'calls'].map(
@@ -619,9 +626,9 @@ describe('sluice doctor', () => {
     expect(of(ran, 'data')[0]?.message).toBe(`${env.DATA_DIR} is not a directory`)
   })
 
-  it('warns without failing about an unreachable default address or a missing key', async () => {
+  it('warns about an unreachable default address or a missing key, but exits with code 0', async () => {
     const ran = await here(['doctor', '--json'], { env: await place() })
-    // The status may also be `ok`, because another service may listen on the default address of the test machine.
+    // The check `service` may also have the status `ok`, because another service may listen on the default address of the test machine.
     expect(of(ran, 'service')).toMatchObject([{ status: expect.stringMatching(/ok|warn/) }])
     await using stack = await startStack()
     const keyless = await here(['doctor', '--json'], { env: { ...(await place()), SLUICE_URL: stack.url } })

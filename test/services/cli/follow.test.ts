@@ -1,4 +1,5 @@
-/** `sluice follow` against a scripted server: resuming a stream and displaying its events. */
+/* Tests of `sluice follow` against a scripted server: how the command resumes a stream, and how it displays events. */
+
 import { once } from 'node:events'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -18,7 +19,7 @@ const ID = 'job_01'
 const job = (status: string, more: object = {}) => JobView.parse({ id: ID, status, created_at: 1_790_000_000, ...more })
 const chunk = (content: string) => ({ choices: [{ index: 0, delta: { content } }] })
 
-/** `count` events: deltas, then the final event. */
+/** Returns the events of a completed job: `count - 1` output deltas, then `job.completed`. */
 function historyOf(count: number): object[] {
   return Array.from({ length: count }, (_, i) => {
     const head = { sequence_number: i + 1, job_id: ID, created_at: 1_790_000_000 }
@@ -28,13 +29,17 @@ function historyOf(count: number): object[] {
   })
 }
 
-/** Sends the response for one connection. @param after Value of Last-Event-ID */
+/**
+ * The behaviour of a test server for one connection of the client.
+ *
+ * @param after Last-Event-ID that the client sent, or 0
+ */
 type Script = (after: number, res: ServerResponse, connection: number) => void
 
 const frame = (event: { sequence_number?: number }) =>
   `${event.sequence_number === undefined ? '' : `id: ${event.sequence_number}\n`}data: ${JSON.stringify(event)}\n\n`
 
-/** Sends `count` events, then breaks off in the middle of the next frame, if there is one. */
+/** Sends `count` events and half of the next event, then cuts the connection. If no next event exists, the response ends normally. */
 function sendCut(res: ServerResponse, events: object[], count: number): void {
   const next = events[count]
   res.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -44,7 +49,10 @@ function sendCut(res: ServerResponse, events: object[], count: number): void {
   res.write(half.slice(0, half.length / 2), () => res.destroy())
 }
 
-/** A server for one job's events and for fixed bodies by path. `positions` records the Last-Event-ID of each connection. */
+/**
+ * Starts a server that handles requests for the events of a job by `script`, and returns `bodies[path]` for other paths. `positions`
+ * records the Last-Event-ID of each connection.
+ */
 async function serve(script: Script, bodies: Readonly<Record<string, string>> = {}) {
   const positions: number[] = []
   const server = createServer((req: IncomingMessage, res) => {
@@ -64,7 +72,7 @@ async function serve(script: Script, bodies: Readonly<Record<string, string>> = 
   return { http, positions }
 }
 
-/** Like `serve`, but the port is closed until `restart`. */
+/** Starts a server as `serve` does, but refuses connections until the test calls `restart`. */
 async function serveLater(script: Script) {
   const positions: number[] = []
   const server = createServer((req, res) => script(0, res, positions.push(Number(req.headers['last-event-id'] ?? 0))))
@@ -113,7 +121,7 @@ describe("the follower of a job's event stream", () => {
     expect(cuts).toHaveLength(29)
   })
 
-  it('drops repeated events, and reconnects after a gap in the numbers', async () => {
+  it('drops repeated events, and reconnects after a gap in the event numbers', async () => {
     const history = historyOf(6)
     const { http, positions } = await serve((_, res, connection) => {
       const sent = connection === 1 ? [...history.slice(0, 2), ...history.slice(3)] : history
@@ -143,7 +151,7 @@ describe("the follower of a job's event stream", () => {
     expect(await collect(http, 7)).toEqual([])
   })
 
-  it('waits for Retry-After of 429 and 503 responses, then reconnects', async () => {
+  it('reconnects after the Retry-After time of a 429 or 503 response', async () => {
     const history = historyOf(3)
     const { http } = await serve((after, res, connection) => {
       if (connection === 1) res.writeHead(503, { 'retry-after': '0' }).end('{}')
@@ -208,7 +216,7 @@ describe("the follower of a job's event stream", () => {
   })
 })
 
-/** Streams that record each write with its stream. */
+/** Returns an `Output` and the list `written` of its writes. Each entry starts with the name of its stream, `out: ` or `err: `. */
 function openOutput(isTTY: boolean) {
   const written: string[] = []
   const stream = (mark: string) =>
@@ -344,7 +352,7 @@ describe('the terminal view of a followed job', () => {
     expect(written.join('')).toContain(`sluice redrive ${ID}`)
   })
 
-  it('shows the duration since submission, even if the follower starts later', async () => {
+  it('shows the time since the submission of the job, even if the follower starts later', async () => {
     const { written, event } = terminal()
     const submittedAt = Math.floor(Date.now() / 1_000) - 3_600
     await event({ type: 'job.queued', created_at: submittedAt })
@@ -359,10 +367,10 @@ describe('the terminal view of a followed job', () => {
     expect(barLine('queued', {}, 12)).toBe('queued (12 s)')
   })
 
-  it('shrinks the bar before it cuts the message', () => {
-    const message = '5 of 20 done, ends 14:05:40 (in 19 s), 0.794 requests/s'
+  it('shortens the progress bar before the message if the line is too long', () => {
+    const message = '5 of 20 done, 2 failed, ends 14:05:40 (in 19 s), 0.794/s'
     const line = barLine('in progress', { percent: 25, message }, 7, 79)
-    expect(line).toBe('in progress ██░░░░░░ 25 % (7 s) 5 of 20 done, ends 14:05:40 (in 19 s), 0.794 re')
+    expect(line).toBe('in progress ██░░░░░░ 25 % (7 s) 5 of 20 done, 2 failed, ends 14:05:40 (in 19 s)')
   })
 })
 
@@ -375,7 +383,7 @@ describe('the output of a followed job in a pipe', () => {
     expect(written.map((line) => JSON.parse(line.replace('out: ', '')).type)).toEqual(['job.progress', 'job.completed'])
   })
 
-  it('ends with the job if no final event was received', async () => {
+  it('ends with the job object if the follower received no final event', async () => {
     const { written, view } = terminal(false)
     await view.end(job('failed'))
     expect(JSON.parse(written.join('').replace('out: ', ''))).toMatchObject({ id: ID, status: 'failed' })
@@ -385,7 +393,7 @@ describe('the output of a followed job in a pipe', () => {
 describe('the view of a single job', () => {
   const ANSWER = { choices: [{ index: 0, message: { content: `Paris.\n${'It is. '.repeat(100)}` } }] }
 
-  /** Runs `sluice get` against a server that has the job. */
+  /** Runs `sluice get` against a server that returns the job `shown` and its `result`. Returns the text that the command wrote. */
   async function show(isTTY: boolean, options: Record<string, unknown>, shown: object, result = '') {
     const { http } = await serve((_, res) => void res.end(), {
       [`/v1/jobs/${ID}`]: JSON.stringify(shown),
@@ -442,10 +450,17 @@ describe('a table on the terminal', () => {
   })
 })
 
-it('sluice get shows the requests of a batch, and no model, worker or result of its internal job', () => {
+it('sluice get hides the model, worker and result of the internal job of a batch', () => {
   const child_counts = { total: 8, completed: 6, failed: 1 }
   const internal = { model: 'batch', worker: 'wrk_1', attempt: 3, result: { completed: 6 } }
   const shown = describeJob(job('in_progress', { endpoint: '/v1/batches', child_counts, ...internal }))
   expect(shown).toMatch(/^requests +7 of 8 ended, 1 failed$/m)
   expect(shown).not.toMatch(/^(model|worker|attempt|output)/m)
+})
+
+it('sluice get shows the endpoint, model and file of a batch', () => {
+  const view = { id: 'batch_1', status: 'completed', endpoint: '/v1/chat/completions', model: 'm1', created_at: 1 }
+  const batch = { ...view, request_counts: { total: 1, completed: 1, failed: 0 } }
+  const shown = describeJob(job('completed', { endpoint: '/v1/batches', metadata: { name: 'prompts.csv' } }), batch)
+  expect(shown).toMatch(/^endpoint +\/v1\/chat\/completions\nmodel +m1\nfile +prompts\.csv$/m)
 })

@@ -9,7 +9,7 @@ const WORDS = /[^\s\\]+/g
 const names = Object.keys(COMMANDS)
 
 describe('the help text', () => {
-  it.each(names)('of %s fits into 80 columns without losing a word', (name) => {
+  it.each(names)('of %s fits into 80 columns, and no word is cut off', (name) => {
     const help = COMMANDS[name]?.help ?? ''
     const laidOut = formatHelp(help)
     expect(laidOut.split('\n').filter((line) => line.length > 80)).toEqual([])
@@ -52,28 +52,34 @@ describe('the help text', () => {
   })
 })
 
-/** Completions that a shell offers for a line with the generated script. */
+/**
+ * For each shell: loads the completion script that `sluice` generated, and returns the completions that the shell offers for a command
+ * line.
+ */
 const SHELLS: Readonly<Record<string, (script: string, line: string) => string[]>> = {
-  /** The candidates of the completion function. */
+  /** bash: calls the completion function and returns its candidates. */
   bash: (script, line) => {
     const words = line.split(' ').map((word) => `'${word}'`)
     const called = `COMP_WORDS=(${words.join(' ')}); COMP_CWORD=${words.length - 1}; _sluice`
     return bash(`${script}\n${called}; printf '%s\n' "\${COMPREPLY[@]}"`).stdout.trim().split('\n')
   },
-  /** The terminal content after Tab: a single candidate is inserted. */
+  /** zsh: types the line and Tab in a terminal. A single candidate is inserted into the line, so the last word is the completion. */
   zsh: (script, line) => {
     const typed = execFileSync('zsh', ['-f', '-c', TYPE_IN_ZSH, 'zsh', script, line], { encoding: 'utf8' })
     const last = typed.slice(typed.lastIndexOf('sluice ')).match(/^[\w-:/. ]+/)?.[0] ?? ''
     return [last.trim().split(' ').at(-1) ?? '']
   },
-  /** The output of `complete -C` without descriptions. */
+  /** fish: returns the output of `complete -C` without the descriptions of the candidates. */
   fish: (script, line) => {
     const lines = execFileSync('fish', ['-N', '-c', `${script}\ncomplete -C '${line}'`], { encoding: 'utf8' }).trim()
     return lines.split('\n').map((offered) => offered.split('\t')[0] ?? '')
   },
 }
 
-/** Runs zsh in a pseudo terminal, types the line and Tab, and prints the terminal output once it has been quiet for 2 s. */
+/**
+ * Script that runs zsh in a pseudo terminal, types the command line and Tab, and prints the terminal output. The output is complete when
+ * nothing was written for 2 s.
+ */
 const TYPE_IN_ZSH = `
 zmodload zsh/zpty
 print -r -- "$1" > $TMPPREFIX.sluice
@@ -102,13 +108,13 @@ describe.each(Object.entries(SHELLS))('the %s completion script', (shell, offere
     ['sluice --url http://127.0.0.1:1 keys ro', 'rotate'],
     ['sluice submit --pro', '--prompt'],
     ['sluice jobs --he', '--help'],
-  ])('completes "%s" to the only matching word', async (line, wanted) => {
+  ])('completes the last word of "%s" to the only word that matches', async (line, wanted) => {
     const { out } = await sluice(['completion', shell])
     expect(offered(out, line)).toEqual([wanted])
   })
 
   it.skipIf(!isHere || shell === 'zsh')(
-    'offers every command, and offers no second action after a complete action',
+    'offers every command after "sluice", but no second action after "sluice keys rotate"',
     async () => {
       const { out } = await sluice(['completion', shell])
       expect(offered(out, 'sluice ').toSorted()).toEqual(names.toSorted())
@@ -118,7 +124,7 @@ describe.each(Object.entries(SHELLS))('the %s completion script', (shell, offere
 })
 
 describe('sluice completion', () => {
-  it.each(['zsh', 'fish'])('prints a script with every command and option for %s', async (shell) => {
+  it.each(['zsh', 'fish'])('prints a script for %s that contains every command and option', async (shell) => {
     const { out } = await sluice(['completion', shell])
     for (const [name, { options }] of Object.entries(COMMANDS)) {
       expect(out).toContain(name)
@@ -126,7 +132,7 @@ describe('sluice completion', () => {
     }
   })
 
-  it('rejects an unsupported shell with exit code 2 and the supported shells', async () => {
+  it('rejects an unsupported shell with exit code 2, and lists the supported shells', async () => {
     const { code, err } = await sluice(['completion', 'tcsh'])
     expect(code).toBe(2)
     expect(err).toContain("SHELL must be bash, zsh or fish; got 'tcsh'.")

@@ -1,4 +1,5 @@
-/** `sluice logs` on a terminal, in a pipe, and while calls end. */
+/* Tests of `sluice logs`: its output on a terminal and in a pipe, and new log lines of calls that end while the command runs. */
+
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -20,7 +21,10 @@ describe('sluice logs', () => {
   })
   afterAll(async () => await stack[Symbol.asyncDispose]())
 
-  /** Starts the command. @returns Its output so far, and its end */
+  /**
+   * Starts `sluice logs` in the process of the test. `printed` returns its standard output so far, and `noted` its standard error. `ended`
+   * resolves when the command ends.
+   */
   function start(
     values: Record<string, string | boolean> = {},
     args: string[] = [],
@@ -50,7 +54,7 @@ describe('sluice logs', () => {
   }
   const untilLogged = async (id: string) => await until(async () => (await run({}, [], false)).includes(id))
 
-  it('prints a table on a terminal, JSON lines in a pipe, and CSV, the newest call last', async () => {
+  it('prints the calls as a table, as JSON lines or as CSV, with the newest call last', async () => {
     const ids = [await call('!echo tokens=10'), await call('!echo fail=upstream_refused')]
     await untilLogged(ids[1] ?? '')
     const table = (await run()).split('\n')
@@ -73,6 +77,25 @@ describe('sluice logs', () => {
     expect(csv.slice(1).map((line) => line.split(',')[0])).toEqual([ids[0]])
   })
 
+  it('prints a batch as one row with its counts, and its lines with --batch-lines', async () => {
+    const paramsOf = (content: string) => ({
+      params: { model: 'echo-1', max_tokens: 9, messages: [{ role: 'user', content }] },
+    })
+    const contents = ['one', '!echo fail=upstream_refused']
+    const requests = contents.map((content, nth) => ({ custom_id: `line-${nth}`, ...paramsOf(content) }))
+    await stack.post('/v1/messages/batches', { requests })
+    const table = await until(async () => {
+      const printed = await run()
+      return printed.includes('messages/batches') ? printed : undefined
+    })
+    const row = table.split('\n').find((line) => line.includes('messages/batches'))
+    expect(row).toMatch(/ batch .* 2 calls, 1 failed *$/)
+    const endpoints = async (values: Record<string, string | boolean>) =>
+      (await run(values, [], false)).split('\n').filter((line) => line.includes('"endpoint":"/v1/messages"'))
+    expect(await endpoints({})).toEqual([])
+    expect(await endpoints({ 'batch-lines': true })).toHaveLength(2)
+  })
+
   it('lists calls that wait or run now', async () => {
     expect(await run({ status: 'waiting' })).toBe('')
     const running = call('!echo first_ms=60000\nx')
@@ -92,7 +115,7 @@ describe('sluice logs', () => {
     ['limit', '5'],
     ['since', '1h'],
     ['error-code', 'overloaded'],
-  ])('refuses --%s for calls that wait', async (name, value) => {
+  ])('refuses --%s together with --status waiting', async (name, value) => {
     await expect(run({ status: 'waiting', [name]: value })).rejects.toThrow(`--${name} applies to ended calls`)
   })
 
@@ -106,17 +129,37 @@ describe('sluice logs', () => {
     expect(found).toMatch(/^\S+ +\d\d:\d\d:\d\d +\d{3} .*echo-1 +upstream_refused$/)
   })
 
+  it('prints all columns of the table if the output is a file', async () => {
+    const id = await call('!echo fail=upstream_refused')
+    await untilLogged(id)
+    const output = new Output(
+      { out: Object.assign(new PassThrough(), { isTTY: false }), err: new PassThrough() },
+      'table',
+    )
+    expect(output.columns).toBeGreaterThan(1_000)
+    const table = await run({}, [], true, stack.url, output.columns)
+    expect(table).toMatch(new RegExp(`^${id} .* echo-1 .* upstream_refused +\\S+ .*$`, 'm'))
+  })
+
   it('filters by time, status and duration, and shows all fields of one call', async () => {
     const id = await call('!echo fail=upstream_refused')
     await untilLogged(id)
     expect(await run({ status: 'failed', since: '1h', limit: '1' })).toContain(id)
     expect(await run({ status: 'failed', until: '1h' })).toBe('')
     expect(await run({ 'min-duration-ms': '600000' })).toBe('')
-    expect(await run({}, [id])).toMatch(/^error_code +upstream_refused\nerror_message +\S/m)
+    const one = start({}, [id])
+    await one.ended
+    expect(one.printed()).toMatch(/^error_code +upstream_refused\nerror_message +\S/m)
+    expect(one.noted()).toMatch(
+      /^Next step: Use another model\. If .* send the request id req_\w+ to the operator\.\nConsole: http\S+\/req_\w+$/m,
+    )
+    const retried = await call('!echo fail=upstream_error failures=1\nfine')
+    await untilLogged(retried)
+    expect(await run({}, [retried])).toMatch(/^failed attempt .* message\n1 +\S+ +\d+ ms +\d+ ms .*upstream_error +\S/m)
     await expect(run({}, ['req_none'])).rejects.toThrow("No request with the id 'req_none'")
   })
 
-  it('prints each new call once with --follow', async () => {
+  it('with --follow prints each new call once', async () => {
     const following = start({ follow: true, status: '2xx' })
     const ids = [await call('one'), await call('two')]
     await until(() => following.printed().includes(ids[1] ?? ''))
@@ -126,7 +169,7 @@ describe('sluice logs', () => {
     await expect(following.ended).rejects.toThrow()
     for (const id of [...ids, last]) expect(following.printed().split(id)).toHaveLength(2)
   })
-  it('prints no call that is older than the first page with --follow', async () => {
+  it('with --follow prints no call that is older than the first page', async () => {
     const ids = [await call('old'), await call('first')]
     await untilLogged(ids[1] ?? '')
     const following = start({ follow: true, limit: '1' })
@@ -138,7 +181,7 @@ describe('sluice logs', () => {
     expect(following.printed()).not.toContain(ids[0])
   })
 
-  it('uses the clock of the service with --follow, and retries with one remark after a 503 and a broken connection', async () => {
+  it('with --follow prints one message and retries after a 503 or a broken connection', async () => {
     const date = 'Thu, 01 Jan 2026 00:00:00 GMT'
     const polls: string[] = []
     const page = JSON.stringify({ object: 'list', data: [], first_id: null, last_id: null, has_more: false })
@@ -159,7 +202,7 @@ describe('sluice logs', () => {
     expect(following.noted().match(/Trying again/g)).toHaveLength(1)
   })
 
-  it('prints every error code completely with --follow', async () => {
+  it('with --follow prints even the longest error code completely', async () => {
     const following = start({ follow: true, 'min-duration-ms': '0' }, [], true, stack.url, 100)
     await call('one')
     await until(() => following.printed().includes(' 200 '))

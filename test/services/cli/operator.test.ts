@@ -1,4 +1,5 @@
-/** Admin commands against a running service. */
+/* Tests of the CLI commands for operators, such as drain and pause, against a running service. */
+
 import { mkdtemp, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -11,7 +12,7 @@ import { until } from '../../support/stack.ts'
 
 const ENDLESS = '!echo tokens=100000 delay_ms=40'
 
-/** Runs commands with the key of a user. */
+/** Returns a function that runs `sluice` with the API key of a user. */
 function commandsAs({ stack }: Admin, user: string) {
   return (...args: string[]) => sluiceHere(args, { SLUICE_URL: stack.url, SLUICE_API_KEY: secretOf(user) })
 }
@@ -108,7 +109,7 @@ describe('operator commands of sluice', () => {
     expect((await op('drain', String(worker?.id))).lines).toMatchObject([{ draining: true }])
     expect((await op('drain', String(worker?.id), '--undo')).lines).toMatchObject([{ draining: false }])
     expect((await op('pools')).lines.map(({ id }) => id)).toContain('inference')
-    // The column `calls` has the calls of the ingress that responds. All other columns cover the whole fleet.
+    // The column `calls` counts only calls of the ingress that handles this request. All other columns cover the whole fleet.
     const [head = '', ...rows] = (await sluiceTable(['pools'], env)).split('\n')
     expect(head).toMatch(/^pool +workers +slots +free +calls +jobs /)
     expect(rows.find((row) => row.startsWith('inference'))).toMatch(/^inference +1 +\d+ +\d+ +0 +0 /)
@@ -191,7 +192,7 @@ describe('operator commands of sluice', () => {
   })
 
   it.each(['workers', 'pools', 'drain', 'pause', 'resume', 'deliveries', 'dead-letters'])(
-    'prints help for %s with examples',
+    'print help for %s with examples',
     (name) => {
       expect(COMMANDS[name]?.help).toContain(`Usage: sluice ${name}`)
       expect(COMMANDS[name]?.help).toMatch(/Examples?:\n {2}sluice /)

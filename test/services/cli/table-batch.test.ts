@@ -17,7 +17,9 @@ describe('sluice batch with a table', () => {
   let directory: string
   beforeAll(async () => {
     embedder = await startEmbedder()
-    stack = await startStack({ models: [ECHO_MODEL, embedderModel(embedder)] })
+    stack = await startStack({
+      models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-priced', price: { per_call: 0.01 } }, embedderModel(embedder)],
+    })
     directory = await mkdtemp(join(tmpdir(), 'sluice-tables-'))
   })
   afterAll(async () => {
@@ -39,7 +41,7 @@ describe('sluice batch with a table', () => {
   }
   const textOf = (name: string) => readFile(join(directory, name), 'utf8')
 
-  it('writes one row per row of a CSV, with its columns, the answer, the error and the tokens', async () => {
+  it('writes each row of the input file with its answer, error and token counts', async () => {
     const rows = [
       '\uFEFFid,question,note',
       '1,"say ""hi"",\r\nplease",=1+1',
@@ -52,6 +54,13 @@ describe('sluice batch with a table', () => {
     expect([code, lines[0]]).toMatchObject([0, { status: 'completed', answered: 1, failed: 1, skipped: 1 }])
     expect(err).toMatch(/^batch_\w+: 2 requests, 1 skipped \(empty prompt\)\n/)
     expect(err).toMatch(/\n {2}1 invalid_value, such as row 2: /)
+    const { batch } = lines[0] as { batch: string }
+    const summary =
+      /(batch_\w+) (completed: 1 of 2 requests completed, 1 failed, total time .* input tokens, \d+ output .*)/
+    const again = await run([path, '--prompt-column', 'question', '--system', 'Be brief.'])
+    for (const shown of [err, again.err]) expect(summary.exec(shown)?.[1], 'the batch of the summary').toBe(batch)
+    expect(lines[0]).toMatchObject({ seconds: expect.any(Number), usage: { input_tokens: expect.any(Number) } })
+    expect(again.lines[0]).toEqual(lines[0])
     const written = (await textOf('rows.answers.csv')).split('\r\n')
     expect(written[0]).toBe('id,question,note,answer,error,finish_reason,input_tokens,output_tokens')
     expect(written.slice(1, 3).join('\n')).toBe('1,"say ""hi"",\nplease",=1+1,"say ""hi"",')
@@ -81,20 +90,74 @@ describe('sluice batch with a table', () => {
     expect(joined.out).toMatch(/^prompt,answer,.*\r\nnew,new,,stop,.*\r\nfirst,,no_result: /)
   })
 
-  it('joins results to a table again with the content that the batch wrote, including empty prompts', async () => {
-    const path = await fileOf('joined.csv', 'id,review\n1,great\n2,"!echo text=""Good!"""\n3,\n')
+  it('uploads the table once, so that a later sluice results --csv prints the output again', async () => {
+    const path = await fileOf('joined.csv', 'id;review\n1;great\n2;"!echo text=""Good!"""\n3;\n')
     for (const options of [
       ['--choices', 'good,bad'],
       ['--columns', 'mood:good|bad,score:integer'],
     ]) {
       const { lines } = await run([path, '--prompt', 'Rate: {review}', ...options])
-      const joined = await sluice(['results', String(lines[0]?.batch), '--csv', '--input', path], { env: env() })
-      expect(joined.out).toBe(await textOf('joined.answers.csv'))
-      expect(joined.out).toContain('empty_prompt: ')
+      const batch = String(lines[0]?.batch)
+      const printed = await sluice(['results', batch, '--csv'], { env: env() })
+      expect([printed.out, printed.err]).toEqual([await textOf('joined.answers.csv'), ''])
+      expect(printed.out).toContain('empty_prompt: ')
+      const tables = async () => await (await stack.get('/v1/files?purpose=user_data')).json()
+      const before = await tables()
+      expect((await run([path, '--prompt', 'Rate: {review}', ...options])).lines[0]?.batch).toBe(batch)
+      expect(await tables(), 'tables after the repeated command').toEqual(before)
     }
   })
 
-  it('validates metadata before the upload, and omits its own optional pairs if the maximum is reached', async () => {
+  it('prints the results of a directory of texts as the output, and without columns if the table was deleted', async () => {
+    await mkdir(join(directory, 'letters'))
+    for (const [name, text] of [
+      ['a.txt', 'text of a'],
+      ['b.txt', ' '],
+      ['c.txt', 'text of c'],
+    ] as const) {
+      await fileOf(join('letters', name), text)
+    }
+    const { lines } = await run([join(directory, 'letters'), '--out', join(directory, 'letters.csv')])
+    const batch = String(lines[0]?.batch)
+    const printed = await sluice(['results', batch, '--csv'], { env: env() })
+    expect(printed.out).toBe(await textOf('letters.csv'))
+    expect(printed.out).toMatch(/^file,answer,.*\r\na\.txt,text of a,.*\r\nb\.txt,,"?empty_prompt/)
+    const { metadata, expires_at } = (await (await stack.get(`/v1/batches/${batch}`)).json()) as {
+      metadata: Record<string, string>
+      expires_at: number
+    }
+    const file = `/v1/files/${metadata.sluice_table_file}`
+    const stored = (await (await stack.get(file)).json()) as { created_at: number; expires_at: number }
+    const results = stored.created_at + 30 * 86_400
+    expect(stored.expires_at, 'expiry of the table').toBeGreaterThan(results + 3_600)
+    expect(stored.expires_at).toBeGreaterThan(expires_at)
+    const headers = { authorization: `Bearer ${TEST_KEY}` }
+    expect((await fetch(stack.url + file, { method: 'DELETE', headers })).status).toBe(200)
+    const without = await sluice(['results', batch, '--csv'], { env: env() })
+    expect(without.out).toMatch(/^custom_id,answer,.*\r\nrow-1,text of a,/)
+    expect(without.err).toContain('The table of this batch was deleted or has expired')
+  })
+
+  it('runs the first rows with --limit, and without it only the other rows', async () => {
+    const path = await fileOf('trial.csv', 'prompt\none\n!echo fail=invalid_value\nthree\nfour\n')
+    const trial = await run([path, '--model', 'echo-priced', '--limit', '2'])
+    expect(trial.lines[0]).toMatchObject({ answered: 1, failed: 1 })
+    expect(trial.err).toMatch(
+      /\n2 of 4 rows have run, and all rows cost about \$0\.0200\. To run the other rows: repeat/,
+    )
+    expect((await textOf('trial.answers.csv')).split('\r\n')).toHaveLength(4)
+    const printed = await sluice(['results', String(trial.lines[0]?.batch), '--csv'], { env: env() })
+    expect(printed.out).toBe(await textOf('trial.answers.csv'))
+    const all = await run([path, '--model', 'echo-priced'])
+    expect(all.err).toMatch(/^1 rows have an answer from a trial with --limit\..*\nbatch_\w+: 3 requests\n/)
+    expect(all.lines[0]).toMatchObject({ answered: 3, failed: 1 })
+    const again = await run([path, '--model', 'echo-priced'])
+    expect([again.lines[0], again.err]).toMatchObject([all.lines[0], expect.stringContaining('Continuing')])
+    const both = await run([path, '--limit', '2', '--retry-failed'])
+    expect([both.code, both.err]).toEqual([2, expect.stringContaining('--limit or --retry-failed')])
+  })
+
+  it('refuses more than 14 metadata pairs before the upload', async () => {
     const path = await fileOf('metadata.csv', 'prompt\nother\n!echo fail=invalid_value\n')
     const pairs = (count: number) => Array.from({ length: count }, (_, nth) => ['--metadata', `k${nth}=v`]).flat()
     const { lines } = await run([path, ...pairs(14)])
@@ -105,7 +168,7 @@ describe('sluice batch with a table', () => {
     expect([refused.code, refused.err]).toEqual([2, expect.stringContaining('at most 14 keys')])
   })
 
-  it('runs the failed requests of a batch again by its id', async () => {
+  it('runs the failed requests of a batch again, given the id of the batch', async () => {
     const path = await fileOf('again.csv', 'prompt\nfine\n!echo fail=invalid_value\n')
     const { lines } = await run([path])
     const id = String(lines[0]?.batch)
@@ -121,7 +184,7 @@ describe('sluice batch with a table', () => {
     expect([failed.code, failed.err]).toEqual([1, expect.stringMatching(/failed, so no request ran.\n.*request 1: /s)])
   })
 
-  it('fills a template, and writes checked choices and fields as columns', async () => {
+  it('fills a prompt template, and writes validated choices and fields as columns', async () => {
     const reviews = ['id,review', '1,great', '2,"!echo text=""Good!"""', '3,"!echo text=unknown"']
     const path = await fileOf('reviews.csv', reviews.join('\n'))
     const chosen = await run([path, '--prompt', '{review}', '--choices', 'good,bad'])
@@ -157,7 +220,7 @@ describe('sluice batch with a table', () => {
     expect(await textOf('cut.answers.csv')).toMatch(/,,length,/)
   })
 
-  it('finds the batch of the same rows again after Ctrl-C, and writes its output', async () => {
+  it('resumes the batch of the same rows after Ctrl-C, and writes the output of the batch', async () => {
     const path = await fileOf('slow.csv', 'prompt\n!echo tokens=20 delay_ms=100\nquick\n')
     let child: ChildProcess | undefined
     const first = run([path], (started) => (child = started))
@@ -186,7 +249,7 @@ describe('sluice batch with a table', () => {
     ])
   })
 
-  it('cancels with --cancel-on-interrupt and writes the answers so far', async () => {
+  it('with --cancel-on-interrupt cancels the batch after Ctrl-C and writes the answers so far', async () => {
     const path = await fileOf('long.csv', 'prompt\n!echo tokens=1000 delay_ms=1000\nquick\n')
     const following = run([path, '--cancel-on-interrupt'], (child) => {
       void until(async () => {
@@ -201,12 +264,13 @@ describe('sluice batch with a table', () => {
     expect(await textOf('long.answers.csv')).toMatch(/delay_ms=1000,,batch_cancelled: .*\r\nquick,quick,,stop,/)
   })
 
-  it('reads TSV, semicolons, JSON Lines and a directory of texts', async () => {
+  it('reads tables with tabs or semicolons, JSON Lines, and a directory of text files', async () => {
     await run([await fileOf('a.tsv', 'id\tprompt\n1\tsay "x" now\n')])
     expect(await textOf('a.answers.tsv')).toContain('1\t"say ""x"" now"\t"say ""x"" now"\t\t')
     await run([await fileOf('b.csv', 'id;prompt\n1;a,b\n')])
     expect(await textOf('b.answers.csv')).toContain('1;"a,b";"a,b";;')
-    // An answer is escaped if a spreadsheet would run it. The columns of the input are exact.
+    // A spreadsheet would run a cell that begins with `=` as a formula. An answer is therefore escaped with an apostrophe, but the columns
+    // of the input are copied unchanged.
     await run([await fileOf('e.csv', 'prompt\n=1+1\n')])
     expect(await textOf('e.answers.csv')).toContain("\r\n=1+1,'=1+1,,")
     await run([await fileOf('c.jsonl', '{"prompt":"hi","__proto__":1,"answer":"old"}\n')])
@@ -250,7 +314,7 @@ describe('sluice batch with a table', () => {
     ['a column that occurs twice', 'prompt,prompt\na,b\n', "the column 'prompt' twice"],
     ['a table without rows', 'prompt\n', 'has no rows'],
     ['the limit of rows', `prompt\n${'x\n'.repeat(50_001)}`, 'more than 50000 rows'],
-  ])('refuses and names %s', async (_, content, problem) => {
+  ])('refuses the input and names %s', async (_, content, problem) => {
     const { code, err } = await run([await fileOf('bad.csv', content)])
     expect([code, err]).toEqual([2, expect.stringContaining(problem)])
   })
@@ -272,7 +336,7 @@ describe('sluice batch with a table', () => {
     expect(err).not.toContain('batch_')
   })
 
-  it('reports an unknown model, a missing model, and options of the other form', async () => {
+  it('reports an unknown model, a missing model, unsupported options, and an output path that is part of the input', async () => {
     const path = await fileOf('ok.csv', 'prompt\nhello\n')
     const unknown = await run([path, '--model', 'none'])
     expect([unknown.code, unknown.err]).toEqual([5, expect.stringMatching(/^The model 'none' does not exist/)])

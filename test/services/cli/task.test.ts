@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { columnsSchema, type ObjectSchema, type TaskOptions, taskOf, valuesIn } from '#services/cli/batches/task.ts'
+import { columnsSchema, type ObjectSchema, type TaskOptions, taskOf } from '#services/cli/batches/task.ts'
+import { answerColumns, valuesIn } from '#shared/tables/answers.ts'
 
 const TABLE = { path: 'reviews.csv', format: 'csv', delimiter: ',' } as const
 const UNSET: TaskOptions = {
@@ -13,7 +14,7 @@ const ROW = new Map<string, unknown>([
   ['review', 'fine'],
 ])
 
-describe('the requests of rows', () => {
+describe('the batch requests for table rows', () => {
   it.each([
     ['{review}', 'fine'],
     ['{ id }: {review}', '7: fine'],
@@ -23,24 +24,28 @@ describe('the requests of rows', () => {
     expect(task({ prompt }).bodyOf(ROW)).toMatchObject({ messages: [{ role: 'user', content }] })
   })
 
-  it('are left out if each column of the template is empty', () => {
+  it('are omitted for a row in which each column of the template is empty', () => {
     expect(task({ prompt: 'Classify: {review}' }).bodyOf(new Map([['review', ' ']]))).toBeUndefined()
   })
 
   it.each([
     ['{"a": 1}', 'no column \'"a": 1\''],
     ['no column', '--prompt must contain a column'],
-  ])('refuse the template %s', (prompt, problem) => {
+  ])('cannot be created from the template %s', (prompt, problem) => {
     expect(() => task({ prompt })).toThrow(problem)
   })
 
-  it('embed a column', () => {
+  it('contain the text of the column to embed', () => {
     const embed = task({ embedColumn: 'review' })
     const body = { model: 'm', input: 'fine' }
-    expect([embed.endpoint, embed.columns, embed.bodyOf(ROW)]).toEqual(['/v1/embeddings', ['embedding'], body])
+    expect([embed.endpoint, answerColumns(embed.form), embed.bodyOf(ROW)]).toEqual([
+      '/v1/embeddings',
+      ['embedding'],
+      body,
+    ])
   })
 
-  it('contain the schema only for a model with structured output, and the instruction for every model', () => {
+  it('contain a JSON schema only if the model supports structured output', () => {
     const options = { prompt: '{review}', choices: ['a', 'b'] }
     const instruction = { role: 'system', content: 'Answer with exactly one of: a, b.' }
     expect(task(options).bodyOf(ROW)).toMatchObject({
@@ -51,7 +56,7 @@ describe('the requests of rows', () => {
   })
 })
 
-describe('the answers of rows', () => {
+describe('the answers for table rows', () => {
   it.each([
     ['{"answer":"Very good"}', 'Very good'],
     ['very good.', 'Very good'],
@@ -94,21 +99,24 @@ describe('the answers of rows', () => {
     { schema: columnsSchema(['mood', 'score:number']), answer: '```json\n{"score":1,"mood":"x"}\n```' },
     { embedColumn: 'review', answer: '[1,2]' },
     { answer: '{"answer":"text"}' },
-  ])('are read from the metadata of a batch as from its options: %o', ({ answer, ...options }) => {
-    const { form, valuesOf } = task({ ...options, ...(!options.embedColumn && { prompt: '{review}' }) })
-    expect(form.prompt).toEqual(['review'])
-    expect(valuesIn(form)(answer)).toEqual(valuesOf(answer))
-  })
+  ])(
+    'give the same values with the stored metadata of the batch as with the command-line options: %o',
+    ({ answer, ...options }) => {
+      const { form, valuesOf } = task({ ...options, ...(!options.embedColumn && { prompt: '{review}' }) })
+      expect(form.prompt).toEqual(['review'])
+      expect(valuesIn(form)(answer)).toEqual(valuesOf(answer))
+    },
+  )
 
   it.each([
     [['a', 'b:number', 'a:number'], "has 'a' twice"],
     [['error'], "must not have 'error'"],
     [['a', 'input_tokens:number'], "must not have 'input_tokens'"],
-  ])('are refused for duplicate or reserved column names: %s', (columns, problem) => {
+  ])('cannot have duplicate or reserved column names: %s', (columns, problem) => {
     expect(() => columnsSchema(columns)).toThrow(problem)
   })
 
-  it.each(['score:float', ':string', 'a:'])('are refused for a column without a valid type: %s', (column) => {
+  it.each(['score:float', ':string', 'a:'])('cannot have a column without a valid type: %s', (column) => {
     expect(() => columnsSchema([column])).toThrow('NAME:TYPE')
   })
 })

@@ -1,4 +1,5 @@
-/** `sluice usage` on a terminal and in a pipe. */
+/* Tests of `sluice usage`: its output on a terminal and in a pipe. */
+
 import { PassThrough } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { describe, expect, it } from 'vitest'
@@ -41,10 +42,22 @@ describe('sluice usage', () => {
     const csv = await run(stack, { 'group-by': 'model', output: 'csv' }, true)
     expect(csv.split('\r\n')[1]).toMatch(/^echo-1,1,0,\d+,0,10,0,1$/)
     expect(report).toMatchObject({ object: 'usage', group_by: 'key', total: { cost_usd: 1, output_tokens: 10 } })
+    const rangeOf = async (month: string) => {
+      const { from, to } = JSON.parse(await run(stack, { month }, false))
+      return `${from} to ${to}`
+    }
+    expect(await rangeOf('2030-02')).toBe('2030-02-01 to 2030-02-28')
+    const [year, month] = [new Date().getUTCFullYear(), new Date().getUTCMonth()]
+    const dayOf = (ms: number) => new Date(ms).toISOString().slice(0, 10)
+    const last = `${dayOf(Date.UTC(year, month - 1))} to ${dayOf(Date.UTC(year, month) - 1)}`
+    expect(await rangeOf('last')).toBe(last)
+    expect(await rangeOf('this')).toContain(`${dayOf(Date.UTC(year, month))} to `)
   })
 
   it("prints the service's error message for an invalid date", async () => {
     await using stack = await startStack()
     await expect(run(stack, { from: 'yesterday' }, false)).rejects.toThrow(/from/)
+    await expect(run(stack, { month: '2030-13' }, false)).rejects.toThrow('--month must be this, last')
+    await expect(run(stack, { month: 'this', from: '7d' }, false)).rejects.toThrow('not both')
   })
 })

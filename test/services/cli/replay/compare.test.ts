@@ -2,14 +2,14 @@ import { describe, expect, test } from 'vitest'
 import type { StepView } from '#services/cli/client/job.ts'
 import { compareRuns } from '#services/cli/commands/replay.ts'
 
-/** A run of steps; the key of each is its kind and input. */
+/** Returns the recorded steps of a research run. The key of each step consists of its kind and its input. */
 const run = (...steps: [kind: string, input: unknown, output?: unknown][]): StepView[] =>
   steps.map(([kind, input, output = null], at) => {
     return { number: at + 1, kind, key: `${kind} ${JSON.stringify(input)}`, input, output }
   })
 
 describe('the comparison of two research runs', () => {
-  test('reports no difference if the steps have equal inputs and outputs in another order or time', () => {
+  test('reports no difference for equal steps in another order or at other times', () => {
     const one = run(['admit', {}, 1], ['search', { query: 'a' }, [1]], ['search', { query: 'b' }, [2]])
     const two = run(['admit', {}, 2], ['search', { query: 'b' }, [2]], ['search', { query: 'a' }, [1]])
     expect(compareRuns(one, two)).toMatchObject({ divergence: undefined, more: [] })

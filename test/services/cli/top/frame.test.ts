@@ -1,4 +1,5 @@
-/** Frames of `sluice top` for complete snapshots. */
+/* Tests of the screen content that `sluice top` renders for a given snapshot of the fleet. */
+
 import { describe, expect, it } from 'vitest'
 import { PoolView, WorkerView } from '#services/cli/client/admin-api.ts'
 import { JobView } from '#services/cli/client/job.ts'
@@ -49,7 +50,7 @@ function draw(shown: Snapshot, { columns = 80, rows = 24, view = FIRST_VIEW, rea
 }
 
 describe('a snapshot of sluice top', () => {
-  it('has pools and models if the checks of the service fail', async () => {
+  it('contains pools and models even if the findings of the service cannot be read', async () => {
     const none = async function* () {}
     const fleet = { pools: async () => [pool('inference')], workers: async () => [worker('wrk_1')], list: none }
     const findings = async () => await Promise.reject(new Error('The check failed.'))
@@ -105,7 +106,7 @@ describe('a screen of sluice top', () => {
     expect(sections(7)).toEqual(['job'])
   })
 
-  it('lists busy pools and workers first, with paused and drained states', () => {
+  it('lists busy pools and workers first, and shows which pools are paused', () => {
     const text = draw(
       snapshot({
         pools: [
@@ -157,7 +158,7 @@ describe('a screen of sluice top', () => {
   })
 })
 
-describe('the keys of sluice top', () => {
+describe('the job list of sluice top', () => {
   const jobs = [
     job(3, { model: 'a', project: 'y', endpoint: '/v1/messages' }),
     job(1, { model: 'b', project: 'x', endpoint: '/v1/messages' }),
@@ -180,11 +181,11 @@ describe('the keys of sluice top', () => {
     { keys: ['a', 'j', 'j', 'j', 'pagedown'], ids: [3] },
     { keys: ['a', 'pagedown', 'home'], ids: [1, 2, 3] },
     { keys: ['a', 'up', 'x', 'constructor'], ids: [1, 2, 3] },
-  ])('show the jobs $ids after $keys', ({ keys, ids }) => {
+  ])('shows the jobs in the order $ids after the key presses $keys', ({ keys, ids }) => {
     expect(order(...keys)).toEqual(ids)
   })
 
-  it('show the last job if the list becomes shorter than the scroll position', () => {
+  it('shows the last job if the list becomes shorter than the scroll position', () => {
     expect(sorted(jobs.slice(0, 1), { ...FIRST_VIEW, offset: 2 })).toHaveLength(1)
     expect(sorted([], { ...FIRST_VIEW, offset: 2 })).toEqual([])
   })

@@ -1,4 +1,5 @@
-/** `sluice top` against a running service, in a pipe and on a pseudo terminal. */
+/* Tests of `sluice top` against a running service, in a pipe and on a pseudo terminal. */
+
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import { expect, it, onTestFinished } from 'vitest'
@@ -33,7 +34,7 @@ async function startWithJobs(): Promise<{ admin: Admin; running: string; waiting
   return { admin, running, waiting, theirs }
 }
 
-it('sluice top --once prints all jobs for an admin key, own jobs for other keys, an error for an invalid key', async () => {
+it('sluice top --once prints the jobs of all projects for an admin key, and of one project for other keys', async () => {
   const { admin, running, waiting, theirs } = await startWithJobs()
   const topAs = (user: string) => topWith(admin.stack.url, secretOf(user))
   const read = async (user: string, ...args: string[]) => {
@@ -41,7 +42,7 @@ it('sluice top --once prints all jobs for an admin key, own jobs for other keys,
     expect({ code, err, count: lines.length }).toEqual({ code: 0, err: '', count: 1 })
     return lines[0] as unknown as Snapshot
   }
-  // The next heartbeat contains the number of running jobs.
+  // The numbers of running jobs come from heartbeats of the workers, so the test waits for the next heartbeat.
   await until(async () => {
     const { pools, models } = await read('op')
     return pools?.find(({ id }) => id === 'inference')?.running === 2 && models[0]?.running === 2
@@ -98,16 +99,22 @@ it.each([
   expect(ran.text).not.toContain('\x1b[2m')
 })
 
-/** An action on the terminal, performed when new output matches `waitFor` (a regular expression). */
+/**
+ * A step of a terminal session: when new output matches the regular expression `waitFor`, the test sends input or a signal, or resizes the
+ * terminal.
+ */
 interface Step {
   readonly waitFor: string
   readonly send?: string
   readonly signal?: number
-  /** Rows and columns. */
+  /** New size of the terminal as rows and columns. */
   readonly resize?: readonly [number, number]
 }
 
-/** Runs `sluice` on a pseudo terminal of 24 rows and 80 columns. `isCooked`: afterwards the terminal is in line mode again. */
+/**
+ * Runs `sluice` on a pseudo terminal of 24 rows and 80 columns. `isCooked` is true if the command has switched the terminal back to line
+ * mode.
+ */
 async function onTerminal(args: string[], env: Record<string, string>, steps: readonly Step[]) {
   const script = [process.execPath, LAUNCHER, ...args]
   const plan = JSON.stringify({ script, steps })

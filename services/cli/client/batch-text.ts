@@ -1,0 +1,64 @@
+import { createInterface } from 'node:readline'
+import { beginning, plain } from '#services/cli/text/output.ts'
+import { batchRowOf } from '#shared/kinds/batch-row.ts'
+import { durationText } from '#shared/lib/duration.ts'
+import type { BatchesApi, BatchView } from './http.ts'
+import { endedAt } from './job.ts'
+
+/** Failed requests of a batch with one error code. */
+interface Failure {
+  count: number
+  /** First request with this code: the number of its row, from 1, or its custom id. */
+  readonly row: number | string
+  readonly message: string
+}
+
+const MESSAGE_CHARS = 200
+
+/** Counts failed requests by error code. */
+export class Failures {
+  readonly byCode = new Map<string, Failure>()
+
+  /** @param error Code and message, separated by a colon and a space */
+  add(row: number | string, error: string): void {
+    const [code = '', ...message] = error.split(': ')
+    const same = this.byCode.get(code)
+    if (same) same.count++
+    else this.byCode.set(code, { count: 1, row, message: message.join(': ') })
+  }
+
+  lines(): string[] {
+    return [...this.byCode].map(([code, { count, row, message }]) => {
+      const example = typeof row === 'number' ? `row ${row}` : plain(row)
+      return `  ${count} ${plain(code)}, such as ${example}: ${beginning(plain(message), MESSAGE_CHARS)}`
+    })
+  }
+}
+
+/** Reads the failed requests of a batch. */
+export async function failuresOf(batches: BatchesApi, { id, request_counts }: BatchView): Promise<Failures> {
+  const failures = new Failures()
+  if (request_counts.failed === 0) return failures
+  const { body } = await batches.results(id, { status: 'failed' })
+  for await (const line of createInterface({ input: body, crlfDelay: Number.POSITIVE_INFINITY })) {
+    const row = line === '' ? undefined : batchRowOf(JSON.parse(line))
+    if (row) failures.add(row.customId, row.error)
+  }
+  return failures
+}
+
+/** Counts, duration, tokens and cost of a batch on one line. */
+export function batchSummary(batch: BatchView): string {
+  const { status, created_at, request_counts, usage, cost_usd } = batch
+  const { total, completed, failed } = request_counts
+  const end = endedAt(batch)
+  return [
+    `${plain(status)}: ${completed} of ${total} requests completed`,
+    `${failed} failed`,
+    ...(end === undefined ? [] : [`total time ${durationText(end - created_at)}`]),
+    ...(usage && usage.input_tokens + usage.output_tokens > 0
+      ? [`${usage.input_tokens} input tokens`, `${usage.output_tokens} output tokens`]
+      : []),
+    ...(typeof cost_usd === 'number' ? [`cost $${cost_usd.toFixed(4)}`] : []),
+  ].join(', ')
+}
