@@ -138,11 +138,11 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
     if (route.isCall) {
       end = await enterCall(context, key, isJobSubmission(call), (left) => setLimitHeaders(reply, format, left))
     } else setLimitHeaders(reply, format, context.limits.remaining(key))
-    // The promise is chained instead of awaited. A suspended async function would keep the body in memory, and a call
-    // may take minutes.
+    // The body is passed to a callback instead of being stored in a local variable. A suspended async function keeps its variables in memory, and a
+    // call may take minutes.
     await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)
-      reply.log.asked(body)
+      reply.log.noteModel(body)
       return route.handle(context, call, body)
     })
     reply.end(COMPLETED)
@@ -193,7 +193,10 @@ function identify({ keys }: IngressContext, { facts }: CallLog, format: WireForm
   return key
 }
 
-/** Records a call of an unknown path or method in the request log, if its key is valid. Reads, such as polls of a missing page, have no row. */
+/**
+ * Records a call of an unknown path or method in the request log, if its key is valid. GET and HEAD are not recorded, because a client may poll a
+ * path that does not exist.
+ */
 function recordUnknown(context: IngressContext, { log, format }: HttpReply, req: RoutedRequest): void {
   if (req.method === 'GET' || req.method === 'HEAD') return
   try {
@@ -266,6 +269,10 @@ const RELATED_APIS: readonly (readonly [RegExp, string])[] = [
     /^\/v1\/complete\b/,
     'This deprecated API is not supported. Use POST /v1/messages, or POST /v1/completions for raw prompts.',
   ],
+  [
+    /^\/v1\/(requests?|logs?)\b/,
+    'Use GET /v1/admin/requests/{id}, or GET /v1/admin/requests for a list. Every key may read the requests of its own project.',
+  ],
   [/^\/v1\/v2\/rerank\b/, 'Use POST /v1/rerank.'],
   [/^\/v1\/uploads\b/, 'Uploads in parts are not supported. Send the whole file to POST /v1/files.'],
   [/^\/v1\/(assistants|threads)\b/, `The Assistants API is not supported. ${CHAT}`],
@@ -306,7 +313,7 @@ function similarPath(path: string, tidy: string, paths: readonly string[]): stri
 }
 
 /**
- * Whether a path matches a route pattern. In a pattern, `:id` stands for any one segment, and a final `/*` for one or
+ * Whether the path of a request matches the path pattern of a route. In a pattern, `:id` stands for any one segment, and a final `/*` for one or
  * more segments.
  */
 function isLike(row: string, path: string): boolean {

@@ -72,7 +72,8 @@ function showFleet({ metrics }: Pick<Ports, 'metrics'>, jobs: AttachedJobs): voi
     })
     metrics.gauge('sluice_queue_empty_seconds', { pool }, () => {
       const loads = [...jobs.fleetWork(pool).models.values()]
-      // The queue of a model with a concurrency limit may take longer to empty than the whole queue of the pool. The longest time is reported.
+      // The gauge shows the longest time until a queue is empty: the queue of the whole pool, or that of one model. A model with a concurrency
+      // limit uses few slots, so its calls may wait longer than all others.
       const all = [
         secondsToEmpty(loads, jobs.presence.slots(pool)),
         ...loads.map((load) => secondsToEmpty([load], jobs.presence.slotsOf(pool, load.model))),
@@ -90,7 +91,8 @@ function showWanted({ metrics, models }: Pick<Ports, 'metrics' | 'models'>, jobs
     metrics.gauge('sluice_workers_wanted', { pool }, () => {
       const workers = presence.workers(pool).filter(({ draining, slots }) => !draining && slots > 0)
       const slots = workers.reduce((sum, worker) => sum + worker.slots, 0)
-      // While no worker runs, the last known number of slots per worker is used.
+      // Jobs can wait while no worker of the pool runs. The number of workers needed is then computed with the last known number of slots per
+      // worker.
       if (workers.length > 0) slotsPerWorker.set(pool, slots / workers.length)
       const needed = slotsNeeded(jobs.fleetWork(pool).models.values())
       return workersWanted.add(pool, Math.ceil(needed / (slotsPerWorker.get(pool) ?? Math.max(1, needed))))

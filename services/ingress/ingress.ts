@@ -57,7 +57,7 @@ export interface Ingress extends Service {
  * Starts the ingress. Resolves when the server listens.
  *
  * @param socketBounds Values that replace those of {@link SOCKET_BOUNDS}
- * @throws if the port is in use or the broker cannot be reached
+ * @throws Error if the port is in use or the broker cannot be reached
  */
 export async function startIngress(ports: Ports, socketBounds: Partial<SocketBounds> = {}): Promise<Ingress> {
   const { config, log } = ports
@@ -82,11 +82,11 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
       // The value `nosniff` prevents browsers from guessing a content type. Otherwise bytes from a caller could run as
       // a page of this origin.
       res.setHeader('x-content-type-options', 'nosniff')
-      // This process drains. With this header (RFC 9112 §9.6), the client sends its next request on a new connection,
-      // which a load balancer opens to another ingress.
+      // If this process drains, then this header makes the client open a new connection for its next request (RFC 9112 §9.6). A load balancer opens
+      // that connection to another ingress.
       if (leave.isAnnounced) res.setHeader('connection', 'close')
       if (cors.answer(req, res)) return
-      // All paths of the API begin with /v1. Health checks and pages need no key.
+      // All paths of the API begin with /v1 and are served by `app`, which requires a key. Health checks and pages are answered here without a key.
       if (!req.url?.startsWith('/v1/')) {
         if (health.metrics && isMetricsOfOthers(req)) req.url = ADMIN_METRICS
         if (answerHealth(health, req, res) || answerPage(req, res)) return
@@ -190,8 +190,8 @@ async function openAttached({ config, log, metrics, broker, blobs, version, paus
 }
 
 /**
- * Health checks of the API port. If METRICS_PORT is set, then the API port serves no metrics. Otherwise API callers
- * could read data of other callers.
+ * Returns the data for the health checks of the API port. If METRICS_PORT is set, then the API port serves no metrics, so that API callers cannot
+ * read figures about other callers.
  */
 function healthOf(ports: Ports, problems: () => string[]): Health {
   const metrics = ports.config.metricsPort === undefined ? ports.metrics : undefined

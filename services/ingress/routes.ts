@@ -1,9 +1,9 @@
 /*
  * The table of all endpoints, each with its method, path, error format, key scope and handler.
  *
- * `app.ts` serves the table over HTTP, and the API reference and the list of endpoints are generated from it. A row with `isCall` counts against the
- * limits of its key. An endpoint that creates jobs has no row here. The row is derived from the endpoint's `JobEndpoint`, with `answerCall` as the
- * handler.
+ * `app.ts` serves the table over HTTP, and the API reference and the list of endpoints are generated from it. A request to a row with `isCall`
+ * counts against the limits of its key. The row of an endpoint that creates jobs is not written here. That row is derived from the endpoint's
+ * `JobEndpoint`, with `answerCall` as the handler.
  */
 
 import type { IncomingMessage } from 'node:http'
@@ -34,7 +34,7 @@ import { bulkCancelJobs, bulkRedriveJobs, cancelAnyJob, getAnyJob, listAllJobs, 
 import { createAnyKey, getKey, listKeys, revokeKey, rotateAnyKey, updateKey } from './admin/keys.ts'
 import { listModelStates } from './admin/models.ts'
 import { createAnyProject, getProject, listAudit, listProjects, updateProject } from './admin/projects.ts'
-import { cancelActiveRequest, getRequest, listActiveRequests, listRequests } from './admin/requests.ts'
+import { cancelActiveRequest, getRequest, listActiveRequests, listFailures, listRequests } from './admin/requests.ts'
 import { cancelBatch, createBatch, listBatches, retrieveBatch } from './batches/batches.ts'
 import { createFile, readUpload } from './batches/files.ts'
 import {
@@ -82,7 +82,7 @@ export interface Route {
   /** Path pattern. `:id` stands for one segment, and a final `/*` for everything below the path. */
   readonly path: string
   readonly format: WireFormat
-  /** Scope that the key must have. Default: the scope for calls. */
+  /** Scope that the key must have. `any`: every valid key may use the route. Default: the scope `calls`. */
   readonly scope?: KeyScope | 'any'
   /** True if the request creates work and therefore counts against the limits of its key. */
   readonly isCall?: boolean
@@ -96,7 +96,7 @@ export interface Route {
 
 const ADMIN_ROUTES: readonly Route[] = [
   admin('GET', 'jobs', listAllJobs),
-  // Both routes must precede `jobs/:id`, whose pattern also matches their paths.
+  // The routes `jobs/cancel` and `jobs/redrive` must precede `jobs/:id`, whose pattern also matches their paths.
   { ...admin('POST', 'jobs/cancel', bulkCancelJobs), hasBody: true },
   { ...admin('POST', 'jobs/redrive', bulkRedriveJobs), hasBody: true },
   admin('GET', 'jobs/:id', getAnyJob),
@@ -135,7 +135,8 @@ const ADMIN_ROUTES: readonly Route[] = [
   admin('POST', 'models/:id/pause', pauseModel),
   admin('POST', 'models/:id/resume', resumeModel),
   { ...admin('GET', 'requests', listRequests), scope: 'any' },
-  // The route must precede `requests/:id`, whose pattern also matches its path.
+  // The next two routes must precede `requests/:id`, whose pattern also matches their paths.
+  { ...admin('GET', 'requests/failures', listFailures), scope: 'any' },
   { ...admin('GET', 'requests/active', listActiveRequests), scope: 'any' },
   { ...admin('POST', 'requests/:id/cancel', cancelActiveRequest), scope: 'any' },
   { ...admin('GET', 'requests/:id', getRequest), scope: 'any' },

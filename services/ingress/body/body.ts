@@ -74,7 +74,7 @@ const BLOCK_BYTES_MAX = 1024 * 1024
 const CODINGS_MAX = 3
 /** Base-2 logarithm of the maximum zstd window, which is 8 MiB (RFC 9659). The library's default is 128 MiB. */
 const ZSTD_WINDOW_LOG_MAX = 23
-/** Node.js before 22.15 has no zstd. */
+/** Undefined in Node.js before 22.15. There, a body with the content encoding zstd is refused as unsupported. */
 const { createZstdDecompress } = zlib as Partial<typeof zlib>
 
 const INFLATERS: ReadonlyMap<string, () => Transform> = new Map<string, () => Transform>([
@@ -179,8 +179,8 @@ function collect(
       }
       blocks.push(chunk)
     }
-    // Compressed bytes have the same limit. Otherwise a body of empty gzip members, which produce no output, could be
-    // endless.
+    // The compressed body has the same size limit as the decompressed body. Otherwise a body of empty gzip members, which produce no output, could
+    // be endless.
     const counters = stages.slice(0, -1).map(() => {
       let bytes = 0
       return (chunk: Buffer) => {

@@ -34,8 +34,8 @@ export function problemError(issue: z.core.$ZodIssue, body: unknown, wording: Wo
 type Issue = z.core.$ZodIssue
 
 /**
- * Returns the issue of the union's branch whose type or discriminator matches the value. Issues of the other branches
- * would mislead the caller.
+ * Returns the most specific issue. For a value that matches no branch of a union, zod reports one issue per branch. Only the issue of the branch
+ * with the type or discriminator of the value helps the caller.
  */
 export function deepest(issue: Issue): Issue {
   if (issue.code === 'invalid_key' && issue.issues[0] !== undefined) return { ...issue.issues[0], path: issue.path }
@@ -185,7 +185,11 @@ function wrongFormat({ words, pattern }: { words?: string; pattern: string }, fi
   }
 }
 
-/** @param note Message that the schema gives for this limit. `decimal` marks a number that may have a fraction */
+/**
+ * Describes a number outside its range, or a text or list with a wrong length.
+ *
+ * @param note Message of the limit in the schema. `decimal` if the number may have a fraction
+ */
 function outOfBounds(
   origin: string,
   bound: number,

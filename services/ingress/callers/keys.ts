@@ -94,8 +94,8 @@ export class ApiKeys {
   }
 
   /**
-   * Returns the key with a secret. Undefined if no key has the secret, or if the key was revoked or has expired. Keys
-   * are found by the hash of the secret, and the comparison takes constant time.
+   * Returns the key that has the given secret. Undefined if there is none, or if the key was revoked or has expired. Keys are found by the hash of
+   * the secret, and the comparison takes constant time.
    */
   find(secret: string): ApiKey | undefined {
     const key = this.#withSecret(secret)
@@ -138,7 +138,7 @@ export class ApiKeys {
   }
 
   limited(id: string, project: string): Pick<ApiKey, 'id' | 'project' | 'limits'> {
-    // A key without a project acts as its own project, so its id is also the project id.
+    // A key without a project acts as a project with the same id, so only the limits of that project apply.
     if (id === project) return { id, limits: this.limitsOfTenant(id) }
     return { id, project, limits: this.limitsOfKey(id) }
   }
@@ -153,8 +153,8 @@ export class ApiKeys {
   }
 
   /**
-   * Changes the store. A revoked key is refused at once in this process, and within {@link REFRESH_MS} in other
-   * processes.
+   * Runs a change of the key store, then reads the keys again. This process therefore refuses a revoked key at once. Other
+   * processes refuse the key within {@link REFRESH_MS}.
    *
    * @throws The store's error
    */
@@ -187,7 +187,7 @@ export class ApiKeys {
   async #load(): Promise<void> {
     const before = this.#known
     const known = { keys: await this.#store.list(), projects: await this.#store.listProjects() }
-    // If no key or project has changed, then the store returns the arrays of the previous call.
+    // If no key or project has changed, then the store returns the same two arrays as before, and the maps below need not be rebuilt.
     if (known.keys === before?.keys && known.projects === before.projects) return
     this.#known = known
     const keys = this.#fixed ? [this.#fixed, ...known.keys] : known.keys
@@ -235,7 +235,7 @@ export class ApiKeys {
         )
       this.#isStale = true
     }
-    // Keys also expire while the store is unreachable, so ends are reported after a failed read too.
+    // Keys also expire while the store is unreachable. Connections of expired keys are therefore closed after a failed read too.
     this.#reportEnds()
     this.#refreshLater()
   }
@@ -355,10 +355,11 @@ const SHOWN_MAX = 10
  * Returns the id of a project that an operator gave by id or name. If one project has the text as its id and another as
  * its name, then the id takes precedence.
  *
- * A key without a project counts as a project of its own. An unknown id is accepted, because jobs and usage of a
- * deleted project may still be stored.
+ * A key without a project counts as a project of its own. A text with the form of an id is accepted even if no project
+ * has this id. The jobs and usage of a deleted project may still be stored. Any other text must be the name of exactly
+ * one project.
  *
- * @throws ServiceError `invalid_value` if no project, or more than one, has the name
+ * @throws ServiceError `invalid_value` if the text is neither an id nor the name of exactly one project
  */
 export function projectIdNamed(known: ValidKeys, text: string): string {
   const names = namesById(known)

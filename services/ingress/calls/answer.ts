@@ -50,7 +50,11 @@ export function callOfJob(job: AttachedJob): Pick<Call, 'key' | 'path'> | undefi
   return callsOfJobs.get(job)
 }
 
-/** Answers a call that creates a job. @throws ServiceError if the call is refused or fails, before or after output */
+/**
+ * Answers a call that creates a job.
+ *
+ * @throws ServiceError if the call is refused or fails, before or after output
+ */
 export function answerCall(context: IngressContext, call: Call, endpoint: JobEndpoint, body: unknown): Promise<void> {
   const { key, facts, headers, advice } = call
   const preferences = readPreferences(headers, body)
@@ -61,7 +65,11 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
   else if (!preferences.isAsync) options.refuseWaiting(advice.async)
   // Promises are chained instead of awaited. A suspended async function would keep the body in memory until the answer
   // is complete.
-  const preparing = Promise.resolve(endpoint.prepare(context, call, body))
+  const preparing = Promise.try(() => endpoint.prepare(context, call, body))
+  const onRefused = (error: unknown) => {
+    CallBodies.refused(context, call, endpoint.kind, body)
+    throw error
+  }
   return preparing.then((prepared) => {
     facts.model = prepared.model
     facts.user_id = prepared.userId
@@ -72,10 +80,14 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     const admitting = admitCall(context, key, admitted, () => call.reply.disconnectedOrDraining)
     const bodies = CallBodies.of(context, call, endpoint.kind, { body, hasAnswer: !prepared.isBytes })
     if (!admitting) return answerAttached(context, call, endpoint, prepared, { admission: undefined, bodies })
-    return admitting.then(({ admission, leave }) =>
-      answerAttached(context, call, endpoint, prepared, { admission, bodies }).finally(leave),
+    return admitting.then(
+      ({ admission, leave }) => answerAttached(context, call, endpoint, prepared, { admission, bodies }).finally(leave),
+      (error: unknown) => {
+        bodies?.refused()
+        throw error
+      },
     )
-  })
+  }, onRefused)
 }
 
 async function answerAttached(
@@ -89,6 +101,7 @@ async function answerAttached(
   if (reply.isDisconnected) return admission?.release()
   const job = await submitJob(context, call, endpoint, prepared).catch((error: unknown) => {
     admission?.release()
+    bodies?.refused()
     throw error
   })
   facts.job_id = job.id
@@ -144,7 +157,8 @@ async function submitJob(
   const { name, pool, merge, isOutput } = kind
   const answerBytesMax = prepared.answerBytesMax ?? kind.answerBytesMax
   const tenant = projectIdOf(key)
-  // A large body is stored as a blob. While more than half of the memory budget is used, every body is stored.
+  // A small body stays in memory while its call runs. A large body is written to a blob. While more than half of the memory budget is used, every
+  // body is written to a blob.
   const isSmall = held.bytes <= IN_MEMORY_BYTES_MAX && context.budget.isHalfFree
   const heldBytes = isSmall ? held.bytes : undefined
   const stream = prepared.stream || prepared.isBytes === true
@@ -186,6 +200,7 @@ function recordJob({ metrics }: IngressContext, { facts }: Call, job: AttachedJo
   const labels = { pool, model }
   const traceId = traceIdOf(traceparent)
   facts.attempts = job.attempt
+  if (job.failedAttempts) facts.failed_attempts = job.failedAttempts
   if (job.worker !== undefined) facts.worker = job.worker
   if (job.server !== undefined) facts.server = job.server
   if (job.startedAtMs !== undefined) {

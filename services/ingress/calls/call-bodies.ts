@@ -11,12 +11,11 @@ import type { Call, IngressContext } from './call.ts'
 /** Header with which a caller excludes the bodies of one call from the request log. */
 const OPT_OUT = 'x-log-bodies'
 const MARK = '… [truncated]'
-/** Maximum bytes of the bodies that all running calls of this process hold. Above it, answers are not recorded. */
+/** Maximum bytes of the bodies that all running calls of this process hold. Beyond this maximum, answers are not recorded. */
 const HELD_BYTES_MAX = 64 * 1024 * 1024
 let heldBytes = 0
 
 interface RecordedBodies {
-  /** Body of the request. */
   readonly body: unknown
   /** False if the answer is sent as bytes, such as speech, which is not recorded. */
   readonly hasAnswer: boolean
@@ -31,7 +30,9 @@ export class CallBodies {
   readonly #context: IngressContext
   readonly #call: Call
   readonly #bytesMax: number
-  /** Retention of the recorded bodies in ms. Null if the setting of the service applies. */
+  /**
+   * Retention of the recorded bodies in ms, from the limits of the key or its project. Null if they have none, so that REQUEST_BODIES_MS applies.
+   */
   readonly #retentionMs: number | null
   readonly #request: string
   readonly #promptPreview: string | null
@@ -57,8 +58,8 @@ export class CallBodies {
   }
 
   /**
-   * Undefined if bodies are not recorded: by default, if the key or its project has the retention 0, or if the header `x-log-bodies: off` excludes the
-   * call.
+   * Returns undefined if the bodies of this call are not recorded. There are three possible reasons: the retention is 0, the log is off (the
+   * default), or the header `x-log-bodies: off` was sent.
    */
   static of(context: IngressContext, call: Call, kind: Kind, recorded: RecordedBodies): CallBodies | undefined {
     if (!context.bodies || call.headers[OPT_OUT] === 'off') return undefined
@@ -68,7 +69,10 @@ export class CallBodies {
     return new CallBodies(context, call, kind, recorded, ownMs)
   }
 
-  /** After the first event, {@link end} must be called. */
+  /**
+   * Adds an event of the answer. Afterwards, {@link end} must be called, because only `end` subtracts the bytes of this call from the total of all
+   * calls.
+   */
   see(event: unknown): void {
     if (!this.#isComplete) return
     this.#events.push(event)
@@ -84,10 +88,22 @@ export class CallBodies {
     this.#held = bytes
   }
 
+  /** Records the request body of a call that is refused before its job starts. Never throws, because the caller receives the refusal. */
+  static refused(context: IngressContext, call: Call, kind: Kind, body: unknown): void {
+    try {
+      CallBodies.of(context, call, kind, { body, hasAnswer: false })?.refused()
+    } catch (error) {
+      const message = 'body of a refused call could not be recorded in the request log'
+      context.log.warn({ err: error, request_id: call.requestId }, message)
+    }
+  }
+
+  refused(): void {
+    this.#record(null, null)
+  }
+
   /** Never rejects, because the answer was already sent. */
   async end(end: 'completed' | 'failed' | 'cancelled', answer: Answer, encode: EncodeContext): Promise<void> {
-    const { log, bodies } = this.#context
-    const { requestId: id } = this.#call
     let text: string | null = null
     let answerPreview: string | null = null
     try {
@@ -97,13 +113,19 @@ export class CallBodies {
         answerPreview = previewOf(answerText(whole))
       }
     } catch (error) {
-      log.warn({ err: error, request_id: id }, 'answer could not be recorded in the request log')
+      const fields = { err: error, request_id: this.#call.requestId }
+      this.#context.log.warn(fields, 'answer could not be recorded in the request log')
     }
     this.#hold(0)
+    this.#record(text, answerPreview)
+  }
+
+  #record(answer: string | null, answerPreview: string | null): void {
+    const { requestId: id } = this.#call
     const atMs = Date.now()
     const expiresAtMs = this.#retentionMs === null ? null : atMs + this.#retentionMs
     const previews = { promptPreview: this.#promptPreview, answerPreview }
-    bodies?.add({ id, atMs, expiresAtMs, request: this.#request, answer: text, ...previews })
+    this.#context.bodies?.add({ id, atMs, expiresAtMs, request: this.#request, answer, ...previews })
   }
 }
 

@@ -6,7 +6,7 @@ import type { UsageEntry } from '#shared/store/records.ts'
 import { CANCELLED_STATUS, isFailedStatus, type RequestRow } from '#shared/store/requests.ts'
 import { incomingContext } from '#shared/telemetry/context.ts'
 import { type Attributes, type Span, traceField, traceIdOf, tracing } from '#shared/telemetry/tracing.ts'
-import { boundedText, errorOf, userAgentOf } from '#shared/usage/request-log.ts'
+import { boundedText, errorOf, failedAttemptsOf, sdkRetryOf, userAgentOf } from '#shared/usage/request-log.ts'
 import { hourOf } from '#shared/usage/usage.ts'
 import type { CallFacts, IngressContext } from './call.ts'
 
@@ -34,8 +34,8 @@ export function attachedIdOf(requestId: string): string {
 type LogContext = Pick<IngressContext, 'log' | 'metrics' | 'models' | 'requests' | 'history' | 'usage'>
 
 /**
- * Records the end of a call: one access-log line, the metrics of route, outcome and duration, and a row of the request log. Bodies,
- * prompts and keys are never recorded.
+ * Records the end of a call: one access-log line, the metrics of route, outcome and duration, and a row of the request log. None of
+ * them contains bodies, prompts or secrets of keys. If the operator wants bodies to be recorded, then `CallBodies` does this.
  *
  * The row is written after both the response has closed and the handler has returned. If the caller leaves, then the response closes
  * first, and the handler determines the usage of the cancelled job afterwards.
@@ -87,8 +87,8 @@ export class CallLog {
     this.handled()
   }
 
-  /** Records the model that an unchecked body names, for the log row of a refused call. */
-  asked(body: unknown): void {
+  /** Remembers the field `model` of a body that is not validated yet, for the log row if the call is refused. */
+  noteModel(body: unknown): void {
     const { model, body: inner } = (body ?? {}) as { model?: unknown; body?: { model?: unknown } | null }
     const name = model ?? inner?.model
     if (typeof name === 'string') this.#askedModel = name
@@ -137,16 +137,20 @@ export class CallLog {
     const duration_ms = Math.round(durationMs * 10) / 10
     const trace = traceField(this.traceparent)
     const line = { request_id, ...trace, method, path: path.slice(0, PATH_CHARS_MAX), status, duration_ms, ...more }
-    log.info({ ...line, ...facts }, 'request')
+    log.info({ ...line, ...facts, ...(facts.failed_attempts && { failed_attempts: undefined }) }, 'request')
     this.#end = { status, ...(headers && { headers }), durationMs }
     this.#record()
   }
 
+  /** Id of the model that a refused call names, if the catalogue has the model. */
+  get #knownModel(): string | undefined {
+    return this.#askedModel === undefined ? undefined : this.#context.models.find(this.#askedModel)?.id
+  }
+
   /** Model that a refused call names: the id of the catalogue for an alias, otherwise the name itself. */
-  #modelOfRefused(): string | null {
+  get #modelOfRefused(): string | null {
     const asked = this.#askedModel
-    if (asked === undefined) return null
-    return this.#context.models.find(asked)?.id ?? boundedText(asked)
+    return asked === undefined ? null : (this.#knownModel ?? boundedText(asked))
   }
 
   /**
@@ -173,7 +177,7 @@ export class CallLog {
       keyId,
       endpoint: this.#handled.endpoint,
       kind: this.#handled.kind,
-      model: facts.model ?? this.#modelOfRefused(),
+      model: facts.model ?? this.#modelOfRefused,
       worker: facts.worker ?? null,
       server: facts.server ?? null,
       status: typeof status === 'number' && !this.#isCancelledJob ? status : CANCELLED_STATUS,
@@ -181,6 +185,7 @@ export class CallLog {
       errorMessage: null,
       errorParam: null,
       ...(this.#error && errorOf(this.#error)),
+      ...failedAttemptsOf(facts.failed_attempts),
       queueMs: facts.queue_ms ?? null,
       firstOutputMs: facts.first_output_ms ?? null,
       durationMs: Math.round(durationMs),
@@ -194,6 +199,9 @@ export class CallLog {
       batchId: null,
       traceId: traceIdOf(this.traceparent ?? incomingContext(headers)),
       userAgent: userAgentOf(headers['user-agent']),
+      sdkRetry: sdkRetryOf(headers['x-stainless-retry-count']),
+      batchCalls: null,
+      batchFailed: null,
     }
     const { isKnown } = this.#handled
     this.#handled = undefined
@@ -202,7 +210,7 @@ export class CallLog {
     const isFailed = isFailedStatus(row.status)
     // The handler records the usage of a call that ran. A refused call is recorded here, as failed and without usage.
     if (isFailed && facts.cost_nanos === undefined)
-      void this.#context.usage?.add(refusedEntry(row, facts.model, isKnown))
+      void this.#context.usage?.add(refusedEntry(row, facts.model ?? this.#knownModel, isKnown))
     this.#context.history?.add({
       ...row,
       ...{ calls: 1, failed: isFailed ? 1 : 0 },

@@ -12,6 +12,7 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import type { z } from 'zod'
+import type { FailedAttempt } from '#schemas/admin/requests.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { EncodeContext, SharedHistory } from '#schemas/job.ts'
 import type { WireFormat } from '#services/ingress/body/body.ts'
@@ -132,6 +133,8 @@ export interface CallFacts {
   worker?: string
   server?: string
   attempts?: number
+  /** Only for the request log. The access log leaves them out, because the messages of upstream servers may quote prompts. */
+  failed_attempts?: readonly FailedAttempt[]
   queue_ms?: number
   first_output_ms?: number
   input_tokens?: number

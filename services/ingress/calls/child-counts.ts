@@ -5,19 +5,35 @@
  * expensive. A batch of 500 requests is one group, so its recorded progress stays at 0 until its end. Every view (jobs,
  * lists, batches) therefore adds the ended requests of the unfinished parts when it is read, in one statement.
  *
- * The rate is the number of requests that ended in the last {@link RATE_WINDOW_MS}, divided by the time since the first
- * of them started. A running request counts as a fraction: its run time so far, divided by the mean run time.
+ * The rate is the number of ended requests, divided by the time since the first of them started. Running requests do not
+ * count, because many of them only wait at the model server. Rate times elapsed time is therefore the shown count.
  *
- *     2 slots, starts at 57 s, ends at 102 and 137 s, so the mean run time is (45 + 80) / 2 = 62.5 s.
- *     At 141 s, two requests run since 102 and 137 s, which counts as (39 + 4) / 62.5 = 0.7 requests.
- *     The rate is 2.7 requests in 84 s, or 0.032 per second.
+ *     8 slots, 2 s per request: 120 requests have ended 30 s after the first start, so the rate is 4 per second.
  *
- * The time before the first start, such as the load of a model, is therefore not counted. Requests that failed very
- * fast, such as invalid requests, are not counted either.
+ * The rate covers the last {@link RATE_WINDOW_MS}, or one of two other windows:
+ * 1. The last {@link SHORT_WINDOW_MS}, if {@link SHORT_WINDOW_BASIS} requests ended in them. After an outage, the rate is
+ *    right again as soon as this window has no outage in it.
+ * 2. The whole time since the first start, if fewer than {@link RATE_BASIS} requests ended in the last
+ *    {@link RATE_WINDOW_MS}. An outage therefore lowers the rate and never removes it.
  *
- * The rate is unknown during the first wave, until as many requests were answered as are running. The first wave also
- * lasts until {@link RATE_BASIS} requests have ended, or {@link RATE_BASIS_MS} have passed since the first start. The
- * estimated end is the current time plus the remaining requests divided by the rate.
+ * In all of these windows, the time before the first start is not counted, such as the load of a model. Requests that
+ * failed very fast, such as invalid requests, are not counted either.
+ *
+ * The rate is unknown during the first wave, because only the fastest requests have ended. The first wave ends when as
+ * many requests were answered as are running. After twice the mean run time, {@link WAVE_ANSWERS} answers are enough.
+ * A growing number of running requests then does not extend the wave. The rate also needs {@link RATE_BASIS} ended
+ * requests, or {@link RATE_BASIS_MS} since the first start.
+ *
+ * The estimated end is the current time plus the remaining requests divided by the rate.
+ *
+ * During the first wave, {@link roughRatesOf} gives a range of rates after {@link ROUGH_BASIS} ended requests:
+ * 1. Lower bound: the ended requests per elapsed time, reduced by twice the standard error of their number. This rate is the maximum-likelihood
+ *    estimate for exponentially distributed run times, of which those of the running requests are censored.
+ * 2. Upper bound: all running requests end now.
+ *
+ *     256 slots, 1 to 3 s per request: 26 requests have ended after 1.2 s. The bounds are 16 and 235 per second, and the true rate is 128.
+ *
+ * The range becomes narrow while the first wave ends. The bounds assume that the remaining requests are like those that have ended.
  */
 
 import { setImmediate as nextTurn } from 'node:timers/promises'
@@ -30,13 +46,21 @@ import type { IngressContext } from './call.ts'
 import { type ChildCounts, requireJobs } from './job-object.ts'
 
 const RATE_WINDOW_MS = 300_000
+const SHORT_WINDOW_MS = 30_000
+const SHORT_WINDOW_BASIS = 100
 const RATE_BASIS = 5
 const RATE_BASIS_MS = 10_000
-/** A failure counts for the rate if it took at least this part of the mean run time of the answers. */
+const WAVE_ANSWERS = 20
+/** Minimum number of ended requests for a rough estimate. */
+const ROUGH_BASIS = 3
+const ROUGH_ELAPSED_MS_MIN = 250
+/**
+ * Failed requests count for the rate only if their mean run time is at least this fraction of the mean run time of completed requests. Faster
+ * failures do not show the speed of the model.
+ */
 const FAILURE_PART_MIN = 0.25
 /**
- * Number of completed parts, the newest ones, whose requests count for the rate in addition to those of unfinished
- * parts.
+ * Number of the newest completed parts whose requests count for the rate. The requests of unfinished parts count in addition.
  */
 const RECORDED_PARTS = 5
 
@@ -47,7 +71,7 @@ const RECORDED_PARTS = 5
 export const PART_REQUESTS = 100
 export const PARTS_IN_FLIGHT_MAX = 20
 
-/** Progress phase of a part whose next line waits for a rate limit or a budget. */
+/** Value of `phase` in the progress of a batch part whose next line waits for a rate limit or a budget. */
 export const LINES_WAIT = 'waiting'
 
 /** Progress of the child jobs. Undefined if there are none, or if the batch was not validated yet. */
@@ -102,7 +126,11 @@ async function countChildren({ store }: IngressContext, { id, tenant, children }
   return { total: children, ...endsOf((await store?.countChildren(tenant, [id], Date.now())) ?? []) }
 }
 
-/** @param reported Counts of the last progress event, which contain only whole parts */
+/**
+ * Returns the current counts of a running batch: those of its last progress event, plus the ended requests of unfinished parts.
+ *
+ * @param reported Counts of the last progress event, which contain only whole parts
+ */
 async function countLive(
   { store }: IngressContext,
   { id, tenant }: DurableJob,
@@ -112,17 +140,21 @@ async function countLive(
   const nowMs = Date.now()
   const [first, underWay] = partsUnderWay(id, reported)
   const recorded = partIds(id, Math.max(0, first - RECORDED_PARTS), first)
-  const sinceMs = nowMs - RATE_WINDOW_MS
-  const rows = (await store?.countChildren(tenant, [...recorded, ...underWay], sinceMs)) ?? []
+  const rowsSince = async (sinceMs: number) =>
+    (await store?.countChildren(tenant, [...recorded, ...underWay], sinceMs)) ?? []
+  const rows = await rowsSince(nowMs - RATE_WINDOW_MS)
   const live = endsOf(rows.filter(({ parent }) => !recorded.includes(parent)))
   const completed = reported.completed + live.completed
   const failed = reported.failed + live.failed
-  const rate = rateOf(rows, sinceMs, nowMs)
+  const rate = await currentRate(rows, rowsSince, nowMs)
+  const rough = rate === null ? roughRatesOf(await rowsSince(0), nowMs) : null
   const left = total - completed - failed
+  const endAt = (perSecond: number) => Math.ceil(nowMs / 1_000 + left / perSecond)
   return {
     ...{ total, completed, failed },
     requests_per_second: rate === null ? null : Number(rate.toPrecision(3)),
-    estimated_end_at: rate === null ? null : Math.ceil(nowMs / 1_000 + left / rate),
+    estimated_end_at: rate === null ? null : endAt(rate),
+    estimated_end_range: rough && { earliest: endAt(rough.most), latest: endAt(rough.least) },
   }
 }
 
@@ -132,28 +164,77 @@ function endsOf(rows: readonly ChildrenOfState[]): { readonly completed: number;
   return { completed, failed: sumOf(ended.map(({ count }) => count)) - completed }
 }
 
-type ChildTimes = Pick<ChildrenOfState, 'state' | 'count' | 'recent' | 'recentRunMs' | 'recentFromMs' | 'startedSumMs'>
+type ChildTimes = Pick<ChildrenOfState, 'state' | 'count' | 'recent' | 'recentRunMs' | 'recentFromMs'>
 
-/** Requests per second, or null until the first wave of answers has ended. */
-export function rateOf(rows: readonly ChildTimes[], sinceMs: number, nowMs: number): number | null {
-  const answers = rows.filter(({ state, recent }) => state === 'completed' && recent > 0)
-  const answerMs = meanRunMs(answers)
-  const failures = rows.filter(({ state, recent }) => TERMINAL.has(state) && state !== 'completed' && recent > 0)
-  const isSlow = failures.length > 0 && meanRunMs(failures) >= answerMs * FAILURE_PART_MIN
-  const recent = isSlow ? [...answers, ...failures] : answers
+/**
+ * Returns the rate over the window that the number of ended requests allows, as the top of this file describes.
+ *
+ * @param rows Counts with the times of the last {@link RATE_WINDOW_MS}
+ */
+export async function currentRate<Row extends ChildTimes>(
+  rows: readonly Row[],
+  rowsSince: (sinceMs: number) => Promise<readonly Row[]>,
+  nowMs: number,
+): Promise<number | null> {
+  const ended = recentAnswers(rows)
+  if (ended < RATE_BASIS) return rateOf(await rowsSince(0), 0, nowMs)
+  if (ended >= SHORT_WINDOW_BASIS) {
+    const sinceMs = nowMs - SHORT_WINDOW_MS
+    const short = await rowsSince(sinceMs)
+    if (recentAnswers(short) >= SHORT_WINDOW_BASIS) return rateOf(short, sinceMs, nowMs)
+  }
+  return rateOf(rows, nowMs - RATE_WINDOW_MS, nowMs)
+}
+
+function recentAnswers(rows: readonly ChildTimes[]): number {
+  return sumOf(rows.filter(({ state }) => state === 'completed').map(({ recent }) => recent))
+}
+
+/**
+ * Returns bounds of the rate during the first wave, as the top of this file describes. Null without enough answers.
+ *
+ * @param rows Counts with the times of all ended requests
+ */
+export function roughRatesOf(
+  rows: readonly ChildTimes[],
+  nowMs: number,
+): { readonly least: number; readonly most: number } | null {
+  const recent = countedRows(rows)
   const count = sumOf(recent.map((row) => row.recent))
-  const running = rows.filter(({ state }) => state === 'in_progress')
-  const runningCount = sumOf(running.map((row) => row.count))
+  if (count < ROUGH_BASIS) return null
+  const firstMs = Math.min(...recent.map(({ recentFromMs }) => recentFromMs))
+  const seconds = Math.max(ROUGH_ELAPSED_MS_MIN, nowMs - firstMs) / 1_000
+  return { least: count / seconds / (1 + 2 / Math.sqrt(count)), most: (count + runningOf(rows)) / seconds }
+}
+
+/** Answers, and failures that took about as long as answers. */
+function countedRows(rows: readonly ChildTimes[]): readonly ChildTimes[] {
+  const answers = rows.filter(({ state, recent }) => state === 'completed' && recent > 0)
+  const failures = rows.filter(({ state, recent }) => TERMINAL.has(state) && state !== 'completed' && recent > 0)
+  const isSlow = failures.length > 0 && meanRunMs(failures) >= meanRunMs(answers) * FAILURE_PART_MIN
+  return isSlow ? [...answers, ...failures] : answers
+}
+
+function runningOf(rows: readonly ChildTimes[]): number {
+  return sumOf(rows.filter(({ state }) => state === 'in_progress').map(({ count }) => count))
+}
+
+/** Returns the number of requests that ended per second since `sinceMs`. Null during the first wave. */
+export function rateOf(rows: readonly ChildTimes[], sinceMs: number, nowMs: number): number | null {
+  const recent = countedRows(rows)
+  const count = sumOf(recent.map((row) => row.recent))
+  const runningCount = runningOf(rows)
   const answered = sumOf(rows.filter(({ state }) => state === 'completed').map((row) => row.count))
   const firstMs = Math.min(...recent.map(({ recentFromMs }) => recentFromMs))
   const hasBasis = count >= RATE_BASIS || nowMs - firstMs >= RATE_BASIS_MS
-  if (answered === 0 || count === 0 || answered < runningCount || !hasBasis) return null
-  const elapsedMs = sumOf(running.map((row) => row.count * nowMs - row.startedSumMs))
-  const part = Math.min(runningCount, elapsedMs / Math.max(1, meanRunMs(recent)))
-  // Requests of the first wave may have started before the window. The rate then covers the time since their start.
-  const isFirstWave = answered === sumOf(answers.map((row) => row.recent))
+  if (answered === 0 || count === 0 || !hasBasis) return null
+  const hasManyAnswers = answered >= WAVE_ANSWERS && nowMs - firstMs >= 2 * meanRunMs(recent)
+  if (answered < runningCount && !hasManyAnswers) return null
+  // First wave: all completed requests ended inside the window, but may have started before its start. The rate then covers the time since the first
+  // start. Otherwise a window shorter than the run time of these requests would make the rate too high.
+  const isFirstWave = answered === recentAnswers(rows)
   const fromMs = isFirstWave ? firstMs : Math.max(sinceMs, firstMs)
-  return (1_000 * (count + part)) / Math.max(1_000, nowMs - fromMs)
+  return (1_000 * count) / Math.max(1_000, nowMs - fromMs)
 }
 
 function meanRunMs(rows: readonly ChildTimes[]): number {

@@ -1,7 +1,8 @@
 /*
  * Answers a call with a durable job: 202 with the job, or the result once the job has ended.
  *
- * 1. The job is created (gates a, b, 5 and c of `shared/capacity/capacity.ts`). While other projects make calls, `SubmitQueue` delays the creation.
+ * 1. The number of jobs, the budget and the stored bytes are checked (gates a, b, 5 and c of `shared/capacity/capacity.ts`), and the job is created.
+ *    While other projects make calls, a queue (`SubmitQueue`) delays the creation, so that submissions do not delay these calls.
  * 2. A call that repeats the idempotency key of an earlier call gets the earlier job. If the earlier job expired, or failed with 429 or 5xx, and the
  *    caller waits, then a new job replaces the earlier one. A waiting caller gets 409 `idempotency_key_in_use` until the earlier job has ended.
  * 3. With `Prefer: respond-async` or `background`, the answer is 202, at the latest after the requested wait. Otherwise the ingress follows the job
@@ -33,6 +34,7 @@ import {
   sendStream,
   throwIfRefused,
 } from './call.ts'
+import { CallBodies } from './call-bodies.ts'
 import { encodeOf, takeBody } from './endpoint.ts'
 import { jobObject, requireJobs } from './job-object.ts'
 import {
@@ -48,8 +50,10 @@ import {
 export const RETRY_AFTER_SECONDS = 2
 
 /**
- * Answers a call with a durable job. @throws ServiceError the failure of the job, or `idempotency_key_in_use` after the
- * id of the job was sent
+ * Answers a call with a durable job.
+ *
+ * @throws ServiceError the failure of the job; `idempotency_key_in_use` if the job of an earlier call with the same key still runs. The answer then
+ *   has the id of that job
  */
 export function answerDurable(
   context: IngressContext,
@@ -64,13 +68,17 @@ export function answerDurable(
   const { idempotencyKey, isAsync } = preferences
   if (!isAsync) context.submitQueue.recordCall(projectIdOf(call.key))
   const deadlineInMs = isAsync ? context.config.jobDeadlineMs : prepared.timeoutMs
-  // Promises are chained instead of awaited. A suspended async function would keep the body in memory until the answer
-  // is complete.
+  // The body is passed through callbacks instead of a local variable. A suspended async function keeps its variables in memory until the answer is
+  // complete.
   return options
     .resolve(context, projectIdOf(call.key), deadlineInMs)
     .then((more) => {
       const wanted = { idempotencyKey, isAsync, ...more }
-      return createJob(context, call, endpoint, prepared, options.joinedWith(body), wanted)
+      const creating = createJob(context, call, endpoint, prepared, options.joinedWith(body), wanted)
+      return creating.catch((error: unknown) => {
+        CallBodies.refused(context, call, endpoint.kind, body)
+        throw error
+      })
     })
     .then((created) => answerCreated(context, call, endpoint, prepared, created, preferences))
 }
@@ -120,7 +128,7 @@ function cancelJob(
   isFinal: boolean,
 ): void {
   jobs.cancel(tenant, id, isFinal ? 'final' : 'again').catch((error: unknown) => {
-    // The job ended before the cancel request, so its last event contains the result.
+    // If the job ended before the cancel request, then nothing needs to be cancelled.
     if (ServiceError.from(error).code === 'job_already_finished') return
     log.warn({ err: error, job_id: id, request_id: requestId }, 'job could not be cancelled and continues to run')
   })
@@ -338,7 +346,7 @@ class StoredOutput implements Output, AsyncDisposable {
       if (chunks.length > 0) return chunks
     }
     const job = await this.#jobs.get(this.#tenant, this.#id)
-    // A reader that stopped early did not receive the whole output, even if the job has ended in the meantime.
+    // If the reader stopped early, then it did not receive the whole output. `next` then fails, even if the job has ended in the meantime.
     if (!this.#hasEnded && this.#signal.aborted) throw disconnectError(this.#signal, job)
     await resultOf(this.#jobs, this.#tenant, job)
     return undefined

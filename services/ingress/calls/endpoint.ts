@@ -97,8 +97,8 @@ function namedFor(
   )
   const names = similar.map(({ name }) => name)
   const [nearest] = similar
-  // If a key is restricted to some models, then no typo is suggested. The name may be the correct name of a model that
-  // the key may not use.
+  // If a key is restricted to some models, then the message does not ask "Did you mean …?". The name may be the correct
+  // name of a model that the key may not use.
   const isTypo =
     !key.models && nearest && nearest.distance > 0 && nearest.distance <= Math.min(id.length, nearest.name.length) / 4
   const meant = isTypo ? ` Did you mean ${nearest.name}?` : ''
@@ -117,7 +117,10 @@ export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>)
  */
 const FORWARDED = ['x-session-id', 'x-session-affinity', 'session-id'] as const
 
-/** Headers of the trace context, which the job carries in its field `traceparent`. */
+/**
+ * Headers that are not copied here, even if `forward_headers` names them. The field `traceparent` of the job contains all three, and upstream requests
+ * get them from this field.
+ */
 const TRACE_CONTEXT: ReadonlySet<string> = new Set(['traceparent', 'tracestate', 'baggage'])
 
 /**
@@ -151,7 +154,8 @@ export function upstreamFields(
 }
 
 /**
- * Affinity key of a request (`shared/engines/upstream/affinity.ts`). Empty if no server has to be chosen.
+ * Returns the affinity key of a request. Empty if the model has only one server, or needs no key for another reason
+ * (`shared/engines/upstream/affinity.ts`).
  *
  * @param conversation Id of the stored conversation
  */

@@ -107,7 +107,7 @@ export async function pageOf(jobs: DurableJobs, tenant: string, query: ListQuery
       return { jobs: found, lastId, hasMore: page.hasMore }
     }
     if (looked >= SCANNED_UNTIL_MATCH_MAX || performance.now() - startedAt > SCAN_MS_MAX) throw noneFound(lastId)
-    // An embedded store answers without yielding to the event loop, so the yield happens here.
+    // An embedded store (SQLite) answers synchronously. Without this yield, a long scan would block the event loop.
     await nextTurn()
   }
 }

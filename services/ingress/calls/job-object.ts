@@ -16,10 +16,12 @@ export interface ChildCounts {
   readonly completed: number
   /** Number of requests that failed, were cancelled or expired. */
   readonly failed: number
-  /** Requests that ended per second over the last minutes. Null until the first wave of answers. Absent unless a batch runs. */
+  /** Requests that ended per second over the last minutes. Null until as many requests were answered as are running. Absent unless a batch runs. */
   readonly requests_per_second?: number | null
   /** Expected end of the batch in Unix seconds. Null without a rate. */
   readonly estimated_end_at?: number | null
+  /** Earliest and latest expected end in Unix seconds, after the first answers and until there is a rate. Otherwise null. */
+  readonly estimated_end_range?: { readonly earliest: number; readonly latest: number } | null
 }
 
 interface JobDetails {
@@ -121,6 +123,11 @@ export function eventObject(
   return { ...head, ...(isOfAttempt && { attempt }), ...(event.data as object | null) }
 }
 
+export function estimateOf(counts: ChildCounts): object {
+  const { requests_per_second = null, estimated_end_at = null, estimated_end_range = null } = counts
+  return { requests_per_second, estimated_end_at, estimated_end_range }
+}
+
 function ofChildren({ total, completed, failed }: ChildCounts): object {
   return { total, completed, failed }
 }
@@ -137,11 +144,11 @@ function progressOf({ state, kind, progress }: DurableJob, counts: ChildCounts |
 }
 
 function batchProgress(counts: ChildCounts): object {
-  const { total, completed, failed, requests_per_second = null, estimated_end_at = null } = counts
+  const { total, completed, failed } = counts
   const ended = completed + failed
   const percent = total === 0 ? 0 : Math.floor((100 * ended) / total)
   const message = `${ended} of ${total} requests have ended${failed > 0 ? `, ${failed} of them failed` : ''}.`
-  return { percent, message, counts: ofChildren(counts), requests_per_second, estimated_end_at }
+  return { percent, message, counts: ofChildren(counts), ...estimateOf(counts) }
 }
 
 function errorOf(job: DurableJob): object {

@@ -95,8 +95,8 @@ export async function idempotencyOf(
   return { scope: `${method} ${path}`, key, fingerprint, keepMs: Math.min(IDEMPOTENCY_TTL_MS, retentionMs) }
 }
 
-/** Fields that contain an object whose null fields also count as absent. */
-const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
+/** Fields of a request whose value is an object. Null fields inside such an object count as absent, like null fields of the request. */
+const OBJECT_FIELDS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
 
 /**
  * Removes null fields from a request, because null counts as absent. Nulls inside other values, such as JSON Schemas,
@@ -105,7 +105,7 @@ const PARTS: ReadonlySet<string> = new Set(['body', 'job', 'webhook'])
 function withoutNulls(request: unknown): unknown {
   if (typeof request !== 'object' || request === null || Array.isArray(request)) return request
   const given = Object.entries(request).filter(([, value]) => value !== null && value !== undefined)
-  return Object.fromEntries(given.map(([name, value]) => [name, PARTS.has(name) ? withoutNulls(value) : value]))
+  return Object.fromEntries(given.map(([name, value]) => [name, OBJECT_FIELDS.has(name) ? withoutNulls(value) : value]))
 }
 
 /**
@@ -137,10 +137,10 @@ function readFlag(body: unknown, field: 'background' | 'store'): boolean {
 
 const PREFIX = 'x-job-'
 /**
- * Response header with the id of the job. Some clients send this header back with the next request, so it is not
- * refused as an unknown option.
+ * Name of the response header with the id of the job. A request may contain this header too, because some clients send it back with their next
+ * request.
  */
-const ANSWERED = 'x-job-id'
+const JOB_ID_HEADER = 'x-job-id'
 /**
  * Maximum characters of the metadata header, which suffice for 16 pairs of 64 and 512 characters, even if every
  * character is escaped.
@@ -252,7 +252,7 @@ export class JobOptions {
    */
   refuseUnknownHeaders(): void {
     for (const name of Object.keys(this.#headers)) {
-      if (!name.startsWith(PREFIX) || name === ANSWERED || HEADERS.some((header) => header.name === name)) continue
+      if (!name.startsWith(PREFIX) || name === JOB_ID_HEADER || HEADERS.some((header) => header.name === name)) continue
       const param = excerpt(name)
       throw new ServiceError('unsupported_parameter', `Unknown header: '${param}'.`, { param })
     }
@@ -367,7 +367,7 @@ function readMetadata(text: string, header: string): unknown {
   try {
     if (text.length <= METADATA_CHARS_MAX) return JSON.parse(isUtf8(bytes) ? bytes.toString() : text)
   } catch {
-    // The value is not JSON, so the error below is thrown.
+    // If the value is not JSON, then the error below is thrown.
   }
   const expected = `expected a JSON object whose values are strings, of at most ${METADATA_CHARS_MAX} characters`
   throw new ServiceError('invalid_value', `Invalid '${header}': ${expected}.`, { param: header })
@@ -469,7 +469,7 @@ function readObject(field: string, value: string): unknown {
   try {
     if (value.length <= OBJECT_CHARS_MAX) return JSON.parse(value)
   } catch {
-    // The value is not JSON, so the error after this block is thrown.
+    // If the value is not JSON, then the error below is thrown.
   }
   throw new ServiceError('invalid_value', `Invalid '${field}': expected a JSON object.`, { param: field })
 }

@@ -169,7 +169,7 @@ export class HttpReply implements Reply {
       res.writeHead(status, { 'content-type': type, 'content-length': bytes })
     }
     this.#isWhole = true
-    // A text that is passed to end() is sent in one packet with the head.
+    // A small body is passed to end(), which sends it in one packet with the head.
     if (body.length <= SMALL_BODY) return this.#endWith(body, bytes === body.length ? 'latin1' : 'utf8')
     await writePieces(res, bytePieces(Buffer.from(body)), this.#slowReaderMs)
     this.#endWith('')
@@ -227,8 +227,8 @@ export class HttpReply implements Reply {
     if (this.#form === 'stream') {
       return this.#held + sseText(this.#failed?.(error) ?? failureFrame(error, this.format, requestId))
     }
-    // If an event history is cut, then the client reconnects at its last position and receives the error as an HTTP
-    // status. A client with a revoked key cannot reconnect, so it receives an error frame.
+    // The stream of the events of a durable job is cut without an error frame. The client then reconnects at its last position, and receives the
+    // error as an HTTP status. A client with a revoked key cannot reconnect, so it receives an error frame.
     if (this.#form === 'events') return refusalOf(this.disconnected) && sseText(historyFailureFrame(error))
     return this.#isWhole ? undefined : JSON.stringify(errorBody(error, this.format, requestId))
   }
@@ -383,7 +383,7 @@ export async function writePieces(
 /**
  * Writes whole frames of a stream, which in nearly all cases fit into the send buffer.
  *
- * @returns Undefined if the client accepts more. Otherwise a promise, as of {@link writePieces}
+ * @returns Undefined if the client accepts more. Otherwise a promise that resolves when it does, or rejects with `slow_reader`
  */
 function writeFrames(res: ServerResponse, text: string, slowReaderMs: number): Promise<void> | undefined {
   if (text.length > PIECE) return writePieces(res, framePieces(text), slowReaderMs)
@@ -486,8 +486,8 @@ export function failureFrame(error: ServiceError, format: WireFormat, requestId:
 }
 
 /**
- * Last frame of an event history that fails. The frame is no event of the job, so it has no id. A client that
- * reconnects receives the error as an HTTP status.
+ * Last frame of a stream of job events that fails. The frame is no event of the job, so it has no id. A client that reconnects receives the error as
+ * an HTTP status.
  */
 function historyFailureFrame(error: ServiceError): Frame {
   return { event: 'error', data: JSON.stringify({ type: 'error', ...openaiErrorBody(error) }) }

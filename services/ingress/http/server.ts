@@ -7,7 +7,7 @@ import { errorHeaders } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { newId } from '#shared/lib/id.ts'
 import { openTickThrottle } from '#shared/lib/yielding.ts'
-import { createServer, STATUS_CODES } from '#shared/process/node-http.ts'
+import { createServer, maxHeaderSize, STATUS_CODES } from '#shared/process/node-http.ts'
 
 export interface ServerBounds {
   readonly keepAliveMs: number
@@ -43,7 +43,7 @@ export const SERVER_BOUNDS: ServerBounds = {
 }
 
 interface Upgrades {
-  /** Whether an upgrade request is upgraded. Otherwise the request is answered as plain HTTP. */
+  /** Whether an upgrade request is passed to {@link upgrade}. If not, then the request is answered as plain HTTP. */
   accepts(req: IncomingMessage): boolean
   upgrade(req: IncomingMessage, socket: Socket, head: Buffer): void
 }
@@ -191,7 +191,10 @@ function pageHeadersOf(res: ServerResponse | undefined): Record<string, string> 
 function reasonOf(code: string | undefined): { status: number; error: ServiceError } {
   switch (code) {
     case 'HPE_HEADER_OVERFLOW':
-      return { status: 431, error: new ServiceError('invalid_request', 'The request head is too large.') }
+      return {
+        status: 431,
+        error: new ServiceError('invalid_request', `The request line and headers exceed ${maxHeaderSize} bytes.`),
+      }
     case 'ERR_HTTP_REQUEST_TIMEOUT':
       return { status: 408, error: new ServiceError('request_timeout', 'The request did not arrive in time.') }
     default:

@@ -70,7 +70,7 @@ export async function submitJob(context: IngressContext, call: Call, body: unkno
     isAsync: true,
     ...(await jobOptions.resolve(context, projectIdOf(key), context.config.jobDeadlineMs)),
   }
-  // Options in headers are part of the fingerprint, like options in the body.
+  // Job options in headers change the fingerprint of the Idempotency-Key, like options in the body.
   const whole = jobOptions.isOfHeaders ? { ...(body as object), ...jobOptions.fields } : body
   const { job, isReplay } = await createJob(context, call, endpoint, prepared, whole, options)
   if (isReplay) call.reply.setHeader('idempotency-replayed', 'true')

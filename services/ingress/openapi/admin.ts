@@ -8,7 +8,7 @@ import {
   ListKeys,
   ListProjects,
 } from '#schemas/admin/admin.ts'
-import { ListActiveRequests, ListRequests } from '#schemas/admin/requests.ts'
+import { ListActiveRequests, ListFailures, ListRequests } from '#schemas/admin/requests.ts'
 import { type Operation, type Operations, ok } from './operation.ts'
 
 const DRY_RUN = 'With `dry_run: true`, the response lists the affected objects and nothing changes.'
@@ -61,7 +61,8 @@ export const ADMIN: Operations = {
   },
   'GET /v1/admin/batches': {
     ...{ id: 'listAllBatches', tag: 'Admin', guide: 'batches', summary: 'List the batches of all projects' },
-    description: 'Newest first, with batches of messages. Inputs and results are not included.',
+    description:
+      'Lists OpenAI batches and Anthropic message batches, newest first. Inputs and results are not included.',
     query: ListAdminBatches,
     answers: ok('A page of batches.', 'AdminBatchList'),
   },
@@ -169,6 +170,13 @@ export const ADMIN: Operations = {
       'Calls and durable jobs that have ended, newest first. A page may have fewer items than `limit`, or none, while `has_more` is true. Without the admin scope, the list has only calls of the own project.',
     query: ListRequests,
     answers: ok('A page of requests.', 'RequestList'),
+  },
+  'GET /v1/admin/requests/failures': {
+    ...{ id: 'listFailures', tag: 'Admin', guide: 'requests#failures', summary: 'Count failed requests' },
+    description:
+      'Failed requests of the request log by error code, model and project. Without the admin scope, only those of the own project.',
+    query: ListFailures,
+    answers: ok('The failures.', 'RequestFailuresList'),
   },
   'GET /v1/admin/requests/active': {
     ...{ id: 'listActiveRequests', tag: 'Admin', guide: 'requests', summary: 'List running and waiting calls' },

@@ -1,6 +1,12 @@
 import { z } from 'zod'
 import { BulkJobs, ChangeProject, CreateKey, RedriveDeadLetters, RotateKey, UpdateKey } from '#schemas/admin/admin.ts'
-import { ActiveRequest, ActiveRequestListAnswer, RequestAnswer, RequestListAnswer } from '#schemas/admin/requests.ts'
+import {
+  ActiveRequest,
+  ActiveRequestListAnswer,
+  RequestAnswer,
+  RequestFailuresListAnswer,
+  RequestListAnswer,
+} from '#schemas/admin/requests.ts'
 import * as admin from '#schemas/answers/admin.ts'
 import * as batches from '#schemas/answers/batches.ts'
 import * as chat from '#schemas/answers/chat.ts'
@@ -96,6 +102,7 @@ export const ANSWERS = {
   PoolList: admin.PoolListAnswer,
   Request: RequestAnswer,
   RequestList: RequestListAnswer,
+  RequestFailuresList: RequestFailuresListAnswer,
   ActiveRequest,
   ActiveRequestList: ActiveRequestListAnswer,
   ModelStateList: admin.ModelStateListAnswer,

@@ -12,7 +12,7 @@ export const TAGS = {
   Batches: 'Files, and batches of up to 50,000 requests.',
   Account: 'Models, the calling API key, usage and webhook secrets.',
   Admin:
-    'Jobs of all projects, workers, pools, API keys and webhook deliveries. Requires the `admin` scope, except for the requests of the own project.',
+    'Jobs of all projects, workers, pools, API keys and webhook deliveries. Requires the `admin` scope. Other keys can read and cancel only requests of their own project.',
   Service: 'Health checks, metrics and this document. No API key is required.',
 } as const
 type TagName = keyof typeof TAGS

@@ -125,7 +125,7 @@ export function findScreen(files: ReadonlyMap<string, PageFile>, path: string): 
   return files.get(isScreen ? CONSOLE : path)
 }
 
-/** Whether a path has the form of a console asset. An asset of another build may not exist. */
+/** Whether a path has the form of a console asset. The asset need not exist, for example if it belongs to another build. */
 export function isAsset(path: string): boolean {
   return path.startsWith(ASSETS)
 }

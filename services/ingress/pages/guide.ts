@@ -134,6 +134,7 @@ async function bodyOf({ folder, name }: Chapter): Promise<string> {
 async function pageOf(chapter: Chapter): Promise<string> {
   const body = await bodyOf(chapter)
   const index = CHAPTERS.indexOf(chapter)
+  const contents = contentsOf(body)
   const html = `<!doctype html>
 <html lang="en">
 <head>
@@ -143,20 +144,30 @@ async function pageOf(chapter: Chapter): Promise<string> {
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="${GUIDE}/guide.css">
 <script type="module" src="${GUIDE}/search.js"></script>
+<script type="module" src="/docs/copy.js"></script>
 </head>
 <body>
 <div class="columns">
 <details class="menu"><summary>All pages</summary>${menu(chapter)}</details>
 <aside>${menu(chapter)}</aside>
 <main id="content">
-${body}
+${contents && `<details class="menu here"><summary>On this page</summary>${contents}</details>\n`}${body}
 <nav class="pager" aria-label="Previous and next page">${pageLink('Previous', CHAPTERS[index - 1])}${pageLink('Next', CHAPTERS[index + 1])}</nav>
 </main>
-</div>
+${contents && `<aside class="contents">${contents}</aside>\n`}</div>
 </body>
 </html>
 `
   return withSiteHeader(html, { current: GUIDE, content: 'content', end: '<search class="search"></search>\n' })
+}
+
+/** List of the sections of a page. Empty for a page with fewer than two sections. */
+function contentsOf(body: string): string {
+  const items = [...body.matchAll(/<h2 id="([^"]*)">([\s\S]*?)<\/h2>/g)].map(
+    ([, id = '', heading = '']) => `<li><a href="#${id}">${escaped(plain(heading))}</a></li>`,
+  )
+  if (items.length < 2) return ''
+  return `<nav class="pages" aria-label="On this page"><h2>On this page</h2><ul>${items.join('')}</ul></nav>`
 }
 
 function menu(current: Chapter): string {
@@ -192,7 +203,11 @@ function relink(token: Token, folder: string): void {
 function tableHtml(this: { parser: { parseInline(tokens: Token[]): string } }, { header, rows, align }: Tokens.Table) {
   const cells = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') =>
     row.map(({ tokens }, i) => `<${tag} class="${align[i] ?? 'left'}">${this.parser.parseInline(tokens)}</${tag}>`)
-  const line = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') => `<tr>${cells(row, tag).join('')}</tr>`
+  // A row of an error code has the code as its id, so that pages can link to the row.
+  const idOf = ([first]: readonly Tokens.TableCell[]) =>
+    header[0]?.text === 'Code' ? ` id="${first?.text.replaceAll('`', '')}"` : ''
+  const line = (row: readonly Tokens.TableCell[], tag: 'th' | 'td') =>
+    `<tr${tag === 'td' ? idOf(row) : ''}>${cells(row, tag).join('')}</tr>`
   const body = rows.map((row) => line(row, 'td')).join('')
   const table = `<table><thead>${line(header, 'th')}</thead><tbody>${body}</tbody></table>`
   return `<div class="table" role="group" aria-label="Table" tabindex="0">${table}</div>\n`
@@ -206,7 +221,7 @@ function withoutComments({ text }: Tokens.HTML | Tokens.Tag): string {
   return text.startsWith('<!--') ? '' : text
 }
 
-function escaped(text: string): string {
+export function escaped(text: string): string {
   return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;')
 }
 

@@ -1,23 +1,16 @@
-import { readFile } from 'node:fs/promises'
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { createRequire } from 'node:module'
-import { pathToFileURL } from 'node:url'
 import type { IngressContext } from '#services/ingress/calls/call.ts'
 import { CONSOLE, consoleFiles, findScreen, isAsset, PageFile, pageHeaders } from './files.ts'
 import { GUIDE, guideFiles } from './guide.ts'
-import { withSiteHeader } from './site.ts'
+import { type OpenApi, referenceHtml } from './reference.ts'
 
-const require = createRequire(import.meta.url)
-
-/** Pages and their files, by path, except the OpenAPI document. No API key is required, because the files contain no data of clients. */
+/** Pages and their files, by path, except the API reference and the OpenAPI document. No API key is required, because the files contain no data of clients. */
 const FILES: ReadonlyMap<string, PageFile> = new Map([
-  ['/docs', new PageFile('html', referencePage)],
   ['/docs/site.css', PageFile.at(new URL('site/site.css', import.meta.url))],
   ['/docs/theme.js', PageFile.at(new URL('site/theme.js', import.meta.url))],
+  ['/docs/copy.js', PageFile.at(new URL('site/copy.js', import.meta.url))],
   ['/docs/reference.js', PageFile.at(new URL('reference/reference.js', import.meta.url))],
   ['/docs/reference.css', PageFile.at(new URL('reference/reference.css', import.meta.url))],
-  ['/docs/swagger-ui.js', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui-bundle.js')))],
-  ['/docs/swagger-ui.css', PageFile.at(pathToFileURL(require.resolve('swagger-ui-dist/swagger-ui.css')))],
   ...guideFiles(),
   ...consoleFiles(),
 ])
@@ -32,7 +25,11 @@ type PageContext = Pick<IngressContext, 'endpoints' | 'log'>
  * belongs to none of these.
  */
 export function openPages({ endpoints, log }: PageContext): (req: IncomingMessage, res: ServerResponse) => boolean {
-  const files = new Map([...FILES, ['/openapi.json', new PageFile('json', () => describeApi(endpoints))]])
+  const files = new Map([
+    ...FILES,
+    ['/docs', new PageFile('html', async () => Buffer.from(referenceHtml((await describeApi(endpoints)) as OpenApi)))],
+    ['/openapi.json', new PageFile('json', async () => Buffer.from(JSON.stringify(await describeApi(endpoints))))],
+  ])
   return (req, res) => answerPage(files, log, req, res)
 }
 
@@ -59,11 +56,6 @@ function answerPage(
   return true
 }
 
-async function referencePage(): Promise<Buffer> {
-  const html = await readFile(new URL('reference/reference.html', import.meta.url), 'utf8')
-  return Buffer.from(withSiteHeader(html, { current: '/docs', content: 'reference' }))
-}
-
 function sendText(res: ServerResponse, status: number, text: string): true {
   res.writeHead(status, { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' }).end(text)
   return true
@@ -72,9 +64,9 @@ function sendText(res: ServerResponse, status: number, text: string): true {
 /**
  * Loads the OpenAPI module at the first request. The response schemas need 3 MiB of memory, and nothing else uses them.
  */
-async function describeApi(endpoints: PageContext['endpoints']): Promise<Buffer> {
+async function describeApi(endpoints: PageContext['endpoints']): Promise<unknown> {
   const { openApiDocument } = await import('#services/ingress/openapi/openapi.ts')
-  return Buffer.from(JSON.stringify(await openApiDocument(endpoints)))
+  return await openApiDocument(endpoints)
 }
 
 /** Whether a browser sends the request. Browsers accept text/html, and SDKs and curl do not. */

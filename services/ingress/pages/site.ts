@@ -6,7 +6,7 @@
 const LINKS = { '/console': 'Console', '/docs/guide': 'Guide', '/docs': 'API reference' } as const
 
 interface Site {
-  /** Path of the part that is marked as the current one. */
+  /** Path of the page whose link is marked as the current page. */
   readonly current: keyof typeof LINKS
   /** HTML id of the content, the target of the skip link. */
   readonly content: string
@@ -14,7 +14,7 @@ interface Site {
   readonly end?: string
 }
 
-/** Inserts the header and its files into a page. */
+/** Inserts the header into a page, with its stylesheet and script. */
 export function withSiteHeader(html: string, { current, content, end = '' }: Site): string {
   const links = Object.entries(LINKS).map(
     ([path, name]) => `<a href="${path}"${path === current ? ' aria-current="true"' : ''}>${name}</a>`,

@@ -6,7 +6,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 const MASK_BYTES = 4
 
 /** Minimum opcode of control frames, which may occur between the fragments of a message. */
-const CONTROL = 8
+const CONTROL_OPCODE_MIN = 8
 
 /** Memory overhead of `ws`, in bytes, for each piece read from the socket and for each fragment of a message. */
 const PIECE_BYTES = 256
@@ -14,7 +14,7 @@ const PIECE_BYTES = 256
  * Maximum bytes of an incomplete message that are not charged to BODY_BUDGET_BYTES. Most messages arrive in one piece and stay in memory only
  * briefly, so charging them is not worth the cost.
  */
-const FREE_BYTES = 48 * 1024
+const UNCHARGED_BYTES_MAX = 48 * 1024
 /**
  * Maximum bytes of earlier messages in one read of the socket. These bytes are counted with the next message, so its
  * limit is increased by this number.
@@ -52,8 +52,8 @@ export class PartialMessage {
 
   constructor(options: PartialOptions) {
     this.#options = options
-    // The maximum allows for the overhead of pieces of 256 bytes on average. A client that sends smaller pieces is
-    // treated as an attacker.
+    // The maximum includes memory for pieces of 256 bytes on average. A client that sends smaller pieces reaches the maximum before its message is
+    // complete, and is disconnected.
     this.#bytesMax = (options.messageBytesMax + READ_BYTES) * (HELD_PER_BYTE + 1)
     this.#held = this.#open()
     options.socket.on('data', this.#onData)
@@ -114,7 +114,7 @@ export class PartialMessage {
           reason: 'memory',
         },
       )
-    this.#held.hold(bytes > FREE_BYTES ? bytes : 0)
+    this.#held.hold(bytes > UNCHARGED_BYTES_MAX ? bytes : 0)
   }
 }
 
@@ -186,7 +186,7 @@ class WireFrames {
 
   #endFrame(): void {
     const first = this.#head.readUInt8(0)
-    if ((first & 0x0f) < CONTROL) this.#isMidMessage = (first & 0x80) === 0
+    if ((first & 0x0f) < CONTROL_OPCODE_MIN) this.#isMidMessage = (first & 0x80) === 0
     this.#headBytes = 0
     this.#payloadLeft = undefined
   }

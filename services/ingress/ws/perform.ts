@@ -43,7 +43,7 @@ export async function runRequest(
   const { log } = reply
   const endpoint = endpointFor(context, log, frame)
   log.handling(endpoint.path, endpoint.kind.name, 'POST', asking.headers)
-  log.asked(frame.body)
+  log.noteModel(frame.body)
   try {
     await runCall(context, asking, reply, frame, endpoint)
   } finally {

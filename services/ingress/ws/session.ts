@@ -113,7 +113,10 @@ export class Session {
   }
 
   #onTooMuch(): void {
-    this.close(WS_CLOSE.overloaded, 'The memory for messages is used up. Try again shortly.')
+    this.close(
+      WS_CLOSE.overloaded,
+      'The server has no memory for this message. Try again shortly, or send a smaller message.',
+    )
   }
 
   /**
@@ -125,7 +128,7 @@ export class Session {
     if (this.#isClosing) return held.release()
     const reading = readFrame(data, isBinary, held)
     if (!this.#reading && data.length <= LARGE_BYTES) return this.#onRead(runToEnd(reading), held)
-    // Reading is paused, but messages that were already received still arrive and wait in order.
+    // Reading from the socket pauses while a large message is parsed. Messages that were already received still arrive here, and wait in order.
     this.#pause.begin('reading')
     const last = (this.#reading ?? Promise.resolve()).then(async () => {
       this.#onRead(await runYielding(reading), held)
@@ -182,7 +185,7 @@ export class Session {
     work: (asking: RequestOrigin, reply: SocketReply) => Promise<void>,
   ): void {
     const isInUse = this.#replies.has(id)
-    if (isInUse) this.close(WS_CLOSE.duplicateId, 'The id is already in use.')
+    if (isInUse) this.close(WS_CLOSE.duplicateId, 'The id is in use by another request of this connection.')
     const key = isInUse ? undefined : this.#findKey()
     if (!key) return held.release()
     this.begun++

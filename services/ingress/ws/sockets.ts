@@ -104,10 +104,14 @@ export class Sockets {
     if (jobs.isDraining)
       throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000, reason: 'draining' })
     if (this.#sessions.size < this.#bounds.connectionsMax) return
-    throw new ServiceError('overloaded', 'Too many WebSockets are open. Try again shortly.', {
-      retryAfterMs: 5_000,
-      reason: 'calls_full',
-    })
+    throw new ServiceError(
+      'overloaded',
+      `The server has ${this.#bounds.connectionsMax} open WebSockets, the maximum. Try again shortly.`,
+      {
+        retryAfterMs: 5_000,
+        reason: 'calls_full',
+      },
+    )
   }
 
   #open(req: IncomingMessage, socket: Socket, ws: WebSocket, key: Call['key'], findKey: () => Call['key']): void {
@@ -193,7 +197,7 @@ interface Credentials {
 }
 
 /**
- * Returns the key of an upgrade request, in the form of headers. Without the usual headers, the key is taken from the
+ * Returns the key of an upgrade request as a header. If the request has neither `authorization` nor `x-api-key`, then the key is taken from the
  * subprotocol.
  */
 function credentialsOf({ headers }: IncomingMessage): Credentials {

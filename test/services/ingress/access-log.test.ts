@@ -1,4 +1,5 @@
-/** The access log and the metrics of HTTP calls, especially of calls that fail after a 200 response head. */
+/* Tests of the access log and the metrics of HTTP calls, especially of calls that fail after the response head with status 200 was sent. */
+
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -22,7 +23,7 @@ const STREAM = { stream: true }
 
 type Line = Readonly<Record<string, unknown>>
 
-/** The whole service in a child process, whose log is what operators read. */
+/** The service, which runs in a child process. `lines` are the log lines that it wrote to standard output. */
 const service = { url: '', lines: [] as Line[], stop: async () => {} }
 
 beforeAll(async () => {
@@ -76,7 +77,9 @@ async function counted(route: string, status: string): Promise<number> {
   return Number(line?.split(' ').at(-1) ?? 0)
 }
 
-/** Requests more than any buffer holds and reads nothing; returns the log line of the call. */
+/**
+ * Requests a response that is larger than all buffers, reads nothing, and calls `leave` with the socket. Returns the log line of the call.
+ */
 async function unread(leave: (socket: { destroy(): void }) => void): Promise<Line> {
   using client = await openRaw(service.url)
   const body = JSON.stringify(say('!echo tokens=20000', { ...STREAM, logprobs: true, top_logprobs: 20 }))
@@ -96,7 +99,7 @@ describe('the access log', () => {
     [MESSAGES, 'overloaded', 529, {}],
     [CHAT, 'worker_lost', 500, { 'idempotency-key': 'stored-once' }],
   ])(
-    'logs a stream of %s that fails with %s after its first token with the status %i',
+    'logs a stream from %s that fails with %s after the first token as status %i',
     async (path, code, status, headers) => {
       const before = [await counted(path, String(status)), await counted(path, '200')]
       const { response, text, line } = await post(
@@ -131,7 +134,7 @@ describe('the access log', () => {
     expect(left).not.toHaveProperty('error_code')
   })
 
-  it('contains the error code of a failed job if its result is requested', async () => {
+  it('contains the error code of a failed job if the result of the job is requested', async () => {
     const made = await post('/v1/jobs', { endpoint: CHAT, body: say('!echo fail=upstream_refused') })
     const { id } = JSON.parse(made.text) as { id: string }
     await (await fetch(`${service.url}/v1/jobs/${id}?wait=20`, { headers: KEY })).text()

@@ -1,13 +1,14 @@
+/*
+ * Tests with requests of hostile or broken clients. Each request gets one error response (docs/reference/errors.md) in the format of its
+ * path, or its connection is closed at a documented limit.
+ *
+ * No request may crash the process, so every test ends with a successful call.
+ */
+
 import { brotliCompressSync, deflateSync, gzipSync, zstdCompressSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest'
 import { openRaw, type RawAnswer, rawRequest } from '../../support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
-
-/*
- * Requests of hostile or broken clients. Each gets one response (docs/reference/errors.md) in the format of its path, or its connection is cut at a named bound.
- *
- * No request may crash the process: every test ends with a successful call.
- */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
@@ -31,7 +32,7 @@ afterAll(async () => {
   await stack[Symbol.asyncDispose]()
 })
 
-/** Sends bytes as a body, with the test key. */
+/** Posts raw bytes as the body of a request with a valid key. */
 function postBytes(path: string, body: RequestInit['body'], headers: Record<string, string> = {}): Promise<Response> {
   const all = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json', ...headers }
   return fetch(stack.url + path, { method: 'POST', body: body ?? null, headers: all, duplex: 'half' } as RequestInit)
@@ -46,7 +47,7 @@ interface Refusal {
   readonly headers: Headers
 }
 
-/** Reads an error in the format of its path, and checks that it is complete and has no other fields. */
+/** Reads an error response, whose format depends on the path. Checks that the error has all fields of the format and no others. */
 async function refusalOf(response: Response | RawAnswer, path: string): Promise<Refusal> {
   const headers = new Headers(response.headers as Record<string, string>)
   const text = typeof response.body === 'string' ? response.body : await (response as Response).text()
@@ -96,12 +97,15 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['{"model":"echo-1"\n "stream":true}', " Expected ',' or '}' after property value at line 2 column 2."],
     ['{"model":"echo-1"', " Expected ',' or '}' after property value at line 1 column 18."],
     ['{"model":"echo-1","messages":[{"role":', ' The JSON is incomplete.'],
-    // For this body, the message of V8 would contain the text of the body.
+    // For this body, the message of the V8 parser would repeat the text of the body, so the error contains no parser message.
     ['my secret', ''],
-  ])('is refused with the position of the error and without its text if it is %j', async (body, place) => {
-    const message = `We could not parse the JSON body of your request.${place}`
-    expect(await refusalOf(await postBytes(path, body), path)).toMatchObject({ ...invalid, message })
-  })
+  ])(
+    'is refused with the position of the error, but without the text of the body, if it is %j',
+    async (body, place) => {
+      const message = `We could not parse the JSON body of your request.${place}`
+      expect(await refusalOf(await postBytes(path, body), path)).toMatchObject({ ...invalid, message })
+    },
+  )
 
   test.each([
     ['a lone continuation byte', [0x80]],
@@ -267,7 +271,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     ['gzip', 400],
     ['br', 400],
     ['zstd', 400],
-  ])('with the unknown or wrong Content-Encoding %s returns the status %i', async (encoding, status) => {
+  ])('with the unknown or wrong Content-Encoding %s gets the status %i', async (encoding, status) => {
     const response = await postBytes(path, JSON.stringify(valid()), { 'content-encoding': encoding })
     expect(await refusalOf(response, path)).toMatchObject({ status, type: 'invalid_request_error' })
   })
@@ -285,7 +289,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     [23, 200],
     [24, 400],
   ])(
-    'in zstd with a window of 2^%i bytes returns %i, because RFC 9659 limits the window to 8 MiB',
+    'in zstd with a window of 2^%i bytes gets %i, because RFC 9659 limits the window to 8 MiB',
     async (windowLog, status) => {
       const body = zstdFrame(JSON.stringify(valid()), windowLog)
       expect((await postBytes(path, body, { 'content-encoding': 'zstd' })).status).toBe(status)
@@ -320,7 +324,7 @@ describe.each(PATHS)('a body over the size limit of POST %s', (path) => {
   })
   afterAll(() => small[Symbol.asyncDispose]())
 
-  it('is refused with 413 by its Content-Length before the client sends the body', async () => {
+  it('is refused with 413, based on its Content-Length, before the client sends the body', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 100001']))
     const refusal = await refusalOf(await client.answer(), path)
@@ -328,7 +332,7 @@ describe.each(PATHS)('a body over the size limit of POST %s', (path) => {
     expect(refusal.code ?? refusal.type).toBe('request_too_large')
   })
 
-  it.concurrent('is refused with 413 while its chunks arrive, and its connection is closed if they continue', async () => {
+  it.concurrent('is refused with 413 while its chunks arrive, and the connection is closed if more chunks follow', async () => {
     using client = await openRaw(small.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'transfer-encoding: chunked']))
     const drip = setInterval(() => client.send(`4000\r\n${' '.repeat(0x4000)}\r\n`), 20)
@@ -360,8 +364,8 @@ describe.each(PATHS)('a body over the size limit of POST %s', (path) => {
   })
 })
 
-describe.each(PATHS)('an upload to %s that stalls or is slow', (path) => {
-  it.concurrent('ends with 408, which SDKs retry, and its connection is closed', async () => {
+describe.each(PATHS)('an upload to %s', (path) => {
+  it.concurrent('that stalls ends with 408, which SDKs retry, and its connection is closed', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000']))
     client.send('{"model":')
@@ -372,7 +376,7 @@ describe.each(PATHS)('an upload to %s that stalls or is slow', (path) => {
     await until(() => client.isEnded)
   })
 
-  it.concurrent('is accepted if it is slow but makes progress', async () => {
+  it.concurrent('that is slow but makes progress is accepted', async () => {
     using client = await openRaw(stack.url)
     const body = JSON.stringify(valid())
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, `content-length: ${body.length}`]))
@@ -383,7 +387,7 @@ describe.each(PATHS)('an upload to %s that stalls or is slow', (path) => {
     expect((await client.answer()).status).toBe(200)
   })
 
-  it('leaves no data if the client disconnects in the middle of the body', async () => {
+  it('leaves no data in the server if the client disconnects in the middle of the body', async () => {
     const client = await openRaw(stack.url)
     client.send(rawRequest(`POST ${path}`, [KEY, JSON_TYPE, 'content-length: 1000', 'content-encoding: gzip']))
     client.send(gzipSync('{"model":'))
@@ -392,7 +396,7 @@ describe.each(PATHS)('an upload to %s that stalls or is slow', (path) => {
   })
 })
 
-describe('routes and methods', () => {
+describe('the request', () => {
   test.each([
     ['GET', '/'],
     ['GET', '/v1'],
@@ -416,7 +420,7 @@ describe('routes and methods', () => {
     ['GET', 'http://[::1'],
     ['OPTIONS', '*'],
     ['DELETE', '/v1/nothing'],
-  ])('%s %s returns 404 in the error format of its path', async (method, path) => {
+  ])('%s %s gets 404 in the error format of its path', async (method, path) => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`${method} ${path}`, [KEY]))
     const refusal = await refusalOf(await client.answer(), path)
@@ -436,7 +440,7 @@ describe('routes and methods', () => {
     ['PROPFIND', '/v1/embeddings', 'POST'],
     ['POST', '/v1/models', 'GET, HEAD'],
     ['PATCH', '/v1/models/echo-1', 'GET, HEAD'],
-  ])('%s %s returns 405 with the allowed methods: %s', async (method, path, allow) => {
+  ])('%s %s gets 405 with the allowed methods: %s', async (method, path, allow) => {
     using client = await openRaw(stack.url)
     client.send(rawRequest(`${method} ${path}`, [KEY]))
     const refusal = await refusalOf(await client.answer(), path)
@@ -444,13 +448,13 @@ describe('routes and methods', () => {
     expect(refusal.headers.get('allow')).toBe(allow)
   })
 
-  it('GET with an absolute URL returns 200, as for a proxy', async () => {
+  it('GET with an absolute URL, as sent to a proxy, gets 200', async () => {
     using client = await openRaw(stack.url)
     client.send(rawRequest('GET http://elsewhere/v1/models?x=1', [KEY]))
     expect((await client.answer()).status).toBe(200)
   })
 
-  it('HEAD returns the headers of GET without a body', async () => {
+  it('HEAD gets the headers of the response to GET, without a body', async () => {
     const [get, head] = await Promise.all([stack.get('/v1/models'), stack.get('/v1/models', { method: 'HEAD' })])
     expect(get.status).toBe(200)
     expect((await fetch(`${stack.url}/v1/models`, { method: 'HEAD' })).status).toBe(401)
@@ -567,13 +571,13 @@ describe('the HTTP parser', () => {
     await until(() => client.isEnded)
   })
 
-  it('refuses a request without Host in the error format of its path', async () => {
+  it('refuses a request without Host in the error format of the requested path', async () => {
     using client = await openRaw(stack.url)
     client.send(`POST ${MESSAGES} HTTP/1.1\r\n${KEY}\r\n\r\n`)
     expect(await refusalOf(await client.answer(), MESSAGES)).toMatchObject({ status: 400 })
   })
 
-  it('continues after Expect: 100-continue, and ignores other expectations', async () => {
+  it('responds to Expect: 100-continue with status 100, and ignores other expectations', async () => {
     const body = JSON.stringify(valid())
     for (const expectation of ['100-continue', 'a-miracle']) {
       using client = await openRaw(stack.url)
@@ -598,7 +602,7 @@ describe('the HTTP parser', () => {
     expect(answers[0]?.body).toContain('slow')
   })
 
-  it('sends no error for invalid bytes until an earlier response has ended, and none within a stream', async () => {
+  it('sends no 400 for invalid bytes while the response to an earlier request is incomplete', async () => {
     for (const stream of [false, true]) {
       using client = await openRaw(stack.url)
       const body = JSON.stringify(
@@ -643,7 +647,7 @@ async function runningAttempts(): Promise<number> {
   return Number(/^sluice_pool_running\{.*\} (\d+)/m.exec(text)?.[1] ?? 0)
 }
 
-/** A zstd frame of one raw block, without a content size (RFC 8878 §3.1.1). */
+/** Returns a zstd frame that has one uncompressed block and does not declare its content size (RFC 8878 §3.1.1). */
 function zstdFrame(text: string, windowLog: number): Buffer {
   const head = Buffer.from([0x28, 0xb5, 0x2f, 0xfd, 0, (windowLog - 10) << 3, 0, 0, 0])
   head.writeUIntLE((text.length << 3) | 1, 6, 3)

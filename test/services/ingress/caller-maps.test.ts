@@ -1,3 +1,8 @@
+/*
+ * Tests of maps whose keys are chosen by callers, such as metadata. These maps must accept each key that JSON permits, including names of
+ * inherited members such as `__proto__`, without side effects.
+ */
+
 import { readdir, readFile } from 'node:fs/promises'
 import { describe, expect, it, test } from 'vitest'
 import { z } from 'zod'
@@ -5,14 +10,9 @@ import { recordOf } from '#schemas/lib/record.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { CHAT, errorOf, type Service, say, startService } from '../../support/jobs/api.ts'
 
-/*
- * Callers choose the keys of some maps, such as metadata. These maps must accept each key that JSON permits, including names of inherited members
- * such as `__proto__`, without side effects.
- */
-
 const NAMES = ['__proto__', 'constructor', 'toString', 'hasOwnProperty', 'valueOf', '', 'a]b', '😀'.repeat(64)]
 
-/** JSON of an object with one own member. */
+/** Returns an object with one own property. JSON.parse creates an own property even for the name `__proto__`. */
 const mapOf = (name: string, value: unknown): unknown =>
   JSON.parse(`{${JSON.stringify(name)}:${JSON.stringify(value)}}`)
 
@@ -21,7 +21,7 @@ const jsonOf = async (response: Response): Promise<any> => await response.json()
 
 const inAnHour = () => Math.floor(Date.now() / 1_000) + 3_600
 
-/** Every endpoint with metadata: a request with it, and how to read it back. */
+/** For each endpoint that accepts metadata: a function that sends a valid request with the given metadata. */
 const PLACES: Readonly<Record<string, (service: Service, metadata: unknown) => Promise<Response>>> = {
   'POST /v1/jobs': (service, metadata) =>
     service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), run_at: inAnHour(), metadata }),
@@ -41,7 +41,7 @@ const PLACES: Readonly<Record<string, (service: Service, metadata: unknown) => P
 
 describe('metadata', () => {
   test.each(Object.keys(PLACES))(
-    'of %s may have any key, and its values are validated',
+    'of %s accepts any key, but only short strings as values',
     async (place) => {
       await using service = await startService()
       const send = PLACES[place] ?? expect.fail()
@@ -62,7 +62,7 @@ describe('metadata', () => {
     120_000,
   )
 
-  it('filters the list of jobs by each stored key', async () => {
+  it('with any key can filter the job list', async () => {
     await using service = await startService()
     const body = { endpoint: CHAT, body: say('x'), run_at: inAnHour() }
     for (const name of [...NAMES, '[', ']', 'a&b=c', 'é', '\n']) {
@@ -72,7 +72,7 @@ describe('metadata', () => {
     }
   })
 
-  it('with a key of 65 code points is refused, and the message counts and truncates by code points', async () => {
+  it('with a key of 65 code points is refused with an error that counts code points', async () => {
     await using service = await startService()
     const metadata = mapOf(`a${'😀'.repeat(64)}`, 'x')
     const error = await errorOf((await PLACES['POST /v1/jobs']?.(service, metadata)) as Response)
@@ -97,7 +97,7 @@ describe('keys such as __proto__ in the maps of a request', () => {
     expect([name, Object.hasOwn(called, name)]).toEqual([name, true])
   })
 
-  it('are own properties in every record between processes, including records of a newer version', () => {
+  it('remain own properties in the records that processes exchange', () => {
     const schema = z.strictObject({ map: recordOf(z.string().max(11), z.int()).nullish() })
     const given = JSON.parse('{"map":{"__proto__":1,"constructor":2}}')
     for (const reader of [schema, tolerant(schema)]) {
@@ -109,7 +109,7 @@ describe('keys such as __proto__ in the maps of a request', () => {
     expect(issues).toContainEqual(['invalid_key', '__proto__'])
   })
 
-  it('are preserved by every schema except that of models.yaml, which uses plain records', async () => {
+  it('are preserved by every schema except the schema of models.yaml', async () => {
     const files = (await readdir('schemas', { recursive: true })).filter((file) => /\.ts$/.test(file))
     const plain = await Promise.all(
       files

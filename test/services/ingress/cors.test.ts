@@ -1,3 +1,5 @@
+/* Tests of CORS: calls from web pages of other origins (docs/internals/protocol.md). */
+
 import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:http'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Cors } from '#services/ingress/http/server.ts'
@@ -5,14 +7,15 @@ import { ConfigError, parseConfig } from '#shared/config/config.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../support/stack.ts'
 import { openWs, refusalOf } from '../../support/ws.ts'
 
-/** CORS: pages of other origins (docs/internals/protocol.md). */
-
 const PAGE = 'https://app.example.com'
 const OTHER = 'https://evil.example.com'
 const KEY = { authorization: `Bearer ${TEST_KEY}` }
 const CHAT = { model: ECHO_MODEL.id, messages: [{ role: 'user', content: 'hi' }] }
 
-/** Sends a request as a browser does for a page: Node's fetch does not allow the header. */
+/**
+ * Sends a request with the headers that a browser sets for a web page. Node's fetch does not allow a program to set these headers, so the
+ * test uses node:http.
+ */
 function ask(stack: Stack, method: string, path: string, headers: Record<string, string>) {
   return new Promise<{ status: number; headers: Record<string, unknown>; text: string }>((resolve, reject) => {
     const sent = request(stack.url + path, { method, headers, agent: false }, (response) => {
@@ -27,7 +30,7 @@ function ask(stack: Stack, method: string, path: string, headers: Record<string,
   })
 }
 
-/** The preflight of a browser whose page calls with a key. */
+/** Sends the preflight request of a browser for a page of the given origin that calls Sluice with an API key. */
 const preflight = (stack: Stack, origin: string, path = '/v1/chat/completions') =>
   ask(stack, 'OPTIONS', path, {
     origin,
@@ -71,7 +74,7 @@ describe('with origins in CORS_ORIGINS', () => {
       expect(headers.get('access-control-allow-origin')).toBe(PAGE)
       const exposed = headers.get('access-control-expose-headers')?.split(', ') ?? []
       const own = [...headers.keys()].filter((name) => /^(x-|request-id|retry|anthropic|openai)/.test(name))
-      // The header nosniff is left out, because browsers apply it themselves and no script needs to read it.
+      // `x-content-type-options` need not be exposed: browsers apply this header themselves, and no script reads it.
       const readable = own.filter((name) => name !== 'x-content-type-options')
       expect(readable.filter((name) => !exposed.includes(name))).toEqual([])
     }
@@ -80,14 +83,14 @@ describe('with origins in CORS_ORIGINS', () => {
     })
   })
 
-  test('other origins get no CORS headers, and their preflight requests get 405', async () => {
+  test('a request from another origin gets no CORS headers, and its preflight request gets 405', async () => {
     const { status, headers } = await preflight(stack, OTHER)
     expect([status, headers['access-control-allow-origin'], headers.vary]).toEqual([405, undefined, 'Origin'])
     const models = await stack.get('/v1/models', { headers: { origin: OTHER } })
     expect([models.status, models.headers.get('access-control-allow-origin')]).toEqual([200, null])
   })
 
-  test('WebSockets are accepted from the listed origins, from the own origin, and without an Origin', async () => {
+  test('WebSockets are accepted from listed origins, from the origin of the server, and without an Origin', async () => {
     expect(await refusalOf(stack, { headers: { origin: OTHER } })).toMatchObject({
       status: 403,
       body: { error: { code: 'permission_denied' } },
@@ -100,7 +103,7 @@ describe('with origins in CORS_ORIGINS', () => {
   })
 })
 
-test('an allowed origin without a host does not match a request without an Origin header', () => {
+test('an Origin without a host does not match a request without a Host header', () => {
   const allows = (headers: IncomingHttpHeaders) => new Cors(PAGE).allowsSocket({ headers } as IncomingMessage)
   for (const origin of ['null', 'garbage', '', 'file:///tmp/page.html', 'http://']) {
     expect([origin, allows({ origin }), allows({ origin, host: '' })]).toEqual([origin, false, false])

@@ -23,7 +23,7 @@ it('the health endpoints report liveness, readiness and health without a key', a
   expect(await (await fetch(`${stack.url}/metrics`)).text()).toContain('sluice_attached_jobs')
 })
 
-it('the metrics endpoint serves local requests, and remote requests with an admin key only', async () => {
+it('the metrics endpoint serves local requests, and remote requests only with an admin key', async () => {
   await using admin = await openAdmin()
   const get = async (host: string, ...named: string[]) => {
     const headers = Object.fromEntries([`host: ${host}`, ...named].map((line) => line.split(/: (.*)/s, 2)))
@@ -76,7 +76,7 @@ it('the ingress refuses to start if PORT and METRICS_PORT are equal', async () =
   await expect(requirePort(config)).rejects.toThrow('METRICS_PORT: 8081 is also the PORT of the API.')
 })
 
-it('the ingress opens METRICS_PORT before its roles are ready, and reports a port that is in use', async () => {
+it('a process opens METRICS_PORT before its roles are ready, and reports a port that is in use', async () => {
   const told: { port: number }[] = []
   const log = { info: (fields: { port: number }) => told.push(fields), error: () => undefined } as unknown as Log
   const health = await openHealthPort(0, '127.0.0.1', log)

@@ -3,10 +3,13 @@ import { connect } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { listen } from '#services/ingress/http/server.ts'
 
-/** Number of callers. The probability that all of their connections reach one server is one in a billion. */
+/**
+ * Number of connections. The kernel distributes them at random to two servers. With 31 connections, the probability that one server
+ * receives none is one in a billion.
+ */
 const CALLERS = 31
 
-/** Starts a server that returns its name. */
+/** Starts an HTTP server whose response body is its name. */
 async function start(name: string, port: number, reusePort: boolean) {
   return await listen((_req, res) => res.end(name), { host: '127.0.0.1', port, reusePort })
 }

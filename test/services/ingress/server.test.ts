@@ -11,8 +11,8 @@ it('the HTTP server does not start a request whose caller disconnected while the
     port: 0,
     reusePort: false,
   })
-  // The server starts at most eight requests of one packet per tick. One tick later, the server detects the closed socket and drops the waiting
-  // requests.
+  // All 40 requests arrive in one packet, and the server starts at most eight of them per tick. The socket is closed when the last request
+  // has been parsed. One tick later, the server detects the closed socket and drops the requests that are still queued.
   server.on('request', (req) => {
     if (req.url === '/39') req.socket.destroy()
   })

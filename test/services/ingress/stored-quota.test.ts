@@ -1,4 +1,5 @@
-/** One quota of stored bytes per project over all kinds of objects, and the minimum of free disk space. */
+/* Tests of the quota of stored bytes per project, which covers all kinds of objects, and of the minimum of free disk space. */
+
 import { readdir, stat } from 'node:fs/promises'
 import { request } from 'node:http'
 import { join } from 'node:path'
@@ -8,7 +9,7 @@ import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
 const MIB = 1024 ** 2
 const QUOTA = 20 * MIB
-/** Amount by which each stream may exceed the quota. */
+/** Maximum number of bytes by which each concurrent upload may exceed the quota. */
 const CHUNK = MIB
 const settings = { FILES_BYTES_MAX_PER_PROJECT: String(QUOTA) }
 
@@ -20,7 +21,9 @@ async function bytesOnDisk(stack: Stack): Promise<number> {
   return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0)
 }
 
-/** An upload that sends `bytes` and does not end. @param length Content-Length; undefined: none */
+/**
+ * Starts an upload that sends `bytes` bytes of a file and does not end. If `length` is undefined, then the request has no Content-Length.
+ */
 function upload(stack: Stack, bytes: number, length?: number) {
   const boundary = 'b0undary'
   const headers = {
@@ -97,7 +100,7 @@ describe('the stored bytes of a project', () => {
       await stack.post(`/v1/jobs/${id}/cancel`, {})
       await fetch(`${stack.url}/v1/jobs/${id}`, { method: 'DELETE', headers: { authorization: `Bearer ${TEST_KEY}` } })
     }
-    // The job stores a request of 6 MiB and a response of 6 MiB.
+    // The echo job stores its request of 6 MiB and its response of 6 MiB, so less than 9 MiB of the quota remain.
     const sent = await stack.post('/v1/jobs', job('y'.repeat(6 * MIB), {}))
     const { id } = (await sent.json()) as { id: string }
     await until(
@@ -112,7 +115,7 @@ describe('the stored bytes of a project', () => {
 })
 
 describe('the minimum of free disk space', () => {
-  it('refuses to store new objects with the number of free bytes, and accepts calls without storage', async () => {
+  it('refuses new durable jobs with 503, and accepts calls that store nothing', async () => {
     await using stack = await startStack({ settings: { DISK_FREE_BYTES_MIN: String(2 ** 52) } })
     const body = { model: 'echo-1', messages: [{ role: 'user', content: 'hi' }] }
     expect((await stack.post('/v1/chat/completions', body)).status, 'status of a call that stores nothing').toBe(200)
@@ -125,7 +128,7 @@ describe('the minimum of free disk space', () => {
     ])
   })
 
-  it('is 5 % of the disk, at most 1 GiB, unless the setting is an amount', async () => {
+  it('is by default 5 % of the disk, but at most 1 GiB', async () => {
     const isFull = async (free: number, size: number, min?: number) =>
       await Promise.resolve(openDiskFloor(['/'], min, async () => ({ free, size }))()).then(
         () => false,

@@ -1,4 +1,5 @@
-/** Usage that callers can read, and exhausted budgets (docs/operate/usage.md). */
+/* Tests of the usage report of the API, and of exhausted budgets (docs/operate/usage.md). */
+
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -63,14 +64,26 @@ describe('the usage report', () => {
     expect((await usageOf(stack, 'sk-two', `?from=${today}&to=${today}`)).data.map(({ group }) => group)).toEqual([
       today,
     ])
+    const hour = (ageMs: number) => new Date(Date.now() - ageMs).toISOString().slice(0, 13)
+    const callsFrom = async (from: string, to: string) =>
+      (await usageOf(stack, 'sk-two', `?from=${from}&to=${to}`)).total.calls
+    const ofToday = await callsFrom(today, today)
+    // The calls of this test may have ended before the current hour began, so the time range also includes the previous hour.
+    expect(await callsFrom(hour(3_600_000), hour(0)), 'calls of the last two hours').toBe(ofToday)
+    expect(await callsFrom(hour(86_400_000), hour(2 * 3_600_000)), 'calls of the hours before').toBe(0)
   })
 
   const BAD = [
+    ['?from=2026-03-01T24', 400, 'from'],
+    ['?from=2026-03-01T02&to=2026-03-01T01', 400, 'from'],
     ['?from=yesterday', 400, 'from'],
     ['?to=2026-02-30', 400, 'to'],
     ['?from=2026-03-02&to=2026-03-01', 400, 'from'],
     ['?from=2024-01-01&to=2026-01-01', 400, 'from'],
     ['?group_by=user', 400, 'group_by'],
+    ['?group_by=day,user', 400, 'group_by'],
+    ['?group_by=day,key,day', 400, 'group_by'],
+    ['?group_by=key,hour&from=2026-03-01&to=2026-03-02', 400, 'from'],
     ['?group_by=key&group_by=day', 400, 'group_by'],
     ['?project=a%00', 400, 'project'],
     ['?tenant=a', 400, 'tenant'],
@@ -132,13 +145,40 @@ describe('the usage report of operators', () => {
       ['project', '=HYPERLINK("x"), "lab"', 10],
     ])
     expect(costly.budgets[0]?.remaining_usd).toBeCloseTo(4 - 1.015, 9)
+    expect(costly.budgets[0], 'forecast without spending on two days').toHaveProperty('forecast', null)
     expect((await usageOf(stack, 'sk-admin', '?project=key_sk-other')).budgets).toEqual([])
     expect(costly.alerts_to).toBe('alerts.invalid')
     expect((await usageOf(stack, 'sk-other')).alerts_to).toBeNull()
     expect((await usageOf(stack, 'sk-admin', '?endpoint=/v1/completions')).total.calls).toBe(1)
-    // Another project sees neither these calls nor these budgets, with any filter.
+    // A key of another project sees neither these calls nor these budgets, even if its query names the key that made the calls.
     const other = await usageOf(stack, 'sk-other', '?group_by=key&model=echo-1&key=key_sk-user')
     expect([other.data, other.budgets]).toEqual([[], []])
+  })
+
+  it('groups by several dimensions, in JSON and in CSV with a column per dimension', async () => {
+    await using stack = await startNamed()
+    const query = '?group_by=day,project,key,model'
+    const { data, total } = await usageOf(stack, 'sk-admin', query)
+    const day = dayOf(Date.now())
+    const ofLab = data.find(({ groups }) => groups?.project === 'proj_lab')
+    const values = {
+      day,
+      project: 'proj_lab',
+      project_name: '=HYPERLINK("x"), "lab"',
+      key: 'key_sk-user',
+      key_name: 'nightly',
+    }
+    expect(ofLab).toMatchObject({ groups: { ...values, model: 'echo-1' }, calls: 2, name: null })
+    expect(ofLab?.group).toBe(`${day},proj_lab,key_sk-user,echo-1`)
+    expect([data.length, total.calls]).toEqual([2, 3])
+    const [head, ...lines] = (await (await stack.get(`/v1/usage${query}&format=csv`, as('sk-admin'))).text()).split(
+      '\r\n',
+    )
+    expect(head).toMatch(/^day,project,project_name,key,key_name,model,calls,failed,/)
+    expect(lines[0]).toMatch(new RegExp(`^${day},key_sk-other,,key_sk-other,,echo-1,1,0,`))
+    expect(lines[1]).toMatch(/,key_sk-user,nightly,echo-1,2,0,/)
+    const byHour = await usageOf(stack, 'sk-admin', '?group_by=model,hour')
+    expect(byHour.data[0]?.groups?.hour).toMatch(/T\d\d:00:00Z$/)
   })
 
   it('counts refused calls as failed, like the request log, but not cancelled calls', async () => {
@@ -163,8 +203,8 @@ describe('the usage report of operators', () => {
     await until(async () => (await usageOf(stack, 'sk-other')).total.failed === 3)
     const byModel = (await usageOf(stack, 'sk-admin', '?group_by=model&project=key_sk-other')).data
     expect(byModel.map(({ group, calls, failed: own }) => [group, calls, own])).toEqual([
-      ['', 3, 3],
-      ['echo-1', 2, 0],
+      ['', 2, 2],
+      ['echo-1', 3, 1],
     ])
   })
 
@@ -284,7 +324,7 @@ describe('monthly budgets', () => {
     clock.ms = Date.parse('2030-02-01T00:00:00Z')
     await budgets.require(key)
     expect(await budgets.stateOf(key)).toMatchObject([{ month: '2030-02', spent_usd: 0, remaining_usd: 2 }])
-    // The clock is set back into a month whose budget is exhausted.
+    // The clock is set back to January, whose budget is exhausted, so the key is refused again.
     clock.ms = Date.parse('2030-01-15T00:00:00Z')
     await expect(budgets.require(key)).rejects.toMatchObject(refusal)
   })

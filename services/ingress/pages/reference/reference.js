@@ -1,33 +1,31 @@
-/* API reference: Swagger UI with /openapi.json. No request goes to another host. */
-window.SwaggerUIBundle({
-  url: '/openapi.json',
-  dom_id: '#reference',
-  deepLinking: true,
-  docExpansion: 'list',
-  defaultModelsExpandDepth: 0,
-  defaultModelExpandDepth: 2,
-  displayRequestDuration: true,
-  filter: true,
-  showExtensions: true,
-  tryItOutEnabled: true,
-  validatorUrl: null,
+/* API reference in the browser: the filter, and the item that a link leads to is opened. */
+const items = [...document.querySelectorAll('.item')]
+const sections = [...document.querySelectorAll('.reference > section')]
+const filter = document.querySelector('.filter')
+const input = document.createElement('input')
+Object.assign(input, { type: 'search', placeholder: 'Filter by path or word', autocomplete: 'off', spellcheck: false })
+input.setAttribute('aria-label', 'Filter the endpoints')
+const status = document.createElement('p')
+status.role = 'status'
+filter.append(input, status)
+
+const texts = new Map(items.map((item) => [item, item.querySelector('summary').textContent.toLowerCase()]))
+
+input.addEventListener('input', () => {
+  const words = input.value.toLowerCase().split(/\s+/).filter(Boolean)
+  for (const item of items) item.hidden = !words.every((word) => texts.get(item).includes(word))
+  for (const section of sections) section.hidden = !section.querySelector('.item:not([hidden])')
+  const count = items.filter(({ hidden }) => !hidden).length
+  status.textContent = words.length === 0 ? '' : count === 1 ? '1 match' : `${count} matches`
 })
 
-/* Swagger UI uses its dark theme if this class is set. The class follows the theme of the console, which may follow the browser. */
-const dark = matchMedia('(prefers-color-scheme: dark)')
-const { classList, dataset } = document.documentElement
-const follow = () =>
-  classList.toggle('dark-mode', dataset.theme === 'dark' || (dataset.theme !== 'light' && dark.matches))
-dark.addEventListener('change', follow)
-follow()
+/* Opens the item of the fragment, and the items that contain it. */
+function openTarget() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)))
+  if (!target?.classList.contains('item')) return
+  target.open = true
+  target.scrollIntoView()
+}
 
-/*
- * Accessibility fixes for Swagger UI. The link inside the button of each operation duplicates the button, so it is removed from the tab
- * order. Request bodies get an accessible name. Scrollable examples become focusable, so that keys can scroll them.
- */
-const page = document.querySelector('#reference')
-new MutationObserver(() => {
-  for (const link of page.querySelectorAll('.opblock-summary-control a[href]')) link.removeAttribute('href')
-  for (const body of page.querySelectorAll('.body-param__text:not([aria-label])')) body.ariaLabel = 'Request body'
-  for (const example of page.querySelectorAll('pre.microlight:not([tabindex])')) example.tabIndex = 0
-}).observe(page, { childList: true, subtree: true })
+addEventListener('hashchange', openTarget)
+openTarget()

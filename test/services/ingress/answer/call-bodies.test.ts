@@ -20,7 +20,7 @@ function recorder() {
   return { open, answers }
 }
 
-it('answers that are sent as bytes are not recorded', async () => {
+it('the request log records no binary answers', async () => {
   const { open, answers } = recorder()
   const speech = open(false)
   speech?.see({ audio: 'x' })
@@ -28,7 +28,7 @@ it('answers that are sent as bytes are not recorded', async () => {
   expect(answers).toEqual([null])
 })
 
-it('answers are not recorded while all calls together hold 64 MiB, and are recorded again afterwards', async () => {
+it('the request log records no more answers while the recorded answers of running calls use 64 MiB', async () => {
   const { open, answers } = recorder()
   const event = { text: 'x'.repeat(15 * MIB) }
   const calls = Array.from({ length: 5 }, () => open())

@@ -1,7 +1,9 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Stack, startStack } from '../../../support/stack.ts'
 
-/** `LARGE` exceeds the size of one record, and `TOO_LARGE` exceeds the maximum size of a response. */
+/**
+ * Texts of responses. `LARGE` exceeds the maximum size of one record in the queue, and `TOO_LARGE` exceeds the maximum size of a response.
+ */
 const LARGE = 'abcdefg '.repeat(80_000)
 const TOO_LARGE = `${'abcdefg'.repeat(30)} `.repeat(45_000)
 

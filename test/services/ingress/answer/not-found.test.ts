@@ -42,7 +42,7 @@ describe('a request to an unknown path', () => {
     expect(await messageOf(await stack.post(path, {}))).toBe(`Invalid URL (POST ${path}). Did you mean ${meant}?`)
   })
 
-  test('returns links to the API, its reference and the console for the path /', async () => {
+  test('gets links to the API, its reference and the console if the path is /', async () => {
     const answer = await fetch(`${stack.url}/`, { headers: { accept: '*/*' } })
     expect(answer.status).toBe(404)
     expect(await answer.json()).toMatchObject({ error: { type: 'invalid_request_error' } })
@@ -54,7 +54,7 @@ describe('a request to an unknown path', () => {
     for (const path of ['/docs', '/openapi.json']) expect((await fetch(stack.url + path)).status).toBe(200)
   })
 
-  test('is refused as text for an asset of another build of the console', async () => {
+  test('is refused with a plain-text message if the path names a file of another build of the console', async () => {
     const answer = await fetch(`${stack.url}/console/assets/index-0.js`)
     expect([answer.status, answer.headers.get('content-type')]).toEqual([404, 'text/plain; charset=utf-8'])
     expect(await answer.text()).toContain('Reload the page')
@@ -72,6 +72,7 @@ describe('a request to an unknown path', () => {
 
   test.each([
     ['/v1/complete', '/v1/completions'],
+    ['/v1/requests/req_1', '/v1/admin/requests/{id}'],
     ['/v2/rerank', '/v1/rerank'],
     ['/v1/uploads', '/v1/files'],
     ['/v1/assistants', '/v1/chat/completions'],

@@ -4,7 +4,7 @@ import { startStack } from '../../../support/stack.ts'
 
 const ECHO = { model: 'echo-1', messages: [{ role: 'user', content: '!echo first_ms=60000\nhi' }] }
 
-it('a call refused by a rate limit leaves no subscription to the revocation of its key', async () => {
+it('a call that is refused with 429 leaves no listener for the revocation of its key', async () => {
   const watched = { count: 0 }
   const watch = ApiKeys.prototype.watch
   ApiKeys.prototype.watch = function (key, onRevoked) {

@@ -1,27 +1,37 @@
+/*
+ * Tests of how often the official OpenAI SDK sends a call that fails. The response header `x-should-retry` overrides the retry policy that
+ * the SDK has for each status.
+ */
+
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
-
-/** How often the official SDK sends a failed call: `x-should-retry` overrides the status. */
+import { startUpstream } from '../../../support/processes/upstream.ts'
+import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
 const CHAT = '/v1/chat/completions'
 const ENDLESS = '!echo first_ms=60000 tokens=9'
 const messages = (content: string) => [{ role: 'user' as const, content }]
 
 let stack: Stack
+let broken: Awaited<ReturnType<typeof startUpstream>>
 let client: OpenAI
 const sent: string[] = []
 beforeAll(async () => {
-  stack = await startStack()
+  broken = await startUpstream((_call, answer) => answer.json({ error: { message: 'CUDA out of memory' } }, 500))
+  const engine = { type: 'openai', base_url: `${broken.url}/v1`, breaker: { failures: 2, reset_ms: 60_000 } }
+  stack = await startStack({ models: [ECHO_MODEL, { id: 'broken', engine }], settings: { FIRST_KEY_ADMIN: 'true' } })
   const count: typeof fetch = (input, init) => {
     sent.push(`${init?.method} ${new URL(String(input)).pathname}`)
     return fetch(input, init)
   }
   client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 2, fetch: count })
 })
-afterAll(() => stack[Symbol.asyncDispose]())
+afterAll(async () => {
+  await stack[Symbol.asyncDispose]()
+  await broken[Symbol.asyncDispose]()
+})
 
-/** Fails, and returns the status and the number of requests. */
+/** Makes a call that is expected to fail. Returns the status of the error, and the number of requests that the SDK sent. */
 async function attempt(call: () => Promise<unknown>): Promise<[status: unknown, times: number]> {
   sent.length = 0
   const error = await call().then(
@@ -57,12 +67,36 @@ describe('the OpenAI SDK', () => {
     ['overloaded', 503],
     ['internal_error', 500],
   ])('does not retry a request for the result of a job that failed with %s', async (code, status) => {
-    // The delays between retries of a durable job add up to minutes. The failure after one token prevents a retry, so the job runs only once.
+    // Sluice does not retry a job that fails after its first token. The test therefore need not wait for the delays between retries, which
+    // add up to minutes.
     const id = await submit(`!echo fail=${code} after=1 retry_after_ms=1\none two`)
     const isEnded = async () =>
       ((await client.get(`/jobs/${id}`, { query: { wait: 20 } })) as { failed_at: unknown }).failed_at
     await until(isEnded, { withinMs: 50_000 })
     expect(await attempt(() => client.get(`/jobs/${id}/result`))).toEqual([status, 1])
+  })
+
+  it('does not retry a call whose attempts all failed with HTTP 500, even if the last one met an open circuit breaker', async () => {
+    const body = { model: 'broken', messages: messages('x') }
+    const call = () => client.chat.completions.create(body)
+    expect(await attempt(call)).toEqual([502, 1])
+    // Sluice does not try this call, so a client may retry it when the circuit breaker lets a call pass.
+    const refused = await stack.post(CHAT, body)
+    expect([refused.status, refused.headers.get('x-should-retry')]).toEqual([502, null])
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(5)
+    const rows = await until(async () => {
+      const found = await stack.get('/v1/admin/requests?model=broken')
+      const { data } = (await found.json()) as { data: { id: string; upstream_message: string | null }[] }
+      return data.length === 2 ? data : undefined
+    })
+    expect(rows.map((row) => row.upstream_message)).toEqual(['CUDA out of memory', 'CUDA out of memory'])
+    const id = rows.at(-1)?.id ?? ''
+    const row = (await (await stack.get(`/v1/admin/requests/${id}`)).json()) as { failed_attempts: object[] }
+    expect(row.failed_attempts).toMatchObject([
+      { server: '0', error_message: expect.stringContaining('HTTP 500'), upstream_message: 'CUDA out of memory' },
+      { server: '0', upstream_message: 'CUDA out of memory' },
+      { error_message: expect.stringContaining('calls are paused'), retry_delay_ms: null },
+    ])
   })
 
   it('does not retry the deletion or the redrive of a job that has not ended', async () => {

@@ -1,3 +1,5 @@
+/* Tests of the memory that request bodies and WebSocket messages of callers use in a process. */
+
 import { connect } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { WebSocket } from 'ws'
@@ -9,8 +11,6 @@ import { fetchBodyWithin } from '#shared/jobs/body.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { OTHER_KEY, type SingleProcess, startSingleProcess } from '../../../support/processes/single-process.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
-
-/** Memory that the bodies and messages of callers hold in a process. */
 
 const MIB = 1024 * 1024
 const CHAT = '/v1/chat/completions'
@@ -57,14 +57,14 @@ describe('the memory budget of request bodies', () => {
   })
 })
 
-describe('blocks of bytes that arrive in small pieces', () => {
+describe('a body that arrives in small pieces', () => {
   it.each([
     { sizes: [1, 1, 1] },
     { sizes: [5_000, 1, 70_000, 3] },
     { sizes: [1, ...Array(9_000).fill(7)] },
     { sizes: [3_000_000, 2] },
     { sizes: [] },
-  ])('contain the exact bytes after they are joined from $sizes.length pieces', async ({ sizes }) => {
+  ])('contains the exact bytes after $sizes.length pieces are joined', async ({ sizes }) => {
     const blocks = new ByteBlocks()
     const pieces = sizes.map((size, i) => Buffer.alloc(size, i))
     for (const piece of pieces) blocks.push(piece)
@@ -149,7 +149,8 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
     await expectOthersServed()
     const answers = await Promise.all(calls)
     for (const answer of answers) {
-      // If a body is refused before its end, then the server may close the connection. The client then receives no response.
+      // If the server refuses a body before it is complete, then the server may close the connection. The client then gets no response, and
+      // `answer` is undefined.
       if (answer?.status === 503) expect(answer.headers.get('retry-after')).toBe('2')
       else if (answer) expect([200, 400]).toContain(answer.status)
     }
@@ -196,14 +197,14 @@ describe('a process with a heap of 1 GiB', { timeout: 180_000 }, () => {
       ws.on('error', () => {})
       ws.on('close', (code) => codes.push(code))
       ws.on('open', () => {
-        // Sends fragments of a message, but never the final one.
+        // Sends 31 MiB as fragments of one message, but never the final fragment.
         ws.send(CHUNK, { fin: false, binary: false })
         for (let mib = 1; mib < 31; mib++) ws.send(CHUNK, { fin: false, binary: false })
       })
     }
     await until(() => codes.length > 25, { withinMs: 150_000 })
-    // If a client keeps sending and does not read the close frame within two seconds, then the server closes the connection without a close code.
-    // On a busy machine, this happens to some clients.
+    // The server closes the connection without a close code if the client keeps sending and does not read the close frame within two
+    // seconds. On a busy machine, this happens to some clients, which then report 1006.
     const cut = 1006
     expect(codes.filter((code) => code !== WS_CLOSE.overloaded && code !== cut)).toEqual([])
     expect(codes).toContain(WS_CLOSE.overloaded)

@@ -1,15 +1,17 @@
+/* Tests of incremental JSON parsing and writing, which must have exactly the results of JSON.parse and JSON.stringify. */
+
 import fc from 'fast-check'
 import { describe, expect, it, vi } from 'vitest'
 import { JsonSyntaxError, PIECE_BYTES, readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
 import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
 
-/** Incremental JSON parsing and writing, with exactly the results of JSON.parse and JSON.stringify. */
-
 const read = (text: string) => runToEnd(readJson(Buffer.from(text)))
 const write = (value: unknown) => [...writeJson(value)].join('')
 
-/** Any JSON, large enough to be split at different positions. */
+/**
+ * Generates JSON values that are larger than one piece of the incremental parser, so that the parser splits them at different positions.
+ */
 const large = fc
   .record({ value: fc.jsonValue({ maxDepth: 4 }), unit: fc.string({ unit: 'grapheme', minLength: 1 }), at: fc.nat(9) })
   .map(({ value, unit, at }) => {
@@ -49,7 +51,7 @@ describe('incremental JSON parsing', () => {
   })
 
   it.each(['\\u00e9', '\\\\', '\\"', 'a\\\\\\"', 'é', '😀', '\\ud83d\\ude00', '\\n\\\\u0041'])(
-    'divides a string of %s between characters',
+    'splits a long string of %s only between characters',
     (unit) => {
       for (let at = 0; at < 12; at++) {
         const text = `["${'x'.repeat(at)}${unit.repeat((PIECE_BYTES + 64) / unit.length)}",${at}]`
@@ -99,7 +101,7 @@ describe('incremental JSON parsing', () => {
   })
 })
 
-/** The value as text, or an error. */
+/** Returns the parsed value as text, or `refused` if `parse` throws. */
 function outcome(parse: () => unknown): string {
   try {
     return JSON.stringify(parse())
@@ -123,7 +125,7 @@ describe('incremental JSON writing', () => {
     expect(write(value)).toBe(JSON.stringify(value))
   })
 
-  it('yields pieces of less than 300,000 characters', () => {
+  it('returns pieces of less than 300,000 characters', () => {
     const value = { a: 'x'.repeat(5_000_000), b: Array(100_000).fill({ c: 'd' }) }
     for (const piece of writeJson(value)) expect(piece.length).toBeLessThan(300_000)
   })
@@ -140,7 +142,7 @@ describe('incremental JSON writing of many small values', () => {
     expect(calls, 'calls of JSON.stringify for 600,000 values').toBeLessThan(2_000)
   })
 
-  it('yields at least once per 512 parts, however short they are', () => {
+  it('yields at least once per 512 members of an object', () => {
     const value = Object.fromEntries(Array.from({ length: 40_000 }, (_, at) => [`f${at}`, at]))
     expect([...writeJson(value)].length, 'yields for 40,000 members').toBeGreaterThan(40_000 / 512)
   })
@@ -164,7 +166,8 @@ describe('work that yields to the event loop', () => {
     }
     await Promise.all(Array.from({ length: 10 }, () => runYielding(work())))
     areDone = true
-    // The work takes 200 ms in slices of 5 ms, and the event loop runs between the slices. Without slices, the loop would run about four times.
+    // The work takes 200 ms in slices of 5 ms, and the event loop runs between the slices. Without slices, the event loop would run only
+    // about four times.
     expect(rounds).toBeGreaterThan(20)
   })
 

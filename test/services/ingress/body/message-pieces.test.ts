@@ -1,10 +1,10 @@
+/* Tests of messages with many parts, which are validated and decoded in pieces, so that the event loop can run in between. */
+
 import { describe, expect, it } from 'vitest'
 import { ModelConfig } from '#schemas/models.ts'
 import { decodeChat } from '#services/ingress/endpoints/chat/decode.ts'
 import { decodeMessages } from '#services/ingress/endpoints/messages/decode.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-
-/** Messages of many parts are validated and decoded in pieces, with yields between them. */
 
 const model = (type: string) => ModelConfig.parse({ id: 'm', engine: { type, base_url: 'http://127.0.0.1:9/v1' } })
 const context = (type: string) => ({ getModel: () => model(type), strictTurns: false, remoteImages: false })
@@ -23,7 +23,7 @@ const BODIES: readonly [string, (parts: unknown[]) => object[]][] = [
   ],
 ]
 
-/** Index of the message with the parts. */
+/** Index of the message that has many parts, for each case of BODIES except `messages tool_result`. */
 const AT: Readonly<Record<string, number>> = { 'chat user': 0, 'chat assistant': 1, 'chat tool': 2, 'messages user': 0 }
 
 function toolMessage(content: unknown): object {

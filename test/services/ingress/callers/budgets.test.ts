@@ -1,4 +1,5 @@
-/** Budget reservations: of one ingress, of several that share a Postgres, and of durable jobs. */
+/* Tests of budget reservations: within one ingress, between several ingresses that share a Postgres, and for durable jobs. */
+
 import { setTimeout as delay } from 'node:timers/promises'
 import { describe, expect, inject, it, onTestFinished, vi } from 'vitest'
 import { type BudgetReservation, Budgets } from '#shared/capacity/budgets.ts'
@@ -43,7 +44,7 @@ async function openOne() {
 }
 
 describe('a budget', () => {
-  it('admits the part of a burst that fits, and refuses the rest with Retry-After', async () => {
+  it('admits as many calls of a burst as fit, and refuses the other calls with Retry-After', async () => {
     const { budgets } = await openOne()
     const burst = Array.from({ length: 40 }, () => budgets.reserve(key, CALL))
     const refusal = await Promise.all(burst).catch((error: unknown) => error)
@@ -51,7 +52,7 @@ describe('a budget', () => {
     expect(refusal).toMatchObject({ code: 'rate_limit_exceeded', retryAfterMs: 2_000 })
   })
 
-  it('admits a single call over the whole budget, and no other call meanwhile', async () => {
+  it('admits one of several concurrent calls that each exceed the whole budget', async () => {
     const { budgets } = await openOne()
     const [large, ...others] = await reserved(Array.from({ length: 9 }, () => budgets.reserve(key, USD)))
     expect(others).toEqual([])
@@ -59,7 +60,7 @@ describe('a budget', () => {
     expect(await reserved([budgets.reserve(key, CALL), budgets.reserve(key, CALL)])).toHaveLength(2)
   })
 
-  it('lets calls wait while a running call has reserved more than it uses', async () => {
+  it('lets calls wait while a running call has reserved the whole budget', async () => {
     const { budgets } = await openOne()
     const first = await budgets.reserveOrWait(key, USD)
     const waiting = Array.from({ length: 9 }, () => budgets.reserveOrWait(key, 0.001 * USD))
@@ -68,7 +69,7 @@ describe('a budget', () => {
     expect(await reserved(waiting)).toHaveLength(9)
   })
 
-  it('refuses a call after a wait, and at once if only durable jobs have reserved the rest', async () => {
+  it('refuses a call that has waited for the maximum time', async () => {
     const { budgets, clock, store } = await openOne()
     const first = await budgets.reserveOrWait(key, USD)
     const late = budgets.reserveOrWait(key, CALL)
@@ -80,7 +81,7 @@ describe('a budget', () => {
     await expect(budgets.reserveOrWait(key, CALL)).rejects.toMatchObject({ code: 'rate_limit_exceeded' })
   })
 
-  it('limits one project to a fifth of the waiting calls, and removes calls whose caller disconnected', async () => {
+  it('limits one project to a fifth of the waiting calls', async () => {
     const { budgets } = await openOne()
     const other = { ...key, id: 'key_b', project: 'other' }
     const first = [await budgets.reserveOrWait(key, USD), await budgets.reserveOrWait(other, USD)]
@@ -103,7 +104,7 @@ describe('a budget', () => {
     for (const one of first) one.release()
   })
 
-  it('checks the shared store less often after each refusal', async () => {
+  it('checks the shared store at longer intervals after each refusal', async () => {
     const { store } = await openOne()
     let used = 0
     const elsewhere = (counts: readonly unknown[], amount: number) => {
@@ -111,8 +112,8 @@ describe('a budget', () => {
     }
     const fleet = {
       ...{ isReachable: true, markChanged: () => {} },
-      // The reservation of the other ingress is visible only to the exact check in the store. Each call therefore passes the local check and is
-      // refused by the store.
+      // Simulates a reservation of another ingress that is visible only to the exact check in the shared store. Each call passes the local
+      // check, and the store then refuses it.
       refresh: (count: unknown) => elsewhere([count], 0),
       synchronize: (counts: readonly unknown[]) => {
         elsewhere(counts, used)
@@ -166,7 +167,7 @@ describe('a budget', () => {
     expect(await reserved(after), 'calls admitted next to the job').toHaveLength(1)
   })
 
-  it.skipIf(!postgres)('admits as much of a burst through several ingresses as through one', async () => {
+  it.skipIf(!postgres)('admits as many calls of a burst through three ingresses as through one ingress', async () => {
     const database = await openPostgresDatabase(postgres ?? '')
     onTestFinished(() => database[Symbol.asyncDispose]())
     const store = await database.open()

@@ -1,4 +1,5 @@
-/** Limits of keys and projects, counted by one ingress and by several that share a Postgres. */
+/* Tests of the limits of keys and projects, counted by one ingress, or by several ingresses that share a Postgres. */
+
 import { Client } from 'pg'
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { setLimitHeaders } from '#services/ingress/callers/keys.ts'
@@ -34,19 +35,19 @@ class Headers {
 const key = (limits: Limits = {}, id = 'key_a', project?: string) => ({ id, limits, ...(project && { project }) })
 type Key = ReturnType<typeof key>
 
-/** Calls; returns the release of the call, or the refusal. */
+/** Starts a call of the key. Returns the function that ends the call, or the error if the call is refused. */
 async function call(limits: RateLimits, of: Key, res = new Headers()) {
   const show = (left: readonly RemainingLimit[]) => setLimitHeaders(res, 'openai', left)
   return await limits.enter(of, show).catch((error: unknown) => error as Error & { retryAfterMs?: number })
 }
 
-/** Makes a call of the key that uses a number of tokens. */
+/** Reserves and uses a number of tokens, as a call of the key would. */
 async function spend(limits: RateLimits, of: Key, tokens: number): Promise<void> {
   const settle = await limits.reserveTokens(of, tokens)
   settle(tokens)
 }
 
-/** Number of admitted calls among concurrent ones. */
+/** Waits for concurrent calls, and returns the number of admitted ones. */
 async function admitted(calls: readonly Promise<unknown>[]): Promise<number> {
   return (await Promise.all(calls)).filter((outcome) => typeof outcome === 'function').length
 }
@@ -58,7 +59,7 @@ describe('usage limits within a single ingress', () => {
     return { clock, limits: new RateLimits({ ...NONE, ...settings }, { limitsOf, clock: () => clock.ms }) }
   }
 
-  it('of a project include all its keys, in addition to the limits of each key', async () => {
+  it('count the calls of all keys of a project together', async () => {
     const { limits } = open({ requests_per_minute: 3 })
     const a = key({ requests_per_minute: 2 }, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')
@@ -72,7 +73,7 @@ describe('usage limits within a single ingress', () => {
     expect(await admitted([call(limits, key({}, 'key_c', 'other'))])).toBe(1)
   })
 
-  it('refuse a call with the error of the limit that is reached first', async () => {
+  it('report in the headers the smaller remaining amount of key and project', async () => {
     const { limits } = open({ requests_per_minute: 3, tokens_per_minute: 100 })
     const a = key({ requests_per_minute: 10, tokens_per_minute: 50 }, 'key_a', 'proj')
     await spend(limits, key({}, 'key_b', 'proj'), 70)
@@ -86,7 +87,7 @@ describe('usage limits within a single ingress', () => {
     })
   })
 
-  it('of a key replace the limits of the settings, and a limit of 0 refuses every call', async () => {
+  it('are taken from the settings only if the key has no limits of its own', async () => {
     const { limits } = open(undefined, { rateLimitRequests: 1, rateLimitTokens: 1, concurrencyMaxPerKey: 1 })
     const free = key({ requests_per_minute: 5, tokens_per_minute: 1_000, running: 5 })
     expect(await admitted(Array.from({ length: 6 }, () => call(limits, free)))).toBe(5)
@@ -96,7 +97,7 @@ describe('usage limits within a single ingress', () => {
     }
   })
 
-  it('on tokens reserve the maximum output of each running call, and admit a larger call if no other call runs', async () => {
+  it('reserve the maximum output tokens of each running call', async () => {
     const { limits } = open({ tokens_per_minute: 100 })
     const a = key({}, 'key_a', 'proj')
     const b = key({}, 'key_b', 'proj')
@@ -113,7 +114,7 @@ describe('usage limits within a single ingress', () => {
     await expect(limits.reserveTokens(a, 1)).rejects.toMatchObject({ code: 'token_limit_exceeded' })
   })
 
-  it('on concurrency release each permit once, whichever limit refused the call', async () => {
+  it('hold no concurrency permit for a refused call', async () => {
     const { limits } = open({ running: 2, tokens_per_minute: 10 })
     const a = key({}, 'key_a', 'proj')
     const b = key({ running: 1 }, 'key_b', 'proj')
@@ -130,7 +131,7 @@ describe('usage limits within a single ingress', () => {
     expect(await call(limits, a)).toMatchObject({ code: 'token_limit_exceeded' })
   })
 
-  it('report the time until the end of the minute, and then admit calls again', async () => {
+  it('return the time until the end of the minute as Retry-After', async () => {
     const { limits, clock } = open(undefined)
     const a = key({ requests_per_minute: 1 })
     await call(limits, a)
@@ -161,13 +162,13 @@ describe.skipIf(!postgres)('usage limits across several ingresses', () => {
   const spread = (all: readonly RateLimits[], calls: number, of: Key) =>
     Array.from({ length: calls }, (_, i) => call(all[i % all.length] as RateLimits, of))
 
-  it('admit exactly the limit if the first calls are a burst through all ingresses', async () => {
+  it('admit exactly the limit in a first burst through all ingresses', async () => {
     const { all } = await openFleet(3)
     expect(await admitted(spread(all, 60, key({ requests_per_minute: 20 })))).toBe(20)
     expect(await admitted(spread(all, 60, key({ running: 10 }, 'key_b')))).toBe(10)
   })
 
-  it('are exceeded by at most a quarter while each ingress uses its last known counts', async () => {
+  it('are exceeded by at most a quarter if ingresses use delayed counts of each other', async () => {
     const { all } = await openFleet(3)
     const of = key({ requests_per_minute: 120 })
     let count = 0
@@ -207,7 +208,8 @@ describe.skipIf(!postgres)('usage limits across several ingresses', () => {
     await server.down('SIGINT')
     expect(await admitted(Array.from({ length: 12 }, () => call(one, of)))).toBeGreaterThanOrEqual(6)
     expect(await call(one, of)).toMatchObject({ code: 'rate_limit_exceeded' })
-    // The published numbers of calls of other ingresses have expired.
+    // After this time, the count that the first ingress published before the outage is expired. The second ingress then ignores the call
+    // that runs at the first one.
     clock.aheadMs += RUNNING_MS
     expect(await admitted([call(two, alone)])).toBe(1)
     await server.resume()
@@ -229,7 +231,7 @@ describe.skipIf(!postgres)('usage limits across several ingresses', () => {
 })
 
 describe.skipIf(!postgres)('services that share a database', () => {
-  it('share the limits of a key, and a ledger that includes the calls of a service that has ended', async () => {
+  it('share the limits and the recorded usage of a key', async () => {
     await using database = await openPostgresDatabase(postgres ?? '')
     const settings = { DATABASE_URL: database.url, RATE_LIMIT_REQUESTS: '6' }
     await using one = await startStack({ settings })
@@ -247,7 +249,8 @@ describe.skipIf(!postgres)('services that share a database', () => {
     const answered = statuses.filter((status) => status === 200).length
     expect(statuses).toContain(429)
     expect(answered).toBeGreaterThanOrEqual(6)
-    // Between two exchanges of counts, one ingress may use at most a quarter of the remaining calls.
+    // The limit is six calls. Between two exchanges of counts, one ingress may use at most a quarter of the remaining calls, so at most one
+    // call exceeds the limit.
     expect(answered).toBeLessThanOrEqual(7)
     const calls = async () => {
       const report = (await (await one.get('/v1/usage')).json()) as { total: { calls: number } }

@@ -10,21 +10,22 @@ import { openFileKeys } from '#shared/keys/file.ts'
 import { ADMIN_PATH, coversPath, KEY_ENDPOINTS } from '#shared/keys/keys.ts'
 import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
-/** Permissions of a key, and values that are refused as a key. */
-
 const ROUTES = routesOf(JOB_ENDPOINTS)
-/** Requests and findings are the only paths of the admin API that show a key without the admin scope its own project. */
+/**
+ * Whether a route of the admin API also accepts keys without the admin scope. Only the request log and the findings do, and they show such
+ * a key its own project only.
+ */
 const isOfProject = ({ path }: { path: string }) => /^\/(requests|findings)\b/.test(path.slice(ADMIN_PATH.length))
 const MESSAGES = '/v1/messages'
 
 describe('the permissions of a key', () => {
-  it('name existing endpoints, and each route requires exactly one permission', () => {
+  it('name only endpoints that exist, and cover every route', () => {
     const paths = ROUTES.filter((route) => route.scope !== 'admin' && !isOfProject(route)).map(({ path }) => path)
     expect(KEY_ENDPOINTS.filter((endpoint) => !paths.includes(endpoint))).toEqual([])
     expect(paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))).toEqual([])
   })
 
-  it('exclude the admin API, whose paths require the admin scope, except those of the own project', () => {
+  it('do not include the admin API, which requires the admin scope', () => {
     const isAdmin = ({ path }: { path: string }) => path.startsWith(`${ADMIN_PATH}/`)
     const ofProject = ROUTES.filter(isOfProject).map(
       ({ method, path, scope }) => `${scope} ${method} ${path.slice(ADMIN_PATH.length)}`,
@@ -34,6 +35,7 @@ describe('the permissions of a key', () => {
       'any GET /requests',
       'any GET /requests/:id',
       'any GET /requests/active',
+      'any GET /requests/failures',
       'any POST /requests/:id/cancel',
     ])
     expect(ROUTES.filter((route) => (isAdmin(route) && !isOfProject(route)) !== (route.scope === 'admin'))).toEqual([])
@@ -67,7 +69,7 @@ describe('the permissions of a key', () => {
     expect(await statuses('sk-count')).toEqual([403, 403, 200, 403])
   })
 
-  it('include the tools that a response runs, even if the response runs as a job', async () => {
+  it('must include each tool that a response may run, also in a durable job', async () => {
     const research = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
     await using stack = await startStack({ models: [ECHO_MODEL, research] })
     const keyOf = (secret: string, endpoints: string[]) => ({

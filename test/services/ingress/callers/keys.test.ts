@@ -1,4 +1,8 @@
-/** The API keys that an ingress accepts: polled from the key store each second, and kept while the store is down. */
+/*
+ * Tests of the list of API keys that an ingress accepts. The ingress polls the key store each second, and continues with the last list
+ * while the store is down.
+ */
+
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -29,7 +33,7 @@ async function keyDirectory(): Promise<string> {
   return directory
 }
 
-/** A key store with a switch for outages. */
+/** Wraps a key store. While `isAway` is true, reading the keys fails, as during an outage. */
 function breakable(store: KeyStore): KeyStore & { isAway: boolean } {
   return {
     name: store.name,
@@ -66,7 +70,7 @@ describe('the keys of an ingress', () => {
     await until(() => !keys.find(secret))
   })
 
-  it('get the limits of their project from the store, and changes of limits are logged', async () => {
+  it('have the limits of their project, and follow changes of the limits', async () => {
     const store = openFileKeys(await keyDirectory())
     const lines: object[] = []
     const log = { info: (fields: object) => lines.push(fields) } as unknown as Log
@@ -102,7 +106,7 @@ describe('the keys of an ingress', () => {
     await until(() => !keys.find(first))
   })
 
-  it('fail to open, and close their store, if the store cannot be read', async () => {
+  it('cannot be loaded if the store cannot be read', async () => {
     const store = breakable(openFileKeys(await keyDirectory()))
     let isClosed = false
     store.close = async () => {
@@ -113,19 +117,22 @@ describe('the keys of an ingress', () => {
     expect(isClosed).toBe(true)
   })
 
-  it.skipIf(!postgres)('include one first key if several ingresses start on one database simultaneously', async () => {
-    await using database = await openPostgresDatabase(postgres ?? '')
-    const opened = await Promise.all(
-      [1, 2, 3].map(async () => ApiKeys.open(await openPostgresKeys(database.url), undefined, silentLog)),
-    )
-    try {
-      const secrets = opened.flatMap(({ created }) => created ?? [])
-      expect(secrets).toHaveLength(1)
-      await until(() => opened.every((keys) => keys.find(secrets[0] ?? '')?.id === 'key_first'))
-    } finally {
-      await Promise.all(opened.map((keys) => keys.close()))
-    }
-  })
+  it.skipIf(!postgres)(
+    'include exactly one first key if three ingresses start on one database at the same time',
+    async () => {
+      await using database = await openPostgresDatabase(postgres ?? '')
+      const opened = await Promise.all(
+        [1, 2, 3].map(async () => ApiKeys.open(await openPostgresKeys(database.url), undefined, silentLog)),
+      )
+      try {
+        const secrets = opened.flatMap(({ created }) => created ?? [])
+        expect(secrets).toHaveLength(1)
+        await until(() => opened.every((keys) => keys.find(secrets[0] ?? '')?.id === 'key_first'))
+      } finally {
+        await Promise.all(opened.map((keys) => keys.close()))
+      }
+    },
+  )
 
   it.skipIf(noLocal !== undefined)(
     'remain valid while Postgres is down, and are revoked when Postgres is back',

@@ -1,3 +1,5 @@
+/* Tests of authentication, permissions, usage limits, and the fair queue of keys. */
+
 import { createHash } from 'node:crypto'
 import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
@@ -13,8 +15,6 @@ import { silentLog } from '../../../support/jobs/jobs.ts'
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 import { openWs } from '../../../support/ws.ts'
-
-/** Authentication, permissions, limits and fair queueing of keys. */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
@@ -67,7 +67,7 @@ describe('the key file', () => {
     ['a fleet', { KAFKA_BROKERS: 'kafka:9092' }, false],
     ['a process with Postgres', { DATABASE_URL: 'postgres://db/x' }, false],
     ['a fleet with FIRST_KEY_ADMIN=true', { KAFKA_BROKERS: 'kafka:9092', FIRST_KEY_ADMIN: 'true' }, true],
-  ])('in %s, the first key has the scope admin only if allowed', async (_, settings, isAdmin) => {
+  ])('contains a first key whose admin scope depends on the deployment: %s', async (_, settings, isAdmin) => {
     expect(isFirstKeyAdmin(parseConfig(settings))).toBe(isAdmin)
     for (const fixed of ['sk-from-the-settings', undefined]) {
       const directory = mkdtempSync(join(tmpdir(), 'sluice-first-key-'))
@@ -87,24 +87,24 @@ describe('the key file', () => {
   })
 
   it.each(['', 'sk', 'sk-from-the-setting', 'SK-FROM-THE-SETTINGS', '__proto__', '\u0000', 'x'.repeat(100_000)])(
-    'does not make the key %j valid',
+    'does not contain the unknown key %j',
     async (secret) => {
       const { keys } = await openKeys('sk-from-the-settings')
       expect(keys.find(secret)).toBeUndefined()
     },
   )
 
-  it('ends the start with an error if it is corrupt, and is ignored if it becomes corrupt later', async () => {
+  it('that is corrupt prevents the start, but does not affect a running service', async () => {
     const { keys, path, open } = await openKeys()
     const secret = keys.created as string
     writeFileSync(path, '{"keys": [{"id":')
     await expect(open()).rejects.toThrow(path)
-    // Waits for two polls of the key file.
+    // The service polls the key file once per second. After two polls, the corrupt file must not have replaced the known keys.
     await new Promise((resolve) => setTimeout(resolve, 2_100))
     expect(keys.find(secret)?.id).toBe('key_first')
   })
 
-  it('is read again if it changes or is deleted, even right after the start', async () => {
+  it('is read again if the file changes or is deleted, even right after the start', async () => {
     const { keys, path } = await openKeys()
     const first = keys.created as string
     writeFileSync(path, JSON.stringify({ keys: [storedKey('sk-changed')] }))
@@ -113,7 +113,7 @@ describe('the key file', () => {
     await until(() => !keys.find('sk-changed'))
   })
 
-  it('adds and revokes keys while the service runs', async () => {
+  it('can be edited to add and revoke keys while the service runs', async () => {
     await using stack = await startStack()
     const status = async () => (await stack.get('/v1/models', as('sk-added-later'))).status
     expect(await status()).toBe(401)
@@ -366,7 +366,8 @@ describe.each(['embedded', 'Kafka'])('the fair queue of keys, %s', (mode) => {
       })
       await until(() => answered > 0)
       expect((await stack.post(CHAT, say('hi'), as('sk-other-key'))).status).toBe(200)
-      // The call of the other key waits only for calls that were already sent to the queue, and for one round of the fair queue.
+      // The call of the other key waits only for calls that are already in the worker queue, and for one round of the fair queue. The test
+      // therefore requires that fewer than half of the 40 calls have ended.
       expect(answered).toBeLessThan(20)
       expect(await Promise.all(many)).toEqual(Array(40).fill(200))
     },

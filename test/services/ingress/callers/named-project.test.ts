@@ -1,4 +1,5 @@
-/** Projects that operators name by id or by name. */
+/* Tests of requests and commands in which an operator identifies a project by its id or by its name. */
+
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
@@ -28,7 +29,7 @@ it('a project is found by its id or name, and an unknown or ambiguous name is re
   expect(() => find('lapto')).toThrow("No project 'lapto' exists. Known projects: laptop (key_1), ")
 })
 
-it('usage, lists of jobs and deliveries, and bulk cancels accept a project name in place of the id', async () => {
+it('usage reports, lists and bulk cancels accept a project name instead of the project id', async () => {
   await using stack = await startStack()
   const keys = [keyOf('a', { project: 'proj_1' }), keyOf('root', { scopes: ['admin'] })]
   const text = JSON.stringify({ keys, projects: [projectOf('proj_1', 'Büro 🚀')] })

@@ -1,4 +1,5 @@
-/** Keys that share a project, expire, or have the admin scope only. */
+/* Tests of keys that share a project, that expire, or that have only the admin scope. */
+
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
@@ -31,7 +32,7 @@ const keyOf = (id: string, more: object = {}) => ({
   ...more,
 })
 
-/** A service with the given keys, each with the secret `sk-` and its id. */
+/** Starts a service with the given keys. The secret of each key is `sk-` followed by its id. */
 async function startWith(...keys: { id: string }[]): Promise<Stack> {
   const stack = await startStack()
   writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
@@ -74,7 +75,7 @@ describe('the keys of one project', () => {
     expect((await fetch(`${stack.url}/v1/jobs/${id}`, forget)).status).toBe(200)
   })
 
-  it('can continue responses of the project in a batch, unlike keys of other projects', async () => {
+  it("can continue each other's responses in a batch, unlike keys of other projects", async () => {
     await using stack = await startWith(keyOf('one', { project: 'proj_1' }), keyOf('alien', { project: 'proj_2' }))
     const said = await stack.post('/v1/responses', { model: 'echo-1', input: 'first' }, as('sk-one'))
     const { id: previous_response_id } = (await said.json()) as { id: string }
@@ -98,7 +99,7 @@ describe('the keys of one project', () => {
     expect(await counts('sk-alien')).toEqual({ total: 1, completed: 0, failed: 1 })
   })
 
-  it('share the jobs of the key whose id is their project id', async () => {
+  it('can read the jobs of a key whose id became the project id', async () => {
     await using stack = await startWith(keyOf('key_old'), keyOf('heir', { project: 'key_old' }))
     const id = await submit(stack, 'sk-key_old')
     expect((await stack.get(`/v1/jobs/${id}`, as('sk-heir'))).status).toBe(200)
@@ -107,7 +108,7 @@ describe('the keys of one project', () => {
 })
 
 describe('the webhook secrets of a project', () => {
-  it('are loaded with the keys, and are equal to those in the store', async () => {
+  it('are returned to keys of the project, and follow the store', async () => {
     const shared = { project: 'proj_1' }
     const few = { ...shared, endpoints: [CHAT] }
     await using stack = await startWith(keyOf('one', shared), keyOf('few', few), keyOf('alien', { project: 'proj_2' }))
@@ -128,7 +129,7 @@ describe('the webhook secrets of a project', () => {
 })
 
 describe('a key with an expiry', () => {
-  it('is refused after its expiry with the date in the error, and its open streams end', async () => {
+  it('is refused after the expiry, and its open streams end', async () => {
     const expires_at = Math.floor(Date.now() / 1_000) + 6
     await using stack = await startWith(keyOf('gone', { expires_at: 1_790_000_000 }), keyOf('brief', { expires_at }))
     const refused = await stack.get('/v1/models', as('sk-gone'))
@@ -144,10 +145,10 @@ describe('a key with an expiry', () => {
     expect(socket.closed).toMatchObject({ code: 4401 })
   })
 
-  describe('if the clock is changed', () => {
+  describe('and a changed system clock', () => {
     afterEach(() => vi.useRealTimers())
 
-    it('expires by the current time, and is valid again if the clock is set back', async () => {
+    it('expires once the clock passes the expiry, and is valid again after the clock is set back', async () => {
       const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
       onTestFinished(() => rm(directory, { recursive: true, force: true }))
       const store = openFileKeys(directory)
@@ -170,7 +171,7 @@ describe('a key with an expiry', () => {
 })
 
 describe('a key with the admin scope only', () => {
-  it('is refused for calls over HTTP and WebSocket unless the key has other scopes', async () => {
+  it('is refused for calls over HTTP and WebSocket', async () => {
     await using stack = await startWith(
       keyOf('admin', { scopes: ['admin'] }),
       keyOf('nothing', { scopes: [] }),

@@ -1,3 +1,5 @@
+/* Tests of the revocation of a key: its open connections end within seconds, each with an error in the format of its protocol. */
+
 import { createHash } from 'node:crypto'
 import { rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -9,15 +11,15 @@ import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { type Stack, startStack, until } from '../../../support/stack.ts'
 import { openWs } from '../../../support/ws.ts'
 
-/** Open connections of a revoked key end within seconds, in the format of their protocol. */
-
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
 const SECRET = 'sk-to-be-revoked-0123'
 const AS = { headers: { authorization: `Bearer ${SECRET}` } }
-/** Streams for an hour. */
+/** Prompt of a response that streams for an hour. */
 const ENDLESS = '!echo tokens=100000 delay_ms=40'
-/** Timeout in ms. The key store is polled once per second, and a busy machine needs additional time. */
+/**
+ * Maximum time until a revocation has effect, in ms. The service polls the key store once per second; a busy machine needs additional time.
+ */
 const WITHIN_MS = 8_000
 
 const say = (content: string, more: object = {}) => ({
@@ -65,7 +67,7 @@ async function isValid(stack: Stack): Promise<void> {
   await until(async () => (await stack.get('/v1/models', AS)).status === 200)
 }
 
-/** A response whose text is read as it arrives. */
+/** Reads a response in the background. `text` is the text received so far; `isCut` is true if the connection broke. */
 function reading(response: Response): { text: string; isEnded: boolean; isCut: boolean } {
   const state = { text: '', isEnded: false, isCut: false }
   const read = async () => {
@@ -89,7 +91,7 @@ async function follow(stack: Stack, path: string, body?: object) {
   return state
 }
 
-/** The data of the last frame of a stream. */
+/** Parses the last event of an event stream. */
 function lastFrame(text: string): { event: string | undefined; data: unknown } {
   const frame = text.trimEnd().split('\n\n').at(-1) ?? ''
   const [, data = 'null'] = /^data: (.*)$/m.exec(frame) ?? []
@@ -113,7 +115,7 @@ const stores = [
 
 describe.each(stores)('the revocation of a key in $name', ({ start, isThere }) => {
   it.skipIf(!isThere)(
-    "ends the key's streams with the error frame of their protocol, and cancels their calls",
+    "ends the key's streams with the error frame of their protocol, and cancels the calls",
     async () => {
       await using own = await start()
       const { stack, revoke } = own
@@ -132,7 +134,7 @@ describe.each(stores)('the revocation of a key in $name', ({ start, isThere }) =
   )
 
   it.skipIf(!isThere)(
-    'ends waiting requests with 401 and event streams with an error event, while jobs continue',
+    'ends waiting requests with 401 and event streams with an error event, while durable jobs continue',
     async () => {
       await using own = await start()
       const { stack, revoke } = own
@@ -157,8 +159,8 @@ describe.each(stores)('the revocation of a key in $name', ({ start, isThere }) =
       expect([events.isCut, recorded.isCut]).toEqual([false, false])
       expect(lastFrame(events.text)).toEqual({ event: 'error', data: { type: 'error', error: ERROR } })
       expect(lastFrame(recorded.text)).toEqual({ event: undefined, data: { error: ERROR } })
-      // Four jobs still run, because durable jobs survive the revocation: those of /v1/jobs, `Prefer`, `Idempotency-Key` and `store`. The plain
-      // call was stopped.
+      // Four of the five jobs still run, because durable jobs survive the revocation: those of /v1/jobs, `Prefer`, `Idempotency-Key` and
+      // `store`. The plain call was stopped.
       await until(async () => (await running(stack)) === 4)
     },
   )

@@ -1,4 +1,8 @@
-/** Concurrency limits of projects over calls and durable jobs, in one service and in a fleet with races. */
+/*
+ * Tests of the concurrency limit of a project, which counts calls and durable jobs together. The tests cover one service, and a fleet whose
+ * processes start work at the same time.
+ */
+
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
@@ -21,7 +25,7 @@ const keyOf = (id: string, more: object = {}) => ({
 })
 const projectOf = (id: string, limits: object) => ({ id, created_at: 1_790_000_000, limits })
 
-/** A model server that answers after a delay, and records its maximum concurrency. */
+/** Starts a model server that responds after a delay, and records how many requests ran at the same time at most. */
 async function startUpstream() {
   const seen = { now: 0, most: 0 }
   const server = createServer((req, res) => {
@@ -50,7 +54,7 @@ async function startUpstream() {
   }
 }
 
-/** Outcome of a call: 200, or 429 with its Retry-After. */
+/** Makes a call and returns its status: 200, or 429 with a Retry-After of 1 s. */
 async function call(stack: Stack, secret: string, model = 'echo-1'): Promise<number> {
   const response = await stack.post(CHAT, say(RUN, model), as(secret))
   await response.text()
@@ -69,7 +73,7 @@ async function hasEnded(stack: Stack, secret: string, id: string): Promise<boole
   return ((await response.json()) as { status: string }).status === 'completed'
 }
 
-/** Sends jobs and calls of a project to all services until all jobs have ended. @returns The outcomes of the calls */
+/** Submits `jobs` jobs of a project, and makes calls at every service until all jobs have ended. Returns the statuses of the calls. */
 async function load(stacks: readonly Stack[], secret: string, jobs: number): Promise<Set<number>> {
   const stackOf = (nth: number) => stacks[nth % stacks.length] as Stack
   const ids = await Promise.all(Array.from({ length: jobs }, (_, nth) => submit(stackOf(nth), secret, 'up-1')))
@@ -88,7 +92,7 @@ async function load(stacks: readonly Stack[], secret: string, jobs: number): Pro
 }
 
 describe('the concurrency limit of a project', () => {
-  it('includes calls and durable jobs: further calls are refused, and further jobs wait', async () => {
+  it('includes calls and durable jobs, refuses further calls, and delays further jobs', async () => {
     await using upstream = await startUpstream()
     await using stack = await startStack({ models: upstream.models })
     const keys = [keyOf('a', { project: 'proj' }), keyOf('other')]
@@ -99,7 +103,7 @@ describe('the concurrency limit of a project', () => {
     expect(upstream.seen.most).toBe(3)
   })
 
-  it('does not delay other projects, and is the pending reason of waiting jobs', async () => {
+  it('does not delay other projects, and is reported as the reason why a job waits', async () => {
     await using stack = await startStack()
     const keys = [
       keyOf('a', { project: 'proj' }),
@@ -130,7 +134,8 @@ describe('the concurrency limit of a project', () => {
           'at its concurrency limit: 0 calls and 1 job are running, and 1 may run at once.',
         ),
       })
-      // A duplicate call that waits for its own job uses no slot.
+      // If two jobs may run at once, then the project can start one more. A call with an Idempotency-Key runs as a durable job and waits for its
+      // end. The job must start, because only the job counts against the limit, and not the waiting call.
       if (whose === 'a') {
         keep([projectOf('proj', { running: 2 })])
         await until(() => hasEnded(stack, 'sk-a', next))

@@ -1,3 +1,5 @@
+/* Tests of conversations, and of responses that continue them (docs/guides/responses.md, Conversations). */
+
 import { writeFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -8,8 +10,6 @@ import type { ConversationItem } from 'openai/resources/conversations/items'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, openStranger, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
-
-/** Conversations, and responses that continue them (docs/guides/responses.md, Conversations). */
 
 let stack: Stack
 let client: OpenAI
@@ -89,7 +89,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual([`Ask ${WEATHER.name}.`, 'function_call', 'function_call_output', 'sunny'])
   })
 
-  test('refuses a second concurrent response, and does not store items of a failed or cancelled response', async () => {
+  test('refuses a second response while a response is running', async () => {
     const { id } = await client.conversations.create()
     const running = await say(id, ENDLESS, { background: true })
     expect(await failureOf(say(id, 'me too'))).toMatchObject({
@@ -101,7 +101,7 @@ describe('a conversation', () => {
     expect(await textsOf(id)).toEqual(['at last', 'at last'])
   })
 
-  test('accepts one of several concurrent responses', async () => {
+  test('stores the items of exactly those concurrent responses that were accepted', async () => {
     const { id } = await client.conversations.create()
     const ends = await Promise.allSettled([say(id, 'a'), say(id, 'b'), say(id, 'c')])
     const said = ends.flatMap((end) => (end.status === 'fulfilled' ? [end.value.output_text] : []))
@@ -134,7 +134,7 @@ describe('a conversation', () => {
     expect(refused.message).toContain('/v1/conversations')
   })
 
-  test("refuses items that no response could continue with the item's path, and accepts items of upstream tools", async () => {
+  test('refuses items that no model could process, with the path of the item', async () => {
     const post = async (path: string, items: unknown[]) => (await stack.post(path, { items })).json()
     const call = { type: 'function_call', call_id: 'call_1', name: 'f', arguments: '{}' }
     const output = (call_id: string) => ({ type: 'function_call_output', call_id, output: 'x' })
@@ -195,7 +195,7 @@ describe('a conversation', () => {
   })
 })
 
-test('a conversation counts against the stored bytes of its project', async () => {
+test('a conversation counts against the storage quota of its project', async () => {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-conversations-'))
   const open = async () => {
     const own = await startStack({ dataDir })
@@ -205,7 +205,7 @@ test('a conversation counts against the stored bytes of its project', async () =
   const first = await open()
   const { id } = await first.client.conversations.create({ items: [item] })
   await first.own[Symbol.asyncDispose]()
-  // Simulates a conversation of 10 GiB by a change of the stored size. The database file can be opened, because the service has stopped.
+  // Simulates a conversation of 10 GiB: the test changes the stored size in the database file while the service is stopped.
   const db = new DatabaseSync(join(dataDir, 'store.db'))
   expect(Number(db.prepare('SELECT chars FROM conversations').get()?.chars)).toBeGreaterThan(50)
   db.exec('UPDATE conversations SET chars = 10 * 1024 * 1024 * 1024')

@@ -27,7 +27,7 @@ describe('uploaded files', () => {
   const headers = { authorization: `Bearer ${TEST_KEY}` }
   const upload = async (text: string, purpose: OpenAI.FilePurpose = 'batch') =>
     await client.files.create({ file: await toFile(Buffer.from(text), 'in.jsonl'), purpose })
-  /** Uploads files until the quota has no space for another one of the size. Returns their ids. */
+  /** Uploads files of `bytes` bytes until the quota refuses one. Returns the ids of the files, and the refusal. */
   const fill = async (bytes: number) => {
     const ids: string[] = []
     for (;;) {
@@ -38,7 +38,7 @@ describe('uploaded files', () => {
   }
   const blobs = async () => (await readdir(join(stack.dataDir, 'blobs'))).filter((name) => name.startsWith('file-'))
 
-  it('are uploaded, listed, read and deleted by the SDK', async () => {
+  it('can be listed, read and deleted with the OpenAI SDK', async () => {
     const text = `${line('a')}\n${line('b')}\n`
     const file = await upload(text)
     expect(file).toMatchObject({
@@ -136,7 +136,7 @@ describe('uploaded files', () => {
       /Line 3: The line is longer than 100000 bytes/,
     ],
   ])('of a batch are refused with the number of the first line that %s', async (_, broken, message) => {
-    // A blank line is not a request, but counts for the line numbers in errors. The broken request is on line 3.
+    // A blank line is not a request, but counts in the line numbers of errors. The invalid request is therefore on line 3.
     await expect(upload(`${line('a')}\n\n${broken}\n${line('c')}\n`)).rejects.toThrow(message)
     expect(await blobs()).toEqual([])
   })
@@ -167,7 +167,7 @@ describe('uploaded files', () => {
     }
     const { ids: fillers } = await fill(900_000)
     await expect(make(slow.id)).rejects.toMatchObject(full)
-    // The repeated request returns the first batch, because the quota has no space for a second one.
+    // The repeated request must return the first batch. If it created a second batch, then the full quota would refuse it.
     expect(await make(slow.id, once)).toMatchObject({ id: running.id, input_file_id: slow.id })
     expect((await client.files.list()).data.map(({ id }) => id)).not.toContain(running.id)
     expect((await client.files.list({ purpose: 'batch' })).data).toHaveLength(1)

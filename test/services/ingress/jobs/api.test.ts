@@ -1,3 +1,8 @@
+/*
+ * Tests of the API of durable jobs (docs/guides/jobs.md): acceptance, the job object, its result, and actions on a job. Events and
+ * idempotency keys have their own test files.
+ */
+
 import OpenAI from 'openai'
 import { describe, expect, inject, it, test } from 'vitest'
 import { newJobId } from '#shared/store/jobs.ts'
@@ -22,21 +27,16 @@ import {
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
-/*
- * The API of durable jobs (docs/guides/jobs.md): acceptance, the job object, its result, and actions on a job. Events and idempotency keys
- * have their own test files.
- */
-
 const ASYNC = { headers: { prefer: 'respond-async' } }
 const ENDPOINTS = [CHAT, MESSAGES, COUNT] as const
-/** Streams for minutes, so an earlier end means that it was cancelled. */
+/** Request of a job that streams for minutes. If the job ends earlier, then it was cancelled. */
 const ENDLESS = say('!echo tokens=1000 delay_ms=1000', { stream: true })
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
 
 const ask = (path: string, content = 'one two three', more: object = {}) =>
   say(content, path === MESSAGES ? { max_tokens: 50, ...more } : more)
 
-/** All fields of the job object. */
+/** Names of all fields of the job object. */
 const JOB_FIELDS = [
   ...['id', 'object', 'endpoint', 'model', 'status', 'created_at', 'run_at', 'started_at', 'completed_at', 'failed_at'],
   ...[
@@ -92,7 +92,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
 
   const calls = ENDPOINTS.flatMap((path) => [false, true].map((stream) => ({ path, stream })))
   test.each(calls)(
-    'a durable job for $path, stream $stream, ends with a response equal to that of the synchronous call',
+    'a durable job for $path ends with the response of the synchronous call, stream $stream',
     async ({ path, stream }) => {
       const body = ask(path, 'one two three', path === COUNT ? {} : { stream })
       const plain = await (await service.post(path, { ...body, stream: false })).json()
@@ -126,7 +126,8 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
         expect([job.status, asked.status]).toEqual([plain.status, plain.status])
         expect(await errorOf(asked)).toEqual(error)
         const { message, param } = await errorOf(job)
-        // The Anthropic format has the path of the field in its message, and a job has the path in `param`.
+        // The error of a job names the invalid field in `param`. The error format of Anthropic has no `param`, so its message starts with
+        // the path of the field.
         if (path === CHAT) expect({ message, param }).toEqual({ message: error.message, param: `body.${error.param}` })
         else expect(`${String(param).replace(/\[(\d+)\]/g, '.$1')}: ${message}`).toBe(`body.${error.message}`)
       }
@@ -176,7 +177,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     expect(await jobOf(late)).toMatchObject({ status: 'completed' })
   })
 
-  it('the result of an unfinished job is refused with 409', async () => {
+  it('a request for the result of an unfinished job is refused with 409', async () => {
     const { id } = await service.submit(ENDLESS)
     const response = await service.get(`/v1/jobs/${id}/result`)
     expect(response.status).toBe(409)
@@ -273,7 +274,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     expect(inner.metadata).toEqual({ in: 'body' })
   })
 
-  it('the job list returns newest jobs first, in pages without gap or duplicate, in both directions', async () => {
+  it('the job list returns the newest jobs first, in pages without gaps or duplicates', async () => {
     await using own = await start({})
     const made: string[] = []
     for (let i = 0; i < 5; i++) made.push((await own.submit(say(`${i}`))).id)
@@ -390,7 +391,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     expect(upstream.calls).toHaveLength(1)
   })
 
-  it('a job can be deleted after its end, and not before', async () => {
+  it('a job can be deleted only after its end', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const early = await service.call('DELETE', `/v1/jobs/${id}`)
     expect(early.status).toBe(409)
@@ -407,7 +408,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     expect((await listed(service, 'limit=100')).map((job) => job.id)).not.toContain(id)
   })
 
-  it('a job that failed, was cancelled or expired can be redriven as a new job, and no other job can', async () => {
+  it('only a failed, cancelled or expired job can be redriven as a new job', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE(), metadata: { run: '1' } })
     const early = await service.post(`/v1/jobs/${id}/redrive`, {})
     expect([early.status, (await errorOf(early)).code]).toEqual([409, 'job_not_finished'])
@@ -469,7 +470,7 @@ describeJobs('the jobs API', { kafka: inject('kafka'), postgres: inject('postgre
     expect(JSON.stringify(job.result).length).toBeGreaterThan(400_000)
   })
 
-  it('durable jobs work with the official openai SDK by a default header and polling', async () => {
+  it('the OpenAI SDK creates durable jobs by a default header, and reads their results by polling', async () => {
     const options = { apiKey: TEST_KEY, baseURL: `${service.urls[0]}/v1` }
     const client = new OpenAI({ ...options, defaultHeaders: { Prefer: 'respond-async' } })
     const body = { model: 'echo-1', messages: [{ role: 'user' as const, content: 'by the SDK' }] }
@@ -496,7 +497,7 @@ describe('a key with restricted endpoints', () => {
   })
 })
 
-describe('a running job before its worker has received the cancel', () => {
+describe('a cancelled job that its worker has not stopped yet', () => {
   it('has the status cancelling, and is listed by that status', async () => {
     const { promise: heard, resolve: hear } = Promise.withResolvers<void>()
     await using service = await startService({ wrapStore: (store) => slowToCancel(store, heard) })
@@ -531,7 +532,7 @@ describe('a completed job', () => {
 })
 
 describe('an expired result', () => {
-  it('returns 410 to its project, and 404 for another key or an unknown job', async () => {
+  it('returns 410 to the project of the job, and 404 to other projects', async () => {
     await using service = await startService({
       settings: { JOB_RETENTION_MS: '1000' },
       wrapStore: withoutPurge,
@@ -551,7 +552,10 @@ function upstreamModels(upstream: ScriptedUpstream) {
   return [{ id: 'up', engine: { type: 'openai', base_url: `${upstream.url}/v1` } }]
 }
 
-/** A store in which the acknowledgement of a cancel is delayed. */
+/**
+ * Wraps a store. The store records a job as cancelled only after the given promise has resolved, which simulates a slow confirmation by the
+ * worker.
+ */
 function slowToCancel(store: Store, heard: Promise<void>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -562,7 +566,10 @@ function slowToCancel(store: Store, heard: Promise<void>): Store {
   })
 }
 
-/** Returns a store without purges, so that it still has expired rows. In the service, purges are periodic, so such rows exist for a while. */
+/**
+ * Wraps a store and disables its purge, so that expired jobs remain readable. In the service, the purge is periodic, so expired jobs also
+ * exist for a while.
+ */
 function withoutPurge(store: Store): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -573,7 +580,7 @@ function withoutPurge(store: Store): Store {
   })
 }
 
-/** Every action on a job. */
+/** Returns the method and path of every request on one job. */
 function actionsOn(id: string): [method: string, path: string][] {
   const posts = ['cancel', 'redrive'].map((verb): [string, string] => ['POST', `/v1/jobs/${id}/${verb}`])
   const gets = ['', '/result', '/events'].map((end): [string, string] => ['GET', `/v1/jobs/${id}${end}`])
@@ -584,7 +591,7 @@ async function listed(service: Service, query: string): Promise<WireJob[]> {
   return ((await (await service.get(`/v1/jobs?${query}`)).json()) as { data: WireJob[] }).data
 }
 
-/** The ids of all pages. */
+/** Reads all pages of the list of jobs, and returns the ids of the jobs. */
 async function pages(service: Service, query: string): Promise<string[]> {
   const ids: string[] = []
   for (let after = ''; ; ) {

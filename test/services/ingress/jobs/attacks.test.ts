@@ -1,4 +1,5 @@
-/** Regression tests of attacks on durable jobs that once succeeded. */
+/* Regression tests of attacks on durable jobs that once succeeded. */
+
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -32,7 +33,7 @@ import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
 import { until } from '../../../support/stack.ts'
 
-/** Whether each service of this file has stopped. */
+/** For each service that a test of this file stopped: whether it stopped in time. The mock below records the result of `stopAll`. */
 const stops = vi.hoisted((): boolean[] => [])
 vi.mock('#shared/process/lifecycle.ts', async (original) => {
   const lifecycle = await original<typeof import('#shared/process/lifecycle.ts')>()
@@ -50,7 +51,10 @@ const REFUSED = '!echo fail=invalid_value\nno'
 
 const redrive = (service: Service, id: string, init = {}) => service.post(`/v1/jobs/${id}/redrive`, undefined, init)
 
-/** Returns a store that passes each call of a method in `through` to the function of that name. */
+/**
+ * Wraps a store. If `through` has a function for a method, then this function receives each call of the method, and may delay or repeat the
+ * call.
+ */
 function storeWith(store: Store, through: Partial<Record<keyof Store, (call: () => unknown) => unknown>>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -88,7 +92,8 @@ describe('a redriven job', () => {
       settings: { DURABLE_JOBS_MAX: '2', DURABLE_JOBS_MAX_PER_PROJECT: '3', INFERENCE_SLOTS: '1' },
     })
     const { id } = await service.ended((await service.submit(say(REFUSED))).id)
-    // The number of jobs is cached for a second. In this time, the ended job still counts.
+    // The service caches the number of jobs for a second. Until then, the ended job still counts against the quota, so the test repeats the
+    // submission.
     const slow = { endpoint: CHAT, body: say('!echo first_ms=60000\nx') }
     const fill = async () => (await service.post('/v1/jobs', slow)).status
     await until(async () => (await fill()) === 202)
@@ -97,7 +102,7 @@ describe('a redriven job', () => {
     expect([refused.status, (await errorOf(refused)).code]).toEqual([503, 'overloaded'])
   })
 
-  it('is refused if its key has lost the permission for its endpoint', async () => {
+  it('is refused if the key has lost the permission for the endpoint', async () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-attack-'))
     onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
     await using service = await startService({ dataDir })
@@ -122,7 +127,8 @@ it('a durable job that is cancelled before its claim is confirmed does not run',
     await goOn.promise
     return moved
   }
-  // With this lease, no renewal reports the cancel during the test. The worker stops only if it received the notification.
+  // The lease lasts a day, so no renewal reports the cancel to the worker during the test. The worker stops the job only if it received the
+  // notification of the cancel.
   const settings = { JOB_LEASE_MS: '86400000' }
   await using service = await startService({ wrapStore: (store) => storeWith(store, { claimNext }), settings })
   const { id } = await service.submit(say('!echo delay_ms=100 tokens=10000', { stream: true }))
@@ -144,7 +150,7 @@ it('a process with running jobs exits while the store is down', async () => {
   expect(stops.at(-1)).toBe(true)
 })
 
-it('a job whose retry budget is spent waits longer instead of failing', async () => {
+it('a failed attempt is repeated after at least 30 s if the retry budget is used up', async () => {
   const delays: number[] = []
   const store = {
     retry: async (_run: unknown, { delayMs }: { delayMs: number }) => void delays.push(delayMs),
@@ -163,7 +169,7 @@ it('a job whose retry budget is spent waits longer instead of failing', async ()
   expect(delays[0]).toBeGreaterThanOrEqual(30_000)
 })
 
-it('a job that restarts after a failed attempt releases the earlier output from memory', async () => {
+it('a stream that ends because of a failed attempt closes its subscription to job events', async () => {
   let open = 0
   const original = DurableJobs.prototype.follow
   vi.spyOn(DurableJobs.prototype, 'follow').mockImplementation(async function* (this: DurableJobs, ...given) {
@@ -273,7 +279,7 @@ it('the list command continues after a page without jobs of the requested status
   expect(found).toEqual(['job_a'])
 })
 
-it('a stream whose first attempt failed is replayed completely for its Idempotency-Key', async () => {
+it('an Idempotency-Key returns the complete stream of a job whose first attempt failed', async () => {
   await using service = await startService()
   const body = say('!echo fail=overloaded after=3 failures=1\none two three four five', { stream: true })
   const init = { headers: { 'idempotency-key': 'k' } }
@@ -285,7 +291,7 @@ it('a stream whose first attempt failed is replayed completely for its Idempoten
   expect(text.join('')).toBe('one two three four five')
 })
 
-it('a job list filter that repeats a status reads each state once', async () => {
+it('a job list filter that names a status several times reads the jobs of that status once', async () => {
   const asked: unknown[] = []
   const wrapStore = (store: Store) =>
     new Proxy(store, {

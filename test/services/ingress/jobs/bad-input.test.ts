@@ -1,3 +1,7 @@
+/*
+ * Tests of hostile or broken requests to the jobs API, of the isolation between projects, and of errors while the store is down or absent.
+ */
+
 import { createHash } from 'node:crypto'
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -20,13 +24,11 @@ import {
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
-/* Hostile or broken requests to the jobs API, isolation between projects, and errors while the store is down or absent. */
-
 const ASYNC = { headers: { prefer: 'respond-async' } }
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
 const DAY = 24 * 3_600
 
-/** Every action on a job. */
+/** Returns the method and path of every request on one job. */
 const actionsOn = (id: string): [method: string, path: string][] => [
   ...['', '/result', '/events', '?wait=1', '/events?starting_after=1'].map((end): [string, string] => [
     'GET',
@@ -145,7 +147,7 @@ describeJobs(
     ])('a request for a job is refused with 400 for the query %s', async (query) => {
       const { id } = await service.submit(say('x'))
       const response = await service.get(`/v1/jobs/${id}?${query}`)
-      // `wait[…]` is another parameter than `wait`, and unknown parameters are ignored.
+      // The query parameter `wait[…]` is not the parameter `wait`. The API ignores unknown parameters.
       if (query.startsWith('wait[')) return void expect(response.status).toBe(200)
       expect(response.status).toBe(400)
       expect(await errorOf(response)).toMatchObject({ code: 'invalid_value', param: 'wait' })
@@ -390,7 +392,7 @@ describeJobs(
       expect(await allowed('GET', '/v1/jobs/job_000000000000/cancel')).toEqual([405, 'POST'])
     })
 
-    it('a client that disconnects from an event stream leaves no subscription', async () => {
+    it('a client that disconnects from an event stream does not affect the job', async () => {
       await using own = await start({})
       const { id } = await own.submit(say('x'), { run_at: FUTURE() })
       for (let i = 0; i < 20; i++) {
@@ -430,7 +432,7 @@ describe('the jobs of another key', () => {
     expect(await service.job(done.id)).toMatchObject({ status: 'completed' })
   })
 
-  it('return 401 to requests without a key or with an invalid key', async () => {
+  it('return 401 to requests with an invalid key', async () => {
     await using service = await startService()
     const { id } = await service.submit(say('x'))
     for (const [method, path] of [...actionsOn(id), ['GET', '/v1/jobs'], ['POST', '/v1/jobs']] as const) {
@@ -466,11 +468,12 @@ describe('durable jobs while the store is down', () => {
     expect(await service.job(id)).toMatchObject({ status: 'queued' })
   })
 
-  it('leave no blob of a refused request, even if the request is large', async () => {
+  it('leave no blob behind when they are refused', async () => {
     const outage = switchedStore()
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-refused-'))
     await using service = await startService({ wrapStore: outage.wrap, dataDir })
-    // The first submission fills the cache of the job count. The refused requests then need no read of the store for the count.
+    // The first submission fills the cache of the job count. The later submissions therefore do not fail when the count is read, but only
+    // when the job is stored.
     await service.submit(say('x'), { run_at: FUTURE() })
     outage.isDown = true
     const large = say('x'.repeat(100_000))
@@ -480,7 +483,7 @@ describe('durable jobs while the store is down', () => {
     await rm(dataDir, { recursive: true })
   })
 
-  it('pause open event streams until the store is back', async () => {
+  it('have event streams that pause until the store is back', async () => {
     const outage = switchedStore()
     await using service = await startService({ wrapStore: outage.wrap })
     const { id } = await service.submit(say('!echo first_ms=1000\nafter the outage', { stream: true }))
@@ -519,13 +522,13 @@ describe('a deployment without a store', () => {
     }
     expect((await service.post(CHAT, say('plain'))).status).toBe(200)
     const refused = await service.post('/v1/jobs', {})
-    // The error is permanent, so these headers prevent retries by SDKs.
+    // The service has no store, so a retry cannot succeed. Both headers prevent retries by SDKs.
     expect([refused.headers.get('x-should-retry'), refused.headers.get('retry-after')]).toEqual(['false', null])
   })
 })
 
 describe('the job quota', () => {
-  it('refuses submissions of all projects with 503 and Retry-After', async () => {
+  it('refuses submissions of every project with 503 once the total is reached', async () => {
     await using service = await startService({
       settings: { SCHEDULED_JOBS_MAX: '2', SCHEDULED_JOBS_MAX_PER_PROJECT: '3' },
     })
@@ -541,7 +544,7 @@ describe('the job quota', () => {
     await until(async () => (await service.post('/v1/jobs', later)).status === 202)
   })
 
-  it('refuses scheduled jobs of a project over its quota with 429, but accepts immediate and other jobs', async () => {
+  it('refuses scheduled jobs of a project over its quota with 429, but accepts immediate jobs', async () => {
     await using service = await startService({ settings: { SCHEDULED_JOBS_MAX: '5', DURABLE_JOBS_MAX: '5' } })
     const park = async (key: string) => {
       return await service.post('/v1/jobs', { endpoint: CHAT, body: say('x'), run_at: FUTURE() }, { key })
@@ -581,7 +584,7 @@ async function cancelAll(service: Service, jobs: readonly { id: string }[]): Pro
   for (const { id } of jobs) expect(await jobOf(await service.post(`/v1/jobs/${id}/cancel`, {}))).toMatchObject({ id })
 }
 
-/** `count` pairs of metadata. */
+/** Returns metadata with `count` keys. */
 function many(count: number): Record<string, string> {
   return Object.fromEntries(Array.from({ length: count }, (_, i) => [`k${i}`, 'v']))
 }

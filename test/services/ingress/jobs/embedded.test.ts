@@ -1,14 +1,14 @@
+/*
+ * Tests of durable jobs in the embedded service, whose queue is in memory. Every accepted job is stored in the data directory, and
+ * continues after a restart with this directory.
+ */
+
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { CHAT, errorOf, jobOf, readEvents, type Service, say, startService, textOf } from '../../../support/jobs/api.ts'
 import { until } from '../../../support/stack.ts'
-
-/*
- * The embedded service is durable as well. The queue is in memory, but every accepted job is in its data directory and continues after a
- * restart there.
- */
 
 let dataDir: string
 beforeEach(async () => {
@@ -41,7 +41,7 @@ describe('a restarted service in a single process', () => {
     expect(Math.max(...attempts)).toBe(2)
   })
 
-  it('returns completed jobs, including by idempotency key, and starts jobs that are due', async () => {
+  it('still has all ended jobs and idempotency keys, and starts jobs that are due', async () => {
     const init = { headers: { 'idempotency-key': 'over the restart'.replaceAll(' ', '-') } }
     const before = await start()
     const answer = await (await before.post(CHAT, say('kept'), init)).json()
@@ -57,7 +57,7 @@ describe('a restarted service in a single process', () => {
     expect(await after.ended(later.id)).toMatchObject({ status: 'completed', attempt: 1 })
   })
 
-  it('resumes an event stream after the position that the client gives', async () => {
+  it('continues an event stream after the position that the client gives', async () => {
     const before = await start()
     const { id } = await before.submit(say('!echo tokens=60 delay_ms=50', { stream: true }))
     const reading = before.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))
@@ -75,7 +75,7 @@ describe('a restarted service in a single process', () => {
     expect(events.at(-1)?.job).toMatchObject({ status: 'completed', attempt: 2, result })
   })
 
-  it('returns the job id to a waiting caller before it stops, and completes the job after the restart', async () => {
+  it('completes a job whose waiting caller got 503 before the restart', async () => {
     const before = await start()
     const init = { headers: { 'idempotency-key': 'waits' } }
     const waiting = before.post(CHAT, say('!echo first_ms=4000\nin the end'), init)
@@ -96,7 +96,7 @@ describe('a restarted service in a single process', () => {
     expect(await answered.json()).toMatchObject({ choices: [{ message: { content: 'in the end' } }] })
   })
 
-  it('refuses a second service on its data directory', async () => {
+  it('prevents the start of a second service with the same data directory', async () => {
     await using first = await start()
     await expect(start()).rejects.toThrow(/DATA_DIR/)
     expect(await jobOf(await first.get('/v1/jobs'))).toMatchObject({ object: 'list' })

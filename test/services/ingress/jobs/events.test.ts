@@ -1,3 +1,8 @@
+/*
+ * Tests of the event stream of a job (docs/guides/jobs.md, Follow it). Events are numbered without gaps, and the last one reports the end
+ * of the job. A client can resume the stream after any event, at any replica.
+ */
+
 import { afterEach, describe, expect, inject, it, test, vi } from 'vitest'
 import {
   CHAT,
@@ -15,12 +20,11 @@ import {
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
-/*
- * The event stream of a job (docs/guides/jobs.md, Follow it). Events are numbered without gaps, resumable from any position on any replica, and end with the job.
- */
-
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
-/** Streams many events that cannot be merged, with pauses: a few hundred events over some seconds. */
+/**
+ * Request of a job with a few hundred events over some seconds. The events of tool calls are never merged, so their number does not depend
+ * on timing.
+ */
 const MANY = say('!echo call=look calls=100 delay_ms=40 args="{}"', { max_tokens: 100_000, stream: true })
 
 afterEach(() => {
@@ -39,7 +43,7 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     expectWhole(events)
     expect(events.every((event) => event.job_id === id && Number.isInteger(event.created_at))).toBe(true)
     expect(events[0]).toMatchObject({ type: 'job.queued', queue: { pool: 'inference' } })
-    // The position is null if the job started before this event was sent.
+    // The position in the queue is null if the job had already started when this event was sent.
     const { position } = (events[0] as { queue?: { position?: unknown } }).queue ?? {}
     expect(position === null || Number.isInteger(position)).toBe(true)
     expect(events[1]).toMatchObject({ type: 'job.started', attempt: 1 })
@@ -69,18 +73,18 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     const chunks = events.filter(({ type }) => type === 'job.output.delta').map(({ chunk }) => chunk as object)
     const said = plain.split('\n').filter((line) => line.startsWith('data: {'))
-    // Only the kinds of chunks are compared, because the number of words per chunk depends on timing.
+    // Only the order of the kinds of chunks is compared, because the number of words per chunk depends on timing.
     expect(kindsOf(chunks)).toEqual(kindsOf(said.map((line) => JSON.parse(line.slice('data: '.length)) as object)))
   })
 
-  it('an event stream has no output events if its job is not streamed', async () => {
+  it('an event stream has no output events if the job was submitted without streaming', async () => {
     const { id } = await service.submit(say('one two'))
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.completed'])
     expect(events.at(-1)?.job?.result).toMatchObject({ choices: [{ message: { content: 'one two' } }] })
   })
 
-  it('an event stream sends each event as soon as it is stored', async () => {
+  it('an event stream sends each event as soon as the event is stored', async () => {
     const { id } = await service.submit(say('!echo tokens=1000 delay_ms=1000', { stream: true }))
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`), (read) => textOf(read) !== '')
     expect(events.slice(0, 2).map(({ type }) => type)).toEqual(['job.queued', 'job.started'])
@@ -108,7 +112,7 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     }
   })
 
-  it('an event stream prefers Last-Event-ID to starting_after, which a reconnecting client does not update', async () => {
+  it('an event stream starts after Last-Event-ID, even if starting_after is also given', async () => {
     const { id } = await service.submit(say('x'))
     await service.ended(id)
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events?starting_after=0`, lastEventId(2)))
@@ -152,14 +156,14 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     expect(events.at(-1)).toMatchObject({ type: `job.${status}`, job: { id, status, result: null } })
   })
 
-  it('an event stream of a scheduled job waits for its events', async () => {
+  it('an event stream of a scheduled job sends events once the job runs', async () => {
     const { id } = await service.submit(say('x', { stream: true }), { run_at: Math.floor(Date.now() / 1_000) + 1 })
     const events = await readEvents(await service.get(`/v1/jobs/${id}/events`))
     expectWhole(events)
     expect(events.at(-1)?.type).toBe('job.completed')
   })
 
-  it('an event stream of a deleted job gets 404', async () => {
+  it('a request for the event stream of a deleted job gets 404', async () => {
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     await service.post(`/v1/jobs/${id}/cancel`, {})
     await service.call('DELETE', `/v1/jobs/${id}`)
@@ -171,7 +175,7 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
   }, async () => {
     await using two = await start({ replicas: 2 })
     const { id } = await two.submit(MANY)
-    // Every client leaves one replica after a different event, while the job runs, and continues on the other.
+    // Client n leaves the first replica after n events, while the job runs, and continues on the second replica.
     const clients = Array.from({ length: 202 }, (_, cut) => readWithCut(two, id, cut))
     const whole = await readEvents(await two.get(`/v1/jobs/${id}/events`))
     expectWhole(whole)
@@ -185,7 +189,7 @@ describeJobs('the event API of a job', { kafka: inject('kafka'), postgres: injec
     }
   })
 
-  it('an event stream can be read from each position of 200 events on each ingress', { timeout: 60_000 }, async () => {
+  it('an event stream can be read from any of 200 positions on each ingress', { timeout: 60_000 }, async () => {
     await using two = await start({ replicas: 2 })
     const { id } = await two.submit(say('!echo call=look calls=100 args="{}"', { max_tokens: 100_000, stream: true }))
     const whole = await readEvents(await two.get(`/v1/jobs/${id}/events`))
@@ -212,7 +216,7 @@ describe('an open event stream', () => {
     await until(() => client.received.split('\n: keep-alive\n\n').length === 3)
   })
 
-  it('ends without a final event when its ingress stops, so that the client reconnects to another ingress', async () => {
+  it('ends without a final event when its ingress stops', async () => {
     const service = await startService()
     const { id } = await service.submit(say('x'), { run_at: FUTURE() })
     const reading = service.get(`/v1/jobs/${id}/events`).then((response) => readEvents(response))
@@ -231,7 +235,7 @@ function expectWhole(events: readonly WireEvent[]): void {
   expect(ends.indexOf(true)).toBe(events.length - 1)
 }
 
-/** Reads `cut` events from the first replica, and the rest from the second. `status` is that of the second response. */
+/** Reads the first `cut` events from one replica, and the rest from another. `status` is the status of the job between the two reads. */
 async function readWithCut(service: Service, id: string, cut: number) {
   const leave = new AbortController()
   const first = await service.get(`/v1/jobs/${id}/events`, { signal: leave.signal })
@@ -242,7 +246,7 @@ async function readWithCut(service: Service, id: string, cut: number) {
   return { before, status, after }
 }
 
-/** The kinds of chunks in order, without adjacent duplicates. */
+/** Returns the kind of each chunk in order, without adjacent duplicates. The kind consists of the fields of the chunk, without its text. */
 function kindsOf(chunks: readonly object[]): string[] {
   const kinds = chunks.map((chunk) => {
     const { type, choices, usage } = chunk as {

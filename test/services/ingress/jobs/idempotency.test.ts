@@ -1,3 +1,8 @@
+/*
+ * Tests of idempotency keys: all requests with one key belong to one job (docs/internals/protocol.md, Idempotency). A client repeats a
+ * request if it did not get the response, and then gets the outcome of the first request.
+ */
+
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import { describe, expect, inject, it, test } from 'vitest'
@@ -16,11 +21,6 @@ import {
   startService,
 } from '../../../support/jobs/api.ts'
 import { until } from '../../../support/stack.ts'
-
-/*
- * One key is one job (docs/internals/protocol.md, Idempotency). A request that is repeated because its outcome is unknown gets the outcome of
- * the first.
- */
 
 const keyed = (key = newId('k')) => ({ headers: { 'idempotency-key': key } })
 const FUTURE = () => Math.floor(Date.now() / 1_000) + 3_600
@@ -53,7 +53,7 @@ describeJobs(
       expect([await again.json(), again.headers.get('idempotency-replayed')]).toEqual([first, 'true'])
     })
 
-    it('an Idempotency-Key matches a request with reordered JSON keys, even if the header value is quoted', async () => {
+    it('an Idempotency-Key matches a repeated request whose JSON keys are in another order', async () => {
       const key = newId('k')
       const first = await service.post(
         CHAT,
@@ -66,7 +66,7 @@ describeJobs(
       expect(again.headers.get('idempotency-replayed')).toBe('true')
     })
 
-    it('an Idempotency-Key matches a request whether an optional field is null or absent', async () => {
+    it('an Idempotency-Key matches a repeated request with null instead of an absent field', async () => {
       const webhook = { url: 'https://example.com/hook' }
       const plain = { endpoint: CHAT, body: say('x'), webhook }
       const nulls = { metadata: null, priority: null, run_at: null, parent_id: null, expires_after_seconds: null }
@@ -82,7 +82,7 @@ describeJobs(
       expect([replayed.status, replayed.headers.get('idempotency-replayed')]).toEqual([200, 'true'])
     })
 
-    it('an Idempotency-Key does not match a request that lacks a significant null, as in a JSON Schema', async () => {
+    it('an Idempotency-Key distinguishes null from an absent field inside a JSON Schema', async () => {
       const init = keyed()
       const tools = (constant: object) => [{ type: 'function', function: { name: 'f', parameters: constant } }]
       expect((await service.post(CHAT, say('x', { tools: tools({ const: null }) }), init)).status).toBe(200)
@@ -132,7 +132,7 @@ describeJobs(
       expect(await service.ended(jobs[0]?.id ?? '')).toMatchObject({ status: 'completed', attempt: 1 })
     })
 
-    it('an Idempotency-Key creates one job for 20 concurrent calls, whose responses are equal', async () => {
+    it('an Idempotency-Key creates one job for 20 concurrent calls', async () => {
       const init = keyed()
       const calls = Array.from({ length: 20 }, () => service.post(CHAT, say('!echo first_ms=50\nonce'), init))
       const responses = await Promise.all(calls)
@@ -190,7 +190,7 @@ describeJobs(
       }
     })
 
-    it('an Idempotency-Key can be used again after a request that was refused before a job was created', async () => {
+    it('an Idempotency-Key can be used again after a request that created no job', async () => {
       const init = keyed()
       expect((await service.post(CHAT, say('x', { temperature: 9 }), init)).status).toBe(400)
       expect((await service.post(CHAT, say('x'), init)).status).toBe(200)
@@ -216,9 +216,9 @@ describeJobs(
       ['empty', ''],
       ['a pair of quotes without content', '""'],
       ['longer than the maximum', 'k'.repeat(256)],
-      ['with a space', 'a b'],
-      ['with a tab', 'a\tb'],
-      ['of Latin-1', 'ké'],
+      ['a text with a space', 'a b'],
+      ['a text with a tab', 'a\tb'],
+      ['a text with a Latin-1 character', 'ké'],
     ])('an Idempotency-Key is refused if it is %s', async (_name, key) => {
       for (const [path, body] of [
         [CHAT, say('x')],
@@ -317,7 +317,7 @@ describe('the fingerprint of a request', () => {
   })
 })
 
-/** Equal JSON with the keys of every object in reverse. */
+/** Returns an equal JSON value in which the keys of every object are in reverse order. */
 function reversed(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(reversed)
   if (typeof value !== 'object' || value === null) return value
@@ -328,7 +328,7 @@ function reversed(value: unknown): unknown {
   )
 }
 
-/** Submits the same job once more, after the first has ended. */
+/** Submits a job with an idempotency key, waits for its end, and repeats the submission with the same key. */
 async function submitTwice(service: Service, submission: object) {
   const init = keyed()
   const first = await jobOf(await service.post('/v1/jobs', submission, init))
@@ -338,7 +338,10 @@ async function submitTwice(service: Service, submission: object) {
   return { first, again: await jobOf(response) }
 }
 
-/** Returns a whole body unchanged, and only the joined texts of a stream. A replayed stream may divide the text into other frames. */
+/**
+ * Returns the part of a response that a replay must repeat exactly. For a stream, this is the joined text and the last frame, because a
+ * replay may divide the text into other frames.
+ */
 function sound(text: string): unknown {
   const frames = text.split('\n').filter((line) => line.startsWith('data: '))
   if (frames.length === 0) return text

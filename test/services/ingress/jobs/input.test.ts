@@ -1,4 +1,5 @@
-/** Input, cost and child progress of a job, and which callers may read them. */
+/* Tests of the input, cost and child progress that the jobs API returns for a job, and of the callers that may read them. */
+
 import OpenAI, { toFile } from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Admin, openAdmin, secretOf } from '../../../support/admin.ts'
@@ -44,7 +45,7 @@ describe('the endpoints for the input and progress of a job', () => {
     expect(JSON.stringify(await read('alice', `/v1/jobs/${blob}/input`))).toContain('b'.repeat(100_000))
   })
 
-  it('return the progress of the child jobs, which operators can list as well', async () => {
+  it('return the progress of child jobs, which operators can list', async () => {
     const client = new OpenAI({ baseURL: `${admin.stack.url}/v1`, apiKey: secretOf('alice'), maxRetries: 0 })
     const lines = Array.from({ length: 120 }, (_, nth) => ({
       ...{ custom_id: `r${nth}`, method: 'POST', url: '/v1/chat/completions' },

@@ -1,3 +1,8 @@
+/*
+ * Tests of job options such as metadata, priority and webhook. Every way of submitting a job accepts them with equal effect, or returns a
+ * 400 that names the invalid field or header.
+ */
+
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -13,8 +18,6 @@ import {
 } from '../../../support/speech/service.ts'
 import { until } from '../../../support/stack.ts'
 import { openWs } from '../../../support/ws.ts'
-
-/** Job options in addition to the call: equal on every way of submitting, or a 400 that names their source. */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
@@ -33,7 +36,7 @@ beforeAll(async () => {
 })
 afterAll(() => service[Symbol.asyncDispose]())
 
-/** Start time of the jobs, in an hour. The jobs never run during the test, so that their options can be read. */
+/** Start time of all jobs: in one hour. The jobs do not run during the test, so the test can read their options. */
 const RUN_AT = Math.floor(Date.now() / 1_000) + 3_600
 
 const jobOptions = (parent: string) => ({
@@ -123,7 +126,7 @@ describe('a job option', () => {
     })
   })
 
-  it('in a header causes a webhook at the end of the job, also for a call that is not asynchronous', async () => {
+  it('for a webhook applies even if the caller waits for the response', async () => {
     const told: unknown[] = []
     const server = createServer((req, res) => {
       let text = ''
@@ -162,7 +165,7 @@ describe('a job option', () => {
   })
 })
 
-/** Invalid values of headers, and the error code of each. */
+/** Headers with an invalid value, and the expected error code. */
 const BAD: readonly [header: string, value: string, code: string][] = [
   ['x-job-priority', 'urgent', 'invalid_value'],
   ['x-job-priority', '', 'invalid_value'],
@@ -205,7 +208,7 @@ describe('an invalid job option', () => {
     },
   )
 
-  it('in a header is refused with the name of the header if webhook events have no URL or are unknown', async () => {
+  it('for webhook events is refused if the URL is missing or an event is unknown', async () => {
     const headers = { ...ASYNC, 'x-job-webhook-events': 'job.failed' }
     expect(await errorOf(await service.post(CHAT, say(), { headers }))).toMatchObject({ param: 'x-job-webhook-url' })
     const unknown = { ...headers, 'x-job-webhook-url': HOOK, 'x-job-webhook-events': 'job.failed,job.lost' }

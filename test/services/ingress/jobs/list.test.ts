@@ -4,7 +4,7 @@ import { firstPage, pageOf } from '#services/ingress/calls/job-list.ts'
 import type { DurableJobs } from '#shared/jobs/durable/durable.ts'
 import type { ListQuery } from '#shared/store/store.ts'
 
-/** A store of `count` jobs, newest first, whose ids are their numbers. */
+/** Simulates a store of `count` jobs. Their ids are the numbers from 0, and the job with the highest number is the newest. */
 function jobsUpTo(count: number): DurableJobs {
   const list = async (_tenant: string, { after, limit }: ListQuery) => {
     const from = after === undefined ? count : Number(after)
@@ -45,7 +45,7 @@ describe('a page of the job list', () => {
     expect([page.jobs, page.hasMore]).toEqual([[], false])
   })
 
-  it('returns an error with a cursor for continuing if no job matches within its scan limit', async () => {
+  it('is replaced by an error with a cursor if no job matches within the scan limit', async () => {
     const looking = pageOf(
       jobsUpTo(200_000),
       'a',
@@ -56,7 +56,7 @@ describe('a page of the job list', () => {
     await expect(looking).rejects.toThrow('after=100000')
   })
 
-  it('in the admin API skips pages without jobs, up to the last page', async () => {
+  it('in the admin API is the first page that contains jobs', async () => {
     const pages = [[], [], [7], [8]]
     const read = async (after: string | undefined) => {
       const nth = Number(after ?? 0)

@@ -1,7 +1,8 @@
-/**
- * A tenant with a backlog of durable jobs does not delay others. The test counts its starts in between, because a busy machine slows down all
- * tenants alike.
+/*
+ * Tests that a tenant with a backlog of durable jobs (`crowd`) does not delay another tenant (`other`). The test counts the starts of the
+ * backlog between the starts of the other tenant. Times are not measured, because a busy machine slows down all tenants alike.
  */
+
 import { afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
 import type { JobEnvelope } from '#schemas/job.ts'
 import { Attempt } from '#shared/jobs/worker/attempt.ts'
@@ -12,12 +13,12 @@ const SLOTS = 4
 const REPLICAS = 3
 const BACKLOG = 90
 const SETTINGS = { INFERENCE_SLOTS: String(SLOTS) }
-/** A request that takes 200 ms. */
+/** A request that runs for 200 ms: ten tokens at intervals of 20 ms. */
 const WORK = say('!echo delay_ms=20 tokens=10')
-/** Number of jobs of the other tenant, and of its plain calls. */
+/** Number of durable jobs that the tenant `other` submits. Later, this tenant makes the same number of synchronous calls. */
 const OWN = 6
 
-/** Tenants in order of the starts of their jobs. */
+/** The tenant of each started job, in order. A synchronous call has the suffix ` call`. */
 let began: string[]
 const begunBy = (tenant: string) => began.filter((one) => one === tenant).length
 beforeEach(() => {
@@ -35,7 +36,7 @@ describe.each([
   { mode: 'embedded', isHere: true, kafka: undefined },
   { mode: 'Kafka', isHere: inject('kafka') !== null, kafka: inject('kafka') ?? undefined },
 ])('the fair queue of tenants, $mode', ({ isHere, kafka }) => {
-  it('starts work of one tenant during the backlog of another tenant, whichever ingress accepted the work', {
+  it('starts jobs of one tenant before the backlog of another tenant has ended', {
     timeout: 240_000,
   }, async (context) => {
     if (!isHere) context.skip('no Kafka')
@@ -51,7 +52,8 @@ describe.each([
     await until(() => begunBy('other') === OWN, { withinMs: 60_000 })
     const place = began.lastIndexOf('other')
     const between = began.slice(0, place).filter((one) => one === 'crowd').length - before
-    // Before the last own job, the backlog may start one job per own job and two per slot. Jobs that started during the submissions are added.
+    // Upper bound: the backlog may start one job per job of the other tenant, and two more per slot. Jobs that started while the other
+    // tenant submitted are added.
     expect(between).toBeLessThanOrEqual(OWN + (accepted - before) + 2 * SLOTS)
 
     const calls: number[] = []
@@ -61,7 +63,8 @@ describe.each([
       expect(response.status).toBe(200)
       calls.push(began.indexOf('other call', at) - at)
     }
-    // Before each call, at most two rounds of the backlog may start. One more round may have started before the worker received the call.
+    // A round starts one job per slot. Before each call, at most two rounds of the backlog may start, and one more before the worker
+    // received the call.
     expect(calls.length).toBeGreaterThan(1)
     for (const passed of calls) expect(passed).toBeLessThanOrEqual(3 * SLOTS)
   })

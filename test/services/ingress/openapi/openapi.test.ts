@@ -1,3 +1,5 @@
+/* Tests that the OpenAPI document describes every served route, and that responses match the schemas of the document. */
+
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { JOB_ENDPOINTS } from '#services/ingress/endpoints/endpoints.ts'
@@ -5,8 +7,6 @@ import { routesOf } from '#services/ingress/routes.ts'
 import { type Admin, openAdmin, secretOf } from '../../../support/admin.ts'
 
 const ROUTES = routesOf(JOB_ENDPOINTS)
-
-/* The OpenAPI document matches the served routes, and responses match their schemas. */
 
 interface Operation {
   readonly operationId: string
@@ -64,7 +64,7 @@ async function call(
   return { response, json }
 }
 
-/** Validates against the schema, and rejects undocumented fields, which the schema itself allows for later versions. */
+/** Returns a validator that also rejects undocumented fields. The schema itself allows them, because a later version may add fields. */
 function validatorOf(schema: object): ValidateFunction {
   const ajv = new Ajv2020({ strict: false, allErrors: true, validateFormats: false })
   return ajv.compile({
@@ -287,7 +287,7 @@ describe('the answer schemas of the OpenAPI document', () => {
 })
 
 describe('the pages that the ingress serves to browsers', () => {
-  it('redirect / to the console or the API reference, and return an API error to other clients', async () => {
+  it('redirect a browser from / to the console or the API reference', async () => {
     const { url } = admin.stack
     const page = await fetch(`${url}/`, { headers: { accept: 'text/html,*/*' }, redirect: 'manual' })
     expect(page.status).toBe(302)
@@ -299,7 +299,7 @@ describe('the pages that the ingress serves to browsers', () => {
     ])
   })
 
-  it('load nothing from other hosts in /docs, whose files are revalidated by ETags', async () => {
+  it('below /docs load nothing from other hosts, and are revalidated by ETags', async () => {
     const { url } = admin.stack
     const page = await fetch(`${url}/docs`)
     const text = await page.text()

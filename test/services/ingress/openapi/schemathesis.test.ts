@@ -1,3 +1,8 @@
+/*
+ * Test with Schemathesis, a tool that generates valid and invalid requests from an OpenAPI document. Each response must have a documented
+ * status, content type and schema, and no response may be a server error.
+ */
+
 import { execFile } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -8,11 +13,6 @@ import { keyOf } from '#shared/keys/keys.ts'
 import { findPythonEnv } from '../../../support/processes/python.ts'
 import { startStack } from '../../../support/stack.ts'
 
-/*
- * Schemathesis generates valid and invalid requests from the OpenAPI document. Each response must have a documented status, content type
- * and schema, and no response may be a server error.
- */
-
 const PINS = ['schemathesis==4.32.5']
 const SECRET = 'sk-schemathesis-0123456789'
 const CHECKS = [
@@ -22,7 +22,10 @@ const CHECKS = [
   'response_headers_conformance',
   'response_schema_conformance',
 ]
-/** Requests per operation. The fixed seed makes runs reproducible; the variables allow longer runs by hand. */
+/**
+ * Number of requests that Schemathesis generates per operation. The fixed seed makes runs reproducible. The environment variables permit
+ * longer runs by hand.
+ */
 const EXAMPLES = process.env.SCHEMATHESIS_EXAMPLES ?? '3'
 const SEED = process.env.SCHEMATHESIS_SEED ?? '1'
 const PHASES = process.env.SCHEMATHESIS_PHASES ?? 'fuzzing'
@@ -31,13 +34,16 @@ const RUN_MS = 240_000
 const run = promisify(execFile)
 const bin = await findPythonEnv('schemathesis', PINS)
 
-/** The parts of an OpenAPI document that `withExisting` narrows. */
+/** The parts of an OpenAPI document that `withExisting` changes. */
 interface Document {
   paths: Record<string, Record<string, { parameters?: { name: string; in: string; schema: object }[] }>>
   components: { schemas: Record<string, { properties?: Record<string, object> }> }
 }
 
-/** Restricts models and job ids to existing ones. Otherwise nearly every request would return 404. */
+/**
+ * Restricts the names of models and the ids of jobs in the document to existing ones. Otherwise nearly every generated request would return
+ * 404.
+ */
 function withExisting(document: Document, jobId: string): Document {
   for (const { properties } of Object.values(document.components.schemas)) {
     if (properties && 'model' in properties && 'messages' in properties) properties.model = { const: 'echo-1' }
@@ -80,7 +86,8 @@ describe.skipIf(!bin)('the OpenAPI document in a run of Schemathesis', { timeout
         '--warnings',
         'off',
       ],
-      // Excluded: code runs return 503 without a sandbox, and paused models return 503 or 529. `not_a_server_error` reports both.
+      // Two kinds of operations are excluded: code runs return 503, because the service has no sandbox, and a paused model would return 503
+      // or 529 later. The check `not_a_server_error` would report both.
       ...['--exclude-path-regex', '^/v1/tools/code$|/(pause|drain)$', '--request-timeout', '60'],
     ]
     const schemathesis = join(bin ?? '', 'schemathesis')

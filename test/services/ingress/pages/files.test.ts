@@ -8,7 +8,7 @@ import { pathToFileURL } from 'node:url'
 import { expect, it } from 'vitest'
 import { consoleFiles, findScreen } from '#services/ingress/pages/files.ts'
 
-it('the ingress serves the console files of its start even after the console was built again', async () => {
+it('the ingress serves the console files that it loaded at its start, even after a new build', async () => {
   const dist = mkdtempSync(join(tmpdir(), 'console-'))
   const build = (asset: string) => {
     rmSync(join(dist, 'assets'), { recursive: true, force: true })

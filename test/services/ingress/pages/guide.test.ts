@@ -1,10 +1,11 @@
 import { readdirSync } from 'node:fs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
+import { ERRORS } from '#schemas/error.ts'
 import { CHAPTERS, GUIDE } from '#services/ingress/pages/guide.ts'
 import { type Admin, openAdmin } from '../../../support/admin.ts'
 
 let admin: Admin
-/** HTML of every page, by path. */
+/** HTML of every page of the guide, by the path of its URL. */
 const pages = new Map<string, string>()
 beforeAll(async () => {
   admin = await openAdmin()
@@ -31,7 +32,9 @@ it('the guide has a page for every Markdown file below docs/, except decision re
 it('the guide serves its first page at the root, and links each page to all others', async () => {
   expect(await read(GUIDE)).toBe(pages.get(`${GUIDE}/${CHAPTERS[0]?.name}`))
   for (const [path, html] of pages) {
-    expect(html, `HTML of the page ${path}`).toMatch(/<main id="content">\s*<h1 id=/)
+    expect(html, `HTML of the page ${path}`).toMatch(
+      /<main id="content">\s*(<details class="menu here">.*?<\/details>\s*)?<h1 id=/s,
+    )
     expect(attributes(html, 'href')).toEqual(expect.arrayContaining([...pages.keys()]))
   }
 })
@@ -54,9 +57,23 @@ it('the guide has a page for every link and a heading for every anchor', async (
   for (const path of otherPaths) await read(path)
 })
 
+it('the page of errors has an anchor for the row of each error code', () => {
+  const html = pages.get(`${GUIDE}/errors`) ?? ''
+  const ids = [...html.matchAll(/<tr id="([^"]*)"><td[^>]*><code>([^<]*)<\/code>/g)].map(([, id, code]) => [id, code])
+  expect(ids.toSorted()).toEqual(
+    Object.keys(ERRORS)
+      .map((code) => [code, code])
+      .toSorted(),
+  )
+})
+
 it('the guide loads nothing from other hosts, and has no inline scripts or styles', () => {
   for (const [path, html] of pages) {
-    expect(attributes(html, 'src'), `scripts of the page ${path}`).toEqual(['/docs/theme.js', `${GUIDE}/search.js`])
+    expect(attributes(html, 'src'), `scripts of the page ${path}`).toEqual([
+      '/docs/theme.js',
+      `${GUIDE}/search.js`,
+      '/docs/copy.js',
+    ])
     expect(
       html.replaceAll(/<script (type="module" )?src="[^"]*"><\/script>/g, ''),
       `inline scripts or styles of the page ${path}`,

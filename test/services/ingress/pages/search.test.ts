@@ -4,7 +4,7 @@ import { CHAPTERS, GUIDE } from '#services/ingress/pages/guide.ts'
 import { CHROMIUM, faultsOf, openChromium, PAGE_MS } from '../../../support/browser.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
 
-/** Horizontal overflow of the page, in pixels. */
+/** JavaScript expression for the browser: horizontal overflow of the page, in pixels. */
 const OVERFLOW = 'document.documentElement.scrollWidth - document.documentElement.clientWidth'
 
 describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS }, () => {
@@ -34,7 +34,7 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     return page
   }
 
-  it('open a section by keyboard only', async () => {
+  it('can open a section by keyboard only', async () => {
     const page = await openGuide()
     await page.keyboard.press('/')
     await page.keyboard.type('change the secret')
@@ -52,7 +52,7 @@ describe.skipIf(!CHROMIUM)('the guide and its search', { timeout: 2 * PAGE_MS },
     await page.getByRole('heading', { name: 'Change the secret' }).waitFor()
   })
 
-  it('report an empty result, treat HTML as text, and close with Escape', async () => {
+  it('report an empty result, treat HTML in a query as text, and close with Escape', async () => {
     const page = await openGuide()
     const box = page.getByRole('combobox')
     await box.fill('aardvark<b>(')

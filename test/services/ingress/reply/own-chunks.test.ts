@@ -38,13 +38,13 @@ describe('HTTP chunks that the server writes as one string each', () => {
     expect(client.isEnded).toBe(false)
   })
 
-  it('are only the terminating chunk if the response has no further data', async () => {
+  it('consist of only the terminating chunk if the response has no body', async () => {
     using client = await openRaw(await startServer((res) => res.end()))
     client.send(rawRequest('GET /'))
     await until(() => client.received.endsWith('\r\n\r\n0\r\n\r\n'))
   })
 
-  it('wait for a slow client, which receives all of them', async () => {
+  it('arrive completely at a client that starts to read late', async () => {
     const piece = 'x'.repeat(60_000)
     const drained = Promise.withResolvers<void>()
     let written = 0
@@ -66,7 +66,7 @@ describe('HTTP chunks that the server writes as one string each', () => {
     expect(client.received.split('ea60\r\n')).toHaveLength(written + 1)
   })
 
-  it('are replaced by bytes without chunk headers for a client of HTTP/1.0', async () => {
+  it('are sent without chunk headers to an HTTP/1.0 client', async () => {
     using client = await openRaw(await startServer(sayAll))
     client.send('GET / HTTP/1.0\r\n\r\n')
     await until(() => client.isEnded)
@@ -75,7 +75,7 @@ describe('HTTP chunks that the server writes as one string each', () => {
   })
 })
 
-it('the HTTP reply sends the head of a stream and its first frame in one write', async () => {
+it('an HTTP reply sends the head and the first frame of a stream in one write', async () => {
   const written: string[] = []
   const metrics = { requests: { inc: () => {} }, requestSeconds: { observe: () => {} } }
   const context = { config: { slowReaderMs: 1_000 }, log: { info: () => {} }, metrics } as unknown as IngressContext

@@ -1,11 +1,14 @@
+/*
+ * Tests with clients that send or read as slowly as they can. Each client exceeds a limit of the server, gets an error if one can still be
+ * sent, and is disconnected.
+ */
+
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { bytePieces, endWithin, framePieces, writePieces } from '#services/ingress/http/reply.ts'
 import { closeServer, listen, SERVER_BOUNDS, type ServerBounds } from '#services/ingress/http/server.ts'
 import { openRaw, type RawClient, rawRequest } from '../../../support/raw-http.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
-
-/* Clients that send or read as slowly as they can. Each hits a bound, gets an error if one can still be sent, and is disconnected. */
 
 const MIB = 1024 * 1024
 const KEY = `authorization: Bearer ${TEST_KEY}`
@@ -23,7 +26,7 @@ async function startServer(handler: Handler, bounds: Partial<ServerBounds> = {})
 
 const ok: Handler = (_req, res) => void res.setHeader('content-length', 2).end('ok')
 
-/** Sends one character every `everyMs`, endlessly. */
+/** Sends one character of the text every `everyMs`, repeatedly until the test ends. */
 function drip(client: RawClient, text: string, everyMs: number): void {
   let at = 0
   const timer = setInterval(() => client.send(text[at++ % text.length] ?? ''), everyMs)
@@ -31,7 +34,7 @@ function drip(client: RawClient, text: string, everyMs: number): void {
 }
 
 describe('the timeouts of the HTTP server', () => {
-  it('are at least 75 s for an idle pooled connection, more for request heads, and 10 minutes for uploads', () => {
+  it('are at least 75 s for an idle connection and 10 minutes for an upload', () => {
     expect(SERVER_BOUNDS.keepAliveMs).toBeGreaterThanOrEqual(75_000)
     expect(SERVER_BOUNDS.headersMs).toBeGreaterThan(SERVER_BOUNDS.keepAliveMs)
     expect(SERVER_BOUNDS.requestMs).toBeGreaterThanOrEqual(600_000)
@@ -51,7 +54,7 @@ describe('the timeouts of the HTTP server', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('return 408 for a body that arrives byte by byte, in the error format of its path', async () => {
+  it('return 408 for a body that arrives byte by byte', async () => {
     const server = await startServer((req) => void req.resume(), { headersMs: 100, requestMs: 200 })
     using client = await openRaw(server.url)
     client.send(rawRequest('POST /v1/messages?beta=true', ['content-length: 100000']))
@@ -97,7 +100,7 @@ describe('the timeouts of the HTTP server', () => {
 })
 
 describe('a response to a client that reads slowly', () => {
-  it('is aborted if the client reads nothing, and its memory is released gradually', async () => {
+  it('is aborted if the client reads nothing, and buffers less than 256 KiB', async () => {
     const outcome = Promise.withResolvers<unknown>()
     let mostBuffered = 0
     const server = await startServer(async (_req, res) => {
@@ -118,7 +121,7 @@ describe('a response to a client that reads slowly', () => {
     await until(async () => (await server.connections()) === 0)
   })
 
-  it('is aborted if the client reads only a byte at long intervals', async () => {
+  it('is aborted if the client reads one byte at long intervals', async () => {
     const outcome = Promise.withResolvers<unknown>()
     const server = await startServer(async (_req, res) => {
       await writePieces(res, bytePieces(Buffer.alloc(64 * MIB)), 300).then(
@@ -177,7 +180,7 @@ describe('a response to a client that reads slowly', () => {
     expect(await outcome.promise).toBe('left')
   })
 
-  it('is divided only between frames if the frames are short', () => {
+  it('is written in pieces that each end at the end of a frame', () => {
     const frames = Array.from({ length: 3_000 }, (_, i) => `data: ${'é😀'.repeat(i % 90)}${i}\n\n`)
     for (const text of [frames.join(''), 'no end', '']) {
       const pieces = [...framePieces(text)]
@@ -188,7 +191,7 @@ describe('a response to a client that reads slowly', () => {
   })
 })
 
-/** Open sockets of this process, of clients and servers. */
+/** Number of open sockets of this process. The server and its clients run in this process, so each connection has two sockets. */
 function openSockets(): number {
   return process.getActiveResourcesInfo().filter((type) => type === 'TCPSocketWrap').length
 }
@@ -196,7 +199,7 @@ function openSockets(): number {
 describe('streams to clients that stop reading', () => {
   const CLIENTS = 4
   const model = { ...ECHO_MODEL, limits: { ...ECHO_MODEL.limits, max_output_tokens: 1_000_000 } }
-  // Log probabilities are large: some 40 MB per stream, far beyond the buffers of two kernels.
+  // A request for log probabilities, which make the stream large: about 40 MB. The socket buffers of both sides hold far less.
   const body = (stream: boolean) =>
     JSON.stringify({
       model: 'echo-1',
@@ -237,10 +240,10 @@ describe('streams to clients that stop reading', () => {
       most = Math.max(most, now.heapUsed + now.external - before.heapUsed - before.external)
       return (await running()) === 0
     })
-    // Without backpressure, the streams would be 160 MB of text alone.
+    // Each stream has about 40 MB of text. Without backpressure, the server would buffer all four streams, that is 160 MB.
     expect(most / MIB).toBeLessThan(120)
     await until(async () => (await gauge('sluice_pool_running')) === 0)
-    // The server has closed its sockets, but the sockets of the clients are still open.
+    // The server must close its sockets, while the sockets of the clients stay open.
     await until(() => openSockets() === socketsBefore + CLIENTS)
     for (const client of clients) {
       client.socket.resume()

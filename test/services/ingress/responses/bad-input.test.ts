@@ -1,9 +1,12 @@
+/*
+ * Tests of invalid requests that refer to a stored response, and of endless loops of tool calls (docs/guides/responses.md, Stored
+ * responses).
+ */
+
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, openStranger, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
-
-/** Responses that cannot be continued, and endless loops (docs/guides/responses.md, Stored responses). */
 
 let stack: Stack
 let client: OpenAI
@@ -37,7 +40,7 @@ describe('requests that name a stored response', () => {
     expect((await client.responses.retrieve(id)).output_text).toBe('secret')
   })
 
-  test('are refused if their item references exceed the size of a request body', async () => {
+  test('are refused if the referenced items exceed the maximum size of a body', async () => {
     const { output } = await client.responses.create({ model: 'echo-1', input: 'x'.repeat(6_000) })
     const reference = { type: 'item_reference' as const, id: output[0]?.id ?? '' }
     const input = (times: number) => [...Array(times).fill(reference), { role: 'user' as const, content: 'go on' }]
@@ -82,7 +85,7 @@ describe('requests that name a stored response', () => {
     expect((await rest.text()).includes('response.')).toBe(false)
   })
 
-  test('return 400 in a loop of tool calls once the conversation exceeds the size of a request', async () => {
+  test('return 400 once the conversation exceeds the maximum size of a body', async () => {
     const tools = [{ type: 'function' as const, name: WEATHER.name, parameters: WEATHER.schema, strict: true }]
     const [body, output] = [{ model: 'echo-1', tools }, 'x'.repeat(4_000)]
     let called = await client.responses.create({ ...body, input: `!echo call=${WEATHER.name}` })

@@ -1,4 +1,8 @@
-/** Chains of responses share their history: each message is stored once, and outlives the response that wrote it. */
+/*
+ * Tests of chains of responses, each of which continues the previous one. The responses share their history: each message is stored once,
+ * and outlives the response that wrote it.
+ */
+
 import { readdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import OpenAI from 'openai'
@@ -17,14 +21,17 @@ async function bytesOnDisk(stack: Stack): Promise<number> {
   return sizes.reduce((sum, size) => sum + size, 0)
 }
 
-/** Responses of a chain, and characters of each message: more than a row of the store holds. */
+/** Number of responses in a chain, and number of characters per message. A message is larger than a row of the store can hold. */
 const LENGTH = 50
 const CHARS = 72 * KIB
-/** Quota of stored bytes, which suffices if each message is stored once. Copies of the history would need 25 times the size of the messages. */
+/**
+ * Quota of stored bytes, which suffices if each message is stored once. If each response copied its history, then the chain would need 25
+ * times the size of the messages.
+ */
 const QUOTA = 1.5 * LENGTH * CHARS
 const filler = (nth: number) => `!echo text=answer-${nth}\n${'x'.repeat(CHARS)}`
 
-it('chains of responses store each message once, whatever their length', async () => {
+it('a chain of 50 responses stores each message once', async () => {
   await using stack = await startStack({ settings: { FILES_BYTES_MAX_PER_PROJECT: String(QUOTA) } })
   const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   const say = async (nth: number, previous_response_id: string | null) =>
@@ -64,7 +71,7 @@ it('chains of responses store each message once, whatever their length', async (
   await until(async () => (await bytesOnDisk(stack)) === 0)
 })
 
-it('reading a chain of short responses yields to the event loop within 50 ms', async () => {
+it('a chain of 30 short responses is stored in fewer than six files', async () => {
   await using stack = await startStack()
   const client = new OpenAI({ baseURL: `${stack.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
   let previous_response_id: string | null = null

@@ -1,3 +1,5 @@
+/* Tests of POST /v1/responses from the caller's point of view (docs/guides/responses.md). */
+
 import OpenAI from 'openai'
 import { zodTextFormat } from 'openai/helpers/zod'
 import type { ResponseInputItem, ResponseStreamEvent } from 'openai/resources/responses/responses'
@@ -5,8 +7,6 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { z } from 'zod'
 import { failureOf, UNICODE, WEATHER, WEATHER_ARGUMENTS } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
-
-/** POST /v1/responses from the caller's point of view (docs/guides/responses.md). */
 
 let stack: Stack
 let client: OpenAI
@@ -25,7 +25,7 @@ const TOOL = {
 }
 const PIXEL = 'data:image/png;base64,iVBORw0KGgo='
 
-/** Each test runs with a stored response, and with a response that is not stored. */
+/** Request options. Each test runs twice: the response is stored in the first run and not stored in the second run. */
 const KEEPING = [{ store: true }, { store: false }]
 
 async function collect(stream: AsyncIterable<ResponseStreamEvent>): Promise<ResponseStreamEvent[]> {
@@ -83,7 +83,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect(parsed.text?.format).toMatchObject({ type: 'json_schema', name: 'forecast' })
   })
 
-  test('returns its reasoning before the answer, as the original or as the requested summary', async () => {
+  test('returns the reasoning before the answer: the original text, or a summary if requested', async () => {
     const input = '!echo reasoning=hmm text=done'
     const { output: plain } = await create({ input })
     expect(plain).toMatchObject([{ type: 'reasoning', summary: [], content: [{ text: 'hmm' }] }, { type: 'message' }])
@@ -141,7 +141,7 @@ describe.each(KEEPING)('a response with %j', (kept) => {
     expect((await stream.finalResponse()).output).toMatchObject(done)
   })
 
-  test('returns an HTTP error for a failure before any output, and ends its stream with an event after output', async () => {
+  test('returns an HTTP error before any output, and ends the stream with response.failed after output', async () => {
     const early = await failureOf(create({ input: '!echo fail=context_length_exceeded' }))
     expect(early).toMatchObject({ status: 400, code: 'context_length_exceeded' })
     const input = '!echo tokens=20 after=5 fail=context_length_exceeded'
@@ -180,7 +180,7 @@ describe('an unsupported responses request', () => {
     expect((await refusal(body)).param).toBe(param)
   })
 
-  test('returns an error with the pool of models that a tool needs, or 404 for an unknown model', async () => {
+  test('gets an error that names the type of model that supports the requested tool', async () => {
     expect((await refusal({ tools: [{ type: 'web_search' }] })).message).toContain('need a research model')
     expect((await stack.post('/v1/responses', { model: 'gpt-9', input: 'hi' })).status).toBe(404)
   })

@@ -1,14 +1,15 @@
+/*
+ * Tests of every field that the types of the `openai` package declare for responses. Each field passes from a caller to an upstream of the
+ * same API, or back. Covers requests, whole responses and streams. A field that a new version of the SDK adds is tested as soon as the SDK
+ * is installed.
+ *
+ * Exceptions: docs/guides/responses.md, Fields that do not arrive unchanged.
+ */
+
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { type Stack, startStack } from '../../../support/stack.ts'
 import { SdkTypes } from '../../../support/wire/sdk-types.ts'
-
-/**
- * Every field that the types of `openai` declare for responses, between a caller and an upstream of the same API: requests,
- * answers and streams. A field that a new version of the SDK adds is tested as soon as the SDK is installed.
- *
- * Exceptions: docs/guides/responses.md, Fields that do not arrive unchanged.
- */
 
 type Json = Record<string, unknown>
 
@@ -36,7 +37,7 @@ const types = new SdkTypes('node_modules/openai/resources/responses/responses.d.
   ...{ max_output_tokens: 50, temperature: 0.5, top_p: 0.5, top_logprobs: 2, encrypted_content: 'gAAAA', metadata: {} },
 })
 
-/** Fields that Sluice handles, and fields that are tested below. */
+/** Request fields that the first test leaves out: Sluice handles them itself, or they have a test of their own below. */
 const OWN = [
   ...['background', 'conversation', 'previous_response_id', 'metadata', 'store', 'stream', 'stream_options', 'model'],
   ...['input', 'instructions', 'tools', 'tool_choice', 'include', 'reasoning', 'text', 'parallel_tool_calls'],
@@ -77,7 +78,10 @@ function responseOf(output: readonly unknown[], fields: Json = {}): Json {
   return { id: 'resp_1', object: 'response', status: 'completed', output, usage, ...fields }
 }
 
-/** The response as a stream: each item is added without its texts, which arrive as deltas, and then is done. */
+/**
+ * Sends a whole response to the service as a stream. Each item is added without its text, the text follows as deltas, and then the item is
+ * done.
+ */
 function streamed(whole: Json, to: Answer): void {
   to.open()
   const frame = (type: string, fields: Json) => to.frame({ type, ...fields }, type)
@@ -100,7 +104,7 @@ function streamed(whole: Json, to: Answer): void {
   to.end()
 }
 
-/** The body that the upstream receives for an accepted call. */
+/** Sends a request that the service must accept. Returns the body that the upstream received. */
 async function sent(body: object): Promise<Json> {
   const before = upstream.calls.length
   const response = await stack.post('/v1/responses', { model: 'm1', input: [HELLO], store: false, ...body })
@@ -141,7 +145,8 @@ describe('responses requests to an upstream of the same API', () => {
   })
 
   test('arrive with each tool unchanged', async () => {
-    // The package declares two interfaces with the name `Tool`. Samples of the other one have no type and are left out.
+    // The package declares two interfaces with the name `Tool`. The samples of one of them have no field `type`; they are left out, because
+    // they are no tools of the Responses API.
     const declared = (types.samples('Tool') as Json[]).filter(({ type }) => type !== undefined)
     const tools = declared.map((tool) => (tool.type === 'web_search' ? { ...tool, filters: undefined } : tool))
     for (const tool of tools) {
@@ -178,7 +183,7 @@ describe('responses requests to an upstream of the same API', () => {
   })
 })
 
-/** A file has its content or a URL. */
+/** Removes the URL from each file, because a file must not have both its content and a URL. */
 function withOneSource(value: unknown): Json {
   return JSON.parse(
     JSON.stringify(value, (_name, inner) => (inner?.type === 'input_file' ? { ...inner, file_url: undefined } : inner)),
@@ -186,7 +191,8 @@ function withOneSource(value: unknown): Json {
 }
 
 /**
- * Returns a valid conversation that contains the item. If the item is a call, then an output is added. If it is an output, then a call is added.
+ * Returns a valid conversation that contains the item. If the item is a call, then its output follows. If it is an output, then a call
+ * precedes it.
  */
 function conversationWith(item: Json): Json[] {
   const call_id = item.call_id ?? 'call_1'
@@ -207,7 +213,9 @@ function conversationWith(item: Json): Json[] {
   }
 }
 
-/** An item in normal form: a message has a type, and the text of a single plain part is a string. */
+/**
+ * Converts an item to a normal form, so that items of equal meaning are equal. For example, a single part of plain text becomes a string.
+ */
 function plain(item: Json): Json {
   const { content, output } = item
   return {
@@ -218,7 +226,7 @@ function plain(item: Json): Json {
   }
 }
 
-/** Null means absent. */
+/** Removes the fields whose value is null, because null means that the field is absent. */
 function withoutNull(item: Json): Json {
   return Object.fromEntries(Object.entries(item).filter(([, value]) => value !== null))
 }
@@ -254,7 +262,9 @@ describe('responses of an upstream of the same API', () => {
     ...['reasoning', 'safety_identifier', 'status', 'text', 'top_logprobs', 'truncation', 'usage', 'user'],
   ]
 
-  /** The response that a caller gets, whole and as the last event of a stream. */
+  /**
+   * Makes one call without streaming and one with streaming. Returns the whole response, and the response in the last event of the stream.
+   */
   async function given(): Promise<Json[]> {
     const body = { model: 'm1', input: 'hi', store: false, tools: [FUNCTION] }
     const whole = await stack.post('/v1/responses', body)
@@ -307,7 +317,7 @@ describe('responses of an upstream of the same API', () => {
   })
 })
 
-/** Items of the model, whose ids and states Sluice sets. */
+/** Types of output items whose ids and states Sluice sets itself. Comparisons leave these fields out. */
 const OWN_ITEMS = ['message', 'reasoning', 'function_call', 'custom_tool_call']
 
 function unnamed(item: Json): Json {

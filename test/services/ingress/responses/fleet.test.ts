@@ -1,4 +1,5 @@
-/** Background responses on a real fleet: several ingresses, workers that die, Kafka and Postgres. */
+/* Tests of background responses on a real fleet: several ingresses, workers that are killed, Kafka and Postgres. */
+
 import { dirname, join } from 'node:path'
 import OpenAI from 'openai'
 import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
@@ -11,26 +12,34 @@ import { TEST_KEY, until } from '../../../support/stack.ts'
 const kafka = inject('kafka')
 const postgres = inject('postgres')
 
-/** Number of tool calls of a response. A tool call has four events, which are never merged, so the number of events does not depend on timing. */
+/**
+ * Number of tool calls of a response. The four events of a tool call are never merged, so the number of events does not depend on timing.
+ */
 const CALLS = 49
-/** Number of events: created, queued, in progress and completed, and four events per tool call. */
+/** Number of events of a response: created, queued, in progress and completed, and four events per tool call. */
 const EVENTS = 4 + 4 * CALLS
 const SCRIPT = `!echo call=look args=1 calls=${CALLS} delay_ms=10`
-/** Every nth event at which the stream is cut; `SLUICE_TEST_EVERY_EVENT=1` cuts at every one. */
+/**
+ * Distance between the events after which the test cuts a stream and resumes it. With `SLUICE_TEST_EVERY_EVENT=1`, the test cuts one stream
+ * after each event.
+ */
 const EVERY = process.env.SLUICE_TEST_EVERY_EVENT === '1' ? 1 : 10
 const CUTS = Array.from({ length: EVENTS }, (_, at) => at + 1).filter((cut) => cut <= 4 || cut % EVERY === 0)
-/** Concurrent responses. */
+/** Number of responses whose streams the test cuts at the same time. */
 const AT_ONCE = 10
-/** Number of responses. One is started after the other, so that each is at a different event when its process is killed. */
+/** Maximum number of responses. Responses start 150 ms apart, so that each is at a different event when its process is killed. */
 const STAGGERED = 40
 const STAGGER_MS = 150
 const SLOW_SCRIPT = `!echo call=look args=1 calls=20 first_ms=${5 * STAGGER_MS} delay_ms=${STAGGER_MS}`
-/** Script of three code runs and four model calls. Each model call first streams text for longer than two publishing intervals. */
+/**
+ * Number of code runs of a response with CODE_SCRIPT, which also makes four model calls. Each model call first streams text for longer than
+ * two publishing intervals.
+ */
 const RUNS = 3
 const SAID = 'Let me see what the code says of it.'
 const CODE = "import time\ntime.sleep(0.3)\nprint('done')"
 const CODE_SCRIPT = `!echo call=code_interpreter rounds=${RUNS} first_ms=300 delay_ms=60 text=${JSON.stringify(SAID)} args=${JSON.stringify(JSON.stringify({ code: CODE }))}`
-/** On a busy machine each process takes ten seconds to start. */
+/** Timeout of a test in ms. On a busy machine, the start of each process takes ten seconds. */
 const TEST_MS = 300_000
 /** Timeout of a response in ms, longer than any pause of a stream in these tests. */
 const SETTLES_MS = 120_000
@@ -54,7 +63,11 @@ describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
     await database?.[Symbol.asyncDispose]()
   }, TEST_MS)
 
-  /** @param leaseMs Time after which the jobs of a dead or stopped worker run again */
+  /**
+   * Starts a process of the fleet.
+   *
+   * @param leaseMs Time after which the jobs of a dead or stopped worker run again
+   */
   const start = (role: 'ingress' | 'scheduler' | 'inference' | 'code', leaseMs = 60_000, more = {}) =>
     fleet.start(role, { ...settings, JOB_LEASE_MS: String(leaseMs), ...more })
   const clientOf = (at: number) =>
@@ -63,7 +76,10 @@ describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
     clientOf(at).responses.create({ model: 'echo-1', input, background: true, stream: true })
   const goOn = (at: number, id: string, starting_after?: number) =>
     clientOf(at).responses.retrieve(id, { stream: true, ...(starting_after !== undefined && { starting_after }) })
-  /** Starts responses one after the other and reads their streams, until the first is nearly complete. */
+  /**
+   * Starts responses one after the other, until the first one has more than 30 events. Reads their streams in the background, and returns when
+   * each response has an event.
+   */
   const beginMany = async (at: number) => {
     const reads: Reading[] = []
     for (let begun = 0; begun < STAGGERED; begun++) {
@@ -74,14 +90,14 @@ describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
     await until(() => reads.every(({ events }) => events.length > 0), { withinMs: SETTLES_MS })
     return reads
   }
-  /** Kills a process that runs jobs. */
+  /** Kills a process and waits for its end. */
   const kill = async (process: RoleProcess) => {
     process.kill('SIGKILL')
     await process.exited
   }
 
   it(
-    'resumes at another ingress after any event, with each event once and in order',
+    'can be resumed at another ingress after any event, with each event once and in order',
     async () => {
       const worker = await start('inference')
       const cutAt = async (cut: number) => {
@@ -101,7 +117,7 @@ describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
   )
 
   it(
-    'resumes at another ingress if its ingress is killed',
+    'can be resumed at another ingress if the first ingress is killed',
     async ({ annotate }) => {
       const [worker, doomed] = await Promise.all([start('inference'), start('ingress')])
       ingresses.push(doomed)
@@ -145,8 +161,8 @@ describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
       let broke = 0
       for (const [{ events, broken }, place] of places) {
         const error = await broken
-        // If output was already published, then it is not repeated in the same stream. The stream ends with an error, and the next stream has the
-        // whole output.
+        // A stream never repeats output. If output was published before the worker was killed, then the stream ends with an error. The next
+        // stream has the whole output.
         if (error) expect(error.message).toContain('started over')
         else requireWhole(events)
         if (error) broke++
@@ -209,10 +225,10 @@ describe.skipIf(!kafka || !postgres)('a background response on a fleet', () => {
   )
 })
 
-/** Events of one code run. */
+/** Number of events that one code run adds to the stream. */
 const EVENTS_A_RUN = 7
 
-/** The concatenated deltas of an item, and its final text. */
+/** Returns the joined text deltas of one output item, and the final text of the item. */
 function saidOf(events: readonly Event[], at: number): [deltas: string, done: string] {
   let [deltas, done] = ['', '']
   for (const event of events) {
@@ -231,10 +247,10 @@ async function read(stream: AsyncIterable<Event>, most = Number.POSITIVE_INFINIT
   return events
 }
 
-/** A stream that is read as it arrives. */
+/** A stream that is read in the background. `events` grows as events arrive. */
 interface Reading {
   readonly events: Event[]
-  /** Settles at the end; with an error if the stream broke. */
+  /** Resolves at the end of the stream: with an error if the connection broke. */
   readonly broken: Promise<Error | undefined>
 }
 
@@ -254,7 +270,7 @@ function idOf([created]: readonly Event[]): string {
   return created?.type === 'response.created' ? created.response.id : ''
 }
 
-/** Each event once and in order, from the first to the last. */
+/** Checks that a stream has each event once and in order, from `response.created` to `response.completed`. */
 function requireWhole(events: readonly Event[]): void {
   const numbers = events.map(({ sequence_number }) => sequence_number)
   expect(numbers).toEqual([...new Set(numbers)].sort((a, b) => a - b))

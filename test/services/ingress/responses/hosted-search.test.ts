@@ -1,3 +1,8 @@
+/*
+ * Tests of the tools file_search and web_search in the Responses API. The service performs these searches itself, in local documents and
+ * over HTTP (docs/guides/responses.md, Hosted tools).
+ */
+
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -6,8 +11,6 @@ import type { ResponseCreateParamsNonStreaming, ResponseStreamEvent } from 'open
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { type Outside, startOutside } from '../../../support/research/outside.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
-
-/** Searches of the service for a response (docs/guides/responses.md, Hosted tools): in real documents, and over HTTP. */
 
 const RESEARCH = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
 const WEB = { type: 'web_search' as const }
@@ -54,7 +57,7 @@ it('the file_search tool searches the documents, and the model continues with th
   expect((await client.responses.retrieve(quiet.id)).output).toEqual(quiet.output)
 })
 
-it('the web_search tool searches the web by each of its names, and reads the results', async () => {
+it('the web_search tool can be requested by each of its names, and reads the web pages that it finds', async () => {
   const input = script('web_search', 'How do herons at Tarn1 build their nests?')
   const response = await ask(input, {
     tools: [{ type: 'web_search_preview' }],
@@ -87,7 +90,7 @@ it('the web_search tool sends typed events of its search', async () => {
   expect(types.at(-1)).toBe('completed')
 })
 
-it("a response with file_search streams the model's text during generation, and stores equal text", async () => {
+it('a response with file_search streams the text of the model, and stores the same text', async () => {
   const input = `${script('file_search', 'heron nests')} tokens=40 delay_ms=40`
   const events: ResponseStreamEvent[] = []
   const asked = { model: 'echo-1', input, tools: [FILES], stream: true as const, background: true }
@@ -119,7 +122,7 @@ it("a response with file_search streams the model's text during generation, and 
   expect(job.children).toMatchObject([{ endpoint: '/v1/deep-research' }])
 })
 
-it('the search tools report an empty query to the model, and refuse an unknown backend', async () => {
+it('the search tools report an empty query to the model, and refuse an unknown vector store', async () => {
   const failed = await ask('!echo call=web_search rounds=1 args={}', { tools: [WEB] })
   expect(failed.output).toMatchObject([{ type: 'web_search_call', status: 'failed' }, { type: 'message' }])
   expect(failed.output_text).toContain('Error')

@@ -1,3 +1,5 @@
+/* Tests of tools that the service runs for a response (docs/guides/responses.md, Hosted tools), in the real sandbox. */
+
 import { createOpenAI } from '@ai-sdk/openai'
 import { generateText, streamText } from 'ai'
 import OpenAI, { toFile } from 'openai'
@@ -8,14 +10,12 @@ import { runBatch } from '../../../support/batches.ts'
 import { describeCode, untilBusy } from '../../../support/sandbox/code-service.ts'
 import { TEST_KEY, until } from '../../../support/stack.ts'
 
-/** Tools that the service runs for a response (docs/guides/responses.md, Hosted tools), in the real sandbox. */
-
 const TOOL = { type: 'code_interpreter' as const, container: { type: 'auto' as const } }
 const SLEEP = 'import time\ntime.sleep(100)'
 const PLOT = 'import matplotlib.pyplot as plt\nplt.plot([1, 4])\nplt.show()'
 const LOGS = 'code_interpreter_call.outputs' as const
 
-/** Prompt that makes echo-1 call the tool. */
+/** Returns a prompt that makes the model echo-1 call the code interpreter with this code. */
 function script(code: string, more = 'rounds=1'): string {
   return `!echo call=code_interpreter args=${JSON.stringify(JSON.stringify({ code }))} ${more}`
 }
@@ -42,7 +42,7 @@ describeCode('the code interpreter of the Responses API', inject('kafka'), (stac
     expect(again.output).toMatchObject([{ type: 'code_interpreter_call', outputs: null }, { type: 'message' }])
   })
 
-  it('a response runs code in a batch, in which code jobs are allowed as well', async () => {
+  it('a batch of responses and a batch of code runs both run code', async () => {
     const asked = { model: 'echo-1', input: script('print(6 * 7)'), tools: [TOOL] }
     const responses = await runBatch(client(), '/v1/responses', [asked])
     expect(responses.output).toMatchObject([
@@ -84,7 +84,7 @@ describeCode('the code interpreter of the Responses API', inject('kafka'), (stac
     expect(events.at(-1)).toMatchObject({ response: { id, output: ended.output } })
   })
 
-  it('a response stops its program if it is cancelled, or if its caller disconnects', async () => {
+  it('a response stops its code run after a cancel, or if the caller disconnects', async () => {
     const response = await ask(script(SLEEP), { background: true })
     await untilBusy(stack(), 1)
     expect(await client().responses.retrieve(response.id)).toMatchObject({ status: 'in_progress' })
@@ -101,7 +101,7 @@ describeCode('the code interpreter of the Responses API', inject('kafka'), (stac
     await untilBusy(stack(), 0)
   })
 
-  it('a response sends errors of its code run to the model, and returns figures', async () => {
+  it('a response sends errors of a code run to the model, and images to the caller', async () => {
     const wrong = await ask('!echo call=code_interpreter args=[] rounds=1')
     expect(wrong.output).toMatchObject([{ status: 'failed', code: '[]' }, { type: 'message' }])
     expect(wrong.output_text).toContain('JSON object')
@@ -113,7 +113,7 @@ describeCode('the code interpreter of the Responses API', inject('kafka'), (stac
     expect(drawn.output_text).toContain('plot_1.png')
   })
 
-  it('a response ends at the maximum number of tool calls if the model continues to call', async () => {
+  it('a response ends at the maximum number of tool calls if the model continues to call tools', async () => {
     const bounded = await ask(script('print(1)', ''), { max_tool_calls: 2 })
     const ends = { status: 'incomplete', incomplete_details: { reason: 'max_tool_calls' } }
     expect(bounded).toMatchObject(ends)
@@ -127,7 +127,7 @@ describeCode('the code interpreter of the Responses API', inject('kafka'), (stac
     })
   })
 
-  it('a response returns function calls to its caller, who continues with their outputs', async () => {
+  it('a response returns function calls to the caller, and the next response uses their outputs', async () => {
     const look = { type: 'function' as const, name: 'look', parameters: { type: 'object' }, strict: false }
     const input = 'Ask code_interpreter and look.'
     const called = await ask(input, { tools: [TOOL, look] })
@@ -138,7 +138,7 @@ describeCode('the code interpreter of the Responses API', inject('kafka'), (stac
     expect((await client().responses.create(went)).output_text).toBe('seen')
   })
 
-  it('a response refuses unsupported tool options, and drops tools that the service does not run', async () => {
+  it('a response refuses unsupported tool options, and ignores tools that the service does not run', async () => {
     const refused = async (body: object) => {
       const response = await stack().post('/v1/responses', { model: 'echo-1', input: 'hi', ...body })
       const { error } = (await response.json()) as { error: { param: string; message: string } }
@@ -202,7 +202,7 @@ describeCode('the code interpreter of the Responses API', inject('kafka'), (stac
     expect((await ask(sized, { tools: withFiles(large) })).output_text).toBe(String(RUN_FILES_BYTES_MAX))
   })
 
-  it('a response works with the code interpreter of the Vercel AI SDK, with and without streaming', async () => {
+  it('a response runs the code interpreter tool of the Vercel AI SDK, with and without streaming', async () => {
     const openai = createOpenAI({ apiKey: TEST_KEY, baseURL: `${stack().url}/v1` })
     const tools = { code_interpreter: openai.tools.codeInterpreter({}) }
     const asked = { model: openai('echo-1'), prompt: script('print(3)'), tools, maxRetries: 0 }

@@ -1,10 +1,13 @@
+/*
+ * Tests of stored responses and of background responses, which later requests read, continue, cancel or delete (docs/guides/responses.md,
+ * Stored responses).
+ */
+
 import OpenAI from 'openai'
 import type { ResponseStreamEvent } from 'openai/resources/responses/responses'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { failureOf, WEATHER } from '../../../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
-
-/** Stored responses and the requests on them (docs/guides/responses.md, Stored responses). */
 
 let stack: Stack
 let client: OpenAI
@@ -113,7 +116,7 @@ describe('a background response', () => {
     expect(await client.responses.cancel(made.id)).toMatchObject({ status: 'completed' })
   })
 
-  test('is cancelled permanently', async () => {
+  test('stays cancelled after a cancel', async () => {
     const { id } = await client.responses.create({ model: 'echo-1', input: ENDLESS, background: true })
     await until(async () => (await client.responses.retrieve(id)).status === 'in_progress')
     expect(await failureOf(client.responses.delete(id))).toMatchObject({ status: 409 })
@@ -141,7 +144,7 @@ describe('a background response', () => {
     expect(await failureOf(beyond)).toMatchObject({ status: 400, param: 'starting_after' })
   })
 
-  test('fails its stream if the output is reset, and returns the output from the beginning in a new stream', async () => {
+  test('sends only the missing text if its stream is resumed after a position', async () => {
     const input = '!echo tokens=20 delay_ms=20'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const seen = await collect(stream, 6)
@@ -152,7 +155,7 @@ describe('a background response', () => {
     expect(text.join('')).toBe((await client.responses.retrieve(id)).output_text)
   })
 
-  test('fails its stream if the output restarts, and a new stream returns the output from the beginning', async () => {
+  test('ends its stream with an error if an attempt fails after output', async () => {
     const input = '!echo tokens=12 delay_ms=30 after=6 fail=upstream_error failures=1'
     const stream = await client.responses.create({ model: 'echo-1', input, background: true, stream: true })
     const seen: ResponseStreamEvent[] = []

@@ -1,8 +1,11 @@
+/*
+ * Tests with requests of real clients to the Responses API (docs/guides/responses.md, Tools and Items). The service forwards them to
+ * upstreams of this API and of other APIs.
+ */
+
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type ScriptedUpstream, startUpstream } from '../../../support/processes/upstream.ts'
 import { ECHO_MODEL, type Stack, startStack } from '../../../support/stack.ts'
-
-/** Requests of real clients, forwarded to upstreams of this API and of others (docs/guides/responses.md, Tools and Items). */
 
 type Json = Record<string, unknown>
 
@@ -49,7 +52,7 @@ async function post(body: Json, init?: RequestInit): Promise<Json> {
   return json
 }
 
-/** Events of a stream, in order. */
+/** Sends a streamed request, and returns the events of the response in order. */
 async function stream(body: Json): Promise<Json[]> {
   const answer = await stack.post('/v1/responses', { store: false, stream: true, ...body })
   const text = await answer.text()
@@ -60,7 +63,7 @@ async function stream(body: Json): Promise<Json[]> {
   })
 }
 
-/** The whole response of an upstream. */
+/** Returns the body of an upstream response with these output items. */
 function answerOf(output: readonly Json[], fields: Json = {}): Json {
   const usage = { input_tokens: 3, output_tokens: 2, total_tokens: 5 }
   return { id: 'resp_1', object: 'response', status: 'completed', output, usage, ...fields }
@@ -251,7 +254,7 @@ describe('an upstream of the Responses API', () => {
     const { include, ...others } = body
     expect(sent).toMatchObject({ ...others, input: expect.anything(), model: 'far', store: false })
     expect(sent?.include).toEqual([...include, 'reasoning.encrypted_content'])
-    // Content of a single text part may be sent as a string, which every server accepts.
+    // Sluice may send content that is a single text part as a string, because every server accepts a string.
     const simplified = INPUT.map((item) => {
       const content = (item as { content?: unknown }).content
       return item.role === 'developer' && Array.isArray(content) ? { ...item, content: 'Rules.' } : item
@@ -260,7 +263,7 @@ describe('an upstream of the Responses API', () => {
     expect(sent?.tools).toEqual(TOOLS)
   })
 
-  test('receives no fields that control its engine, unless the model allows them', async () => {
+  test('receives no fields that control its engine, unless models.yaml allows them', async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
     await post({ model: 'far', input: 'hi', priority: -1000, cache_salt: 'x', kv_transfer_params: {}, other: 1 })
     const sent = responses.calls.at(-1)?.body ?? {}
@@ -340,12 +343,12 @@ describe('an upstream of the Responses API', () => {
     },
   }
 
-  /** Output without the ids of items that Sluice assigns. */
+  /** Removes the ids that Sluice assigns to output items, because they differ in each response. */
   const unnamed = (output: unknown) =>
     (output as Json[]).map(({ id, ...item }) => (OWN_NAMES.has(String(item.type)) ? item : { id, ...item }))
   const OWN_NAMES = new Set(['message', 'reasoning', 'function_call', 'custom_tool_call'])
 
-  /** The stream of such a response. */
+  /** Returns the events of a stream whose content equals the whole response. */
   function framesOf(answer: Json): Json[] {
     const frames: Json[] = [{ type: 'response.created', response: { ...answer, status: 'in_progress', output: [] } }]
     for (const [output_index, item] of (answer.output as Json[]).entries()) {
@@ -416,7 +419,7 @@ describe('an upstream of the Responses API', () => {
     )
   })
 
-  test("receives the caller's session headers and headers that the model allows, but not the key", async () => {
+  test("receives the caller's session headers and headers that models.yaml allows, but not the key", async () => {
     responses.script((_call, to) => to.json(answerOf([message('Done.')])))
     const traceparent = `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01`
     const headers = { 'x-session-id': 's1', traceparent, tracestate: 'a=b', baggage: 'k=v', 'x-other': 'no' }
@@ -455,7 +458,7 @@ describe('an upstream of the Responses API', () => {
 })
 
 describe('an upstream of chat completions behind the Responses API', () => {
-  test('receives the tools that input items add, and their calls are mapped back', async () => {
+  test('receives the tools of additional_tools input items as functions', async () => {
     const namespace = { type: 'namespace', name: 'functions', tools: [{ ...PATCH, name: 'exec' }] }
     const input = [
       { type: 'additional_tools', id: 'at_1', role: 'developer', tools: [namespace] },
@@ -485,7 +488,7 @@ describe('an upstream of chat completions behind the Responses API', () => {
     usage: { prompt_tokens: 3, completion_tokens: 2, total_tokens: 5 },
   })
 
-  test('receives custom tools and namespaces as functions, and their calls are mapped back', async () => {
+  test('receives custom tools and namespaces as functions, and the caller receives the original tool types', async () => {
     const tools = [PATCH, NAMESPACE, { type: 'web_search' }, { type: 'local_shell' }]
     chat.script((_call, to) => to.json(callOf('apply_patch', '{"input":"*** Begin Patch"}')))
     const patched = await post({
@@ -524,7 +527,7 @@ describe('an upstream of chat completions behind the Responses API', () => {
     ])
   })
 
-  test('receives the reasoning of earlier responses from a client that returns only encrypted reasoning', async () => {
+  test('receives earlier reasoning as text, even if the client returns only encrypted reasoning', async () => {
     const thought = { role: 'assistant', content: 'Done.', reasoning_content: 'Hm.' }
     const answer = { choices: [{ index: 0, message: thought, finish_reason: 'stop' }] }
     chat.script((_call, to) => to.json(answer))
@@ -538,7 +541,7 @@ describe('an upstream of chat completions behind the Responses API', () => {
     expect(chat.calls.at(-1)?.body.messages).toMatchObject([{}, { reasoning_content: 'Hm.' }, {}])
   })
 
-  test('receives tool names that it accepts, and the caller receives the original names', async () => {
+  test('receives shortened tool names, and the caller receives the original names', async () => {
     const name = `mcp__${'a_long_server_'.repeat(4)}.${'tool'.repeat(4)}`
     expect(name.length).toBeGreaterThan(64)
     chat.script((call, to) => {

@@ -1,3 +1,8 @@
+/*
+ * Tests with WebSocket clients that send forbidden data, or read as slowly as they can. The server closes each connection with the close
+ * code of the exceeded limit. The process and all other clients continue.
+ */
+
 import { request } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { WebSocket } from 'ws'
@@ -5,11 +10,6 @@ import { Outbox, ReadPause, SOCKET_BOUNDS } from '#services/ingress/ws/frames.ts
 import { openRaw, type RawClient } from '../../../support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 import { isEnd, openWs, type WsClient } from '../../../support/ws.ts'
-
-/**
- * WebSocket clients that send forbidden data, or read as slowly as they can. Each hits a bound with its close code; the process and other
- * clients continue.
- */
 
 const CHAT = '/v1/chat/completions'
 const MIB = 1024 * 1024
@@ -100,8 +100,8 @@ describe('a WebSocket frame from a client', () => {
     ['an empty body', { endpoint: CHAT, body: {} }, null, null],
   ])('that starts a request with %s fails only that request', async (_what, more, param, code) => {
     using client = await openWs(stack)
-    // The client sends four such requests. The server closes the connection after three malformed frames, so these requests do not count as
-    // malformed.
+    // The server closes a connection after three malformed frames. Four such requests therefore show that they do not count as malformed
+    // frames.
     for (const id of ['r1', 'r2', 'r3', 'r4']) client.send({ type: 'request.create', id, ...more })
     const error = param === null ? {} : { param, code }
     for (const id of ['r1', 'r2', 'r3', 'r4']) {
@@ -174,7 +174,7 @@ describe('a WebSocket upgrade', () => {
     expect(answer.status).toBe(400)
     expect(answer.headers).toMatchObject({ 'sec-websocket-version': '13', connection: 'close' })
     expect(JSON.parse(answer.body)).toMatchObject({ error: { type: 'invalid_request_error' } })
-    // The client keeps its side of the connection open. The server closes that side too.
+    // The client does not close its side of the connection. The server must close the connection completely all the same.
     await until(() => {
       client.send('?')
       return client.isCut
@@ -212,7 +212,7 @@ describe('a WebSocket upgrade', () => {
     expect(client.received.toLowerCase()).toContain('sec-websocket-protocol: inference.v1\r\n')
   })
 
-  it('does not compress, even if the client offers compression', async () => {
+  it('does not enable compression, even if the client offers compression', async () => {
     using client = await openRaw(stack.url)
     client.send(upgrade([auth, key, protocol, version, 'sec-websocket-extensions: permessage-deflate']))
     await until(() => client.received.includes('session.created'))
@@ -230,7 +230,7 @@ describe('a WebSocket upgrade', () => {
 })
 
 describe('a WebSocket connection', () => {
-  it('without messages and pongs is closed with 4408', async () => {
+  it('that sends neither messages nor pongs is closed with 4408', async () => {
     await using own = await startStack({ sockets: { heartbeatMs: 50, idleMs: 150 } })
     using client = await openWs(own, { autoPong: false })
     client.chat('r1', '!echo first_ms=60000 tokens=9')
@@ -249,7 +249,7 @@ describe('a WebSocket connection', () => {
     expect(client.closed).toBeUndefined()
   })
 
-  it('whose client does not close its side is closed by the server', async () => {
+  it('is closed by the server if the client does not answer the close frame', async () => {
     await using own = await startStack({ sockets: { heartbeatMs: 50, idleMs: 100, lingerMs: 100 } })
     using client = await openWs(own, { autoPong: false })
     client.ws.pause()
@@ -258,7 +258,7 @@ describe('a WebSocket connection', () => {
 })
 
 describe('a WebSocket client that does not read', () => {
-  // Log probabilities are large: some 2 KB per token.
+  // Request options that make responses large: log probabilities take about 2 KB per token.
   const loud = { logprobs: true, top_logprobs: 20 }
   const open = async (own: Stack): Promise<WsClient> => {
     const client = await openWs(own)
@@ -266,7 +266,7 @@ describe('a WebSocket client that does not read', () => {
     return client
   }
 
-  it('pauses its workers, costs bounded memory, and is closed with 1013', async () => {
+  it('pauses the workers of its requests, and is then closed with 1013', async () => {
     await using own = await startStack({ sockets: { drainMs: 4_000, lingerMs: 10_000 } })
     using client = await open(own)
     let bytes = 0
@@ -285,12 +285,12 @@ describe('a WebSocket client that does not read', () => {
       },
       { withinMs: 25_000 },
     )
-    // Without backpressure, the streams would be 320 MB of text alone.
+    // Each of the eight streams has about 40 MB. Without backpressure, the server would buffer all of them, that is 320 MB.
     expect(most / MIB).toBeLessThan(160)
     await until(async () => (await gauge(own, 'sluice_pool_running')) === 0)
     client.ws.resume()
     expect(await client.closing()).toMatchObject({ code: 1013 })
-    // The received bytes are those that were buffered: at most the bound of unread output, and the socket buffers of both sides.
+    // The client receives only bytes that were buffered: at most the limit of unread output, and the socket buffers of both sides.
     expect(bytes / MIB).toBeLessThan(16)
   })
 
@@ -331,19 +331,20 @@ describe('a WebSocket client that does not read', () => {
     expect(await client.end('r1')).toMatchObject({ type: 'request.cancelled' })
   })
 
-  it('is not read from while its buffered responses exceed the limit', async () => {
+  it('cannot send more frames while too many of its responses are unread', async () => {
     await using own = await startStack({ sockets: { repliesMax: 100 } })
     using client = await open(own)
     const FRAMES = 30_000
     let unsent = 0
     for (let i = 0; i < FRAMES; i++) {
       unsent++
-      // The responses repeat the ids. Each character U+0001 takes six bytes in JSON, so the responses are long.
+      // Each response repeats the id of its request. The character U+0001 takes six bytes in JSON, so the responses are long.
       const id = `${i}`.padEnd(64, '\u0001')
       const frame = { type: 'request.create', id, endpoint: 'x'.repeat(300), body: {} }
       client.ws.send(JSON.stringify(frame), () => unsent--)
     }
-    // When the server stops reading, the number of handled requests stops growing, and the rest of the data stays in the buffers of the client.
+    // The test waits until the server stops reading: the number of handled requests stays the same. The other requests stay in the buffers
+    // of the client.
     const read = () => gauge(own, 'sluice_http_requests_total{route="none",status="400",model=""}')
     let last = -1
     await until(async () => {
@@ -371,14 +372,14 @@ describe('the memory budget of WebSocket messages', () => {
     'sec-websocket-protocol: inference.v1',
     'sec-websocket-version: 13',
   ]
-  /** A client that never closes its side. */
+  /** Opens a WebSocket over a raw connection. The client never closes its side. */
   const openHalf = async (of: Stack): Promise<RawClient> => {
     const client = await openRaw(of.url)
     client.send(`${head.join('\r\n')}\r\n\r\n`)
     await until(() => client.received.includes('session.created'))
     return client
   }
-  /** A frame whose mask is zero. */
+  /** Returns a WebSocket frame whose mask is zero, so its payload is not changed by masking. */
   const frame = (first: number, payload: string) =>
     Buffer.concat([Buffer.from([first, 0x80 | payload.length, 0, 0, 0, 0]), Buffer.from(payload)])
   const PONGS = Buffer.concat(Array(8_000).fill(frame(0x8a, 'x'.repeat(125))))
@@ -390,13 +391,13 @@ describe('the memory budget of WebSocket messages', () => {
     client.send(frame(0x89, 'all read?'))
     await until(() => client.received.includes('all read?'))
     expect(await held(stack)).toBe(0)
-    // A message interrupted by a control frame is complete all the same.
+    // Control frames may arrive between the fragments of a message. The message must still be complete.
     client.send(Buffer.concat([FRAGMENT, frame(0x8a, ''), frame(0x80, '"type":"ping","id":"p1"}')]))
     await until(() => client.received.includes('"pong"'))
     expect(await held(stack)).toBe(0)
   })
 
-  it('refuses further data of a client over the budget, and then releases the memory of its message', async () => {
+  it('is free again after a client exceeded the budget', async () => {
     await using own = await startStack({ settings: { BODY_BYTES_MAX: '1000000' }, sockets: { lingerMs: 60_000 } })
     using client = await openHalf(own)
     client.send(FRAGMENT)

@@ -1,3 +1,5 @@
+/* Tests of calls over WebSockets: the same calls as over HTTP, many on one connection. */
+
 import { createHash } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -14,8 +16,6 @@ import { type WireEvent, withoutPosition } from '../../../support/jobs/api.ts'
 import { dataOf } from '../../../support/sse.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 import { isEnd, openWs, refusalOf, type WsClient } from '../../../support/ws.ts'
-
-/** WebSockets: the same calls as over HTTP, many on one connection. */
 
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
@@ -40,7 +40,7 @@ async function gauge(of: Stack, name: string): Promise<number> {
   return Number(line?.split(' ').at(-1))
 }
 
-/** Events of a stream without the values that differ between calls. */
+/** Removes the values that differ between calls, such as ids, from the events of a stream. */
 function plain(events: readonly unknown[]): unknown {
   const text = JSON.stringify(events)
   return JSON.parse(text.replace(/"(id|created)":("(chatcmpl|msg)[^"]*"|\d+),/g, ''))
@@ -60,7 +60,7 @@ function bodyOf(frame: ServerFrame): unknown {
 }
 
 describe('a WebSocket session', () => {
-  it('begins with a frame of its limits', async () => {
+  it('begins with a frame that contains the limits of the session', async () => {
     using client = await openWs(stack)
     expect(client.ws.protocol).toBe('inference.v1')
     expect(client.frames).toEqual([
@@ -122,7 +122,7 @@ describe('a WebSocket session', () => {
     expect(response.headers.get('upgrade')).toBe('websocket')
   })
 
-  it('is not started by a call that offers another upgrade', async () => {
+  it('is not started by an upgrade to another protocol', async () => {
     const { request } = await import('node:http')
     const body = JSON.stringify(say('hello'))
     const headers = {
@@ -181,7 +181,7 @@ describe('a WebSocket request', () => {
     expect(client.about('r1').map(({ type }) => type)).toEqual(['request.accepted', 'request.completed'])
   })
 
-  it('counts tokens', async () => {
+  it('can count the tokens of a prompt', async () => {
     using client = await openWs(stack)
     client.send({ type: 'request.create', id: 'r1', endpoint: '/v1/messages/count_tokens', body: say('one two') })
     expect(await client.end('r1')).toMatchObject({ body: { input_tokens: expect.any(Number) } })
@@ -253,7 +253,7 @@ describe('a WebSocket request', () => {
   })
 
   it.each(['!echo first_ms=60000 tokens=9', '!echo tokens=10'])(
-    'ends once if it is cancelled immediately (%s)',
+    'ends exactly once if it is cancelled immediately (%s)',
     async (script) => {
       using client = await openWs(stack)
       client.chat('r1', script, { stream: false })
@@ -280,7 +280,7 @@ describe('a WebSocket request', () => {
 describe('a durable WebSocket request', () => {
   const job = async (id: string) => (await (await stack.get(`/v1/jobs/${id}`)).json()) as { status: string }
 
-  it('continues if the connection is lost, and is found by its idempotency key, over HTTP as well', async () => {
+  it('continues if the connection is lost, and is then found by its idempotency key', async () => {
     using client = await openWs(stack)
     client.chat('r1', '!echo tokens=30 delay_ms=10', {}, { idempotency_key: 'durable-1' })
     const { job_id } = await client.frame('request.accepted', 'r1')
@@ -370,7 +370,7 @@ describe('a WebSocket subscription to a job', () => {
     using client = await openWs(stack)
     client.send({ type: 'job.subscribe', id: 's1', job_id })
     await client.frame('job.event', 's1')
-    // The id is that of a subscription, so `request.cancel` has no effect.
+    // The id `s1` belongs to a subscription, not to a request, so `request.cancel` has no effect.
     client.send({ type: 'request.cancel', id: 's1' })
     client.send({ type: 'job.unsubscribe', id: 's1' })
     expect(await client.end('s1')).toEqual({ type: 'request.cancelled', id: 's1' })
@@ -425,7 +425,7 @@ describe('WebSocket limits', () => {
     expect(await client.end('r5')).toMatchObject({ status: 429, error, retry_after: expect.any(Number) })
   })
 
-  it('of a connection apply to concurrent requests', async () => {
+  it('of a connection refuse a request with 429 while too many requests run', async () => {
     await using own = await startStack({ sockets: { inFlightMax: 2 } })
     using client = await openWs(own)
     for (const id of ['r1', 'r2', 'r3']) client.chat(id, '!echo first_ms=60000 tokens=9')
@@ -476,7 +476,7 @@ describe('the API key of a WebSocket', () => {
     return await openWs(own, options)
   }
 
-  it('closes its connections with 4401 and stops their calls if it is revoked', async () => {
+  it('closes its connections with 4401 and stops its calls after a revocation', async () => {
     await using own = await startStack({ sockets: { heartbeatMs: 50 } })
     using client = await openWithKey(own, {})
     client.chat('r1', '!echo first_ms=60000 tokens=9')
@@ -486,7 +486,7 @@ describe('the API key of a WebSocket', () => {
     await until(async () => (await slots(own)) === 0)
   })
 
-  it('has the permissions that it has over HTTP', async () => {
+  it('has the same permissions as over HTTP', async () => {
     await using own = await startStack({ models: [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2' }] })
     using client = await openWithKey(own, { endpoints: [CHAT, '/v1/models'], models: ['echo-1'] })
     client.chat('r1', 'hi')
@@ -523,7 +523,7 @@ describe('an ingress with WebSockets that drains', () => {
     await stopped
   })
 
-  it('fails the remaining requests at the drain deadline before it closes', async () => {
+  it('fails the remaining requests at the drain deadline, and then closes the connections', async () => {
     const own = await startStack()
     using client = await openWs(own)
     client.chat('r1', '!echo first_ms=60000 tokens=9')
@@ -535,7 +535,7 @@ describe('an ingress with WebSockets that drains', () => {
 })
 
 describe('the access log of a WebSocket', () => {
-  it('has one line per request id, in the format of HTTP requests and without content', async () => {
+  it('has one entry per request id, in the format of HTTP requests and without content', async () => {
     const lines: object[] = []
     const metrics = new Metrics()
     const context = { metrics, log: { info: (line: object) => lines.push(line) } } as unknown as IngressContext
