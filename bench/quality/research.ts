@@ -1,70 +1,34 @@
-import { execFile } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import { rename, stat } from 'node:fs/promises'
-import { homedir } from 'node:os'
-import { join } from 'node:path'
-import { parseArgs, promisify } from 'node:util'
-import { openFolder, researched } from '../../test/support/research/run.ts'
+import { parseArgs } from 'node:util'
+import { researched } from '../../test/support/research/run.ts'
 import { type QualityScore, scoreReport } from './research/score.ts'
+import { openSet } from './research/sets.ts'
 
 /*
  * Measures research without a model, over the documentation of Debian, PyPI and npm packages. A good report cites the right document
  * and states the fact in its first sentences. If no document answers the question, a good report has no statements.
  *
- *     node bench/quality/research.ts [--set quality|fresh|abstain] [--split dev|test] [--verbose]
+ *     node bench/quality/research.ts [--set quality|fresh|abstain|silence|outside|long-quality|long-fresh] [--split dev|test] [--verbose]
  *
- * The documents of a set (1,500 to 2,000) are downloaded once into the cache. The authors of the sets `quality` and `fresh` had not read the
- * code. The set `abstain` has the documents of `fresh`. Half of its questions have no answer. Such a question asks for a property that no
- * document states, another version or product, or an unrelated fact. During development only the split `dev` of a set was inspected.
+ * There are two corpora of 1,500 to 2,000 documents, also named `quality` and `fresh`. Each is downloaded once into the cache.
+ *
+ *     `quality` (corpus `quality`): the author of the questions had not read the code.
+ *     `fresh` (corpus `fresh`): the author of the questions had not read the code.
+ *     `abstain` (corpus `fresh`): half of the questions have no answer.
+ *     `silence` (corpus `quality`): half of the questions have no answer. The author had read the code, but no result.
+ *     `outside` (corpus `fresh`): the author had read neither the code nor a result.
+ *     `long-quality` (corpus `quality`): questions of `quality` and `silence`, with a description of the situation of the person who asks.
+ *     `long-fresh` (corpus `fresh`): questions of `fresh` and `abstain`, reworded in the same way.
+ *
+ * A question without an answer asks for a property that no document states, another version or product, or an unrelated fact. During development, only
+ * questions of the split `dev` were inspected.
  */
-
-interface Question {
-  readonly id: string
-  readonly question: string
-  readonly language: string
-  readonly gold: readonly string[]
-  /** Each group is a list of alternative wordings of one fact. A report states the fact if it contains one wording. */
-  readonly facts: readonly (readonly string[])[]
-  readonly table: boolean
-  readonly answerable: boolean
-  readonly split: 'dev' | 'test'
-}
-
-const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice')
-const FETCH_MS = 1_200_000
-
-interface QuestionSet {
-  readonly questions: string
-  readonly script: string
-  /** Directories in the cache. The numbers must be incremented when the list of packages changes. */
-  readonly corpus: string
-  readonly index: string
-}
-
-const SETS: Readonly<Record<string, QuestionSet>> = {
-  quality: { questions: 'questions.json', script: 'corpus.sh', corpus: 'quality-corpus-1', index: 'quality-index-1' },
-  fresh: { questions: 'fresh.json', script: 'fresh.sh', corpus: 'quality-fresh-1', index: 'quality-fresh-index-1' },
-  abstain: { questions: 'abstain.json', script: 'fresh.sh', corpus: 'quality-fresh-1', index: 'quality-fresh-index-1' },
-}
 
 const { values } = parseArgs({
   options: { set: { type: 'string', default: 'quality' }, split: { type: 'string' }, verbose: { type: 'boolean' } },
 })
-const set = SETS[values.set]
-if (!set) throw new Error(`--set must be one of ${Object.keys(SETS).join(', ')}; got ${values.set}`)
-const CORPUS = join(CACHE, set.corpus)
-const file = new URL(`./research/${set.questions}`, import.meta.url)
-const questions = (JSON.parse(readFileSync(file, 'utf8')) as Question[]).filter(
-  ({ split }) => values.split === undefined || split === values.split,
-)
-if (!(await stat(CORPUS).catch(() => undefined))) {
-  console.log('fetching the corpus')
-  const script = join(import.meta.dirname, 'research', set.script)
-  await promisify(execFile)('bash', [script, `${CORPUS}.part`], { timeout: FETCH_MS, maxBuffer: 16 * 1024 * 1024 })
-  await rename(`${CORPUS}.part`, CORPUS)
-}
 const startedAt = performance.now()
-const corpus = await openFolder(CORPUS, join(CACHE, set.index))
+const { questions: all, corpus } = await openSet(values.set)
+const questions = all.filter(({ split }) => values.split === undefined || split === values.split)
 console.log(`indexed in ${Math.round((performance.now() - startedAt) / 1_000)} s`)
 const scores: QualityScore[] = []
 for (const { id, question, gold, facts, answerable } of questions) {

@@ -15,7 +15,7 @@ import { textOf } from './text.ts'
 
 const MANIFEST = new URL('./manifest.json', import.meta.url)
 const CACHE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice')
-/** The number must be incremented when the layout of the directory changes. */
+/** Increment the number if the layout of the directory changes, so that an old directory is not used. */
 const DIRECTORY = join(CACHE, 'research-corpus-1')
 /** A package file in this folder is used instead of a download. */
 const OWN_PACKAGES = join(CACHE, 'research-packages')
@@ -101,7 +101,7 @@ async function fetchPackage({ name, read }: Package, workDir: string, documents:
   const unpacked = join(workDir, name)
   await runTool('dpkg-deb', ['-x', file, unpacked], workDir)
   for (const [document, content] of await read(unpacked)) {
-    // With the flag `wx`, two documents of the same name cause an error.
+    // The flag `wx` turns two documents of the same name into an error instead of an overwritten file.
     await writeFile(join(documents, document), content, { flag: 'wx' })
   }
   return (await runTool('dpkg-deb', ['-f', file, 'Version'], workDir)).trim()

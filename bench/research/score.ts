@@ -26,9 +26,9 @@ export interface QuestionScore {
   readonly abstained: boolean
 }
 
-/** Scores of a group of questions. The first four shares count answerable questions. A share of no questions is undefined. */
+/** Scores of a group of questions. The first four shares count only answerable questions. A share is undefined if it counts no question. */
 export interface Scores {
-  /** Either `all`, the name of a set, a kind of question, or a set and a kind, such as `open single`. */
+  /** Name of the group of questions: `all`, a set, a kind of question, or a set and a kind, such as `open single`. */
   readonly group: string
   readonly questions: number
   readonly unreported: number
@@ -42,7 +42,7 @@ export interface Scores {
 }
 
 /**
- * @param reports Reports by question. A question without a report counts as a failure, even if the right report cites nothing.
+ * @param reports Reports by question. A question without a report counts as failed, even if the expected report cites nothing.
  * @param texts Documents by name.
  * @throws Error if a report has no question
  */
@@ -83,7 +83,7 @@ export function documentOf(url: string): string {
   try {
     return decodeURIComponent(last)
   } catch {
-    // A percent sign in the segment may start no valid escape. The segment is then used unchanged.
+    // decodeURIComponent fails for a percent sign that begins no valid escape, as in `100%`. The segment is then used unchanged.
     return last
   }
 }
@@ -113,7 +113,10 @@ function shown(content: string): string {
   return content.replace(/\\([!-/:-@[-`{-~])/g, '$1')
 }
 
-/** Removes white space, because readers of HTML place it differently, and the mark that Sphinx puts after headings. */
+/**
+ * Removes white space and the mark `¶`, so that texts can be compared. HTML readers place white space differently, and Sphinx puts the mark
+ * after headings.
+ */
 function tighten(text: string): string {
   return text.replace(/[\s¶]+/g, '')
 }

@@ -1,10 +1,10 @@
 /*
- * Reads the text of a document, in which quotes and facts are searched. The code does not use the reader of the product. Otherwise a defect
- * of that reader would affect the expectation as well.
+ * Reads the text of a document, in which quotes and facts are searched. The code deliberately differs from the reader of the product,
+ * because a defect in a shared reader would stay unnoticed.
  */
 
 const HIDDEN = /<!--[\s\S]*?-->|<(script|style|template)\b[\s\S]*?<\/\1\s*>/gi
-/** Inline elements. Their tags do not separate words. */
+/** HTML elements inside a line of text. Their tags do not separate words, unlike those of blocks such as `<p>`. */
 const INLINE =
   /^(?:a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span|strong|sub|sup|time|tt|u|var)$/i
 const TAG = /<\/?([a-z][a-z0-9]*)\b[^>]*>|<[!?][^>]*>/gi

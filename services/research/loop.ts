@@ -55,7 +55,10 @@ const PIECE_CHARS = 4_000
  */
 const FEEDBACK_PASSAGES = 5
 const FEEDBACK_TERMS = 6
-/** Minimum passages of a large corpus. A word that a smaller corpus lacks may be a common word. */
+/**
+ * Minimum number of passages of a corpus that counts as large. If no passage of a large corpus contains a word of the question, then the corpus
+ * lacks the subject. In a smaller corpus, even a common word may be missing by chance.
+ */
 const LARGE_CORPUS_PASSAGES_MIN = 5_000
 
 /**
@@ -153,13 +156,13 @@ class Run {
 
   /** Waits a bounded time for incomplete indexes. The report later mentions documents that were not yet indexed. */
   async *#waitForIndexes(): AsyncGenerator<ResearchEvent> {
-    const looks = waitForIndexes(this.#setup.backends, this.#clock, this.#signal)
-    for (let look = await looks.next(); ; look = await looks.next()) {
-      if (look.done) {
-        this.#gathering.indexing = look.value
+    const waits = waitForIndexes(this.#setup.backends, this.#clock, this.#signal)
+    for (let wait = await waits.next(); ; wait = await waits.next()) {
+      if (wait.done) {
+        this.#gathering.indexing = wait.value
         return
       }
-      const { indexed, documents } = look.value
+      const { indexed, documents } = wait.value
       const what = documents === 0 ? 'Looking for documents' : `Indexing ${indexed} of ${documents} documents`
       yield this.#progress('planning', 2, what)
     }
@@ -219,8 +222,9 @@ class Run {
       yield this.#progress('reading', share(0.4), `Reading up to ${this.#budget.bounds.pages} sources`)
       const isNew = await this.#read()
       yield this.#progress('reading', share(0.9), `Read ${this.#gathering.snapshots.length} sources`)
-      // A step that the cancel interrupted has no recorded result, so a replay is interrupted at that point too.
-      if (this.#gathering.isCut) return 'cancelled'
+      // A cancel interrupted a search or a read, so gathering ends here. A replay ends at the same point, because an interrupted step has
+      // no recorded result.
+      if (this.#gathering.isInterrupted) return 'cancelled'
       if (!isPaid) return 'budget'
       if (!isNew) return undefined
       waiting.push(...(await this.#feedback()))

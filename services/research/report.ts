@@ -28,7 +28,10 @@ export interface Report {
 export interface ReportNotes {
   /** Whether at least one search ran. If false, then the report makes no statement about the contents of sources. */
   readonly isSearched: boolean
-  /** Whether the question's script separates words. If false, then no statement about missing words is possible. */
+  /**
+   * Whether the script of the question puts spaces between words. If false, as in Chinese, then the report makes no statement about missing
+   * words.
+   */
   readonly isDivided: boolean
   readonly caveats: readonly string[]
 }

@@ -13,7 +13,10 @@ export interface QualityScore {
   readonly question: QualityQuestion
   readonly isGoldCited: boolean
   readonly hasAllFacts: boolean
-  /** Whether the first three statements contain at least one fact, or all facts. `inFirst`: whether the first one contains a fact. */
+  /**
+   * Fields for the first three statements of the report. `someFirst`: at least one fact is stated. `allFirst`: all facts are stated.
+   * `inFirst`: the first statement has a fact.
+   */
   readonly someFirst: boolean
   readonly allFirst: boolean
   readonly inFirst: boolean

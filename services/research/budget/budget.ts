@@ -57,7 +57,11 @@ export class Budget {
     return this.#used
   }
 
-  /** Reserves all amounts, or none if one exceeds its remainder. @returns Whether the amounts were reserved */
+  /**
+   * Reserves all amounts, or none if one exceeds its remainder.
+   *
+   * @returns Whether the amounts were reserved
+   */
   reserve(amounts: Partial<Record<Unit, number>>): boolean {
     const units = Object.entries(amounts) as [Unit, number][]
     const fits = units.every(([unit, amount]) => this.#used[unit] + amount <= this.bounds[unit])

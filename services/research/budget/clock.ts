@@ -3,7 +3,8 @@ import type { Composition } from '#shared/kinds/composition.ts'
 
 /**
  * The deadline of a run. Decisions that depend on the time are recorded as steps. A resumed run replays these steps and reads the real clock only
- * after its last recorded step. Without the record, a run resumed after its deadline would skip work that it had already done.
+ * after its last recorded step. Without these records, a run that is resumed after its deadline would decide differently than before. The run would
+ * then not use the results that it has already recorded.
  */
 export class Clock {
   readonly composition: Composition

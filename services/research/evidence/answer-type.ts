@@ -178,7 +178,10 @@ export function answerFormOf(question: string): AnswerForm | undefined {
   })?.[0]
 }
 
-/** Reduces a fit if the question asks for a form that the text does not contain. */
+/**
+ * Adjusts the fit of a text (see `fitOf`) if the question asks for a path or an identifier. The fit is 1 if the text contains one, and is
+ * reduced if not.
+ */
 export function formFitOf(text: string, form: AnswerForm | undefined, fit: number): number {
   if (form === undefined) return fit
   const { pattern, otherwise } = FORMS[form]
@@ -219,7 +222,7 @@ const UNIT_REQUIRED = new RegExp(
 /** Matches words that mark a default value. If a question asks for a default, then a number without such a word rates at most 0.5. */
 const DEFAULT = /\b(?:defaults?|initial(?:ly)?|preset|standard)\b/i
 
-/** Dates, times and versions, which are not counts. */
+/** Matches dates, times and versions. Their numbers do not answer the question "how many". */
 const NOT_COUNT =
   /\b\d{4}-\d\d-\d\d\b|\b\d\d?:\d\d(?::\d\d)?\b|\b\d+\.\d+\.\d[\d.]*|\b(?:version|release) v?\d[\d.]*|\bone of\b/gi
 const COUNT_ASKED = /\bhow many\b/i
@@ -249,6 +252,31 @@ function measureFit(text: string, question: string): number {
   if (UNIT_REQUIRED.test(question) && measure.length > 0) return 0.4
   return measure.length > 0 || counted ? 0.5 : 0.7
 }
+
+/** Matches a question for an amount, such as a size, a duration, a limit or a count. */
+const AMOUNT_ASKED =
+  /\bhow (?:many|much|long|often|old|large|big|far|fast|high|deep|wide|tall|heavy|soon|late)\b|\b(?:largest|smallest|maximum|minimum|highest|lowest|percentage|fee|price|salary|upper bound)\b|\b(?:which|what) (?:exit|return) (?:codes?|status)|\b(?:default|what|which)(?: \w+){0,3} (?:interval|timeout|size|limit|time|delay|period|duration|length|port)\b|\bin (?:seconds|minutes|bytes|days|hours)\b/i
+/** Pattern for questions that ask for the name of an option or program. The answer is that name, even if the question also mentions an amount. */
+const IDENTIFIER_ASKED =
+  /\b(?:which|what) (?:\w+ ){0,3}(?:option|setting|directive|parameter|command|placeholder|variable|field|flag|method|function|keyword|attribute|header|module|class|property|signal|event|tool)\b/i
+/** Digits that are no amount: names such as `pm2`, footnotes, issue numbers, versions with three parts, and years. */
+const NO_AMOUNT = /\b[A-Za-z]+\d\w*|\[\d+\]|#\d+|\bv?\d+\.\d+\.\d[\d.]*|\b(?:19|20)\d\d\b/g
+const AMOUNT_WORD =
+  /\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|once|twice|unlimited|half|quarter|third|daily|weekly|monthly|every|each|hour|day|week|month|year)s?\b/i
+
+/** Whether an English question can be answered only by a text with an amount. */
+export function asksAmount(question: string): boolean {
+  return AMOUNT_ASKED.test(question) && !IDENTIFIER_ASKED.test(question)
+}
+
+/** Whether a text contains an amount. Numbers that the question itself contains do not count. */
+export function holdsAmount(text: string, question: string): boolean {
+  const asked = new Set(question.match(DIGITS))
+  const own = text.replace(NO_AMOUNT, ' ')
+  return AMOUNT_WORD.test(own) || (own.match(DIGITS) ?? []).some((number) => !asked.has(number))
+}
+
+const DIGITS = /\d+(?:[.,]\d+)*/g
 
 function yearsOf(question: string): RegExp {
   const years = question.match(/\b(?:1[5-9]|20)\d\d\b/g)

@@ -1,15 +1,18 @@
 /*
  * Decides whether the sources answer a question at all. A wrong answer is worse than no answer, so shared words alone do not suffice.
+ * Terms are weighted by their idf.
  *
- * Terms are weighted by their idf. A question must pass three tests:
+ * In a small corpus, a question must pass two tests:
  * 1. One passage contains terms with a minimum share of the question's total weight ({@link isCarried}).
- * 2. Up to three neighbouring sentences contain the anchors and an answer of the requested type ({@link isAnswered}). The sentences also
- *    contain a minimum share of the names and of the remaining terms.
- * 3. In a large corpus, one of the best quotes has enough evidence ({@link isEvident}).
+ * 2. Up to three neighbouring sentences contain an answer of the requested type and the anchors, which are exact strings such as versions
+ *    ({@link isAnswered}). The sentences also contain a minimum share of the names and of the remaining terms.
  *
- * The third test compares a sum instead of a share, because a short question reaches a high share by chance. In "How much memory does an idle
- * OpenVPN server need?", the terms `memory` and `openvpn` have half of the weight. An idf is about ln(N / n) for a term in n of N passages. For
- * independent terms, a sum of ln(N) therefore means that chance puts all of them into about one passage.
+ * In a large corpus, such shares mislead in both directions. A short question reaches a high share by chance. A long question describes a
+ * situation, as in "On a laptop in our office". No document contains these words, so the share is low even next to the answer.
+ *
+ * For this reason, {@link isEvident} uses a logistic regression over three signals of the best quotes ({@link evidenceOf}). The first two signals
+ * are sums, which do not fall with the length of the question. The idf of a term in n of N passages is about ln(N / n). If the idf of
+ * independent terms add up to ln(N), then about one passage contains all of them by chance. Only a larger sum is evidence.
  */
 
 import type { CountedPassage } from '#services/research/question/passages.ts'
@@ -26,8 +29,8 @@ import type { Snapshot } from '#shared/search/search.ts'
 import { folded } from '#shared/search/text/fold.ts'
 import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import type { Sentence } from '#shared/search/text/sentences.ts'
-import { subjectOf, termSet, termsOf } from '#shared/search/text/terms.ts'
-import { answerTypesOf, fitOf, requiredOf } from './answer-type.ts'
+import { subjectOf, termSet } from '#shared/search/text/terms.ts'
+import { answerTypesOf, asksAmount, fitOf, holdsAmount, requiredOf } from './answer-type.ts'
 import { creditIn, passageTermsOf } from './signals.ts'
 
 /**
@@ -63,22 +66,28 @@ const TITLE_CREDIT = 0.5
 const SYNONYM_CREDIT = 0.7
 /** Minimum result of `fitOf`, which rates from 0 to 1 how well a text fits the requested type of answer. */
 const FIT_MIN = 0.5
-const TOGETHER = 3
+/** Number of neighbouring sentences that must contain the answer together. */
+const GROUP_SENTENCES = 3
 const PASSAGES_MAX = 150
 /**
- * The minimum evidence of a quote is the idf of a term that no passage contains. A question of common terms may have less weight than that, so
- * `EVIDENCE_SHARE` of its weight suffices. Two neighbouring terms of the question that are also near each other in the quote add
- * `PHRASE_EVIDENCE`. `PHRASE_TERMS` is the maximum distance in terms.
+ * Coefficients of the logistic regression, by `bench/quality/fit.ts`. The sum is the log-odds that the documents answer the question, reduced by
+ * a margin of 0.4 because a wrong answer is worse than none.
  */
-const EVIDENCE_SHARE = 0.9
-const PHRASE_EVIDENCE = 1.5
-const PHRASE_TERMS = 3
-/** Number of best quotes about the subject that are tested for evidence, and number of best quotes among which they are searched. */
-const EVIDENT_QUOTES = 5
+const EVIDENCE_WEIGHTS: Readonly<Record<keyof EvidenceSignals, number>> = { sum: 3.35, count: 1.25, share: 3.83 }
+const EVIDENCE_BIAS = -6.29
+/** Sum of idf weights at which the signal `sum` reaches 1, as a multiple of the idf of a term that no passage contains. */
+const EVIDENCE_SUM = 1.5
+/** Sentences on each side of a quote in which its terms are searched. */
+const EVIDENCE_WINDOW = 2
+/**
+ * The test for evidence examines at most `EVIDENT_QUOTES` quotes that contain the subjects of the question. Only the best
+ * `EVIDENT_QUOTES_READ` quotes are searched for them.
+ */
+const EVIDENT_QUOTES = 20
 const EVIDENT_QUOTES_READ = 60
 /**
- * Minimum share of the passages with a term that are in documents with the term in their title. The term then names a subject, such as a product, and
- * an answer must be about the subject.
+ * Whether a term names a subject, such as a product, is decided by the passages that contain the term. At least this share of them must be in
+ * documents with the term in their title. A quote is evidence only if it concerns each subject of the question.
  */
 const SUBJECT_SHARE_MIN = 0.75
 
@@ -169,7 +178,7 @@ export function* isAnswered(
   return false
 }
 
-/** False if the question asks about the end of a thing and the text does not. True in all other cases. */
+/** Whether the text mentions the end of a thing, if the question asks for it ("was X removed?"). True for any other question. */
 function holdsRelation(question: string, text: string): boolean {
   return !END_ASKED.test(question) || END.test(text)
 }
@@ -214,11 +223,11 @@ function* together(
   const own = sentences.map((sentence) => asked.termsIn(`${sentence.text}\n${about(sentence)}`))
   const similar = own.map((terms) => new Set([...terms].flatMap((term) => asked.similar(term))))
   for (const [at, first] of sentences.entries()) {
-    const some = own.slice(at, at + TOGETHER)
-    const last = sentences[Math.min(at + TOGETHER, sentences.length) - 1] ?? first
+    const some = own.slice(at, at + GROUP_SENTENCES)
+    const last = sentences[Math.min(at + GROUP_SENTENCES, sentences.length) - 1] ?? first
     const holds = (term: string) => {
       if (above.has(term) || some.some((terms) => terms.has(term))) return 1
-      if (similar.slice(at, at + TOGETHER).some((terms) => terms.has(term))) return SYNONYM_CREDIT
+      if (similar.slice(at, at + GROUP_SENTENCES).some((terms) => terms.has(term))) return SYNONYM_CREDIT
       return title.has(term) ? TITLE_CREDIT : 0
     }
     yield { said: source.text.slice(first.start, last.end), about: about(first), holds }
@@ -235,50 +244,91 @@ function creditOf(terms: Iterable<string>, weights: Weights, holds: (term: strin
   return all === 0 ? 0 : held / all
 }
 
-/** A part of the question: its terms in order, and its quotes, best first. */
+/** A part of the question: its text, its terms in order, and its quotes, best first. */
 interface EvidencePart {
+  readonly text: string
   readonly terms: ReadonlySet<string>
   readonly candidates: readonly { readonly passage: CountedPassage; readonly at: number; readonly text: string }[]
 }
 
-/**
- * Whether one of the best quotes contains enough terms of a part of the question, as a sum of idf weights.
- *
- * A term counts with the credit of its position, also in the passage around the quote. A quote counts only if the quote, its context, its heading or
- * its title contains each subject of the part.
- *
- * @param passageCount Passages of the corpus over which the weights were computed.
- */
-export function* isEvident(
-  question: Question,
-  { terms: own, candidates }: EvidencePart,
-  read: readonly CountedPassage[],
-  weights: Weights,
-  passageCount: number,
-): Generator<void, boolean> {
-  const asked = queryTermsIn(question)
-  const terms = [...own]
-  const following = new Map(terms.slice(1).map((term, at) => [terms[at] ?? '', term]))
-  const subjects = yield* subjectTermsIn(terms, read, asked)
-  const weigh = (credit: (term: string) => number) =>
-    terms.reduce((sum, term) => sum + (weights.get(term) ?? 0) * credit(term), 0)
-  const evidenceMin = Math.min(idf(passageCount, 0), EVIDENCE_SHARE * weigh(() => 1))
-  let left = EVIDENT_QUOTES
-  for (const { passage, at, text } of candidates.slice(0, EVIDENT_QUOTES_READ)) {
-    yield
-    const credit = creditIn(passageTermsOf(passage, asked), at, false, question.language.isEnglish)
-    if (subjects.some((term) => credit(term) === 0)) continue
-    const holds = (term: string) =>
-      passage.terms.has(term) ? 1 : Math.max(credit(term), passage.similar.has(term) ? SYNONYM_CREDIT : 0)
-    const labels = (passage.sentences[at]?.contexts ?? []).map((span) => span.text)
-    const phrases = phrasesIn([passage.heading, ...labels, text].join('\n'), following)
-    if (weigh(holds) + PHRASE_EVIDENCE * phrases >= evidenceMin) return true
-    if (--left === 0) return false
-  }
+/** Signals of one quote. Terms of the question count if they are near the quote, in its heading or in its title. */
+export interface EvidenceSignals {
+  /** Sum of the idf weights of the terms other than subjects, 0 to 1. Each weight is multiplied by the credit of its position. */
+  readonly sum: number
+  /** Natural logarithm of 1 + the number of terms other than subjects. */
+  readonly count: number
+  /** Fraction of all terms, 0 to 1. */
+  readonly share: number
+}
+
+export function* isEvident(...input: Parameters<typeof evidenceOf>): Generator<void, boolean> {
+  for (const signals of yield* evidenceOf(...input)) if (evidenceScoreOf(signals) >= 0) return true
   return false
 }
 
-/** Returns the terms that occur mostly in documents with the term in their title. */
+function evidenceScoreOf({ sum, count, share }: EvidenceSignals): number {
+  return EVIDENCE_WEIGHTS.sum * sum + EVIDENCE_WEIGHTS.count * count + EVIDENCE_WEIGHTS.share * share + EVIDENCE_BIAS
+}
+
+/**
+ * Returns the signals of the best quotes that may answer a part of the question. A quote counts only if all of these conditions hold:
+ * 1. The quote, its context, its heading or its title contains each subject of the part.
+ * 2. The sentences around the quote contain the anchors. If the part asks for the end of a thing, then they mention an end.
+ * 3. The sentences contain an answer of a required type. If the part asks for an amount, then the quote or its context contains one.
+ *
+ * @param passageCount Passages of the corpus over which the weights were computed.
+ */
+export function* evidenceOf(
+  question: Question,
+  { text: asking, terms: own, candidates }: EvidencePart,
+  read: readonly CountedPassage[],
+  weights: Weights,
+  passageCount: number,
+): Generator<void, EvidenceSignals[]> {
+  const asked = queryTermsIn(question)
+  const { isEnglish } = question.language
+  const terms = [...own]
+  const subjects = yield* subjectTermsIn(terms, read, asked)
+  const property = terms.filter((term) => !subjects.includes(term))
+  const anchors = anchorsOf(asking)
+  const types = isEnglish ? answerTypesOf(asking) : []
+  const required = requiredOf(types)
+  const isAmountAsked = isEnglish && asksAmount(asking)
+  const evidence: EvidenceSignals[] = []
+  let left = EVIDENT_QUOTES
+  for (const { passage, at, text } of candidates.slice(0, EVIDENT_QUOTES_READ)) {
+    yield
+    const held = passageTermsOf(passage, asked)
+    const credit = creditIn(held, at, false, isEnglish)
+    if (subjects.some((term) => credit(term) === 0)) continue
+    if (left-- === 0) break
+    const { heading, sentences, source } = passage
+    const labels = (sentences[at]?.contexts ?? []).map((span) => span.text)
+    const [first, last] = [sentences[Math.max(0, at - 1)], sentences[Math.min(at + 1, sentences.length - 1)]]
+    const around = [...labels, source.text.slice(first?.start, last?.end)].join('\n')
+    if (!isAnchored(anchors, passage, around, types.includes('compare'))) continue
+    if (!holdsRelation(asking, `${heading}\n${around}`)) continue
+    if (isAmountAsked && !holdsAmount([...labels, text].join('\n'), asking)) continue
+    if (required.length > 0 && fitOf(around, asking, types) < FIT_MIN) continue
+    const near = [...held.own.slice(Math.max(0, at - EVIDENCE_WINDOW), at + EVIDENCE_WINDOW + 1), held.heading]
+    const found = (term: string) => {
+      if (near.some((some) => some.has(term)) || held.contexts[at]?.has(term)) return 1
+      return held.title.has(term) ? TITLE_CREDIT : passage.similar.has(term) ? SYNONYM_CREDIT : 0
+    }
+    const sum = property.reduce((total, term) => total + (weights.get(term) ?? 0) * found(term), 0)
+    evidence.push({
+      sum: Math.min(1, sum / (EVIDENCE_SUM * idf(passageCount, 0))),
+      count: Math.log1p(property.filter((term) => found(term) > 0).length),
+      share: terms.filter((term) => found(term) > 0).length / Math.max(1, terms.length),
+    })
+  }
+  return evidence
+}
+
+/**
+ * Returns the terms that name a subject (see {@link SUBJECT_SHARE_MIN}). Example: `nginx`, if most passages about nginx are in the manual
+ * of nginx.
+ */
 function* subjectTermsIn(
   terms: readonly string[],
   passages: readonly CountedPassage[],
@@ -298,18 +348,6 @@ function* subjectTermsIn(
     if (titled.length > 0 && titled.length >= SUBJECT_SHARE_MIN * holding.length) subjects.push(term)
   }
   return subjects
-}
-
-/** Counts the terms that are near the term that follows them in the question. */
-function phrasesIn(text: string, following: ReadonlyMap<string, string>): number {
-  const terms = [...termsOf(text)].map(({ term }) => term)
-  const isNear = (at: number, other: string) =>
-    terms.slice(Math.max(0, at - PHRASE_TERMS), at + PHRASE_TERMS + 1).includes(other)
-  const found = terms.filter((term, at) => {
-    const next = following.get(term)
-    return next !== undefined && isNear(at, next)
-  })
-  return new Set(found).size
 }
 
 /** Returns the passages of sources that contain the rarest of the names. Without names, all passages are returned. */

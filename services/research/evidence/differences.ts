@@ -12,9 +12,9 @@ export interface Difference {
 
 const DIFFERENCES_MAX = 3
 /**
- * Conditions under which a quote is compared with the answer, because both concern the same subject. The score of the quote is at most
- * `SCORE_LOSS_MAX` lower than the score of the answer. The quote contains at least `SHARED_MIN` of the question's terms in the answer, and at least
- * `OWN_MIN` of all terms of the question.
+ * A quote is compared with the answer only if both concern the same subject. Scores are the log odds that a text answers the question (`scoreOf` in
+ * signals.ts). The score of the quote must be at most `SCORE_LOSS_MAX` lower than that of the answer. The quote must contain at least `SHARED_MIN` of the
+ * terms that the answer and the question share. The quote must also contain at least `OWN_MIN` of all terms of the question.
  */
 const SCORE_LOSS_MAX = 1.5
 const SHARED_MIN = 0.75

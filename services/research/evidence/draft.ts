@@ -13,7 +13,7 @@ export interface Draft {
   readonly sections: readonly { readonly title: string; readonly claims: readonly Claim[] }[]
   readonly differences?: readonly Claim[]
   readonly gaps: readonly string[]
-  /** `quoted` claims failed the check and were replaced by one of their quotes. `dropped` claims failed the check and were removed. */
+  /** Numbers of claims that failed the check: `quoted` were replaced by one of their quotes, and `dropped` were removed. */
   readonly quoted: number
   readonly dropped: number
 }
@@ -23,8 +23,8 @@ export function claimsOf({ summary, sections, differences = [] }: Draft): Claim[
 }
 
 /**
- * Removes the least important claim: the last claim of the sections. If no section is left, then a difference is removed, and at last a summary
- * claim.
+ * Removes the least important claim, to shorten the report. The last claim of the sections goes first, then the differences between
+ * sources, then the claims of the summary.
  */
 export function withoutLast(draft: Draft): Draft {
   const { sections, differences = [], summary } = draft

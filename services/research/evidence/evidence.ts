@@ -85,8 +85,8 @@ const KIND = 0.5
 /**
  * Finds the sentences that answer a question. Yields to the event loop between passages.
  *
- * 1. Only gaps are returned if the sources do not answer (see `answerable.ts`), or if an anchor of the question is in
- *    no source. An anchor is an exact string such as a version.
+ * 1. Only gaps are returned if an anchor of the question is in no source. An anchor is an exact string such as a version. In a small
+ *    corpus, only gaps are also returned if the sources do not answer (see `answerable.ts`).
  * 2. The best passages are chosen, and further passages of the best sources.
  * 3. Each sentence of the chosen passages is scored against each part of the question (see `signals.ts`).
  * 4. In a large corpus, only gaps are returned if none of the best sentences has enough evidence.
@@ -103,11 +103,8 @@ export function* findEvidence(
   corpus?: LargeCorpus,
   isReranked = false,
 ): Generator<void, Evidence> {
-  const whole = yield* partOf({ text: question.text, terms: [...question.terms.keys()] }, question, read, weights)
-  const clauses: Part[] = []
-  for (const clause of question.clauses) clauses.push(yield* partOf(clause, question, read, weights))
-  const some = new Set((clauses.length > 0 ? clauses : [whole]).flatMap(({ passages }) => passages))
-  const ranked = read.filter((passage) => some.has(passage))
+  const asked = yield* askedParts(question, read, weights)
+  const { whole, clauses } = asked
   const open = clauses.filter((clause) => !isCarried(clause, weights))
   const lost = yield* lostOf(anchorsOf(question.text), read)
   const gaps = [...new Set([...lost.map(({ text }) => text), ...gapsOf(question, read, open)])]
@@ -115,8 +112,41 @@ export function* findEvidence(
   const bearing = [
     ...(isCarried(whole, weights) ? [whole] : []),
     ...clauses.filter((clause) => clause.terms.length >= SHORT_TERMS && !open.includes(clause)),
-  ].filter((part) => !asksForAbsent(part, corpus?.absent ?? new Set()))
-  if (!(yield* isAnyAnswered(bearing, weights))) return { candidates: [], parts: [], gaps }
+  ]
+  if (!corpus && !(yield* isAnyAnswered(bearing, weights))) return { candidates: [], parts: [], gaps }
+  const parts = yield* scoredParts(question, asked, read, weights, isReranked)
+  if (corpus && !(yield* isAnyEvident(question, parts, read, weights, corpus)))
+    return { candidates: [], parts: [], gaps }
+  return { candidates: merged(parts), parts, gaps }
+}
+
+/** The question as a whole, and its clauses. */
+interface AskedParts {
+  readonly whole: Part
+  readonly clauses: readonly Part[]
+}
+
+export function* askedParts(
+  question: Question,
+  read: readonly CountedPassage[],
+  weights: Weights,
+): Generator<void, AskedParts> {
+  const whole = yield* partOf({ text: question.text, terms: [...question.terms.keys()] }, question, read, weights)
+  const clauses: Part[] = []
+  for (const clause of question.clauses) clauses.push(yield* partOf(clause, question, read, weights))
+  return { whole, clauses }
+}
+
+/** Chooses the best passages, and scores their sentences against each part of the question. */
+export function* scoredParts(
+  question: Question,
+  { whole, clauses }: AskedParts,
+  read: readonly CountedPassage[],
+  weights: Weights,
+  isReranked = false,
+): Generator<void, PartEvidence[]> {
+  const some = new Set((clauses.length > 0 ? clauses : [whole]).flatMap(({ passages }) => passages))
+  const ranked = read.filter((passage) => some.has(passage))
   const passages = chosenPassages(whole.terms, ranked, weights)
   const parts: PartEvidence[] = []
   for (const { text, terms } of partsOf(question)) {
@@ -132,15 +162,19 @@ export function* findEvidence(
     const isValueAsked = wanted.types.includes('number') || wanted.types.includes('date')
     parts.push({ text, terms: own, isValueAsked, candidates: yield* scored(wanted, passages, partWeights, isReranked) })
   }
-  if (corpus && !(yield* isAnyEvident(question, parts, read, weights, corpus.passages)))
-    return { candidates: [], parts: [], gaps }
-  return { candidates: merged(parts), parts, gaps }
+  return parts
 }
 
-/** Whether a part contains a word that the corpus lacks. Words with synonyms, and the noun after `which` or `what`, do not count. */
-function asksForAbsent({ text, terms, isEnglish }: Part, absent: ReadonlySet<string>): boolean {
+/**
+ * Whether the sentences of a part that contain a question have a word that the corpus lacks. Words with synonyms, and the noun after `which` or
+ * `what`, do not count.
+ */
+export function asksForAbsent({ text, terms }: PartEvidence, absent: ReadonlySet<string>): boolean {
+  const sentences = text.split(SENTENCE_END)
+  const asking = sentences.filter((sentence) => ASKS.test(sentence))
+  const words = termSet((asking.length > 0 ? asking : sentences).join('\n'))
   const kind = kindTermOf(text)
-  return isEnglish && terms.some((term) => absent.has(term) && term !== kind && synonymsOf(term).size === 0)
+  return [...words].some((term) => terms.has(term) && absent.has(term) && term !== kind && synonymsOf(term).size === 0)
 }
 
 /** Returns the clauses that contain a question, if there are several. Otherwise the whole question is the only part. */
@@ -157,6 +191,7 @@ function kindTermOf(question: string): string | undefined {
   return word === undefined ? undefined : termOf(word)
 }
 
+const SENTENCE_END = /(?<=[?!.])\s+/
 const VERB = 'is|are|was|were|does|do|did|can|could|should|must|may|will|has|have'
 /**
  * Matches a clause that contains a question. Other clauses describe a situation, such as "Argon2 has three flavours".
@@ -209,9 +244,14 @@ function* isAnyAnswered(parts: readonly Part[], weights: Weights): Generator<voi
 function* isAnyEvident(
   question: Question,
   parts: readonly PartEvidence[],
-  ...corpus: [read: readonly CountedPassage[], weights: Weights, passages: number]
+  read: readonly CountedPassage[],
+  weights: Weights,
+  { passages, absent }: LargeCorpus,
 ): Generator<void, boolean> {
-  for (const part of parts) if (yield* isEvident(question, part, ...corpus)) return true
+  const { isEnglish } = question.language
+  for (const part of parts)
+    if (!(isEnglish && asksForAbsent(part, absent)) && (yield* isEvident(question, part, read, weights, passages)))
+      return true
   return false
 }
 

@@ -5,12 +5,13 @@ import type { Candidate, Evidence, PartEvidence } from './evidence.ts'
 import { likelihoodOf } from './signals.ts'
 
 /*
- * Writes the report without a model, from verbatim sentences of the sources. An answer of up to three sentences comes first. The answer
- * consists of the best sentences of each part of the question. Further sentences follow by part.
+ * Writes the report without a model, from verbatim quotes of the sources. An answer of up to three quotes comes first. The answer consists of
+ * the best quotes of each part of the question. Further quotes follow by part.
  *
- * Sentences are added to a part until the estimated probability that at least one of them answers reaches 97 %. A simple question therefore
- * has a short report. Example: after quotes with likelihoods 0.8 and 0.9, the probability is 1 - 0.2 × 0.1 = 0.98. If enough quotes remain,
- * then at least four are chosen.
+ * For each part, at least four quotes are chosen, if there are so many. More quotes are added until the estimated probability that at least
+ * one of them answers reaches 97 %. A simple question therefore has a short report. Example: after four quotes with the likelihoods 0.6, 0.6,
+ * 0.5 and 0.5, the probability is 1 - 0.4 × 0.4 × 0.5 × 0.5 = 0.96. A fifth quote with 0.4 raises the probability to 0.976, so no sixth quote
+ * is chosen.
  */
 
 const ANSWER_MAX = 3
@@ -19,14 +20,17 @@ const ANSWER_PROBABILITY_MIN = 0.97
 /** Minimum quotes per part, even if fewer quotes already reach `ANSWER_PROBABILITY_MIN`. */
 const QUOTES_PER_PART_MIN = 4
 const QUOTES_PER_SOURCE_MAX = 4
-/** Factor of the similarity to the most similar chosen quote, by which a quote's score is reduced (maximal marginal relevance). */
+/**
+ * Maximal marginal relevance: the score of a quote is reduced by this factor, times its similarity to the most similar quote that was
+ * already chosen.
+ */
 const SIMILARITY_PENALTY = 1
 const POOL_MAX = 200
-/** Minimum likelihood of a quote, as a fraction of the best quote's likelihood. Quotes below it are dropped. */
+/** Minimum likelihood that a quote answers, as a fraction of that of the best quote. Quotes below this fraction are dropped. */
 const SHARE_MIN = 0.1
 /** Maximum loss of score if a quote is replaced with a longer quote that begins with it. */
 const GROWTH_LOSS_MAX = 1
-/** Minimum Jaccard similarity of the terms of two sentences at which they count as repeats of each other. */
+/** Minimum Jaccard similarity of the terms of two quotes at which they count as repeats of each other. */
 const REPEAT_SIMILARITY_MIN = 0.75
 
 export function writeExtractive({ parts, gaps }: Evidence, claimsMax: number): Draft {

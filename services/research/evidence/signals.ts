@@ -57,10 +57,13 @@ const NUMBER = /^(?!(?:19|20)\d\d$)\d[\d.]*$/
 const WEIGHTS = {
   /** Share of the weight of the question's terms that occurs in the sentence and around it. Each term is multiplied by the credit of its position. */
   whole: 0.55,
-  /** `fitAbout`: fit to the answer type (see `fitOf`) times `whole`. `fitRequired`: the fit if the type is required, else 0. */
+  /**
+   * Weights of the fit of the sentence to the requested type of answer, such as a date (see `fitOf`). `fitAbout` weighs the fit times the value of
+   * `whole`. `fitRequired` weighs the fit alone, and only if the question requires the type.
+   */
   fitAbout: 1.7,
   fitRequired: 0.68,
-  /** Weight of the BM25 score of the passage, which is given as a share of the best passage's score. */
+  /** BM25 score of the passage, as a share of the best score of all passages. */
   passage: 1.51,
   /** Share of the weight of the question's terms that occurs in the best passage of the source. */
   source: 0.52,
@@ -71,13 +74,16 @@ const WEIGHTS = {
   /** 1 at the start of the document, approaching 0 towards its end. */
   position: 0.59,
   length: -0.47,
-  /** Share of the question's terms that are neither in the sentence nor around it. */
+  /** Share of the question's terms that occur neither in the sentence nor in the sentences next to it. */
   missing: -0.9,
-  /** Similarity of label or heading to a question that asks for a definition or a default value (see {@link labelFit}). Otherwise 0. */
+  /** Similarity of label or heading to the question, if it asks for a definition or a default value (see {@link labelFit}). 0 for other questions. */
   labelAsked: 1.29,
   /** 1 for a line that states a value, such as `Default: 0`, if the question asks for a value. */
   value: 0.95,
-  /** 1 for a sentence with the word `default`, or with words such as `for example`, if the question asks for a value. */
+  /**
+   * Both are 0 unless the question asks for a value. `default`: 1 for a sentence with the word `default`. `example`: 1 for a sentence with
+   * words such as `for example`.
+   */
   default: 0.94,
   example: -0.54,
   row: 0.45,
@@ -226,7 +232,8 @@ function isValueAsked({ types }: AnswerCriteria): boolean {
 }
 
 /**
- * Returns the best F-measure of a sentence's heading or labels: share of the label in the question, and share of the question in the label.
+ * Returns how similar the heading or a label of a sentence is to the question, 0 to 1. The result is the F-measure of two shares. One is
+ * the share of the question's terms that are in the label. The other is the share of the label's terms that are in the question.
  */
 function labelFit(
   { terms, asked }: AnswerCriteria,

@@ -64,7 +64,7 @@ export class Gathering {
   failedSearches = 0
   unread = 0
   /** True if a cancel interrupted a search or a read. Some results are then missing, although no call has failed. */
-  isCut = false
+  isInterrupted = false
   /** Progress of an index that is searched although it is incomplete. Undefined if all indexes are complete. */
   indexing: IndexProgress | undefined
   #failure: ServiceError | undefined
@@ -110,7 +110,11 @@ export class Gathering {
     return paid.length === wanted.length
   }
 
-  /** Reads the best unread hits while the budget lasts. @returns The new sources, without those that repeat an earlier source */
+  /**
+   * Reads the best unread hits while the budget lasts.
+   *
+   * @returns The new sources, without those that repeat an earlier source
+   */
   async read(): Promise<Snapshot[]> {
     const chosen = this.#choose()
     const read = await inGroups(chosen, (found) => this.#readOne(found))
@@ -191,9 +195,9 @@ export class Gathering {
       return [value, undefined]
     } catch (error) {
       // In the replay of a cancelled run, a step without a recorded result throws. The step counts as interrupted, not as failed.
-      const isCut = !failure && clock.cancelled.aborted && !signal.aborted
-      if (!failure && !isCut) throw error
-      this.isCut ||= isCut
+      const isInterrupted = !failure && clock.cancelled.aborted && !signal.aborted
+      if (!failure && !isInterrupted) throw error
+      this.isInterrupted ||= isInterrupted
       return [undefined, failure]
     }
   }

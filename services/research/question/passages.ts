@@ -12,7 +12,7 @@ const SYNONYM_WEIGHT = 0.5
 /** Parameters of BM25. K1 saturates the frequency of a term, and B normalizes by the length of the passage. */
 const K1 = 1.2
 const B = 0.75
-/** Typical number of terms of a passage. */
+/** Assumed mean number of terms per passage, with which BM25 normalizes the length of a passage. */
 const LENGTH_MEAN = 90
 const LIST_MAX = 100
 export const RRF_K = 60

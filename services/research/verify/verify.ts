@@ -152,8 +152,8 @@ function bare(word: string): string {
 }
 
 /**
- * Whether the terms of the claim occur in the quote next to each other and in the same order. Words between them could change the meaning:
- * "A is 5 and B is 7" does not support "A is 7".
+ * Whether the quote contains the terms of the claim next to each other and in the same order. Words between the terms could change the
+ * meaning: "A is 5 and B is 7" does not support "A is 7".
  */
 function standsIn(claim: string, quote: string): boolean {
   const own = [...termsOf(claim)].map(({ term }) => term)

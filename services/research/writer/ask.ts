@@ -17,7 +17,7 @@ export interface Ask<T> {
   readonly data: unknown
   readonly schema: z.ZodType<T>
   readonly tokensMax: number
-  /** Maximum share of the run's remaining time, 0 to 1. Default: 1. */
+  /** Maximum share of the run's remaining time that the model may use, 0 to 1. Default: 1. */
   readonly timeShare?: number
 }
 
@@ -79,7 +79,11 @@ export class Asker {
     return read.map((each) => (each && 'value' in each ? each.value : undefined))
   }
 
-  /** Submits the child jobs that the budget covers, and waits. @returns One end per child. Undefined for a child that was not covered */
+  /**
+   * Submits the child jobs that the remaining budget covers, and waits for them.
+   *
+   * @returns One end per child. Undefined for a child that the budget did not cover
+   */
   async #send(children: readonly ChildJob[]): Promise<(ChildEnd | undefined)[]> {
     const paid = children.map((child) => this.#budget.reserve({ tokens: tokensOf(child) }))
     const ids = await Promise.all(children.map((child, at) => (paid[at] ? this.#composition.submit(child) : undefined)))

@@ -15,7 +15,7 @@ const CONTENTS = new Map([
   ...FILLER,
 ])
 
-test('the baseline of the research benchmark quotes the document with the answer, and abstains without one', () => {
+test('the baseline of the research benchmark quotes the document with the answer, and abstains if there is no such document', () => {
   const baseline = openBaseline(CONTENTS)
   const { annotations, content } = baseline.answer('In which trees do herons build their nests?')
   expect(annotations[0]).toMatchObject({ url: 'herons.html', quote: expect.stringContaining('tall trees') })
@@ -24,7 +24,7 @@ test('the baseline of the research benchmark quotes the document with the answer
   baseline.close()
 })
 
-test('the research benchmark report compares each figure with that of the baseline', () => {
+test('the research benchmark report shows each figure next to the figure of the baseline', () => {
   const shares = { goldCited: 0.9, factsSaid: 0.5, allFactsSaid: 0.5, citationPrecision: 1, abstained: 0, silent: 0.6 }
   const own: Scores = { ...shares, group: 'all', questions: 10, unreported: 0 }
   const text = renderComparison([own], [{ ...own, goldCited: 0.75, silent: 0.8 }])

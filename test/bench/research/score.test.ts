@@ -92,7 +92,7 @@ test('a plain fact matches a whole word only, and a regular expression matches a
   expect(facts('about 1.0945')).toBe(0.5)
 })
 
-test('facts are matched against the report text after the backslashes of Markdown are removed', () => {
+test('a fact matches a report in which a Markdown backslash escapes the punctuation of the fact', () => {
   const facts = (content: string) => score({ 'water-01': report(content) }).single?.factsSaid
   expect(facts('Elbe: 1\\.094')).toBe(1)
   expect(facts('Elbe: 1\\a094')).toBe(0.5)
@@ -106,7 +106,7 @@ test('a document is identified by the file name at the end of its URL', () => {
   expect(documentOf('100%.txt')).toBe('100%.txt')
 })
 
-test('the text of an HTML page for scoring excludes tags, styles, scripts and comments', () => {
+test('scoring ignores the tags, styles, scripts and comments of an HTML page', () => {
   const page =
     '<style>p{}</style><h1>A &amp; B</h1><script>1<2</script><p>x<sub>2</sub>&#8211;y</p><!-- no --><td>1</td><td>2</td>'
   expect(textOf('page.html', page)).toBe('A & B x2–y 1 2')

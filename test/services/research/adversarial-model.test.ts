@@ -1,13 +1,13 @@
+/*
+ * Tests of research with an adversarial model. The model writes false claims, supports each claim when it judges claims, and repeats each
+ * claim when it should correct them. The report must contain no false claim, except as a verbatim quote of the cited page.
+ */
+
 import { describe, expect, test } from 'vitest'
 import { MemoryComposition } from '../../support/research/composition.ts'
 import { FALSIFICATIONS, type Falsification, falsify, type Quote } from '../../support/research/false-claims.ts'
 import { scriptedModel } from '../../support/research/model.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
-
-/*
- * Research with an adversarial model. As a writer, the model falsifies each claim; as a judge, it supports each claim; as a repairer, it
- * repeats each claim. The report must contain no falsified claim, except as a verbatim quote of the cited page.
- */
 
 const PAGES = {
   'https://a.example/hooks': `# Hooks of a repository\n\nThe hook of a repository is allowed to run for 30 seconds, as Junio wrote.\n\n
@@ -20,7 +20,7 @@ const QUESTION = 'How long is the hook of a repository allowed to run?'
 const QUOTE = { id: 'q1', text: 'The hook is allowed to run for 30 seconds, as Junio wrote.' }
 const OTHER = { id: 'q2', text: 'Ferries cross the bay.' }
 
-describe('a claim that was made false for a test', () => {
+describe('a false claim that the test derives from a quote', () => {
   test.each<[Falsification, string]>([
     ['number', 'The hook is allowed to run for 33 seconds, as Junio wrote.'],
     ['name', 'The hook is allowed to run for 30 seconds, as Zorbax wrote.'],
@@ -30,12 +30,12 @@ describe('a claim that was made false for a test', () => {
     ['attribution', 'According to Gartner, the hook is allowed to run for 30 seconds, as Junio wrote.'],
     ['other page', OTHER.text],
     ['no such quote', OTHER.text],
-  ])('has the expected text for a change of the kind "%s"', (kind, text) => {
+  ])('has the expected text for a falsification of the kind "%s"', (kind, text) => {
     expect(falsify(kind, QUOTE, OTHER)?.text).toBe(text)
   })
 })
 
-test.each(FALSIFICATIONS)('the report of a research contains no false claim of the kind "%s"', async (kind) => {
+test.each(FALSIFICATIONS)('a research report contains no false claim of the kind "%s"', async (kind) => {
   const claims = new Set<string>()
   const model = scriptedModel({
     plan: () => ({ parts: [{ question: QUESTION, queries: ['hook repository', 'push repository'] }] }),
@@ -66,7 +66,7 @@ test.each(FALSIFICATIONS)('the report of a research contains no false claim of t
   expect(statements.filter((statement) => claims.has(statement) && !quotes.has(statement))).toEqual([])
 })
 
-/** Letters and digits of a statement, without its citations. */
+/** Reduces a statement to its letters and digits, without citations, so that statements can be compared. */
 function plain(text: string): string {
   return text
     .replace(/ ?\[\d+\]/g, '')

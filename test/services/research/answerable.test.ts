@@ -1,5 +1,13 @@
 import { describe, expect, test } from 'vitest'
-import { answerFormOf, answerTypesOf, fitOf, holdsType, requiredOf } from '#services/research/evidence/answer-type.ts'
+import {
+  answerFormOf,
+  answerTypesOf,
+  asksAmount,
+  fitOf,
+  holdsAmount,
+  holdsType,
+  requiredOf,
+} from '#services/research/evidence/answer-type.ts'
 import { isEvident } from '#services/research/evidence/answerable.ts'
 import { anchorsOf, namesOf, parseQuestion } from '#services/research/question/question.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
@@ -34,9 +42,9 @@ describe('research of an unanswerable question', () => {
     ['the requested property of a name is not near the name', 'What salary did Tilda Marlow of Wexley earn?'],
     ['the question asks for a person and no person is named', 'Who painted the lamp of the lighthouse of Ardmoor?'],
     ['the question asks for a date and no date is nearby', 'In which year was the lighthouse of Ardmoor painted red?'],
-    ['no text is about the removal', 'Why was the granite wall of the harbour of Wexley removed?'],
-    ['the number of the series is not named', 'What does exit code 9 of the harbour mean?'],
-    ['the name is in another paragraph', 'What does a ticket of the ferry in Wexley cost?'],
+    ['no text mentions the event in the question', 'Why was the granite wall of the harbour of Wexley removed?'],
+    ['no text contains the number in the question', 'What does exit code 9 of the harbour mean?'],
+    ['the name in the question is in another paragraph', 'What does a ticket of the ferry in Wexley cost?'],
   ])('cites no source if %s', async (_, question) => {
     expect(await cites(question)).toBe(false)
   })
@@ -115,11 +123,11 @@ test.each([
   expect(fitOf(answer, question, types)).toBeGreaterThanOrEqual(0.5)
 })
 
-test('a number after the noun of a series is an anchor, a number before a unit is not', () => {
+test('a quote must contain the name "code 9" of a question, but need not contain the amount "30 seconds"', () => {
   expect(anchorsOf('What does exit code 9 mean after 30 seconds?').map(({ text }) => text)).toEqual(['code 9'])
 })
 
-test('a question is not answered by sentences with only one of its words', async () => {
+test('sentences with only one word of the question do not answer the question', async () => {
   const page = `# Ardmoor\n\nThe lamp of Ardmoor burns at night. Gulls sit on the roof. Rain falls often. A warranty covers each boat of
 Ardmoor. Gulls eat herring. Snow is rare. The scheme of the taxes is old. Boats
 are blue. Crabs are red. A replacement of the old wall of Ardmoor began.\n`
@@ -140,7 +148,7 @@ test.each([
   expect(answerTypesOf(question)).toContain('default')
 })
 
-/** A corpus of many passages, of which `holding` contain each word except the absent ones. */
+/** Simulates a corpus of many passages. Words in `absent` occur in no passage, and each other word occurs in `holding` passages. */
 class CountingBackend extends PagesBackend {
   readonly #absent: readonly string[]
   readonly #passages: number
@@ -163,7 +171,7 @@ test.each([
   ['How is the lamp of the lighthouse of Ardmoor painted by zorilla?', 100, true],
   ['In which zorilla is the lamp of the lighthouse of Ardmoor painted?', 20_000, true],
 ])(
-  'the question "%s", one word of which occurs in none of %d passages, is answered: %s',
+  'the question "%s" with the unknown word "zorilla" in a corpus of %d passages is answered: %s',
   async (question, passages, isAnswered) => {
     const run = await researched({ backends: [new CountingBackend(['zorilla'], passages)] }, { question })
     expect(run.annotations.length > 0).toBe(isAnswered)
@@ -176,7 +184,7 @@ test.each([
   [20_000, 4_000, false],
   [4_000, 400, true],
 ])(
-  'in a corpus of %d passages, %d of which contain each word, four of six words of a question are enough: %s',
+  'in a corpus of %d passages, where each word occurs in %d passages, a sentence with four of six question words is cited: %s',
   async (passages, holding, isEnough) => {
     const backend = new CountingBackend([], passages, holding)
     const question = 'How is the lamp of the lighthouse of Ardmoor painted by gulls in winter?'
@@ -185,11 +193,59 @@ test.each([
   },
 )
 
-test('the evidence for a question of 1,000 words is computed in at least 1,000 steps, between which other work runs', () => {
+test.each([
+  ['which engineer planned the harbour of Wexley for the trade', true],
+  ['which cook sells soup to the visitors of the harbour of Wexley', false],
+])(
+  'in a large corpus, a long question that describes a situation and asks "%s" is answered: %s',
+  async (asked, isAnswered) => {
+    const question = `On a slow laptop in our office we maintain a spreadsheet of old boats, because my colleague from accounting wonders ${asked}?`
+    const { annotations } = await researched({ backends: [new CountingBackend([], 20_000)] }, { question })
+    expect(annotations.length > 0).toBe(isAnswered)
+  },
+)
+
+test('the evidence for a question of 1,000 words is computed in at least 1,000 steps that yield to other work', () => {
   const words = Array.from({ length: 1_000 }, (_, index) => `word${index}`)
   const question = runToEnd(parseQuestion({ question: words.join(' '), context: [] }))
-  const steps = [...isEvident(question, { terms: new Set(words), candidates: [] }, [], new Map(), 20_000)]
+  const part = { text: question.text, terms: new Set(words), candidates: [] }
+  const steps = [...isEvident(question, part, [], new Map(), 20_000)]
   expect(steps.length).toBeGreaterThanOrEqual(1_000)
+})
+
+test.each([
+  [
+    'At which file size does the ferry rotate a log by default?',
+    'Install pm2 of 2024, see [3].',
+    'It rotates at 10 MB.',
+  ],
+  ['How deep may a lake be for 30 boats?', 'It is deep for 30 boats.', 'It is 40 deep for 30 boats.'],
+  ['What is the default ping interval of the lamp?', 'The ping is in version 2.1.3 #17.', 'The lamp pings twice.'],
+])('the question "%s" asks for an amount, which %j lacks and %j contains', (question, other, answer) => {
+  expect(asksAmount(question)).toBe(true)
+  expect(holdsAmount(other, question)).toBe(false)
+  expect(holdsAmount(answer, question)).toBe(true)
+})
+
+test.each(['Which option sets the timeout?', 'Who planned the harbour?', 'Which lamp is painted red?'])(
+  'the question "%s" asks for no amount',
+  (question) => {
+    expect(asksAmount(question)).toBe(false)
+  },
+)
+
+test.each([
+  ['At which size does the harbour of Wexley paint its lamps red in winter?', false],
+  ['Which lamps does the harbour of Wexley have in winter?', true],
+])('in a large corpus without amounts, the question "%s" is answered: %s', async (question, isAnswered) => {
+  const page = '# The harbour of Wexley\n\nThe lamps of the harbour of Wexley are red in winter.\n'
+  class Backend extends PagesBackend {
+    async countTerms(terms: readonly string[]) {
+      return { passages: 20_000, holding: terms.map(() => 5) }
+    }
+  }
+  const { annotations } = await researched({ backends: [new Backend({ 'https://a.example/': page })] }, { question })
+  expect(annotations.length > 0).toBe(isAnswered)
 })
 
 test.each([

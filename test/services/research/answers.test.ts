@@ -4,13 +4,13 @@ import { type BlockType, type SearchBackend, type Snapshot, sha256Of } from '#sh
 import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { PagesBackend, type RunResult, researched, spansOf } from '../../support/research/run.ts'
 
-/** The paragraph below the first heading, which is the answer. */
+/** Returns the answer of a report, which is the paragraph below the first heading. */
 const answerOf = ({ report }: RunResult) => report.split('\n\n')[1] ?? ''
 const quotesOf = ({ annotations }: RunResult) => annotations.map(({ url_citation }) => url_citation.quote)
 const ask = (question: string, pages: Record<string, string>) =>
   researched({ backends: [new PagesBackend(pages)] }, { question })
 
-/** One document, as a reader of Word files or HTML splits it into blocks. */
+/** Simulates a search backend with one document, which was split into blocks such as headings and table rows, like a Word or HTML file. */
 class DocumentBackend extends PagesBackend implements SearchBackend {
   readonly #snapshot: Snapshot
 
@@ -76,7 +76,7 @@ describe('the answer of a research report', () => {
     expect(answerOf(run)).toMatch(/^buffers_shared \(integer\): The default is typically 128 megabytes/)
   })
 
-  test('includes terms and column headers of HTML lists and tables, and no quote consists of a header row', async () => {
+  test('includes the term of an HTML list item, or the column headers of an HTML table row', async () => {
     const html = `<h1>Tariff of the harbour</h1><dl><dt>Wharf dues.</dt><dd>Eleven crowns per boat and night.</dd>
 <dt>Crane dues.</dt><dd>Forty crowns per hour of work.</dd></dl><table><tr><th>Berth of the harbour</th><th>Pilot on duty</th></tr>
 <tr><td>North quay</td><td>Tilda Marlow</td></tr><tr><td>South quay</td><td>Osric Vane</td></tr></table>`
@@ -89,7 +89,7 @@ describe('the answer of a research report', () => {
     expect(quotesOf(run).some((quote) => quote.startsWith('Berth'))).toBe(false)
   })
 
-  test('includes a sentence that depends on the previous one', async () => {
+  test('includes a sentence whose subject is named in the previous sentence', async () => {
     const page = `# Constitution\n\nThe Harbour Office supervises all pilots of the bay. The head of that Office is elected every four years by the
 captains.\n\n# Pilots\n\nPilots are examined once, and the bay has nineteen pilots.\n`
     const run = await ask('How often is the head of the Harbour Office elected?', { 'https://a.example/law': page })
@@ -111,7 +111,7 @@ A row of films is added by the statement INSERT, whose columns are named in pare
     expect(answerOf(run)).toContain('columns are named in parentheses')
   })
 
-  test('is short for a question of yes or no', async () => {
+  test('is short for a yes-or-no question', async () => {
     const filler = Array.from(
       { length: 40 },
       (_, at) => `Pelican number ${at} compresses nothing, because messages are short.`,
@@ -143,7 +143,7 @@ test('a report lists a requested year as a gap if no source contains the year', 
   expect(answerOf(same)).toContain('9 million')
 })
 
-test('the sections of a report follow the parts of the question, and no quote contains another', async () => {
+test('a report has a section for each part of the question, and no quote contains another quote', async () => {
   const run = await ask('How often is a lease renewed, and who revokes a key?', {
     'https://a.example/leases': `# Leases\n\nA lease is renewed three times in nine seconds. It ends without a renewal. A lease that is not renewed frees its
 job.\n\nA worker loses its lease when its clock stops. Each lease names one worker.\n`,
@@ -161,7 +161,7 @@ The owner of a project revokes a key too. A revoked key is refused at once. Each
   expect(spansOf(run).every(({ marker }) => /^\[\d+\]$/.test(marker))).toBe(true)
 })
 
-test('a report quotes either a sentence or a table row if both contain equal facts', async () => {
+test('a report does not quote both a sentence and a table row with the same facts', async () => {
   const sentence = 'Ardmoor Lighthouse 61 metres is the first row of the list of heights.'
   const run = await researched(
     {
@@ -208,7 +208,7 @@ test('a report contains no quote that is a heading or a defined term', async () 
   expect(quotesOf(run).length).toBeGreaterThan(0)
 })
 
-test('a report quotes a default value in a line of its own with the heading', async () => {
+test('a report quotes a default value together with the heading above the value', async () => {
   const run = await ask('What does RETRY_MAX default to?', {
     'https://a.example/settings': `# Settings\n\n## RETRY_MAX\n\nDefault: 0\n\nThe maximum number of retries of one message.\n
 ## RETRY_WAIT\n\nDefault: 7\n\nThe time between two retries, if RETRY_MAX allows any.\n`,
@@ -226,7 +226,7 @@ test('a report uses the documents of the product that the question names', async
   expect(answerOf(run).split('[')[0]).toContain('75 seconds')
 })
 
-test('a report recognizes a definition by the label that precedes the definition', async () => {
+test('a report quotes the definition that follows a label such as STALLED', async () => {
   const run = await ask('What does the supervisor mean when it reports a process as STALLED?', {
     'https://a.example/states': `# States of a process\n\nSTALLED (30)\n\nA start was attempted, but the end came too quickly to reach the next state.\n
 RUNNING (20)\n\nThe process is up, and has been up for the whole start time.\n
@@ -243,7 +243,7 @@ A reclaimed lease is held by the server for a while, and the default value is 36
   expect(answerOf(run).split('[')[0]).toContain('3600 seconds')
 })
 
-test('the answer contains the number that the question names', async () => {
+test('the answer is the sentence that contains the number in the question', async () => {
   const run = await ask('After how long does the disk spin down with a value of 252?', {
     'https://a.example/disk': `# Disk\n\nThe disk spins down after a time that the value determines, such as 5 seconds with a value of 1.\n
 A value of 252 signifies a timeout of 21 minutes.\n`,

@@ -7,7 +7,10 @@ import { type CompositionOptions, Killed, MemoryComposition } from '../../suppor
 import { scriptedModel } from '../../support/research/model.ts'
 import { PagesBackend, researched } from '../../support/research/run.ts'
 
-/** The first page contains the words of the question more often, so a ranking by words alone prefers it. */
+/**
+ * The page on doors contains the words of the question more often, so a ranking by words alone prefers this page. The page on clocks has
+ * the answer.
+ */
 const PAGES = {
   'https://a.example/doors': '# Doors\n\nA worker opens a lease, a worker closes a lease, and a lease has a worker.',
   'https://b.example/clocks': '# Clocks\n\nThe lease of a worker is renewed every three seconds while it has a job.',
@@ -16,7 +19,10 @@ const PAGES = {
 const QUESTION = 'What about a worker and its lease?'
 const NEAR = 'every three seconds'
 
-/** Answers like the embeddings pool. Texts without a title are queries: {@link NEAR} is similar to them, the page on doors is not. */
+/**
+ * Simulates the embeddings pool. Texts with a line break are passages, and all others are queries. The passage with {@link NEAR} is similar
+ * to queries, and the page on doors is not.
+ */
 async function embed({ key, body }: ChildJob): Promise<ChildEnd> {
   const { inputs } = body as EmbedRequest
   const data = inputs.map((text, index) => {
@@ -41,7 +47,7 @@ const byWords = () => researched(setup({}), { question: QUESTION })
 const REMARK = 'Passages were ranked by words alone, because '
 
 describe('passages ranked by vectors', () => {
-  test('rank above passages that only share more words with the question', async () => {
+  test('rank above passages that share more words with the question', async () => {
     expect((await byWords()).annotations[0]?.url_citation.url).toBe('https://a.example/doors')
     const { composition, first, report, usage } = await ranked({ runChild: embed })
     expect(first).toBe('https://b.example/clocks')
@@ -52,7 +58,7 @@ describe('passages ranked by vectors', () => {
     ])
   })
 
-  test('have equal order in a run that is killed after any step and resumed', async () => {
+  test('have the same order in a run that is killed after any step and resumed', async () => {
     const whole = await ranked({ runChild: embed })
     for (let killAfter = 1; killAfter <= whole.composition.ran.length; killAfter++) {
       const first = new MemoryComposition({ runChild: embed, killAfter })
@@ -62,7 +68,7 @@ describe('passages ranked by vectors', () => {
     }
   })
 
-  test('are truncated and embedded by one child job, whose timeout is a fraction of the remaining time', async () => {
+  test('are truncated, and embedded by one child job', async () => {
     const { composition } = await ranked({ runChild: embed }, { question: `${QUESTION} ${'🌧'.repeat(2_000)}` })
     const [child, ...others] = composition.children
     const inputs = (child?.body as EmbedRequest | undefined)?.inputs ?? []
@@ -74,7 +80,7 @@ describe('passages ranked by vectors', () => {
     expect(short.composition.children[0]?.deadlineInMs).toBeLessThanOrEqual(2_000)
   })
 
-  test('are embedded once even if the model fails and the report consists of quotes', async () => {
+  test('are embedded once, even if the writing model fails', async () => {
     const plan = { parts: [{ question: 'How often is the lease of a worker renewed?', queries: ['lease renewed'] }] }
     const model = scriptedModel({ plan: () => plan })
     const runChild = (child: ChildJob) => (child.kind === 'embed' ? embed(child) : model.run(child))
@@ -86,7 +92,7 @@ describe('passages ranked by vectors', () => {
     expect(run.annotations[0]?.url_citation.url).toBe('https://b.example/clocks')
   })
 
-  test('are not embedded if no source matches by words, and the report has no quotes', async () => {
+  test('are not embedded if no source contains the words of the question', async () => {
     const question = 'Which treaty ended the war of the roses?'
     const { composition, report } = await ranked({ runChild: embed }, { question })
     expect(composition.children).toEqual([])
@@ -136,7 +142,7 @@ describe('the fallback from vector ranking to word ranking', () => {
     expect(composition.children).toEqual([])
   })
 
-  test('occurs if the run is cancelled during the ranking, even if a later attempt obtains the vectors', async () => {
+  test('is kept by later attempts if the run was cancelled during the ranking', async () => {
     const cancel = new AbortController()
     const runChild = () => {
       cancel.abort()

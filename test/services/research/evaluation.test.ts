@@ -1,14 +1,16 @@
+/*
+ * Tests of research with questions about the pages of this project, which are the corpus of every installation. Each answerable question
+ * names the page that must be cited. The other questions must not be answered.
+ *
+ * The thresholds are minimum values, not a benchmark, because they were chosen with questions of the same kind.
+ */
+
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type LocalCorpus, openLocalCorpus } from '#shared/search/local/local.ts'
 import { researched, spansOf } from '../../support/research/run.ts'
-
-/*
- * Questions over the corpus that every installation has: the project's own pages. Each answerable one names the page that must be
- * cited; none of the others may be answered. A floor, not a benchmark: its thresholds were found on such questions.
- */
 
 const ROOT = join(import.meta.dirname, '../../..')
 
@@ -71,7 +73,7 @@ describe("research of the project's own documentation", () => {
     expect(run.end.stop_reason).toBe('no_evidence')
   })
 
-  test('gives equal events in two runs', async () => {
+  test('sends the same events in two runs', async () => {
     const [question] = ANSWERABLE[0] ?? ['']
     const [a, b] = [
       await researched({ backends: [corpus] }, { question }),

@@ -1,4 +1,5 @@
-/** Researches in child processes, whose workers are killed, and whose models are slow or hang. */
+/* Tests of research jobs in child processes: workers are killed, and models are slow or hang. */
+
 import { readdirSync, readlinkSync } from 'node:fs'
 import { afterAll, afterEach, beforeAll, describe, expect, inject, it } from 'vitest'
 import {
@@ -14,13 +15,13 @@ import { until } from '../../support/stack.ts'
 
 const kafka = inject('kafka')
 const postgres = inject('postgres')
-/** On a busy machine, each killed worker is replaced in ten seconds. */
+/** Timeout of a test in ms. On a busy machine, the replacement of each killed worker takes ten seconds. */
 const TEST_MS = 400_000
 const WORKERS = 3
 const WAITING = 100
-/** Maximum concurrent requests of one attempt to searches and pages. */
+/** Maximum number of concurrent requests for searches and pages that one attempt of a research makes. */
 const AT_ONCE = 4
-/** Limits with which a research makes one search and reads one page, so that it makes no concurrent requests. */
+/** Limits of a research that makes one search and reads one page, so it makes no concurrent requests. */
 const IN_SERIES = { max_tool_calls: 1, max_sources: 1 }
 
 /** The moment at which the worker of a research is killed. */
@@ -29,7 +30,7 @@ interface KillPoint {
   readonly more: object
   /** The worker is killed before the nth request of this kind (to a search, page or model) is answered. */
   readonly at?: { readonly sort: string; readonly nth: number }
-  /** The worker is killed as soon as the job shows this many steps or children. */
+  /** The worker is killed as soon as the API returns the job with at least this many steps or child jobs. */
   readonly shown?: { readonly steps: number } | { readonly children: number }
 }
 
@@ -58,7 +59,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
   })
 
   it(
-    'resume on another worker after a kill at any point, with equal reports and no repeated requests',
+    'resume on another worker after a kill at any point, and return equal reports',
     async ({ annotate }) => {
       const tags = KILL_POINTS.map((_, at) => `Tarn${at + 10}`)
       for (const tag of tags) fleet.outside.countsOf(tag).clear()
@@ -85,7 +86,8 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
         kills += Number(isKilled && crashes > 0)
         repeated += sum
       }
-      // At a request to the web, the research runs in a worker that can be killed. At other kill points, it may wait for child jobs or have ended.
+      // Only kills during a search or the reading of a page are certain to hit a running job. At all other points, the research may wait
+      // for child jobs or have ended, so no worker runs it.
       const sure = KILL_POINTS.filter(({ at }) => at && !at.sort.startsWith('model')).length
       expect(kills).toBeGreaterThanOrEqual(sure)
       await annotate(
@@ -96,7 +98,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
   )
 
   it(
-    'occupy no slot and no connection while their child jobs work',
+    'occupy no slot and no connection while their child jobs run',
     async ({ annotate }) => {
       const held = new Map<string, () => void>()
       fleet.outside.onCall = ({ tag, what }) =>
@@ -126,7 +128,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
   )
 
   it.each(['search', 'page'])(
-    'continue on another worker after a stop during a %s, with equal reports',
+    'continue on another worker if the first worker stops during a %s request',
     async (sort) => {
       const tag = sort === 'search' ? 'Tarn4000' : 'Tarn4001'
       const whole = await runWhole(tag, {})
@@ -137,7 +139,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
         if (own !== tag || !what.startsWith(sort) || stopped) return
         const owner = await until(async () => await fleet.ownerOf(await id))
         stopped ??= fleet.stop(owner)
-        // The worker stops within its drain time, although this call has not returned.
+        // The worker must stop within its drain time, although this request still hangs.
         await stopped
       }
       resolve(await fleet.submit(tag))
@@ -155,7 +157,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
   )
 
   it(
-    'cancel their child jobs if they are cancelled while waiting',
+    'cancel their child jobs after a cancel',
     async () => {
       const hung = hangAt('Tarn2000', 'model note')
       const id = await fleet.submit('Tarn2000')
@@ -174,14 +176,15 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
   )
 
   it.each([
-    // Planning may use only a part of the time. Without a plan, the research searches for the words of the question.
+    // Planning gets only a part of the total time. If the plan is missing, then the research searches for the words of the question, and
+    // ends normally (`stop`).
     { hangs: 'model plan', tag: 'Tarn3000', end: 'stop' },
     { hangs: 'model note', tag: 'Tarn3001', end: 'length' },
   ])(
     'report partial results in time if the $hangs request does not return',
     async ({ hangs, tag, end }) => {
       const hung = hangAt(tag, hangs)
-      const id = await fleet.submit(tag, { max_duration_seconds: 5 })
+      const id = await fleet.submit(tag, { max_duration_seconds: 10 })
       const call = await hung
       const job = await until(
         async () => {
@@ -193,14 +196,14 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
       const choice = job.result?.choices[0]
       expect(choice?.finish_reason).toBe(end)
       expect(choice?.message.annotations.length).toBeGreaterThan(0)
-      // The call was aborted, so no process still waits for its response.
+      // The research must abort the hanging call, so that no process waits for its response.
       await call.aborted
     },
     TEST_MS,
   )
 
   it(
-    'report partial results if they are cancelled, even while a model works or their worker is dead',
+    'report partial results after a cancel, even if the worker of the job is dead',
     async () => {
       const hung = hangAt('Tarn4000', 'model note')
       const id = await fleet.submit('Tarn4000', { on_cancel: 'partial' })
@@ -221,7 +224,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
       const partial = await fleet.ended(other)
       expectPartial(partial)
       await killed
-      // Interrupted steps are not recorded, and are interrupted in the replay as well.
+      // The interrupted steps were not recorded. The replay must leave them out, too, and must make no new requests.
       fleet.outside.onCall = () => {}
       const asked = JSON.stringify([...fleet.outside.countsOf('Tarn4001')])
       const { id: replay } = (await (await fleet.post(`/v1/jobs/${other}/replay`, {})).json()) as ResearchJob
@@ -247,7 +250,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
     return job
   }
 
-  /** Runs a research for each kill point, and kills the worker of each, once. */
+  /** Runs one research per kill point, and kills its worker once at this point. */
   async function runKilled(tags: readonly string[]) {
     const ids = new Map<string, string>()
     const killed = new Set<string>()
@@ -282,7 +285,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
     return ends
   }
 
-  /** Makes a call hang forever, and returns it when it arrives. */
+  /** Makes the call `what` of one research hang forever. Resolves when the call arrives. */
   function hangAt(tag: string, what: string): Promise<OutsideCall> {
     return new Promise((resolve) => {
       fleet.outside.onCall = (call) => {
@@ -293,7 +296,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
     })
   }
 
-  /** Repeated requests, with the number of repetitions. */
+  /** Returns the requests that a research made more than once, each with the number of repetitions. */
   function repeatsOf(tag: string): [string, number][] {
     return [...fleet.outside.countsOf(tag)].flatMap(([what, times]) => (times > 1 ? [[what, times - 1]] : []))
   }
@@ -303,7 +306,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
     return (await fleet.database.query(`SELECT state FROM jobs WHERE id IN (${list})`)).map(({ state }) => state)
   }
 
-  /** Each child is listed once, and no two children have equal requests. */
+  /** Checks that the job lists each child once, and that no two children have equal requests. */
   async function expectNoneDoubled({ id, children = [] }: ResearchJob): Promise<void> {
     const rows = await fleet.database.query(`SELECT id, request FROM jobs WHERE parent_id = '${id}'`)
     expect(children.map((child) => child.id).toSorted()).toEqual(rows.map((row) => row.id).toSorted())
@@ -321,14 +324,14 @@ function kindsOf({ steps = [] }: ResearchJob): string[] {
   return steps.map(({ kind }) => kind).toSorted()
 }
 
-/** A stored request without the job id. */
+/** Returns the body of a stored request, which does not contain the id of the job. */
 function bodyOf(request: string): string {
   const { body } = JSON.parse(request) as { body?: unknown }
   expect(body).toBeDefined()
   return JSON.stringify(body)
 }
 
-/** Open connections of a process. */
+/** Returns the number of open sockets of a process. */
 function socketsOf({ pid }: Researcher): number {
   return readdirSync(`/proc/${pid}/fd`).filter((fd) => {
     try {

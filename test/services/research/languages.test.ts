@@ -6,7 +6,7 @@ import { type LocalCorpus, openLocalCorpus } from '#shared/search/local/local.ts
 import { researched } from '../../support/research/run.ts'
 import languages from './languages.json' with { type: 'json' }
 
-/** An unanswerable question in each language. */
+/** For each language, a question that the corpus does not answer. */
 const UNANSWERED = [
   '月球上有多少个火山？',
   '東京タワーの建設費用はいくらですか？',

@@ -10,7 +10,10 @@ import { openWs } from '../../support/ws.ts'
 
 const PATH = '/v1/deep-research'
 const MODEL = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
-/** Matches the requested schema, but repeats no statement of a source. */
+/**
+ * Research model whose writer is echo-1. The output of echo-1 matches the requested JSON schema, but repeats no statement of a source, so
+ * nothing of it may be cited.
+ */
 const WRITTEN = { id: 'deep-research-written', pool: 'research', engine: { type: 'research', writer: 'echo-1' } }
 const QUESTION = 'Where do herons build their nests, and what do they eat?'
 const kafka = inject('kafka') ?? undefined
@@ -114,7 +117,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.indexOf(cited[0])).toBeGreaterThan(chunks.lastIndexOf(progress.at(-1)))
     })
 
-    it('deep research runs in the background, stores its steps, and returns an equal report later', async () => {
+    it('deep research runs in the background, and stores its steps', async () => {
       const accepted = await stack.post(PATH, ask(QUESTION, { background: true }))
       expect(accepted.status).toBe(202)
       const { id } = (await accepted.json()) as WireJob
@@ -157,7 +160,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(new Set(job.children.map(({ model, status }) => `${model} ${status}`))).toEqual(
         new Set(['echo-1 completed']),
       )
-      // Each wait releases the slot, and the continuation is one more attempt.
+      // A research releases its slot while it waits for child jobs. The continuation counts as a new attempt.
       expect(job.attempt).toBeGreaterThan(1)
       const replay = (await (await stack.post(`/v1/jobs/${id}/replay`, {})).json()) as WireJob
       const { status, result, attempt, children } = await jobOf(replay.id)
@@ -176,7 +179,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? '').join('')).toContain('fish and frogs')
     })
 
-    it('deep research returns 404 for a research of another key', async () => {
+    it('deep research returns 404 for a research job of another key', async () => {
       const secret = 'sk-of-somebody-else'
       const hash = createHash('sha256').update(secret).digest('hex')
       const key = { id: 'key_else', hash, hint: 'sk-...', created_at: 1_790_000_000 }
@@ -198,7 +201,7 @@ for (const mode of ['embedded', 'Kafka']) {
       expect(listed.data).toEqual([])
     })
 
-    it('deep research streams equal events over a WebSocket and over HTTP', async () => {
+    it('deep research streams the same events over a WebSocket and over HTTP', async () => {
       using client = await openWs(stack)
       client.send({ type: 'request.create', id: 'r1', endpoint: PATH, body: ask(QUESTION, { stream: true }) })
       expect((await client.end('r1')).type).toBe('request.completed')
@@ -221,7 +224,7 @@ for (const mode of ['embedded', 'Kafka']) {
   })
 }
 
-describe('a research whose writing model sends an excessive stream', () => {
+describe('a research whose writing model sends too much output', () => {
   let stack: Stack
   let folder: string
   let upstream: ScriptedUpstream
@@ -250,7 +253,7 @@ describe('a research whose writing model sends an excessive stream', () => {
     const { choices } = (await response.json()) as Completion
     expect(choices[0]?.message.content).toContain('fish and frogs')
     expect(choices[0]?.message.annotations.length).toBeGreaterThan(0)
-    // All connections are closed, so no process still reads a page.
+    // All connections to the upstream must be closed, so that no process continues to read the response.
     await until(() => upstream.connections === 0, { withinMs: 20_000 })
   })
 
@@ -276,7 +279,8 @@ describe('a research whose caller disconnects', () => {
   let folder: string
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'sluice-many-'))
-    // The first question waits until all files are indexed. Indexing takes much longer than the time after which the client disconnects.
+    // The first question waits until all files are indexed. With 3,000 files, this takes much longer than the client waits before it
+    // disconnects.
     const text = 'A sentence about herons that nest in trees. '.repeat(100)
     for (let at = 0; at < 3_000; at++) await writeFile(join(folder, `${at}.txt`), `${at} ${text}`)
     stack = await startStack({ models: [ECHO_MODEL, MODEL], settings: { RESEARCH_CORPUS: folder } })

@@ -66,7 +66,7 @@ describe('the verification of a claim against quotes', () => {
     )
   })
 
-  test('compares a claim with each quote separately, not with their combination', () => {
+  test('compares a claim with each quote separately', () => {
     expect(verifyClaim('The queue holds 7 jobs.', ['The queue holds jobs.', 'The lane has 7.']).verdict).toBe(
       'undecided',
     )
@@ -103,7 +103,8 @@ describe('the verification of sentences of real pages', () => {
     const denied = sentences.filter((each) => / (is|are|has) /.test(each))
     const claims = denied.map((each) => each.replace(/ (is|are|has) /, ' $1 not '))
     expect(claims.filter((claim, at) => verifyClaim(claim, [denied[at] ?? '']).verdict === 'supported')).toEqual([])
-    // A command can be a part of the previous command. The source of the previous command then supports its claim.
+    // A sentence must not support the next sentence of the page. Only `prose` is used, because a shell command may contain the next command
+    // and therefore support it.
     const next = prose.filter(
       (claim, at) => at > 0 && verifyClaim(claim, [prose[at - 1] ?? '']).verdict === 'supported',
     )

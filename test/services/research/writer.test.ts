@@ -18,7 +18,7 @@ const quotesOf = (data: Record<string, unknown>) => data.quotes as QuoteData[]
 const idOf = (data: Record<string, unknown>, start: string) =>
   quotesOf(data).find(({ text }) => text.startsWith(start))?.id ?? ''
 
-/** A model that follows its instructions; each test changes one behaviour. */
+/** Script of a model that follows its instructions. Each test replaces one of its functions. */
 const GOOD: Script = {
   plan: () => ({
     parts: [{ question: 'How often is the lease of a worker renewed?', queries: ['worker lease renew'] }],
@@ -52,7 +52,7 @@ const extractive = () => researched({ backends: [new PagesBackend(PAGES)] }, { q
 const keys = ({ calls }: { calls: { key: string }[] }) => calls.map(({ key }) => key)
 
 describe('the writing model of a research', () => {
-  test('plans, takes notes and writes in child jobs, and every sentence of the report cites its quote', async () => {
+  test('plans, takes notes and writes in child jobs, and each sentence of the report cites a quote', async () => {
     const result = await run({})
     expect(keys(result)).toEqual(['plan', 'note.1', 'write', 'judge.first.1'])
     expect(result.report).toContain('Workers prolong their lease thrice within nine seconds. [1]')
@@ -62,7 +62,7 @@ describe('the writing model of a research', () => {
     expect(result.usage).toMatchObject({ input_tokens: 400, output_tokens: 40 })
   })
 
-  test('has its claim corrected if the claim cites the wrong quote of a source', async () => {
+  test('may cite the wrong quote of a source, and the report then cites the right quote', async () => {
     const text = 'A lease that is over frees the job at once.'
     const result = await run({
       note: ({ data }) => ({ claims: [{ text, quotes: [idOf(data, 'A worker renews')] }] }),
@@ -73,7 +73,7 @@ describe('the writing model of a research', () => {
     expect(keys(result)).toEqual(['plan', 'note.1', 'write'])
   })
 
-  test('may run during the whole time of the run, but plans for only a part of that time', async () => {
+  test('may use at most 30 % of the time of the run for the plan', async () => {
     const { composition } = await run({}, { limits: { max_seconds: 10 } })
     const [plan = 0, note = 0, write = 0] = composition.children.map(({ deadlineInMs }) => deadlineInMs)
     expect(plan).toBeLessThanOrEqual(3_000)
@@ -99,7 +99,7 @@ describe('the writing model of a research', () => {
     expect(composition.children.map(({ key }) => key)).toEqual(['plan', 'note.1'])
   })
 
-  test('is replaced by quotes, with a remark in the report, if it exceeds the time limit', async () => {
+  test('is replaced by quotes if the model exceeds the time limit', async () => {
     const model = scriptedModel({ ...GOOD, note: () => undefined })
     let wrapUpAtMs = Number.POSITIVE_INFINITY
     const slow = new MemoryComposition({
@@ -115,14 +115,14 @@ describe('the writing model of a research', () => {
     expect(end).toMatchObject({ stop_reason: 'deadline', finish_reason: 'length', quality: { writer: 'extractive' } })
   })
 
-  test('receives at most a short list of the problems of its answer', async () => {
+  test('receives an error message of limited length for an invalid answer', async () => {
     const keys = Object.fromEntries(Array.from({ length: 5_000 }, (_, at) => [`key-${at}`, 1]))
     const { composition } = await run({ plan: () => keys })
     const mending = composition.children.find(({ key }) => key === 'plan.mended')
     expect(JSON.stringify(mending).length).toBeLessThan(20_000)
   })
 
-  test('is not called after the time limit, and a report without a search makes no claim about sources', async () => {
+  test('is not called after the time limit', async () => {
     const over = new MemoryComposition({ runChild: scriptedModel(GOOD).run, wrapUpAtMs: 1 })
     const setup = { backends: [new PagesBackend(PAGES)], writer: { model: 'm-1' } }
     const { report, end } = await researched(setup, { question: QUESTION }, over)
@@ -161,7 +161,7 @@ describe('the writing model of a research', () => {
     expect(result.end.quality).toMatchObject({ writer: 'extractive' })
   })
 
-  test('has one retry for failed claims, then its failed claims are replaced by quotes or dropped', async () => {
+  test('may correct a failed claim once before the claim is replaced by a quote or dropped', async () => {
     const [good, bad] = [
       'A lease that is over frees the job at once.',
       'A worker renews its lease five times in nine seconds.',
@@ -188,7 +188,7 @@ describe('the writing model of a research', () => {
   test.each([
     ['refuses', () => 'not_supported'],
     ['is unsure', () => 'unsure'],
-  ])('is replaced by quotes if the judge %s', async (_, verdict) => {
+  ])('has its claim replaced by a quote if the judge model %s', async (_, verdict) => {
     const judge: Script['judge'] = ({ data }) => ({
       verdicts: (data.pairs as { id: string }[]).map(({ id }) => ({ id, verdict: verdict() })),
     })
@@ -198,14 +198,14 @@ describe('the writing model of a research', () => {
     expect(result.end.quality).toMatchObject({ writer: 'model', quoted: 1 })
   })
 
-  test('is replaced by quotes if the judge fails twice', async () => {
+  test('has its claim replaced by a quote if the judge model fails twice', async () => {
     const result = await run({ judge: () => undefined })
     expect(keys(result).filter((key) => key.startsWith('judge'))).toEqual(['judge.first.1', 'judge.first.again.1'])
     expect(result.report).not.toContain('thrice')
     expect(result.end.quality).toMatchObject({ quoted: 1, supported: 2 })
   })
 
-  test('is refused if it cites unknown quotes or claims', async () => {
+  test('has its answer refused if the answer cites unknown quotes or claims', async () => {
     const note: Script['note'] = () => ({ claims: [{ text: 'A worker renews its lease.', quotes: ['q99'] }] })
     expect((await run({ note })).end.quality.writer).toBe('extractive')
     const write: Script['write'] = () => ({ summary: [{ text: 'Nobody said this.', claims: ['c77'] }], sections: [] })
@@ -214,7 +214,7 @@ describe('the writing model of a research', () => {
     expect(result.end.quality.writer).toBe('model')
   })
 
-  test('receives the problem once if its answer is not JSON', async () => {
+  test('is called once more with the error if its answer is not JSON', async () => {
     let tries = 0
     const plan: Script['plan'] = (call) => (++tries === 1 ? 'Sure! Here is a plan.' : GOOD.plan?.(call))
     const result = await run({ plan })
@@ -232,7 +232,7 @@ describe('the writing model of a research', () => {
     ['returns text instead of JSON', () => 'I am a small model.'],
     ['fails', () => undefined],
     ['returns JSON of another shape', () => ({ answer: 42 })],
-  ])('leaves the report of quotes unchanged if it %s', async (_, answer) => {
+  ])('leaves the report of quotes unchanged if the model %s', async (_, answer) => {
     const script = { plan: answer, note: answer, write: answer, judge: answer, repair: answer }
     const [result, plain] = [await run(script), await extractive()]
     expect(result.report).toBe(plain.report)
@@ -254,7 +254,7 @@ describe('the writing model of a research', () => {
 
   test('receives equal requests when the run is repeated', async () => {
     const [first, second] = [await run({}), await run({})]
-    // The remaining time counts from the first submission of a child, and is not part of its identity.
+    // The remaining time in a request differs between runs, because it counts down. Equal requests may differ in this value only.
     const asked = first.composition.children.map((child) => ({ ...child, deadlineInMs: expect.any(Number) }))
     expect(second.composition.children).toEqual(asked)
     expect(second.events).toEqual(first.events)

@@ -2,21 +2,23 @@ import { createHash } from 'node:crypto'
 import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 import type { ChildEnd, ChildJob, Composition, Cost, StepResult } from '#shared/kinds/composition.ts'
 
-/** Thrown to simulate that the process of a run is killed. */
+/** Thrown to simulate that the worker process was killed during a research. */
 export class Killed extends Error {}
 
-/** Behaviour of a composition in a test. */
 export interface CompositionOptions {
-  /** JSON lines file of steps, read first if it exists. Default: memory only. */
+  /**
+   * Path of a file to which steps are appended as JSON lines. Steps that the file already contains are not run again. Default: steps are kept in
+   * memory only.
+   */
   readonly cassette?: string
-  /** Steps as `sluice steps` prints them: a step that is not among them fails the run. */
+  /** Recorded steps in the output format of `sluice steps`. A step that is not among them makes the run fail. */
   readonly recorded?: string
-  /** The run is killed after the nth step that this composition runs itself was stored. */
+  /** Number of steps after which the run is killed. Only steps that were executed and stored by this composition count, not those that it read. */
   readonly killAfter?: number
   /** Runs a child job. Default: every child fails. */
   readonly runChild?: (child: ChildJob) => Promise<ChildEnd>
   readonly wrapUpAtMs?: number
-  /** Aborted when the caller cancels with a partial result. */
+  /** Signal that is aborted when the caller cancels the job and requests a partial result. */
   readonly cancelled?: AbortSignal
 }
 
@@ -28,8 +30,8 @@ interface StoredStep {
 }
 
 /**
- * An in-memory composition. Steps are found by kind and input, children by key, as in the real one. Stored steps can be passed to the next
- * composition, as to a second attempt.
+ * Executes the steps and child jobs of a composed job in memory. As in the real one, a stored step is found by its kind and input, and a child by
+ * its key. To simulate a second attempt, a new composition takes over the stored steps of the first.
  */
 export class MemoryComposition implements Composition {
   readonly cancelled: AbortSignal
@@ -37,9 +39,9 @@ export class MemoryComposition implements Composition {
   readonly #kept: Map<string, StoredStep>
   readonly #children = new Map<string, { child: ChildJob; end: Promise<ChildEnd> }>()
   readonly #spent: Record<string, number> = {}
-  /** Kinds of the steps that were run here, without stored ones. */
+  /** Kinds of the steps that this composition executed, in order. Steps that were read from storage are not included. */
   readonly ran: string[] = []
-  /** Requests of children, in order. */
+  /** Child jobs that were submitted, in order. */
   readonly children: ChildJob[] = []
 
   constructor(options: CompositionOptions = {}, before?: MemoryComposition) {
@@ -84,7 +86,8 @@ export class MemoryComposition implements Composition {
     }
     if (this.#options.recorded) throw new Error(`No recorded step for ${kind} ${canonical(input)}`)
     const { value, cost = {} } = await run(new AbortController().signal)
-    // A step is converted to JSON and back, as in the store. A value that JSON changes would otherwise differ only in the next attempt.
+    // A step is converted to JSON and back, as the real store does. A value that JSON cannot represent then fails in the first attempt, not only
+    // in the next one.
     const kept: StoredStep = JSON.parse(JSON.stringify({ key, kind, value, cost }))
     this.#kept.set(key, kept)
     this.ran.push(kind)
@@ -137,7 +140,7 @@ function linesOf<T>(path: string | undefined): T[] {
     .map((line) => JSON.parse(line) as T)
 }
 
-/** JSON with sorted keys, equal for equal inputs. */
+/** Returns JSON with sorted keys, so that equal inputs have equal texts. */
 function canonical(value: unknown): string {
   return JSON.stringify(value, (_, each: unknown) => {
     if (each === null || typeof each !== 'object' || Array.isArray(each)) return each

@@ -1,6 +1,6 @@
 /*
- * False claims of a model about a sentence. Each is false if the sentence is true. The research code that must detect them shares nothing with
- * this file.
+ * Builds false claims, as a model might make them, from a true sentence. Tests check that the research code detects them. That code shares
+ * nothing with this file, so that an error cannot hide itself.
  */
 
 export const FALSIFICATIONS = [
@@ -15,14 +15,14 @@ export const FALSIFICATIONS = [
 ] as const
 export type Falsification = (typeof FALSIFICATIONS)[number]
 
-/** A sentence in the prompt of a model. */
+/** A sentence of a source, as it is quoted in the prompt of a model. */
 export interface Quote {
   readonly id: string
   readonly text: string
 }
 
 const VERB = /\b(is|are|was|were|can|will|has|have|may|must|should)\b(?! not)/
-/** Words of a sentence and their opposites. */
+/** Words that reverse the meaning of a sentence when they are replaced. */
 const OPPOSITES: readonly (readonly [RegExp, string])[] = [
   [/\ballowed\b/i, 'forbidden'],
   [/\bbefore\b/i, 'after'],
@@ -37,7 +37,11 @@ const OPPOSITES: readonly (readonly [RegExp, string])[] = [
   [/\bnew\b/i, 'old'],
 ]
 
-/** A false claim with its cited quote; undefined if the sentence has no word to falsify. @param other A quote of another page */
+/**
+ * Returns a false claim and the quotes that it cites. Undefined if the sentence has no word to falsify in this way.
+ *
+ * @param other A quote of another page
+ */
 export function falsify(
   kind: Falsification,
   { id, text }: Quote,

@@ -1,4 +1,4 @@
-/** Researches in child processes, over a real broker and a real database, while processes are killed. */
+/** Runs researches in worker processes over a real broker and a real database, for tests that kill these processes. */
 import { createHash } from 'node:crypto'
 import { openPostgresDatabase, type TestDatabase } from '../jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from '../processes/fleet.ts'
@@ -7,7 +7,7 @@ import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
 import { type Outside, questionOf, startOutside } from './outside.ts'
 
 export const PATH = '/v1/deep-research'
-/** Research models: one whose report consists of quotes, and one whose writer is the model of {@link Outside}. */
+/** Ids of two research models. PLAIN writes reports that consist of quotes. WRITTEN lets the chat model of {@link Outside} write the report. */
 export const PLAIN = 'deep-research'
 export const WRITTEN = 'deep-research-written'
 /** Timeout of a job in ms. The value is high, because the machine may be busy. */
@@ -16,13 +16,13 @@ export const SETTLES_MS = 180_000
 const SLOTS = 1
 const ENDED = new Set(['completed', 'failed', 'cancelled', 'expired'])
 
-/** A job as its caller reads it. */
+/** A research job in the form of the API; only the fields that tests read. */
 export interface ResearchJob {
   readonly id: string
   readonly status: string
   readonly attempt: number
   readonly error: unknown
-  /** Absent without steps. */
+  /** Steps of the job; absent if there are none. */
   readonly steps?: readonly { readonly kind: string }[]
   readonly children?: readonly { readonly id: string; readonly status: string }[]
   readonly result: {
@@ -33,13 +33,13 @@ export interface ResearchJob {
   } | null
 }
 
-/** A research worker, with its owner name in the store. */
+/** A process of a research worker. `boot` is its boot id, with which the store marks the jobs that it runs. */
 export interface Researcher extends RoleProcess {
   readonly boot: string
   readonly metricsUrl: string
 }
 
-/** The fleet of the researches. */
+/** A fleet with one ingress and several research workers. */
 export class ResearchFleet implements AsyncDisposable {
   readonly outside: Outside
   readonly database: TestDatabase
@@ -101,7 +101,7 @@ export class ResearchFleet implements AsyncDisposable {
     for (let at = 0; at < workers; at++) await this.startResearcher()
   }
 
-  /** Starts one more worker. Sequential, so that the new owner name in the store is its own. */
+  /** Starts one more worker. Starts are sequential, so that the only new boot id in the store is that of the new worker. */
   async startResearcher(): Promise<void> {
     const started = this.#lastStart.then(async () => {
       const before = await this.#boots()
@@ -121,7 +121,7 @@ export class ResearchFleet implements AsyncDisposable {
     return rows.map(({ boot }) => String(boot))
   }
 
-  /** The worker that runs a job; undefined without one. */
+  /** Returns the worker that runs a job; undefined if none does. */
   async ownerOf(id: string): Promise<Researcher | undefined> {
     const [row] = await this.database.query(`SELECT owner FROM jobs WHERE id = '${id}' AND state = 'in_progress'`)
     return this.researchers.find(({ boot }) => boot === row?.owner)
@@ -134,7 +134,11 @@ export class ResearchFleet implements AsyncDisposable {
     await this.startResearcher()
   }
 
-  /** Stops a worker with SIGTERM and starts a replacement. @returns Exit code or signal */
+  /**
+   * Stops a worker with SIGTERM and starts a replacement.
+   *
+   * @returns Exit code or signal
+   */
   async stop(worker: Researcher): Promise<number | string> {
     this.researchers.splice(this.researchers.indexOf(worker), 1)
     await this.startResearcher()
@@ -174,7 +178,7 @@ export class ResearchFleet implements AsyncDisposable {
   }
 }
 
-/** Hash of the text and the citations of a report. */
+/** Returns a hash of a report's text and citations, to compare reports. */
 export function reportHash({ result }: ResearchJob): string {
   const message = result?.choices[0]?.message
   return createHash('sha256')

@@ -1,17 +1,20 @@
 import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 
-/** A model call as a script sees it: the data of the user message, and the number of rejected answers. */
+/** A call to the scripted model. `data` is the JSON in the user message. */
 export interface Call {
   readonly key: string
   readonly data: Record<string, unknown>
   readonly body: GenerateRequest
 }
 
-/** Answers by the beginning of a call's key, such as `note`. An answer is an object, or a text if the call requests no JSON. */
+/**
+ * Answers of the scripted model. The property name is the beginning of a call's key, such as `note`. The function returns an object, or a text if
+ * the call requests no JSON.
+ */
 export type Script = Readonly<Record<string, (call: Call) => unknown>>
 
-/** A scripted model that answers child jobs. A call without an answer fails. */
+/** A scripted model that answers child jobs. A call for which the script has no answer fails. */
 export function scriptedModel(script: Script): { run(child: ChildJob): Promise<ChildEnd>; readonly calls: Call[] } {
   const calls: Call[] = []
   return {

@@ -1,30 +1,30 @@
-/** All servers that a research calls, behind one address: a SearXNG, pages, and a chat model. Calls are counted by their content. */
+/** Replaces all servers that a research calls, on one address: a SearXNG search engine, web pages, and a chat model. Equal requests are counted. */
 import { type Answer, type SeenCall, startUpstream } from '../processes/upstream.ts'
 
 export interface OutsideCall {
-  /** The word of the question that identifies the research. */
+  /** Unique word in the question, such as `Tarn01`, which identifies the research. */
   readonly tag: string
-  /** Name of a request, equal if it is repeated. Examples: `search What eats a heron at Tarn01`, `page 2`, `model note`. */
+  /** Name of a request. A repetition has the same name. Examples: `search What eats a heron at Tarn01`, `page 2`, `model note`. */
   readonly what: string
-  /** For a model call: `job_id:attempt` of the child. */
+  /** For a call to the chat model: `job_id:attempt` of the child job. Otherwise undefined. */
   readonly execution: string | undefined
-  /** Settles when the socket closed before the response. */
+  /** Settles if the caller closes the connection before the response. */
   readonly aborted: Promise<number>
 }
 
-/** The scripted servers of one test. */
+/** The replaced servers of one test. */
 export interface Outside extends AsyncDisposable {
   readonly url: string
-  /** Number of requests of each kind, by research. */
+  /** For the research with this tag: number of requests with each name. */
   countsOf(tag: string): Map<string, number>
-  /** Awaited before each response; a hook that never settles leaves the call open. */
+  /** Called and awaited before each response. If the promise never settles, then the call gets no response. */
   onCall: (call: OutsideCall) => void | Promise<void>
 }
 
 const PAGES = 3
 const SUBJECTS = ['tall trees near the water', 'colonies of forty pairs', 'reeds that nobody cuts']
 
-/** Starts the servers on a free port. A tag is `Tarn` and digits. */
+/** Starts the servers on a free port. A tag is the word `Tarn` followed by digits. */
 export async function startOutside(): Promise<Outside> {
   const counts = new Map<string, Map<string, number>>()
   const outside = {
@@ -49,7 +49,7 @@ export async function startOutside(): Promise<Outside> {
   return Object.assign(outside, { url: upstream.url, [Symbol.asyncDispose]: () => upstream[Symbol.asyncDispose]() })
 }
 
-/** The question of a tag. */
+/** Returns the question that contains a tag. */
 export function questionOf(tag: string): string {
   return `How do herons at ${tag} build their nests?`
 }
@@ -89,7 +89,10 @@ function pageOf(tag: string, at: number): string {
   return `# Herons at ${tag}\n\nHerons at ${tag} build their nests in ${SUBJECTS[at]}, page ${at} of the survey says.\n`
 }
 
-/** The model repeats the quotes of the sources, so a comparison of words suffices to find each statement supported. */
+/**
+ * Returns the answer of the chat model. The model repeats the quotes of the sources, so that the verification of the report, which compares
+ * words, finds each statement supported.
+ */
 function answerOf(what: string, data: Record<string, unknown>): object {
   if (what === 'model plan') {
     const question = String(data.question)

@@ -13,7 +13,7 @@ import { MemoryComposition } from './composition.ts'
 
 type EndEvent = Extract<ResearchEvent, { type: 'end' }>
 
-/** Collected output of a run. */
+/** Complete result of a research. */
 export interface RunResult {
   readonly report: string
   readonly annotations: readonly ResearchAnnotation[]
@@ -23,7 +23,11 @@ export interface RunResult {
   readonly events: readonly ResearchEvent[]
 }
 
-/** Runs a research to its end. @throws the error of the run */
+/**
+ * Runs a research to its end.
+ *
+ * @throws The error of the run
+ */
 export async function researched(
   setup: Omit<ResearchSetup, 'project'>,
   request: Partial<ResearchRequest> & { question: string },
@@ -45,7 +49,7 @@ export async function researched(
   }
 }
 
-/** A search backend over pages of a test, in Markdown by URL. Returns every page that shares a word with the query. */
+/** A search backend whose pages are given by the test: Markdown texts by URL. A search returns every page that has a word of the query. */
 export class PagesBackend implements SearchBackend {
   readonly name = 'pages'
   readonly searchUsd: number
@@ -73,7 +77,7 @@ export class PagesBackend implements SearchBackend {
   async close(): Promise<void> {}
 }
 
-/** A page as read from Markdown. */
+/** Converts a Markdown text to a page, as the page reader does. */
 export function snapshotOf(url: string, markdown: string): Snapshot {
   const builder = new TextBuilder(48 * 1024)
   readMarkdown(markdown, builder)
@@ -81,7 +85,10 @@ export function snapshotOf(url: string, markdown: string): Snapshot {
   return { url, title: title || url, text, blocks, sha256: sha256Of(text) }
 }
 
-/** The text that a citation covers and its source text: both must match the annotation. */
+/**
+ * For each citation of a report, returns the text between its offsets, which should be the citation marker, and the quoted text of the source.
+ * Tests compare both with the expected ones.
+ */
 export function spansOf({ report, annotations }: RunResult): { marker: string; quote: string }[] {
   const points = Array.from(report)
   return annotations.map(({ url_citation: { start_index, end_index, quote } }) => ({
@@ -90,7 +97,11 @@ export function spansOf({ report, annotations }: RunResult): { marker: string; q
   }))
 }
 
-/** A search backend over a folder, indexed once. @param index Folder for the index */
+/**
+ * A search backend over a folder, indexed once.
+ *
+ * @param index Folder for the index
+ */
 export async function openFolder(directory: string, index: string): Promise<SearchBackend> {
   const corpus = openLocalCorpus({ corpus: { directory, paths: ['.'] }, directory: index })
   await corpus.refresh()
