@@ -18,8 +18,8 @@ export type StoredBody = { readonly json: string } | { readonly blob: string }
 export type DecodedBody = { readonly value: unknown; readonly bytes: number }
 
 /**
- * Prepares a body for any number of records of its job. A body above {@link BODY_BYTES_MAX} is written into a blob under the job's id. The code that
- * ends the job deletes the blob.
+ * Prepares a body once, for all records of its job. A body above {@link BODY_BYTES_MAX} is written into a blob under the job's id. The code that ends
+ * the job deletes the blob.
  *
  * @returns The stored body, or a promise of it if the body is large, because writing a large body yields to the event loop
  */
@@ -31,7 +31,7 @@ export function storeBody(id: string, body: unknown, blobs: Blobs): StoredBody |
 
 async function storeLarge(id: string, pieces: Generator<string>, blobs: Blobs): Promise<StoredBody> {
   const json = await runYielding(gathered(pieces))
-  // Fewer characters than requested mean that the text is complete.
+  // `gathered` returns fewer than CHARS_PER_WRITE characters only at the end of the text. A shorter result is therefore the whole text.
   const isAll = json.length < CHARS_PER_WRITE
   if (isAll && json.length <= BODY_BYTES_MAX) return { json }
   await blobs.put(id, isAll ? Buffer.from(json) : bytesOf(json, pieces))
@@ -122,8 +122,8 @@ export async function bytesOfBody(
 
 async function readBlob(blob: string, blobs: Blobs): Promise<unknown> {
   const value = await blobs.get(blob).catch((cause: unknown) => {
-    // The caller did not cause this error. The processes use different blob directories, or an operator emptied the
-    // directory.
+    // The error is reported as internal, because the caller did not cause it. Either the processes use different blob directories, or an operator
+    // emptied the directory.
     throw new ServiceError('internal_error', 'The body of the request could not be read by its worker.', { cause })
   })
   return await runYielding(readJson(value))
@@ -140,7 +140,10 @@ export async function storeRequest(
   return 'blob' in stored ? { ...stored, ...more, encode } : { body, ...more, encode }
 }
 
-/** Returns the body of a request with copies of its attachments. The key of each copy is appended to `copies` before the copy is made. */
+/**
+ * Copies the attachments of a request, and returns the body with the keys of the copies. Each key is appended to `copies` before the copy is made,
+ * so that the caller can delete all copies after a failure.
+ */
 export async function copyBody(request: StoredRequest, blobs: Blobs, copies: string[]): Promise<unknown> {
   const body = await fetchBody(request, blobs)
   const { attachments = [] } = request

@@ -6,8 +6,9 @@
  * 2. Failed: the job is retried if the table in `schemas/error.ts` permits a retry, tries are left, and the retry budget is not exhausted. The delay
  *    grows with each try, and is at least the Retry-After of the error. If the delay exceeds its maximum or the remaining time, then the job fails.
  * 3. Lost: the job is retried at once, until `crashesMax` workers have died while they ran it.
- * 4. Handed back: no try is used. The first two retries are immediate, because another worker may have the model, and a draining worker soon stops
- *    polling. Later retries are delayed by 100 ms to 2 s. After `handBacksMax` hand-backs, an attached job fails with `model_loading`.
+ * 4. Handed back: the worker returned the job to its owner without running it, so no try is counted. The first two retries are immediate, because
+ *    another worker may have the model, and a draining worker soon stops polling. Later retries are delayed by 100 ms to 2 s. If an attached job is
+ *    handed back more than `handBacksMax` times, then it fails with `model_loading`.
  * 5. Deadline passed: the job fails with `timeout`. Cancelled: the job ends as cancelled.
  */
 
@@ -20,7 +21,7 @@ export type Outcome =
   | { type: 'completed' }
   | { type: 'failed'; error: ErrorBody }
   | { type: 'lost' }
-  /** The worker returned the job, because it drains or lacks the model. */
+  /** The worker returned the job to its owner without running it, because the worker drains or lacks the model. */
   | { type: 'handed_back' }
   | { type: 'cancelled'; error?: ErrorBody | undefined }
   | { type: 'timed_out' }
@@ -29,7 +30,8 @@ export interface History {
   /** Number of attempts that ended in a retryable failure, including this one. Limits retries. */
   readonly tries: number
   /**
-   * Number of workers that died while they ran the job, including this one. A poison job is detected by this number.
+   * Number of workers that died while they ran the job, including this one. If the number reaches `crashesMax`, then
+   * the job fails, because it may be a poison job: a job that kills each worker that runs it.
    */
   readonly crashes: number
   readonly handBacks: number
@@ -42,8 +44,8 @@ export interface RetryPolicy {
   readonly crashesMax: number
   readonly backoff: Backoff
   /**
-   * Maximum number of hand-backs of a job. The first two hand-backs are retried at once, and later hand-backs after a
-   * growing delay.
+   * Maximum number of times that workers may return a job without running it. After the first two times the job is retried at once, and later after
+   * a growing delay.
    */
   readonly handBacksMax: number
   readonly delayMsMax: number
@@ -99,10 +101,18 @@ function decideFailed(
   const row: { readonly retry: boolean; readonly triesMax?: number } = ERRORS[error.code]
   const triesMax = Math.min(row.triesMax ?? policy.triesMax, policy.triesMax)
   const mayRetry = row.retry && !history.hasOutput && history.tries < triesMax && canSpend
-  if (!mayRetry) return { do: 'fail', error }
+  if (!mayRetry) return { do: 'fail', error: finalError(error, history) }
   const delayMs = Math.max(error.retry_after_ms ?? 0, backoffMs(history.tries, policy.backoff, random))
-  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs) return { do: 'fail', error }
+  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs)
+    return { do: 'fail', error: finalError(error, history) }
   return { do: 'retry', delayMs }
+}
+
+/** Removes the Retry-After of an upstream failure that was retried already, so that clients do not retry the call again (`shared/kinds/errors.ts`). */
+function finalError(error: ErrorBody, { tries }: History): ErrorBody {
+  const { retry_after_ms, ...rest } = error
+  const isUpstreamFailure = error.code === 'upstream_error' || error.code === 'upstream_timeout'
+  return isUpstreamFailure && tries > 1 && retry_after_ms !== undefined ? rest : error
 }
 
 /**
@@ -114,8 +124,11 @@ export function isTry({ code }: ErrorBody): boolean {
   return row.isTry ?? true
 }
 
+/** Error of an attempt whose worker was lost. */
+export const LOST: ErrorBody = failure('worker_lost', 'The worker that ran this request was lost.')
+
 function failLost(): Decision {
-  return { do: 'fail', error: failure('worker_lost', 'The worker that ran this request was lost.') }
+  return { do: 'fail', error: LOST }
 }
 
 function failure(code: ErrorBody['code'], message: string): ErrorBody {
@@ -135,7 +148,10 @@ export class RetryBudget {
   readonly #max: number
   #tokens: number
 
-  /** @param share Number of retries that each first attempt adds to the budget, such as 0.1 @param max Maximum number of saved retries */
+  /**
+   * @param share Number of retries that each first attempt adds to the budget, such as 0.1
+   * @param max Maximum number of saved retries
+   */
   constructor(share: number, max: number) {
     this.#earnPerCall = share
     this.#max = max

@@ -27,11 +27,14 @@ export type Work = NonNullable<Capacity['work']>[number]
 
 /** Maximum number of models per record. The models with the most work are published. */
 const ROWS_MAX = 100
-/** Factor on the sums of earlier attempts at each new attempt, so that a mean covers about the last 50 attempts. */
+/**
+ * When an attempt ends, the number and the total duration of earlier attempts are multiplied by this factor. A mean therefore covers about the last
+ * 50 attempts.
+ */
 const DECAY = 0.98
 const MODELS_MAX = 1_000
 
-/** Capacity of a process that runs no jobs, with its work. */
+/** Returns the record in which a process without slots, such as an ingress, publishes its waiting and running work. */
 export function workOnly(rows: readonly Work[]): Capacity {
   const self = { host: hostname(), pid: process.pid }
   return { models: [], concurrency_limits: [], backlog: [], ...self, work: largest(rows) }
@@ -52,7 +55,11 @@ export class AttemptTimes {
     this.#times.set(model, { ended: ended * DECAY + 1, busyMs: busyMs * DECAY + durationMs })
   }
 
-  /** @param running Attempts in progress by model */
+  /**
+   * Returns the work that the worker publishes: running attempts and mean durations, by model.
+   *
+   * @param running Attempts in progress by model
+   */
   rows(pool: PoolName, running: ReadonlyMap<string, number>): Work[] {
     const models = new Set([...running.keys(), ...this.#times.keys()])
     return largest(
@@ -105,7 +112,7 @@ export function workOf(peers: Iterable<Peer>, pool: PoolName, own?: { boot: stri
   let inStore: readonly Work[] = []
   for (const { boot, role, capacity } of peers) {
     const rows = (boot === own?.boot ? own.rows : (capacity?.work ?? [])).filter((row) => row.pool === pool)
-    // Each scheduler publishes the jobs of the same store. The reports are therefore not added up: the report with the most jobs counts.
+    // All schedulers count the jobs of the same store. Their reports are therefore not added up, and only the report with the most jobs is used.
     if (role === 'scheduler') inStore = queuedIn(rows) > queuedIn(inStore) ? rows : inStore
     else if (role === 'ingress')
       for (const { model, queued, running } of rows) {
@@ -136,13 +143,16 @@ function queuedIn(rows: readonly Work[]): number {
 /** Time within which the wanted number of workers finishes the waiting work, in seconds. */
 const DRAIN_SECONDS = 60
 const HOLD_MS = 300_000
-/** Maximum number of pools or models. At the maximum, the history is dropped. */
+/**
+ * Maximum number of keys (pools or models) with a stored value. If there are more, then all stored values are dropped. The next value of each key is
+ * then reported at once, even if it is smaller than the dropped value.
+ */
 const KEYS_MAX = 10_000
 
 export interface Load {
   readonly queued: number
   readonly running: number
-  /** Mean duration of a job. If unknown, then each waiting job counts as one slot. */
+  /** Mean duration of a job, in seconds. If unknown, then each waiting job counts as one slot. */
   readonly seconds: number | undefined
 }
 
@@ -170,7 +180,7 @@ export function secondsToEmpty(loads: Iterable<Load>, slots: number): number | u
 
 interface Held {
   value: number
-  /** Largest value since {@link sinceMs}. After {@link HOLD_MS}, the reported value drops to this value. */
+  /** Largest value that was added since {@link sinceMs}. {@link HOLD_MS} after `sinceMs`, the reported value becomes this value. */
   largest: number
   sinceMs: number
 }
@@ -178,7 +188,10 @@ interface Held {
 export class Hysteresis {
   readonly #held = new Map<string, Held>()
 
-  /** Adds a value, and returns the value to report. */
+  /**
+   * Adds a value, and returns the value to report. A larger value is reported at once. A smaller value is reported only after {@link HOLD_MS} in
+   * which every value was smaller.
+   */
   add(key: string, value: number, nowMs = Date.now()): number {
     const held = this.#held.get(key)
     if (!held || value >= held.value) {

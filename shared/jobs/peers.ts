@@ -46,7 +46,10 @@ export interface Peer {
 
 const limits = new WeakMap<PeerCapacity, ReadonlyMap<string, number>>()
 
-/** Returns the largest concurrency limit per model. Computed once per published capacity, because gauges read it for each model and worker. */
+/**
+ * Returns the largest concurrency limit of each model, because a model may have one limit per kind of job. Computed once per published capacity,
+ * because gauges read the limits for each model and worker.
+ */
 function limitsByModel(capacity: PeerCapacity): ReadonlyMap<string, number> {
   const known = limits.get(capacity)
   if (known) return known
@@ -146,7 +149,10 @@ export class Peers {
     return [...newest.values()].reduce((sum, { limit }) => sum + limit, 0)
   }
 
-  /** Progress of the worker that will be ready first. Undefined if a worker with the model is ready, or none has the model. */
+  /**
+   * Returns the progress of preparing a model (download or build) on the worker that will be ready first. Undefined if a worker with the model is
+   * ready, or if no worker has the model.
+   */
   preparing(pool: PoolName, model: string): Preparing | undefined {
     let first: Preparing | undefined
     for (const peer of this.workersWithModel(pool, model)) {
@@ -155,6 +161,14 @@ export class Peers {
       if (!first || own.percent > first.percent) first = own
     }
     return first
+  }
+
+  /** Models whose circuit breakers are open on all servers, with the number of workers that report them. */
+  get openCircuits(): ReadonlyMap<string, number> {
+    const workers = new Map<string, number>()
+    for (const { capacity } of this.peers.values())
+      for (const model of capacity?.openCircuits ?? []) workers.set(model, (workers.get(model) ?? 0) + 1)
+    return workers
   }
 
   protected setAlive(heartbeat: Pick<Peer, 'boot' | 'role' | 'version' | 'slots' | 'running' | 'draining'>): void {
@@ -208,12 +222,12 @@ export class Peers {
 
 export type Preparing = NonNullable<Capacity['preparing']>[number]
 
-/** Progress of the model on this worker. Undefined if the model is ready. */
+/** Returns the progress of preparing a model (download or build) on one worker. Undefined if the model is ready there. */
 export function preparingOn({ capacity }: Peer, model: string): Preparing | undefined {
   return capacity?.preparing?.find((one) => one.model === null || one.model === model)
 }
 
-/** Progress of a preparation, as text for callers. */
+/** Returns the progress as a text for waiting callers, such as `preparing llama-3: 40 %, download`. */
 export function preparingText(preparing: Preparing | undefined): string | undefined {
   return preparing && `preparing ${preparing.resource}: ${preparing.percent} %, ${preparing.step}`
 }
@@ -230,8 +244,8 @@ export const IDLE_UNITS = 10
 /** Number of processes per unit of the interval, so that each process receives about this many heartbeats per 500 ms. */
 const PROCESSES_PER_UNIT = 100
 /**
- * Maximum interval in units. With more than 1,000 processes the load grows again, but a dead process is still detected
- * in time.
+ * Maximum heartbeat interval, in units of {@link HEARTBEAT_MS}. The interval reaches this maximum at 1,000 processes. In a larger fleet, the number of
+ * received heartbeats per second grows with each process, but a dead process is still detected in time.
  */
 const HEARTBEAT_INTERVAL_MAX = 10
 
@@ -251,8 +265,11 @@ export function heartbeatIntervalOf(peers: HeartbeatIntervals, own: string, isId
 }
 
 /**
- * Returns the time in ms without heartbeats that is tolerated in addition to `suspectedMs`: 2 × (n − 1) × 500 ms for a heartbeat interval of n × 500
- * ms. If the channel is late, then this process's own heartbeat is late too, and the additional time suffices to detect this.
+ * Returns the time in ms by which the failure detector waits longer for a peer with a long heartbeat interval, 2 × (`interval` − 1) × 500 ms. If the
+ * channel is late, then the heartbeats of all processes are late. The additional time suffices for this process to detect the delay by its own late
+ * heartbeat, before it suspects a peer.
+ *
+ * @param interval Heartbeat interval in units of 500 ms
  */
 export function slackMs(interval: number): number {
   return 2 * (interval - 1) * HEARTBEAT_MS

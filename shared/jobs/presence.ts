@@ -10,7 +10,8 @@
  * 1. Alive: the last heartbeat is recent.
  * 2. Suspected (`isSuspected`): no heartbeat for `suspectedMs`. A later heartbeat makes the peer alive again. Only work that is cheap to repeat is
  *    repeated.
- * 3. Dead: no heartbeat for `lostMs`, or a `leave` record. The peer is removed, and the jobs of a dead worker are retried or fail.
+ * 3. Dead: no heartbeat for `lostMs`, or a `leave` record of an ingress or scheduler. The peer is removed, and the jobs of a dead worker are retried
+ *    or fail.
  *
  * After an interruption of the channel, every peer has the full time again. Both times are longer if a peer has a longer heartbeat interval
  * (`peers.ts`).
@@ -43,11 +44,11 @@ const HEARTBEATS_PER_CAPACITY = 4
 /** Minimum interval between two capacity records in ms, at the shortest heartbeat interval. Changes in between share one record. */
 const CAPACITY_MS_MIN = 100
 /**
- * Delay of this process's own heartbeat, in ms, from which the channel counts as late. Missing heartbeats of peers then prove nothing. Must be
- * shorter than `suspectedMs` by more than one interval.
+ * If the heartbeat of this process itself arrives at least this late, in ms, then the channel counts as late. Missing heartbeats of peers then prove
+ * nothing. Must be shorter than `suspectedMs` by more than one interval.
  */
 const CHANNEL_LATE_MS = 1_250
-/** Delay of this process's own heartbeat, in ms, from which the channel counts as broken and a warning is logged. */
+/** If the heartbeat of this process itself arrives at least this late, in ms, then the channel counts as broken, and a warning is logged. */
 const CHANNEL_SILENCE_MS = 2_500
 /**
  * A check that runs this late, in ms, shows that the event loop of this process was blocked. Records may then be unread, so silence does not count as
@@ -56,8 +57,8 @@ const CHANNEL_SILENCE_MS = 2_500
 const CHECK_LATE_MS = 1_000
 
 /**
- * Objects of this process whose channel is silent, by broker. All roles of a process together log one message when the first channel falls silent,
- * and one when the last recovers.
+ * `Presence` objects of this process whose control channel is silent, by broker. The roles of a process share the set. The process logs one message
+ * when the first channel falls silent, and one when the last recovers.
  */
 const silentChannels = new WeakMap<Broker, Set<Presence>>()
 
@@ -77,7 +78,7 @@ export interface Self {
 export interface PresenceListener {
   /** Called when a peer is suspected: no heartbeat for `suspectedMs`. The peer may be dead or slow. */
   onSuspected?(peer: Peer): void
-  /** Called when a peer is dead: no heartbeat for `lostMs`, or the peer has left. */
+  /** Called when a peer is dead: no heartbeat for `lostMs`, or the peer is an ingress or scheduler that has left. */
   onLost?(peer: Peer): void
   onCapacity?(peer: Peer): void
   /** Called for each control record about jobs, such as a cancel, a pause or a resume. */
@@ -131,7 +132,10 @@ export class Presence extends Peers {
     return presence
   }
 
-  /** Delay of this process's own heartbeat in ms, beyond the heartbeat interval. A small value shows that the channel works. */
+  /**
+   * Time in ms since this process last received its own heartbeat, minus the part of its heartbeat interval above 500 ms. A small value shows that
+   * the channel works.
+   */
   get silenceMs(): number {
     return Math.max(0, Date.now() - this.#lastEchoMs - this.heartbeatMs + HEARTBEAT_MS)
   }
@@ -318,8 +322,8 @@ export class Presence extends Peers {
   }
 
   /**
-   * Called when a worker leaves. The worker is not declared dead at once, because its last events may still be in flight on another channel. The
-   * normal timeout applies.
+   * Called when a peer leaves. An ingress or scheduler is declared dead at once. For a worker, the normal timeout applies, because its last events
+   * may still be in flight on another channel.
    */
   #onLeave(boot: string): void {
     const peer = this.peers.get(boot)

@@ -105,7 +105,7 @@ interface ReceivedEvents {
   readonly skipped: readonly string[]
 }
 
-/** Reads the value of a record on `events`. Events of an unknown type are ignored, because the store has them. Undefined if invalid. */
+/** Reads the value of a record on `events`. Events of an unknown type are left out, because the store still has them. Undefined if invalid. */
 export function readEvents(value: Buffer): ReceivedEvents | undefined {
   const json = parseJson(value)
   const whole = readers.events.safeParse(json).data
@@ -210,7 +210,7 @@ export function eventPartition(jobId: string): number {
 }
 
 const LOG_INTERVAL_MS = 60_000
-/** Maximum number of distinct messages with their own counter. All further messages have one common counter. */
+/** Maximum number of distinct log messages that have their own counter. All further messages have one common counter. */
 const TYPES_MAX = 32
 
 interface RecordType {

@@ -7,7 +7,7 @@ import type { JobRequest } from './job-request.ts'
 import { type Ended, GRACE_MS, type Outcome, RECOVERY_MS, TURNS_MS } from './outcome.ts'
 import { type Execution, type Script, textOf } from './work.ts'
 
-/** Maximum time between the end of an attempt and the end of its work. */
+/** Maximum time for which a worker may continue to run an attempt after it received the information that the attempt has ended. */
 const STOP_MS = 1_000
 const JOBS_MAX = 1_000
 const EVENTS_MAX = 5_000
@@ -51,7 +51,7 @@ async function eventsOf(store: Outcome['store'], id: string): Promise<DurableEve
   }
 }
 
-/** I9: one job per idempotency key; without a key, at most one job per request. */
+/** Invariant I9: requests with one idempotency key create one job. A request without a key creates at most one job per submission. */
 function checkKeys(
   jobs: readonly DurableJob[],
   requestsById: ReadonlyMap<string, JobRequest>,
@@ -77,27 +77,27 @@ function checkJob(ended: Ended, outcome: Outcome): void {
   for (const problem of said) outcome.history.violated(job.id, problem)
 }
 
-/** I1, I11: the job ends in time, and no attempt starts after the start deadline. */
+/** Invariants I1 and I11: the job ends in time, and no attempt starts after the start deadline. */
 function endProblems({ job, events, request, isEndless }: Ended, { calmAtMs, leaseMs }: Outcome): string[] {
   const problems: string[] = []
   const latestMs = Math.max(job.deadline_ms, calmAtMs) + GRACE_MS + 2 * leaseMs + TURNS_MS
   const lateMs = (job.finished_at_ms ?? Number.POSITIVE_INFINITY) - latestMs
   if (lateMs > 0) problems.push(`I1: ended ${lateMs} ms too late`)
-  // A job whose deadline is long after the end of the faults must have been retried in time. Such a job must not expire or time out.
+  // If the deadline of a job is long after the end of the faults, then there was time to run the job. Such a job must not expire or time out.
   const hadTime = job.expires_at_ms > calmAtMs + RECOVERY_MS && !isEndless
   const cause = job.state === 'expired' ? 'expired' : job.error?.code
   if (hadTime && (cause === 'expired' || cause === 'timeout')) problems.push(`I1: ${cause} without a cause`)
   const started = events.filter(({ type }) => type === 'job.started')
   const firstMs = started[0]?.at_ms
   const startByMs = job.created_at_ms + (request?.runInMs ?? 0) + (request?.startInMs ?? Number.POSITIVE_INFINITY)
-  // The client counts its deadline from the sending of the request, which is earlier than the time in the store.
+  // The start deadline is computed from the client's request, so that a wrong value in the row of the job is detected.
   if (request && firstMs !== undefined && firstMs > startByMs)
     problems.push(`I11: started ${firstMs - startByMs} ms after the start deadline`)
   if (started.some(({ at_ms }) => at_ms >= job.deadline_ms)) problems.push('I11: started after the deadline of the job')
   return problems
 }
 
-/** I4: numbers without gaps, one terminal event, attempts one after the other. */
+/** Invariant I4: event numbers have no gaps, there is one terminal event, and attempts do not overlap. */
 function eventProblems({ job, events }: Ended): string[] {
   const problems: string[] = []
   if (events.some(({ seq }, index) => seq !== index + 1)) problems.push(`I4: events ${events.map(shortOf).join(' ')}`)
@@ -116,7 +116,7 @@ function eventProblems({ job, events }: Ended): string[] {
   return problems
 }
 
-/** I5: the result is the whole output of one attempt, the last one. */
+/** Invariant I5: the result is the complete output of the last attempt, without output of other attempts. */
 function outputProblems({ job, events, result, request }: Ended): string[] {
   if (job.state !== 'completed' || !request || request.plan) return []
   const expected = textOf(request.script, job.attempt)
@@ -130,7 +130,7 @@ function outputProblems({ job, events, result, request }: Ended): string[] {
   return problems
 }
 
-/** I7, I8: each execution is a numbered attempt. A second attempt needs a cause, and the first one then stops. */
+/** Invariants I7 and I8: each execution has its own attempt number. A second attempt needs a cause, and then the first one must stop. */
 function executionProblems({ job, events, executions }: Ended, outcome: Outcome): string[] {
   const problems: string[] = []
   const retries = events.filter(isBreak)
@@ -161,12 +161,13 @@ function executionProblem(
   const reason = over && reasonOf(over)
   const next = executions.find((other) => other.attempt === attempt + 1)
   const isOverlap = next !== undefined && next.startedAtMs < endedAtMs
-  // A process stops its runs before its lease ends. Only a paused process cannot do this, so its run may overlap with the next run.
+  // A worker stops its runs before its lease ends, so runs do not overlap. Only a paused worker cannot do so: its run may overlap with the next
+  // one.
   const stoodStill = process.pauses.some(({ fromMs, toMs }) => fromMs < (next?.startedAtMs ?? 0) && toMs > startedAtMs)
   if (isOverlap && !(reason === 'worker_lost' && stoodStill)) {
     return [`I7: ${run} and the next overlap: ${reason}, ${endedAtMs - next.startedAtMs} ms`]
   }
-  // With each lease renewal, the worker receives the list of its runs in the store. The worker must stop every other run.
+  // Each response to a lease renewal lists the runs that the worker has in the store. The worker must stop every run that is not in the list.
   const overAtMs = over?.at_ms ?? Number.POSITIVE_INFINITY
   const received = process.renewals.find(
     ({ askedAtMs, renewedAtMs }) => askedAtMs > overAtMs && renewedAtMs + STOP_MS < endedAtMs,
@@ -174,7 +175,10 @@ function executionProblem(
   return received ? [`I8: ${run} ran on for ${endedAtMs - overAtMs} ms after its end`] : []
 }
 
-/** I7: a job is taken from a live process only after the end of its lease, and not right after an outage of the store. */
+/**
+ * Invariant I7: a job may be taken from a live process only after the end of its lease. After an outage of the store, the process first gets time
+ * to renew.
+ */
 function leaseProblem({ attempt, process }: Execution, events: readonly DurableEvent[], outcome: Outcome): string[] {
   const { leaseMs, outages } = outcome
   const lost = events.find((event) => event.attempt === attempt && reasonOf(event) === 'worker_lost')
@@ -189,7 +193,7 @@ function leaseProblem({ attempt, process }: Execution, events: readonly DurableE
   return isEarly ? [`I7: ${taken} before it could renew its lease after the outage`] : []
 }
 
-/** The end of an attempt that another attempt must follow. */
+/** Whether an event ends an attempt and announces another one. */
 function isBreak({ type }: DurableEvent): boolean {
   return type === 'job.retrying' || type === 'job.waiting'
 }
@@ -198,7 +202,7 @@ function reasonOf({ type, data }: DurableEvent): string | undefined {
   return type === 'job.retrying' ? (data as { reason: string }).reason : undefined
 }
 
-/** I3, I6, I10: every response and event that a client received agrees with the store. */
+/** Invariants I3, I6 and I10: every response and event that a client received agrees with the stored job. */
 function receivedProblems({ job, events }: Ended, { received }: Outcome): string[] {
   const problems: string[] = []
   const stored = events.map((event) => JSON.stringify(event))

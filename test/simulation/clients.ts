@@ -11,28 +11,28 @@ import { type History, shortOf } from './history.ts'
 import type { JobRequest } from './job-request.ts'
 import type { SimulatedProcess } from './simulated-process.ts'
 
-/** Timeout of a client, and its number of retries. */
+/** Timeout of a client's request, and maximum number of tries. */
 const ANSWER_MS = 8_000
 const TRIES_MAX = 30
 const KEY_KEEP_MS = 86_400_000
 
 /** Responses and events that clients received. */
 export interface Received {
-  /** Ids of accepted jobs by request. A request with an idempotency key may have only one. */
+  /** For each request: ids of the jobs that responses named. A request with an idempotency key may have only one. */
   readonly accepted: Map<JobRequest, Set<string>>
-  /** Submissions of each request. */
+  /** For each request: number of times that a client sent it. */
   readonly asked: Map<JobRequest, number>
-  /** Events that each follower received. */
+  /** For each client that followed a job: the events that it received. */
   readonly followed: { id: string; events: DurableEvent[] }[]
-  /** Jobs that were reported as cancelled, and jobs as they were reported at their end. */
+  /** Ids of jobs that a response reported as cancelled. `ended`: jobs as a response reported them after their end. */
   readonly cancelled: Set<string>
   readonly ended: DurableJob[]
 }
 
-/** The response got lost; the request may have been executed. */
+/** Result of a request whose response was lost. The request may have been executed. */
 const LOST = Symbol('answer lost')
 
-/** Follows a job through an ingress: {@link DurableJobs.follow}, or a mutant of it. */
+/** Function that follows a job through an ingress: {@link DurableJobs.follow}, or a deliberately defective version of it (mutants.ts). */
 export type Follow = (
   ingress: Omit<Ingress, 'process'>,
   id: string,
@@ -48,7 +48,7 @@ interface ClientOptions {
   readonly follow: Follow
 }
 
-/** The clients of a simulation. Clients outlive every process and switch to another ingress when theirs is gone. */
+/** The clients of a simulation. No fault hits a client. If the ingress of a client dies, then the client uses another one. */
 export class Clients {
   readonly received: Received = { accepted: new Map(), asked: new Map(), followed: [], cancelled: new Set(), ended: [] }
   readonly #options: ClientOptions
@@ -58,12 +58,12 @@ export class Clients {
     this.#options = options
   }
 
-  /** Whether a client has a request in flight. */
+  /** Whether a client still has work to do, such as to submit, follow or cancel a job. */
   get isBusy(): boolean {
     return this.#busy > 0
   }
 
-  /** Starts a client that submits a job and then follows, polls or cancels it at random. */
+  /** Starts a client that submits a job. Chosen at random, the client then also follows, polls or cancels the job, or does several of these. */
   begin(request: JobRequest): void {
     void this.#doing(async () => {
       const { random } = this.#options
@@ -89,7 +89,7 @@ export class Clients {
     }
   }
 
-  /** I9: every response to equal requests names one job. */
+  /** Submits a job and retries on failure. Invariant I9: every response to the same request and key must name the same job. */
   async #submit(request: JobRequest): Promise<string | undefined> {
     const { clock, history, random } = this.#options
     for (let tries = 0; tries < TRIES_MAX; tries++) {
@@ -113,7 +113,7 @@ export class Clients {
     return undefined
   }
 
-  /** I9: a request with the same key but another body is refused. */
+  /** Repeats a request with the same idempotency key, but another body. Invariant I9: such a request must be refused. */
   async #submitOther(request: JobRequest): Promise<void> {
     const key = keyOf(request)
     const other = key && { ...key, fingerprint: 'another' }
@@ -206,7 +206,7 @@ export class Clients {
     }
   }
 
-  /** I6: consecutive numbers, and nothing after the terminal event. */
+  /** Checks a received event. Invariant I6: event numbers are consecutive, and no event follows the terminal one. */
   #onEvent(id: string, events: DurableEvent[], event: DurableEvent): void {
     const { history } = this.#options
     history.note(id, () => `follower: ${shortOf(event)}`)
@@ -217,7 +217,7 @@ export class Clients {
     events.push(event)
   }
 
-  /** Calls any ingress; a refusal is a response too. */
+  /** Sends a request to a random ingress. Returns the error if the ingress refuses the request. */
   async #ask<T>(ask: (jobs: DurableJobs) => Promise<T>, withinMs = ANSWER_MS): Promise<T | ServiceError | typeof LOST> {
     const ingress = this.#anyIngress()
     if (!ingress) return new ServiceError('overloaded', 'No ingress is running.')
@@ -231,7 +231,11 @@ export class Clients {
     return open.length === 0 ? undefined : this.#options.random.pick(open as [Ingress, ...Ingress[]])
   }
 
-  /** The response of a process, unless it dies or times out. @throws every error that is not a refusal */
+  /**
+   * Waits for the response of a process. Returns LOST if the process dies or the request times out.
+   *
+   * @throws Every error that is not a refusal
+   */
   async #answer<T>(
     process: SimulatedProcess,
     ask: () => Promise<T>,

@@ -7,7 +7,7 @@
  */
 import { AsyncLocalStorage } from 'node:async_hooks'
 
-/** The clock's view of a process. */
+/** Properties of a simulated process that the clock needs. */
 export interface Owner {
   readonly isDead: boolean
   /** Time at which the pause of the process ends. If this time is in the past, then the process is running. */
@@ -86,7 +86,10 @@ export class VirtualClock {
     }
   }
 
-  /** Runs a function as one of the processes; undefined: as the environment. */
+  /**
+   * Runs a function as part of a simulated process, so that its timers stop when the process dies. If `owner` is undefined, then the function
+   * belongs to no process.
+   */
   as<T>(owner: Owner | undefined, run: () => T): T {
     return owners.run(owner, run)
   }
@@ -95,12 +98,12 @@ export class VirtualClock {
     return new Promise((resolve) => void this.#add(resolve, ms))
   }
 
-  /** Runs a function at a time, as the environment. */
+  /** Runs a function at a virtual time. The function belongs to no process, so it runs even if processes have died. */
   at(ms: number, run: () => void): void {
     owners.run(undefined, () => this.#add(run, ms - this.#nowMs))
   }
 
-  /** Advances time until `isDone`, at the latest until `untilMs`. */
+  /** Advances virtual time from timer to timer until `isDone` returns true, or until `untilMs`. */
   async run(untilMs: number, isDone: () => boolean = () => false): Promise<void> {
     await settled()
     while (!isDone()) {
@@ -134,12 +137,12 @@ export class VirtualClock {
   }
 }
 
-/** Resolves when no promise is pending: Node runs this queue only after the microtasks. */
+/** Resolves when all pending promise callbacks have run. Node.js runs the nextTick queue of a callback only after its microtasks. */
 function settled(): Promise<void> {
   return new Promise((resolve) => process.nextTick(resolve))
 }
 
-/** Timers by time; equal times in order of creation. */
+/** Heap of timers, ordered by time. Timers of the same time keep their order of creation. */
 class TimerHeap {
   readonly #timers: Timer[] = []
 

@@ -3,23 +3,26 @@ import type { History } from './history.ts'
 
 type Job = TransitionResult['job']
 
-/** Claims per worker process by which other tenants may overtake one. Each worker process starts at a random tenant. */
+/**
+ * While a tenant waits, another tenant may get at most this number of claims, times the number of started worker processes. The bound depends on
+ * the processes, because each one starts its round robin at a random tenant.
+ */
 const PASSES_MAX = 2
 
 /**
- * I14: no tenant starves. While a claimable job of a tenant waits, any other tenant gets only a few claims of the same kind, model and
- * priority. Claims count if the other tenant has at least as many jobs running (docs/internals/design.md, Fairness).
+ * Invariant I14: no tenant starves. While a claimable job of a tenant waits, any other tenant gets only a few claims of the same kind, model and
+ * priority. A claim counts only if the other tenant has at least as many running jobs as the waiting one (docs/internals/design.md, Fairness).
  */
 export class FairnessCheck {
   readonly #history: History
-  /** Claims by which one tenant overtook another waiting one, by queue and both tenants. */
+  /** Number of claims that another tenant got while a tenant waited. The key consists of the queue, the waiting tenant and the other tenant. */
   readonly #passes = new Map<string, number>()
 
   constructor(history: History) {
     this.#history = history
   }
 
-  /** Checks the claims of one call, before the history records them. */
+  /** Checks the jobs that one call has claimed. Must be called before the history records these claims. */
   sawClaims(claims: readonly TransitionResult[]): void {
     for (const lane of new Set(claims.map(({ job }) => laneOf(job)))) {
       this.#sawClaimsOf(
@@ -59,7 +62,7 @@ function laneOf({ pool, kind, model, priority }: Job): string {
   return `${pool} ${kind} ${model} ${priority}`
 }
 
-/** A store that claims the oldest jobs first. */
+/** Claims the oldest jobs, whatever their tenant: an unfair replacement of `claimNext`, which the check must detect. */
 export async function claimOldest(store: Store, ...[of, boot, limit]: Parameters<Store['claimNext']>) {
   const { jobs } = await store.list(ALL_TENANTS, { limit: 1_000, states: ['queued'], order: 'asc' })
   const same = jobs.filter((job) => laneOf(job) === laneOf({ ...job, ...of }))

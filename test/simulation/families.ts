@@ -6,7 +6,7 @@ import type { Plan } from '../support/jobs/compose-kind.ts'
 import { type Ended, GRACE_MS, type Outcome, RECOVERY_MS, TURNS_MS } from './outcome.ts'
 import { type Script, textOf } from './work.ts'
 
-/** I12, I13: the steps and the children of a composed job. */
+/** Checks the steps and the children of a composed job (invariants I12 and I13). */
 export async function familyProblems(ended: Ended, outcome: Outcome): Promise<string[]> {
   const { job, request } = ended
   if (!request?.plan) return []
@@ -20,7 +20,7 @@ export async function familyProblems(ended: Ended, outcome: Outcome): Promise<st
 }
 
 /**
- * I12: a process stores a step only after it has run the step. Each attempt runs a step at most once, and no later attempt repeats a stored step.
+ * Invariant I12: a process stores a step only after it has run the step. Each attempt runs a step at most once, and no later attempt repeats a stored step.
  */
 async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promise<string[]> {
   const steps = await store.listSteps(ALL_TENANTS, job.id)
@@ -32,7 +32,8 @@ async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promi
     if (new Set(attempts).size < attempts.length) problems.push(`I12: step ${step} was done twice in an attempt`)
     const last = Math.max(...attempts)
     const at = done.findIndex(({ attempt }) => attempt === last)
-    // The last attempt that ran the step must have stored it, unless the job ended at that time. All other runs of the step are repeats.
+    // The last attempt that ran a step must have stored the result. Otherwise this attempt repeated a step that was already stored. Only completed
+    // jobs are checked: in other jobs, the attempt may have been interrupted before it stored the result.
     if (at >= 0) done.splice(at, 1)
     else if (job.state === 'completed')
       problems.push(`I12: step ${step} was repeated in attempt ${last} after it was stored`)
@@ -41,7 +42,10 @@ async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promi
   return problems
 }
 
-/** I13: each child of the job has the id that its key determines, so no child was created twice. */
+/**
+ * Invariant I13: a child's id is derived from its key, so a repeated submission creates no second child. Every child must have one of the
+ * expected ids.
+ */
 function childProblems(job: DurableJob, children: readonly DurableJob[], plan: Plan): string[] {
   const ids = plan.children.map((_, nth) => childJobId(job.id, `child ${nth}`))
   const strange = children.filter(({ id }) => !ids.includes(id))
@@ -54,7 +58,7 @@ function childProblems(job: DurableJob, children: readonly DurableJob[], plan: P
   return problems
 }
 
-/** I13: no child runs on after the end of its parent, and no parent waits for children that have ended. */
+/** Invariant I13: children end soon after their parent, and a parent ends soon after its children. */
 function timeProblems(job: DurableJob, children: readonly DurableJob[], { calmAtMs, leaseMs }: Outcome): string[] {
   const problems: string[] = []
   const endMs = job.finished_at_ms ?? Number.POSITIVE_INFINITY
@@ -68,7 +72,7 @@ function timeProblems(job: DurableJob, children: readonly DurableJob[], { calmAt
   return problems
 }
 
-/** I5: the result has the sum of its steps, the result of each child, and the total cost. */
+/** Invariant I5: the result consists of the sum of the step numbers, the result of each child, and the total cost. */
 function resultProblems({ job, result }: Ended, children: readonly DurableJob[], plan: Plan): string[] {
   if (job.state !== 'completed') return []
   const { steps } = plan
@@ -81,7 +85,7 @@ function resultProblems({ job, result }: Ended, children: readonly DurableJob[],
     return child?.state
   })
   const expected = [sum, ...said, JSON.stringify(cost)].join(' ')
-  // If a parent stopped waiting for a child, then the child was cancelled at the end of the parent.
+  // A parent that stopped waiting for a child reports `nothing` for it. The child was then cancelled when the parent ended.
   const afterCancel = text.replaceAll('nothing', 'cancelled')
   return afterCancel === expected ? [] : [`I5: the result is '${text}' instead of '${expected}'`]
 }

@@ -15,7 +15,7 @@ import type { History } from './history.ts'
 import { SimulatedProcess } from './simulated-process.ts'
 import type { Witness } from './work.ts'
 
-/** The largest error of a process's own clock. */
+/** Maximum difference between the clock of a process and the true time. */
 const SKEW_MS_MAX = 120_000
 const WORKER_LOST_MS = 5_000
 
@@ -24,13 +24,13 @@ type Role = 'ingress' | 'worker' | 'scheduler'
 export interface Member {
   readonly role: Role
   readonly process: SimulatedProcess
-  /** As seen by this process, with the faults of its connections. */
+  /** The broker, with the faults of this process's connection. */
   readonly broker: Broker
-  /** As seen by this process, with the faults of its connections. */
+  /** The store, with the faults of this process's connection. */
   readonly store: Store
-  /** Set if the process is an ingress that is open. */
+  /** Set while the process is an ingress that serves requests. */
   jobs?: DurableJobs
-  /** Set if the process is a worker that is open. */
+  /** Set while the process is a worker that takes jobs. */
   pool?: Worker
 }
 
@@ -39,7 +39,7 @@ export interface FleetOptions extends Surroundings {
   readonly witness: Witness
   readonly random: Random
   readonly broker: Broker
-  /** The store from the point of view of a process, before faults are added. */
+  /** Returns the store that a process uses, before faults are added. A deliberate defect (mutants.ts) replaces this store. */
   readonly storeFor: (broker: Broker) => Store
   readonly leaseMs: number
 }
@@ -58,7 +58,7 @@ export class Fleet {
     for (const role of roles) this.#start(role)
   }
 
-  /** The live processes of a role, open or not. */
+  /** Returns the live processes of a role, including those that are still starting. */
   of(role: Role): Member[] {
     return [...this.members].filter((member) => member.role === role)
   }
@@ -111,7 +111,7 @@ export class Fleet {
     process.run(() => this.#open(member)).catch((error: unknown) => this.#onBroken(member, error))
   }
 
-  /** As the ports require, a process that cannot start exits and is restarted. */
+  /** Ends a process that could not start, as a process of the service exits. Another process then replaces it. */
   #onBroken({ process }: Member, error: unknown): void {
     this.#options.history.note(undefined, () => `${process.name} did not start: ${error}`)
     process.kill()
@@ -151,7 +151,8 @@ export class Fleet {
       name: 'inference',
       slots: random.between(1, 4),
       kinds: { say: witness.kindIn(process), compose: witness.composingIn(process) },
-      // In half of the seeds, the model has one permit. Most jobs then wait in the store and are claimed from there.
+      // In half of the seeds, only one call of the model may run at a time. Most jobs then wait in the store, and workers claim them from there
+      // instead of the queue.
       models: ['echo-1'],
       concurrencyLimits: random.chance(0.5) ? [{ kind: 'say', model: 'echo-1', capacity: 1 }] : [],
     }
@@ -180,12 +181,12 @@ export class Fleet {
     const models = { models: [] }
     const served = { broker, store, blobs: noBlobs, openKeys: openNoKeys, config, log: silentLog, metrics: noMetrics }
     const ports = { ...served, models, version: 'test' }
-    // The ports that a scheduler uses.
+    // The object has only the ports that a scheduler uses.
     return ports as unknown as Ports
   }
 }
 
-/** Every job of the simulation is small enough to need no blobs. */
+/** Jobs of the simulation are so small that blobs are never used. */
 const noBlobs = memoryBlobs()
 
 const noCounter = { inc: () => {} }

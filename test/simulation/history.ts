@@ -2,17 +2,17 @@ import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import type { Created, Dispatch, Store, TransitionResult } from '#shared/store/store.ts'
 
-/** One line of the history; without a job id it concerns all jobs. */
+/** One line of the history. If there is no job id, then the line concerns all jobs. */
 interface Line {
   readonly atMs: number
   readonly jobId: string | undefined
   readonly what: () => string
 }
 
-/** The history of a simulation, and the violations found during it. */
+/** Records what happens in a simulation, and the violations of invariants. */
 export class History {
   readonly violations: { jobId: string | undefined; text: string }[] = []
-  /** Every job in its last observed state. */
+  /** Every job, in the state after its last transition. */
   readonly jobs = new Map<string, DurableJob>()
   /** Number of started worker processes. */
   workers = 0
@@ -24,7 +24,10 @@ export class History {
     this.#nowMs = nowMs
   }
 
-  /** @param what Called only if the history is printed */
+  /**
+   * Adds a line to the history.
+   * @param what Returns the text of the line. Called only if the history is printed, which is rare
+   */
   note(jobId: string | undefined, what: () => string): void {
     this.#lines.push({ atMs: this.#nowMs(), jobId, what })
   }
@@ -39,17 +42,17 @@ export class History {
     return [...this.jobs.values()].every(({ state }) => TERMINAL.has(state))
   }
 
-  /** Events of one job and of the whole fleet, as a table. */
+  /** Formats the lines of one job, and those that concern all jobs, as a table. */
   timeline(jobId: string | undefined): string {
     return tableOf(this.#lines.filter((line) => line.jobId === undefined || line.jobId === jobId))
   }
 
-  /** All events, as a table. */
+  /** Formats all lines as a table. */
   story(): string {
     return tableOf(this.#lines)
   }
 
-  /** Number of jobs by end state, and of retries by reason. */
+  /** Counts the jobs by final state, and the retries by reason. */
   counts(): Record<string, number> {
     const counts: Record<string, number> = {}
     const all = [...[...this.jobs.values()].map(({ state }) => state), ...this.#retries]
@@ -57,7 +60,7 @@ export class History {
     return counts
   }
 
-  /** The job with the fewest lines among those with a violation. */
+  /** Returns the id of the job with the fewest lines among the jobs that violated an invariant, because this job is the easiest to understand. */
   smallestViolating(): string | undefined {
     const ids = new Set(this.violations.flatMap(({ jobId }) => jobId ?? []))
     const counts = new Map([...ids].map((id) => [id, 0]))
@@ -68,7 +71,7 @@ export class History {
     return [...counts].sort(([, a], [, b]) => a - b)[0]?.[0]
   }
 
-  /** I2: a terminal row never changes. */
+  /** Records a state transition. Invariant I2: a job in a final state must never change. */
   sawMove(name: string, { job, events }: TransitionResult): void {
     const before = this.jobs.get(job.id)
     if (before && TERMINAL.has(before.state) && endOf(before) !== endOf(job)) {
@@ -84,7 +87,7 @@ export class History {
 /** Maximum characters of output in a timeline. */
 const WORDS_MAX = 60
 
-/** Short form of an event. */
+/** Formats an event for the history. */
 export function shortOf({ seq, type, data }: DurableEvent): string {
   const { reason, chunk } = (data ?? {}) as { reason?: string; chunk?: { text: string } }
   const more = reason ?? chunk?.text.trim().slice(0, WORDS_MAX)
@@ -106,7 +109,10 @@ const FAMILY_MOVES = ['addStep', 'submitChild', 'park', 'wake', 'cancelChildren'
 const SWEEPS = ['claimNext', 'startDue', 'takeUnpublished', 'expire', 'reap'] as const
 const WATCHED: ReadonlySet<string> = new Set<keyof Store>([...MOVES, ...FAMILY_MOVES, ...SWEEPS])
 
-/** The store, with every state transition recorded by the history. @param sawClaims Receives all claims of a call, before the history does */
+/**
+ * Wraps a store, so that every state transition is recorded in the history.
+ * @param sawClaims Called with all claims of one call, before the history records them
+ */
 export function watchedStore(
   store: Store,
   history: History,

@@ -2,7 +2,7 @@ import type { Random } from '../chaos/load/random.ts'
 import type { Plan } from '../support/jobs/compose-kind.ts'
 import type { Script } from './work.ts'
 
-/** The tenant of nearly all jobs, and the tenant of bursts. */
+/** Tenants: TENANT submits nearly all jobs, and BURST_TENANT submits bursts of jobs. */
 const TENANT = 'key_1'
 const BURST_TENANT = 'key_0'
 
@@ -16,15 +16,19 @@ export interface JobRequest {
   readonly runInMs: number | undefined
   readonly isLow: boolean
   readonly hasKey: boolean
-  /** Steps and children of a composed job. Such a job has no script of its own; each of its children has a script. */
+  /** If set, then the job is composed of these steps and children. The job's own script is not used; each child has a script. */
   readonly plan?: Plan
 }
 
-/** Probability of a composed job, and its deadline: long enough unless a child never ends. */
+/** Probability of a composed job, and its deadline. The deadline is long enough for all steps and children, unless a child never ends. */
 const COMPOSED = 0.15
 const COMPOSED_MS = 110_000
 
-/** A random job, sometimes a failing one. @param ref Unique in the simulation */
+/**
+ * Returns a random job. Some jobs fail.
+ *
+ * @param ref Text that identifies the job in the simulation
+ */
 export function randomRequest(ref: string, random: Random): JobRequest {
   const request = plainRequest(ref, random)
   if (!random.chance(COMPOSED)) return request
@@ -35,7 +39,7 @@ export function randomRequest(ref: string, random: Random): JobRequest {
   return { ...request, script, plan, deadlineInMs: COMPOSED_MS, startInMs: undefined }
 }
 
-/** One job of a burst of a tenant. */
+/** Returns one job of a burst, in which one tenant submits many jobs at once. */
 export function burstRequest(ref: string, random: Random): JobRequest {
   const request = plainRequest(ref, random)
   const script = {

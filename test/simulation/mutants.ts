@@ -1,6 +1,6 @@
 /**
- * Mutants: defects that the simulation must find. Each is a decorator around the correct code that removes one guard, one ordering or one
- * loop.
+ * Mutants are deliberate defects. The simulation must detect each one, which shows that its checks work. A mutant wraps the correct code, and
+ * removes one condition, one ordering or one background loop.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { DurableEvent } from '#schemas/durable-job.ts'
@@ -14,7 +14,11 @@ import { claimOldest } from './fairness-check.ts'
 
 /** A deliberate defect. */
 export interface Mutant {
-  /** The store from the point of view of a process. @param broker The broker of that process */
+  /**
+   * Returns the defective store that a process uses.
+   *
+   * @param broker The broker of that process
+   */
   readonly storeFor?: (store: Store, broker: Broker) => Store
   readonly follow?: Follow
   /** The invariant that the mutant must violate. If undefined, then the mutant may violate any invariant. */
@@ -24,13 +28,13 @@ export interface Mutant {
 type Said = Pick<DurableEvent, 'type' | 'data'>
 const COMPLETED: Said = { type: 'job.completed', data: null }
 
-/** Time for which a careless follower waits for records before it reads the store. */
+/** Time for which the defective follower waits for records before it reads the store. */
 const LISTEN_MS = 3_000
 
-/** Time between the publication and the commit of an end. */
+/** Delay between the publication of a job's end and its commit, which the mutant does in the wrong order. */
 const UNCOMMITTED_MS = 500
 
-/** All mutants. The key describes the defect. */
+/** All mutants. The key of each describes the defect. */
 export const MUTANTS: Readonly<Record<string, Mutant>> = {
   'output of an older attempt is accepted': {
     storeFor: (store) =>
@@ -137,7 +141,7 @@ export const MUTANTS: Readonly<Record<string, Mutant>> = {
   'followers ignore gaps': { follow: followCarelessly },
 }
 
-/** A store with some calls replaced. */
+/** Wraps a store, and replaces some of its methods. */
 function changed(store: Store, other: Partial<Store>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -148,14 +152,14 @@ function changed(store: Store, other: Partial<Store>): Store {
   })
 }
 
-/** Replaces the attempt by the current one of the job. */
+/** Replaces the attempt of a write by the job's current attempt, so that a write of an outdated attempt is accepted. */
 async function unfenced(store: Store, run: HeldAttempt): Promise<HeldAttempt> {
   const job = await store.find(ALL_TENANTS, run.id)
   if (!job || job.attempt === run.attempt || job.owner === null) return run
   return { id: run.id, attempt: job.attempt, boot: job.owner, chunk: job.chunk }
 }
 
-/** Returns the response of an accepted write without writing. */
+/** Returns a response as if the store had accepted a write, but writes nothing. */
 async function pretended(
   store: Store,
   { id, attempt }: HeldAttempt,
@@ -170,7 +174,7 @@ async function pretended(
   return { job, events }
 }
 
-/** A sweep that acts on an outdated reading. */
+/** A defective sweep: takes a running job from its worker although the lease may be valid. */
 async function takeAnyJob(store: Store) {
   const { jobs } = await store.list(ALL_TENANTS, { limit: 1, states: ['in_progress'] })
   for (const { id, attempt, owner, chunk } of jobs) {
@@ -181,7 +185,7 @@ async function takeAnyJob(store: Store) {
   return []
 }
 
-/** Follows a job without checking that event numbers have no gaps. */
+/** A defective follower that does not check whether event numbers have gaps. */
 async function* followCarelessly(
   { broker, store }: Parameters<Follow>[0],
   id: string,

@@ -6,13 +6,13 @@ import type { History } from './history.ts'
 import type { JobRequest } from './job-request.ts'
 import type { Execution, Witness } from './work.ts'
 
-/** Maximum time after the faults for which a job may wait because its record was lost. */
+/** After the end of the faults, a job whose queue record was lost may wait for at most this time. */
 export const RECOVERY_MS = 60_000
-/** Maximum delay of an end after the deadline: grace period and interval of the sweep. */
+/** Maximum delay of a job's end after its deadline. GRACE_MS is the grace period, and TURNS_MS the interval of the sweep. */
 export const GRACE_MS = 10_000
 export const TURNS_MS = 5_000
 
-/** Inputs of the final check. */
+/** State at the end of a simulation, which the checks read. */
 export interface Outcome {
   readonly store: Store
   readonly history: History
@@ -20,18 +20,18 @@ export interface Outcome {
   readonly received: Received
   readonly leaseMs: number
   readonly outages: readonly Outage[]
-  /** End of the faults, by the clock of the database. */
+  /** Time at which the faults ended, by the clock of the database. */
   readonly calmAtMs: number
 }
 
-/** One job with all records about it at the end. */
+/** One job at the end of the simulation, with its events, result and executions. */
 export interface Ended {
   readonly job: DurableJob
   readonly events: DurableEvent[]
   readonly result: unknown
   readonly executions: Execution[]
-  /** Undefined: the response to its submission was lost. */
+  /** The client's request; undefined if the client never received the job's id, because all responses were lost. */
   readonly request: JobRequest | undefined
-  /** The job never ends by itself. */
+  /** True if the script of the job runs until it is cancelled or times out. */
   readonly isEndless: boolean
 }

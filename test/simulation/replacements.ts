@@ -11,7 +11,7 @@ export function seedIds(seed: number): void {
   ids = openRandom(seed)
 }
 
-/** Replaces `newId`: ids are part of the schedule. */
+/** Replaces `newId`. The order of jobs depends on their ids, so random ids would make runs with equal seeds differ. */
 export function seededId(prefix: string, length = 24): string {
   let id = prefix
   for (let i = 0; i < length; i++) id += ids.between(0, 35).toString(36)
@@ -19,14 +19,17 @@ export function seededId(prefix: string, length = 24): string {
 }
 
 /**
- * Replaces `yieldToEventLoop`, whose queue would be shared by all simulated processes. If the process that serves the queue died, then all
- * others would wait forever.
+ * Replaces `yieldToEventLoop`. The original has one queue for the whole program. If a simulated process died while it served the queue, then all
+ * other processes would wait forever.
  */
 export function yieldToEventLoop(): Promise<void> {
   return new Promise((resolve) => void setImmediate(resolve))
 }
 
-/** Replaces `setTimeout` of `node:timers/promises`, which cannot be replaced from outside: it delegates to the global timers. */
+/**
+ * Replaces `setTimeout` of `node:timers/promises` by one that uses the global timers, which the virtual clock controls. The original cannot be
+ * controlled.
+ */
 export function setTimeout<T>(ms?: number, value?: T, options: { signal?: AbortSignal } = {}): Promise<T> {
   const { signal } = options
   return new Promise((resolve, reject) => {

@@ -1,18 +1,18 @@
 import type { Owner, VirtualClock } from './clock.ts'
 
 /**
- * A simulated process. The process can die between any two steps. From then on its timers do not fire, its calls return nothing, and records
- * do not arrive. A paused process does nothing until it resumes.
+ * A simulated process, which can die at any await. After its death, its timers do not fire, its calls never return, and it receives no records. A
+ * paused process does nothing until the pause ends.
  */
 export class SimulatedProcess implements Owner {
   readonly name: string
   readonly skewMs: number
   isDead = false
   pausedUntilMs = 0
-  /** End of its cut from the store, and from the broker. */
+  /** The process cannot reach the store, or the broker, before this time. */
   storeCutUntilMs = 0
   brokerCutUntilMs = 0
-  /** Times of each lease renewal: request and response. */
+  /** For each lease renewal: time of the request and of its response. */
   readonly renewals: { askedAtMs: number; renewedAtMs: number }[] = []
   /** Times for which the process was paused. */
   readonly pauses: { fromMs: number; toMs: number }[] = []
@@ -53,7 +53,7 @@ export class SimulatedProcess implements Owner {
     return this.#clock.as(this, work)
   }
 
-  /** Resolves after a time, when the process is running; never after its death. */
+  /** Waits until the time has passed and the process is not paused. If the process dies, then the promise never settles. */
   async alive(ms = 0): Promise<void> {
     if (this.isDead) return await new Promise(() => {})
     if (ms > 0 || this.isPaused) await this.run(() => this.#clock.sleep(ms))

@@ -1,5 +1,6 @@
 /**
- * L2: durable jobs keep their invariants under all faults, and the simulation detects each mutant.
+ * Simulation of durable jobs. Under all faults, durable jobs keep their invariants. If a part of the code is replaced by a mutant (a deliberate
+ * defect), then the simulation detects a violation.
  *
  * `SIMULATION_SEEDS=50000` runs that many seeds (default: 30). `SIMULATION_SEED=123` runs one seed; equal seeds give equal runs.
  */
@@ -21,7 +22,7 @@ vi.mock('#shared/lib/yielding.ts', async (original) => ({
 const SEEDS = Number(process.env.SIMULATION_SEEDS ?? 30)
 const ONLY = process.env.SIMULATION_SEED === undefined ? undefined : Number(process.env.SIMULATION_SEED)
 const BATCH = 50
-/** Many times the duration of a batch. */
+/** The timeout is many times the usual duration of a batch. */
 const options = { timeout: 600_000 }
 
 const batches =
@@ -32,7 +33,7 @@ const batches =
       ])
     : [[ONLY, ONLY]]
 
-/** The first seed that detects each mutant, if it is not 1. That seed is tried first, then all others. */
+/** For each mutant that seed 1 does not detect: a seed that detects it. This seed is tried first, then the seeds from 1 to 500. */
 const SHOWN_BY: Readonly<Record<string, number>> = {
   'a resubmitted child becomes a new child': 2,
   'an end is published before its commit': 2,
@@ -51,10 +52,10 @@ const SHOWN_BY: Readonly<Record<string, number>> = {
   'output of an older attempt is accepted': 1011,
 }
 
-/** Outcomes of the seeds without a mutant. */
+/** Number of jobs by final state, and of retries by reason: the sum over all runs of the correct code. Runs with a mutant are not included. */
 const counts: Record<string, number> = {}
 
-/** Runs a seed and yields to the event loop. */
+/** Simulates one seed. Before that, control returns to the event loop, so that vitest can report progress and timeouts. */
 async function run(seed: number, mutant = {}): Promise<Report> {
   await new Promise((resolve) => setImmediate(resolve))
   return await simulate(seed, mutant)

@@ -1,7 +1,7 @@
 /**
- * Deterministic simulation of durable jobs (docs/operate/reliability.md, How it is checked). The real ingress, worker and scheduler run over
- * the embedded broker and store on a virtual clock. Every port call may fail as in `faults/faults.ts`, and every part may fail as a whole as
- * in `faults/outages.ts`. Equal seeds give equal runs.
+ * Deterministic simulation of durable jobs (docs/operate/reliability.md, How it is checked). The code of the real ingress, worker and scheduler
+ * runs over the embedded broker and store, on a virtual clock. Calls to store and broker fail at random (`faults/faults.ts`), and so do whole
+ * processes, the store and the broker (`faults/outages.ts`). Equal seeds give equal runs.
  */
 import { openMemoryBroker } from '#shared/broker/memory.ts'
 import { topicsFor } from '#shared/jobs/records.ts'
@@ -22,28 +22,32 @@ import { seedIds } from './replacements.ts'
 import { openScratch } from './scratch.ts'
 import { Witness } from './work.ts'
 
-/** Time over which jobs are submitted. */
+/** Time in which the jobs are submitted, from the start of the simulation. */
 const SUBMITS_MS = 12_000
-/** Longer than any run: the longest deadline after the last submission, grace periods, leases. */
+/** Maximum virtual duration of a run. Longer than the longest deadline after the last submission, plus grace periods and leases. */
 const END_MS = 200_000
-/** Probability of a burst of jobs of one tenant, its size and its duration. */
+/** Burst of jobs of one tenant: its probability per seed, its number of jobs and its duration. */
 const BURST_CHANCE = 0.2
 const BURST_SIZE = 24
 const BURST_MS = 1_000
 /** Interval between checks for the end of the run. */
 const STEP_MS = 500
 
-/** Outcome of one seed. */
+/** Outcome of the simulation of one seed. */
 export interface Report {
-  /** Empty without a violation; otherwise the seed, the violations, and the timeline of the smallest such job. */
+  /** Empty if no invariant was violated. Otherwise the seed, the violations, and the history of one violating job: the one with the fewest lines. */
   readonly failure: string
   /** Numbers of jobs by end state and of retries by reason. */
   readonly counts: Readonly<Record<string, number>>
-  /** All events, as text. */
+  /** Returns the complete history as text. */
   story(): string
 }
 
-/** Runs one seed. @param mutant A deliberate defect */
+/**
+ * Simulates one seed.
+ *
+ * @param mutant Deliberate defect that replaces a part of the code
+ */
 export async function simulate(seed: number, mutant: Mutant = {}): Promise<Report> {
   const random = openRandom(seed)
   seedIds(seed ^ 0x1d5)
@@ -103,7 +107,7 @@ class Simulation {
     return new Clients({ clock: this.#clock, history: this.#history, random: this.#random, fleet, follow })
   }
 
-  /** Plans processes, submissions and faults. */
+  /** Schedules the starts of processes, the submissions and the faults. */
   #plan(fleet: Fleet, clients: Clients): void {
     const random = this.#random
     fleet.start(['ingress', 'ingress', 'worker', 'worker', 'scheduler'])
@@ -123,7 +127,10 @@ class Simulation {
     })
   }
 
-  /** Advances time until every client has its responses and every process with an outdated view has noticed. */
+  /**
+   * Advances time until the faults are over, all clients are done and all jobs have ended. One more lease follows, in which workers must detect and
+   * stop outdated runs.
+   */
   async #pass(clients: Clients): Promise<void> {
     const clock = this.#clock
     await clock.run(FAULTS_MS)

@@ -6,40 +6,40 @@ import { composeKind } from '../support/jobs/compose-kind.ts'
 import type { History } from './history.ts'
 import type { SimulatedProcess } from './simulated-process.ts'
 
-/** Behaviour of a job on its worker; sent as its body. */
+/** Behaviour of a job when a worker runs it. The script is the body of the job. */
 export interface Script {
   readonly ref: string
   readonly tokens: number
   readonly tokenMs: number
-  /** Number of attempts that fail after one token, and whether a retry can succeed. */
+  /** Number of attempts that fail after one token. `isRetryable` states whether the error allows a retry. */
   readonly failures: number
   readonly isRetryable: boolean
-  /** Crashes the process that runs it. */
+  /** True if the job crashes each process that runs it. */
   readonly isPoison: boolean
-  /** Never ends by itself. */
+  /** True if the job runs until it is cancelled or times out. */
   readonly isEndless: boolean
-  /** Characters that pad each piece of output. */
+  /** Number of characters that are added to each piece of output. */
   readonly padding: number
 }
 
-/** One execution, as recorded in the process that ran it. Times are by the clock of the database. */
+/** One execution of a job, recorded inside the worker that ran it. Times are those of the database's clock. */
 export interface Execution {
   readonly jobId: string
   readonly attempt: number
   readonly process: SimulatedProcess
   readonly startedAtMs: number
-  /** Undefined while running, and forever after the death of the process. */
+  /** Undefined while the job runs. Stays undefined if the process dies. */
   endedAtMs: number | undefined
 }
 
-/** Side effect of one attempt at a step. */
+/** Record of a step that an attempt has run. */
 export interface Doing {
   readonly jobId: string
   readonly attempt: number
   readonly step: number | 'sum'
 }
 
-/** Durations of a step. */
+/** Durations of a step in ms. The job id selects one of them. */
 const STEP_MS = [0, 60, 800] as const
 
 /** A piece of output. */
@@ -47,14 +47,14 @@ interface Said {
   readonly text: string
 }
 
-/** The whole output of an attempt. The text names the attempt, so that output of another one is detected. */
+/** Returns the expected output of an attempt. Each piece contains the number of the attempt, so that output of another attempt is detected. */
 export function textOf(script: Script, attempt: number): string {
   return Array.from({ length: script.tokens }, (_, token) => `${attempt}.${token} ${'.'.repeat(script.padding)}`).join(
     '',
   )
 }
 
-/** Records where and when each attempt was running. */
+/** Records which process ran which attempt, and when. */
 export class Witness {
   readonly executions: Execution[] = []
   readonly doings: Doing[] = []
@@ -66,7 +66,7 @@ export class Witness {
     this.#nowMs = nowMs
   }
 
-  /** The job kind that every worker of the simulation runs. */
+  /** Returns the kind of ordinary jobs, as one worker process runs it. */
   kindIn(process: SimulatedProcess): Handler {
     return {
       name: 'say',
@@ -83,7 +83,7 @@ export class Witness {
     }
   }
 
-  /** The kind of composed jobs. */
+  /** Returns the kind of composed jobs, as one worker process runs it. */
   composingIn(process: SimulatedProcess): Handler {
     const kind = composeKind(async (step, signal) => {
       const { attempt } = this.executions.findLast(
@@ -109,7 +109,7 @@ export class Witness {
     }
   }
 
-  /** A handler that waits for children is parked, so its execution ends here. */
+  /** A job that waits for its children is parked, and releases its slot. The wait therefore counts as the end of the execution. */
   #watched(composition: Composition, execution: Execution): Composition {
     return {
       step: (kind, input, run) => composition.step(kind, input, run),

@@ -11,6 +11,7 @@
  * 5. A new attempt drops the unread output of the old one. A job without streaming returns all events when it is done.
  */
 
+import type { FailedAttempt } from '#schemas/admin/requests.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope, PoolName } from '#schemas/job.ts'
@@ -32,6 +33,8 @@ const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
 /** Bytes of unread output at which the job fails. Reached only if one answer is very large, or if the worker ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
+/** Maximum failed attempts that are recorded per job, oldest first. */
+const FAILED_ATTEMPTS_MAX = 10
 
 interface OutputOptions {
   readonly merge: MergeEvents
@@ -96,15 +99,17 @@ export class AttachedJob {
   /** Time at which the wait for this attempt began: the call was accepted, or the previous attempt ended. Includes the retry delay. */
   queuedAtMs = Date.now()
   attemptStartedAtMs: number | undefined
-  /** Number of jobs that would run before this job when it was accepted. */
+  /** Number of jobs that were ahead of this job when it was accepted. */
   ahead: number | undefined
   isAtBroker = false
   tries = 0
   crashes = 0
   handBacks = 0
   worker: string | undefined
-  /** Upstream server of the last attempt that has ended, as in the events `completed` and `failed`. */
+  /** Upstream server of the last attempt that has ended, as its event `completed` or `failed` reported. */
   server: string | undefined
+  /** Failed attempts, for the request log. Undefined for a job without a failed attempt. */
+  failedAttempts: FailedAttempt[] | undefined
   startedAtMs: number | undefined
   firstOutputAtMs: number | undefined
   readonly #owner: JobOwner
@@ -147,7 +152,8 @@ export class AttachedJob {
       'sluice.attempt': this.attempt,
       'sluice.project': tenant,
       'sluice.queue.ahead': this.attempt === 1 ? this.ahead : undefined,
-      // First the call waits in the fair queue until its project may send a call, or for the delay of its retry. Then it waits for a worker.
+      // Time in the first part of the wait: in the fair queue of its tenant or, for a retry, until the retry delay has passed. The second part is
+      // the wait for a worker.
       'sluice.queue.held_ms': heldMs,
       'sluice.queue.reason':
         heldMs * 2 <= endMs - startMs ? 'worker' : this.attempt === 1 ? 'fair_queue' : 'retry_delay',
@@ -189,6 +195,24 @@ export class AttachedJob {
     this.state = 'done'
     if (error) this.#error = ServiceError.fromBody(error)
     this.#wake?.()
+  }
+
+  /**
+   * Records the failure of the current attempt.
+   *
+   * @param server Upstream server of the attempt
+   * @param retryDelayMs Time until the next attempt. Null if no attempt follows
+   */
+  attemptFailed(error: ErrorBody, server: string | undefined, retryDelayMs: number | null): void {
+    const { attempt, worker = null, queuedAtMs, attemptStartedAtMs: startedAtMs = queuedAtMs } = this
+    this.failedAttempts ??= []
+    if (this.failedAttempts.length >= FAILED_ATTEMPTS_MAX) return
+    this.failedAttempts.push({
+      ...{ attempt, started_at: startedAtMs / 1_000, duration_ms: Math.max(0, Date.now() - startedAtMs), worker },
+      ...{ server: server ?? null, error_code: error.code, error_message: error.message },
+      ...{ upstream_message: error.upstream_message ?? null },
+      retry_delay_ms: retryDelayMs === null ? null : Math.round(retryDelayMs),
+    })
   }
 
   requeue(): void {
@@ -267,7 +291,7 @@ export class AttachedJob {
 
 const UNPAUSED: ErrorBody = {
   code: 'internal_error',
-  message: 'The output is larger than the service can buffer.',
+  message: 'The unread output of the call exceeds the buffer of the service, because the worker did not pause.',
   param: null,
 }
 
@@ -322,7 +346,7 @@ export const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
-  // The delay between hand-backs grows, so 40 of them take about a minute.
+  // The delay before a retry grows with each return of the job, so the maximum is reached after about a minute.
   handBacksMax: 40,
   delayMsMax: 5_000,
 }

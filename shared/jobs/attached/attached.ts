@@ -19,7 +19,7 @@ import type { JobEvent } from '#schemas/event.ts'
 import { PoolName } from '#schemas/job.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import { AdmissionControl, POSITIONS_MAX } from '#shared/capacity/admission-control.ts'
-import { decide, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
+import { type Decision, decide, LOST, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import { type PoolWork, type Work, workOf } from '#shared/jobs/fleet-work.ts'
 import { type Peer, preparingText } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
@@ -48,7 +48,7 @@ import {
 import { Sender } from './sender.ts'
 
 const NO_WORKER_TIMEOUT_MS = 60_000
-/** Lifetime of the counts by model, in ms. A scrape and the admin API read the counts several times. */
+/** Cache lifetime in ms of the numbers of queued and running calls by model. One scrape of the metrics reads them several times. */
 const WORK_TTL_MS = 100
 /**
  * If the broker loses the reply topic, then an attempt counts as lost when no event arrives within this time, in ms. Workers need less time to resend
@@ -56,7 +56,7 @@ const WORK_TTL_MS = 100
  */
 const REPLY_LOSS_GRACE_MS = 10_000
 const LATE_CHECK_INTERVAL_MS = 2_000
-/** Retry-After of a call whose deadline ended during the preparation of its model. */
+/** Retry-After in ms of a call whose deadline ended while its model was being downloaded or built. */
 const PREPARING_RETRY_MS = 10_000
 
 export class AttachedJobs implements JobOwner {
@@ -147,14 +147,14 @@ export class AttachedJobs implements JobOwner {
     return this.#sender.waitingOf(pool, model)
   }
 
-  /** Attached jobs of this ingress by pool and model, for the other processes. */
+  /** Returns the numbers of queued and running attached jobs by pool and model, which this ingress publishes to other processes. */
   work(): readonly Work[] {
     const now = Date.now()
     if (now - this.#work.atMs >= WORK_TTL_MS) this.#work = { atMs: now, rows: this.#jobs.work() }
     return this.#work.rows
   }
 
-  /** Work of a pool on the whole fleet. The numbers of other processes are up to two seconds old. */
+  /** Returns the waiting and running work of a pool in the whole fleet. The numbers of other processes are up to two seconds old. */
   fleetWork(pool: PoolName): PoolWork {
     return workOf(this.presence.peers.values(), pool, { boot: this.boot, rows: this.work() })
   }
@@ -168,7 +168,7 @@ export class AttachedJobs implements JobOwner {
     if (this.isDraining)
       throw new ServiceError('overloaded', 'This server is shutting down.', { retryAfterMs: 1_000, reason: 'draining' })
     if (this.#jobs.size >= this.#options.jobsMax) {
-      const message = 'Too many requests are in progress. Try again shortly.'
+      const message = `The server has ${this.#options.jobsMax} calls in progress, the maximum. Try again shortly.`
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, reason: 'calls_full' })
     }
     if (this.#options.broker.missing?.includes(REPLIES)) {
@@ -197,7 +197,11 @@ export class AttachedJobs implements JobOwner {
     return job
   }
 
-  /** Ends a job and stops its worker, because the caller disconnected or cancelled. @param error Error for the caller, if still connected */
+  /**
+   * Ends a job and stops its worker, because the caller disconnected or cancelled.
+   *
+   * @param error Error for the caller, if still connected
+   */
   cancel(job: AttachedJob, error?: ErrorBody): void {
     this.onOutcome(job, { type: 'cancelled', error })
   }
@@ -253,6 +257,7 @@ export class AttachedJobs implements JobOwner {
     const { tries, crashes, handBacks, hasOutput } = job
     const history = { tries, crashes, handBacks, hasOutput, remainingMs }
     const decision = decide(outcome, history, POLICY, this.#budget.canSpend, Math.random())
+    if (decision.do === 'retry' || decision.do === 'fail') recordFailure(job, outcome, decision)
     // A lost attempt may still run on a slow worker. Only this attempt is cancelled, because a new attempt may follow.
     if (outcome.type === 'lost') this.presence.send({ type: 'cancel', job_id: job.id, attempt: job.attempt })
     if (outcome.type === 'cancelled' || outcome.type === 'timed_out') this.#stopWorker(job)
@@ -276,8 +281,8 @@ export class AttachedJobs implements JobOwner {
   }
 
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
-    // Workers may hand back a job forever without starting it. The job therefore fails if its start timeout has passed and no live worker can start
-    // it.
+    // Workers may return a job without starting it any number of times. The job therefore fails if its start timeout has passed and no live worker
+    // can start it.
     const waitedMs = Date.now() - job.envelope.created_at_ms
     const isTooLate =
       reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_TIMEOUT_MS)
@@ -339,7 +344,7 @@ export class AttachedJobs implements JobOwner {
     this.#failAttempts(jobs.slice(0, free), { worker: worker.boot }, 'worker suspected')
   }
 
-  /** A worker that has announced its end is not reported, unless jobs were still running on it. */
+  /** Called when a worker is dead. Retries or fails its jobs. The loss is logged, unless the worker had announced its end and ran no jobs. */
   #onWorkerLost({ boot: worker, role, slots, draining, capacity }: Peer): void {
     const { data: pool } = PoolName.safeParse(role)
     if (!pool) return
@@ -348,7 +353,8 @@ export class AttachedJobs implements JobOwner {
       this.#options.observer.onWorkerLost?.(pool)
       const { host, pid } = capacity ?? {}
       this.#options.log.warn({ worker, pool, host, pid, jobs: jobs.length }, 'worker lost')
-    } else if (jobs.length > 0) this.#options.log.warn({ worker, jobs: jobs.length }, 'worker ended with jobs')
+    } else if (jobs.length > 0)
+      this.#options.log.warn({ worker, jobs: jobs.length }, 'worker shut down before its jobs had ended')
     for (const job of jobs) this.onOutcome(job, { type: 'lost' })
   }
 
@@ -423,4 +429,16 @@ export class AttachedJobs implements JobOwner {
     const code = pool === 'code' ? 'sandbox_unavailable' : 'model_loading'
     return { code, message, param: null, retry_after_ms: PREPARING_RETRY_MS }
   }
+}
+
+/** Records the failed attempt of an outcome. An attempt that a worker handed back, or that no worker started, has not failed. */
+function recordFailure(
+  job: AttachedJob,
+  outcome: Outcome,
+  decision: Extract<Decision, { do: 'retry' | 'fail' }>,
+): void {
+  const delayMs = decision.do === 'retry' ? decision.delayMs : null
+  if (outcome.type === 'failed') return job.attemptFailed(outcome.error, job.server, delayMs)
+  if (outcome.type === 'handed_back' || job.attemptStartedAtMs === undefined) return
+  job.attemptFailed(decision.do === 'fail' ? decision.error : LOST, undefined, delayMs)
 }

@@ -81,7 +81,11 @@ export class Sender {
     return this.#dispatcherOf(asked.pool).ahead(asked.tenant, asked)
   }
 
-  /** Returns the error for a job that no live worker can start. Undefined if a worker still can. @param waitMs Time that the job has waited */
+  /**
+   * Returns the error for a job that no live worker can start. Undefined if a worker still can.
+   *
+   * @param waitMs Time that the job has waited
+   */
   unstartedError(job: AttachedJob, waitMs: number): ErrorBody | undefined {
     const why = unstartedReason(this.#options.presence, job, waitMs)
     if (why === undefined) return undefined
@@ -113,7 +117,11 @@ export class Sender {
     else if ('blob' in stored) this.dropBlob(job.id)
   }
 
-  /** Publishes a job, or adds it to the fair queue. @returns As {@link #sendNext} */
+  /**
+   * Publishes a job, or adds it to the fair queue.
+   *
+   * @returns A promise that settles when the broker has the job. Undefined if the job waits in the fair queue
+   */
   #enter(job: AttachedJob): Promise<void> | undefined {
     const { pool } = job.envelope
     const turns = this.#dispatcherOf(pool)
@@ -199,7 +207,11 @@ export class Sender {
     for (const [pool, turns] of this.#dispatchers) for (const calls of turns.calls()) yield { pool, ...calls }
   }
 
-  /** Publishes every job that may be sent now. @returns A promise that settles when the broker has `own`. Undefined if `own` still waits */
+  /**
+   * Publishes every job that may be sent now.
+   *
+   * @returns A promise that settles when the broker has `own`. Undefined if `own` still waits
+   */
   #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
     const turns = this.#dispatcherOf(pool)
     let sending: Promise<void> | undefined

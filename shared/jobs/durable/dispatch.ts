@@ -60,7 +60,7 @@ export class Dispatcher {
 
   /**
    * Publishes a queued job as {@link publishJob} does, but reads the job only if a record is needed. If many jobs are submitted at once, then few
-   * need a record.
+   * need a record, because workers claim the others from the store after an announcement.
    *
    * @param find Reads the job. Returns undefined if the job is no longer queued
    */
@@ -125,7 +125,6 @@ export class Dispatcher {
   }
 }
 
-/** Fields of a log line about a durable job. */
 export function jobFields({
   id: job_id,
   traceparent,
@@ -176,7 +175,7 @@ export type NotifierPresence = Pick<
 type Waiting = Extract<ControlRecord, { type: 'jobs_waiting' }>['backlog'][number]
 
 interface PoolNotifications {
-  /** Number of published records whose jobs have not ended, with the ids of these jobs. */
+  /** Records published since `sinceMs`, without those whose jobs have ended. `ids` has the jobs of these records. */
   published: number
   readonly ids: Set<string>
   sinceMs: number
@@ -256,8 +255,8 @@ export class QueueNotifier {
 }
 
 /**
- * Whether some worker has received an announcement of such jobs. This worker claims them as soon as a slot is free, so records of such jobs would
- * only be dropped.
+ * Whether some worker was notified that jobs of this pool, kind, model and priority wait. This worker claims them as soon as a slot is free, so
+ * queue records of these jobs would only be dropped.
  */
 export function isClaimed(presence: Pick<Presence, 'workers'>, { pool, kind, model, priority }: QueuedOf): boolean {
   return presence.workers(pool).some(({ draining, isSuspected, capacity }) => {
@@ -270,8 +269,8 @@ export function isClaimed(presence: Pick<Presence, 'workers'>, { pool, kind, mod
 const CANCELS_MAX = 500
 
 /**
- * Returns a function that sends a cancel to the owner of a job over the control channel. The cancel states whether the job may still write a partial
- * result.
+ * Returns a function that sends a cancel over the control channel to the worker that runs the job, if any. The cancel states whether the job may
+ * still write a partial result.
  */
 export function cancelsIn(presence: Pick<Presence, 'send'>): (job: DurableJob) => void {
   return (job) => {
@@ -301,7 +300,10 @@ export class Family {
     this.#options = options
   }
 
-  /** Applies the effects of a committed state transition. Never rejects, because the scheduler retries. */
+  /**
+   * Called after a committed state transition. If the job has ended, or a cancel was requested, then its parent and children are updated. Never
+   * rejects, because the scheduler repeats a failed update.
+   */
   async onMoved(job: DurableJob): Promise<void> {
     if (job.depth === 0 && job.children === 0) return
     try {

@@ -200,7 +200,8 @@ export class DurableJobs {
       )
     }
     this.#dispatcher.publishMoved(moved)
-    // The cancel request in the store decides, and the owner reads it with every lease renewal. The control record only arrives earlier.
+    // The cancel is already in the store, and the worker of the job reads it with its next lease renewal. The control record only lets the worker
+    // stop earlier.
     if (moved.job.state === 'in_progress') cancelsIn(this.#options.presence())(moved.job)
     if (moved.job.state === 'queued') void this.#dispatcher.publishJob(moved.job, moved.request)
     await this.#family.onMoved(moved.job)
@@ -275,7 +276,7 @@ export class DurableJobs {
       const body = await copyBody(request, holding?.over(this.#options.blobs) ?? this.#options.blobs, copies)
       const attachmentBytes = holding?.bytes
       const spec = { ...repeatOf(job, body, request.encode), attachments: copies, attachmentBytes, ...more }
-      // The new job replays the originally recorded job, because a replay has no child jobs of its own.
+      // A replay of a replay replays the original job, because only the original job has child jobs.
       return await this.create({ ...spec, replayOf: request.replay_of ?? more.replayOf }, key)
     })
   }
@@ -287,7 +288,7 @@ export class DurableJobs {
   /**
    * Waits until a job has ended or `signal` aborts, and returns the job.
    *
-   * @param pollMsMax See {@link follow}
+   * @param pollMsMax Maximum time in ms without events after which the store is read. Default: 5,000
    * @throws ServiceError `job_not_found` if the project has no such job
    */
   async waitForEnd(scope: Scope, id: string, signal: AbortSignal, pollMsMax?: number): Promise<DurableJob> {
@@ -351,7 +352,10 @@ export class DurableJobs {
   }
 }
 
-/** Time in ms by which segments outlive the retention of the jobs that refer to them, because a job may end after its deadline. */
+/**
+ * Time in ms by which the stored segments of a conversation (`history.ts`) outlive the retention of the jobs that refer to them. A job may end after
+ * its deadline, and is retained from its end.
+ */
 const HISTORY_GRACE_MS = 3_600_000
 
 function requireEnded({ state }: DurableJob, done: string): void {
@@ -442,15 +446,16 @@ export class Positions {
     tenants?.set(job.tenant, (tenants.get(job.tenant) ?? 0) + 1)
     const places = await this.#places.get(`${queueOf(job)} ${job.tenant}`)?.value.catch(() => undefined)
     if (!places) return
-    // Ids begin with their creation time, so the new job is nearly always the last job of its tenant.
+    // The cached list of the waiting jobs of one tenant is sorted by id. Ids begin with their creation time, so the new job nearly always becomes
+    // the last entry.
     const at = indexOf(job.id, places)
     const after = places.slice(at).map(({ id, nth }) => ({ id, nth: nth + 1 }))
     places.splice(at, after.length, { id: job.id, nth: (places[at - 1]?.nth ?? 0) + 1 }, ...after)
   }
 
   #count(job: DurableJob, tenants: ReadonlyMap<string, number>, places: readonly QueuedPosition[]): number {
-    // Ids are ordered by time. The position of the previous id is therefore the number of the tenant's own jobs that
-    // start earlier.
+    // Jobs of one tenant start in the order of their ids, which begin with the creation time. The position of the previous id is therefore the
+    // number of the tenant's jobs that start earlier.
     const own = places[indexOf(job.id, places) - 1]?.nth ?? 0
     let before = own
     // Round robin: until this job starts, each other tenant starts at most one job more than this tenant.

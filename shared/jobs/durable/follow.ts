@@ -92,7 +92,9 @@ class Subscription {
   }
 
   /**
-   * Adds live events, or only the notification that there are some. @param events Events of the record. Empty if they must be read from the store
+   * Adds live events. If a record only announces events that are in the store, then `events` is empty.
+   *
+   * @param events Events of the record
    * @param end End of the job, if the record contains it
    */
   push(events: readonly DurableEvent[] = [], end?: unknown): void {
@@ -105,7 +107,7 @@ class Subscription {
     this.#wake?.()
   }
 
-  /** Returns the events after `seq` up to the first gap, and drops older events. */
+  /** Returns the buffered events after `seq` up to the first gap. All other buffered events are dropped, because the store has them. */
   takeAfter(seq: number): DurableEvent[] {
     const taken: DurableEvent[] = []
     for (const event of this.#events) if (event.seq === seq + taken.length + 1) taken.push(event)
@@ -265,7 +267,7 @@ export async function waitForEnd(options: WaitOptions): Promise<AwaitedJob> {
       const events = subscription.takeAll()
       idleMs = events.length > 0 ? POLL_MS.min : Math.min(idleMs * 2, pollMsMax)
       if (signal.aborted || (events.length > 0 && !events.some(isLast))) continue
-      // If the store is unreachable, then live events continue.
+      // If the store is unreachable, then the wait continues with live events only.
       const now = await find().catch(ignoreOutage(undefined))
       if (now && TERMINAL.has(now.state)) return { job: now }
     }

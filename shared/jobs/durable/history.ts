@@ -41,10 +41,7 @@ interface HistoryContext {
   readonly keepMs: number
 }
 
-/**
- * A body as stored, and the shared history that precedes its turns. If the history is undefined, then the body contains
- * all turns.
- */
+/** A body as stored, and the shared segments with the earlier turns. If `history` is undefined, then the body contains all turns. */
 export interface SharedBody {
   readonly body: unknown
   readonly history: SharedHistory | undefined
@@ -54,7 +51,7 @@ export interface SharedBody {
  * Moves the beginning of a prompt into shared segments. If no job is created afterwards, then the caller must
  * {@link releaseHistory release} the result.
  *
- * @param before Existing segments, each of which contains the turns from its position `at`
+ * @param before Existing segments, which together contain consecutive turns. The first turn of the first segment has the index `at`
  */
 export async function shareHistory(
   { files, blobs, holding, tenant, keepMs }: HistoryContext,
@@ -122,7 +119,7 @@ export async function eraseJob(context: EraseContext, scope: Scope, job: Durable
   }
   const own = blobsOf(content?.request)
   const { history } = (content?.request ?? {}) as Partial<StoredRequest>
-  // The input of a batch is also a file of its project, whose row is deleted here.
+  // The input of a batch is also a file of the project. The row of this file is deleted here.
   if (job.kind === batch.name) for (const key of own) await store.files.delete(tenant, key)
   await releaseHistory({ files: store.files, blobs: context.blobs }, tenant, history)
   await dropBlobs(context, [...own, ...steps.flatMap(({ blob }) => blob ?? [])])
@@ -148,15 +145,15 @@ async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }
  */
 const MINUTE_MS = 60_000
 /**
- * Minimum age in ms of an orphaned blob, because the row of its job may not be inserted yet. The age exceeds the duration of any statement and any
- * clock difference.
+ * Minimum age in ms at which a blob without a job is deleted. A younger blob may belong to a job whose row is not inserted yet. The age exceeds the
+ * duration of any statement and any clock difference.
  */
-const ACCEPTED_MS = 10 * MINUTE_MS
+const ORPHAN_AGE_MS_MIN = 10 * MINUTE_MS
 /**
  * Age in ms at which a blob is deleted if this process cannot look up its job. A durable job can exist for at most 21 days: it may wait, run and be
  * retained for seven days each.
  */
-const UNKNOWN_MS = 22 * 24 * 60 * MINUTE_MS
+const UNKNOWN_OWNER_AGE_MS = 22 * 24 * 60 * MINUTE_MS
 
 export function blobsOf(request: unknown): string[] {
   const { blob, attachments = [] } = (request ?? {}) as Partial<StoredRequest>
@@ -185,8 +182,8 @@ export async function dropBlobs(
  * @returns Number of deleted blobs
  */
 export async function sweepBlobs(blobs: Blobs, store: BlobOwners | undefined, callMsMax: number): Promise<number> {
-  return await blobs.sweep(ACCEPTED_MS, async (old) => {
-    const orphans = await Promise.all(old.map((blob) => isOrphan(blob, store, callMsMax + ACCEPTED_MS)))
+  return await blobs.sweep(ORPHAN_AGE_MS_MIN, async (old) => {
+    const orphans = await Promise.all(old.map((blob) => isOrphan(blob, store, callMsMax + ORPHAN_AGE_MS_MIN)))
     return old.filter((_, i) => orphans[i]).map(({ key }) => key)
   })
 }
@@ -197,10 +194,11 @@ async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, 
   // The row of a file is written right after the last byte of its upload. A blob that has the minimum age and no row is therefore orphaned.
   if (store?.files && isFileId(key)) return !(await store.files.has(key))
   const id = ownerOfBlob(key)
-  // Attached calls are not in the store, so their attachments and bodies are kept for the maximum duration of a call.
+  // A key that is longer than the id of its job may belong to an attached call. The store does not know attached calls, so such a blob is kept
+  // for the maximum duration of a call.
   if (id !== key && ageMs < callMs) return false
   if (id === undefined && key.startsWith('job_')) return true
-  if (id === undefined || !store) return ageMs > UNKNOWN_MS
+  if (id === undefined || !store) return ageMs > UNKNOWN_OWNER_AGE_MS
   const job = await store.find(ALL_TENANTS, id)
   return !job || job.erased_at_ms !== null
 }

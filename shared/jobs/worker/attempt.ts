@@ -10,7 +10,8 @@
  * When the attempt has ended, one log line and one span state its outcome, times, tokens and server.
  *
  * An abort is an outcome, not an error. A cancel ends the attempt as cancelled, and the deadline ends it as `timeout`. A drain hands the job back,
- * unless output was sent that cannot be repeated. If another worker owns the job, then the attempt stops without a report.
+ * unless output was sent that cannot be repeated. If the claim of this worker has ended (another worker may run the job), then the attempt stops
+ * without a report.
  */
 
 import { setTimeout as delay } from 'node:timers/promises'
@@ -32,17 +33,20 @@ import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
 
 /**
- * Maximum attempt number up to which a job with an unreadable body is handed back. During a rolling upgrade, a newer worker usually receives the job
- * within this number of attempts.
+ * Number of the last attempt after which a job with an unreadable body is still returned to its owner for a retry. During a rolling upgrade, a newer
+ * worker usually receives the job within this number of attempts.
  */
-const UNREAD_ATTEMPTS_MAX = 10
+const UNREADABLE_ATTEMPTS_MAX = 10
 /**
- * Delay before a job with an unreadable body is handed back, in ms. Without a delay, a fleet of old workers would pass the job
- * around in a tight loop.
+ * Delay in ms before a job with an unreadable body is returned to its owner. Without a delay, a fleet of old workers would pass the job around in a
+ * tight loop.
  */
-const UNREAD_MS = 100
+const UNREADABLE_DELAY_MS = 100
 
-/** End of an attempt, as a metric label. `lost` means that another worker owns the job now. `parked` means that the job waits for child jobs. */
+/**
+ * End of an attempt, as a metric label. `lost` means that the claim of this worker has ended, so another worker may run the job. `parked` means that
+ * the job waits for child jobs.
+ */
 type AttemptEnd = 'completed' | 'failed' | 'cancelled' | 'handed_back' | 'lost' | 'parked'
 
 type AbortReason = 'cancelled' | 'timed_out' | 'handed_back' | 'lost'
@@ -116,7 +120,7 @@ export class Attempt {
     this.#span = startAttempt(this.job, { 'sluice.worker': worker })
   }
 
-  /** Logs the end of the attempt and ends its span. A lost attempt has no span here, because the owner of the job records the attempt. */
+  /** Logs the end of the attempt and ends its span. The span of a lost attempt is not ended, because the ingress or the scheduler records it. */
   end(outcome: AttemptEnd, worker: string, startedAtMs: number): void {
     const { id: job_id, attempt, pool, kind, model, traceparent, created_at_ms, reply } = this.job
     const queuedAtMs = this.#sink.queuedAtMs ?? (attempt === 1 ? created_at_ms : undefined)
@@ -205,17 +209,20 @@ export class Attempt {
     if (usage) this.#usage = usage
   }
 
-  /** Parses the body. If this version cannot parse the body, then the job is handed back for a newer worker, a limited number of times. */
+  /**
+   * Parses the body. If this version cannot parse the body, then the job is returned to its owner, so that a newer worker can run it. The number of
+   * such returns is limited.
+   */
   async #read(body: unknown): Promise<unknown> {
     try {
       return await this.#kind.parse(body)
     } catch (cause) {
-      if (cause instanceof ServiceError || this.job.attempt > UNREAD_ATTEMPTS_MAX) throw cause
+      if (cause instanceof ServiceError || this.job.attempt > UNREADABLE_ATTEMPTS_MAX) throw cause
       this.#log.warn(
         { job_id: this.job.id, attempt: this.job.attempt, err: cause },
         'job body could not be parsed; job requeued for another worker',
       )
-      await delay(UNREAD_MS, undefined, { signal: this.#abort.signal }).catch(() => {
+      await delay(UNREADABLE_DELAY_MS, undefined, { signal: this.#abort.signal }).catch(() => {
         // The delay rejects only if the signal aborts. The next statement handles the abort, so the rejection is ignored.
       })
       this.#stop('handed_back')
@@ -332,15 +339,15 @@ interface AttemptsOptions {
 }
 
 /**
- * Running attempts of one worker. A cancel that arrives before its job is stored and applied later. A pause that
- * arrives early is ignored.
+ * Running attempts of one worker. If a cancel arrives before the job, then this class stores the cancel and applies it when the job arrives. A pause
+ * that arrives before the job is ignored.
  */
 export class Attempts {
   readonly #options: AttemptsOptions
   readonly #running = new Map<string, Attempt>()
   readonly #lostPeers = new Set<string>()
   /**
-   * Cancels that arrived before their job. The key is that of the job, and the value is true if the cancel allows a
+   * Cancels that arrived before their job. The key is the id of the job, or {@link keyOf} of one attempt. The value is true if the cancel allows a
    * partial result.
    */
   readonly #cancelled = new Map<string, boolean>()
@@ -351,7 +358,10 @@ export class Attempts {
     this.#options = options
   }
 
-  /** Runs one attempt to its end in a slot of its lane. If the bulkhead of its model is full, then an attached call is parked first. */
+  /**
+   * Runs one attempt to its end in a slot of its lane. If the bulkhead of its model is full, then an attached call first waits for a permit, without
+   * a slot.
+   */
   async run(lane: Lane, attempt: Attempt): Promise<void> {
     const { boot, parkedCalls, blobs, bodyBudget, observer, bulkheads, poller } = this.#options
     const { job } = attempt
@@ -374,8 +384,8 @@ export class Attempts {
     if (isAttached) poller.countAttached(1)
     const mustWait = isAttached && !parkedCalls.canStart(lane, bulkhead)
     if (!mustWait) enter()
-    // A drain handed back all running attempts before this attempt was claimed. This attempt is therefore handed back
-    // too.
+    // The grace period of a drain has ended: all attempts that were running are already being returned to their owners. This attempt was claimed
+    // later, so it is returned too.
     if (this.#isHandingBack) attempt.handBack()
     try {
       const turn = mustWait
@@ -438,7 +448,10 @@ export class Attempts {
     else if (record.type === 'cancel' && (record.worker ?? boot) === boot) this.#onCancel(record)
   }
 
-  /** Called when an ingress is declared dead. All its jobs are handed back. If the ingress was only slow, then it receives the hand-back events. */
+  /**
+   * Called when an ingress is declared dead. All its jobs stop here. If the ingress was only slow, then it receives the events `handed_back` and
+   * retries the jobs.
+   */
   onPeerLost(boot: string): void {
     this.#lostPeers.add(boot)
     for (const attempt of this.#of(boot)) attempt.handBack()

@@ -1,5 +1,5 @@
 /*
- * Attached calls that a worker has taken from the queue. Each call is run, parked or requeued.
+ * Attached calls that a worker has taken from the queue. Each call is run, requeued, or parked: a parked call waits here for a permit.
  *
  * The problem: a worker can check the model only after it has taken the record. The model may be missing or busy on this worker, but free on another
  * worker.
@@ -36,14 +36,14 @@ const REQUEUE_DELAY_MS = { step: 5, most: 50 }
 /** Pause of this worker's polling after a requeue, in ms, so that another waiting worker can take the call. */
 const REQUEUE_PAUSE_MS = 2
 
-/** Maximum number of delayed calls, each with a body of at most 64 KiB. Further calls are handed back. */
+/** Maximum number of calls that wait for their requeue, each with a body of at most 64 KiB. Further calls are returned to their ingress. */
 const DELAYED_MAX = 256
 
 const SEEN_MAX = 1_000
 
 /** Number of deliveries of one record after which its job counts as poison. Kafka silently drops a record after five deliveries. */
 const DELIVERIES_MAX = 4
-/** Age of a job, in ms, from which its ingress can count as dead. By this time, the first heartbeat of the ingress must have arrived. */
+/** Minimum age of a job, in ms, at which its ingress can count as dead. Before this age, the first heartbeat of the ingress may not have arrived yet. */
 const ORPHAN_AGE_MS = 5_000
 
 /** Maximum number of requeues of a call if this worker has the model but no free permit. */
@@ -94,7 +94,7 @@ export class Calls {
     // After `started`, the ingress supervises the job, so the broker need not redeliver the record.
     void events.started().then(() => delivery.acknowledge())
     if (delivery.deliveryCount >= DELIVERIES_MAX) {
-      log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'job crashed several workers and was failed')
+      log.error({ job_id: job.id, deliveries: delivery.deliveryCount }, 'job failed because it crashed several workers')
       void events.failed({
         code: 'internal_error',
         message: 'The request crashed several workers and is not retried.',
@@ -102,7 +102,8 @@ export class Calls {
       })
       return
     }
-    // Models are rolled out worker by worker. Another worker may soon have this model, so the job is handed back.
+    // No worker of this pool has the model yet. During a rollout, another worker may have it soon, so the job is returned to its ingress, which
+    // retries it.
     if (!isKnown) {
       poller.pause()
       return void events.handedBack()
@@ -127,7 +128,7 @@ export class Calls {
       presence.workersWithModel(pool, model).length < 2
     )
       return false
-    // If this worker has no permit for the model at all, then the number of requeues is unlimited, because other workers have the permits.
+    // A worker without any permit for the model can never start the call, so the number of requeues is unlimited. Other workers have the permits.
     return bulkhead.permitsMax === 0 || this.#requeue.requeuesOf(job) < REQUEUES_MAX
   }
 }
@@ -160,7 +161,11 @@ class Requeue {
     return this.#seen.get(`${id}:${attempt}`) ?? 0
   }
 
-  /** Requeues a call. @returns False if too many calls are delayed, so that the caller must hand the job back */
+  /**
+   * Requeues a call.
+   *
+   * @returns False if too many calls already wait for their requeue. The caller must then return the job to its ingress
+   */
   requeue({ priority }: Lane, delivery: Delivery, job: AttachedEnvelope): boolean {
     if (this.#delayed >= DELAYED_MAX) return false
     this.#delayed++
@@ -183,7 +188,7 @@ class Requeue {
       () => delivery.release(),
     )
     this.#delayed--
-    // A drain waits until no call is delayed. This call makes the drain check again.
+    // A drain waits until no call is delayed. `free()` makes the drain check this again.
     if (poller.stopped.aborted) poller.free()
   }
 

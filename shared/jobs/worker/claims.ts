@@ -28,18 +28,21 @@ import { Attempt, type Attempts } from './attempt.ts'
 import type { ClaimedJob, DurableRuns } from './durable-runs.ts'
 import type { Lane, Poller } from './poller.ts'
 
-/** Time in ms for which a durable job waits while no worker has its model. */
+/** Time in ms for which a durable job waits for a worker that has its model. After this time, any worker claims the job and fails it. */
 const UNKNOWN_MODEL_MS = 300_000
 /** Maximum number of jobs per claim statement. The bound limits memory, because each job may have a body of 64 KiB. */
 const PULL_MAX = 64
-/** Maximum number of queues in `#held`. The scheduler announces the jobs of further queues again. */
-const HELD_MAX = 1_000
+/**
+ * Maximum number of queues in `#held`, whose waiting tenants are all at their concurrency limit. The scheduler announces the jobs of further queues
+ * again.
+ */
+const HELD_QUEUES_MAX = 1_000
 const PULL_MS = 1_000
 /** Time in ms for which slots beyond the durable jobs' share are offered to attached calls. The value is several round trips to the broker. */
 const OFFER_MS = 25
 /**
- * If no attached call arrived recently, then half of the slots are kept free for attached calls for 100 ms, at most once per second. Half of the
- * slots are therefore idle for at most a tenth of the time.
+ * If no attached call arrived recently, then durable jobs may take all slots, but calls may nevertheless wait in the queue. At most once per second,
+ * durable jobs therefore leave half of the slots free for 100 ms. Without such calls, half of the slots are idle for at most a tenth of the time.
  */
 const FIRST_OFFER_MS = 100
 const FIRST_OFFER_EVERY_MS = 1_000
@@ -100,8 +103,8 @@ export class Claims {
     const bulkhead = bulkheads.of(envelope)
     if (!this.#mustWait(lane, bulkhead)) return this.#hint({ lane, bulkhead, kind, deliveries: [delivery] })
     delivery.acknowledge()
-    // This record may have been queued before attached calls, which the broker delivers next. Free slots are therefore
-    // offered to attached calls again.
+    // Attached calls may follow this record in the queue, and the broker delivers them next. The time in which only attached calls may take the free
+    // slots therefore starts again.
     if (this.#offer) this.#offerSlots()
     if (bulkhead.wait(lane.priority)) presence.publishCapacity()
     this.pull()
@@ -214,8 +217,9 @@ export class Claims {
     bulkhead.beginPull(lane.priority)
     const claimed = await this.#claim(lane, bulkhead, kind, count)
     bulkhead.endPull(lane.priority, claimed === undefined || claimed === count)
-    // After a failed claim, free slots are not announced, because an immediate retry would fail too. The periodic claim retries.
-    if (claimed !== undefined) this.#options.poller.free()
+    // After a failed claim, the freed slots are not offered at once, because an immediate claim would fail too. The periodic claim retries. A drain,
+    // however, waits for these slots, so they are offered.
+    if (claimed !== undefined || this.#options.poller.stopped.aborted) this.#options.poller.free()
   }
 
   async #claim(lane: Lane, bulkhead: ModelBulkhead, kind: Handler, count: number): Promise<number | undefined> {
@@ -236,7 +240,7 @@ export class Claims {
    * of this state, so the queue is retried.
    */
   async #noteHeld(of: QueuedOf): Promise<void> {
-    if (this.#held.size < HELD_MAX && (await this.#options.runs.isWaiting(of))) {
+    if (this.#held.size < HELD_QUEUES_MAX && (await this.#options.runs.isWaiting(of))) {
       this.#held.set(`${of.priority} ${workKey(of)}`, of)
     }
   }

@@ -139,7 +139,10 @@ export class Composing implements Composition {
     }
   }
 
-  /** Parks the attempt. The promise never resolves, and rejects if the attempt is aborted. */
+  /**
+   * Waits for child jobs by ending the attempt, which frees its slot. The promise therefore never resolves. If the attempt is aborted, then the
+   * promise rejects.
+   */
   #leave(ids: readonly string[]): Promise<never> {
     for (const id of ids) this.#awaited.add(id)
     this.#parkSoon()
@@ -150,7 +153,7 @@ export class Composing implements Composition {
     })
   }
 
-  /** Parks the attempt in a later event-loop iteration, because the handler may start another step in this iteration. */
+  /** Ends the attempt in a later event-loop iteration, because the handler may start another step in this iteration. */
   #parkSoon(): void {
     if (this.#awaited.size === 0) return
     setImmediate(() => {

@@ -2,13 +2,14 @@
  * Encodes the output of one attempt of a durable job in the format of the endpoint, and commits it to the store, in order.
  *
  * 1. With streaming, output is committed every 50 ms, or less often if the store is slow. Writes take at most a quarter of a run's time.
- * 2. An end, a retry or a wait for children is committed together with the remaining output. A cancel or a hand-back drops that output.
+ * 2. An end, a retry or a wait for children is committed together with the remaining output. A cancel, or the return of
+ *    the job to its queue, drops that output.
  * 3. A failure is retried by the rules of `decide.ts`. An exhausted retry budget means that many jobs fail at the same time, so retries are then
  *    spread over a longer time.
  * 4. Events are published after their commit (`owner-writes.ts`).
  *
- * The invariant: if the store rejects a write, then another worker owns the job, and `onStop` is called. While the store is unreachable, the engine
- * waits (backpressure) instead of losing output.
+ * The invariant: if the store rejects a write, then the claim of this worker has ended, and `onStop` is called. While the store is unreachable, the
+ * engine waits (backpressure) instead of losing output.
  */
 
 import type { DurableJob } from '#schemas/durable-job.ts'
@@ -36,7 +37,10 @@ import type { AttemptSink } from './reporter.ts'
 /** Interval in ms at which output is committed (docs/internals/design.md, Commit before publish). */
 const FLUSH_MS = 50
 const BUSY_SHARE = 1 / 4
-/** Maximum pause between writes, in ms, so that one slow write does not delay output for long. */
+/**
+ * Maximum pause between writes, in ms. The usual pause is four times the duration of the last write, so one slow write would otherwise delay output
+ * for long.
+ */
 const PAUSE_MS_MAX = 2_000
 /** Bytes of uncommitted output at which the engine must wait. */
 const BACKLOG_BYTES = 256 * 1024
@@ -77,8 +81,8 @@ export class DurableRun implements AttemptSink {
    *
    * 1. `cancelled`: the job was cancelled.
    * 2. `partial`: the job was cancelled and may write a partial result.
-   * 3. `lost`: another worker owns the job.
-   * 4. `lapsed`: the lease is about to expire, so the job is handed back.
+   * 3. `lost`: the claim of this worker has ended, so another worker may run the job.
+   * 4. `lapsed`: the lease is about to expire, so the attempt ends and another worker may claim the job.
    */
   onStop: (reason: 'cancelled' | 'partial' | 'lost' | 'lapsed') => void = () => {}
   readonly #job: JobEnvelope
@@ -119,7 +123,10 @@ export class DurableRun implements AttemptSink {
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
-  /** Each transition to `queued` also sets `published_at_ms`, so a later attempt was queued then. A republication sets it too, so the first was not. */
+  /**
+   * Time at which the wait for this attempt began, in Unix ms. For a later attempt, this is `published_at_ms`, which each transition to `queued`
+   * sets. The first attempt cannot use this field, because a republication of its record changes the field.
+   */
   get queuedAtMs(): number {
     const { attempt, created_at_ms, run_at_ms, published_at_ms } = this.#claimed
     return Math.max(created_at_ms, run_at_ms, attempt > 1 ? (published_at_ms ?? 0) : 0)
@@ -192,7 +199,8 @@ export class DurableRun implements AttemptSink {
     const { canSpend } = budget
     const policy = canSpend ? DURABLE_POLICY : PATIENT_POLICY
     const decision = decide({ type: 'failed', error }, history, policy, true, Math.random())
-    // Before a retry, pending progress is committed even if none was published yet, because the job continues in another attempt.
+    // Before a retry, pending progress is always committed, because the job continues in another attempt. A job that fails finally needs its
+    // progress only if subscribers have already received some.
     const output = this.#takeOutputIfEncodable(decision.do === 'retry' || this.#hasProgress)
     if (decision.do === 'retry') {
       const { delayMs } = decision
@@ -339,7 +347,11 @@ export class DurableRun implements AttemptSink {
     return Math.max(pauseMs, this.#progressAtMs + PROGRESS_MS - Date.now())
   }
 
-  /** @param withProgress If false, then pending progress is dropped. A job that ends before its first progress event needs none */
+  /**
+   * Takes encoded output for the next write.
+   *
+   * @param withProgress If false, then pending progress is dropped. A job that ends before its first progress event needs none
+   */
   #takeOutput(
     withProgress = Date.now() - this.#progressAtMs >= PROGRESS_MS,
     messagesMax = Number.POSITIVE_INFINITY,

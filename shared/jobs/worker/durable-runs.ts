@@ -12,6 +12,8 @@ import type { Dispatch, QueuedOf, Store, TransitionResult } from '#shared/store/
 import { DurableRun } from './durable-run.ts'
 
 const TURNS_MAX = 1_000
+/** Maximum wait in ms for a requeue that is in progress when the worker closes. */
+const RECONCILE_MS = 1_000
 /**
  * Time in ms before the expiry of a lease at which runs are stopped, and maximum fraction of the lease for this time.
  */
@@ -49,14 +51,15 @@ interface Held {
  * The problem: a worker may hang, or lose its connection to the store, while another worker takes over its jobs. Two workers must not run one job for
  * long, and never both commit.
  *
- * The invariant: a job has one owner, and every write names the owner and the attempt. The store rejects writes of former owners. This worker also
- * stops its runs before its lease expires.
+ * The invariant: at most one worker holds the claim of a job, and every write names this worker and the attempt. The store rejects writes of workers
+ * whose claim has ended. This worker also stops its runs before its lease expires.
  *
  * How it works:
  * 1. One lease per process, instead of one per job, is renewed every third of `leaseMs`. The response lists all jobs that the store assigns to this
  *    process.
  * 2. A run whose job is missing in the list is aborted. A run with a cancel request is cancelled.
- * 3. A listed job without a run is an orphaned claim, whose response was lost. That job is handed back.
+ * 3. A listed job without a run belongs to a claim whose response was lost. That job is requeued. One list is processed at a time, because the
+ *    lists of later renewals contain the same jobs, which would be published several times.
  * 4. If no renewal succeeds in time, then all runs stop and nothing is claimed. The process measures the time with its own monotonic clock, because
  *    possibly only this process cannot reach the store.
  *
@@ -74,7 +77,8 @@ export class DurableRuns {
   readonly #gone = new AbortController()
   #stopRenewing: (() => void) | undefined
   #renewing: Promise<void> = Promise.resolve()
-  #reconciling: Promise<unknown> = Promise.resolve()
+  /** Settles when the list of jobs from the last renewal has been processed (rule 3). Undefined while no list is processed. */
+  #reconciling: Promise<void> | undefined
   #isStoreDown = false
   #stopAtMs = Number.NEGATIVE_INFINITY
   #lapseTimer: NodeJS.Timeout | undefined
@@ -102,21 +106,21 @@ export class DurableRuns {
 
   /**
    * Claims at most `limit` queued jobs of a model, round robin over tenants (docs/internals/design.md, Fairness). Returns undefined if the store
-   * failed. If the claim was committed in spite of the failure, then the claimed jobs are handed back later.
+   * failed. If the claim was committed in spite of the failure, then the claimed jobs are requeued later.
    */
   async claimNext(of: QueuedOf, kind: Kind, limit: number): Promise<ClaimedJob[] | undefined> {
     if (this.isLapsed) return undefined
     const { store, boot, log } = this.#options
-    const turns = `${of.priority} ${workKey(of)}`
+    const queueKey = `${of.priority} ${workKey(of)}`
     const lapses = this.#lapses
-    const pull = store.claimNext(of, boot, limit, this.#served.get(turns))
+    const pull = store.claimNext(of, boot, limit, this.#served.get(queueKey))
     this.#pulls.add(pull)
     try {
       const claimed = await pull
       // The lease has expired since the claim was sent, so other workers may already run these jobs. The claim counts
       // as failed.
       if (this.#lapses !== lapses) return undefined
-      this.#serve(turns, claimed)
+      this.#serve(queueKey, claimed)
       return claimed.flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
     } catch (error) {
       log.info({ err: error, model: of.model }, 'jobs could not be claimed from the store; retrying')
@@ -145,7 +149,8 @@ export class DurableRuns {
     clearTimeout(this.#lapseTimer)
     this.giveUp()
     await this.#renewing
-    await this.#reconciling
+    // A requeue may wait for Kafka for longer than the process may take to close. After the lease is released, the scheduler requeues the rest.
+    await Promise.race([this.#reconciling, new Promise((resolve) => setTimeout(resolve, RECONCILE_MS))])
     await this.#options.store.deregister(this.#options.boot).catch((error: unknown) => {
       this.#options.log.info({ err: error }, 'worker lease could not be released; it expires on its own')
     })
@@ -163,7 +168,7 @@ export class DurableRuns {
     const sink = new DurableRun(job, kind, moved, boot, options)
     log.info({ ...jobFields(moved.job), worker: boot }, 'job started')
     sink.publishSoon(moved)
-    // An older attempt of this job still runs here although it no longer owns the job. The attempt is stopped now, because renewals stop only
+    // If an older attempt of this job still runs here, then its claim has ended. The older attempt is stopped now, because renewals stop only
     // attempts that are in the map.
     this.#held.get(job.id)?.sink.lose()
     this.#held.set(job.id, { attempt, sink })
@@ -181,20 +186,21 @@ export class DurableRuns {
   }
 
   /** Advances the round robin over tenants. The next claim starts after the tenant served last, in the order of names. */
-  #serve(turns: string, claimed: readonly Dispatch[]): void {
-    const last = this.#served.get(turns) ?? ''
+  #serve(queueKey: string, claimed: readonly Dispatch[]): void {
+    const last = this.#served.get(queueKey) ?? ''
     const tenants = claimed.map(({ job }) => job.tenant).toSorted()
     const next = tenants.findLast((tenant) => tenant <= last) ?? tenants.at(-1)
     if (next === undefined) return
-    this.#served.delete(turns)
-    this.#served.set(turns, next)
-    const [oldest = turns] = this.#served.keys()
+    this.#served.delete(queueKey)
+    this.#served.set(queueKey, next)
+    const [oldest = queueKey] = this.#served.keys()
     if (this.#served.size > TURNS_MAX) this.#served.delete(oldest)
   }
 
   async #renew(): Promise<void> {
     const { store, boot, role, version, slots, leaseMs, isDraining } = this.#options
     const before = [...this.#held]
+    const isReconciling = this.#reconciling !== undefined
     const requestedAtMs = performance.now()
     try {
       const owned = await store.renew({ boot, role, slots, version, draining: isDraining(), leaseMs })
@@ -204,10 +210,10 @@ export class DurableRuns {
       this.#stopLost(before, owned)
       for (const job of owned) if (job.isCancelRequested || job.isToWrapUp) this.#cancel(job)
       // Reconciliation may wait for claims in progress. The next renewal must not wait too, so reconciliation runs in the background.
-      const reconciled = this.#reconcile(owned).catch((error: unknown) => {
-        this.#options.log.info({ err: error }, 'jobs whose claim response was lost could not be requeued; retrying')
+      if (isReconciling) return
+      this.#reconciling = this.#reconcile(owned).finally(() => {
+        this.#reconciling = undefined
       })
-      this.#reconciling = Promise.all([this.#reconciling, reconciled])
     } catch (error) {
       if (!this.#isStoreDown) this.#options.log.warn({ err: error }, 'worker lease could not be renewed; retrying')
       this.#isStoreDown = true
@@ -244,18 +250,21 @@ export class DurableRuns {
     if (held?.attempt === attempt) held.sink.onStop(isPartial ? 'partial' : 'cancelled')
   }
 
-  /** Hands back jobs that the store assigned to this process by a claim whose response was lost. */
+  /** Requeues jobs that the store assigned to this process by a claim whose response was lost. Never rejects. */
   async #reconcile(owned: readonly OwnedJob[]): Promise<void> {
-    const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id)
-    if (!owned.some(isUnknown)) return
-    // A claim whose response has not arrived yet may contain these jobs, so claims in progress are awaited first.
-    await Promise.allSettled(this.#pulls)
-    for (const job of owned.filter(isUnknown)) await this.#handBack(job)
+    try {
+      const isUnknown = ({ id }: OwnedJob) => !this.#held.has(id)
+      // A claim whose response has not arrived yet may contain these jobs, so claims in progress are awaited first.
+      if (owned.some(isUnknown)) await Promise.allSettled(this.#pulls)
+      for (const job of owned.filter(isUnknown)) if (!this.#gone.signal.aborted) await this.#handBack(job)
+    } catch (error) {
+      this.#options.log.info({ err: error }, 'jobs whose claim response was lost could not be requeued; retrying')
+    }
   }
 
   async #handBack({ id, attempt }: OwnedJob): Promise<void> {
-    // The hand-back has the write number 0, so the store rejects it if the attempt has already written output. Output proves that the response of the
-    // claim did arrive, and the run has ended since.
+    // This write has the number 0, so the store rejects it if the attempt has already written output. Output proves that the response of the claim
+    // did arrive, and the run has ended since.
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return

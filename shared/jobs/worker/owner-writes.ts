@@ -6,7 +6,8 @@
  * If the store is unreachable, then the write is retried with an unchanged number. By this number, the store detects a repeated write whose response
  * was lost. Example: write 3 commits, but its response is lost. The repeated write 3 adds no second event.
  *
- * If the store rejects a write, then another worker owns the job. The attempt stops, and its later writes have no effect.
+ * If the store rejects a write, then the claim of this worker has ended, and another worker may run the job. The attempt stops, and its later writes
+ * have no effect.
  */
 
 import type { Dispatcher, Family } from '#shared/jobs/durable/dispatch.ts'
@@ -63,7 +64,7 @@ export class OwnerWrites {
   }
 
   /**
-   * Writes after all earlier writes. Returns undefined if another worker owns the job, or if there was nothing to write.
+   * Writes after all earlier writes. Returns undefined if the claim of this worker has ended, or if there was nothing to write.
    *
    * @param prepare Called when all earlier writes are done. Returns undefined if there is nothing to write
    * @param result The result of the job, for callers that wait for its end
@@ -76,15 +77,12 @@ export class OwnerWrites {
     return written
   }
 
-  /**
-   * Reads from the store. While the store is unreachable, the read is retried. Returns undefined if another worker owns
-   * the job.
-   */
+  /** Reads from the store. While the store is unreachable, the read is retried. Returns undefined if the claim of this worker has ended. */
   async read<T>(ask: () => Promise<T>): Promise<T | undefined> {
     return await this.#persist(ask)
   }
 
-  /** Called when another worker owns the job. A second call has no effect. */
+  /** Called when the claim of this worker has ended. Stops the attempt and all later writes. A second call has no effect. */
   lose(): void {
     if (this.isLost) return
     this.#lost.abort()
@@ -117,7 +115,11 @@ export class OwnerWrites {
     this.#options.dispatcher.publishMoved({ job: last.job, events }, result)
   }
 
-  /** Repeats an operation during an outage, until the store responds or the process exits. @throws The last error of the operation */
+  /**
+   * Repeats an operation during an outage, until the store responds or the process exits.
+   *
+   * @throws The last error of the operation
+   */
   async #persist<T>(ask: () => Promise<T>): Promise<T | undefined> {
     const { signal } = this.#options
     for (let waitMs = REWRITE_MS.min; ; waitMs = Math.min(waitMs * 2, REWRITE_MS.max)) {

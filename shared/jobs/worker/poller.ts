@@ -18,12 +18,12 @@ import type { ModelBulkheads } from '#shared/capacity/bulkheads.ts'
 import { laneSlots, reservedSlots } from '#shared/capacity/slots.ts'
 
 const BATCH_MIN = 8
-/** Pause after a hand-back, in ms, so that another worker takes the call next. */
+/** Pause of polling in ms after this worker returned a call that it cannot run, so that another worker takes the call next. */
 const POLL_PAUSE_MS = 50
 const LANE_BUSY_MS = 1_000
 /**
- * Interval at which a full worker checks again for slots. A slot may become available although no job ended, for example when the
- * interactive lane no longer counts as busy.
+ * Interval in ms at which a full worker checks again for slots. A slot may become available although no job ended, for example when the interactive
+ * lane no longer counts as busy.
  */
 const FULL_CHECK_INTERVAL_MS = 250
 const ATTACHED_EXPECTED_MS = 10_000
@@ -41,8 +41,10 @@ export interface Lane {
 interface PollerOptions {
   readonly slots: number
   /**
-   * Returns the number of jobs that may run in addition to `slots` ({@link ModelBulkheads.extra}). Default: no additional jobs. @param free Free
-   * slots
+   * Returns the number of jobs that may run beyond `slots` ({@link ModelBulkheads.extra}). If calls of one model hold all slots, then another model
+   * can still start a job. Default: 0.
+   *
+   * @param free Free slots
    */
   readonly extra?: (free: number) => number
   /** Whether another worker could start queued jobs. Default: no worker could. */
@@ -120,14 +122,14 @@ export class Poller {
   }
 
   /**
-   * Whether a call that was taken from the queue may stay on this worker instead of being requeued. While extra slots are in use, the call waits here
-   * until a slot is free.
+   * Whether a call that was taken from the queue may stay on this worker instead of being requeued. If more jobs run than this worker has slots,
+   * then the call waits here until a slot is free.
    */
   canKeep(lane: Lane): boolean {
     return this.slotsFor(lane) > 0 || (!this.#isDrained && this.running > this.#options.slots)
   }
 
-  /** Returns the free slots of a lane. Negative while extra slots are in use. */
+  /** Returns the free slots of a lane. Negative while more jobs run than the worker has slots. */
   freeOf(lane: Lane): number {
     if (this.#isDrained) return Number.NEGATIVE_INFINITY
     const { slots } = this.#options
@@ -135,8 +137,8 @@ export class Poller {
     if (!interactive || !batch) return slots - this.running
     const isInteractiveBusy = Date.now() - interactive.busyAtMs < LANE_BUSY_MS
     const free = laneSlots(lane.priority, { slots, running: this.running, batch: batch.running, isInteractiveBusy })
-    // A batch job on an extra slot makes the number of free slots negative, but does not use the slots reserved for the
-    // interactive lane. The interactive lane is therefore not charged for it.
+    // Extra slots are slots beyond `slots`. A batch job on an extra slot makes the number of free slots negative, but occupies no slot that is
+    // reserved for the interactive lane. For the interactive lane, such jobs are therefore not subtracted.
     return lane === interactive ? free + Math.max(0, batch.running - (slots - reservedSlots(slots))) : free
   }
 
@@ -164,7 +166,7 @@ export class Poller {
     for (const one of this.lanes) if (one.requested > 0 && one.requested > this.slotsFor(one)) abortPoll(one)
   }
 
-  /** Releases slots without announcing them. {@link free} announces released slots. */
+  /** Releases slots. Afterwards, the caller must call {@link free}, which offers the slots to waiting work. */
   leave(lane: Lane, count = 1, isAttached = false): void {
     lane.running -= count
     if (isAttached) this.#attached -= count

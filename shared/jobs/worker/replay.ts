@@ -55,7 +55,8 @@ export class Replaying implements Composition {
     return await this.#options.inner.step(kind, input, async () => {
       const kept = await this.#recorded<T>(kind, input)
       if (kept) return kept
-      // The recorded job was cancelled at this point. The replay is therefore cancelled too, and the handler continues without the step.
+      // If a cancel of the recorded job was requested, then the step is missing because of the cancel, so the replay is cancelled too. The handler
+      // can then end with a partial result.
       if (await this.#wasCancelled()) this.#cut.abort()
       throw await this.#missing(kind, input)
     })

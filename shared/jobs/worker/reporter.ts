@@ -36,20 +36,24 @@ export interface AttemptSink {
   /** Time at which the attempt could first run, in Unix ms. Undefined if unknown. */
   readonly queuedAtMs?: number | undefined
   /**
-   * Adds an event. Returns a promise to wait for if the buffer is full. @throws ServiceError `answer_too_large`. `internal_error` if the event does
-   * not fit into any record
+   * Adds an event. Returns a promise to wait for if the buffer is full.
+   *
+   * @throws ServiceError `answer_too_large`. `internal_error` if the event does not fit into any record
    */
   event(event: unknown): Promise<void> | undefined
   /** Sets the upstream server of the attempt, which is reported with its end. */
   ranOn(server: string): void
   readonly onProgress?: ((progress: Progress) => void) | undefined
   /**
-   * Ends the attempt as completed. @throws ServiceError if the output is incomplete. In this case nothing is published
+   * Ends the attempt as completed.
+   *
+   * @throws ServiceError if the output is incomplete. In this case nothing is published
    */
   completed(): Promise<void>
   /**
-   * Ends the attempt as failed. @param isInfrastructure See {@link ServiceError.isInfrastructure}. A durable job is
-   * then retried
+   * Ends the attempt as failed.
+   *
+   * @param isInfrastructure True if a store of the service failed instead of the job. A durable job is then retried without counting a try
    */
   failed(error: ErrorBody, isInfrastructure?: boolean): Promise<void>
   handedBack(): Promise<void>

@@ -119,7 +119,9 @@ export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<u
   return 'blob' in output ? await runYielding(readJson(await blobs.get(output.blob))) : output.value
 }
 
-/** Steps that only record a decision or an output. Dozens of spans of such steps would hide the steps that take time. */
+/**
+ * Kinds of steps that get no trace span, because they only record a decision or an output. Dozens of such spans would hide the steps that take time.
+ */
 const UNTRACED: ReadonlySet<string> = new Set(['admit', 'clock', 'tell'])
 
 /** Runs a step in a span below that of the attempt. */
@@ -141,9 +143,12 @@ async function traced<T>(
   }
 }
 
-/** Returns the error that ends a composed job in this worker: the reason of the abort, or the loss of ownership. No event is published afterwards. */
+/**
+ * Returns the error that ends an attempt of a composed job: the reason of the abort, or that the claim of this worker has ended. No event is
+ * published afterwards.
+ */
 export function lost(signal: AbortSignal): unknown {
-  return signal.aborted ? signal.reason : new ServiceError('internal_error', 'Another worker owns the job now.')
+  return signal.aborted ? signal.reason : new ServiceError('internal_error', 'Another worker runs the job now.')
 }
 
 export function tooMuch(what: string): ServiceError {

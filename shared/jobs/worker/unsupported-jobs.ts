@@ -35,9 +35,9 @@ export interface UnsupportedJobsOptions {
  * Jobs of a kind or format that this version does not support. During a rolling upgrade, a newer ingress sends jobs that only
  * newer workers can run.
  *
- * The record is appended to its queue again, unchanged, until this worker has seen the job for five seconds. Rejected
- * alternative: releasing the record. A Kafka share group silently drops a record that was released too often, and a classic group
- * redelivers it to the same worker.
+ * This worker appends the record to its queue again, unchanged, each time it receives the record. If the same job is still received after five
+ * seconds, then the job is given up. Rejected alternative: releasing the record. A Kafka share group silently drops a record that was released too
+ * often, and a classic group redelivers it to the same worker.
  */
 export class UnsupportedJobs {
   readonly #options: UnsupportedJobsOptions
@@ -74,7 +74,7 @@ export class UnsupportedJobs {
     await delay(REQUEUE_DELAY_MS.base + Math.random() * REQUEUE_DELAY_MS.spread, undefined, { signal }).catch(() => {
       // The delay rejects only if the signal aborts. The record is then requeued at once.
     })
-    // If this process crashes here, then the record exists twice. The owner rejects the second start.
+    // If this process crashes here, then the record exists twice. The owner of the job rejects the second start.
     await broker.submit(jobsTopic(pool, priority), delivery.value).then(
       () => delivery.acknowledge(),
       () => delivery.release(),

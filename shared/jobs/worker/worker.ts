@@ -64,7 +64,10 @@ export interface WorkerDefinition {
   readonly kinds: Readonly<Record<string, Handler>>
   readonly models?: Iterable<string>
   readonly concurrencyLimits?: readonly ConcurrencyLimit[]
-  /** Number of models that share the slots (`shared/capacity/slots.ts`). Default: 1. */
+  /**
+   * Number of models that share the slots of the worker. If there are several, then the slots are divided among the models with waiting calls
+   * (`shared/capacity/bulkheads.ts`). Default: 1.
+   */
   readonly modelCount?: number
 }
 
@@ -125,7 +128,8 @@ export class Worker {
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
       extra: (free) => bulkheads.extra(free),
       hasFreePeer: () => this.#hasFreePeer(),
-      // Freed slots are given to durable jobs up to their share, then to parked calls, then to the queue.
+      // Freed slots are given to durable jobs up to their share, then to parked calls, then to the queue. Parked calls wait on this worker for a
+      // permit.
       onSlotReleased: () => {
         this.#claims?.pull()
         this.#parkedCalls.admitNext()
@@ -208,19 +212,21 @@ export class Worker {
     await this.#attempts.untilOver()
   }
 
-  /** Stops polling and waits for running jobs. When `signal` aborts, the remaining jobs are handed back. A second call waits as well. */
+  /** Stops polling and waits for running jobs. When `signal` aborts, the remaining jobs return to their owners. A second call waits as well. */
   async drain(signal: AbortSignal): Promise<void> {
     this.#claims?.stop()
     await this.#poller.stop()
+    const waiting = () => this.#parkedCalls.size + this.#calls.delayed
     const handBackAll = () => {
-      // The grace period has ended. If the store is unreachable, then pending writes are abandoned, so that the process
-      // can exit.
+      // The drain time is over. If the store is unreachable, then pending writes are abandoned, so that the process can exit.
       if (this.#options.store?.isReachable === false) this.#durable?.giveUp()
+      const left = { jobs: this.#poller.running, waiting: waiting() }
+      if (left.jobs + left.waiting > 0) this.#options.log.info(left, 'drain time is over; returning the remaining jobs')
       this.#attempts.handBackAll()
     }
     if (signal.aborted) handBackAll()
     else signal.addEventListener('abort', handBackAll, { once: true })
-    await this.#poller.untilEmpty(() => this.#parkedCalls.size + this.#calls.delayed === 0)
+    await this.#poller.untilEmpty(() => waiting() === 0)
     signal.removeEventListener('abort', handBackAll)
   }
 
@@ -321,7 +327,7 @@ export class Worker {
       })
   }
 
-  /** Called when another worker has published its capacity, because shared upstream limits and waiting durable jobs may have changed. */
+  /** Called when a worker of this pool has published its capacity. Shared upstream limits and waiting jobs may have changed. */
   #onCapacity({ boot, role, capacity }: Peer): void {
     if (role !== this.#definition.name || !capacity) return
     this.#options.upstreams?.applyPublished(boot === this.boot ? [] : (capacity.adaptiveLimits ?? []))
@@ -344,7 +350,7 @@ const IDLE_MS_MAX = 10_000
 
 interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
   readonly own?: () => OwnModels
-  /** Closes the engines of removed models. @param untilOver Resolves when all attempts that run now have ended */
+  /** Closes the engines of removed models after `untilOver`, which resolves when all attempts that run now have ended. */
   readonly retire?: (untilOver: Promise<void>) => Promise<void>
 }
 

@@ -1,11 +1,10 @@
+/* Tests that the body of a job is read back unchanged, at any length. A short body is stored in the record of the job, a long one in a blob. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import { openDiskBlobs } from '#shared/blobs/disk.ts'
 import { BODY_BYTES_MAX, fetchBody, storeBody } from '#shared/jobs/body.ts'
-
-/** The body of a job in its record, or in a blob, is read back unchanged at any length. */
 
 const KIB = 1_024
 

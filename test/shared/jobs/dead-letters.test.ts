@@ -1,9 +1,9 @@
-/** Records that no worker could run: lookup among very many, and discarding. */
+/** Tests dead letters (records that no worker could run): finding one among very many, and deleting it. */
 import { describe, expect, it } from 'vitest'
 import type { HistoryRecord } from '#shared/broker/broker.ts'
 import { type DeadLetter, discard, findDeadLetter, listDeadLetters, SCANNED_MAX } from '#shared/jobs/dead-letters.ts'
 
-/** A topic with {@link Broker.history} and {@link Broker.send}. */
+/** A replacement of a Kafka topic in memory, with the methods {@link Broker.history} and {@link Broker.send}. */
 function topic() {
   const records: HistoryRecord[] = []
   let reads = 0
@@ -60,7 +60,7 @@ describe('the list of dead letters', () => {
     ])
   })
 
-  it('omits discarded dead letters and the records that discarded them', async () => {
+  it('omits dead letters that an operator has discarded', async () => {
     const dead = topic()
     await writeLetter(dead, 'code', 1_200)
     for (const offset of [1_199, 700, 3]) await discard(dead, { offset })

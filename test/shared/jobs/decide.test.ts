@@ -17,7 +17,7 @@ function failed(code: ErrorCode, more: Partial<ErrorBody> = {}): Outcome {
   return { type: 'failed', error: { code, message: 'it failed', param: null, ...more } }
 }
 
-/** The decision in short form: the action, and the reason of a failure. */
+/** Formats a decision as its action. If the action is `fail`, then the error code is added. */
 function inShort(decision: Decision): string {
   return decision.do === 'fail' ? `fail ${decision.error.code}` : decision.do
 }
@@ -88,15 +88,24 @@ describe('the retry decision for a random outcome and history', () => {
     check((_o, h, _c, _r, decided) => !(h.hasOutput && decided.do === 'retry'))
   })
 
-  it('preserves the error message if the failure is permanent, or if no attempt or retry budget remains', () => {
+  it('has no Retry-After if an upstream server has failed again in a retry', () => {
+    const retryAfterOf = (code: ErrorCode, tries: number) => {
+      const decided = decide(failed(code, { retry_after_ms: 9_000 }), { ...FRESH, tries }, POLICY, false, 0.5)
+      return decided.do === 'fail' ? decided.error.retry_after_ms : 'no failure'
+    }
+    expect([retryAfterOf('upstream_error', 1), retryAfterOf('upstream_error', 2)]).toEqual([9_000, undefined])
+    expect([retryAfterOf('upstream_timeout', 3), retryAfterOf('overloaded', 3)]).toEqual([undefined, 9_000])
+  })
+
+  it('preserves the error message of the attempt if no retry is possible', () => {
     check((o, h, canSpend, _r, decided) => {
       if (o.type !== 'failed') return true
       const isFinal = !ERRORS[o.error.code].retry || h.tries >= POLICY.triesMax || !canSpend
-      return !isFinal || (decided.do === 'fail' && decided.error === o.error)
+      return !isFinal || (decided.do === 'fail' && decided.error.message === o.error.message)
     })
   })
 
-  it('delays a retry by at least Retry-After, at most the maximum, and not beyond the deadline', () => {
+  it('delays a retry by at least Retry-After, but not beyond the deadline', () => {
     check((o, h, _c, _r, decided) => {
       if (decided.do !== 'retry' || o.type !== 'failed') return true
       const { delayMs } = decided
@@ -104,11 +113,11 @@ describe('the retry decision for a random outcome and history', () => {
     })
   })
 
-  it('is a failure after the maximum number of lost workers', () => {
+  it('is a failure once the maximum number of workers is lost', () => {
     check((o, h, _c, _r, decided) => o.type !== 'lost' || h.crashes < POLICY.crashesMax || decided.do === 'fail')
   })
 
-  it('is complete only for a completed attempt, and cancel only for a cancelled attempt', () => {
+  it('is "complete" only for a completed attempt, and "cancel" only for a cancelled attempt', () => {
     check(
       (o, _h, _c, _r, decided) =>
         (decided.do === 'complete') === (o.type === 'completed') &&

@@ -29,7 +29,7 @@ describe('the buffer of output deltas', () => {
     expect(buffer.takeAll().map((delta) => (delta as Said).text)).toEqual(['ab', 'X', 'cd'])
   })
 
-  it('counts the bytes of its deltas, and is empty after they were taken', () => {
+  it('counts the bytes of its deltas, and is empty after all deltas are taken', () => {
     const buffer = new EventBuffer(mergeSaid)
     expect([buffer.isEmpty, buffer.bytes]).toEqual([true, 0])
     for (let i = 1; i <= 100; i++) {
@@ -51,7 +51,7 @@ describe('the buffer of output deltas', () => {
 })
 
 describe('the size estimate of a delta', () => {
-  it('is between a sixth and eight times the number of bytes of its JSON', () => {
+  it('is at least a sixth and at most eight times the length of its JSON in bytes', () => {
     fc.assert(
       fc.property(fc.jsonValue(), (value) => {
         const bytes = Buffer.byteLength(JSON.stringify({ value }))
@@ -64,7 +64,7 @@ describe('the size estimate of a delta', () => {
   test.each([
     ['control characters', { text: '\u0001'.repeat(10_000) }],
     ['lone surrogates', { text: '\ud800'.repeat(10_000) }],
-    ['Chinese', { text: '漢'.repeat(10_000) }],
+    ['Chinese text', { text: '漢'.repeat(10_000) }],
     [
       'log probabilities',
       { logprobs: Array.from({ length: 500 }, () => ({ token: 'a', logprob: -0.1234567890123456, bytes: [97] })) },

@@ -1,4 +1,4 @@
-/** L1: the fair queue starves no tenant in any state that two tenants can reach, and needs each of its guards. */
+/** Checks the model of the fair queue: no tenant starves in any state that two tenants can reach. If any guard is removed, then a tenant starves. */
 import { expect, it } from 'vitest'
 import { FAIR_QUEUE_GUARDS, type FairQueueGuards, fairQueueModel } from '../../support/jobs/fair-queue-model.ts'
 import { check, STUCK } from '../../support/jobs/model-checker.ts'
@@ -12,20 +12,16 @@ it.each([
   ['one slot', ONE_SLOT, 50],
   ['two concurrent slots', TWO_SLOTS, 500],
   ['two slots with restarts', { ...TWO_SLOTS, restartsMax: 2 }, 2_000],
-])(
-  'the model of the fair queue, with %s, has no reachable state in which a tenant starves',
-  options,
-  (_, size, statesMin) => {
-    const verdict = check(fairQueueModel(FAIR_QUEUE_GUARDS, size))
-    expect(verdict).toMatchObject({ violation: undefined, path: [] })
-    // A model in which few states are reachable would prove little, so a minimum is required.
-    expect(verdict.states).toBeGreaterThan(statesMin)
-  },
-)
+])('in the formal model of the fair queue with %s, no tenant starves', options, (_, size, statesMin) => {
+  const verdict = check(fairQueueModel(FAIR_QUEUE_GUARDS, size))
+  expect(verdict).toMatchObject({ violation: undefined, path: [] })
+  // A model in which few states are reachable would prove little, so a minimum is required.
+  expect(verdict.states).toBeGreaterThan(statesMin)
+})
 
 const PASSED = 'a tenant starved'
 
-/** The invariant that breaks without each guard, and the number of slots. */
+/** For each guard: the invariant that breaks without it, and the size of the model that shows it. */
 const NEEDED: Record<keyof FairQueueGuards, readonly [string, typeof ONE_SLOT]> = {
   claimsIterateTenants: [PASSED, ONE_SLOT],
   positionMoves: [PASSED, ONE_SLOT],
@@ -34,7 +30,7 @@ const NEEDED: Record<keyof FairQueueGuards, readonly [string, typeof ONE_SLOT]> 
 }
 
 it.each(Object.entries(NEEDED))(
-  'the model of the fair queue reaches this violation without the guard %s: %s',
+  'without the guard %s, the formal model of the fair queue reaches the violation: %s',
   options,
   (guard, [violation, size]) => {
     const verdict = check(fairQueueModel({ ...FAIR_QUEUE_GUARDS, [guard]: false }, size))

@@ -1,4 +1,4 @@
-/** L1: the protocol of composed jobs keeps its invariants in every reachable state, and needs each of its guards. */
+/** Checks the model of composed jobs: the invariants hold in every reachable state. If any guard is removed, then an invariant breaks. */
 import { expect, it } from 'vitest'
 import { FAMILY_GUARDS, type FamilyGuards, familyModel } from '../../support/jobs/family-model.ts'
 import { check, STUCK } from '../../support/jobs/model-checker.ts'
@@ -7,16 +7,20 @@ import { check, STUCK } from '../../support/jobs/model-checker.ts'
 const options = { timeout: 300_000 }
 
 it.each([
-  ['every invariant', false],
-  ['every invariant of a job that may write a partial result after a cancel', true],
-])('the model of composed jobs satisfies %s despite any single fault', options, (_, mayWrite) => {
-  const verdict = check(familyModel(FAMILY_GUARDS, mayWrite))
-  expect(verdict).toMatchObject({ violation: undefined, path: [] })
-  // A model in which few states are reachable would prove little, so a minimum is required.
-  expect(verdict.states).toBeGreaterThan(1_000)
-})
+  ['no partial result', false],
+  ['a partial result after a cancel', true],
+])(
+  'the formal model of composed jobs (%s) satisfies every invariant despite any single fault',
+  options,
+  (_, mayWrite) => {
+    const verdict = check(familyModel(FAMILY_GUARDS, mayWrite))
+    expect(verdict).toMatchObject({ violation: undefined, path: [] })
+    // A model in which few states are reachable would prove little, so a minimum is required.
+    expect(verdict.states).toBeGreaterThan(1_000)
+  },
+)
 
-/** The invariant that breaks without each guard. */
+/** For each guard: the invariant that breaks without it. */
 const NEEDED: Record<keyof FamilyGuards, string> = {
   stepIsFenced: 'a step of a lost attempt was stored',
   stepsAreLookedUp: 'a stored step was repeated',
@@ -38,11 +42,11 @@ const NEEDED: Record<keyof FamilyGuards, string> = {
   claimNeedsTime: 'a job ran after its time for a partial result',
   expireSweeps: STUCK,
 }
-/** Guards of a job that may write a partial result when cancelled. */
+/** Guards that matter only if a cancelled job may write a partial result. */
 const OF_PARTIAL = ['partialBeatsWaiting', 'partialBeatsPark', 'cancelOutlivesWorker', 'claimNeedsTime', 'expireSweeps']
 
 it.each(Object.entries(NEEDED))(
-  'the model of composed jobs reaches this violation without the guard %s: %s',
+  'without the guard %s, the formal model of composed jobs reaches the violation: %s',
   options,
   (guard, violation) => {
     const verdict = check(familyModel({ ...FAMILY_GUARDS, [guard]: false }, OF_PARTIAL.includes(guard)))

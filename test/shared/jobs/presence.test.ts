@@ -63,7 +63,7 @@ function beatOf(boot: string): ControlRecord {
   return { type: 'heartbeat', boot, role: 'inference', slots: 1, running: 0, draining: false, version: 'test' }
 }
 
-/** A remote broker that sends nothing while `isDown`. */
+/** Wraps the broker, so that sending fails while `isDown` is true. Without `deliverLocal`, the broker behaves like a remote one. */
 function fragile(): { broker: Broker; isDown: boolean } {
   const state = { broker, isDown: false }
   state.broker = new Proxy(broker, {
@@ -77,7 +77,7 @@ function fragile(): { broker: Broker; isDown: boolean } {
   return state
 }
 
-/** Enough workers for a large fleet, with one more process; each sends a heartbeat every second. */
+/** Simulates a large fleet: 101 processes, each of which sends a heartbeat every second. */
 function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
   const living = new Set(Array.from({ length: 101 }, (_, index) => `wrk_${index}`))
   const beats = new Map<string, number>()
@@ -101,7 +101,7 @@ function largeFleet(send: (record: ControlRecord) => Promise<void> = say) {
 }
 
 describe('the failure detector', () => {
-  it("sends the capacity of a worker to a new ingress before the worker's next heartbeat", async () => {
+  it('of a new ingress has the capacity of each worker within 100 ms', async () => {
     const bounds = [{ kind: 'say', model: 'slow', capacity: 2 }]
     const worker = await join('wrk_1', {
       capacity: () => ({ models: ['slow'], concurrency_limits: bounds, backlog: [] }),
@@ -152,7 +152,7 @@ describe('the failure detector', () => {
     expect(presence.peers.get('ing_1')?.role).toBe('ingress')
   })
 
-  it('reports a silent worker as lost once, after its lease', async () => {
+  it('reports a worker as lost once, after the time limit without heartbeats', async () => {
     const { presence, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(LOST_MS - 100)
@@ -164,7 +164,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_1'])
   })
 
-  it("suspects a silent worker before the lease ends, and only once until the worker's next heartbeat", async () => {
+  it('suspects a worker once per silence, before the worker counts as lost', async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
     await vi.advanceTimersByTimeAsync(SILENT_MS - 100)
@@ -178,7 +178,7 @@ describe('the failure detector', () => {
     expect([silent, lost]).toEqual([['wrk_1', 'wrk_1'], []])
   })
 
-  it('neither suspects nor loses its own process or a worker that sends heartbeats', async () => {
+  it('suspects neither its own process nor a worker that sends heartbeats', async () => {
     const { silent, lost } = await join('ing_1')
     await join('wrk_1')
     await vi.advanceTimersByTimeAsync(120_000)
@@ -195,7 +195,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_1', 'wrk_1'])
   })
 
-  it('reports a deregistered worker as lost only after its lease, because messages may be delayed', async () => {
+  it('reports a deregistered worker as lost only when the lease of the worker has ended', async () => {
     const { lost } = await join('ing_1')
     const worker = await join('wrk_1')
     await worker.presence.close()
@@ -205,7 +205,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_1'])
   })
 
-  it('reports no worker as lost while the channel is down, and waits for a whole lease afterwards', async () => {
+  it('reports no worker as lost until a whole lease after the control channel has recovered', async () => {
     const channel = fragile()
     const { presence, silent, lost } = await join('ing_1', { broker: channel.broker })
     await join('wrk_alive', { broker: channel.broker })
@@ -223,7 +223,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual(['wrk_dead'])
   })
 
-  it('suspects no worker if the channel is late by up to three seconds', async () => {
+  it('suspects no worker if the control channel delays heartbeats by up to three seconds', async () => {
     const channel = fragile()
     const { silent } = await join('ing_1', { broker: channel.broker })
     await join('wrk_1', { broker: channel.broker })
@@ -239,7 +239,7 @@ describe('the failure detector', () => {
   it('reports no worker as lost if only its own process was suspended', async () => {
     const { silent, lost } = await join('ing_1')
     await say(beatOf('wrk_1'))
-    // The clock jumps, as after a suspended machine or a change of the clock. The time is over, but no timer has fired.
+    // The clock jumps forward, as after a suspension of the machine. By the clock, the heartbeats are overdue, but no timer has fired yet.
     vi.setSystemTime(Date.now() + 3_600_000)
     await vi.advanceTimersByTimeAsync(SILENT_MS - 1_000)
     expect([silent, lost]).toEqual([[], []])
@@ -247,7 +247,7 @@ describe('the failure detector', () => {
     expect(lost).toEqual([])
   })
 
-  it('sends half as many heartbeats in a fleet above 100 processes, and tolerates longer silence', async () => {
+  it('sends one heartbeat per second instead of two in a fleet above 100 processes', async () => {
     const { presence, silent, lost } = await join('ing_1')
     const others = largeFleet()
     await vi.advanceTimersByTimeAsync(3_000)
@@ -296,7 +296,7 @@ describe('the failure detector', () => {
     expect(silent).toEqual(['wrk_1'])
   })
 
-  it('sends two heartbeats per second in a large fleet if the interval of one process is unknown', async () => {
+  it('sends two heartbeats per second in a large fleet if one process states no heartbeat interval', async () => {
     const { presence } = await join('ing_1')
     const others = largeFleet()
     await vi.advanceTimersByTimeAsync(3_000)
@@ -310,7 +310,7 @@ describe('the failure detector', () => {
     others.close()
   })
 
-  it('suspects no process of a large fleet if the channel is late by up to four seconds', async () => {
+  it('suspects no process of a large fleet if the control channel delays heartbeats by up to four seconds', async () => {
     const channel = fragile()
     const { silent } = await join('ing_1', { broker: channel.broker })
     const others = largeFleet((record) => channel.broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record))))

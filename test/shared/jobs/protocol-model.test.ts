@@ -1,4 +1,4 @@
-/** L1: the protocol of durable jobs keeps its invariants in every reachable state, and needs each of its guards. */
+/** Checks the model of durable jobs: the invariants hold in every reachable state. If any guard is removed, then an invariant breaks. */
 import { expect, it } from 'vitest'
 import { check, STUCK } from '../../support/jobs/model-checker.ts'
 import { GUARDS, type Guards, protocolModel } from '../../support/jobs/protocol-model.ts'
@@ -6,7 +6,7 @@ import { GUARDS, type Guards, protocolModel } from '../../support/jobs/protocol-
 /** The timeout is many times the duration of a full exploration of the model. */
 const options = { timeout: 300_000 }
 
-it('the model of the job protocol satisfies every invariant despite any two faults', options, () => {
+it('the formal model of the job protocol satisfies every invariant despite any two faults', options, () => {
   const verdict = check(protocolModel(GUARDS))
   expect(verdict).toMatchObject({ violation: undefined, path: [] })
   // A model in which few states are reachable would prove little, so a minimum is required.
@@ -14,7 +14,7 @@ it('the model of the job protocol satisfies every invariant despite any two faul
 })
 
 it(
-  'the model of the job protocol satisfies every invariant if records are acknowledged before the claim',
+  'the formal model of the job protocol satisfies every invariant if queue records are acknowledged before the claim',
   options,
   () => {
     expect(check(protocolModel(GUARDS, { acknowledgesFirst: true }))).toMatchObject({ violation: undefined, path: [] })
@@ -23,7 +23,7 @@ it(
 
 const LEFT = 'a job left a terminal state'
 
-/** The invariant that breaks without each guard. */
+/** For each guard: the invariant that breaks without it. */
 const NEEDED: Record<keyof Guards, string> = {
   commitBeforeAccept: 'an accepted job is not in the store',
   idempotentCreate: 'one request made two jobs',
@@ -60,10 +60,11 @@ const NEEDED: Record<keyof Guards, string> = {
 }
 
 it.each(Object.entries(NEEDED))(
-  'the model of the job protocol reaches this violation without the guard %s: %s',
+  'without the guard %s, the formal model of the job protocol reaches the violation: %s',
   options,
   (guard, violation) => {
-    // A job gets stuck after a single fault. To prove that a job is stuck, all states must be explored, so the number of faults is limited to one.
+    // A job can get stuck after a single fault. To prove that a job is stuck, all states must be explored. The limit of one fault keeps their
+    // number small.
     const faultsMax = violation === STUCK ? 1 : 2
     const verdict = check(protocolModel({ ...GUARDS, [guard]: false }, { faultsMax }))
     expect(verdict.violation, `path to the violation: ${verdict.path.join(' > ')}`).toBe(violation)

@@ -1,6 +1,6 @@
 /**
- * Compatibility with the next version: fields, events and kinds of jobs that this version does not support. `test/upgrade.test.ts` runs two
- * real versions together.
+ * Tests compatibility with the next version, which may send fields, events and kinds of jobs that this version does not have.
+ * `test/upgrade.test.ts` runs two real versions together.
  */
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -55,7 +55,7 @@ afterEach(async () => {
   await broker.close()
 })
 
-/** A value as the next version might write it, with one more field in every object. */
+/** Returns a value as the next version might write it: every object has one more field. */
 function withFutureFields(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(withFutureFields)
   if (typeof value !== 'object' || value === null) return value
@@ -152,7 +152,7 @@ describe('unknown fields of a newer version', () => {
     }
   })
 
-  it('remain in a stored request, which this version only forwards', () => {
+  it('remain in a stored request', () => {
     const encode = { request_id: 'r', call_id: 'c', created_at: 1, model: 'm', include_usage: false, version: '' }
     const stored = { body: {}, encode: { ...encode, dialect_of_the_future: 'x' }, more: 1 }
     expect(readStored(stored)).toEqual(stored)
@@ -171,10 +171,10 @@ describe('unknown fields of a newer version', () => {
   })
 })
 
-describe('a job of a kind that a worker does not support', () => {
+describe('a job that a worker does not support', () => {
   it.each([
     ['its kind', 'dance', {}],
-    ['its form of body', 'say', { form: 'future' }],
+    ['its body format', 'say', { form: 'future' }],
   ])('is run by another worker that supports %s', async (_what, kind, body) => {
     await openWorker(['say'], 10_000, 1)
     const knowing = await openWorker(['say', 'dance'])
@@ -184,7 +184,7 @@ describe('a job of a kind that a worker does not support', () => {
     expect(knowing.running).toBe(0)
   })
 
-  it('fails with overloaded and a Retry-After if no worker supports it, and becomes a dead letter', async () => {
+  it('becomes a dead letter and fails with overloaded if no worker supports it', async () => {
     const dead: Buffer[] = []
     await broker.receive(DEAD_LETTERS, [0], (record) => dead.push(record.value))
     await openWorker(['say'], 100)
@@ -243,7 +243,7 @@ describe('events of a newer worker', () => {
     expect(await call.next()).toBeUndefined()
   })
 
-  it('fail the call as internal_error with the original message if their error code is unknown', async () => {
+  it('fail the call with internal_error and the original message if the error code is unknown', async () => {
     const jobs = await openIngress()
     const call = await submit(jobs, 'say')
     const head = { job_id: call.id, attempt: 1 }
@@ -309,11 +309,11 @@ describe('the control channel between different versions', () => {
     expect(presence.peers.get('new')?.role).toBe('other')
   })
 
-  it('logs unknown messages by type: 32 types, then one line for all others', () => {
+  it('logs each of the first 32 unknown message types, and one line for all others', () => {
     const lines: { count?: number }[] = []
     const skipped = new UnknownRecordLog({ warn: (fields: object) => lines.push(fields) } as unknown as Log)
     for (let i = 0; i < 10_000; i++) skipped.note('passed over', `type ${i % 100}`)
-    // Each of the first thirty-two unknown types has a log line, and all others share one line.
+    // The first thirty-two unknown types have a log line each, and all further types share one line. The number of log lines is thus bounded.
     expect(lines).toHaveLength(33)
   })
 })
@@ -324,7 +324,7 @@ describe('stored rows of a newer version', () => {
     expect(job.error).toEqual({ code: 'internal_error', message: 'No ink.', param: null })
   })
 
-  it('keep an unsupported key unchanged in a write of this version, and other keys stay valid', async () => {
+  it('are ignored but written back unchanged if they are API keys with an unknown limit', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-keys-'))
     onTestFinished(() => rm(directory, { recursive: true, force: true }))
     const [plain, limited] = [newKey().key, newKey().key]
@@ -333,7 +333,8 @@ describe('stored rows of a newer version', () => {
     await writeFile(path, JSON.stringify({ keys: [plain, future], note: 'of the future' }))
     const problems: string[] = []
     const keys = openFileKeys(directory, (problem) => problems.push(problem))
-    // This version cannot enforce the limit `only_on_sundays`, so it must not accept the key without the limit. Newer versions accept the key.
+    // The key has the limit `only_on_sundays`, which this version cannot enforce. This version must therefore reject the key instead of ignoring
+    // the limit.
     expect(await keys.list()).toEqual([plain])
     expect(problems.join()).toContain(`${limited.id}: Unrecognized key: "only_on_sundays"`)
     await keys.create(newKey().key)

@@ -9,8 +9,8 @@ const SESSION_MS = 2_000
 const OUTAGE_TAKE_MS = 500
 
 /**
- * The broker from the point of view of one process. Records are lost, duplicated and delayed, but never reordered, because the interface `Broker`
- * guarantees order.
+ * The broker as one process uses it, with faults. Records are lost, duplicated and delayed, but never reordered, because the interface `Broker`
+ * guarantees their order.
  */
 export class FaultyBroker implements Broker {
   readonly name = 'faulty'
@@ -77,7 +77,10 @@ export class FaultyBroker implements Broker {
 
   async close(): Promise<void> {}
 
-  /** After its session timeout, the broker redelivers the records of a dead process. */
+  /**
+   * Called when the process dies. After the session timeout, the consumers of the process are closed, so that the broker delivers their
+   * unacknowledged records to other processes.
+   */
   forget(): void {
     const { clock } = this.#around
     clock.at(clock.nowMs + SESSION_MS, () => {
@@ -99,7 +102,7 @@ export class FaultyBroker implements Broker {
     if (fate === 'unanswered') throw overloaded()
   }
 
-  /** Runs `put` after a delay, but never before the calls that were made earlier. */
+  /** Runs `put` after a delay, but after all earlier calls for the same lane, so that records are not reordered. */
   #later(lane: string, ms: number, put: () => Promise<void>): void {
     const { clock } = this.#around
     const atMs = Math.max(this.#lanes.get(lane) ?? 0, clock.nowMs + ms)
@@ -127,7 +130,7 @@ export class FaultyBroker implements Broker {
   }
 }
 
-/** Records of one partition in flight to one process. */
+/** Records of one partition that were sent to one process and have not arrived. */
 class Inbox {
   readonly #process: SimulatedProcess
   readonly #around: Surroundings

@@ -3,23 +3,23 @@ import { openRandom, type Random } from '../../chaos/load/random.ts'
 /** Duration of the faults in virtual time; afterwards every port works again. */
 export const FAULTS_MS = 20_000
 
-/** Outcomes of a store call. */
+/** Possible outcomes of a call to the store. `well`: no fault. */
 export type StoreFate =
   | 'well'
-  /** Refused before any change. */
+  /** The store refused the call and changed nothing. */
   | 'refused'
-  /** Executed, but the response is lost. */
+  /** The store executed the call, but its response was lost. */
   | 'unanswered'
-  /** Timed out for its caller, and executed somewhat later. */
+  /** The caller received a timeout, and the store executed the call later. */
   | 'late'
 
-/** Outcomes of a record sent to a queue or a channel. */
+/** Possible outcomes of sending a record. `unanswered`: the broker stored the record, but its response was lost. */
 export type SendFate = 'well' | 'refused' | 'lost' | 'doubled' | 'unanswered'
 
-/** Outcomes of a delivery to a consumer. */
+/** Possible outcomes of a delivery to a consumer. `released`: the record returns to the queue. */
 export type DeliveryFate = 'well' | 'doubled' | 'released'
 
-/** Probability of each fault per port call; 0 disables it. */
+/** Probability of each type of fault per call. 0 disables the fault. */
 interface Odds {
   readonly crash: number
   readonly storeRefused: number
@@ -35,7 +35,7 @@ interface Odds {
   readonly recordMissed: number
 }
 
-/** The highest probability of each fault. */
+/** Maximum probability of each type of fault; each seed chooses a value below it. */
 const ODDS_MAX: Odds = {
   crash: 0.004,
   storeRefused: 0.06,
@@ -53,20 +53,21 @@ const ODDS_MAX: Odds = {
 
 const SLOW_MS = 3_000
 
-/** A period in which no process could reach a port. */
+/** A period in which no process could reach the store or the broker. */
 export interface Outage {
   readonly port: 'store' | 'broker'
   readonly fromMs: number
-  /** Infinite during the outage. */
+  /** End of the outage; infinite while the outage lasts. */
   toMs: number
 }
 
 /**
- * The faults of one seed. Each kind is enabled in half of the seeds, with its own probability. Some seeds combine many kinds, others have only one (swarm testing, Groce et al., 2012).
+ * The faults of one seed. Each type of fault is enabled in half of the seeds, with its own probability. Some seeds therefore combine many types,
+ * and others have only one (swarm testing, Groce et al., 2012).
  */
 export class Faults {
   isOn = true
-  /** Outages of a port for all processes, by the clock of the database. */
+  /** Outages of the store or the broker, which affect all processes. Times are those of the database's clock. */
   readonly outages: Outage[] = []
   readonly random: Random
   readonly #odds: Odds
@@ -80,7 +81,7 @@ export class Faults {
     this.#odds = Object.fromEntries(odds) as Odds
   }
 
-  /** The enabled kinds, for people. */
+  /** Lists the enabled types of faults, for the report of a failure. */
   toString(): string {
     const on = Object.entries(this.#odds).filter(([, odds]) => odds > 0)
     return on.map(([kind, odds]) => `${kind} ${odds.toFixed(3)}`).join(', ') || 'none'
@@ -90,7 +91,7 @@ export class Faults {
     return this.outages.some((outage) => outage.port === port && outage.toMs === Number.POSITIVE_INFINITY)
   }
 
-  /** Starts an outage of a port for all processes. The caller ends it. */
+  /** Starts an outage of the store or the broker. The caller ends it. */
   begin(port: Outage['port'], fromMs: number): Outage {
     const outage = { port, fromMs, toMs: Number.POSITIVE_INFINITY }
     this.outages.push(outage)
@@ -122,13 +123,13 @@ export class Faults {
     return this.#happens('deliveryReleased') ? 'released' : 'well'
   }
 
-  /** Latency to or from the store; mostly too short for a timer. */
+  /** Latency of a message to or from the store. Usually 0, so that no timer is needed. */
   storeMs(): number {
     if (this.#happens('storeSlow')) return this.random.between(1, SLOW_MS)
     return this.random.chance(0.3) ? this.random.between(1, 8) : 0
   }
 
-  /** Latency to or from the broker. */
+  /** Latency of a message to or from the broker. Usually 0. */
   sendMs(): number {
     if (this.#happens('sendSlow')) return this.random.between(1, SLOW_MS)
     return this.random.chance(0.3) ? this.random.between(1, 5) : 0

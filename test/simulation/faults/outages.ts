@@ -7,7 +7,7 @@ import type { Fleet } from '../fleet.ts'
 import type { History } from '../history.ts'
 import { FAULTS_MS, type Faults } from './faults.ts'
 
-/** Parts that can fail as a whole. */
+/** Everything that can fail as a whole: store, broker and processes. */
 interface Whole {
   readonly clock: VirtualClock
   readonly fleet: Fleet
@@ -17,7 +17,7 @@ interface Whole {
   readonly leaseMs: number
 }
 
-/** Plans a few outages, pauses and crashes of each kind until the end of the faults. */
+/** Schedules outages, pauses and crashes at random times before the faults end. Each type occurs in half of the seeds. */
 export function planOutages(whole: Whole): void {
   const { clock, faults } = whole
   const { random } = faults
@@ -55,7 +55,7 @@ function drainOne({ faults, fleet }: Whole): void {
   if (worker) void fleet.drain(worker, faults.random.between(0, 3_000))
 }
 
-/** The broker loses every queued record. */
+/** Simulates that the broker loses every queued record. */
 function loseRecords({ broker, history }: Whole): void {
   history.note(undefined, () => 'the broker loses all records')
   for (const priority of Priority.options) void empty(broker, jobsTopic('inference', priority))
@@ -89,7 +89,7 @@ function stop({ clock, faults, history }: Whole, port: 'store' | 'broker'): void
   })
 }
 
-/** Prefers workers, which have the most failure modes. */
+/** Chooses a random process. Half of the time a worker is chosen, because workers can fail in the most ways. */
 function anyMember(fleet: Fleet, random: Random) {
   const [first, ...others] = random.chance(0.5) ? fleet.of('worker') : fleet.members
   return first && random.pick([first, ...others])

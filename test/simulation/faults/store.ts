@@ -4,7 +4,7 @@ import type { VirtualClock } from '../clock.ts'
 import type { SimulatedProcess } from '../simulated-process.ts'
 import type { Faults } from './faults.ts'
 
-/** Dependencies of faulty ports. */
+/** Clock and faults of a simulation, which the wrappers of store and broker use. */
 export interface Surroundings {
   readonly clock: VirtualClock
   readonly faults: Faults
@@ -12,7 +12,7 @@ export interface Surroundings {
 
 type Call = (...args: unknown[]) => Promise<unknown>
 
-/** The store from the point of view of one process with a bad network: see {@link Faults}. Calls may overtake each other. */
+/** The store as one process uses it over an unreliable network: see {@link Faults}. Calls may overtake each other. */
 export function faultyStore(store: Store, process: SimulatedProcess, { clock, faults }: Surroundings): Store {
   const isDown = () => faults.isDown('store') || process.isStoreCut
   async function call(run: () => Promise<unknown>): Promise<unknown> {
@@ -22,7 +22,7 @@ export function faultyStore(store: Store, process: SimulatedProcess, { clock, fa
     const fate = faults.storeFate()
     if (fate === 'refused') throw overloaded('refused')
     const sendMs = faults.storeMs()
-    // The call reaches the store even if its sender dies meanwhile, so the delay does not belong to the process.
+    // A call that is on its way reaches the store even if its sender dies. The delay therefore belongs to no process.
     if (sendMs > 0) await clock.as(undefined, () => clock.sleep(sendMs))
     if (fate === 'late') {
       clock.at(clock.nowMs + faults.random.between(1, 3_000), () => void run().catch(() => {}))
@@ -37,7 +37,7 @@ export function faultyStore(store: Store, process: SimulatedProcess, { clock, fa
   return new Proxy(store, {
     get(target, name) {
       if (name === 'isReachable') return !isDown()
-      // No job of the simulation has a webhook. Polls for deliveries are skipped, because they take time.
+      // No job of the simulation has a webhook. Polls for webhook deliveries are answered without the store, to save time.
       if (name === 'takeDeliveries') return async () => []
       if (name === 'pendingDeliveries') return async () => ({ count: 0, oldest_at_ms: null })
       const value = Reflect.get(target, name) as unknown

@@ -1,4 +1,4 @@
-/** Durable jobs over HTTP: a service with any number of ingresses, and the calls of a client. */
+/** Helper for tests of durable jobs over HTTP: starts a service with one or more ingresses, and sends the requests of a client. */
 import { createHash } from 'node:crypto'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -23,7 +23,10 @@ export const CHAT = '/v1/chat/completions'
 export const MESSAGES = '/v1/messages'
 export const COUNT = '/v1/messages/count_tokens'
 
-/** A key of another tenant, and a key with the chat permission only. Only the service of {@link startService} accepts them. */
+/**
+ * API keys in addition to the test key: one of another tenant, and one that may only call chat endpoints. Only services of {@link startService}
+ * accept them.
+ */
 export const OTHER_KEY = 'sk-test-other-0123456789'
 export const CHAT_KEY = 'sk-test-chat-0123456789'
 
@@ -54,11 +57,14 @@ export interface ServiceOptions {
   readonly settings?: Readonly<Record<string, string>>
   /** Number of ingresses over the same broker and store; default: one. */
   readonly replicas?: number
-  /** A directory that outlives the service; default: a new one. */
+  /** Data directory that the caller creates and deletes. Default: a new directory, which is deleted at the end. */
   readonly dataDir?: string
-  /** False: an ingress and workers as separate roles, which have no store without DATABASE_URL. */
+  /**
+   * False: the ingress and the workers run as separate roles. Then the service has a store only if DATABASE_URL is set. Default: one process with
+   * all roles and an embedded store.
+   */
   readonly isWhole?: boolean
-  /** Wraps the store of the service. */
+  /** Replaces the store of the service by a wrapper, for example one that simulates an outage. */
   readonly wrapStore?: (store: Store) => Store
 }
 
@@ -159,7 +165,7 @@ function clientOf(urls: readonly string[]) {
   }
 }
 
-/** Runs tests over the embedded service and, if available, over a real Kafka with a real Postgres. */
+/** Runs the tests twice: with the embedded broker and store and, if available, with a real Kafka and Postgres. */
 export function describeJobs(
   title: string,
   found: { kafka: string | null; postgres: string | null },
@@ -181,7 +187,7 @@ export function describeJobs(
     })
   })
 
-  /** One service for most tests: a test leaves no jobs behind and ignores the jobs of others. */
+  /** Starts one service that most tests share. Each test must end its jobs, and must ignore the jobs of other tests. */
   function run(start: (options: ServiceOptions) => Promise<Service>): void {
     const shared = {} as Service
     beforeAll(async () => {
@@ -192,7 +198,7 @@ export function describeJobs(
   }
 }
 
-/** A store that refuses calls while `isDown`, and counts the refused calls. */
+/** Returns a switch that simulates an outage of the store. While `isDown` is true, each call of the wrapped store is refused and counted. */
 export function switchedStore() {
   const outage = {
     isDown: false,

@@ -4,32 +4,34 @@ import type { AttemptContext, Handler } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { sayKind } from './jobs.ts'
 
-/** Behaviour of a job of {@link composeKind}; sent as its body. */
+/** Behaviour of one composed test job. The plan is the body of the job. */
 export interface Plan {
-  /** Number of sequential steps before the children; each returns its number. */
+  /** Number of steps before the child jobs are submitted. Step n returns the number n. */
   readonly steps: number
-  /** Bodies of the children, submitted concurrently. */
+  /** Bodies of the child jobs, which are submitted concurrently. */
   readonly children: readonly unknown[]
-  /** Kind of the children; default: say. */
+  /** Kind of the child jobs; default: say ({@link sayKind}). */
   readonly childKind?: string
   readonly childDeadlineInMs?: number
-  /** If set, the job runs one more step, which returns a text of this length. The length is added to the sum. */
+  /** If set, then the job runs one more step, whose result is a text of this length. The job adds the length to its sum. */
   readonly large?: number
   /** If true, then the job writes no partial result when it is cancelled. */
   readonly writesNothing?: boolean
-  /** Input of the step that `large` adds. */
+  /** Input of the additional step that `large` requests. */
   readonly asked?: string
-  /** Steps run concurrently instead of sequentially. */
+  /** If true, then the steps run concurrently instead of one after the other. */
   readonly isParallel?: boolean
 }
 
-/** Side effect of a step: a test counts it, blocks it, or ends its process. */
+/** Called when a step runs for the first time, in place of an external call. Tests count these calls, block them, or end the process in them. */
 export type Outside = (step: { job: string; nth: number | 'sum' }, signal: AbortSignal) => Promise<void>
 
 /**
- * A kind of composed jobs. The job counts in steps, submits children, and returns the sum and the texts of the children.
+ * A kind of composed jobs for tests. A job runs numbered steps, submits child jobs, and returns the sum of the numbers and the texts of the
+ * children.
  *
- * @param change Changes the plan, as another version of the kind would read it.
+ * @param outside Called in each numbered step and in the sum, unless the store already has the result of the step.
+ * @param change Changes the plan of each attempt, to simulate that a new version of the code continues an old job.
  */
 export function composeKind(outside: Outside = async () => {}, change = (plan: Plan): Plan => plan): Handler {
   return {

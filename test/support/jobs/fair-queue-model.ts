@@ -1,25 +1,25 @@
 /**
- * Model of the fair queue between tenants (docs/internals/design.md, Fairness). Two tenants submit repeatedly. Workers have one slot each,
- * race with each other, keep a position in the round robin, and lose it at a restart.
+ * Model of the fair queue between tenants (docs/internals/design.md, Fairness), for the model checker. Two tenants submit jobs repeatedly.
+ * Workers have one slot each and race with each other. Each worker remembers its position in the round robin, and loses it at a restart.
  *
- * The row of a job is modelled in `protocol-model.ts`. Assumed here: A claim takes a waiting job, and a job of a dead worker is requeued. Every {@link FairQueueGuards guard} can be removed, and then a tenant must starve.
+ * The transitions of a single job are modelled in `protocol-model.ts`. This model assumes that a claim takes a waiting job, and that a job of a
+ * dead worker is requeued. Every {@link FairQueueGuards guard} can be switched off. The tests check that a tenant then starves.
  */
 import type { Model, Step } from './model-checker.ts'
 
-/** Guards of the fair queue; all are enabled in the product. */
+/** Rules that make the queue fair. All are true in the product. Tests switch off one at a time. */
 export const FAIR_QUEUE_GUARDS = {
-  /** A claim iterates over tenants, not over jobs by age. */
+  /** A claim selects the next tenant in the round robin, and then its oldest job. False: the oldest job of all tenants. */
   claimsIterateTenants: true,
-  /** A worker starts after the tenant that it served last. */
+  /** A worker continues the round robin after the tenant that it served last. False: each claim starts with the first tenant. */
   positionMoves: true,
   /** The round robin starts again with the first tenant after the last one. */
   roundWraps: true,
-  /** A claim considers first the tenants with the fewest running jobs. */
+  /** A claim prefers the tenants with the fewest running jobs. */
   fewestComeFirst: true,
 }
 export type FairQueueGuards = typeof FAIR_QUEUE_GUARDS
 
-/** Bounds of the model. */
 export interface FairQueueSize {
   readonly workers: number
   /** Maximum waiting and running jobs per tenant. */
@@ -30,11 +30,11 @@ export interface FairQueueSize {
 type Tenant = 'a' | 'b'
 
 interface Worker {
-  /** Tenant that was served last; empty after a start. */
+  /** Tenant that this worker served last; empty after a restart. */
   readonly position: Tenant | ''
-  /** Tenant whose job the current claim will take. The statement has read the rows, but is not committed yet. */
+  /** Tenant whose job the current claim will take. The claim has read the rows and has not committed yet. */
   readonly picked: Tenant | ''
-  /** The state has changed since the statement read it. */
+  /** True if the queue or a worker has changed since the claim read the rows, so that the choice of the tenant may be outdated. */
   readonly isStale: boolean
   /** Tenant of the running job. */
   readonly runs: Tenant | ''
@@ -44,7 +44,10 @@ interface World {
   /** Tenants of the waiting jobs, oldest first. */
   readonly queue: readonly Tenant[]
   readonly workers: readonly Worker[]
-  /** For each tenant: the number of claims of the other tenant since the last claim of this tenant, while this tenant had a waiting job. */
+  /**
+   * For each tenant with a waiting job: how often the other tenant was served since this tenant was served last. Above a bound, the tenant
+   * starves.
+   */
   readonly passes: Readonly<Record<Tenant, number>>
   readonly restarts: number
   readonly bad: string | undefined
@@ -53,7 +56,6 @@ interface World {
 const TENANTS = ['a', 'b'] as const
 const NEW: Worker = { position: '', picked: '', isStale: false, runs: '' }
 
-/** The model with these guards. */
 export function fairQueueModel(guards: FairQueueGuards, size: FairQueueSize): Model<World> {
   const initial: World = {
     queue: [],
@@ -72,7 +74,7 @@ export function fairQueueModel(guards: FairQueueGuards, size: FairQueueSize): Mo
   }
 }
 
-/** Possible next steps. Each method yields the steps of one party. */
+/** Enumerates the possible next steps of a state. Each method yields the steps of one tenant or worker. */
 class Steps {
   readonly #world: World
   readonly #guards: FairQueueGuards
@@ -98,7 +100,7 @@ class Steps {
     const { queue } = this.#world
     const own = queue.filter((one) => one === tenant).length + this.#running(tenant)
     if (own >= this.#size.jobsMax) return
-    // No invariant may depend on a submission.
+    // A submission is not counted as a step of the system (`isOwn: false`): tenants may stop submitting, so progress must not depend on it.
     yield { ...this.#step(`${tenant} submits`, { queue: [...queue, tenant], workers: this.#changed() }), isOwn: false }
   }
 
@@ -109,7 +111,7 @@ class Steps {
     yield this.#step(`w${nth} picks ${picked}`, { workers: workers.with(nth, { ...worker, picked }) })
   }
 
-  /** The tenant that a worker serves, by the state that it reads. */
+  /** Returns the tenant whose job the worker would claim, based on the current state. */
   #next({ position }: Worker): Tenant | undefined {
     const { queue } = this.#world
     if (!this.#guards.claimsIterateTenants) return queue[0]
@@ -123,7 +125,7 @@ class Steps {
   #claim(nth: number, tenant: Tenant): Step<World> {
     const { queue } = this.#world
     const oldest = queue.indexOf(tenant)
-    // Another claim took the last job: this claim returns none, and the worker polls again.
+    // If another worker has claimed the tenant's last job in the meantime, then this claim gets no job, and the worker polls again.
     if (oldest < 0) return this.#step(`w${nth} finds nothing`, { workers: this.#changed(nth, { picked: '' }) })
     const position = this.#guards.positionMoves ? tenant : ''
     const workers = this.#changed(nth, { position, picked: '', runs: tenant })
@@ -131,7 +133,7 @@ class Steps {
     return this.#step(`w${nth} claims of ${tenant}`, change)
   }
 
-  /** Updates the overtaking counts after a claim. */
+  /** Updates the counts of {@link World.passes} after a claim, and reports a violation of fairness. */
   #judge(nth: number, tenant: Tenant): Partial<World> {
     const { queue, workers, restarts, passes } = this.#world
     const other = tenant === 'a' ? 'b' : 'a'
@@ -157,7 +159,7 @@ class Steps {
     return this.#world.workers.filter(({ runs }) => runs === tenant).length
   }
 
-  /** Marks the readings of all other workers as outdated. */
+  /** Changes one worker, and marks the uncommitted claims of all other workers as stale. */
   #changed(nth?: number, change: Partial<Worker> = {}): Worker[] {
     return this.#world.workers.map((worker, index) =>
       index === nth ? { ...worker, isStale: false, ...change } : { ...worker, isStale: worker.picked !== '' },

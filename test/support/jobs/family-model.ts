@@ -1,49 +1,51 @@
 /**
- * Model of the protocol of composed jobs (docs/internals/design.md, Composed jobs). One parent does a step, submits two children, waits for
- * them and completes. One of two workers may run on after it has lost the job. Other parties are the callers that end a job, and the sweeps.
+ * Model of the protocol of composed jobs (docs/internals/design.md, Composed jobs), for the model checker. One parent runs a step, submits two
+ * children, waits for them and completes. While the parent waits, it is parked: its state is `waiting`, and no worker runs it. Two workers may run
+ * the parent, and a worker that has lost the job may continue for a while. Callers
+ * may cancel jobs, and sweeps of the scheduler repair what a crash has left behind.
  *
- * The row of the parent is modelled in `protocol-model.ts`, so claims, leases and the lease sweep are assumed here. Every {@link FamilyGuards
- * guard} can be removed, and then an invariant must break.
+ * The row of the parent is modelled in `protocol-model.ts`, so this model assumes that claims, leases and the lease sweep are correct. Every
+ * {@link FamilyGuards guard} can be switched off. The tests check that an invariant then breaks.
  */
 import type { Model, Step } from './model-checker.ts'
 
-/** Guards of the protocol; all are enabled in the product. */
+/** Rules of the protocol. All are true in the product. Tests switch off one at a time and expect a violation. */
 export const FAMILY_GUARDS = {
-  /** step: in_progress, same attempt, same owner. */
+  /** A write of a step requires that the row has the state in_progress, and the attempt number and the worker of the run. */
   stepIsFenced: true,
-  /** An attempt reads the stored steps before it does one. */
+  /** An attempt reads the stored steps before it runs a step, so that it repeats none. */
   stepsAreLookedUp: true,
-  /** submit: a fenced write of the row of the parent. */
+  /** The submission of a child requires that the row of the parent still has the attempt number and the worker of the run. */
   submitIsFenced: true,
   /** The id of a child is derived from its parent and its key. */
   childIdIsDerived: true,
-  /** park: in_progress, same attempt, same owner. */
+  /** A job can be parked only in the state in_progress, and only by its worker in its current attempt. */
   parkIsFenced: true,
-  /** park: a job whose children have ended meanwhile continues at once. */
+  /** If all children of a job have ended before the job is parked, then the job continues at once. */
   parkSeesEnds: true,
-  /** park: unfinished children do not end before the commit. */
+  /** The statement that parks a job locks its unfinished children, so that none of them ends before the commit. */
   parkLocksChildren: true,
-  /** park: a job with a cancel request ends. */
+  /** A job with a cancel request cannot be parked: it ends. */
   cancelBeatsPark: true,
-  /** wake: state waiting. */
+  /** A job continues after a wait only if its state is still `waiting`. */
   wakeNeedsWaiting: true,
-  /** wake: the children have ended. */
+  /** A waiting job continues only after its children have ended. */
   wakeNeedsEnds: true,
-  /** A sweep notifies families of ends whose process died before its notification. */
+  /** If a process dies between the end of a job and the notification of its family, then a sweep sends the notification. */
   settleSweeps: true,
-  /** A sweep wakes jobs whose wait is over. */
+  /** A sweep continues waiting jobs whose children have ended or whose maximum wait has elapsed. */
   wakeDueSweeps: true,
   /** The end of a job cancels its children. */
   endCancelsChildren: true,
-  /** settle: every child has ended or has a cancel request. */
+  /** A family counts as settled only if every child has ended or has a cancel request. */
   settleNeedsCancels: true,
-  /** cancel: a waiting job that may write a partial result continues at once. */
+  /** If a waiting job is cancelled and may write a partial result, then it continues at once. */
   partialBeatsWaiting: true,
-  /** park: a job with a cancel request that may write a partial result continues at once. */
+  /** A job that has a cancel request and may write a partial result is not parked. The job continues at once, without its children. */
   partialBeatsPark: true,
   /** A job with time left for a partial result is requeued when its worker is lost. */
   cancelOutlivesWorker: true,
-  /** claim: the time for a partial result has not elapsed. */
+  /** A claim requires that the time for a partial result has not elapsed. */
   claimNeedsTime: true,
   /** A sweep ends the job when the time for a partial result has elapsed. */
   expireSweeps: true,
@@ -51,7 +53,7 @@ export const FAMILY_GUARDS = {
 export type FamilyGuards = typeof FAMILY_GUARDS
 
 type ParentState = 'queued' | 'in_progress' | 'waiting' | 'completed' | 'cancelled'
-type Who = 'a' | 'b' | 'parent'
+type Member = 'a' | 'b' | 'parent'
 
 interface Child {
   readonly key: 'a' | 'b'
@@ -59,12 +61,15 @@ interface Child {
 }
 
 interface Run {
-  /** `did`: the step is done outside, and not stored. `parks`: the statement has read the children, and is not committed. */
+  /**
+   * Position of the attempt in its run. `did`: the step has run, but its result is not stored yet. `parks`: the statement that parks the job has
+   * read the children, but is not committed yet.
+   */
   at: 'idle' | 'begins' | 'did' | 'stepped' | 'submitted' | 'parks'
   attempt: number
-  /** Number of children submitted or found. */
+  /** Number of children that this attempt has submitted, or found as submitted by an earlier attempt. */
   sent: number
-  /** A child had not ended when it was read. */
+  /** True if at least one child was running when the parking statement read the children. */
   sees: boolean
 }
 
@@ -77,9 +82,9 @@ interface World {
   isTimeOver: boolean
   step: boolean
   children: Child[]
-  /** Jobs whose family is about to be notified, and jobs whose family was notified. */
-  tells: Who[]
-  settled: Who[]
+  /** Ended jobs whose parent and children are not notified of the end yet. `settled`: ended jobs whose parent and children are notified. */
+  toNotify: Member[]
+  settled: Member[]
   runs: [Run, Run]
   isLate: boolean
   faults: number
@@ -92,7 +97,11 @@ const isOver = (state: ParentState) => state === 'completed' || state === 'cance
 const hasEnded = ({ state }: Child) => state === 'completed' || state === 'cancelled'
 const hasTwins = (children: readonly Child[]) => new Set(children.map(({ key }) => key)).size < children.length
 
-/** The model with these guards. @param mayWrite A cancelled job may write a partial result */
+/**
+ * Builds the model with a set of guards.
+ *
+ * @param mayWrite True if a cancelled job may write a partial result
+ */
 export function familyModel(guards: FamilyGuards, mayWrite = false, faultsMax = 1): Model<World> {
   const initial: World = {
     state: 'queued',
@@ -102,7 +111,7 @@ export function familyModel(guards: FamilyGuards, mayWrite = false, faultsMax = 
     isTimeOver: false,
     step: false,
     children: [],
-    tells: [],
+    toNotify: [],
     settled: [],
     runs: [IDLE, IDLE],
     isLate: false,
@@ -119,7 +128,7 @@ export function familyModel(guards: FamilyGuards, mayWrite = false, faultsMax = 
   }
 }
 
-/** Possible next steps. Each method yields the steps of one party. */
+/** Enumerates the possible next steps of a state. Each method yields the steps of one participant, such as a worker or a caller. */
 class Steps {
   readonly #world: World
   readonly #guards: FamilyGuards
@@ -173,7 +182,7 @@ class Steps {
         if (isMine) end(w, 'completed')
       })
     }
-    // The statement reads the children before it commits, so children may end in between.
+    // Parking a job is two steps, because the statement reads the children before it commits. Children may end in between.
     if (at === 'submitted' && !isLate) {
       yield this.#own(`w${i} begins to park`, (w) => {
         w.runs[i] = { ...runs[i], at: 'parks', sees: !children.every(hasEnded) }
@@ -233,7 +242,7 @@ class Steps {
     })
   }
 
-  /** Takes the job from a dead worker, and from a paused one whose lease has expired. */
+  /** Requeues the parent if its worker is dead, or is paused and its lease has expired. */
   *#reaper() {
     const { state, runs, attempt } = this.#world
     if (state !== 'in_progress') return
@@ -248,16 +257,17 @@ class Steps {
 
   *#child() {
     const { children, runs } = this.#world
-    // If an attempt is parking, then it holds the locks of the children until its commit. The statement that ends a child waits for this lock.
+    // While an attempt parks the parent, its transaction locks the rows of the running children. A statement that ends a child waits until the
+    // commit.
     const isLocked = this.#guards.parkLocksChildren && runs.some(({ at, sees }) => at === 'parks' && sees)
     for (const [nth, { key, state }] of children.entries()) {
       if (state !== 'runs') continue
       if (!isLocked)
         yield this.#own(`child ${key} completes`, (w) => {
           w.children[nth] = { key, state: 'completed' }
-          w.tells.push(key)
+          w.toNotify.push(key)
         })
-      // A child that hangs is not counted as a fault, because the maximum wait of the parent exists for this case.
+      // A hanging child is not counted as a fault, because the parent must cope with it: the wait of the parent has a maximum.
       if (key === 'a')
         yield this.#help(`child ${key} hangs`, (w) => {
           w.children[nth] = { key, state: 'hangs' }
@@ -278,15 +288,16 @@ class Steps {
     })
   }
 
-  /** Notifications after the commit of an end. */
+  /** Sends the notifications about an ended job to its parent and children, after the end is committed. */
   *#family() {
-    const { tells, children } = this.#world
-    for (const who of tells) {
+    const { toNotify, children } = this.#world
+    for (const who of toNotify) {
       yield this.#own(`the end of ${who} is told`, (w) => this.#tell(w, who))
-      if (this.#mayFail) yield this.#fault(`who ended ${who} dies before it tells`, (w) => drop(w, who))
+      if (this.#mayFail)
+        yield this.#fault(`the process that ended ${who} dies before it notifies the family`, (w) => drop(w, who))
     }
-    // If another statement holds the lock of a child at the end of the parent, then the child is skipped and not notified.
-    if (tells.includes('parent') && this.#mayFail && !children.every(hasEnded)) {
+    // The notification skips children whose rows are locked by another statement. In that case the sweep must notify them later.
+    if (toNotify.includes('parent') && this.#mayFail && !children.every(hasEnded)) {
       yield this.#fault('no child is notified of the end of the parent, because the children are locked', (w) => {
         drop(w, 'parent')
         if (!this.#guards.settleNeedsCancels) w.settled.push('parent')
@@ -294,7 +305,7 @@ class Steps {
     }
   }
 
-  #tell(w: World, who: Who): void {
+  #tell(w: World, who: Member): void {
     drop(w, who)
     w.settled.push(who)
     if (who !== 'parent') return this.#wake(w)
@@ -311,12 +322,12 @@ class Steps {
   }
 
   *#sweeps() {
-    const { state, children, settled, tells, isLate, cancel } = this.#world
-    const ended: Who[] = children.filter(hasEnded).map(({ key }) => key)
+    const { state, children, settled, toNotify, isLate, cancel } = this.#world
+    const ended: Member[] = children.filter(hasEnded).map(({ key }) => key)
     if (isOver(state)) ended.push('parent')
     for (const who of this.#guards.settleSweeps ? ended : []) {
-      if (settled.includes(who) || tells.includes(who)) continue
-      yield this.#own(`sweep tells of the end of ${who}`, (w) => this.#tell(w, who))
+      if (settled.includes(who) || toNotify.includes(who)) continue
+      yield this.#own(`sweep notifies the family of the end of ${who}`, (w) => this.#tell(w, who))
     }
     const pass = (w: World) => {
       w.isLate = true
@@ -351,7 +362,7 @@ class Steps {
     return { name, to, isOwn: true }
   }
 
-  /** A step of the environment: possible, but no invariant may depend on it. */
+  /** A step of the environment. The step may happen or not, so progress must not depend on it. */
   #help(name: string, change: (world: World) => void): Step<World> {
     return { ...this.#own(name, change), isOwn: false }
   }
@@ -364,25 +375,26 @@ class Steps {
 }
 
 function copy(world: World): World {
-  const { children, tells, settled, runs } = world
+  const { children, toNotify, settled, runs } = world
   return {
     ...world,
     children: [...children],
-    tells: [...tells],
+    toNotify: [...toNotify],
     settled: [...settled],
     runs: [{ ...runs[0] }, { ...runs[1] }],
   }
 }
 
 function keyOf(w: World): string {
-  // The key of a state has no attempt numbers, because only the order of attempts matters.
+  // Two states that differ only in the attempt numbers have the same key. For a run, only one fact matters: whether its attempt is the current
+  // one.
   const runs = w.runs.map(({ at, attempt, sent, sees }) => `${at}${attempt === w.attempt}${sent}${sees}`)
   const children = w.children.map(({ key, state }) => key + state)
   const flags = `${w.cancel}${w.isTimeOver}${w.step}${w.isLate}${w.faults}`
-  return [w.state, flags, ...runs, ...children, ...w.tells.toSorted(), '|', ...w.settled.toSorted(), w.bad].join()
+  return [w.state, flags, ...runs, ...children, ...w.toNotify.toSorted(), '|', ...w.settled.toSorted(), w.bad].join()
 }
 
-/** Cancelled, with time left for a partial result. */
+/** Whether the job is cancelled and still has time for a partial result. */
 function isToWrite({ cancel, mayWrite, isTimeOver }: World): boolean {
   return cancel && mayWrite && !isTimeOver
 }
@@ -390,9 +402,9 @@ function isToWrite({ cancel, mayWrite, isTimeOver }: World): boolean {
 function end(w: World, state: 'completed' | 'cancelled'): void {
   if (state === 'cancelled' && isToWrite(w) && w.step) w.bad = 'a job ended without its partial result'
   w.state = state
-  w.tells.push('parent')
+  w.toNotify.push('parent')
 }
 
-function drop(w: World, who: Who): void {
-  w.tells = w.tells.filter((other) => other !== who)
+function drop(w: World, who: Member): void {
+  w.toNotify = w.toNotify.filter((other) => other !== who)
 }

@@ -1,4 +1,7 @@
-/** A process that takes records and never acknowledges them, until it is killed. argv: address prefix client count */
+/**
+ * A process that takes `count` records from a Kafka queue and never acknowledges them, until the test kills it. Arguments: address, topic prefix,
+ * client type (share or classic), count.
+ */
 import { openKafkaBroker } from '#shared/broker/kafka/kafka.ts'
 
 const [address = '', prefix = '', client = 'share', count = '1'] = process.argv.slice(2)

@@ -11,7 +11,7 @@ import { openLog } from '#shared/log/log.ts'
 
 export const silentLog = openLog('silent', 'test')
 
-/** The part of an empty key store that a scheduler uses. */
+/** An empty key store, reduced to the methods that a scheduler calls. */
 export async function openNoKeys(): Promise<Pick<KeyStore, 'webhookRoot' | 'listWebhookSecrets' | 'close'>> {
   return {
     webhookRoot: async () => `whsec_${'a'.repeat(32)}`,
@@ -20,12 +20,12 @@ export async function openNoKeys(): Promise<Pick<KeyStore, 'webhookRoot' | 'list
   }
 }
 
-/** An embedded broker with every topic of the inference pool. */
+/** Opens an embedded broker with the topics of all pools. */
 export function openBroker(): Promise<Broker> {
   return openMemoryBroker({ topics: topicsFor(PoolName.options, 60_000) })
 }
 
-/** A job as an ingress sends it. */
+/** The queue record of an attached job (envelope and body), as an ingress sends it to a worker. */
 export function envelopeOf(more: Partial<AttachedEnvelope> = {}): AttachedEnvelope {
   const now = Date.now()
   return {
@@ -45,18 +45,18 @@ export function envelopeOf(more: Partial<AttachedEnvelope> = {}): AttachedEnvelo
   }
 }
 
-/** Delta of a test; texts of one channel are merged. */
+/** Output delta of the test kind `say`. Consecutive deltas are merged into one, unless `apart` is true. */
 export interface Said {
   readonly text: string
   readonly apart?: boolean
 }
 
-/** Streams events unchanged; `whole` builds the complete response. */
+/** A response format that streams each event as JSON. `whole` builds the complete response if the caller requests no stream. */
 export function answerAsIs(whole: (events: readonly unknown[]) => unknown): Answer {
   return { whole, open: () => ({ push: (event) => [{ data: JSON.stringify(event) }], end: () => [] }) }
 }
 
-/** A kind whose events are {@link Said} deltas, and whose complete response is their text. */
+/** The test kind `say`. Events of a job are {@link Said} deltas, and the complete response is their text. */
 export const sayKind: Kind = {
   name: 'say',
   pool: 'inference',
@@ -66,7 +66,7 @@ export const sayKind: Kind = {
   answer: () => answerAsIs((events) => ({ text: textOf(events) })),
 }
 
-/** Merges texts unless one of them is marked as separate. */
+/** Merges two consecutive deltas; returns undefined if one of them has `apart`. */
 export function mergeSaid(previous: unknown, next: unknown): Said | undefined {
   const [a, b] = [previous as Said, next as Said]
   return a.apart || b.apart ? undefined : { text: a.text + b.text }

@@ -1,25 +1,25 @@
 /**
- * Fills a store with as many jobs as a busy deployment has. Matching rows are rare and old, behind erased, blocked and ended rows, so that a
- * query without an index scans most of the table.
+ * Fills a store with as many rows as a busy deployment has. The rows that queries look for are few and old, behind many erased, blocked and ended
+ * rows. A query that lacks an index must therefore scan most of a table, which the tests detect.
  */
 
-/** Number of rows of each kind. */
+/** Number of rows of each type, and values that the rows contain. */
 export interface Layout {
   readonly jobs: number
-  /** Due webhook deliveries that are blocked by an earlier one of their job. */
+  /** Number of webhook deliveries that are due, but must wait for an earlier delivery of the same job. */
   readonly blocked: number
   readonly keys: number
   readonly nowMs: number
-  /** Prefix of every id: a {@link firstJobId} of the day. */
+  /** Prefix of every job id. The prefix is the {@link firstJobId} of a day, so that ids sort by time. */
   readonly prefix: string
 }
 
 /** The tenant of nearly all jobs. */
 export const MANY_TENANT = 'key_a'
-/** Jobs of a rare state and endpoint, which are also the oldest. */
+/** Number of jobs that have a rare state (failed) and a rare endpoint (embeddings). These jobs are also the oldest. */
 export const RARE = 20
 export const PARENT = 'job_parent'
-/** Jobs of each waiting state. */
+/** Number of jobs in each of the four states before the end: in_progress, scheduled, queued and waiting. */
 export const WAITING = 300
 const PAST = 3_000
 const HOUR_MS = 3_600_000
@@ -29,7 +29,11 @@ export function manyId({ prefix }: Pick<Layout, 'prefix'>, n: number): string {
   return `${prefix}000000000000${1_000_000_000 + n}`
 }
 
-/** Statements that fill the tables. @param numbers Returns rows `i` from 1 to a count. @param tables Names of the tables of jobs and events */
+/**
+ * Returns the SQL statements that fill the tables.
+ * @param numbers Returns the SQL of a table with the column `i`, which counts from 1 to a given maximum
+ * @param tables Names of the tables of jobs and events
+ */
 export function fillStatements(
   layout: Layout,
   numbers: (count: number) => string,
@@ -43,10 +47,10 @@ export function fillStatements(
     WHEN i > ${waiting + WAITING} THEN 'scheduled' WHEN i > ${waiting} THEN 'in_progress' ELSE 'completed' END`
   const ended = (value: string) => `CASE WHEN i <= ${waiting} THEN ${value} END`
   const purgeAt = `CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + PAST} THEN ${nowMs - 60_000} ELSE ${nowMs + 12 * HOUR_MS} END`
-  // The newest fifth of the jobs is erased. The next older fifth are children of one parent.
+  // The newest fifth of the jobs is erased. The next older fifth are children of one parent, `job_parent`.
   const erased = `CASE WHEN i > ${Math.floor(jobs * 0.8)} THEN ${nowMs} END`
-  // Older than these jobs are ended children, a hundred per ended parent. The children of the first parent are deleted, and some children have no
-  // entry in their parent.
+  // The third fifth are ended children, a hundred per ended parent. The children of the first parent are already due for deletion, and some
+  // children have not been settled with their parent.
   const [eldest, youngest] = [Math.floor(jobs * 0.4), Math.floor(jobs * 0.6) - 1]
   const isChild = `i BETWEEN ${eldest} AND ${youngest}`
   const parent = `CASE WHEN i <= ${RARE} OR i BETWEEN ${Math.floor(jobs * 0.6)} AND ${Math.floor(jobs * 0.8)} THEN '${PARENT}'

@@ -1,41 +1,45 @@
 /**
- * An explicit-state model checker. Visits every reachable state breadth first, so the first counterexample is a shortest one.
+ * An explicit-state model checker. The checker visits every reachable state breadth first, so the first counterexample that it finds is a
+ * shortest one.
  *
- * The checker finds two kinds of defects. (1) A state violates an invariant. (2) The goal is unreachable from a state by the model's own
- * steps, without faults or help from the environment.
+ * The checker finds two types of defects. (1) A state violates an invariant. (2) A job is stuck: without further faults, and without further steps
+ * of the environment (callers, clocks), the system cannot reach the goal from a state.
  */
 
-/** A transition between two states. */
 export interface Step<S> {
   readonly name: string
   readonly to: S
-  /** The system takes this step eventually, without faults, callers or clocks. */
+  /** True if the system certainly takes this step at some time. False for faults, and for steps of a caller or a clock, which may never happen. */
   readonly isOwn: boolean
 }
 
 export interface Model<S> {
   readonly initial: S
   steps(state: S): Iterable<Step<S>>
-  /** Equal for equal states. */
+  /** Returns a text that identifies the state. Two states with the same text count as one, and only the first is explored. */
   key(state: S): string
-  /** The violated invariant of a state; undefined without one. */
+  /** Returns the invariant that a state violates, or undefined. */
   violation(state: S): string | undefined
-  /** Whether the model must still reach its goal from this state. */
+  /** Whether the goal must be reachable from this state. */
   isOwed(state: S): boolean
   isGoal(state: S): boolean
 }
 
 export interface Verdict {
   readonly states: number
-  /** Undefined if the model keeps every invariant. */
+  /** The violated invariant. Undefined if the model satisfies every invariant. */
   readonly violation: string | undefined
-  /** Names of the steps that lead to it. */
+  /** Names of the steps that lead from the initial state to the violation. */
   readonly path: string[]
 }
 
 export const STUCK = 'stuck: the goal can never be reached'
 
-/** Explores all states, or stops at the first violation. @throws Error with more than `statesMax` states */
+/**
+ * Explores all states, or stops at the first violation.
+ *
+ * @throws Error with more than `statesMax` states
+ */
 export function check<S>(model: Model<S>, statesMax = 300_000): Verdict {
   const states = [model.initial]
   const ids = new Map([[model.key(model.initial), 0]])
@@ -67,7 +71,7 @@ export function check<S>(model: Model<S>, statesMax = 300_000): Verdict {
   return stuck === undefined ? verdict(undefined, 0) : verdict(STUCK, stuck)
 }
 
-/** Returns the first state from which the system's own steps cannot reach a goal. */
+/** Returns the first state that must reach the goal and cannot do so by steps with `isOwn`. Searches backwards from the goal states. */
 function findStuck<S>(model: Model<S>, states: readonly S[], ownPredecessors: readonly number[][]): number | undefined {
   const open = states.flatMap((state, id) => (model.isGoal(state) ? [id] : []))
   const canReach = new Set(open)

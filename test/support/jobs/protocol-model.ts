@@ -1,116 +1,119 @@
 /**
- * Model of the protocol of durable jobs (docs/internals/protocol.md, State transitions). Parties: one job, two workers, the loops of the
- * scheduler, a caller that may cancel, a follower, and a queue that loses and duplicates records.
+ * Model of the protocol of durable jobs (docs/internals/protocol.md, State transitions), for the model checker. The participants are one job, two
+ * workers, the sweeps of the scheduler, a caller that may cancel, and a client that follows the job. The queue may lose and duplicate records.
  *
- * Each worker, loop and caller takes a few steps, and the steps interleave freely. Up to `faultsMax` faults happen anywhere. Time is not
- * modelled: a timer may fire at once. Every {@link Guards guard} can be removed, and then an invariant must break;
- * `test/shared/jobs/protocol-model.test.ts` lists which.
+ * The steps of all participants interleave freely. Up to `faultsMax` faults happen at any point. Time is not modelled: a timer may fire at once.
+ * Every {@link Guards guard} can be switched off. Then an invariant must break; `test/shared/jobs/protocol-model.test.ts` lists which one.
  */
 import type { Model, Step } from './model-checker.ts'
 
-/** Guards of the protocol; all are enabled in the product. */
+/** Rules of the protocol. All are true in the product. Tests switch off one at a time and expect a violation. */
 export const GUARDS = {
-  /** A 202 is sent after the job is committed. */
+  /** The ingress answers 202 only after the job is committed. */
   commitBeforeAccept: true,
-  /** A repeated request returns the same job. */
+  /** A repeated request with the same idempotency key returns the same job. */
   idempotentCreate: true,
-  /** claim: state queued. */
+  /** A claim requires the state queued. */
   claimNeedsQueued: true,
-  /** claim: the job has not expired. */
+  /** A claim requires that the job has not expired. */
   claimNeedsTime: true,
-  /** claim: attempt + 1, and no statement lowers it. */
+  /** A claim increments the attempt number, and no statement lowers the number. */
   attemptRises: true,
-  /** complete, fail: state in_progress. */
+  /** The transitions to completed and failed require the state in_progress. */
   endNeedsInProgress: true,
-  /** complete, fail: same attempt and same owner. Either is enough, because an attempt has one owner; SQL checks both. */
+  /**
+   * The transitions to completed and failed require that the row still has the attempt number and the worker of the run. One of the two conditions
+   * would be enough, because an attempt has only one worker. The SQL statements check both.
+   */
   endNeedsSameRun: true,
-  /** retry and requeue: in_progress, same attempt, same owner. */
+  /** A retry or requeue requires that the row has the state in_progress, and the attempt number and the worker of the run. */
   returnIsFenced: true,
-  /** output: in_progress, same attempt, same owner. */
+  /** A write of output requires that the row has the state in_progress, and the attempt number and the worker of the run. */
   outputIsFenced: true,
-  /** Writes of the owner are numbered, so that a repeated one counts once. */
+  /** The writes of a run are numbered, so that a repeated write counts once. */
   writesAreNumbered: true,
   /** A terminal event is published after the commit of its transition. */
   commitBeforePublish: true,
   /** The claim and the end of a run are on disk before they are acknowledged. */
   claimIsSynchronous: true,
   endIsSynchronous: true,
-  /** honour cancel: same attempt, same owner. */
+  /** The transition to cancelled by a worker requires that the row still has the attempt number and the worker of the run. */
   honourIsFenced: true,
-  /** cancel of a waiting job: still waiting at the transition. */
+  /** A cancel of a waiting job checks in its transition that the job still waits. */
   cancelNeedsWaiting: true,
   /** A job with a cancel request never returns to the queue. */
   cancelBeatsReturn: true,
   /** The sweep cancels a job whose worker ignores the cancel. */
   reaperForcesCancel: true,
-  /** The lease sweep runs. */
+  /** The sweep that requeues the jobs of expired leases runs. */
   reaperRuns: true,
-  /** The sweep checks again at the transition: same attempt, still in progress. */
+  /** The lease sweep checks in its transition that the job is still in progress, in the attempt that the sweep has read. */
   reapIsFenced: true,
-  /** The sweep takes only jobs whose owner's lease has expired. */
+  /** The lease sweep requeues only jobs of workers whose lease has expired. */
   reapNeedsExpiredLease: true,
-  /** After an outage of the store the sweep waits until live workers had time to renew. */
+  /** After an outage of the store, the lease sweep waits until live workers had time to renew their leases. */
   reaperWaitsAfterOutage: true,
-  /** A job that has lost too many workers fails. */
+  /** A job fails if too many workers died while they ran it (a poison job). */
   poisonFails: true,
-  /** A worker that renews its lease late did not die: its crash count is reverted. */
+  /** If a worker renews an expired lease late, then the worker did not die. The crash that was counted for its job is subtracted again. */
   lapsesAreSpared: true,
-  /** A worker stops its runs before its lease ends, and requeues the jobs. */
+  /** If a worker cannot renew its lease, then it stops its jobs before the lease ends, and requeues them. */
   runsEndWithLease: true,
-  /** The sweep fails runs past their deadline. */
+  /** The lease sweep fails running jobs whose deadline has passed, even if their worker is alive. */
   reaperEndsOverdue: true,
   /** A sweep expires waiting jobs past their deadline. */
   expirySweeps: true,
-  /** expire: still waiting at the transition. */
+  /** An expiry checks in its transition that the job still waits. */
   expireNeedsWaiting: true,
   /** A sweep queues scheduled jobs that are due. */
   dueSweeps: true,
-  /** due: still scheduled at the transition. */
+  /** The start of a due job checks in its transition that the job is still scheduled. */
   dueNeedsScheduled: true,
-  /** Queued jobs are republished after a while. */
+  /** The record of a job that stays queued is published again after a while, because the queue may have lost the first record. */
   republishes: true,
-  /** Workers requeue jobs that they own and do not run: claims whose response got lost. */
+  /** A worker requeues a job that the store has assigned to it, but that it does not run. This happens if the response to a claim was lost. */
   workersReconcile: true,
-  /** A follower also reads the store: the process that ended the job may have died before its notification. */
+  /** A client that follows the job also polls the store. The process that ended the job may have died before it published the end. */
   followersReadStore: true,
 }
 export type Guards = typeof GUARDS
 
-/** Variants that are not guards: the invariants hold either way. */
+/** Variants of the protocol. Unlike guards, the invariants must hold with each of them. */
 export interface Variant {
-  /** The record is acknowledged before the claim, so a crash in between loses it. */
+  /** The worker acknowledges the queue record before it claims the job. A crash in between loses the record, which must be published again. */
   readonly acknowledgesFirst?: boolean
   readonly faultsMax?: number
 }
 
 type JobState = 'queued' | 'scheduled' | 'in_progress' | 'completed' | 'failed' | 'cancelled' | 'expired'
-/** Process that owns the job. `dead` is an earlier process of one of the workers, before its restart. */
+/** Process that has claimed the job: one of the two workers, or an earlier process of a worker, before its restart (`dead`). */
 type Owner = 0 | 1 | 'dead'
 
 interface RowState {
   state: JobState
   attempt: number
-  /** Highest number of an attempt that was started. */
+  /** Highest attempt number that any claim has used. */
   top: number
   owner: Owner
-  /** The lease of the owner is valid. */
+  /** True while the lease of the process in `owner` is valid. */
   lease: boolean
   cancel: boolean
   crashes: number
   /**
-   * Owners that lost the job. `0` and `1` are the workers, and `d` is a dead process. `r` is a worker that renewed its lease afterwards, and is
-   * still counted.
+   * One character for each process that lost the job. `0` and `1`: a worker. `d`: a process that has died. `r`: a worker that renewed its lease
+   * late, and whose loss still counts as a crash.
    */
   lostBy: string
   tries: number
-  /** Times that the output of this attempt was recorded; each attempt has one output. */
+  /** Number of times that the output of this attempt was recorded. More than one is a defect, because each attempt has one output. */
   output: number
 }
 
 interface WorkerState {
   /**
-   * `hung`: alive, and never done. `lapsed`: stopped, and about to requeue. `again`: repeats its output, because the response got lost.
-   * `ended`: about to publish.
+   * State of the worker's run. `hung`: the run never ends, but the worker is alive. `lapsed`: the run was stopped before the end of the lease,
+   * and the job is not requeued yet. `again`: the worker repeats a write of output, because the response was lost. `ended`: the end is stored,
+   * but not published yet. `spoke`: the end is published, but not stored yet (only without the guard `commitBeforePublish`).
    */
   at: 'idle' | 'holds' | 'runs' | 'again' | 'hung' | 'lapsed' | 'ended' | 'spoke'
   attempt: number
@@ -121,7 +124,7 @@ interface WorkerState {
 
 interface World {
   row: RowState | undefined
-  /** The row that a crash of the database would restore; undefined when all is on disk. */
+  /** Row that would remain after a crash of the database. Undefined if the current row is on disk. */
   disk: RowState | undefined
   jobs: number
   accepted: boolean
@@ -129,15 +132,15 @@ interface World {
   publishing: boolean
   records: number
   workers: [WorkerState, WorkerState]
-  /** A loop or caller that has read the row and will write it later. */
+  /** A sweep or a caller that has read the row and will write it in a later step. `attempt` is the value that was read. */
   view: { of: 'reap' | 'expire' | 'due' | 'cancel'; attempt: number } | undefined
   isLate: boolean
   wasCancelled: boolean
-  /** Leases appear expired because the store was down. */
+  /** True after an outage of the store, during which no worker could renew its lease. Then expired leases do not show that workers died. */
   isUnsettled: boolean
-  /** Number of further attempts for which the protocol has a reason, such as a retry. */
+  /** Number of further attempts that the protocol justifies, for example by a retry. Below 0, a job was started without a reason. */
   startsLeft: number
-  /** The end that the follower received. */
+  /** Final state that was reported to the client that follows the job. */
   shown: JobState | ''
   faults: number
   bad: string | undefined
@@ -150,7 +153,6 @@ const TERMINAL: ReadonlySet<JobState | ''> = new Set(['completed', 'failed', 'ca
 const IDLE: WorkerState = { at: 'idle', attempt: 0, end: '' }
 const isWaiting = (row: RowState) => row.state === 'queued' || row.state === 'scheduled'
 
-/** The model with these guards. */
 export function protocolModel(guards: Guards, variant: Variant = {}): Model<World> {
   const initial: World = {
     row: undefined,
@@ -181,7 +183,8 @@ export function protocolModel(guards: Guards, variant: Variant = {}): Model<Worl
 
 function keyOf(world: World): string {
   const { row, disk, workers, view } = world
-  // The history of a job is irrelevant after its end. Each loss counts as a crash.
+  // Part of the state's key that describes the row. After the end of a job its losses are left out, because they no longer influence any step.
+  // The field `crashes` is left out, because it equals the number of losses.
   const rowKey = (r: RowState | undefined) =>
     r && `${r.state}${r.attempt}${r.top}${r.owner}${r.lease}${r.cancel}${r.tries}${r.output}${lossesOf(r)}`
   const workerKey = (w: WorkerState) => `${w.at}${w.attempt}${w.end}${w.isFrozen ?? ''}`
@@ -215,7 +218,7 @@ function violationOf({ bad, jobs, accepted, row, workers, startsLeft, shown }: W
   return undefined
 }
 
-/** Possible next steps. Each method yields the steps of one party. */
+/** Enumerates the possible next steps of a state. Each method yields the steps of one participant. */
 class Steps {
   readonly #world: World
   readonly #guards: Guards
@@ -406,7 +409,7 @@ class Steps {
     return row.state === 'in_progress' && row.owner === i && row.attempt === this.#world.workers[i].attempt
   }
 
-  /** The guard of complete and fail. */
+  /** Whether the guards allow the worker to complete or fail the job. */
   #mayEnd(i: 0 | 1): boolean {
     const { row, workers } = this.#world
     const isInProgress = row?.state === 'in_progress'
@@ -414,7 +417,7 @@ class Steps {
     return (isInProgress || !this.#guards.endNeedsInProgress) && (isSameRun || !this.#guards.endNeedsSameRun)
   }
 
-  /** Transitions complete, fail and cancelled: a compare-and-set of the row. Afterwards, the owner publishes the end. */
+  /** Transitions complete, fail and cancelled: a compare-and-set of the row. Afterwards, the worker publishes the end. */
   #end(w: World, i: 0 | 1, end: JobState, mayEnd = this.#mayEnd(i)): void {
     const row = w.row as RowState
     const isMine = this.#isMine(i, row)
@@ -485,7 +488,7 @@ class Steps {
       })
   }
 
-  /** Live workers from which the job was taken. */
+  /** Late lease renewals by workers that are alive, but have lost the job because their lease had expired. */
   *#renewals(row: RowState) {
     for (const i of [0, 1] as const) {
       if (!row.lostBy.includes(`${i}`) || TERMINAL.has(row.state)) continue
@@ -551,7 +554,8 @@ class Steps {
       const passes = (w: World) => {
         w.isLate = true
       }
-      // A hung run must end at the deadline, or earlier after a cancel.
+      // A run that hangs must be stopped by its deadline. If the job has a cancel request, then the cancel may stop the run earlier, so progress
+      // must not depend on the deadline.
       if (isHung && !row.cancel) yield this.#own('deadline passes', passes)
       else yield this.#help('deadline passes', passes)
     }
@@ -620,7 +624,7 @@ class Steps {
     return { name, to, isOwn: true }
   }
 
-  /** A step of the environment: possible, but no invariant may depend on it. */
+  /** A step of the environment. The step may happen or not, so progress must not depend on it. */
   #help(name: string, change: (world: World) => void): Step<World> {
     return { ...this.#own(name, change), isOwn: false }
   }
@@ -655,7 +659,7 @@ function newRow(): RowState {
   }
 }
 
-/** A guarded transition to an end by a party other than the owner. */
+/** Moves the job to a final state by a participant other than its worker. */
 function move(w: World, to: JobState): void {
   const row = w.row as RowState
   if (TERMINAL.has(row.state)) w.bad = 'a job left a terminal state'
@@ -663,7 +667,7 @@ function move(w: World, to: JobState): void {
   w.disk = undefined
 }
 
-/** A loop or caller reads now and writes later, based on that reading. */
+/** Records that a sweep or a caller has read the row. The write is a later step and is based on this reading. */
 function look(w: World, of: 'reap' | 'expire' | 'due' | 'cancel', attempt: number): void {
   if (of === 'cancel') w.wasCancelled = true
   w.view = { of, attempt }

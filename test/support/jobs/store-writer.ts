@@ -1,6 +1,6 @@
 /**
- * Writes to a store as fast as possible, several jobs concurrently, and prints each response, until it is killed. Argument: the directory of
- * the store. Lines: `created <id>`, `appended <id> <seq>`, `completed <id> <seq>`.
+ * A process that writes several jobs at once to a store, as fast as possible, until the test kills it. The test then checks that the store has
+ * every write that was printed. Argument: directory of the store. Printed lines: `created <id>`, `appended <id> <seq>`, `completed <id> <seq>`.
  */
 import { writeSync } from 'node:fs'
 import { newJobId } from '#shared/store/jobs.ts'
@@ -10,7 +10,7 @@ const directory = process.argv[2] ?? ''
 const owner = `boot_${process.pid}`
 const store = openSqliteStore({ directory, boot: owner })
 await store.renew({ boot: owner, role: 'inference', slots: 1, version: 'test', draining: false, leaseMs: 60_000 })
-// Synchronous: a printed line was acknowledged by the store, whenever the kill happens.
+// Writes synchronously, so that no line is lost in a buffer when the process is killed. Each printed line was acknowledged by the store before.
 const print = (line: string) => writeSync(1, `${line}\n`)
 
 await Promise.all([1, 2, 3, 4].map(writeForEver))

@@ -1,4 +1,4 @@
-/** Stores for tests: each adapter, with a database clock that tests can advance. */
+/** Opens stores for tests, on Postgres and on SQLite. Tests can advance the clock of the database. */
 import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -12,7 +12,7 @@ import type { HeldAttempt, NewJob, Store } from '#shared/store/store.ts'
 export const HOUR_MS = 3_600_000
 export const LEASE_MS = 9_000
 
-/** One database, initially empty, and its clock. */
+/** One database for tests, initially empty, with a clock that tests can advance. */
 export interface TestDatabase extends AsyncDisposable {
   /** Closes all stores, deletes all rows and resets the clock. Takes a fraction of the time of a new database. */
   reset(): Promise<void>
@@ -36,7 +36,7 @@ const DELETE_ALL = `DO $$ DECLARE name regclass; BEGIN
   END LOOP;
 END $$`
 
-/** A new schema on a server. */
+/** Creates a schema on a Postgres server, so that tests are isolated without a new database. */
 export async function openPostgresDatabase(server: string): Promise<TestDatabase & { url: string }> {
   const schema = newId('t_', 12).toLowerCase()
   const url = `${server}${server.includes('?') ? '&' : '?'}options=-csearch_path%3D${schema}`
@@ -46,10 +46,13 @@ export async function openPostgresDatabase(server: string): Promise<TestDatabase
   return await testDatabaseOf(url, admin, () => admin.query(`DROP SCHEMA ${schema} CASCADE`))
 }
 
-/** Template databases with the migrated schema, by the URL of the pooler. */
+/** Databases with the complete schema, from which new databases are copied. One per pooler; the key is the pooler's URL. */
 const TEMPLATES = new Map<string, Promise<string>>()
 
-/** A new database behind a pooler. PgBouncer before 1.20 does not accept a search_path at the start, so a schema is not enough. */
+/**
+ * Creates a database that is reached through PgBouncer. A separate schema would not suffice, because PgBouncer before 1.20 rejects connections
+ * that set search_path.
+ */
 export async function openPooledDatabase(server: string, pooler: string): Promise<TestDatabase & { url: string }> {
   const owner = new Client({ connectionString: server })
   await owner.connect()
@@ -69,18 +72,18 @@ export async function openPooledDatabase(server: string, pooler: string): Promis
   })
 }
 
-/** The database is never dropped, because the server is deleted after the tests. */
+/** Creates a database with the complete schema, from which others are copied. Never dropped, because the whole server is deleted after the tests. */
 async function makeTemplate(owner: Client, pooler: string): Promise<string> {
   const name = newId('t_', 12).toLowerCase()
   await owner.query(`CREATE DATABASE ${name}`)
   await (await openPostgresStore({ url: databaseOf(pooler, name), onProblem: () => undefined })).close()
-  // A database with connections cannot be copied, and the pooler stays connected.
+  // Closes all connections, because a database with connections cannot be copied and the pooler keeps its own open.
   await owner.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
   await owner.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   return name
 }
 
-/** URL of another database of a server. */
+/** Replaces the name of the database in the URL of a server. */
 export function databaseOf(server: string, name: string): string {
   return Object.assign(new URL(server), { pathname: `/${name}` }).href
 }
@@ -181,7 +184,7 @@ export async function alive(store: Store, boot = newId('boot_'), leaseMs = LEASE
   return boot
 }
 
-/** A job that a live process has claimed. */
+/** Creates a job, and claims it for a live process. */
 export async function running(store: Store, changes: Partial<NewJob> = {}, owner?: string): Promise<HeldAttempt> {
   const job = newJob(changes)
   await store.create(job)

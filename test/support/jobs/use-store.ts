@@ -5,7 +5,7 @@ import { type Layout, MANY_TENANT, manyId, PARENT } from './many-jobs.ts'
 import { alive, claimed, HOUR_MS, newJob } from './stores.ts'
 
 const OUTPUT = [{ type: 'job.output.delta' as const, data: { text: 'hello' } }]
-/** Number of events of a job. The store needs more than one statement to erase them. */
+/** Number of events of one job. The number is so high that the store needs more than one statement to erase them. */
 const MANY_EVENTS = 2_100
 const POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 const WEBHOOK = { url: 'https://example.com', events: ['job.started', 'job.completed'] }
@@ -117,7 +117,7 @@ async function read(store: Store, layout: Layout): Promise<void> {
   await store.tenants.isWaiting({ pool, kind, model, priority: 'normal' })
   await store.queuedModels()
   for (const query of listings(middle)) await store.list(MANY_TENANT, query)
-  // Half of the jobs after `middle` were created by other endpoints.
+  // All jobs near `middle` are child jobs, which `isOwn` excludes. The store must therefore skip many rows.
   const own = { limit: 100, endpoint: '/v1/chat/completions', states: ['completed' as const], isOwn: true }
   for (const order of ['asc', 'desc'] as const) {
     await store.list(MANY_TENANT, { ...own, order })
@@ -155,7 +155,7 @@ function listings(middle: string): ListQuery[] {
   )
 }
 
-/** Queries of operators, for all projects and for one, with rare values. */
+/** Calls the queries of the admin API, once for all projects and once for one project, with values that few rows have. */
 async function operate({ operator }: Store, layout: Layout): Promise<void> {
   const middle = manyId(layout, Math.floor(layout.jobs / 2))
   const states = [undefined, ['failed'], ['queued', 'scheduled'], ['in_progress', 'waiting'], ['cancelled', 'expired']]

@@ -62,7 +62,7 @@ export class Backlog {
     return this.#withoutClaimer
   }
 
-  /** True if jobs waited at the last count, and workers have received announcements for every queue with waiting jobs. */
+  /** True if jobs of the pool waited at the last count, and a worker was notified of every queue that they wait in. */
   hasClaimer(pool: PoolName): boolean {
     return this.#withClaimer.has(pool) && this.#waiting.get(pool) === 0
   }

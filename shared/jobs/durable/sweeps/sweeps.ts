@@ -40,12 +40,10 @@ const LOST_FROM_EMPTY_MS = 5_000
  */
 const SEARCH = { olderThanMs: 300_000, limit: 5 }
 
-/**
- * Fraction of free slots from which workers count as idle. Busy workers also have a few free slots between two jobs.
- */
+/** Minimum fraction of free slots at which workers count as idle. Busy workers also have a few free slots between two jobs. */
 const IDLE_SHARE = 0.25
 
-/** Number of consecutive runs for which workers must be idle before jobs are republished. */
+/** Number of consecutive runs for which workers must be idle before jobs are republished for this reason. */
 const IDLE_TURNS = 3
 
 /** Time in ms without records on the control channel after which the reported free slots count as outdated. */
@@ -58,13 +56,16 @@ const FILES_MAX = 50
 const CONVERSATIONS_MAX = 50
 const HOURS_MAX = 250
 const DAY_MS = 86_400_000
-/** Age after which samples of the history are merged. A day and some minutes, so that a range of 24 h has fine samples. */
+/**
+ * Age in seconds after which samples of the metrics history are merged into coarser samples. The age is a day and some minutes, so that a chart of 24
+ * h has only fine samples.
+ */
 const FINE_SECONDS = 88_200
 const HISTORY_SECONDS = HISTORY_RANGES['7d'].length + 3_600
 
 /**
- * Limits for the reaper (docs/internals/protocol.md, State transitions). `crashesMax` is a number of workers, and the
- * grace periods are in ms.
+ * Limits for the sweep that requeues or fails jobs of dead workers ({@link Sweeps.reap}). `crashesMax` is a number of workers, and the grace periods
+ * are in ms.
  */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 
@@ -135,8 +136,9 @@ export class Sweeps {
   }
 
   /**
-   * Requeues or fails jobs of dead workers, under an exclusive lease. @param leaseMs Time after which another process continues
-   * if this one crashes
+   * Requeues or fails jobs of dead workers, under an exclusive lease.
+   *
+   * @param leaseMs Time after which another process continues if this one crashes
    */
   async reap(leaseMs: number): Promise<boolean> {
     const { store, log, metrics } = this.#context
@@ -312,9 +314,9 @@ export class Republisher {
     this.#idleRuns.set(pool, idleRuns)
     const lag = await this.#backlog.lag(pool)
     const hasTwice = lag !== undefined && this.#backlog.hasTwice(pool, lag)
-    // Without workers nothing is republished, because the first worker that starts receives announcements.
-    const hasNobody = this.#presence.silenceMs < SILENCE_MS_MAX && this.#presence.workers(pool).length === 0
-    const hasClaimer = this.#backlog.hasClaimer(pool) || hasNobody
+    // Without workers, only few old jobs are republished ({@link SEARCH}), because the first worker that starts receives announcements.
+    const hasNoWorker = this.#presence.silenceMs < SILENCE_MS_MAX && this.#presence.workers(pool).length === 0
+    const hasClaimer = this.#backlog.hasClaimer(pool) || hasNoWorker
     const plan = republishPlan({ lag, missing: this.#backlog.missing(pool), idleRuns, hasTwice, hasClaimer })
     const old = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
     const taken = old.filter(({ job }) => !isClaimed(this.#presence, job))

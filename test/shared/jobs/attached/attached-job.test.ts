@@ -5,7 +5,7 @@ import { envelopeOf, mergeSaid, type Said, textOf } from '../../../support/jobs/
 
 const KIB = 1024
 
-/** A job, its requests to its owner, and builders of worker messages. The owner only records. */
+/** Opens a job whose owner only records, in `asked`, the calls that the job makes. The other functions pass a message of a worker to the job. */
 function openJob(options: { stream?: boolean } = {}) {
   const asked: string[] = []
   const owner: JobOwner = {
@@ -33,7 +33,7 @@ async function textNow(job: AttachedJob): Promise<string> {
 }
 
 describe('an attached job', () => {
-  it('returns the output of its worker in order, followed by its completion', async () => {
+  it('returns the output of the worker in order, followed by the completion', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     expect(job.state).toBe('running')
@@ -59,7 +59,7 @@ describe('an attached job', () => {
     expect(await ended).toBeUndefined()
   })
 
-  it('delivers output to its reader before the event loop processes the output of the next job', async () => {
+  it('delivers output to the reader before the event loop processes the output of the next job', async () => {
     const jobs = ['a', 'b', 'c'].map((name) => ({ name, ...openJob() }))
     const read: string[] = []
     for (const { job, tell } of jobs) {
@@ -67,7 +67,7 @@ describe('an attached job', () => {
       void job.next().then((events) => read.push(textOf(events ?? [])))
     }
     const readBefore: string[] = []
-    // Each callback simulates a socket whose data is read in that event-loop iteration.
+    // Each callback simulates a socket that delivers data to this job. All sockets are read in the same event-loop iteration.
     const turns = jobs.map(
       ({ name, say }) =>
         new Promise<void>((resolve) =>
@@ -98,7 +98,7 @@ describe('an attached job', () => {
     ['has already been processed', [2, 3, 2, 4], 'a1a2a4', []],
     ['is missing', [2, 4], 'a1', ['lost']],
   ])(
-    'with an output event whose sequence number %s returns "$2" and reports $3',
+    'with an output event whose sequence number %s returns the text "$2" and has the outcomes $3',
     async (_name, numbers, text, expected) => {
       const { job, asked, say, tell } = openJob()
       tell(1, 'started')
@@ -108,7 +108,7 @@ describe('an attached job', () => {
     },
   )
 
-  it('ignores output and completion of a worker that never reported its start', () => {
+  it('ignores output and completion of a worker that has not reported the start', () => {
     const { asked, say, tell } = openJob()
     say(2, 'before any started')
     tell(2, 'completed')
@@ -127,7 +127,7 @@ describe('an attached job', () => {
     expect(job.worker).toBe('wrk_1')
   })
 
-  it('ignores a second start event of its own worker', async () => {
+  it('ignores a second start event of the worker of the job', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     say(2, 'a')
@@ -137,7 +137,7 @@ describe('an attached job', () => {
     expect(await textNow(job)).toBe('ab')
   })
 
-  it('ignores output of older and newer attempts than the current one', async () => {
+  it('ignores output of all attempts except the current attempt', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     job.requeue()
@@ -188,7 +188,7 @@ describe('an attached job', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'upstream_error', message: 'it broke' })
   })
 
-  it('keeps its first end state, and ignores all later events', async () => {
+  it('keeps the first end state, and ignores all later events', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     job.finish({ code: 'timeout', message: 'too late', param: null })
@@ -201,7 +201,7 @@ describe('an attached job', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'timeout' })
   })
 
-  it('reports the failure or the requeue of its attempt to its owner', () => {
+  it('reports a failure or a requeue of the attempt to the ingress', () => {
     const { job, asked, tell } = openJob()
     tell(1, 'started')
     job.onEvent('wrk_1', { ...head(2), type: 'failed', error: { code: 'upstream_error', message: 'x', param: null } })
@@ -209,7 +209,7 @@ describe('an attached job', () => {
     expect(asked).toEqual(['failed x', 'handed_back'])
   })
 
-  it('pauses its worker above 256 KiB of unread output, and resumes it once the output is read', async () => {
+  it('pauses the worker above 256 KiB of unread output, and resumes the worker after the output is read', async () => {
     const { job, asked, say, tell } = openJob()
     tell(1, 'started')
     for (let seq = 2; seq <= 5; seq++) say(seq, 'x'.repeat(63 * KIB))
@@ -220,14 +220,14 @@ describe('an attached job', () => {
     expect(asked).toEqual(['pause', 'resume'])
   })
 
-  it('never pauses its worker if the response is not streamed', () => {
+  it('never pauses the worker if the response is not streamed', () => {
     const { asked, say, tell } = openJob({ stream: false })
     tell(1, 'started')
     for (let seq = 2; seq <= 9; seq++) say(seq, 'x'.repeat(63 * KIB))
     expect(asked).toEqual([])
   })
 
-  it('fails with an overflow at 8 MiB of unread output if its worker ignores the pause', () => {
+  it('fails at 8 MiB of unread output if the worker ignores the pause', () => {
     const { asked, say, tell } = openJob()
     tell(1, 'started')
     for (let seq = 2; !asked.includes('overflow'); seq++) {

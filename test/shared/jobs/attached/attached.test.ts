@@ -72,7 +72,7 @@ function submit(more: Partial<NewAttachedJob> = {}, ingress = jobs): Promise<Att
   })
 }
 
-/** Takes the next record of the queue, as a worker does. */
+/** Takes the next record from the queue, as a worker does. */
 async function take(): Promise<AttachedEnvelope> {
   const taken = queue.take(1, new AbortController().signal)
   await vi.advanceTimersByTimeAsync(1_000)
@@ -83,7 +83,7 @@ async function take(): Promise<AttachedEnvelope> {
 
 type Happening = { type: 'started' | 'completed' | 'handed_back' } | { text: string } | { code: ErrorCode }
 
-/** Sends messages of a worker about an attempt, numbered from `seq`. */
+/** Sends messages about an attempt as its worker does. The messages are numbered from `seq`. */
 async function tell(
   job: AttachedEnvelope,
   seq: number,
@@ -127,8 +127,8 @@ const FREE = { slots: 1, running: 0 }
 const STARTED = { type: 'started' } as const
 const COMPLETED = { type: 'completed' } as const
 
-describe('the attached jobs that an ingress owns', () => {
-  it('are sent to a worker, return its output, and are removed when they complete', async () => {
+describe('the attached jobs of an ingress', () => {
+  it('are sent to a worker, return the output, and are removed after the completion', async () => {
     const job = await submit()
     const taken = await take()
     expect(taken).toMatchObject({ id: job.id, attempt: 1, reply: { boot: jobs.boot } })
@@ -147,7 +147,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect([jobs.count('inference', 'queued'), jobs.count('inference', 'running')]).toEqual([1, 1])
   })
 
-  it('are retried if their worker is lost before any output', async () => {
+  it('are retried if the worker is lost before any output', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -160,7 +160,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, attempt: 1 })
   })
 
-  it('are retried once their worker is suspected, if there is no output and another worker has a free slot', async () => {
+  it('without output are retried once the worker is suspected, if another worker has a free slot', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -174,7 +174,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(textOf((await job.next()) ?? [])).toBe('second')
   })
 
-  it('are retried a second time when their worker is lost, but not when it is only suspected', async () => {
+  it('are retried a second time only when the worker is lost, not already when the worker is suspected', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED])
@@ -191,23 +191,26 @@ describe('the attached jobs that an ingress owns', () => {
   it.each([
     ['no other worker has a free slot', { slots: 1, running: 1 }, 0],
     ['the job has run for longer than the time until a loss', FREE, 6_000],
-  ])('are retried when their worker is lost, but not when it is only suspected, if %s', async (_why, other, ranMs) => {
-    const job = await submit({ stream: false })
-    const taken = await take()
-    await beat('wrk_1')
-    await tell(taken, 1, [STARTED])
-    for (let passed = 0; passed < ranMs; passed += 1_000) {
+  ])(
+    'are retried only when the worker is lost, not already when the worker is suspected, if %s',
+    async (_why, other, ranMs) => {
+      const job = await submit({ stream: false })
+      const taken = await take()
       await beat('wrk_1')
-      await passWith('wrk_2', 1_000, other)
-    }
-    await beat('wrk_1')
-    await passWith('wrk_2', 4_000, other)
-    expect([job.state, job.attempt]).toEqual(['running', 1])
-    await passWith('wrk_2', 2_000, other)
-    expect(job.attempt).toBe(2)
-  })
+      await tell(taken, 1, [STARTED])
+      for (let passed = 0; passed < ranMs; passed += 1_000) {
+        await beat('wrk_1')
+        await passWith('wrk_2', 1_000, other)
+      }
+      await beat('wrk_1')
+      await passWith('wrk_2', 4_000, other)
+      expect([job.state, job.attempt]).toEqual(['running', 1])
+      await passWith('wrk_2', 2_000, other)
+      expect(job.attempt).toBe(2)
+    },
+  )
 
-  it('are retried after the loss of their worker before calls that are still waiting', async () => {
+  it('are sent before all waiting calls when they are retried after the loss of the worker', async () => {
     for (let i = 0; i < 8; i++) await submit({ body: i })
     const first = await take()
     await beat('wrk_1')
@@ -223,7 +226,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(order).toEqual([5, 6, 7, 0])
   })
 
-  it('continue after partial output if their suspected worker sends a heartbeat again', async () => {
+  it('with partial output continue if the suspected worker sends a heartbeat again', async () => {
     const job = await submit()
     await beat('wrk_1')
     const taken = await take()
@@ -235,7 +238,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(await job.next()).toBeUndefined()
   })
 
-  it('fail with worker_lost if their worker is lost after output', async () => {
+  it('fail with worker_lost if the worker is lost after output', async () => {
     const job = await submit()
     await beat('wrk_1')
     await tell(await take(), 1, [STARTED, { text: 'half' }])
@@ -255,7 +258,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(await broker.lag(QUEUE)).toBe(0)
   })
 
-  it('are retried with a delay after an upstream error, and return the third error', async () => {
+  it('are retried twice with a delay after an upstream error, and return the third error', async () => {
     const job = await submit()
     for (let attempt = 1; attempt <= 3; attempt++) {
       const taken = await take()
@@ -275,7 +278,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
   })
 
-  it('have an equal start timeout for each attempt', async () => {
+  it('have the full start timeout for each attempt', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED])
     await passWith('wrk_1', START_MS * 2)
@@ -285,7 +288,7 @@ describe('the attached jobs that an ingress owns', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('fail with model_loading after 40 attempts if every worker requeues them', async () => {
+  it('fail with model_loading if workers requeue them 40 times', async () => {
     const job = await submit()
     const failure = job.next().catch((error: unknown) => error)
     let attempts = 0
@@ -312,7 +315,7 @@ describe('the attached jobs that an ingress owns', () => {
     await expect(job.next()).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('wait without a timeout for a slot of their model after their worker received them', async () => {
+  it('have no start timeout while a worker holds them for a slot of the model', async () => {
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m'], backlog: [] }
     await beat('wrk_1', { slots: 100 })
     const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 2 }]
@@ -345,7 +348,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(calls.slice(0, left + 2).some(({ state }) => state === 'done')).toBe(false)
   })
 
-  it("are prefetched per model up to the slots of the model's workers plus two", async () => {
+  it('of a model are sent to the queue up to the number of slots of the model plus two', async () => {
     await beat('wrk_1', { slots: 100 })
     const capacity = { type: 'capacity', boot: 'wrk_1', models: ['m', 'quick'], backlog: [] }
     const concurrency_limits = [{ kind: 'say', model: 'm', capacity: 3 }]
@@ -362,7 +365,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(await broker.lag(QUEUE)).toBe(6)
   })
 
-  it('are cancelled at their worker when their deadline passes', async () => {
+  it('are cancelled at the worker when the deadline passes', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED])
     await passWith('wrk_1', TIMEOUT_MS)
@@ -371,14 +374,14 @@ describe('the attached jobs that an ingress owns', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id })
   })
 
-  it('are retried if their worker never sent a heartbeat', async () => {
+  it('are retried if the worker never sent a heartbeat', async () => {
     const job = await submit()
     await tell(await take(), 1, [STARTED], 'wrk_never_heard')
     await vi.advanceTimersByTimeAsync(6_000)
     expect([job.state, job.attempt]).toEqual(['queued', 2])
   })
 
-  it('accept the completion from a worker whose deregistration arrived first', async () => {
+  it('complete even if the deregistration of the worker arrives before the completion', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED])
@@ -390,7 +393,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(job.attempt).toBe(1)
   })
 
-  it('are cancelled at the worker if their caller disconnects while they are queued, running or delayed', async () => {
+  it('are cancelled at the worker if the caller disconnects', async () => {
     for (const state of ['queued', 'running', 'waiting for its next try']) {
       controls = []
       const job = await submit()
@@ -406,7 +409,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect([jobs.size, ends]).toEqual([0, ['cancelled', 'cancelled', 'cancelled']])
   })
 
-  it('are cancelled at a worker that starts them after their cancellation', async () => {
+  it('are cancelled again at a worker that starts them after the cancellation', async () => {
     const job = await submit()
     const taken = await take()
     jobs.cancel(job)
@@ -415,7 +418,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(controls).toContainEqual({ type: 'cancel', job_id: job.id, worker: 'wrk_9' })
   })
 
-  it('are cancelled at the second of two workers that start one attempt', async () => {
+  it('are cancelled at the second worker if two workers start the same attempt', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED], 'wrk_1')
@@ -424,7 +427,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(controls).toEqual([{ type: 'cancel', job_id: job.id, attempt: 1, worker: 'wrk_2' }])
   })
 
-  it('fail with answer_too_large and are cancelled at the worker if unread output exceeds its maximum', async () => {
+  it('fail with answer_too_large if the unread output exceeds the maximum', async () => {
     const job = await submit({ stream: false })
     const taken = await take()
     await tell(taken, 1, [STARTED])
@@ -434,7 +437,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(ends).toEqual(['failed answer_too_large'])
   })
 
-  it('pause their worker while their caller does not read, and resume it afterwards', async () => {
+  it('pause the worker while the caller does not read, and resume the worker afterwards', async () => {
     const job = await submit()
     const taken = await take()
     await tell(taken, 1, [STARTED, { text: 'x'.repeat(300_000) }])
@@ -445,7 +448,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(controls.at(-1)).toEqual({ type: 'resume', job_id: job.id, attempt: 1 })
   })
 
-  it('have their large body in a blob, which is deleted when they end', async () => {
+  it('with a large body have one blob, which is deleted at the end of the job', async () => {
     for (const [index, last] of [COMPLETED, { code: 'upstream_refused' } as const].entries()) {
       const job = await submit({ body: { text: 'x'.repeat(100_000) }, stream: false })
       expect([...blobs.keys()]).toEqual([job.id])
@@ -460,7 +463,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(blobs.size).toBe(0)
   })
 
-  it('pass their body to an in-process worker without a copy, and store it in a blob if they must wait', async () => {
+  it('pass the body to a worker in the same process without a copy', async () => {
     const body = { text: 'x'.repeat(100_000) }
     const job = await submit({ body, heldBytes: 300_000 })
     const [handed] = await queue.take(1, AbortSignal.timeout(1_000))
@@ -481,7 +484,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect([jobs.size, blobs.size]).toEqual([0, 0])
   })
 
-  it('are refused with overloaded beyond the maximum number of jobs, and after a drain has begun', async () => {
+  it('are refused with overloaded beyond the maximum number of jobs', async () => {
     await jobs.close()
     jobs = await openJobs({ jobsMax: 2 })
     const [first] = [await submit(), await submit()]
@@ -493,7 +496,7 @@ describe('the attached jobs that an ingress owns', () => {
     await expect(submit()).rejects.toBeInstanceOf(ServiceError)
   })
 
-  it('are refused with overloaded if the estimated wait of their own pool is too long', async () => {
+  it('are refused with overloaded if the estimated wait of the pool is too long', async () => {
     await jobs.close()
     jobs = await openJobs({ startTimeoutMs: 5_000 })
     for (let i = 0; i < 20; i++) {
@@ -511,10 +514,10 @@ describe('the attached jobs that an ingress owns', () => {
     expect((await submit({ pool: 'embeddings' })).state).toBe('queued')
   })
 
-  it('are sent before the waiting calls of a busy tenant if they belong to another tenant', async () => {
+  it('of a tenant without running jobs are sent before the waiting calls of other tenants', async () => {
     for (let i = 0; i < 10; i++) await submit({ tenant: 'key_many', body: i })
     expect(await broker.lag(QUEUE)).toBe(4)
-    // A tenant without running calls may start at once, and need not wait for the end of other calls.
+    // A tenant without running calls is served before the waiting calls of other tenants. The first call of `key_one` is therefore sent at once.
     await submit({ tenant: 'key_one', body: 'one' })
     await submit({ tenant: 'key_one', body: 'two' })
     expect(await broker.lag(QUEUE)).toBe(5)
@@ -541,13 +544,13 @@ describe('the attached jobs that an ingress owns', () => {
       order.push(taken.tenant)
       await tell(taken, 1, [STARTED, COMPLETED])
     }
-    // The first calls are left out, because they were sent before the ingresses exchanged counts. `key_one` gets at least about 0.45 of the other
-    // calls.
+    // The first 20 calls are not counted, because they were sent before the ingresses exchanged their counts. About half of the other calls must
+    // belong to `key_one`.
     expect(order.slice(20).filter((tenant) => tenant === 'key_one').length).toBeGreaterThanOrEqual(20)
     for (const ingress of ingresses) await ingress.close()
   })
 
-  it('are prefetched up to the number of free slots, and few are prefetched if all slots are busy', async () => {
+  it('are sent to the queue up to the number of free slots', async () => {
     await beat('wrk_1', { slots: 7, running: 0 })
     for (let i = 0; i < 10; i++) await submit()
     expect(await broker.lag(QUEUE)).toBe(7)
@@ -595,7 +598,7 @@ describe('the attached jobs that an ingress owns', () => {
     expect(order).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
   })
 
-  it('fail with overloaded if the broker refuses them after their wait in the ingress', async () => {
+  it('fail with overloaded if the broker refuses them after a wait in the ingress', async () => {
     const held = []
     for (let i = 0; i < 5; i++) held.push(await submit())
     const last = held[4] as AttachedJob

@@ -1,4 +1,4 @@
-/** Attached jobs whose records were in a deleted topic. */
+/** Tests attached jobs whose queue or reply records were lost, because the topic was deleted. */
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import type { JobEvent } from '#schemas/event.ts'
 import type { AttachedEnvelope } from '#schemas/job.ts'
@@ -83,7 +83,7 @@ async function pass(ms: number): Promise<void> {
   }
 }
 
-it('a queued job is resent if the queue topic was deleted, and a running job is not', async () => {
+it('after the loss of the queue topic, queued jobs are sent again, and running jobs are not', async () => {
   const [lost, runs] = [await submit(), await submit()]
   expect((await take()).id).toBe(lost.id)
   await reply(await take(), 1, { type: 'started' })
@@ -93,7 +93,7 @@ it('a queued job is resent if the queue topic was deleted, and a running job is 
   expect([lost.attempt, runs.attempt]).toEqual([2, 1])
 })
 
-it('after the loss of the reply topic, only attempts without output for ten seconds are retried', async () => {
+it('after the loss of the reply topic, a job without output is retried if no event arrives for ten seconds', async () => {
   const [silent, speaks] = [await submit(), await submit()]
   const [first, second] = [await take(), await take()]
   await reply(first, 1, { type: 'started' })
@@ -107,7 +107,7 @@ it('after the loss of the reply topic, only attempts without output for ten seco
   expect([speaks.attempt, speaks.state]).toEqual([1, 'running'])
 })
 
-it('after the loss of the reply topic, a stream without output for ten seconds fails with worker_lost', async () => {
+it('after the loss of the reply topic, a job with output fails with worker_lost if no event arrives for ten seconds', async () => {
   const job = await submit()
   const envelope = await take()
   await reply(envelope, 1, { type: 'started' })

@@ -53,7 +53,11 @@ async function open(
   })
 }
 
-/** Heartbeats of one worker with free slots. @param sent Receives sent records */
+/**
+ * Simulates the heartbeats of one worker with free slots.
+ *
+ * @param sent Receives the records that the test object sends
+ */
 function workersWith(free: number, sent: ControlRecord[]): NotifierPresence {
   const worker: Peer = {
     boot: BOOT,
@@ -101,7 +105,7 @@ function specOf(more: Partial<NewDurableJob> = {}): NewDurableJob {
   }
 }
 
-/** The store, with some calls replaced. */
+/** Wraps the store, and replaces some of its methods. */
 function storeWith(other: Partial<Store>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -112,7 +116,7 @@ function storeWith(other: Partial<Store>): Store {
   })
 }
 
-/** A call whose first response is lost after its execution. */
+/** Wraps a method of the store. The first call is executed, but fails as if its response was lost. */
 function unansweredOnce<A extends unknown[], T>(call: (...args: A) => Promise<T>): (...args: A) => Promise<T> {
   let isFirst = true
   return async (...args) => {
@@ -131,7 +135,7 @@ async function run(id: string): Promise<void> {
 const all = async () => (await store.list(TENANT, { limit: 100 })).jobs
 
 describe('a submitted durable job', () => {
-  it('is in the store and on its queue', async () => {
+  it('is in the store and in the queue of the pool', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf({ priority: 'low' }))
     expect(created).toMatchObject({ outcome: 'created', job: { state: 'queued' } })
@@ -162,7 +166,7 @@ describe('a submitted durable job', () => {
     await expect.poll(() => broker.lag('jobs.inference')).toBe(1)
   })
 
-  it('is created once for ten concurrent requests with one Idempotency-Key; another body is a conflict', async () => {
+  it('is created once for ten concurrent requests with the same Idempotency-Key', async () => {
     const jobs = await open()
     const created = await Promise.all(Array.from({ length: 10 }, () => jobs.create(specOf(), KEY)))
     expect(created.filter(({ outcome }) => outcome === 'created')).toHaveLength(1)
@@ -170,7 +174,7 @@ describe('a submitted durable job', () => {
     expect((await jobs.create(specOf(), { ...KEY, fingerprint: 'other' })).outcome).toBe('conflict')
   })
 
-  it('has its large body in one blob, which a repeated request does not duplicate', async () => {
+  it('with a large body has one blob, even after a repeated request', async () => {
     const jobs = await open()
     const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
     const created = await jobs.create(large, KEY)
@@ -183,7 +187,7 @@ describe('a submitted durable job', () => {
     expect([...blobs.keys()]).toEqual([])
   })
 
-  it('leaves no blob if the store refused it, and keeps the blob if the outcome is unknown', async () => {
+  it('leaves no blob if the store has refused the job', async () => {
     const large = specOf({ body: { text: 'x'.repeat(BODY_BYTES_MAX) } })
     const failing = (error: Error) => open({ store: storeWith({ create: () => Promise.reject(error) }) })
     const refused = await failing(new ServiceError('overloaded', 'Busy.', { isUndone: true }))
@@ -196,7 +200,7 @@ describe('a submitted durable job', () => {
     expect(blobs.size).toBe(1)
   })
 
-  it('keeps its blobs while it is stored; blobs without a job are deleted by the sweep', async () => {
+  it('keeps all its blobs until the job is deleted', async () => {
     const jobs = await open()
     const attachment = newAttachmentKey(newJobId())
     blobs.set(attachment, Buffer.from('audio'))
@@ -213,7 +217,7 @@ describe('a submitted durable job', () => {
     expect(await sweepBlobs(memoryBlobs(blobs), store, 60_000)).toBe(2)
   })
 
-  it('keeps its blob in the blob sweep while its submission may be in flight', async () => {
+  it('keeps its blob during a sweep if the submission may still be in flight', async () => {
     const asked: string[] = []
     const find: Store['find'] = async (_scope, id) => void asked.push(id) as undefined
     const ages = [
@@ -271,7 +275,7 @@ describe('the cancellation of a durable job', () => {
     expect(await jobs.cancel(TENANT, id)).toMatchObject({ state: 'cancelled' })
   })
 
-  it('fails with job_already_finished after completion, and with job_not_found for another tenant', async () => {
+  it('fails with job_already_finished after the completion of the job', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''
@@ -283,7 +287,7 @@ describe('the cancellation of a durable job', () => {
 })
 
 describe('the redrive of a durable job', () => {
-  it('creates a new job whose parent_id is the old job, and is refused before the old job has ended', async () => {
+  it('creates a new job whose parent_id is the id of the ended job', async () => {
     const jobs = await open()
     const created = await jobs.create(specOf())
     const id = created.outcome === 'created' ? created.job.id : ''

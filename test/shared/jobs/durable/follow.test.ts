@@ -10,7 +10,7 @@ import { VirtualClock } from '../../../simulation/clock.ts'
 import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
 
 const ID = 'job_1'
-/** Longer than any polling interval of a follower. */
+/** A time that is longer than any polling interval of a follower. */
 const LONG_MS = 20_000
 
 let clock: VirtualClock
@@ -21,12 +21,12 @@ beforeEach(() => {
 })
 afterEach(() => restore())
 
-/** The store's view of one job, and whether the store responds. */
+/** Simulates the store for one job. The test commits events, and can make the store unreachable. */
 class StoredJob {
   readonly events: DurableEvent[] = []
   isDown = false
   isGone = false
-  /** Answered reads so far. */
+  /** Number of reads that the store has answered. */
   reads = 0
   readonly store = {
     listEvents: async (_scope: string, _id: string, after: number, limit: number) => {
@@ -41,7 +41,7 @@ class StoredJob {
     isReachable: true,
   } as unknown as Store
 
-  /** Commits the next events, the last of them terminal if requested. */
+  /** Commits the next events. If `isEnd` is true, then the last of them is the terminal event. */
   commit(count: number, isEnd = false): DurableEvent[] {
     const first = this.events.length + 1
     const events = Array.from({ length: count }, (_, index): DurableEvent => {
@@ -57,7 +57,7 @@ class StoredJob {
   }
 }
 
-/** A follower of a stored job, with the events received so far. */
+/** A client that follows the job, with the events that it has received. */
 class Follower {
   readonly seen: DurableEvent[] = []
   isDone = false
@@ -71,12 +71,12 @@ class Follower {
     this.resume()
   }
 
-  /** Disconnects the follower. */
+  /** Disconnects the client. */
   cut(): void {
     this.#cut.abort()
   }
 
-  /** Reconnects with the number of the last event. */
+  /** Connects again, and continues after the last received event. */
   resume(): void {
     this.cut()
     this.#cut = new AbortController()
@@ -109,7 +109,7 @@ function publish(broker: Broker, events: readonly DurableEvent[], isAnnounced = 
 
 const pass = (ms: number) => clock.run(clock.nowMs + ms)
 
-/** A random step: events are committed, a commit is published (perhaps late, twice or never), time passes. */
+/** Generates a random step. Events are committed; a commit is published, perhaps late, twice or never; or time passes. */
 const anyStep = fc.oneof(
   fc.record({ do: fc.constant('commit' as const), count: fc.integer({ min: 1, max: 4 }), isPublished: fc.boolean() }),
   fc.record({ do: fc.constant('publish' as const), which: fc.nat(20), isAnnounced: fc.boolean() }),
@@ -171,7 +171,7 @@ describe('a subscriber of the events of a durable job', () => {
     expect(follower.seen).toEqual(job.events)
   })
 
-  it('reads events at once if a notification announces them or reveals a gap', async () => {
+  it('reads the store at once if a notification announces events or reveals a gap', async () => {
     const { broker, job, follower } = await arrange()
     await pass(0)
     publish(broker, job.commit(3), true)
@@ -194,7 +194,7 @@ describe('a subscriber of the events of a durable job', () => {
     expect(job.reads - before).toBe(2)
   })
 
-  it('continues from the store if live events exceed its buffer', async () => {
+  it('reads from the store the live events that do not fit into its buffer', async () => {
     const { broker, job } = await arrange()
     const live = await LiveEvents.open(broker, silentLog)
     const { signal } = new AbortController()
@@ -228,7 +228,7 @@ describe('a subscriber of the events of a durable job', () => {
     expect(reads.size).toBeGreaterThan(4)
   })
 
-  it('ends if the job is deleted', async () => {
+  it('ends its subscription if the job is deleted', async () => {
     const { job, follower } = await arrange()
     job.isGone = true
     await pass(LONG_MS)

@@ -37,18 +37,18 @@ async function placesOf(jobs: readonly DurableJob[]): Promise<(number | null)[]>
 }
 
 describe('the queue position of a durable job', () => {
-  it('is the number of jobs of its tenant before it', async () => {
+  it('is the number of earlier jobs if only one tenant has jobs', async () => {
     expect(await placesOf(await queue('a', 4))).toEqual([0, 1, 2, 3])
   })
 
-  it('grows with the backlog of another tenant only up to the fair share of that tenant', async () => {
+  it('counts jobs of another tenant only up to the fair share of that tenant', async () => {
     const [flood, own] = [await queue('flood', 100), await queue('own', 2)]
     expect(await placesOf(own)).toEqual([1, 3])
     expect((await placesOf(flood)).slice(0, 3)).toEqual([1, 3, 4])
     expect(await positions.of(flood[99] as DurableJob)).toBe(101)
   })
 
-  it('counts only jobs that compete for the same slots, and attached calls in the same fair queue', async () => {
+  it('counts the jobs and attached calls that wait for the same slots, and no others', async () => {
     await queue('a', 3, { model: 'other' })
     await queue('a', 3, { priority: 'low' })
     await queue('a', 3, { runAtMs: Date.now() + HOUR_MS })
@@ -58,7 +58,7 @@ describe('the queue position of a durable job', () => {
     expect(await placesOf(jobs)).toEqual([1, 3, 4])
   })
 
-  it('decreases as jobs before it start, and is null for running and scheduled jobs', async () => {
+  it('decreases when an earlier job starts, and is null for a running or scheduled job', async () => {
     const [first, second] = (await queue('a', 2)) as [DurableJob, DurableJob]
     expect(await positions.of(second)).toBe(1)
     await store.claim(first.id, await alive(store))

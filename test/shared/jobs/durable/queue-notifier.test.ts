@@ -7,7 +7,7 @@ import { until } from '../../../support/stack.ts'
 const JOB = { pool: 'inference', kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 const LANE = { kind: 'generate', model: 'echo-1', priority: 'normal' } as const
 
-/** Heartbeats of one worker with free slots, and the sent records. */
+/** Opens a notifier. One simulated worker reports free slots in its heartbeats. `sent` contains the records that the notifier sends. */
 function channel(free: number, more: Partial<NotifierPresence> = {}) {
   const sent: ControlRecord[] = []
   const presence: NotifierPresence = {
@@ -36,19 +36,19 @@ function worker(waiting: NonNullable<Peer['capacity']>['backlog']): Peer {
   return { boot: 'wrk_1', role: 'inference', version: 'test', capacity, heartbeatInterval: undefined, ...more }
 }
 
-/** Number of published records for many jobs. */
+/** Returns how many records the notifier would publish for `count` new jobs. */
 function published(hints: QueueNotifier, count = 1_500): number {
   return Array.from({ length: count }, () => hints.mayPublish(JOB)).filter(Boolean).length
 }
 
 describe('a queue record for a new durable job', () => {
-  it('is published only while workers have more free slots than published records', () => {
+  it('is published only while free slots outnumber the records already published', () => {
     expect(published(channel(12).hints)).toBe(12)
     expect(published(channel(0).hints)).toBe(0)
     expect(published(channel(12, { ingresses: () => 3 }).hints)).toBe(4)
   })
 
-  it('is published when a job with a published record ends, once per ended job', () => {
+  it('is published as soon as a job with a published record has ended, if the limit of records was reached', () => {
     const { hints } = channel(2)
     const ids = ['job_1', 'job_2', 'job_3', 'job_4']
     const asked = () => ids.map((id) => hints.mayPublish({ ...JOB, id })).filter(Boolean).length
@@ -57,16 +57,16 @@ describe('a queue record for a new durable job', () => {
     expect(asked()).toBe(1)
   })
 
-  it('is not published while a worker reports a backlog for its queue', () => {
+  it('is not published while a worker reports waiting jobs of the same model and priority', () => {
     const { hints } = channel(12, { workers: () => [worker([LANE])] })
     expect(published(hints)).toBe(0)
     expect(hints.mayPublish({ ...JOB, priority: 'low' })).toBe(true)
   })
 
-  it('is published if the control channel is silent, or no worker reports the model', () => {
+  it('is always published if the control channel is silent or no worker reports the model', () => {
     expect(published(channel(0, { silenceMs: 10_000 }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [] }).hints)).toBe(1_500)
-    // A worker without capacity in its heartbeat: its first heartbeat has not arrived, or the worker has an older version.
+    // A worker that has not reported its capacity: its first heartbeat has not arrived, or its version is older.
     const untold = { ...worker([]), capacity: undefined }
     expect(published(channel(0, { workersWithModel: () => [untold] }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [untold, worker([])] }).hints)).toBe(0)
@@ -77,7 +77,7 @@ describe('a queue record for a new durable job', () => {
   })
 })
 
-it('the queue notifier announces 1,500 unpublished jobs in one message per kind, model and priority', async () => {
+it('the queue notifier announces 1,500 unpublished jobs in one message, with one entry per kind, model and priority', async () => {
   const { hints, sent } = channel(0)
   for (let i = 0; i < 1_500; i++) hints.notify(i % 2 ? JOB : { ...JOB, priority: 'low' })
   await until(() => sent.length > 0)

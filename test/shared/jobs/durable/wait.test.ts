@@ -28,7 +28,7 @@ afterEach(async () => {
   scratch[Symbol.dispose]()
 })
 
-/** A running job, a waiter for it, and the number of its reads. */
+/** Starts a job and a call that waits for its end. Also counts how often the call reads the store. */
 async function arrange() {
   const boot = await alive(store)
   const { id } = newJob()

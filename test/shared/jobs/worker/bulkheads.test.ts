@@ -14,7 +14,7 @@ const QUEUE = 'jobs.inference'
 let broker: Broker
 let events: JobEvent[]
 let workers: Worker[]
-/** Running jobs by id, and the function that ends each. */
+/** Running jobs. The key is the job id, and the value a function that ends the job. */
 let running: Map<string, () => void>
 beforeEach(async () => {
   broker = await openBroker()
@@ -30,7 +30,7 @@ afterEach(async () => {
   await broker.close()
 })
 
-/** Runs until the test ends it, or until aborted. */
+/** A kind whose jobs run until the test ends them, or until they are aborted. */
 const say: Handler = {
   ...sayKind,
   parse: (body) => body,
@@ -80,7 +80,7 @@ const runs = (model: string) => [...running.keys()].filter((id) => id.startsWith
 const said = (id: string) => events.filter(({ job_id }) => job_id === `job_${id}`).map(({ type }) => type)
 
 describe('the calls of a model that stops responding', () => {
-  it('hold the slots of their model only, while calls of another model run', async () => {
+  it('occupy no more slots than the limit of their model', async () => {
     const worker = await openWorker(4, 2)
     await submit('slow', 8)
     await until(() => worker.parkedCalls === 6)
@@ -90,7 +90,7 @@ describe('the calls of a model that stops responding', () => {
     expect(worker.running).toBe(4)
   })
 
-  it('hold every slot if their model has no limit, and another model receives an extra slot', async () => {
+  it('leave an extra slot to another model if they occupy every slot', async () => {
     const worker = await openWorker(4, 4)
     await submit('slow', 8)
     await until(() => worker.running === 4)
@@ -149,7 +149,7 @@ describe('the calls of a model that stops responding', () => {
     expect(order).toEqual(['slow0', 'slow1', 'slow6', 'slow2', 'slow8', 'slow7', 'slow3', 'slow4', 'slow5'])
   })
 
-  it('are removed if they are cancelled or reach their deadline while they wait for a permit', async () => {
+  it('stop waiting for a permit at a cancel or at their deadline', async () => {
     const worker = await openWorker(4, 1)
     await submit('slow', 2)
     await until(() => worker.parkedCalls === 1)

@@ -1,4 +1,4 @@
-/** Composed jobs over real workers, ingress and scheduler, on each store. */
+/** Tests composed jobs with the real worker, ingress and scheduler, on each store. */
 import { afterAll, afterEach, beforeEach, describe, expect, inject, it, vi } from 'vitest'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { jobObject, statusOf } from '#services/ingress/calls/job-object.ts'
@@ -49,11 +49,11 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   let presence: Presence
   let scheduler: Service
   let pools: Worker[]
-  /** Side effects of steps, and results of children, in order. */
+  /** Log of the steps that ran and of the children that ended, in order. */
   let outside: string[]
   let onStep: Outside
   let change: (plan: Plan) => Plan
-  /** Children that are blocked until the test releases them. */
+  /** Children that wait until the test releases them, by calling the function. */
   let held: Map<string, () => void>
 
   beforeEach(async (context) => {
@@ -166,7 +166,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
   const types = async (id: string) => (await store.listEvents(ALL_TENANTS, id, 0, 100)).map(({ type }) => type)
   const children = async (id: string) => await store.listChildren(ALL_TENANTS, id)
 
-  it('run each step once, wait for child jobs without a slot, and return all results', async () => {
+  it('run each step once, occupy no slot while child jobs run, and return all results', async () => {
     await openWorker(1)
     const id = await submit({ steps: 3, children: [{ text: 'a' }, { text: 'b' }, { text: 'c' }] })
     expect(await ended(id)).toMatchObject({ state: 'completed', tries: 0, crashes: 0, children: 3, steps: 4 })
@@ -241,78 +241,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(hasMore).toBe(true)
   })
 
-  describe('the replay of a composed job', () => {
-    const plan: Plan = { steps: 2, children: [{ text: 'a' }, { text: 'b' }], large: 100_000 }
-    const replayOf = async (id: string) => {
-      const created = await jobs.replay(TENANT, id)
-      return created.outcome === 'created' ? await ended(created.job.id) : undefined
-    }
-
-    it('returns an equal result from the recorded steps alone, without new calls', async () => {
-      await openWorker()
-      const id = await submit(plan)
-      await ended(id)
-      const before = [...outside]
-      const replay = await replayOf(id)
-      expect(replay).toMatchObject({ state: 'completed', attempt: 1, steps: 4, children: 0, parent_id: null })
-      expect(await textOf(replay?.id ?? '')).toBe(await textOf(id))
-      const again = await replayOf(replay?.id ?? '')
-      expect(await textOf(again?.id ?? '')).toBe(await textOf(id))
-      expect(outside).toEqual(before)
-      await jobs.erase(TENANT, replay?.id ?? '')
-      expect((await jobs.listStepViews(await job(id), 0, 20)).steps).toHaveLength(4)
-    })
-
-    it('fails at a request that was not recorded, and names the most similar recorded one', async () => {
-      await openWorker()
-      const id = await submit(plan)
-      await ended(id)
-      const before = [...outside]
-      change = (asked) => ({ ...asked, steps: 3 })
-      expect((await replayOf(id))?.error).toMatchObject({
-        code: 'invalid_request',
-        message: expect.stringContaining(
-          `differs from ${id}: it requests count {"nth":2}, which that job did not request; the most similar recorded step is {"nth":0}: nth: 0 ≠ 2`,
-        ),
-      })
-      change = (asked) => ({ ...asked, children: [{ text: 'a' }, { text: 'c' }] })
-      const message = expect.stringContaining(`it submits 'child 1' with another request: body.text: "b" ≠ "c"`)
-      expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
-      expect(outside).toEqual(before)
-    })
-
-    it('reproduces the partial result of a cancelled job', async () => {
-      await openWorker()
-      const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] }, { partialMs: 30_000 })
-      await waiting(id)
-      await jobs.cancel(TENANT, id)
-      await ended(id)
-      await until(
-        async () => (await store.listChildren(TENANT, id)).every(({ state }) => TERMINAL.has(state)) || undefined,
-      )
-      expect(await replayOf(id)).toMatchObject({ state: 'completed' })
-      const before = [...outside]
-      change = (asked) => ({ ...asked, steps: 2 })
-      const message = expect.stringContaining('requests count {"nth":1}, which that job did not request')
-      expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
-      expect(outside).toEqual(before)
-    })
-
-    it('is refused for a job that has not ended or has no recorded steps', async () => {
-      await openWorker()
-      const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] })
-      await waiting(id)
-      await expect(jobs.replay(TENANT, id)).rejects.toMatchObject({ code: 'job_not_finished' })
-      await expect(jobs.replay('key_2', id)).rejects.toMatchObject({ code: 'job_not_found' })
-      const [child] = await store.listChildren(TENANT, id)
-      await until(() => held.get('slow'))
-      held.get('slow')?.()
-      await ended(id)
-      await expect(jobs.replay(TENANT, child?.id ?? '')).rejects.toMatchObject({ code: 'invalid_request' })
-    })
-  })
-
-  it('are cancelled with their children at all depths while they wait', async () => {
+  it('are cancelled together with their children at all depths', async () => {
     await openWorker()
     const inner: Plan = { steps: 0, children: [{ text: 'deep', isHeld: true }] }
     const id = await submit({ steps: 1, children: [inner], childKind: 'compose' })
@@ -327,7 +256,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await ended(deep?.id ?? '')).toMatchObject({ state: 'cancelled', depth: 2 })
   })
 
-  it('write a partial result after a cancel while they wait, and cancel their children at once', async () => {
+  it('write a partial result if they are cancelled while they wait for children', async () => {
     await openWorker()
     const children = [{ text: 'slow', isHeld: true }, { text: 'quick' }]
     const id = await submit({ steps: 1, children }, { partialMs: 30_000 })
@@ -348,7 +277,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     ])
   })
 
-  it('write a partial result after a cancel if their worker is lost, without repeating a step', async () => {
+  it('write a partial result after a cancel even if their worker is lost', async () => {
     const first = await openWorker()
     onStep = async ({ nth }, signal) => {
       if (nth !== 1 || outside.filter((what) => what === 'step 1').length > 1) return
@@ -364,7 +293,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(outside.filter((what) => what === 'step 0')).toHaveLength(1)
   })
 
-  it('end as cancelled if there is no partial result, after a second cancel, or after a time limit', async () => {
+  it('end as cancelled at a second cancel, or at the time limit for a partial result', async () => {
     await openWorker()
     const held: Plan = { steps: 1, children: [{ text: 'slow', isHeld: true }] }
     const empty = await submit({ ...held, writesNothing: true }, { partialMs: 30_000 })
@@ -419,7 +348,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await textOf(top)).toContain('failed')
   })
 
-  it('submit their children without waiting for the publication of each', async () => {
+  it('submit further children while the first child is being published', async () => {
     const find = store.find.bind(store)
     const gate = Promise.withResolvers<void>()
     vi.spyOn(store, 'find').mockImplementation(async (scope, id) => {
@@ -462,5 +391,76 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
     expect(await store.listSteps(ALL_TENANTS, id)).toEqual([])
     expect(await children(id)).toEqual([])
     expect(await store.findContent(ALL_TENANTS, b?.id ?? '')).toBeUndefined()
+  })
+
+  describe('the replay of a composed job', () => {
+    const plan: Plan = { steps: 2, children: [{ text: 'a' }, { text: 'b' }], large: 100_000 }
+    const replayOf = async (id: string) => {
+      const created = await jobs.replay(TENANT, id)
+      return created.outcome === 'created' ? await ended(created.job.id) : undefined
+    }
+
+    it('returns an equal result from the recorded steps alone, without new calls', async () => {
+      await openWorker()
+      const id = await submit(plan)
+      await ended(id)
+      const before = [...outside]
+      const replay = await replayOf(id)
+      expect(replay).toMatchObject({ state: 'completed', attempt: 1, steps: 4, children: 0, parent_id: null })
+      expect(await textOf(replay?.id ?? '')).toBe(await textOf(id))
+      const again = await replayOf(replay?.id ?? '')
+      expect(await textOf(again?.id ?? '')).toBe(await textOf(id))
+      expect(outside).toEqual(before)
+      await jobs.erase(TENANT, replay?.id ?? '')
+      expect((await jobs.listStepViews(await job(id), 0, 20)).steps).toHaveLength(4)
+    })
+
+    it('fails at a request that was not recorded, and names the most similar recorded request', async () => {
+      await openWorker()
+      const id = await submit(plan)
+      await ended(id)
+      const before = [...outside]
+      change = (asked) => ({ ...asked, steps: 3 })
+      expect((await replayOf(id))?.error).toMatchObject({
+        code: 'invalid_request',
+        message: expect.stringContaining(
+          `differs from ${id}: it requests count {"nth":2}, which that job did not request; the most similar recorded step is {"nth":0}: nth: 0 ≠ 2`,
+        ),
+      })
+      change = (asked) => ({ ...asked, children: [{ text: 'a' }, { text: 'c' }] })
+      const message = expect.stringContaining(`it submits 'child 1' with another request: body.text: "b" ≠ "c"`)
+      expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
+      expect(outside).toEqual(before)
+    })
+
+    it('reproduces the partial result of a cancelled job', async () => {
+      await openWorker()
+      const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] }, { partialMs: 30_000 })
+      await waiting(id)
+      await jobs.cancel(TENANT, id)
+      await ended(id)
+      await until(
+        async () => (await store.listChildren(TENANT, id)).every(({ state }) => TERMINAL.has(state)) || undefined,
+      )
+      expect(await replayOf(id)).toMatchObject({ state: 'completed' })
+      const before = [...outside]
+      change = (asked) => ({ ...asked, steps: 2 })
+      const message = expect.stringContaining('requests count {"nth":1}, which that job did not request')
+      expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
+      expect(outside).toEqual(before)
+    })
+
+    it('is refused for a job that has not ended or has no recorded steps', async () => {
+      await openWorker()
+      const id = await submit({ steps: 1, children: [{ text: 'slow', isHeld: true }] })
+      await waiting(id)
+      await expect(jobs.replay(TENANT, id)).rejects.toMatchObject({ code: 'job_not_finished' })
+      await expect(jobs.replay('key_2', id)).rejects.toMatchObject({ code: 'job_not_found' })
+      const [child] = await store.listChildren(TENANT, id)
+      await until(() => held.get('slow'))
+      held.get('slow')?.()
+      await ended(id)
+      await expect(jobs.replay(TENANT, child?.id ?? '')).rejects.toMatchObject({ code: 'invalid_request' })
+    })
   })
 })

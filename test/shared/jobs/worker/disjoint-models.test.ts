@@ -1,4 +1,4 @@
-/** Workers of one pool with different models, under load: each call runs on a worker with its model, in one attempt. */
+/** Tests two workers of one pool with different models, under load. Each call must run on a worker that has its model, in one attempt. */
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
@@ -20,11 +20,11 @@ let database: TestDatabase
 let store: Store
 let workers: Worker[]
 let jobs: AttachedJobs
-/** Retried calls, by reason. */
+/** Reasons of the retries that happened, one per retry. */
 let retries: string[]
-/** Running jobs, by the model of their worker, and the functions that end them. */
+/** Running jobs. The key is the model of their worker, and the values are functions that end the jobs. */
 let running: Map<string, Set<() => void>>
-/** Duration after which jobs end by themselves. */
+/** Duration after which jobs end by themselves. If undefined, then the test ends them. */
 let runMs: number | undefined
 
 beforeEach(async () => {
@@ -78,7 +78,7 @@ async function call(model: string): Promise<string> {
   return textOf((await job.next()) ?? [])
 }
 
-/** Concurrent callers of a model, each of whom makes `each` sequential calls. */
+/** Starts concurrent callers of a model. Each caller makes `each` calls, one after the other. */
 async function load(model: string, callers: number, each: number): Promise<string[]> {
   const said: string[] = []
   const caller = async () => {
@@ -88,7 +88,7 @@ async function load(model: string, callers: number, each: number): Promise<strin
   return said
 }
 
-test('calls of two models on different workers run on the right worker in one attempt', async () => {
+test('each call runs in one attempt on the only worker that has the model', async () => {
   const [a, b] = await Promise.all([load('a', 2 * SLOTS, 25), load('b', 2 * SLOTS, 25)])
   expect(new Set(a)).toEqual(new Set(['a']))
   expect(new Set(b)).toEqual(new Set(['b']))
@@ -96,7 +96,7 @@ test('calls of two models on different workers run on the right worker in one at
   expect(retries).toEqual([])
 })
 
-test('calls beyond the slots of their worker wait in one attempt, while calls of another model run', async () => {
+test('calls that wait for slots of one worker do not delay calls of a model on another worker', async () => {
   runMs = undefined
   const waiting = Array.from({ length: 3 * SLOTS }, () => call('a'))
   await until(() => workers[0]?.running === SLOTS)
@@ -111,7 +111,7 @@ test('calls beyond the slots of their worker wait in one attempt, while calls of
   expect(retries).toEqual([])
 })
 
-test('durable jobs of two models are claimed by the worker with the right model in one attempt', async () => {
+test('each durable job is claimed in one attempt by the only worker that has the model', async () => {
   const request = { body: {}, encode: ENCODE }
   const submit = async (model: string) => {
     const created = await store.create(newJob({ kind: 'say', model, request }))

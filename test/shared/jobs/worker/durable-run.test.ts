@@ -28,7 +28,7 @@ const say: Handler = {
   },
 }
 
-/** Outcome of one write: accepted, refused before any change, or executed with a lost response. */
+/** Outcome of one write to the store. `well`: accepted. `refused`: refused before any change. `unanswered`: executed, but the response was lost. */
 type Fate = 'well' | 'refused' | 'unanswered'
 /** One write as it was sent. */
 interface Sent {
@@ -59,7 +59,7 @@ afterEach(async () => {
   scratch[Symbol.dispose]()
 })
 
-/** The result of a promise, with fake time advancing until then. */
+/** Waits for a promise, and advances the fake time until it settles. */
 async function passing<T>(promise: Promise<T>): Promise<T> {
   let isSettled = false
   const settle = () => {
@@ -72,7 +72,7 @@ async function passing<T>(promise: Promise<T>): Promise<T> {
 
 const pass = (ms: number) => clock.run(clock.nowMs + ms)
 
-/** A store with the given outcomes for the writes of a run, one after the other; later writes succeed. */
+/** Wraps the store. The writes of a run get the given outcomes, one after the other; later writes succeed. */
 function fateful(fates: Fate[], sent: Sent[], writeMs: () => number = () => 0): Store {
   const names = new Set(['append', 'complete', 'fail', 'retry', 'handBack', 'honourCancel'])
   return new Proxy(store, {
@@ -100,7 +100,7 @@ function textOfOutput(output: readonly NewEvent[]): string {
   )
 }
 
-/** Claims a job for its worker. */
+/** Creates a job and claims it for a worker. */
 async function claim(
   through: Store = store,
   id?: string,
@@ -141,7 +141,7 @@ async function eventsOf(id: string): Promise<DurableEvent[]> {
   return await passing(store.listEvents(TENANT, id, 0, 1_000))
 }
 
-/** All events of a job, in pages. */
+/** Reads all events of a job, page by page. */
 async function wholeHistoryOf(id: string): Promise<DurableEvent[]> {
   const all: DurableEvent[] = []
   for (let page = await eventsOf(id); page.length > 0; ) {
@@ -200,7 +200,7 @@ describe('the run of a durable job', () => {
     expect((await store.find(TENANT, id))?.state).toBe('failed')
   })
 
-  it('publishes the first output at once, and later output in batches', async () => {
+  it('publishes the first output at once, and later output in larger writes', async () => {
     const sent: Sent[] = []
     const { run } = await claim(fateful([], sent))
     void run.event({ text: 'a' })
@@ -228,7 +228,7 @@ describe('the run of a durable job', () => {
   it.each([
     ['completed', (run: DurableRun) => run.completed()],
     ['failed', (run: DurableRun) => run.failed({ ...UPSTREAM, code: 'invalid_request' })],
-  ])('splits 2,000 messages into several writes, and has state %s after all of them', async (state, end) => {
+  ])('splits 2,000 output messages into several writes, and then has state %s', async (state, end) => {
     const sent: Sent[] = []
     const { run, id } = await claim(fateful([], sent))
     const texts = Array.from({ length: 2_000 }, (_, i) => `${i},`)
@@ -252,7 +252,7 @@ describe('the run of a durable job', () => {
     expectNumbered(sent)
   })
 
-  it('applies backpressure to its engine while 256 KiB are not written', async () => {
+  it('applies backpressure to its engine while 256 KiB of output are not written', async () => {
     const { run } = await claim(fateful(['refused', 'refused'], []))
     expect(run.event({ text: 'a'.repeat(200 * 1024) })).toBeUndefined()
     const room = run.event({ text: 'a'.repeat(200 * 1024) })
@@ -273,7 +273,7 @@ describe('the run of a durable job', () => {
     expect((await eventsOf(id)).map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
-  it('stops retrying a write once its lease is lost', async () => {
+  it('stops retrying a write once the lease is lost', async () => {
     const sent: Sent[] = []
     const { run, lost } = await claim(fateful(Array(1_000).fill('refused'), sent))
     void run.event({ text: 'a' })
@@ -293,7 +293,7 @@ describe('the run of a durable job', () => {
     expect(lost).toEqual(['lost'])
   })
 
-  it('records an event with output_reset in the next attempt', async () => {
+  it('records job.retrying with output_reset if the failed attempt had output', async () => {
     const first = await claim()
     void first.run.event({ text: 'half' })
     await passing(first.run.failed(UPSTREAM))
@@ -309,13 +309,13 @@ describe('the run of a durable job', () => {
     expect((await store.findContent(TENANT, first.id))?.result).toEqual({ text: 'whole' })
   })
 
-  it('records no output_reset in the next attempt if the failed attempt had no output', async () => {
+  it('records job.retrying without output_reset if the failed attempt had no output', async () => {
     const { run, id } = await claim()
     await passing(run.failed(UPSTREAM))
     expect((await eventsOf(id)).at(-1)?.data).toMatchObject({ output_reset: false })
   })
 
-  it('is retried without counting an attempt if the job handler cannot reach the store', async () => {
+  it('is retried without counting a failed attempt if the job handler cannot reach the store', async () => {
     const away = { code: 'overloaded', message: 'The job store cannot be reached now.', param: null } as const
     const first = await claim()
     await passing(first.run.failed(away, true))
@@ -371,7 +371,7 @@ describe('the run of a durable job', () => {
   })
 })
 
-/** An unanswered write is repeated unchanged; the number increases only after a response. */
+/** Checks the numbers of writes. A write without a response must be repeated unchanged. The number increases only after a response. */
 function expectNumbered(sent: readonly Sent[]): void {
   for (const [index, write] of sent.entries()) {
     const before = sent[index - 1]

@@ -43,7 +43,7 @@ afterEach(async () => {
   scratch[Symbol.dispose]()
 })
 
-/** The result of a promise, with fake time advancing until then. */
+/** Waits for a promise, and advances the fake time until it settles. */
 async function passing<T>(promise: Promise<T>): Promise<T> {
   let isSettled = false
   const settle = () => {
@@ -56,7 +56,7 @@ async function passing<T>(promise: Promise<T>): Promise<T> {
 
 const pass = (ms: number) => clock.run(clock.nowMs + ms)
 
-/** The store, with some calls replaced. */
+/** Wraps the store, and replaces some of its methods. */
 function storeWith(other: Partial<Store>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -85,7 +85,7 @@ async function submit(tenant = TENANT): Promise<JobEnvelope> {
 
 const OF = { pool: 'inference', kind: 'say', model: 'm', priority: 'normal' } as const
 
-/** The claimed job, and the reason for which it stops. */
+/** Claims a job. Also returns the reason for which the run is later stopped. */
 async function claim(runs: DurableRuns, { id }: JobEnvelope) {
   const [claimed] = (await passing(runs.claimNext(OF, say, 1))) ?? []
   if (!claimed) return undefined
@@ -95,7 +95,7 @@ async function claim(runs: DurableRuns, { id }: JobEnvelope) {
   return { ...claimed, stops }
 }
 
-/** Takes the job from an owner with an expired lease, as the lease sweep does. */
+/** Ends the lease of a worker, and requeues its job, as the lease sweep does. */
 async function reap(owner: string): Promise<void> {
   await passing(store.deregister(owner))
   await passing(store.holdLease(REAPER_LEASE, 'sch_1', 60_000))
@@ -105,7 +105,7 @@ async function reap(owner: string): Promise<void> {
 const stateOf = async (id: string) => (await store.find(TENANT, id))?.state
 
 describe('the durable jobs of a worker', () => {
-  it('are claimed with their attempt number and a deadline by the local clock', async () => {
+  it('are claimed with an attempt number, and with a deadline converted to the local clock', async () => {
     const runs = await open()
     const envelope = await submit()
     const claimed = await claim(runs, envelope)
@@ -151,7 +151,7 @@ describe('the durable jobs of a worker', () => {
     expect(await stateOf(claimed?.job.id ?? '')).toBe('queued')
   })
 
-  it('stop before an unrenewed lease ends, and no others are claimed until a renewal', async () => {
+  it('stop shortly before the lease ends if the lease is not renewed', async () => {
     let isDown = false
     const renew: Store['renew'] = async (process) => {
       if (isDown) throw new ServiceError('overloaded', 'The store is down.')
@@ -172,7 +172,7 @@ describe('the durable jobs of a worker', () => {
     expect(await claim(runs, other)).toBeDefined()
   })
 
-  it('stop running an old attempt if the same worker claims the job again', async () => {
+  it('run only in the new attempt if the same worker claims them again', async () => {
     let renewal: PromiseWithResolvers<void> | undefined
     const renew: Store['renew'] = async (process) => {
       const owned = await store.renew(process)
@@ -209,7 +209,43 @@ describe('the durable jobs of a worker', () => {
     expect(events.map(({ type }) => type)).toEqual(['job.queued', 'job.started', 'job.retrying'])
   })
 
-  it('are not started if the lease ended before the response to their claim', async () => {
+  it('are requeued only once by a worker that received no response to its claim, even if the requeue is slow', async () => {
+    const claimNext: Store['claimNext'] = async (...claim) => {
+      await store.claimNext(...claim)
+      throw new ServiceError('overloaded', 'The answer is lost.')
+    }
+    const answer = Promise.withResolvers<void>()
+    let requeues = 0
+    const handBack: Store['handBack'] = async (...run) => {
+      requeues++
+      await answer.promise
+      return await store.handBack(...run)
+    }
+    const runs = await open(storeWith({ claimNext, handBack }))
+    const envelope = await submit()
+    await claim(runs, envelope)
+    await pass(2 * LEASE_MS)
+    answer.resolve()
+    await pass(LEASE_MS)
+    expect(requeues).toBe(1)
+    expect(await stateOf(envelope.id)).toBe('queued')
+  })
+
+  it('do not delay the end of their worker if a requeue hangs', async () => {
+    const claimNext: Store['claimNext'] = async (...claim) => {
+      await store.claimNext(...claim)
+      throw new ServiceError('overloaded', 'The answer is lost.')
+    }
+    const runs = await open(storeWith({ claimNext, handBack: () => new Promise(() => {}) }))
+    const envelope = await submit()
+    await claim(runs, envelope)
+    await pass(LEASE_MS)
+    await passing(runs.close())
+    await reap(BOOT)
+    expect(await stateOf(envelope.id)).toBe('queued')
+  })
+
+  it('are not started if the lease ended before the response to their claim arrived', async () => {
     let isDown = false
     const answer = Promise.withResolvers<void>()
     const renew: Store['renew'] = async (process) => {

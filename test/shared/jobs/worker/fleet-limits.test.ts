@@ -1,5 +1,5 @@
-/** Workers in different processes share the capacity of a server. */
-import { afterEach, beforeEach, test } from 'vitest'
+/** Tests that workers in different processes divide the concurrency limit of a server among them. */
+import { afterEach, beforeEach, expect, test } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
 import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'
 import { UpstreamFleet } from '#shared/engines/upstream/limit-partition.ts'
@@ -8,10 +8,11 @@ import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
 import { until } from '../../../support/stack.ts'
 
-/** A worker and its limit for the single server of the model `m`. */
+/** A simulated process: a worker, and its part of the limit for the server of the model `m`. */
 interface Process {
   readonly worker: Worker
   readonly limit: AdaptiveLimit
+  readonly upstreams: UpstreamFleet
 }
 
 let broker: Broker
@@ -42,7 +43,7 @@ async function openProcess(concurrency: number, models = ['m']): Promise<Process
       },
     },
   )
-  const process = { worker, limit }
+  const process = { worker, limit, upstreams }
   processes.push(process)
   return process
 }
@@ -64,7 +65,7 @@ test("workers that serve a model divide the model's limit equally, also after a 
   await until(() => [0, 2].every((nth) => places()[nth] === 4))
 })
 
-test('a limit of two calls for three workers leaves one worker without a slot', async () => {
+test('a model limit of two calls leaves one of three workers without a permit', async () => {
   for (let nth = 0; nth < 3; nth++) await openProcess(2)
   await until(() => places().toSorted().join() === '0,1,1')
 })
@@ -79,4 +80,19 @@ test('an overload response to one worker reduces the limit of all workers', asyn
   for (const call of calls) limit.end(call)
   worker.presence.publishCapacity()
   await until(() => places().join() === '4,4')
+})
+
+test('the exported limit of a server without a configured limit does not exceed the slots of the worker', async () => {
+  const { upstreams, limit } = await openProcess(8_192)
+  const exported = new Map<string, number[]>()
+  upstreams.showIn({
+    rows: async (name, read) =>
+      void exported.set(
+        name,
+        [...(await read())].map(([, value]) => value),
+      ),
+  })
+  expect(limit.permits).toBe(8_192)
+  await until(() => exported.has('sluice_server_concurrency_limit'))
+  expect(exported.get('sluice_server_concurrency_limit')).toEqual([16])
 })

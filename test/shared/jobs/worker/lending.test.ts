@@ -1,4 +1,4 @@
-/** One worker with several models: one model uses every slot while the others are idle, and releases slots when they are not. */
+/** Tests one worker with several models. One model may use every slot while the other models are idle, and must release slots when they get work. */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { ControlRecord } from '#schemas/event.ts'
 import type { Broker } from '#shared/broker/broker.ts'
@@ -25,11 +25,11 @@ let store: Store
 let worker: Worker
 let jobs: AttachedJobs
 let dispatcher: Dispatcher
-/** Models with a reported backlog of durable jobs. */
+/** Models for which the worker has reported waiting durable jobs. */
 let told: Set<string>
-/** Functions that end running jobs, by model, oldest first. */
+/** For each model: functions that end its running jobs, oldest first. */
 let running: Map<string, Set<() => void>>
-/** Models of the jobs in order of their starts. */
+/** Models of the started jobs, in order of their starts. */
 let starts: string[]
 
 beforeEach(async () => {
@@ -64,7 +64,7 @@ afterEach(async () => {
   await database[Symbol.asyncDispose]()
 })
 
-/** Runs until the test ends it. The body is the model. */
+/** A kind whose jobs run until the test ends them. The body is the name of the model. */
 const say: Handler = {
   ...sayKind,
   parse: (body) => body,
@@ -110,8 +110,9 @@ function endOne(model: string): void {
 }
 
 /**
- * Ends jobs of one model one by one, each when the previous slot is in use again. Stops when `count` jobs of another have started. @returns Number of ended
- * jobs
+ * Ends jobs of one model, one after the other. Waits each time until the free slot is in use again. Stops when `count` jobs of the other model
+ * have started.
+ * @returns Number of ended jobs
  */
 async function endUntilBegun(model: string, other: string, count: number): Promise<number> {
   let ended = 0
@@ -137,13 +138,13 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await until(() => jobs.presence.freeSlots('inference') === 0)
-    // In this time, the worker would release lent slots if another model had waiting jobs.
+    // The worker checks for waiting jobs of other models within this time. Without any, no slot may be released.
     await new Promise((resolve) => setTimeout(resolve, 1_200))
     expect(worker.running, 'running jobs').toBe(SLOTS)
   })
 
   it.each(ways)(
-    'pass freed slots from model %s to model %s, and get them back when the other model has no work',
+    'free slots for a second model, and use all slots again after its last job (first model %s, second model %s)',
     async (first, second) => {
       await submit(first, 3 * SLOTS)
       await until(() => runs(first) === SLOTS)

@@ -1,4 +1,4 @@
-/** During the rollout of a model, jobs for it run on the workers that have it. */
+/** Tests the rollout of a new model: its jobs must run on the workers that already have it. */
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import type { Broker } from '#shared/broker/broker.ts'
 import { AttachedJobs } from '#shared/jobs/attached/attached.ts'
@@ -34,7 +34,7 @@ afterEach(async () => {
   await database[Symbol.asyncDispose]()
 })
 
-/** A worker with these models, which fails jobs of models missing in its catalogue, like a real one. */
+/** Starts a worker with these models. As in the product, a job for a model that is missing in the worker's catalogue fails there. */
 async function openPool(...models: string[]): Promise<Worker> {
   const say: Handler = {
     ...sayKind,
@@ -116,7 +116,7 @@ it('a job for a model that no worker has fails with model_not_found after five m
   const ended = await until(async () => {
     const job = await find(id)
     if (job?.state !== 'queued') return job?.finished_at_ms ? job : undefined
-    // The test republishes the job, as the scheduler does every few seconds.
+    // The test publishes the job's record again, as the scheduler does every few seconds.
     await new Dispatcher(broker, silentLog).publishJob(job, REQUEST)
     await new Promise((resolve) => setTimeout(resolve, 200))
     return undefined

@@ -43,12 +43,12 @@ afterEach(async () => {
   await broker.close()
 })
 
-/** The jobs of a test: each runs until the test sends output or ends it. */
+/** The jobs of a test. Each one runs until the test ends it, and returns the output that the test sends. */
 class Work {
   readonly running = new Map<string, { say: (said: Said) => void; end: (error?: Error) => void }>()
   readonly started: string[] = []
   most = 0
-  /** An engine that ignores its signal. */
+  /** If true, then jobs ignore their abort signal. */
   isDeaf = false
 
   async *run(body: unknown, { signal, idempotencyKey }: AttemptContext): AsyncGenerator<Said> {
@@ -128,14 +128,14 @@ function control(record: ControlRecord): Promise<void> {
   return broker.send(CONTROL, 0, '', Buffer.from(JSON.stringify(record)))
 }
 
-/** Messages about a job in short form. */
+/** Returns the messages about a job in short form. */
 function said(id: string): string[] {
   return events
     .filter((event) => event.job_id === `job_${id}`)
     .map((event) => (event.type === 'failed' ? `failed ${event.error.code}` : event.type))
 }
 
-/** A queue that delivers the given records instead of the broker's. */
+/** A queue that delivers the given records, in place of the broker's queue. */
 function queueOf(...values: { value: Buffer; deliveryCount?: number }[]) {
   const settled: string[] = []
   const waiting = values.map(({ value, deliveryCount = 1 }, index): Delivery => {
@@ -194,7 +194,7 @@ describe('a worker', () => {
     expect(textOfEvents(events)).toBe('hello')
   })
 
-  it('acknowledges a record once the start of its job is published, not when the job ends', async () => {
+  it('acknowledges a record as soon as the started event of its job is published', async () => {
     await openPool()
     await submit('a')
     await until(async () => (await broker.lag(QUEUE)) === 0)
@@ -202,7 +202,7 @@ describe('a worker', () => {
     expect(work.running.size).toBe(1)
   })
 
-  it('runs at most as many jobs as it has slots, and takes the next when one ends', async () => {
+  it('runs at most as many jobs as it has slots, and starts the next job when a job ends', async () => {
     const pool = await openPool({ slots: 3 })
     for (let i = 0; i < 20; i++) await submit(`${i}`)
     await until(() => pool.running === 3)
@@ -264,7 +264,7 @@ describe('a cancel message', () => {
   })
 
   it.each([{ job_id: 'job_a' }, { job_id: 'job_a', attempt: 1 }])(
-    'prevents a job from running if it arrives before the job, with the fields %j',
+    'that arrives before the job prevents the job from running: %j',
     async (which) => {
       await openPool()
       await control({ type: 'cancel', ...which })
@@ -289,7 +289,7 @@ describe('a cancel message', () => {
     await until(() => pool.running === 0)
   })
 
-  it('is implied for every job of an ingress that deregisters', async () => {
+  it('is not needed for the jobs of an ingress that deregisters', async () => {
     const pool = await openPool()
     const beat = { type: 'heartbeat', role: 'ingress', slots: 0, running: 0, draining: false, version: 'x' } as const
     await control({ ...beat, boot: 'ing_1' })
@@ -308,7 +308,7 @@ describe('a pause message from an ingress', () => {
     await submit('a')
     const job = await until(() => work.running.get('job_a:1'))
     await control({ type: 'pause', job_id: 'job_a', attempt: 1 })
-    // One delta is already in flight when the pause arrives, and is still sent.
+    // The first delta is already on its way when the pause arrives, so it is still sent.
     for (const text of ['1', '2', '3']) job.say({ text })
     await until(() => textOfEvents(events) === '1')
     await new Promise((resolve) => setTimeout(resolve, 20))
@@ -317,20 +317,17 @@ describe('a pause message from an ingress', () => {
     await until(() => textOfEvents(events) === '123')
   })
 
-  it.each(['before', 'after'])(
-    'does not keep a cancelled job running if the message arrives %s the cancel message',
-    async (order) => {
-      const pool = await openPool()
-      await submit('a')
-      const job = await until(() => work.running.get('job_a:1'))
-      const pause: ControlRecord = { type: 'pause', job_id: 'job_a', attempt: 1 }
-      const cancel: ControlRecord = { type: 'cancel', job_id: 'job_a' }
-      job.say({ text: '1' })
-      job.say({ text: '2' })
-      await Promise.all((order === 'before' ? [pause, cancel] : [cancel, pause]).map((record) => control(record)))
-      await until(() => pool.running === 0)
-    },
-  )
+  it.each(['before', 'after'])('that arrives %s a cancel message does not delay the end of the job', async (order) => {
+    const pool = await openPool()
+    await submit('a')
+    const job = await until(() => work.running.get('job_a:1'))
+    const pause: ControlRecord = { type: 'pause', job_id: 'job_a', attempt: 1 }
+    const cancel: ControlRecord = { type: 'cancel', job_id: 'job_a' }
+    job.say({ text: '1' })
+    job.say({ text: '2' })
+    await Promise.all((order === 'before' ? [pause, cancel] : [cancel, pause]).map((record) => control(record)))
+    await until(() => pool.running === 0)
+  })
 })
 
 describe('a queue record of a job', () => {
@@ -342,7 +339,7 @@ describe('a queue record of a job', () => {
     ['a kind named like an inherited property', Buffer.from(JSON.stringify(envelopeOf({ kind: 'constructor' })))],
     ['__proto__ as its kind', Buffer.from(JSON.stringify(envelopeOf({ kind: '__proto__' })))],
     ['a megabyte of zeros', Buffer.alloc(1_000_000)],
-  ])('becomes a dead letter if it cannot be parsed (%s), and the next record is processed', async (_name, value) => {
+  ])('becomes a dead letter if it cannot be parsed: %s', async (_name, value) => {
     await openPool()
     await broker.submit(QUEUE, value)
     await submit('next')
@@ -391,7 +388,7 @@ describe('a queue record of a job', () => {
 })
 
 describe('the drain of a worker', () => {
-  it('starts no job, and ends for all callers when running jobs have ended', async () => {
+  it('starts no job, and ends when the running jobs have ended', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -407,7 +404,7 @@ describe('the drain of a worker', () => {
     expect(await broker.lag(QUEUE)).toBe(1)
   })
 
-  it('requeues jobs without output and fails the others with worker_lost after its timeout', async () => {
+  it('ends at its timeout: jobs that have sent output fail, and other jobs are requeued', async () => {
     const pool = await openPool()
     await submit('silent')
     await submit('spoken', { body: { text: 'word' } })
@@ -421,7 +418,7 @@ describe('the drain of a worker', () => {
     expect(said('spoken').at(-1)).toBe('failed worker_lost')
   })
 
-  it('ends an earlier drain with a longer timeout if the newer drain times out first', async () => {
+  it('ends at the earlier timeout of two concurrent drain requests', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -431,7 +428,7 @@ describe('the drain of a worker', () => {
     expect(said('a').at(-1)).toBe('handed_back')
   })
 
-  it('is part of closing a worker, and a closed worker takes no further jobs', async () => {
+  it('also happens when the worker is closed', async () => {
     const pool = await openPool()
     await submit('a')
     await until(() => work.running.size === 1)
@@ -448,10 +445,10 @@ describe('the queued jobs of an ingress', () => {
   const later = Date.now() + 30_000
   const old = { created_at_ms: later - 10_000, deadline_ms: later + 60_000 }
 
-  it('are dropped if that ingress sends no heartbeats, and run otherwise', async () => {
+  it('are dropped if the ingress sends no heartbeats', async () => {
     const pool = await openPool()
     vi.spyOn(Date, 'now').mockReturnValue(later)
-    // A heartbeat counts only if the channel works. To prove this, the test waits for a heartbeat of its own process.
+    // Missing heartbeats count only if the channel works. The test therefore waits until a heartbeat of its own process has arrived.
     await until(() => pool.presence.silenceMs === 0)
     await control({
       type: 'heartbeat',

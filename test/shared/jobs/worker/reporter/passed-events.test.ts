@@ -5,7 +5,7 @@ import { REPLIES } from '#shared/jobs/records.ts'
 import { Reporter } from '#shared/jobs/worker/reporter.ts'
 import { envelopeOf, mergeSaid, openBroker, silentLog, textOfEvents } from '../../../../support/jobs/jobs.ts'
 
-/** A reporter and its ingress in one process, and the messages that the ingress receives. */
+/** Opens a reporter and an ingress in one process. Also returns the messages that the ingress receives. */
 async function openPassing() {
   const broker = await openBroker()
   const records: ChannelRecord[] = []
@@ -17,12 +17,12 @@ async function openPassing() {
 
 const turn = () => new Promise(setImmediate)
 
-describe('the reporter of a worker in the process of its ingress', () => {
+describe('the reporter of a worker that runs in the same process as its ingress', () => {
   it('delivers output to the ingress before the event loop reads the next socket', async () => {
     const { reporter, events } = await openPassing()
     const streams = ['job_1', 'job_2', 'job_3'].map((id) => reporter.open(envelopeOf({ id }), mergeSaid))
     const heard: string[][] = []
-    // Each callback simulates a socket whose data is read in that event-loop iteration.
+    // Each callback simulates a socket that delivers data to this stream. All sockets are read in the same event-loop iteration.
     const reads = streams.map(
       (stream) =>
         new Promise<void>((resolve) =>
@@ -73,7 +73,7 @@ describe('the reporter of a worker in the process of its ingress', () => {
   it('refuses an event that is too large for a broker record', async () => {
     const { reporter } = await openPassing()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
-    expect(() => attempt.event({ text: 'x'.repeat(600_000) })).toThrow('exceeds the maximum size')
+    expect(() => attempt.event({ text: 'x'.repeat(600_000) })).toThrow('is larger than 524288 bytes')
   })
 
   it('sends the same message as an object and as bytes', async () => {

@@ -16,7 +16,7 @@ interface SentRecord {
   readonly events: JobEvent[]
 }
 
-/** A reporter on a channel that accepts a record only when `gate` resolves. Records sent and refused messages. */
+/** Opens a reporter on a channel that accepts a record only after `gate` resolves. The sent and the refused messages are recorded. */
 function openReporter(gate: (sent: number) => Promise<void> = async () => {}) {
   const sent: SentRecord[] = []
   let underWay = 0
@@ -37,7 +37,7 @@ function openReporter(gate: (sent: number) => Promise<void> = async () => {}) {
   return { reporter, sent, mostUnderWay: () => mostUnderWay, events: () => sent.flatMap((record) => record.events) }
 }
 
-/** A gate that is closed until the test opens it. */
+/** Returns a gate that blocks all records until the test opens it. */
 function shutGate() {
   const { promise, resolve } = Promise.withResolvers<void>()
   return { wait: () => promise, open: resolve }
@@ -66,7 +66,7 @@ describe('the reporter of a worker', () => {
     expect(sent[0]?.events).toHaveLength(6)
   })
 
-  it('has one record per ingress in flight, and merges later events into the next record', async () => {
+  it('has at most one record per ingress in flight, and merges later events into the next record', async () => {
     const gate = shutGate()
     const { reporter, sent, mostUnderWay } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
@@ -149,7 +149,7 @@ describe('the reporter of a worker', () => {
     }
   })
 
-  it('fails a delta larger than a record with internal_error, and sends the next one', async () => {
+  it('fails a delta larger than a record with internal_error, and sends the next delta', async () => {
     const { reporter, events } = openReporter()
     const attempt = reporter.open(envelopeOf(), mergeSaid)
     await attempt.started()
@@ -177,7 +177,7 @@ describe('the reporter of a worker', () => {
     expect(textOfEvents(events())).toBe('kept')
   })
 
-  it('fails only the attempt whose event the broker refuses permanently, and sends all others', async () => {
+  it('fails only the attempt whose event the broker refuses permanently, and sends all other events', async () => {
     const sent: JobEvent[] = []
     const send: Broker['send'] = async (_channel, _partition, _key, value) => {
       if (value.length > 2 * KIB) throw new ServiceError('request_too_large', 'Too large.')
@@ -192,7 +192,7 @@ describe('the reporter of a worker', () => {
     const said = (id: string) => sent.filter(({ job_id }) => job_id === id).map(({ type, seq }) => `${seq} ${type}`)
     expect(said('job_1')).toEqual(['1 started', '2 delta', '3 completed'])
     expect(said('job_3')).toEqual(['1 started', '2 delta', '3 completed'])
-    // The caller receives the failure instead of the missing output. The call has then ended, so later events are ignored.
+    // One message was lost, so the caller receives a failure instead of incomplete output. The call has then ended, and later events are ignored.
     expect(said('job_2').slice(0, 2)).toEqual(['1 started', '2 failed'])
     expect(sent.find(({ type }) => type === 'failed')).toMatchObject({
       error: {
@@ -203,7 +203,7 @@ describe('the reporter of a worker', () => {
     expect(() => large?.event({ text: 'more' })).toThrow('larger than the maximum record size of Kafka')
   })
 
-  it('applies backpressure at 1 MiB of unsent output, and releases it when the output is sent', async () => {
+  it('applies backpressure while 1 MiB of output is unsent', async () => {
     const gate = shutGate()
     const { reporter, events } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
@@ -222,7 +222,7 @@ describe('the reporter of a worker', () => {
     expect(textOfEvents(events())).toHaveLength(3_000 * KIB)
   })
 
-  it('releases waiting attempts of a lost ingress, and drops their events', async () => {
+  it('drops the events for a lost ingress, and unblocks the attempts that produce them', async () => {
     const gate = shutGate()
     const { reporter, sent } = openReporter(gate.wait)
     const attempt = reporter.open(envelopeOf(), mergeSaid)
