@@ -50,7 +50,7 @@ const CHARS_PER_TOKEN = 4
  */
 const COUNTED_TOKENS_MAX = 512 * 1024
 
-/** Maximum turns and parts that are validated between two event-loop yields, which takes a few milliseconds. */
+/** Maximum turns and parts that are validated between two event-loop yields. Validating this many takes a few milliseconds. */
 const PIECE_PARTS = 1_000
 
 const Request = tolerant(GenerateRequest)
@@ -94,7 +94,7 @@ export async function startInference(ports: Ports): Promise<Service> {
   const placesOf = (model: string) => engines.find(model)?.places
   const own = () => {
     const own = modelsOf(ports.models.served, { pool: 'inference', kinds: Object.keys(kinds), slots, placesOf })
-    // The word list needs no model, so each worker of the pool offers it, independent of the setting MODELS.
+    // The word list for moderation needs no model, so each worker of the pool offers it, independent of the setting MODELS.
     return { ...own, models: new Set([...own.models, WORD_LIST]) }
   }
   const retire = async (untilOver: Promise<void>) => {

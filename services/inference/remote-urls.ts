@@ -31,7 +31,8 @@ export async function requirePublicUrls(
 /**
  * Rejects each URL that resolves to a non-public address, as {@link requirePublicUrls} does for a whole request.
  *
- * @param param Field in the error. @param mayBeUnknown Whether names that do not resolve here are accepted.
+ * @param param Field in the error.
+ * @param mayBeUnknown Whether names that do not resolve here are accepted.
  */
 export async function requirePublic(
   urls: Iterable<string>,

@@ -27,7 +27,9 @@ const ENGINE_FIELDS: ReadonlySet<string> = new Set([
   'mcp_servers',
 ])
 
-/** Documented request fields of each API that the internal form does not represent. */
+/**
+ * Documented request fields of each API that the internal form does not represent. These fields are always sent, even if `pass` does not select them.
+ */
 const KNOWN_FIELDS: Readonly<Record<Dialect, ReadonlySet<string>>> = {
   openai: new Set([
     ...['audio', 'function_call', 'functions', 'moderation', 'prediction', 'prompt_cache_key', 'prompt_cache_options'],
@@ -200,12 +202,12 @@ class ToolNames {
   constructor({ tools, turns }: GenerateRequest, dialect: Dialect | undefined) {
     this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
     for (const tool of tools) {
-      // A native tool keeps its own name, so its calls in the history must keep that name too.
+      // A native tool keeps its own name, so its calls in earlier turns must keep that name too.
       if (tool.native !== undefined && !tool.native_only) this.#sent.set(tool.name, tool.name)
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)
     }
-    // The history may contain calls of tools that the request no longer offers. Names of such tools are shortened too.
+    // Earlier turns may contain calls of tools that the request no longer offers. Names of such tools are shortened too.
     for (const { parts } of turns) for (const part of parts) if (part.type === 'tool_call') this.sentName(part.name)
     this.areChanged = [...this.#sent].some(([from, to]) => from !== to)
   }

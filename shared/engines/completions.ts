@@ -12,7 +12,9 @@ export function completesOf({ engine }: ModelConfig): ChatEngine['completes'] {
 }
 
 /**
- * Rejects completion features that the engine of a model lacks. @throws ServiceError with the name of the request field
+ * Rejects completion features that the engine of a model lacks.
+ *
+ * @throws ServiceError with the name of the request field
  */
 export function requireCompletable(model: ModelConfig, request: GenerateRequest): void {
   const { completion, n, logprobs, max_tokens } = request
@@ -53,7 +55,7 @@ export function choicesOf({ n, turns, completion }: GenerateRequest): number {
 /**
  * Generates a completion. If the engine accepts one prompt per call, then the calls run one after the other, and their events form one answer.
  *
- * @throws ServiceError as the engine
+ * @throws The errors of the engine
  */
 export function complete(
   engine: ChatEngine,
@@ -91,7 +93,10 @@ function promptOf({ completes }: ChatEngine, request: GenerateRequest, prompt: n
   return { ...rest, turns, completion: { ...more, ...(tokens && { tokens: tokens.slice(prompt, prompt + 1) }) } }
 }
 
-/** Emits the prompt before the text of each choice (`echo` of the completions API). Needed for engines that receive the prompt as a conversation. */
+/**
+ * Emits the prompt before the text of each choice (`echo` of the completions API). An engine that receives the prompt as a conversation does not
+ * repeat it.
+ */
 function* echoed({ completion, turns, n }: GenerateRequest, prompt: number): Generator<GenerateEvent> {
   const [part] = turns[prompt]?.parts ?? []
   if (!completion?.echo || part?.type !== 'text') return

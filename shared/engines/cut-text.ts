@@ -1,11 +1,12 @@
 import type { Word } from '#schemas/kinds/transcription.ts'
 
-/** Maximum characters between a word and the next word. A match farther away is another occurrence of the word. */
+/** Number of characters that are searched for the next word. If they do not contain the word, then the word counts as missing from the text. */
 const LOOKAHEAD = 80
 
 /**
- * Splits a text at the first word of each group. The pieces contain the whole text, including spaces and characters that belong to no word. If the
- * text contains no word of a group, then the piece of that group is empty.
+ * Splits a transcript into one piece per group of words, such as the words of one segment or speaker. A piece begins at the first word of its group
+ * that the text contains. Together the pieces are the whole text, including spaces and words of no group. If the text contains no word of a group,
+ * then the piece of that group is empty.
  */
 export function cutText(text: string, groups: readonly (readonly Word[])[]): string[] {
   const starts: number[] = []
@@ -13,8 +14,7 @@ export function cutText(text: string, groups: readonly (readonly Word[])[]): str
   for (const group of groups) {
     let start: number | undefined
     for (const { word } of group) {
-      // The search ends after {@link LOOKAHEAD} characters. Without this bound, each missing word would cause a search
-      // of the whole remaining text.
+      // Without this bound, each missing word would cause a search of the whole remaining text.
       const found = text.slice(cursor, cursor + LOOKAHEAD + word.length).indexOf(word)
       if (found < 0) continue
       start ??= cursor + found

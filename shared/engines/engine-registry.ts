@@ -5,7 +5,7 @@ import type { Log } from '#shared/log/log.ts'
 import { type CallTrace, type ModelCall, ModelSpan, tracing } from '#shared/telemetry/tracing.ts'
 import type { EngineOptions } from './engine.ts'
 
-/** Upstream errors that a retry with the same model cannot fix, but a fallback model may. */
+/** Error codes for which a retry with the same model is useless, but a fallback model may succeed. */
 const FALLBACK_CODES = new Set(['upstream_refused', 'model_not_found'])
 
 interface Models {
@@ -49,8 +49,9 @@ export class EngineRegistry<Engine extends { close(): Promise<void> }> {
   }
 
   /**
-   * Closes the engines of models that were removed from the catalogue or changed. @param untilOver Resolves when all calls of these engines have
-   * ended
+   * Closes the engines of models that were removed from the catalogue or changed.
+   *
+   * @param untilOver Resolves when all calls of these engines have ended
    */
   async retire(untilOver: Promise<void>): Promise<void> {
     for (const [id, { model, engine }] of this.#opened) {
@@ -99,7 +100,7 @@ interface TracedCall {
  *
  * A call is never retried with the same model here, because only the owner of the job decides about retries.
  *
- * @param ask Begins one attempt with one model. `trace` belongs to this attempt.
+ * @param ask Starts the call of one model. `trace` is the trace context of this call.
  * @throws The error of the first model, because its Retry-After refers to the requested model. The signal's reason, if the signal aborts
  */
 export async function* withFallbacks<Said, Event>(
@@ -149,17 +150,20 @@ function mayFallBack(error: unknown): boolean {
   return ERRORS[code].retry || FALLBACK_CODES.has(code)
 }
 
-/** Starts the span of a model call. Undefined if the call is not traced. The span also reports the server to `context`. */
+/**
+ * Starts the trace span of a model call. The server that answers is recorded in the span and reported to `context.onServer`. Undefined if the call is
+ * not traced.
+ */
 export function startModelSpan(call: Omit<ModelCall, 'parent'>, context: CallTrace): ModelSpan | undefined {
   return tracing.tracer && ModelSpan.start({ ...call, parent: context.traceparent, onServer: context.onServer })
 }
 
-/** Describes a model that is not in the catalogue, for traces. Example: the word list of moderation. */
+/** Describes a model that is not in the catalogue, for its trace span. Example: the built-in word list for moderation. */
 export function unlisted(id: string): ModelCall['model'] {
   return { id, engine: { type: 'sluice' } }
 }
 
-/** Runs a call whose answer arrives as a whole, in a span of its own. */
+/** Runs a call in its own trace span. Used for calls that return one answer instead of a stream. */
 export async function tracedCall<T extends object>(
   call: Omit<ModelCall, 'parent'>,
   context: EngineOptions,

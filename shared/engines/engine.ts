@@ -32,8 +32,9 @@ export interface ChatEngine {
   /** Counts the prompt's tokens with the engine's tokenizer. If the method or its result is undefined, then the caller estimates the tokens. */
   countTokens?(request: GenerateRequest, options: GenerateOptions): Promise<number | undefined>
   /**
-   * Prepares the engine, such as loading a model, so that the first call does not wait. Undefined if there is nothing to prepare. @throws
-   * ServiceError
+   * Prepares the engine, such as loading a model, so that the first call does not wait. Undefined if there is nothing to prepare.
+   *
+   * @throws ServiceError
    */
   preload?(signal: AbortSignal): Promise<void>
   close(): Promise<void>
@@ -51,8 +52,8 @@ export interface GenerateOptions extends EngineOptions {
 }
 
 /**
- * Default of `concurrency` for models whose catalogue entry sets none. Four concurrent calls keep a server busy, and still leave enough waiting
- * inputs to fill batches.
+ * Default of `concurrency`, the maximum of concurrent calls, for embedding models whose catalogue entry does not set it. With four calls, the server
+ * is busy. With more, waiting inputs would be spread over many small batches.
  */
 export const CALLS_MAX = 4
 
@@ -165,7 +166,11 @@ export interface TranscriptionEngine {
 
 /** An audio file that can be read several times. The whole file is never in memory at once. */
 export interface AudioFile {
-  /** Opens a new read stream. The caller must read the stream to its end or destroy it. @throws ServiceError if the file was deleted */
+  /**
+   * Opens a new read stream. The caller must read the stream to its end or destroy it.
+   *
+   * @throws ServiceError if the file was deleted
+   */
   open(): Promise<Readable>
   /** File name whose extension names the container format. Some upstreams detect the format by the extension. */
   readonly filename: string

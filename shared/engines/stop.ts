@@ -100,7 +100,7 @@ class StopMatcher {
     return this.#length
   }
 
-  /** Adds the next UTF-16 unit. Returns true when the stop string is complete. Must not be called afterwards. */
+  /** Adds the next UTF-16 unit. Returns true when the stop string is complete. Must not be called again after that. */
   take(unit: number): boolean {
     while (this.#length > 0 && this.stop.charCodeAt(this.#length) !== unit) {
       this.#length = this.#shorter[this.#length] ?? 0

@@ -1,7 +1,8 @@
 import { isLowSurrogate } from '#shared/lib/buffers.ts'
 
 /**
- * Returns the end of a piece of text that begins at `start`, at a token boundary if possible.
+ * Returns the position at which to cut a text that is tokenized in pieces. The piece begins at `start`. If possible, the cut is at a token boundary,
+ * so that the pieces have the same tokens as the whole text.
  *
  * @param chars Maximum characters of the piece.
  * @param charsMost Maximum characters if no boundary is found within `chars`. Default: `chars`.

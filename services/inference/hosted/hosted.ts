@@ -54,14 +54,14 @@ const searching: HostedRunner = {
 }
 
 /**
- * Answers with hosted tools, which the service runs itself (docs/internals/design.md, Composed jobs).
+ * Answers with hosted tools, which the service runs itself (docs/internals/design.md, Composed jobs). An answer takes several rounds. A
+ * round is one run of the model, which ends with the answer or with tool calls. The results of these calls start the next round.
  *
- * Each round of the model is a recorded step, and each tool call is a child job of its pool. Each event for callers is
- * published under a key. If an attempt repeats a round, then its events have keys that are already published, and
- * callers receive no event twice.
+ * Each round is a recorded step, and each tool call is a child job of its pool. Each event for callers is published under a key. If an
+ * attempt repeats a round, then its events have keys that are already published, and callers receive no event twice.
  */
 
-/** Maximum rounds of one answer, because some models would call tools forever. */
+/** Maximum runs of the model per answer, because some models would call tools forever. */
 const ROUNDS_MAX = 20
 /** Maximum tool calls that run per round. For further calls, the model receives an error as their result. */
 const CALLS_IN_FLIGHT_MAX = 16
@@ -95,7 +95,10 @@ export async function* generateHosted(
   yield { type: 'usage', usage: await new HostedAnswer(generate, request, context, composition, settings).run() }
 }
 
-/** A tool call with its output item. The call runs unless its arguments have a problem. */
+/**
+ * A tool call of the model. `run` is its number within the answer. If `problem` is set, then the tool does not run, and the model receives
+ * the problem.
+ */
 interface Run extends HostedInput {
   readonly call: HostedCall
   readonly run: number
@@ -171,7 +174,7 @@ class HostedAnswer {
       },
     )
     const round = readRound(events, this.#tools, `${at}`)
-    // Only the start event of the first round is sent.
+    // An answer has one start event, so those of later rounds are dropped.
     const said = at === 0 ? round.text : round.text.filter(({ type }) => type !== 'start')
     return { round, unpublished: published.rest(said) }
   }
@@ -227,7 +230,10 @@ class HostedAnswer {
   }
 }
 
-/** Returns the finish event. If the model calls tools even in the round without tools, then there is no answer, and the reason is `length`. */
+/**
+ * Returns the finish event of an answer. The last round offers no hosted tools. If the model calls a hosted tool anyway, then there is no answer, and
+ * the reason is `length`.
+ */
 function finishOf({ finish }: Round, isAnswer: boolean): GenerateEvent {
   return isAnswer ? finish : { ...finish, reason: 'length', calls_full: true }
 }
@@ -240,7 +246,7 @@ function resultEvent(run: number, { status, output }: HostedResult): GenerateEve
   return { type: 'hosted_result', choice: 0, run, status, output }
 }
 
-/** Buffers the output of one round. The output must fit into a recorded step, so larger output is rejected. */
+/** Buffers the output of one run of the model. The whole output is stored as one step, so output larger than a step is rejected. */
 export class OutputBuffer {
   readonly #events = new EventBuffer(mergeGenerateEvents)
   #bytes = 0
@@ -275,7 +281,7 @@ interface HostedCall {
 }
 
 interface Round {
-  /** Text, refusals and reasoning of the round. In the first round also the start event. */
+  /** Text, refusals and reasoning of one run of the model. The first run of an answer also has the start event. */
   readonly text: readonly GenerateEvent[]
   readonly hosted: readonly HostedCall[]
   readonly functions: readonly GenerateEvent[]
@@ -288,8 +294,8 @@ interface Round {
 /**
  * Divides the events of a round by type.
  *
- * @param prefix Prefix of generated ids, for calls whose engine sent no id. @throws ServiceError `upstream_error` if the engine did not
- * finish
+ * @param prefix Prefix of generated ids, for calls whose engine sent no id.
+ * @throws ServiceError `upstream_error` if the engine did not finish
  */
 function readRound(events: readonly GenerateEvent[], tools: readonly HostedTool[], prefix: string): Round {
   const said: GenerateEvent[] = []

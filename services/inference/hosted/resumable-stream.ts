@@ -3,8 +3,8 @@ import type { Composition } from '#shared/kinds/composition.ts'
 import { mergeGenerateEvents } from '#shared/kinds/generate/generate.ts'
 
 /**
- * Maximum pieces of one answer that are published while the model generates, because each piece is a recorded step. Later text is published at the
- * end of its round.
+ * Maximum pieces in which the output of one answer is published while the model generates. The number is limited, because each piece is a recorded
+ * step. Output beyond the last piece is published at the end of its round.
  */
 const PIECES_MAX = 600
 /**
@@ -22,13 +22,13 @@ export interface DeltaInterval {
 }
 
 /**
- * Publishes the output of one round while the model still generates (docs/internals/design.md, Composed jobs).
+ * Publishes the output of one run of the model while the model still generates (docs/internals/design.md, Composed jobs).
  *
- * Each published piece is stored. If a worker stops within a round, then the next attempt publishes the stored pieces under their original keys.
- * Subscribers therefore do not receive them again. The attempt then runs the model again.
+ * Each published piece is stored. If a worker stops during the run, then the next attempt first publishes the stored pieces again, under
+ * their original keys. Subscribers therefore do not receive them twice. The attempt then runs the model again.
  *
- * While the new output equals the stored output, no event is published. At the first difference, a `cut` event discards the published text, and all
- * of the new text follows.
+ * While the new output equals the stored output, no event is published. At the first difference, a `cut` event discards the published text,
+ * and all of the new text follows.
  */
 export class ResumableStream {
   readonly #composition: Composition
@@ -51,7 +51,11 @@ export class ResumableStream {
     this.#pace = pace
   }
 
-  /** Begins a round with the pieces that earlier attempts published. @param at Ordinal of the round */
+  /**
+   * Begins a round with the pieces that earlier attempts published.
+   *
+   * @param at Ordinal of the round
+   */
   static async begin(composition: Composition, at: number, pace: DeltaInterval): Promise<ResumableStream> {
     const round = new ResumableStream(composition, at, pace)
     for (;;) {
@@ -74,7 +78,11 @@ export class ResumableStream {
     this.#dueAt = performance.now() + PIECE_MS * (1 + this.#pace.pieces / PACE_PIECES)
   }
 
-  /** Returns the events of the round that are not published yet. @param said All events of the round */
+  /**
+   * Returns the events of the round that are not published yet.
+   *
+   * @param said All events of the round
+   */
   rest(said: readonly GenerateEvent[]): GenerateEvent[] {
     const { state, rest } = restOf(this.#published, said)
     return state === 'beyond' ? rest : [CUT, ...said.filter(({ type }) => type !== 'start')]

@@ -41,7 +41,7 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
 const EMPTY_TOKENS_MAX = 4
 
 /**
- * Reads messages, streamed or whole. A whole message is read like its stream.
+ * Converts the messages of an upstream into events. A message that is not streamed gives the same events as its stream.
  *
  * The answer is complete after `message_stop`, a stop reason, or `[DONE]`, which some servers add. If an answer reports output tokens but contains no
  * output, then it is an error. Otherwise an agent would accept the empty answer and stop.
@@ -192,8 +192,7 @@ export class AnthropicDecoder implements AnswerDecoder {
         out.push(nativeEvent('anthropic', 'answer', { stop_reason }))
       }
     }
-    // For a whole message, the fields were already sent when the start of the message was read. Only a streamed message
-    // has new fields here.
+    // If the message is not streamed, then its unknown fields were emitted when its start was read. Only the end event of a stream has new ones.
     if (type !== 'message') this.#pass(end, 'answer', out)
   }
 
@@ -241,7 +240,11 @@ class ReportedUsage {
     return this.#fields && { dialect: 'anthropic', value: this.#fields }
   }
 
-  /** Returns the token counts that the server reported. @param hasOutput If true, then a reported output count of zero is ignored */
+  /**
+   * Returns the token counts that the server reported.
+   *
+   * @param hasOutput If true, then a reported output count of zero is ignored
+   */
   counts(hasOutput: boolean): Partial<Usage> | undefined {
     if (!this.#fields) return undefined
     const { cache_read_input_tokens: read, cache_creation_input_tokens: written, output_tokens } = this.#fields

@@ -16,7 +16,7 @@ const MAX_TOKENS_DEFAULT = 4_096
  * @throws ServiceError for a parameter that the API lacks
  */
 export function encodeAnthropic(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
-  requireSayable(request)
+  requireSupported(request)
   return defined({
     ...promptFields(request, model, config),
     max_tokens: maxTokens(request, model) ?? model.limits.max_output_tokens ?? MAX_TOKENS_DEFAULT,
@@ -58,7 +58,7 @@ function metadata(request: GenerateRequest): object | undefined {
   return Object.keys(set).length > 0 ? set : undefined
 }
 
-function requireSayable(request: GenerateRequest): void {
+function requireSupported(request: GenerateRequest): void {
   if (request.n > 1) refuse(request, 'n')
   if (request.logprobs) refuse(request, 'logprobs')
   if (request.presence_penalty) refuse(request, 'presence_penalty')
@@ -74,7 +74,7 @@ function refuse(request: GenerateRequest, param: string): never {
   throw new ServiceError('unsupported_parameter', `The model '${request.model}' does not support ${param}.`, { param })
 }
 
-/** Chat completions permit a temperature up to 2, but this API only up to 1. */
+/** Chat completions permit a temperature up to 2, but this API only up to 1. A higher temperature is therefore reduced to 1. */
 function temperature({ temperature }: GenerateRequest): number | undefined {
   return temperature === undefined ? undefined : Math.min(temperature, 1)
 }
@@ -120,8 +120,8 @@ function toolChoice(request: GenerateRequest): object | undefined {
 }
 
 /**
- * Encodes the thinking options. Options in this API's form are sent unchanged. The options of the internal form take precedence, because the ingress
- * may have clamped them.
+ * Encodes the thinking options. The options of the internal form override the caller's options in this API's form, because the ingress may have
+ * clamped them. If the caller's type of thinking is unknown, then the caller's options are sent unchanged.
  */
 function thinking(request: GenerateRequest, extra: unknown): object | undefined {
   const own = thinkingOf(request)
@@ -141,7 +141,7 @@ function thinkingOf({ reasoning, dialect }: GenerateRequest): object | undefined
 
 function outputConfig(request: GenerateRequest, reasons: boolean, extra: unknown): object | undefined {
   const format = request.response_format
-  const effort = reasons ? wordOfEffort(request.reasoning?.effort) : undefined
+  const effort = reasons ? effortValueOf(request.reasoning?.effort) : undefined
   const set = defined({
     ...(extra as object | undefined),
     format: format?.type === 'json_schema' ? { type: 'json_schema', schema: format.schema } : undefined,
@@ -154,7 +154,7 @@ function outputConfig(request: GenerateRequest, reasons: boolean, extra: unknown
  * Converts a reasoning effort into a value of this API, which has no `minimal`. For `none`, thinking is disabled
  * instead.
  */
-function wordOfEffort(effort: string | undefined): string | undefined {
+function effortValueOf(effort: string | undefined): string | undefined {
   if (effort === 'none') return undefined
   return effort === 'minimal' ? 'low' : effort
 }
@@ -224,7 +224,7 @@ function encodeTurn(turn: Turn, index: number, sameDialect: boolean): Block[] {
   const value = {
     ...(sameDialect ? turn.extra : {}),
     type: 'tool_result',
-    tool_use_id: wordOfId(turn.call_id),
+    tool_use_id: permittedIdOf(turn.call_id),
     ...(content.length > 0 ? { content: simplest(content) } : {}),
     ...(turn.is_error === undefined ? {} : { is_error: turn.is_error }),
   }
@@ -264,7 +264,7 @@ function encodePart(part: Part, param: string, sameDialect: boolean): object | u
     case 'file':
       return encodeFile(part, param)
     case 'tool_call':
-      return { type: 'tool_use', id: wordOfId(part.id), name: part.name, input: toolInput(part) }
+      return { type: 'tool_use', id: permittedIdOf(part.id), name: part.name, input: toolInput(part) }
     case 'reasoning':
       return sameDialect ? encodeThinking(part) : undefined
     case 'audio':
@@ -319,7 +319,7 @@ function toolInput(part: ToolCallPart): object {
  * Replaces characters of a tool-call id that this API rejects but other APIs permit. Equal ids get equal replacements, so a result still refers to
  * its call.
  */
-function wordOfId(id: string): string {
+function permittedIdOf(id: string): string {
   return id.replace(/[^a-zA-Z0-9_-]/g, '_')
 }
 

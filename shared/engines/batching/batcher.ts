@@ -4,7 +4,7 @@ import { withoutBaggage } from '#shared/telemetry/context.ts'
 import type { CallTrace } from '#shared/telemetry/tracing.ts'
 
 export interface BatcherOptions extends BatchBounds {
-  /** Maximum time that an input waits for a fuller batch, in ms, although a call could be made at once. */
+  /** Maximum time in ms for which an input waits until other inputs fill its batch, although a call could be made at once. */
   readonly waitMs: number
   readonly callsMax: number
   /** Runs the call of a batch in a span, with links to the calls whose inputs the batch contains. Default: without a span. */
@@ -15,8 +15,8 @@ export interface BatcherOptions extends BatchBounds {
   ) => Promise<Embedded>
 }
 
-/** Number of jobs that may always share a batch. With more than twice as many jobs, a batch takes inputs of at most half of them. */
-const BATCH_TEXTS_MIN = 8
+/** A batch takes inputs of at most half of all jobs, or of this many jobs if half is less. See rule 4 of {@link Batcher}. */
+const BATCH_JOBS_MIN = 8
 
 /** HTTP statuses with which an upstream may reject a whole batch because of one faulty text. */
 const REFUSED = new Set([400, 413])
@@ -38,7 +38,7 @@ const ABOUT_TEXT = /^input(\[|$)/
  * 6. Inputs of cancelled jobs are not sent, and a call without any running job is aborted. No other error is retried here, because the owner of a job
  *    decides about retries.
  *
- * The number of the worker's slots bounds the memory.
+ * Memory is bounded, because the number of jobs is at most the worker's slots.
  */
 export class Batcher {
   readonly #engine: EmbeddingEngine
@@ -144,7 +144,7 @@ export class Batcher {
 
   #fill(jobs: ReadonlySet<EmbedJob>): Batch {
     const batch = new Batch()
-    const company = this.#options.callsMax === 1 ? this.#jobs : Math.max(BATCH_TEXTS_MIN, Math.ceil(this.#jobs / 2))
+    const company = this.#options.callsMax === 1 ? this.#jobs : Math.max(BATCH_JOBS_MIN, Math.ceil(this.#jobs / 2))
     for (const job of this.#ring) {
       if (!jobs.has(job)) continue
       if (batch.jobs.size >= company && !batch.jobs.has(job)) continue
@@ -268,7 +268,7 @@ class EmbedJob {
     try {
       this.#onVector(index, vector, tokens)
     } catch (error) {
-      // An error of the job's consumer ends only this job. The other jobs of the batch continue.
+      // If `onVector` throws, then only this job ends. The other jobs of the batch continue.
       return this.end(error)
     }
     if (--this.#left === 0) this.end()

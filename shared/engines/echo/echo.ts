@@ -96,7 +96,11 @@ type Step =
   | { type: 'tool_call'; call: number; id: string; name: string }
   | { type: 'tool_arguments'; call: number; text: string }
 
-/** Creates the whole answer of one choice. @throws ServiceError `invalid_value` for an invalid `!echo` line */
+/**
+ * Creates the whole answer of one choice.
+ *
+ * @throws ServiceError `invalid_value` for an invalid `!echo` line
+ */
 function writeScript(request: GenerateRequest, choice: number): Script {
   const user = textOf(request.turns.findLast((turn) => turn.role === 'user'))
   const { directive, rest } = readDirective(user)
@@ -406,7 +410,7 @@ async function* perform(call: Call, choice: number): AsyncGenerator<GenerateEven
     }
   }
   if (stops) yield* released(stops.flush(), choice)
-  // A failure that is scheduled after more tokens than the answer has occurs at the end of the answer.
+  // If the failure is scheduled after more tokens than the answer has, then it occurs at the end of the answer.
   pace.failAfter(Number.MAX_SAFE_INTEGER)
   yield { type: 'finish', choice, reason: script.finish, ...(script.filter ? { filter: script.filter } : {}) }
 }

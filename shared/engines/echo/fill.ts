@@ -9,7 +9,7 @@ import {
 } from '#shared/json-schema/json-schema.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Nesting depth from which optional properties and items are left out. At twice this depth, a reference becomes null. */
+/** Minimum nesting depth at which optional properties and items are omitted. At twice this depth, a reference becomes null. */
 const DEPTH_MAX = 4
 /** Nesting depth beyond which every value is null. The bound is needed for schemas that contain themselves. */
 const DEPTH_END = 200

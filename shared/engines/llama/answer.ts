@@ -32,8 +32,8 @@ const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool:
 /**
  * Generates the answer to one request.
  *
- * `input_tokens` counts the prompt that the answer continues, including the description of a called tool. The short extra prompt with which the model
- * selects the tool is not counted.
+ * `input_tokens` is the number of tokens of the prompt after which the answer is generated. If a tool is called, then its description is part of this
+ * prompt. The short extra prompt with which the model selects a tool is not counted.
  */
 export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
   const plan = await makePlan(call)
@@ -83,7 +83,10 @@ async function* writeText(call: SequenceCall, plan: Plan, choice: number): Async
 interface SampledText {
   readonly generated: readonly Token[]
   readonly hit?: string | undefined
-  /** True if the answer became a tool call at the trigger (tools.ts). `generated` then includes a trigger token, but not a trigger text. */
+  /**
+   * True if the text ended with the {@link Trigger} of a tool call, such as `<tool_call>`. `generated` then includes a trigger that is a token, but
+   * not a trigger that is text.
+   */
   readonly isCall?: boolean
 }
 
@@ -126,7 +129,8 @@ function* textEvent(choice: number, { text, logprobs }: Released): Generator<Gen
 }
 
 /**
- * Returns the stop strings of an answer. Some templates end a turn with ordinary text, so this text is also a stop string. A raw prompt has no turns.
+ * Returns the stop strings of an answer. Some templates end a turn with ordinary text, so this text is also a stop string. A raw prompt has no turns,
+ * and a grammar ends the answer itself. In both cases, only the stop strings of the caller apply.
  */
 function stopsOf({ runtime, request }: SequenceCall, plan: Plan, trigger: Trigger | undefined): string[] {
   if (plan.grammar || request.completion) return request.stop
@@ -152,7 +156,7 @@ async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: 
  * Generates the rest of a choice that became a tool call in the template's form. The model first selects the tool's name, then generates the
  * arguments.
  *
- * @param spoken Tokens of the text before the call
+ * @param spoken Tokens of the answer before the call
  */
 async function* writeNativeCall(
   call: SequenceCall,
@@ -163,7 +167,7 @@ async function* writeNativeCall(
 ): AsyncGenerator<GenerateEvent, number> {
   const { runtime, signal } = call
   const { tools } = runtime.format
-  if (!tools) throw new Error('The template has no tools.')
+  if (!tools) throw new Error('The chat template of the model does not support tool calls.')
   const before = [...plan.prompt, ...spoken]
   const prompt = async (name?: string) => [
     ...before,

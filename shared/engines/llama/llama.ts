@@ -24,7 +24,7 @@ export interface LlamaEngineOptions {
   /** The Python interpreter that prepares weights. Default: python3 of the PATH. */
   readonly python?: string | undefined
   readonly onProgress?: OnProgress | undefined
-  /** Aborted when the process stops, so that no call waits for the preparation any longer. */
+  /** Aborted when the process stops, so that no call waits for the preparation of weights any longer. */
   readonly stopping?: AbortSignal | undefined
 }
 
@@ -50,10 +50,13 @@ class LlamaEngine implements ChatEngine {
   readonly #preparation: BackgroundPreparation
 
   constructor(config: ModelConfig, options: LlamaEngineOptions) {
-    if (config.engine.type !== 'llama') throw new ConfigError([`models: ${config.id} is not a llama model`])
+    if (config.engine.type !== 'llama')
+      throw new ConfigError([`models: ${config.id}: engine.type must be llama; got ${config.engine.type}`])
     const { file, weights } = config.engine
     if (file === undefined && (weights === undefined || !isKnownWeights(weights))) {
-      throw new ConfigError([`models: ${config.id} needs engine.file, or engine.weights of a known set`])
+      throw new ConfigError([
+        `models: ${config.id}: set engine.file to a GGUF file, or engine.weights to the name of built-in weights; got ${weights ?? 'neither'}`,
+      ])
     }
     this.#config = config
     this.#engine = config.engine
@@ -74,8 +77,8 @@ class LlamaEngine implements ChatEngine {
   }
 
   /**
-   * Counts the tokens of the prompt. If the model has no form for tool calls, then the counted prompt describes the first tool, as in a call of this
-   * tool.
+   * Counts the tokens of the prompt. If the template does not support tools, then the prompt of a call describes only the called tool. That tool is
+   * not yet known, so the first tool is counted.
    */
   async countTokens(request: GenerateRequest, options: GenerateOptions): Promise<number> {
     const signal = AbortSignal.any([options.signal, this.#closing.signal])
@@ -146,7 +149,10 @@ async function readTemplate(file: string): Promise<string> {
   return await readFile(file, 'utf8')
 }
 
-/** Waits until no call holds a sequence. The wait is bounded by {@link CLOSE_MS}, because a caller may stop reading without cancelling its call. */
+/**
+ * Takes all slots, which waits for the end of all running calls. The wait is bounded by {@link CLOSE_MS}, because a caller may stop reading without
+ * cancelling its call.
+ */
 async function takeAll(runtime: LlamaRuntime, count: number): Promise<void> {
   const signal = AbortSignal.timeout(CLOSE_MS)
   for (let i = 0; i < count; i++) await runtime.slots.take(signal).catch(() => undefined)

@@ -23,7 +23,10 @@ export interface LlamaRuntime {
   readonly format: ChatFormat
   readonly grammars: GrammarConverter
   readonly system: string | undefined
-  /** One slot per sequence. A call acquires a slot before its first sequence, and holds only one sequence at a time. */
+  /**
+   * One slot per sequence, which is a part of the context that holds one conversation. A call acquires a slot before its first sequence, and holds
+   * only one sequence at a time.
+   */
   readonly slots: Semaphore
   readonly sequences: SequencePool
   readonly contextTokens: number
@@ -155,8 +158,8 @@ export class SequencePool {
   }
 
   /**
-   * Takes the best free sequence for a prompt. The first choice is the project's sequence with the longest common prefix, then a sequence without an
-   * owner, then the least recently used one. The caller returns the sequence with {@link put}.
+   * Takes the best free sequence for a prompt. The first choice is the project's sequence with the longest common prefix. The second is a sequence
+   * that belongs to no project, and the third is the least recently used one. The caller returns the sequence with {@link put}.
    *
    * The caller must hold a slot. There are as many slots as sequences, so a sequence is always free.
    *
@@ -193,7 +196,7 @@ export class SequencePool {
       longest = shared
     }
     const chosen = best ?? this.#free.find(({ owner }) => owner === undefined) ?? this.#free[0]
-    if (!chosen) throw new Error('No sequence is free.')
+    if (!chosen) throw new Error('All sequences of the llama context are in use. The caller must hold a slot.')
     return chosen
   }
 }
@@ -276,7 +279,7 @@ export function leastTokens(prompt: Prompt, tokenBytesMax: number): number {
 function longestTokenBytes(model: LlamaModel): number {
   const { model: kind, tokens } = model.fileInfo.metadata.tokenizer?.ggml ?? {}
   if (!tokens || (kind !== 'gpt2' && kind !== 'llama')) return Number.POSITIVE_INFINITY
-  // A stored token is at least as long as its text. A gpt2 vocabulary stores each byte as one or two bytes, and a llama vocabulary stores a space as
-  // three.
+  // A stored token is at least as long as its text, so the longest stored token gives an upper bound. A gpt2 vocabulary
+  // stores each byte as one or two bytes, and a llama vocabulary stores a space as three.
   return tokens.reduce((most, token) => Math.max(most, Buffer.byteLength(token)), 1)
 }

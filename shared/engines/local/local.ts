@@ -21,7 +21,11 @@ import { Upstream, type UpstreamCall, type UpstreamOptions } from '#shared/engin
  */
 const CALL_MS_MAX = 24 * 3_600_000
 
-/** Finds the address of the local model server, which loads `model` if necessary. @throws ServiceError `model_loading` */
+/**
+ * Finds the address of the local model server, which loads `model` if necessary.
+ *
+ * @throws ServiceError `model_loading`
+ */
 type Connect = (signal: AbortSignal, model?: string) => ReturnType<NonNullable<UpstreamOptions['connect']>>
 
 export function openLocalEmbeddings(model: ModelConfig, connect: Connect): EmbeddingEngine {
@@ -50,7 +54,8 @@ function configOf({ id, engine }: ModelConfig): UpstreamConfig {
 }
 
 /**
- * Client configuration of the local model server. The client sets no timeouts, because the server has its own timeouts and the caller has a deadline.
+ * Client configuration of the local model server. Except for connecting, the client's timeouts are too long to have an effect. The server has its own
+ * timeouts, and the caller has a deadline.
  */
 function localConfig(path: string, concurrency: number): UpstreamConfig {
   const [first_token_ms, between_tokens_ms, total_ms] = [CALL_MS_MAX, CALL_MS_MAX, CALL_MS_MAX]

@@ -3,16 +3,6 @@ import { answerError } from '#shared/engines/upstream/error.ts'
 import { objectIn } from '#shared/json/object.ts'
 import { SurrogateBuffer } from '#shared/lib/buffers.ts'
 
-/*
- * Tool calls of one choice, in the forms of many servers.
- *
- * OpenAI numbers the calls, and the first delta of a call has its id and name. Other servers omit the number or the id, or give every call the number
- * 0 or the same id. Some repeat the name in each delta, or send arguments as an object.
- *
- * A delta with a name therefore belongs to the previous call only if the arguments of that call are not yet a complete object. Example: `f {"a":1}`
- * and then `g {"b":2}`, both with index 0 and without an id, are two calls.
- */
-
 /** Maximum tool calls of one choice. Each delta is compared with all calls, so the number is bounded. No model makes as many. */
 const CALLS_MAX = 1_024
 /** Maximum characters of the arguments of one call. Arguments that arrive before the name are buffered up to this length. */
@@ -51,6 +41,15 @@ export interface CallsOptions {
   readonly keepsExtra: boolean
 }
 
+/**
+ * Tool calls of one choice, in the forms of many servers.
+ *
+ * OpenAI numbers the calls, and the first delta of a call has its id and name. Other servers omit the number or the id, or give every call the number
+ * 0 or the same id. Some repeat the name in each delta, or send arguments as an object.
+ *
+ * A delta with a name therefore belongs to the previous call only if the arguments of that call are not yet a complete object. Example: `f {"a":1}`
+ * and then `g {"b":2}`, both with index 0 and without an id, are two calls.
+ */
 export class Calls {
   readonly #options: CallsOptions
   readonly #calls: CallState[] = []
@@ -194,7 +193,7 @@ class CallState {
     }
     if (text === '') return
     if (this.#written.length + this.#held.length + text.length > ARGUMENTS_CHARS_MAX)
-      throw answerError(this.#model, 'called a tool with arguments that are too long')
+      throw answerError(this.#model, `called a tool with arguments of more than ${ARGUMENTS_CHARS_MAX} characters`)
     this.#held += text
     if (this.name !== '') this.#push(out)
   }

@@ -52,7 +52,7 @@ class OpenAiEngine implements ChatEngine {
   readonly #plainConfig: UpstreamConfig
   readonly #upstream: Upstream
   readonly #env: Record<string, string | undefined>
-  #asksUsage = true
+  #requestsUsage = true
 
   constructor(
     model: ModelConfig,
@@ -82,7 +82,7 @@ class OpenAiEngine implements ChatEngine {
     const { path, encode, open: openDecoder } = WIRES[isRaw ? 'completions' : this.#config.api]
     const headers = { 'idempotency-key': options.idempotencyKey }
     const cache_salt = cacheSaltOf(this.#model, this.#env, options.tenant ?? options.idempotencyKey)
-    const open = async (config = this.#asksUsage ? this.#config : this.#plainConfig) => ({
+    const open = async (config = this.#requestsUsage ? this.#config : this.#plainConfig) => ({
       path,
       headers,
       forwarded: request.headers,
@@ -104,7 +104,7 @@ class OpenAiEngine implements ChatEngine {
       const isOurs = request.stream && this.#config.force_usage && request.extra?.stream_options === undefined
       if (!isOurs || !refusesUsage(error)) throw error
       const exchange = await this.#upstream.call(await openPlain())
-      this.#asksUsage = false
+      this.#requestsUsage = false
       return exchange
     }
   }

@@ -100,7 +100,7 @@ export class ChoiceState {
     const delta = isObject(wire.delta) ? wire.delta : undefined
     const message = isObject(wire.message) ? wire.message : undefined
     const isMessage = message !== undefined && (delta === undefined || !isFilled(delta))
-    // If a stream ends with a whole message, then the message repeats the text of the deltas.
+    // If a stream ends with a whole message, then the message repeats the text of the deltas, so it is not read.
     const isRepeated = isMessage && delta !== undefined && this.hasOutput && Boolean(wire.finish_reason)
     const read = isMessage ? message : delta
     if (read && !isRepeated) this.#delta(read, wire.logprobs?.content, isWhole || isMessage, out)

@@ -199,14 +199,6 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/*
- * Reads token usage in the forms of servers with OpenAI's API. Usage may be in a chunk, in a choice or in `x_groq`, and
- * may grow over several chunks. Some servers use field names of other APIs (Ollama, Gemini, Bedrock, llama.cpp), or
- * send zeros until the last chunk.
- *
- * Each count is read separately. A positive number replaces the previous number, and a zero is ignored.
- */
-
 type Json = Readonly<Record<string, unknown>>
 type Counts = { [Name in 'input' | 'output' | 'total' | 'cached' | 'written' | 'reasoning']?: number }
 
@@ -235,6 +227,13 @@ const COUNTS = Object.entries(NAMES).map(([count, names]) => {
   return [count as keyof Counts, names.map((name) => name.split('.'))] as const
 })
 
+/**
+ * Reads token usage in the forms of servers with OpenAI's API. Usage may be in a chunk, in a choice or in `x_groq`, and
+ * may grow over several chunks. Some servers use field names of other APIs (Ollama, Gemini, Bedrock, llama.cpp), or
+ * send zeros until the last chunk.
+ *
+ * Each count is read separately. A positive number replaces the previous number, and a zero is ignored.
+ */
 class UsageReader {
   readonly #counts: Counts = {}
   #native: Json = {}
@@ -252,8 +251,9 @@ class UsageReader {
   }
 
   /**
-   * Returns the token counts that the server reported. @param hasOutput If true, then a reported output count of zero
-   * is ignored
+   * Returns the token counts that the server reported.
+   *
+   * @param hasOutput If true, then a reported output count of zero is ignored
    */
   known(hasOutput: boolean): Partial<Usage> | undefined {
     const { input, output, total = 0, cached, written, reasoning } = this.#counts

@@ -51,7 +51,7 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
   readonly #name: string
   readonly #upstream: Upstream
   /** Whether vectors are requested in base64, which is exact and a third as long as JSON numbers. False after the server has rejected base64. */
-  #asksBase64 = true
+  #requestsBase64 = true
 
   constructor(model: ModelConfig, config: UpstreamConfig, headers: Record<string, string>, options?: UpstreamOptions) {
     this.#id = model.id
@@ -60,12 +60,12 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
   }
 
   async embed(texts: readonly string[], options: EngineOptions): Promise<Embedded> {
-    const asksBase64 = this.#asksBase64
+    const requestsBase64 = this.#requestsBase64
     try {
-      return await this.#call(texts, asksBase64, options)
+      return await this.#call(texts, requestsBase64, options)
     } catch (error) {
-      if (!asksBase64 || !isAboutFormat(error)) throw aboutInput(error)
-      this.#asksBase64 = false
+      if (!requestsBase64 || !isAboutFormat(error)) throw withInputParam(error)
+      this.#requestsBase64 = false
     }
     return await this.embed(texts, options)
   }
@@ -74,8 +74,8 @@ export class OpenAiEmbeddings implements EmbeddingEngine {
     return this.#upstream.close()
   }
 
-  async #call(texts: readonly string[], asksBase64: boolean, options: EngineOptions): Promise<Embedded> {
-    const asked = { model: this.#name, input: texts, ...(asksBase64 && { encoding_format: 'base64' }) }
+  async #call(texts: readonly string[], requestsBase64: boolean, options: EngineOptions): Promise<Embedded> {
+    const asked = { model: this.#name, input: texts, ...(requestsBase64 && { encoding_format: 'base64' }) }
     const body = JSON.stringify(asked)
     const call = { path: '/embeddings', headers: {}, body, isStream: false, signal: options.signal, trace: options }
     const exchange = await this.#upstream.call(call)
@@ -129,7 +129,7 @@ function isAboutFormat(error: unknown): boolean {
   return error.param === 'encoding_format' || error.message.includes('encoding_format')
 }
 
-function aboutInput(error: unknown): unknown {
+function withInputParam(error: unknown): unknown {
   if (!(error instanceof ServiceError) || error.code !== 'context_length_exceeded' || error.param !== 'messages') {
     return error
   }

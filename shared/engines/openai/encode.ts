@@ -43,7 +43,10 @@ export function encodeOpenAi(request: GenerateRequest, model: ModelConfig, confi
   })
 }
 
-/** Returns the token limit of the answer: the caller's limit, but at most the model's. Undefined if neither is set. */
+/**
+ * Returns the token limit of the answer: the caller's limit or else the model's default, but at most the model's maximum. Undefined if there is
+ * neither a limit of the caller nor a default.
+ */
 export function maxTokens(request: GenerateRequest, model: ModelConfig): number | undefined {
   const { default_output_tokens, max_output_tokens } = model.limits
   const wanted = request.max_tokens ?? default_output_tokens
@@ -129,7 +132,9 @@ function streamOptions(request: GenerateRequest, config: UpstreamConfig): object
 /** Maximum characters of an end user id. OpenAI and many other servers reject a longer id. */
 const USER_CHARS_MAX = 64
 
-/** Returns the end user id. An id that is too long is replaced with its SHA-256, because clients of the Messages API send ids of 164 characters. */
+/**
+ * Returns the end user id. An id that is too long is replaced with its SHA-256, because some clients of the Messages API send ids of 164 characters.
+ */
 function endUser(user: string | undefined): string | undefined {
   if (user === undefined || user.length <= USER_CHARS_MAX) return user
   return createHash('sha256').update(user).digest('hex')

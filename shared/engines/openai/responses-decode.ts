@@ -173,7 +173,7 @@ export class ResponsesDecoder implements AnswerDecoder {
         return this.#extend(frame, 'reasoning', partKey('summary', frame.summary_index), out)
       case 'response.function_call_arguments.delta':
       case 'response.custom_tool_call_input.delta':
-        return this.#argue(this.#itemOf(frame, out), frame.delta ?? '', out)
+        return this.#addArguments(this.#itemOf(frame, out), frame.delta ?? '', out)
       case 'response.output_text.done':
         return this.#complete(this.#itemOf(frame, out), 'text', partKey('text', frame.content_index), frame.text, out)
       case 'response.refusal.done':
@@ -296,7 +296,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     } else out.push({ type, choice: 0, text, ...(isLogged && { logprobs: logprobs.map(readLogprob) }) })
   }
 
-  #argue(item: OpenItem, piece: string, out: GenerateEvent[]): void {
+  #addArguments(item: OpenItem, piece: string, out: GenerateEvent[]): void {
     // If the tool's name is still unknown, then nothing is emitted yet. The end of the item repeats all arguments.
     if (item.call === undefined) return
     item.passed.set(ARGUMENTS, (item.passed.get(ARGUMENTS) ?? 0) + piece.length)
@@ -308,7 +308,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     const whole = typeof written === 'object' && written !== null ? JSON.stringify(written) : written
     if (typeof whole !== 'string') return
     const passed = item.passed.get(ARGUMENTS) ?? 0
-    if (passed < whole.length) this.#argue(item, whole.slice(passed), out)
+    if (passed < whole.length) this.#addArguments(item, whole.slice(passed), out)
   }
 
   #completePart(item: OpenItem, part: WirePart, index: number, out: GenerateEvent[]): void {
@@ -378,7 +378,7 @@ export class ResponsesDecoder implements AnswerDecoder {
     if (item.call === undefined) throw answerError(this.#request.model, 'called a tool without a name')
     const isCustom = wire.type === 'custom_tool_call'
     this.#completeCall(item, isCustom ? wire.input : wire.arguments, out)
-    if (!isCustom && !item.passed.get(ARGUMENTS)) this.#argue(item, '{}', out)
+    if (!isCustom && !item.passed.get(ARGUMENTS)) this.#addArguments(item, '{}', out)
   }
 
   #end(response: WireResponse, type: 'completed' | 'incomplete', out: GenerateEvent[]): void {

@@ -17,8 +17,9 @@ import { defined, effort, maxTokens } from './encode.ts'
  * @throws ServiceError for a parameter that the API lacks
  */
 export function encodeResponses(request: GenerateRequest, model: ModelConfig, config: UpstreamConfig): object {
-  requireSayable(request)
-  // Unknown fields of callers of this API and of chat completions are sent. The module adapt.ts has already removed fields that this API lacks.
+  requireSupported(request)
+  // Fields that Sluice does not know are sent if the caller used the Responses API or chat completions. The module adapt.ts has already removed those
+  // fields of chat completions that the Responses API lacks.
   const extra = request.dialect === 'anthropic' ? {} : (request.extra ?? {})
   const isOpenAi = isOpenAiServer(config)
   return defined({
@@ -42,7 +43,7 @@ export function encodeResponses(request: GenerateRequest, model: ModelConfig, co
   })
 }
 
-function requireSayable(request: GenerateRequest): void {
+function requireSupported(request: GenerateRequest): void {
   if (request.n > 1) refuse(request, 'n')
   if (request.stop.length > 0) refuse(request, 'stop')
   if (Object.keys(request.logit_bias ?? {}).length > 0) refuse(request, 'logit_bias')
@@ -67,8 +68,8 @@ function tools(request: GenerateRequest, nativeChoice: unknown): object {
 }
 
 /**
- * Encodes the tools. A native tool is sent unchanged. One native tool may be represented by several tools, and all but the first of them then have
- * `native: null`.
+ * Encodes the tools. A native tool is sent unchanged. One native tool may be represented by several tools, and all but the first have `native: null`,
+ * so that it is sent only once.
  */
 function encodeTools(tools: readonly Tool[], isSame: boolean): object[] {
   return tools.flatMap((tool) => {

@@ -17,11 +17,11 @@ import { openReader } from '#shared/engines/upstream/readers.ts'
 import { Upstream } from '#shared/engines/upstream/upstream.ts'
 
 /**
- * Maximum bytes of an answer without repeated texts, because parsing blocks the event loop. An answer may repeat the texts of the request. Each byte
- * of the request therefore adds {@link REPEATED_LONGER} bytes, because JSON escapes lengthen a text.
+ * Maximum bytes of an answer, without the texts of the request that the answer repeats. For these texts, {@link ESCAPE_FACTOR} times the size of the
+ * request is added. JSON escapes may lengthen each byte to that many bytes. The maximum exists because parsing blocks the event loop.
  */
 const RESULTS_BYTES_MAX = 2 * 1024 * 1024
-const REPEATED_LONGER = 6
+const ESCAPE_FACTOR = 6
 
 class WholeCalls {
   readonly name: string
@@ -53,7 +53,7 @@ class WholeCalls {
     })
     try {
       const found: T[] = []
-      const bounds = { bytes: RESULTS_BYTES_MAX + REPEATED_LONGER * body.length }
+      const bounds = { bytes: RESULTS_BYTES_MAX + ESCAPE_FACTOR * body.length }
       const reader = openReader(exchange, new WholeDecoder(this.#id, read), bounds)
       for (let isOver = false; !isOver; ) {
         await exchange.waitForBytes()

@@ -22,12 +22,12 @@ export type TokenizerTask = { readonly encoding: TokenEncoding } & (
 export type TokenizerReply =
   | { readonly tokens: number }
   | { readonly text: string }
-  /** Position of an id that the vocabulary lacks. */
+  /** Error reply to token ids: the position of the first id that the vocabulary lacks. */
   | { readonly unknown: number }
 
 /** Maximum characters per task, which take at most 0.1 s. */
 const PIECE_CHARS = 32 * 1024
-/** Maximum time of a task. The first one loads the vocabulary. */
+/** Timeout of a task in ms. The first task of a thread also loads the vocabulary. */
 const TASK_MS = 20_000
 const HEAP_MB = 768
 

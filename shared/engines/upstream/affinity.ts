@@ -29,8 +29,8 @@ import { hashOf } from '#shared/lib/id.ts'
 const LOAD_BOUND = 1.25
 const TOLERATED_DEVIATIONS = { min: 1, max: 3 }
 /**
- * Minimum concurrent calls with one affinity key, estimated over all workers, from which several callers are assumed to share the key. Calls with a
- * shared key are placed by load alone.
+ * Minimum concurrent calls with one affinity key, over all workers, at which the key counts as shared by several callers. Calls with a shared key are
+ * placed by load alone.
  */
 const SHARED_KEY_CALLS = 2
 const SHARED_KEY_MS = 1_000
@@ -38,7 +38,7 @@ const SHARED_KEYS_MAX = 1_000
 
 /** Headers with the id of a session, most specific first. */
 const SESSION_HEADERS = ['x-session-id', 'x-claude-code-session-id', 'session-id', 'x-session-affinity'] as const
-/** Maximum characters of a session id. A longer header is ignored, and a longer key is cut. */
+/** Maximum characters of a session id. A longer header is ignored, and a longer `prompt_cache_key` is cut. */
 const SESSION_CHARS_MAX = 4_096
 /** Maximum characters of a prompt that are hashed. Hashing them takes about 0.1 ms. */
 const HASHED_CHARS_MAX = 32 * 1024
@@ -47,7 +47,7 @@ const KEY_CHARS = 22
 interface Conversation {
   readonly project: string
   readonly headers: Readonly<Record<string, unknown>>
-  /** Id of a stored conversation. */
+  /** Id of the stored conversation that the request continues, if any. */
   readonly id?: string | undefined
 }
 
@@ -122,7 +122,7 @@ export function affinityOf({ affinity }: GenerateRequest, model: Pick<ModelConfi
   return model.affinity === 'auto' ? affinity : undefined
 }
 
-/** Number that represents a server in the hash. Depends only on the URL, so that a change of the list moves few keys. */
+/** Number that represents a server in the hash. Depends only on the URL, so that adding or removing a server moves few keys to another server. */
 export function seedOf(url: string): number {
   return mix(hashOf(url))
 }
@@ -216,7 +216,7 @@ function mix(value: number): number {
   return (hash ^ (hash >>> 16)) >>> 0
 }
 
-/** A number between 0 and 1, both excluded. */
+/** Maps a 32-bit hash to a number between 0 and 1, both excluded. */
 function unitOf(hash: number): number {
   return (hash + 0.5) / 2 ** 32
 }

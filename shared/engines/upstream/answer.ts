@@ -1,6 +1,6 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate/generate.ts'
-import { EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/buffers.ts'
+import { EVENT_SIZE_MAX, isUncarriable, OUTPUT_BYTES_MAX, sizeOf } from '#shared/lib/buffers.ts'
 import { openTickThrottle, runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
 import { answerError } from './error.ts'
 import type { Exchange } from './exchange.ts'
@@ -55,7 +55,7 @@ export async function* answerEvents(
   open: () => Promise<UpstreamCall>,
   decoder: AnswerDecoder,
 ): AsyncGenerator<GenerateEvent, void, undefined> {
-  // Checking and encoding a long request both take long, so the event loop handles other events in between.
+  // Checking a long request and encoding it both take long, so the event loop handles other events in between.
   if (request.turns.length > TURNS_PER_TICK_MAX) await yieldToEventLoop()
   const call = await open()
   const exchange = await upstream.call(call)
@@ -65,7 +65,7 @@ export async function* answerEvents(
     const reader = openReader(exchange, decoder)
     for (let isRead = false, isOver = false; !isOver; ) {
       if (!isRead) {
-        const failure = await changeInTurn(exchange, written !== '')
+        const failure = await waitForRead(exchange, written !== '')
         const read = failure === undefined ? reader.read(exchange.take(), out) : readRest(reader, failure, call, out)
         isRead = typeof read === 'boolean' ? read : await read
         noteEnd(exchange, isRead, isRead ? decoder.isDone : reader.isComplete)
@@ -97,10 +97,10 @@ export async function* answerEvents(
 }
 
 /**
- * Waits for a change of the exchange. After the first output, the throttle may delay the read. The answer may fail during the delay, so the exchange
- * is then checked again.
+ * Waits until the exchange has new bytes, has ended or has failed. After the first output, a throttle may delay the return. The exchange may fail
+ * during the delay, so it is checked again.
  */
-function changeInTurn(exchange: Exchange, hasOutput: boolean): Promise<unknown> {
+function waitForRead(exchange: Exchange, hasOutput: boolean): Promise<unknown> {
   const change = exchange.waitForChange()
   if (!hasOutput) return change
   return change.then((failure) => throttleRead()?.then(() => exchange.waitForChange()) ?? failure)
@@ -126,7 +126,8 @@ function requireRecordSize(event: GenerateEvent, model: string): number {
   const size = sizeOf(event)
   if (size <= EVENT_SIZE_MAX) return size
   const { text: _, ...rest } = event as GenerateEvent & { text?: string }
-  if (isUncarriable(rest)) throw answerError(model, 'sent an id, a name or another field that is too long')
+  if (isUncarriable(rest))
+    throw answerError(model, `sent an id, a name or another field of more than ${OUTPUT_BYTES_MAX} bytes`)
   return size
 }
 

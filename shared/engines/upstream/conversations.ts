@@ -82,7 +82,7 @@ function choose(key: string, servers: readonly CountedServer[]): Choice {
   return choices.reduce((best, choice) => (loadOf(choice) < loadOf(best) ? choice : best))
 }
 
-/** Conversations of the server relative to its weight, if it gets one more. */
+/** Returns the conversations per unit of weight that the server would have with one more conversation. */
 function loadOf({ server }: Choice): number {
   return server ? (server.conversations + 1) / server.weight : Number.POSITIVE_INFINITY
 }

@@ -23,7 +23,7 @@ const TRACE = /Traceback \(most recent call last\)|\bFile "[^"]*", line \d/
 const CREDENTIALS = /\bBearer\s+[^\s,;]{6,}|\bsk-[\w*.-]{6,}/gi
 const URLS = /\b[a-z][a-z0-9+.-]*:\/\/[^\s"'<>]+/gi
 const IPS = /(?:\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-f.]*:[0-9a-f.]*:[0-9a-f:.]*\])(?::\d+)?/gi
-// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the pattern matches control characters to remove them
 const BLANK = /[\s\u0000-\u001f\u007f-\u009f]+/g
 
 /**

@@ -5,8 +5,8 @@
  * should the caller wait before a retry?
  *
  * The upstream's own message is sanitised (`error-sanitizer.ts`) and returned in two cases. Either the message is about the caller's request (400,
- * 413, 422). Or the message states why the model is unavailable (503, 529), such as "Loading model". Messages may quote prompts and keys, so only the
- * status, the code and the length of the body are logged.
+ * 413, 422). Or the message states why the model is unavailable (503, 529), such as "Loading model". Every other message is sanitised too, and only
+ * operators can read it, in the request log. Messages may quote prompts and keys, so only the status, the code and the length of the body are logged.
  */
 import type { IncomingHttpHeaders } from 'node:http'
 import { ERRORS, type ErrorCode } from '#schemas/error.ts'
@@ -95,7 +95,11 @@ export function statusError(
   })
 }
 
-/** Converts an error object inside an answer with status 200. The object is a frame of a stream or a whole body. @param bytes Size of the body */
+/**
+ * Converts an error object inside an answer with status 200. The object is a frame of a stream or a whole body.
+ *
+ * @param bytes Size of the body
+ */
 export function errorInAnswer(errorContext: ErrorContext, body: object, bytes: number): ServiceError {
   const { type, response } = body as Record<string, unknown>
   const reported = reportedErrorOf(type === RESPONSE_FAILED ? response : body)
@@ -177,24 +181,23 @@ function classify(
   reported: ReportedError,
   { how, cause, retryAfterMs }: { how: string; cause: Error; retryAfterMs: number | undefined },
 ): ServiceError {
-  const wait = retryAfterMs === undefined ? { cause } : { cause, retryAfterMs }
+  const upstreamMessage = errorContext.sanitize(reported.message ?? '')
+  const hidden = { cause, upstreamMessage }
+  const wait = retryAfterMs === undefined ? hidden : { ...hidden, retryAfterMs }
   const upstream = `The upstream of model '${errorContext.model}'`
   if (isQuota(reported) && retryAfterMs === undefined)
-    return new ServiceError('upstream_refused', `${upstream} refused the call for lack of quota${how}.`, { cause })
-  const isAboutRequest = (status === 400 || status === 413 || status === 422) && !isAboutUs(reported)
+    return new ServiceError('upstream_refused', `${upstream} refused the call for lack of quota${how}.`, hidden)
+  const isAboutRequest = (status === 400 || status === 413 || status === 422) && !isAboutOperator(reported)
   if (isAboutRequest) return requestError(upstream, status, reported, errorContext, cause)
   if (TEMPORARY_STATUSES.has(status))
     return new ServiceError('overloaded', `${upstream} is busy${how}.`, { ...wait, reason: 'upstream' })
   if (UNAVAILABLE_STATUSES.has(status)) {
-    const words = errorContext.sanitize(reported.message ?? '')
-    return new ServiceError('overloaded', words || `${upstream} is not available${how}.`, {
-      ...wait,
-      reason: 'upstream',
-    })
+    const message = upstreamMessage || `${upstream} is not available${how}.`
+    return new ServiceError('overloaded', message, { ...wait, reason: 'upstream' })
   }
   if (status >= 500 && status !== NOT_IMPLEMENTED)
     return new ServiceError('upstream_error', `${upstream} failed${how}.`, wait)
-  return new ServiceError('upstream_refused', `${upstream} refused the call${how}.`, { cause })
+  return new ServiceError('upstream_refused', `${upstream} refused the call${how}.`, hidden)
 }
 
 function isQuota({ message = '', type = '', code }: ReportedError): boolean {
@@ -202,7 +205,7 @@ function isQuota({ message = '', type = '', code }: ReportedError): boolean {
   return QUOTA.test(message) && !TEMPORARY_LIMIT.test(message)
 }
 
-function isAboutUs({ message = '', type = '', code }: ReportedError): boolean {
+function isAboutOperator({ message = '', type = '', code }: ReportedError): boolean {
   return KEY_FAULT.test(message) || KEY_FAULT_CODES.has(type) || KEY_FAULT_CODES.has(String(code))
 }
 
@@ -295,22 +298,6 @@ function bounded(millis: number): number | undefined {
   return Number.isFinite(millis) ? Math.min(Math.max(Math.ceil(millis), 0), RETRY_AFTER_MS_MAX) : undefined
 }
 
-/**
- * Reads error bodies of any server into one form:
- *
- * 1. OpenAI and Anthropic: `{error:{message,type,param,code}}`.
- * 2. Gemini: an array with one such object.
- * 3. Ollama and TGI: `{error:"…",error_type}`.
- * 4. vLLM: an error without an envelope.
- * 5. FastAPI: `{detail}`.
- * 6. Mistral: the detail in `message`.
- * 7. OpenRouter: the provider's error as JSON in `metadata.raw`.
- * 8. RFC 9457: `{title,detail}`.
- * 9. An event stream with one event, and plain text.
- *
- * Gateways nest the errors of other servers, as objects or as JSON text. The innermost message is used, because it is about the request.
- */
-
 interface ReportedError {
   readonly message: string | undefined
   readonly type: string | undefined
@@ -335,6 +322,21 @@ const TYPES = ['type', 'error_type', 'status', '__type', 'object']
 const CODES = ['code', 'error_code', 'errorCode']
 const STATUSES = ['status', 'status_code', 'statusCode', 'http_status_code', 'http_status', 'error_code']
 
+/**
+ * Reads error bodies of any server into one form:
+ *
+ * 1. OpenAI and Anthropic: `{error:{message,type,param,code}}`.
+ * 2. Gemini: an array with one such object.
+ * 3. Ollama and TGI: `{error:"…",error_type}`.
+ * 4. vLLM: an error without an envelope.
+ * 5. FastAPI: `{detail}`.
+ * 6. Mistral: the detail in `message`.
+ * 7. OpenRouter: the provider's error as JSON in `metadata.raw`.
+ * 8. RFC 9457: `{title,detail}`.
+ * 9. An event stream with one event, and plain text.
+ *
+ * Gateways nest the errors of other servers, as objects or as JSON text. The innermost message is used, because it is about the request.
+ */
 function reportedErrorIn(text: string): ReportedError {
   const body = text.replace(/^\ufeff/, '').trim()
   const value = parsed(body, /^["{[]/) ?? eventIn(body)

@@ -153,7 +153,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   /** Ends reading. After a complete answer, the remaining bytes are dropped and the connection is reused. Otherwise the socket is destroyed. */
   release(isComplete: boolean): void {
     if (this.#state !== 'open') return
-    if (!isComplete) return this.fail(new Error('the reader stopped before the end'))
+    if (!isComplete) return this.fail(new Error('the engine stopped reading before the end of the response'))
     if (this.#isReceived) return this.#over(undefined)
     this.#isReleased = true
     this.#chunks = []

@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer'
-import { readJson, refuseShape } from '#shared/json/read.ts'
+import { DEPTH_MAX, readJson, refuseShape } from '#shared/json/read.ts'
 import { isSmall, jsonBytesIn } from '#shared/json/write.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
@@ -34,7 +34,8 @@ export function* answerObject(
   try {
     yield* refuseShape(json, valuesMax)
   } catch (error) {
-    throw answerError(errorContext.model, 'sent JSON that has too many values, or is nested too deep', error)
+    const problem = `sent JSON with more than ${valuesMax} values, or nested deeper than ${DEPTH_MAX} levels`
+    throw answerError(errorContext.model, problem, error)
   }
   let body: unknown
   try {

@@ -34,7 +34,11 @@ export interface PromptTokens {
   readonly cached: number
 }
 
-/** State of an upstream server for this worker. */
+interface BreakerState {
+  readonly isOpen: boolean
+  readonly isFailing: boolean
+}
+
 export interface ServerState {
   readonly isOpen: boolean
   readonly permits: number
@@ -56,21 +60,24 @@ export class UpstreamFleet {
   readonly #partitions = new Map<string, ModelPartition>()
   readonly #promptTokens: PromptCounter
 
-  /** @param promptTokens Metric of prompt tokens by server */
   constructor(promptTokens: PromptCounter = NO_COUNTER) {
     this.#promptTokens = promptTokens
   }
 
   /**
-   * Registers a worker of this process, so that limits of the pool's models are divided among workers. @returns A function that unregisters the
-   * worker
+   * Registers a worker of this process, so that limits of the pool's models are divided among workers.
+   *
+   * @returns A function that unregisters the worker
    */
   join(pool: PoolName, view: FleetView): () => void {
     this.#views.set(pool, view)
     return () => this.#views.delete(pool)
   }
 
-  /** Returns this process's part of a model's limits. If a model is opened several times, then only the last upstream uses the part. */
+  /**
+   * Returns this process's part of a model's limits. If the catalogue is reloaded, then a model may be open twice, and the part belongs to the
+   * upstream that was opened last.
+   */
   open({ id, pool }: { readonly id: string; readonly pool: PoolName }): ModelPartition {
     const share = new ModelPartition(id, () => this.#views.get(pool), this.#promptTokens)
     this.#partitions.set(id, share)
@@ -86,7 +93,7 @@ export class UpstreamFleet {
     return [...models].flatMap((model) => this.#partitions.get(model)?.promptTokens ?? [])
   }
 
-  /** Exports the state of each server of each open model. */
+  /** Exports the state of each server of each open model as metrics. */
   showIn(metrics: Pick<Metrics, 'rows'>): void {
     const read = (value: (server: ServerState) => number) => () =>
       [...this.#partitions].flatMap(([model, { servers }]) =>
@@ -121,7 +128,7 @@ export class ModelPartition {
   readonly #view: () => FleetView | undefined
   #limits: readonly AdaptiveLimit[] = []
   #onChange = () => {}
-  #breakers: readonly { readonly isOpen: boolean }[] = []
+  #breakers: readonly BreakerState[] = []
   #members: readonly Member[] = []
   #membersAtMs = Number.NEGATIVE_INFINITY
   readonly #counter: PromptCounter
@@ -137,7 +144,11 @@ export class ModelPartition {
     return [...this.#prompts.values()]
   }
 
-  /** Counts the prompt of a call, unless its usage is estimated. @param server Index of the server */
+  /**
+   * Counts the prompt of a call, unless its usage is estimated.
+   *
+   * @param server Index of the server
+   */
   countPrompt(server: number, { input_tokens, cached_tokens = 0, estimated }: Usage): void {
     if (estimated) return
     const hit = Math.min(cached_tokens, input_tokens)
@@ -153,24 +164,23 @@ export class ModelPartition {
    * @param onChange Called when the number of permits may have increased
    * @param breakers Circuit breakers of the servers
    */
-  use(
-    limits: readonly AdaptiveLimit[],
-    onChange: () => void,
-    breakers: readonly { readonly isOpen: boolean }[] = [],
-  ): void {
+  use(limits: readonly AdaptiveLimit[], onChange: () => void, breakers: readonly BreakerState[] = []): void {
     this.#limits = limits
     this.#onChange = onChange
     this.#breakers = breakers
   }
 
-  /** Whether every server keeps failing. */
+  /** Whether the circuit breakers of all servers have opened, and no call has succeeded since. */
   get isFailing(): boolean {
-    return this.#breakers.length > 0 && this.#breakers.every(({ isOpen }) => isOpen)
+    return this.#breakers.length > 0 && this.#breakers.every((breaker) => breaker.isFailing)
   }
 
   get servers(): ServerState[] {
+    const slots = this.#current().find(({ boot }) => boot === this.#view()?.boot)?.slots ?? Number.POSITIVE_INFINITY
     return this.#limits.map(({ permits, inFlight }, i) => ({
-      permits,
+      // A single worker gets the whole limit. Without a configured limit, the limit is above the worker's slots until the server signals overload. So
+      // at most the slots are reported.
+      permits: Math.min(permits, slots),
       inFlight,
       isOpen: this.#breakers[i]?.isOpen === true,
     }))

@@ -39,7 +39,7 @@ const LINES = /[/+-](?:x-)?(?:nd-?json|jsonl|jsonlines|json-?lines|stream\+json)
 /**
  * Opens the reader of an answer. The first bytes select the format.
  *
- * @param bounds Maximum sizes of an answer that is one JSON object. Text answers have fixed bounds.
+ * @param bounds Maximum sizes of an answer that is one JSON object. Default: {@link WHOLE_BYTES_MAX}, and the number of values in `json.ts`
  */
 export function openReader<Event>(
   exchange: Exchange,
@@ -198,8 +198,9 @@ class WholeReader<Event> implements AnswerReader<Event> {
       this.#size += chunk.length
       this.#isClosed = this.#scanner?.push(chunk) ?? false
     }
-    if (this.#size > (this.#bounds.bytes ?? WHOLE_BYTES_MAX))
-      throw answerError(this.#errorContext.model, 'sent a response that is too long')
+    const bytesMax = this.#bounds.bytes ?? WHOLE_BYTES_MAX
+    if (this.#size > bytesMax)
+      throw answerError(this.#errorContext.model, `sent a response of more than ${bytesMax} bytes`)
     return false
   }
 
@@ -304,7 +305,7 @@ class FrameReader<Event> implements AnswerReader<Event> {
         this.#bare = ''
       },
       onError: (error) => {
-        if (error.type === 'max-buffer-size-exceeded') throw this.#tooLong(error)
+        if (error.type === 'max-buffer-size-exceeded') throw this.#tooLong(FRAME_CHARS_MAX, error)
         // llama.cpp sends an error as a field `error: {…}` instead of `data: {…}`.
         if (error.field === 'error' && error.value)
           this.#frames.push({ event: 'error', data: error.value, isLast: false })
@@ -363,16 +364,16 @@ class FrameReader<Event> implements AnswerReader<Event> {
     const isBare = rest !== '' && isLineStart && (this.#bare !== '' || rest.startsWith('{') || rest.startsWith('['))
     this.#tail = isBare ? rest : ''
     this.#isInLine = rest !== '' && !isBare
-    if (this.#tail.length > BARE_LINE_CHARS_MAX) throw this.#tooLong()
+    if (this.#tail.length > BARE_LINE_CHARS_MAX) throw this.#tooLong(BARE_LINE_CHARS_MAX)
     if (this.#isInLine) this.#parser.feed(rest)
   }
 
-  /** Collects the lines of a JSON object without `data:`. Other unknown fields are ignored. */
+  /** Collects the lines of a JSON object without `data:`. All other lines with unknown SSE fields are ignored. */
   #bareLine(line: string): void {
     if (this.#bare === '' && !/^[{[]/.test(line)) return
     this.#bare += `${line}\n`
-    if (this.#bare.length > BARE_LINE_CHARS_MAX) throw this.#tooLong()
-    // The object is parsed only when a line ends with a closing brace or bracket, because parsing after every line
+    if (this.#bare.length > BARE_LINE_CHARS_MAX) throw this.#tooLong(BARE_LINE_CHARS_MAX)
+    // The object is parsed only if its first line ends with a closing brace or bracket, or a later line begins with one. Parsing after every line
     // would take quadratic time.
     const isOne = this.#bare.length === line.length + 1 && /[}\]]\s*$/.test(line)
     if (!isOne && !/^[}\]]/.test(line)) return
@@ -431,8 +432,8 @@ class FrameReader<Event> implements AnswerReader<Event> {
     decodeOrFail(this.#errorContext.model, () => this.#decoder.frame(data, out))
   }
 
-  #tooLong(cause?: unknown): ServiceError {
-    return answerError(this.#errorContext.model, 'sent a frame that is too long', cause)
+  #tooLong(charsMax: number, cause?: unknown): ServiceError {
+    return answerError(this.#errorContext.model, `sent a frame of more than ${charsMax} characters`, cause)
   }
 }
 

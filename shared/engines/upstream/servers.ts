@@ -22,7 +22,7 @@ export function addressesOf({ base_url, base_urls = [] }: UpstreamConfig): Serve
 
 export interface Server {
   readonly weight: number
-  /** Identity of the server in the hash of `affinity.ts`. */
+  /** Hash of the URL, from which rendezvous hashing computes the score of the server for a key (`affinity.ts`). */
   readonly seed: number
   readonly breaker: Breaker
   readonly limit: AdaptiveLimit
@@ -37,7 +37,7 @@ export interface AcquiredPermit<Own extends Server> {
 export interface PermitRequest<Own extends Server> {
   readonly signal: AbortSignal
   readonly isTimed: boolean
-  /** Servers to exclude. Must not contain all servers. */
+  /** Servers at which this call already failed. The call goes to another one, so at least one server must remain. */
   readonly tried: ReadonlySet<Own>
   /** Affinity key. If undefined, then the call is placed by load alone. */
   readonly key: string | undefined
@@ -116,7 +116,7 @@ export class Servers<Own extends Server> {
     return { server, permit: server.limit.begin(isTimed), key }
   }
 
-  /** Selects a server for a call. If all servers fail, then any one is selected, so that the caller receives its error. */
+  /** Selects a server for a call. If no server works, then one of the failing servers is selected, so that the caller receives its error. */
   #choose({ tried, key }: PermitRequest<Own>): Own | undefined {
     const untried = this.all.filter((server) => !tried.has(server))
     const working = untried.filter(({ breaker, limit }) => !breaker.isOpen && limit.pausedMs === 0)
@@ -161,6 +161,9 @@ export class Breaker {
   readonly #policy: CircuitBreakerPolicy
   #opensAgainMs = 0
   #lastFailure = ''
+  /** Message of the upstream in the last failure. Only operators can read this message in the request log. */
+  #lastMessage: string | undefined
+  #lastCode: ErrorCode = 'overloaded'
 
   constructor(model: string, options: { failures: number; resetMs: number }) {
     this.#model = model
@@ -174,6 +177,11 @@ export class Breaker {
     })
   }
 
+  /** Whether no call has succeeded since the circuit opened. Unlike `isOpen`, true also while the next call would be the trial. */
+  get isFailing(): boolean {
+    return this.#policy.state !== CircuitState.Closed
+  }
+
   get isOpen(): boolean {
     const { state } = this.#policy
     return state === CircuitState.HalfOpen || (state === CircuitState.Open && Date.now() < this.#opensAgainMs)
@@ -182,10 +190,11 @@ export class Breaker {
   /**
    * Runs a call, unless the circuit is open.
    *
-   * @throws ServiceError `overloaded` with the time until the next trial, or the error of the call.
+   * @throws ServiceError the error of the call, or the code of the last failure with the time until the next trial
    */
   run<T>(call: () => Promise<T>): Promise<T> {
-    // During a trial call, cockatiel would make other calls wait for its result without a time limit. Such calls are rejected here instead.
+    // During a trial call, the circuit breaker library cockatiel would make other calls wait for its result without a
+    // time limit. Such calls are rejected here instead.
     if (this.#policy.state === CircuitState.HalfOpen) throw this.#open(this.#resetMs)
     if (this.#policy.state === CircuitState.Open && Date.now() < this.#opensAgainMs) {
       throw this.#open(this.#opensAgainMs - Date.now())
@@ -194,8 +203,10 @@ export class Breaker {
   }
 
   #open(retryAfterMs: number): ServiceError {
-    const message = `The upstream of model '${this.#model}' keeps failing; calls are paused. Last error: ${this.#lastFailure}.`
-    return new ServiceError('overloaded', message, { retryAfterMs: Math.min(retryAfterMs, 60_000), reason: 'upstream' })
+    const waitMs = Math.min(retryAfterMs, 60_000)
+    const message = `The upstream of model '${this.#model}' keeps failing; calls are paused. Try again in ${Math.ceil(waitMs / 1_000)} s. Last error: ${this.#lastFailure}.`
+    const retry = { retryAfterMs: waitMs, reason: 'upstream' } as const
+    return new ServiceError(this.#lastCode, message, { ...retry, upstreamMessage: this.#lastMessage })
   }
 
   /** Whether a call counts as failed. A trial call that was cancelled or timed out also fails, because only an answer may close the circuit. */
@@ -203,7 +214,11 @@ export class Breaker {
     const code = error instanceof ServiceError ? error.code : undefined
     const isTrial = this.#policy.state === CircuitState.HalfOpen
     const isFailure = isTrial ? !code || !ANSWER_CODES.has(code) : code !== undefined && FAILURE_CODES.has(code)
-    if (isFailure) this.#lastFailure = failureText(error)
+    if (isFailure) {
+      this.#lastFailure = failureText(error)
+      this.#lastMessage = error instanceof ServiceError ? error.upstreamMessage : undefined
+      if (code !== undefined && FAILURE_CODES.has(code)) this.#lastCode = code
+    }
     return isFailure
   }
 }

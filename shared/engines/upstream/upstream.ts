@@ -68,7 +68,11 @@ export interface UpstreamTarget {
 }
 
 export interface UpstreamOptions {
-  /** Finds or starts the server, once per call. The base URL then provides only the path. @throws ServiceError */
+  /**
+   * Finds or starts the server, once per call. The base URL then provides only the path.
+   *
+   * @throws ServiceError
+   */
   readonly connect?: (signal: AbortSignal) => Promise<UpstreamTarget>
   /** Name of an environment variable that should contain the API key but is not set. Every call then fails with an error that names the variable. */
   readonly missingKey?: string | undefined
@@ -86,7 +90,9 @@ interface HttpServer extends Server {
 
 export class Upstream {
   readonly #model: string
-  /** Baggage may name users, and the server may belong to a third party, so the model must allow the header. */
+  /**
+   * Whether the trace header `baggage` is sent. The header may name users, and the server may belong to a third party, so the model must allow it.
+   */
   readonly #hasBaggage: boolean
   readonly #errorContext: ErrorContext
   readonly #config: UpstreamConfig
@@ -133,7 +139,7 @@ export class Upstream {
    */
   async call(call: UpstreamCall): Promise<Exchange> {
     if (this.#missingKey !== undefined) {
-      const message = `The model '${this.#model}' lacks a secret for its upstream: ${this.#missingKey} is not set where its worker runs.`
+      const message = `The environment variable ${this.#missingKey} is not set for the worker of the model '${this.#model}'. The variable contains a secret for the upstream.`
       throw new ServiceError('upstream_refused', message)
     }
     if (this.#partition && this.#partition.workers > 1 && this.permits === 0) throw this.#noPartition()
@@ -161,7 +167,7 @@ export class Upstream {
    * Without the error, the call would wait here until the limit rises or another worker ends.
    */
   #noPartition(): ServiceError {
-    const message = `All permits of model '${this.#model}' belong to other workers; retry.`
+    const message = `The servers of model '${this.#model}' have no free capacity for this worker. Try again.`
     return new ServiceError('overloaded', message, { retryAfterMs: 100, reason: 'upstream' })
   }
 

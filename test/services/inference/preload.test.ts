@@ -7,14 +7,15 @@ import { startStack, until } from '../../support/stack.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// Without the weights, these tests are skipped. test/shared/engines/chat-engine.test.ts prints the reason, and fails in CI.
+// If the model weights are missing, these tests are skipped. test/shared/engines/chat-engine.test.ts then prints the reason, and fails in
+// CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,
 )
 
 it.skipIf(!hasWeights)(
-  'an inference worker loads a model before its first call if configured, and logs the load',
+  'an inference worker loads a model with preload: true before the first call of the model',
   async () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-preload-'))
     onTestFinished(() => rm(dataDir, { recursive: true, force: true }))
@@ -49,7 +50,7 @@ it.skipIf(!hasWeights)('an inference worker reports models in preparation until 
   await symlink(preparedDir, join(dataDir, 'models'))
   const models = [{ id: 'early', engine: { type: 'llama', file: 'no-such.gguf', preload: true } }]
   await using stack = await startStack({ models, dataDir })
-  // A model that cannot be loaded stays in preparation; its calls report why.
+  // A model that cannot be loaded stays in the list `preparing`. Calls to the model return the reason.
   await until(async () => {
     const { preparing } = (await (await stack.get('/readyz')).json()) as { preparing?: string[] }
     return preparing?.[0] === 'early in memory (0 %)'

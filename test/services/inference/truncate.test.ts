@@ -1,9 +1,9 @@
+/* Tests of the truncation of prompts that exceed the context window (docs/guides/responses.md, Truncation). */
+
 import { expect, test } from 'vitest'
 import { GenerateRequest, type Turn } from '#schemas/kinds/generate.ts'
 import { fitPrompt } from '#services/inference/fallback.ts'
 import { ECHO_MODEL, startStack } from '../../support/stack.ts'
-
-/** Truncation of prompts that are too long (docs/guides/responses.md, Truncation). */
 
 type Role = 'system' | 'user' | 'assistant'
 
@@ -11,7 +11,7 @@ const turn = (role: Role, text: string): Turn => ({ role, parts: [{ type: 'text'
 const called: Turn = { role: 'assistant', parts: [{ type: 'tool_call', id: 'a', name: 'look', arguments: '{}' }] }
 const output: Turn = { role: 'tool', call_id: 'a', parts: [{ type: 'text', text: 'seen' }] }
 
-/** Each message is one token. */
+/** Truncates a conversation to `context_tokens` and returns the remaining messages. In these tests, each message counts as one token. */
 async function leftOf(turns: Turn[], context_tokens: number | undefined, more: object = {}): Promise<Turn[]> {
   const request = GenerateRequest.parse({
     ...{ dialect: 'openai', model: 'm', turns, stream: false, truncates: true, ...more },
@@ -44,7 +44,7 @@ test('truncation drops the output of a tool together with its call', async () =>
   expect(await leftOf(turns, 6)).toEqual(turns.slice(4))
 })
 
-test('truncation keeps the last user message even if it is too long', async () => {
+test('truncation keeps the last user message even if this message exceeds the context window', async () => {
   expect(await leftOf(long, 1)).toEqual([long[0], long.at(-1)])
   expect(await leftOf([turn('user', 'a'), called, output], 2)).toHaveLength(3)
 })

@@ -8,7 +8,7 @@ const MODEL = ModelConfig.parse({
   engine: { type: 'openai', api: 'responses', base_url: 'http://127.0.0.1:1/v1' },
 })
 
-test('the request adapter keeps the name of a native tool in earlier calls, and replaces invalid function names', () => {
+test('the request adapter replaces invalid function names, but keeps the names of native tools', () => {
   const call = (name: string) => ({ type: 'tool_call', id: `call_${name}`, name, arguments: '{"input":"x"}' })
   const request = GenerateRequest.parse({
     dialect: 'responses',
@@ -30,7 +30,7 @@ test.each([
   ['known', { service_tier: 'flex' }],
   [['mcp_servers'], { service_tier: 'flex', mcp_servers: [] }],
   [['all', 'mcp_servers'], { service_tier: 'flex', new_field: 1, mcp_servers: [] }],
-])('a model with pass %j sends exactly these unknown fields: %j', (pass, sent) => {
+])('for a model with the setting pass %j, exactly these unknown fields are sent upstream: %j', (pass, sent) => {
   const model = ModelConfig.parse({ id: 'm1', pass, engine: { type: 'openai', base_url: 'http://127.0.0.1:1/v1' } })
   const control = {
     kv_transfer_params: {},

@@ -48,7 +48,7 @@ const NAMES = ['a', 'b', 'c', 'd']
 const CONVERSATIONS = 40
 const SHARED_KEY = 'shared'
 const STEPS = 600
-/** Maximum calls in flight per worker. The simulation alternates between both loads. */
+/** Maximum concurrent calls per worker. The simulation alternates between these two loads. */
 const CALLS_MAX = { calm: 6, busy: 60 }
 
 interface Placed {
@@ -56,7 +56,11 @@ interface Placed {
   readonly up: readonly string[]
 }
 
-/** @returns The violated invariant, or an empty text */
+/**
+ * Simulates one seed.
+ *
+ * @returns The violated invariant, or an empty text
+ */
 async function simulate(seed: number, defect: Defect = {}): Promise<string> {
   const random = openRandom(seed)
   const down = new Set<string>()
@@ -109,7 +113,7 @@ async function simulate(seed: number, defect: Defect = {}): Promise<string> {
   return ''
 }
 
-/** The shared key, or that of a conversation without a call, because a conversation has one call at a time. */
+/** Returns the key of the next call: the key that many calls share, or that of a conversation. A conversation has at most one call at a time. */
 function keyIn(random: ReturnType<typeof openRandom>, opened: readonly (string | undefined)[]): string {
   const key = random.between(0, 3) === 0 ? SHARED_KEY : `conversation-${random.between(1, CONVERSATIONS)}`
   return opened.includes(key) ? SHARED_KEY : key
@@ -134,7 +138,7 @@ function mayMove({ server, up: upBefore }: Placed, name: string, up: readonly st
   return name === server || !up.includes(server) || !upBefore.includes(name)
 }
 
-test('affinity keeps its invariants in 100 simulations of servers that leave and return', async () => {
+test('affinity violates no invariant in 100 simulations of servers that leave and return', async () => {
   for (let seed = 1; seed <= 100; seed++) expect(await simulate(seed), `seed ${seed}`).toBe('')
 })
 

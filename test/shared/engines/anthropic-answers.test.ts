@@ -1,3 +1,4 @@
+/* Tests responses of an upstream with the Messages API. A caller of the same API must receive them as a whole, and joined from the stream. */
 import { describe, expect, test } from 'vitest'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { GenerateEvent } from '#schemas/kinds/generate.ts'
@@ -8,8 +9,6 @@ import { runToEnd } from '#shared/lib/yielding.ts'
 import { ask, collect, engineOn, failure } from '../../support/engine-calls.ts'
 import { startUpstream } from '../../support/processes/upstream.ts'
 import { messageOf } from '../../support/wire/messages.ts'
-
-/** Responses of an upstream of the Messages API, as a caller of the same API gets them: whole, and joined from the stream. */
 
 const start = (usage: object = { input_tokens: 5, output_tokens: 1 }, more: object = {}) => ({
   type: 'message_start',
@@ -52,7 +51,7 @@ async function eventsOf(answer: object | readonly unknown[], dialect = 'anthropi
   return await collect(engine, ask({ dialect, stream: Array.isArray(answer) }))
 }
 
-/** The message that a caller gets; whole and streamed must agree. */
+/** Returns the message that a caller receives. The message without streaming and the joined stream must be equal. */
 async function messageFrom(answer: object | readonly unknown[], version = CONTEXT.version): Promise<Message> {
   const events = await eventsOf(answer)
   const context = { ...CONTEXT, version }
@@ -76,7 +75,7 @@ async function failureOf(answer: object | readonly unknown[]) {
 }
 
 describe('content blocks of an Anthropic upstream', () => {
-  test('keep their order and their deltas if they overlap in the stream', async () => {
+  test('keep the order and the deltas even if the blocks overlap in the stream', async () => {
     const { content } = await messageFrom([
       start(),
       open(0, { type: 'text', text: '' }),
@@ -134,7 +133,7 @@ describe('content blocks of an Anthropic upstream', () => {
     [null, [], '{}'],
     [{ a: 1 }, ['{"a"', ':1}'], '{"a":1}'],
     [{}, [{ a: 1 }], '{"a":1}'],
-  ])('are combined from the tool input %j and the deltas %j to the arguments %s', async (input, deltas, expected) => {
+  ])('with the tool input %j and the deltas %j yield the arguments %s', async (input, deltas, expected) => {
     const { content } = await messageFrom([
       start(),
       open(0, { type: 'tool_use', id: 'toolu_1', name: 'f', input }),
@@ -146,7 +145,7 @@ describe('content blocks of an Anthropic upstream', () => {
     expect(content).toEqual([{ type: 'tool_use', id: 'toolu_1', name: 'f', input: JSON.parse(expected) }])
   })
 
-  test('fail with upstream_error if they have no tool name, and get new ids if ids are missing or duplicate', async () => {
+  test('of tool calls get new ids if ids are missing or duplicate', async () => {
     const use = (id: unknown, name: unknown = 'f') => ({ type: 'tool_use', id, name, input: {} })
     const answer = (content: object[]) => ({ type: 'message', content, stop_reason: 'tool_use' })
     const { content } = await messageFrom(answer([use('a'), use('a'), use(''), use(7)]))
@@ -161,7 +160,7 @@ describe('content blocks of an Anthropic upstream', () => {
     }
   })
 
-  test('stay separate if two thinking blocks have no text, and get an empty signature if unsigned', async () => {
+  test('of thinking without text stay separate, each with its own signature', async () => {
     const content = [
       { type: 'thinking', thinking: '', signature: 'one' },
       { type: 'thinking', thinking: '', signature: 'two' },
@@ -172,7 +171,7 @@ describe('content blocks of an Anthropic upstream', () => {
     expect((await messageFrom({ type: 'message', content, stop_reason: 'end_turn' })).content).toEqual(content)
   })
 
-  test('are forwarded unchanged if their type is unknown, from whole and streamed responses', async () => {
+  test('of unknown types are forwarded unchanged, from whole and streamed responses', async () => {
     const search = { type: 'server_tool_use', id: 'srvtoolu_1', name: 'web_search', caller: { type: 'direct' } }
     const found = {
       type: 'web_search_tool_result',
@@ -237,7 +236,7 @@ describe('citations of an Anthropic upstream', () => {
     { type: 'text', text: '.' },
   ]
 
-  test('stay attached to their text block in whole and streamed responses', async () => {
+  test('remain part of the cited text block in whole and streamed responses', async () => {
     expect((await messageFrom({ type: 'message', content, stop_reason: 'end_turn' })).content).toEqual(content)
     const streamed = await messageFrom([
       start(),
@@ -317,7 +316,7 @@ describe('usage of an Anthropic response', () => {
     [{ input_tokens: 0, output_tokens: 7, cache_read_input_tokens: 0, cache_creation_input_tokens: 0 }],
     [{ input_tokens: null, output_tokens: 7, cache_creation: null, service_tier: null }],
     [{ output_tokens: 7, cache_creation: { ephemeral_5m_input_tokens: 0 } }],
-  ])('keeps earlier counts if the final report is %j', async (later) => {
+  ])('keeps the counts of message_start if the final report is %j', async (later) => {
     const frames = [start({ ...counts, ...details }), ...words(0, 'A'), end(undefined, later), stop]
     expect((await messageFrom(frames)).usage).toEqual({ ...counts, ...details, output_tokens: 7 })
   })

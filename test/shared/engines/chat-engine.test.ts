@@ -10,16 +10,16 @@ import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import { prepareWeights } from '#shared/prepare/weights.ts'
 import { ask, collect, failure, options, textOf } from '../../support/engine-calls.ts'
 
-/** One engine under test, with a context window of 512 tokens. */
+/** An engine under test, with a context window of 512 tokens. */
 interface Adapter {
   readonly name: string
   open(): ChatEngine
-  /** A request with a long response: hundreds of tokens. */
+  /** Request whose response has hundreds of tokens. */
   readonly long: object
 }
 
 const CONTEXT_TOKENS = 512
-/** A prompt of hundreds of tokens takes ten seconds on a shared core. */
+/** Timeout of a test. On a shared core, a prompt of hundreds of tokens takes ten seconds. */
 const TIMEOUT_MS = 90_000
 const WEIGHTS = 'smollm2-135m-instruct'
 const weightsDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
@@ -46,7 +46,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
     })
     afterAll(() => engine.close())
 
-    test('an engine yields start first, usage last, and one finish event per choice', async () => {
+    test('yields start first, usage last, and one finish event per choice', async () => {
       const events = await collect(engine, quick({ n: 2 }))
       expect(events[0]).toMatchObject({ type: 'start', model: 'm1' })
       expect(events.at(-1)).toMatchObject({ type: 'usage' })
@@ -58,7 +58,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       }
     })
 
-    test('an engine yields equal text for streamed and whole responses', async () => {
+    test('yields equal text for streamed and whole responses', async () => {
       const streamed = await collect(engine, quick({ stream: true }))
       const whole = await collect(engine, quick({ stream: false }))
       expect(textOf(streamed)).toBe(textOf(whole))
@@ -66,7 +66,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(streamed.filter((event) => event.type === 'text').length).toBeGreaterThan(1)
     })
 
-    test('an engine never splits a character between two deltas', async () => {
+    test('never splits a character between two deltas', async () => {
       const schema = { enum: ['🎉👩‍🚀 日本語 naïve café 🎉🎉 — Ελλάδα'] }
       const events = await collect(engine, quick({ response_format: { type: 'json_schema', schema }, max_tokens: 100 }))
       expect(JSON.parse(textOf(events))).toBe(schema.enum[0])
@@ -75,20 +75,20 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       for (const delta of deltas) expect([delta.isWellFormed(), delta.includes('\ufffd')]).toEqual([true, false])
     })
 
-    test('an engine counts as many prompt tokens as its usage reports', async () => {
+    test('counts as many prompt tokens as the usage of a response reports', async () => {
       const request = quick()
       const usage = usageOf(await collect(engine, request))
       expect(await engine.countTokens?.(request, options())).toBe(usage.input_tokens)
       expect(usage.output_tokens).toBeGreaterThan(0)
     })
 
-    test('an engine finishes with reason length after max_tokens tokens', async () => {
+    test('finishes with reason length after max_tokens tokens', async () => {
       const events = await collect(engine, quick({ max_tokens: 3 }))
       expect(events).toContainEqual({ type: 'finish', choice: 0, reason: 'length' })
       expect(usageOf(events).output_tokens).toBe(3)
     })
 
-    test('an engine returns the text before a stop string without any part of it, wherever tokens split the string', async () => {
+    test('returns the text before a stop string, wherever token boundaries split the stop string', async () => {
       const text = textOf(await collect(engine, quick()))
       for (const stop of [text.slice(3, 9), text.slice(-6), text.slice(1, 2)]) {
         const events = await collect(engine, quick({ stop: [stop, 'a string that does not occur'] }))
@@ -97,7 +97,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       }
     })
 
-    test('an engine returns text that only begins like a stop string', async () => {
+    test('returns text that only begins like a stop string', async () => {
       const whole = await collect(engine, quick())
       const text = textOf(whole)
       const events = await collect(engine, quick({ stop: [`${text.slice(-4)}x`, `${text.slice(0, 4)}\0`] }))
@@ -108,13 +108,13 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(endOf(events)).toHaveLength(1)
     })
 
-    test('an engine continues a prefill without repeating it', async () => {
+    test('continues the text of a prefill, and does not repeat that text', async () => {
       const prefill = 'The capital of France is'
       const turns = [...say(`${prefill} Paris.`), { role: 'assistant', parts: [{ type: 'text', text: prefill }] }]
       expect(textOf(await collect(engine, quick({ turns })))).toMatch(/^ Paris/)
     })
 
-    test('an engine yields a log probability for each token of the text', async () => {
+    test('yields a log probability for each token of the text', async () => {
       const events = await collect(engine, quick({ logprobs: true, top_logprobs: 2 }))
       const logprobs = events.flatMap((event) => (event.type === 'text' ? (event.logprobs ?? []) : []))
       expect(logprobs.map((logprob) => logprob.token).join('')).toBe(textOf(events))
@@ -125,7 +125,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       }
     })
 
-    test.each(SCHEMAS())('an engine generates JSON that is valid by a schema with %s', async (_, schema) => {
+    test.each(SCHEMAS())('generates JSON that is valid against a schema with %s', async (_, schema) => {
       const response_format = { type: 'json_schema', name: 'answer', schema }
       const turns = say('Describe a person named Ada, 36 years old, as JSON.')
       const events = await collect(engine, ask({ turns, temperature: 0.7, seed: 5, response_format, max_tokens: 400 }))
@@ -133,7 +133,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(z.fromJSONSchema(schema).safeParse(JSON.parse(textOf(events)))).toMatchObject({ success: true })
     })
 
-    test('an engine generates a JSON object for response_format json_object', async () => {
+    test('generates a JSON object for response_format json_object', async () => {
       const turns = say('Give the name of the capital of France as JSON.')
       const response_format = { type: 'json_object' }
       const events = await collect(engine, ask({ turns, temperature: 0, response_format, max_tokens: 400 }))
@@ -144,7 +144,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       ['named', { type: 'tool', name: 'send_email' }, 'send_email'],
       ['required', { type: 'required' }, 'get_weather'],
       ['auto', { type: 'auto' }, 'get_weather'],
-    ])('an engine calls a tool if tool_choice is %s', async (_, tool_choice, name) => {
+    ])('calls a tool if tool_choice is %s', async (_, tool_choice, name) => {
       const turns = say('Use get_weather for the city Paris.')
       const events = await collect(engine, ask({ turns, tools: TOOLS, tool_choice, temperature: 0 }))
       const tool = TOOLS.find((one) => one.name === name)
@@ -158,14 +158,14 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
     test.each([
       ['auto and no tool fits the prompt', { type: 'auto' }],
       ['none', { type: 'none' }],
-    ])('an engine answers with text if tool_choice is %s', async (_, tool_choice) => {
+    ])('answers with text if tool_choice is %s', async (_, tool_choice) => {
       const request = quick({ tools: TOOLS, tool_choice })
       const events = await collect(engine, request)
       expect(events.some((event) => event.type === 'tool_call')).toBe(false)
       expect(textOf(events)).toContain('Paris')
     })
 
-    test('an engine answers with text after a tool result', async () => {
+    test('answers with text after a tool result', async () => {
       const call = { type: 'tool_call', id: 'call_1', name: 'get_weather', arguments: '{"city":"Paris"}' }
       const turns = [
         ...say('Use get_weather for the city Paris.'),
@@ -175,13 +175,13 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(textOf(await collect(engine, quick({ turns, tools: TOOLS })))).toContain('sunny')
     })
 
-    test('an engine refuses a prompt larger than the context window, with both token counts in the message', async () => {
+    test('refuses a prompt larger than the context window, with both token counts in the message', async () => {
       const error = await failure(engine, quick({ turns: say('word '.repeat(2_000)) }))
       expect(error).toMatchObject({ code: 'context_length_exceeded', param: 'messages' })
       expect(error.message).toMatch(/\b51[12] tokens.*\b20\d\d tokens/)
     })
 
-    test('an engine finishes with context_full if the context window is full before max_tokens', async () => {
+    test('finishes with context_full if the context window is full before max_tokens', async () => {
       const schema = { type: 'array', items: { type: 'integer' }, minItems: 200 }
       const turns = say('word '.repeat(400))
       const events = await collect(engine, ask({ turns, response_format: { type: 'json_schema', schema } }))
@@ -190,7 +190,7 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(usage.input_tokens + usage.output_tokens).toBeGreaterThan(CONTEXT_TOKENS - 2)
     })
 
-    test('an engine ends a call when its signal is aborted, and runs the next call', async () => {
+    test('ends a call when the signal of the call is aborted, and runs the next call', async () => {
       const stop = new AbortController()
       const events = engine.generate(ask(long), options(stop.signal))[Symbol.asyncIterator]()
       for (let i = 0; i < 4; i++) await events.next()
@@ -199,25 +199,25 @@ describe.each((await hasWeights()) ? [echo, llama] : [echo])(
       expect(textOf(await collect(engine, quick()))).toContain('Paris')
     })
 
-    test('an engine does not start a call whose signal is already aborted', async () => {
+    test('does not start a call whose signal is already aborted', async () => {
       const reason = new Error('too late')
       expect(await failure(engine, quick(), AbortSignal.abort(reason))).toBe(reason)
     })
 
-    test('an engine runs the next call after five callers stopped reading in the middle of a response', async () => {
+    test('runs the next call after five callers have abandoned their responses', async () => {
       for (let i = 0; i < 5; i++) {
         for await (const event of engine.generate(ask(long), options())) if (event.type === 'text') break
       }
       expect(textOf(await collect(engine, quick()))).toContain('Paris')
     })
 
-    test('an engine returns equal text for three concurrent calls as for one call alone', async () => {
+    test('returns equal text for three concurrent calls as for one call alone', async () => {
       const alone = textOf(await collect(engine, quick()))
       const answers = await Promise.all([1, 2, 3].map(async () => textOf(await collect(engine, quick()))))
       expect(answers).toEqual([alone, alone, alone])
     })
 
-    test('an engine returns equal text for equal seeds', async () => {
+    test('returns equal text for equal seeds', async () => {
       const request = quick({ temperature: 1, seed: 7, turns: say('Write one sentence about the sea.') })
       expect(textOf(await collect(engine, request))).toBe(textOf(await collect(engine, request)))
     })
@@ -241,7 +241,10 @@ const TOOLS: { name: string; description: string; parameters: Record<string, unk
   },
 ]
 
-/** Schemas of different kinds, with a note. A function, because describe.each runs before constants below it. */
+/**
+ * Schemas of different types, each with a description. SCHEMAS is a function, because describe.each runs before constants that are defined below
+ * it.
+ */
 function SCHEMAS(): [string, Record<string, unknown>][] {
   const name = { type: 'string', minLength: 2, maxLength: 12 }
   const object = (properties: object, more: object = {}) => ({
@@ -297,7 +300,7 @@ function modelOf(engine: object): ModelConfig {
   return ModelConfig.parse({ id: 'm1', engine, limits: { context_tokens: CONTEXT_TOKENS } })
 }
 
-/** A short question with one likely answer. */
+/** A request with a short question that has one likely answer. */
 function quick(fields: object = {}) {
   return ask({
     turns: say('What is the capital of France? It is Paris, is it not?'),

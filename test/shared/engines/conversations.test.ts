@@ -23,7 +23,7 @@ function countsOf(keys: readonly string[], addresses: readonly Address[]): numbe
   return addresses.map(({ url }) => servers.filter((server) => server === url).length)
 }
 
-/** Returns the highest number of conversations of a server, relative to the server's part by weight. */
+/** For each server: its number of conversations, divided by its share according to the weights. Returns the largest of these ratios; 1 is ideal. */
 function excessOf(counts: readonly number[], weights: readonly number[]): number {
   const sum = (numbers: readonly number[]) => numbers.reduce((total, number) => total + number, 0)
   return Math.max(...counts.map((count, at) => (count * sum(weights)) / (sum(counts) * (weights[at] ?? 0))))
@@ -35,7 +35,7 @@ test.each([
   [[1, 2, 1], 400, 1.05],
   [[1, 1], 10, 1.15],
 ])(
-  'servers with weights %j receive even numbers of %i conversations, unlike with a hash alone',
+  'servers with weights %j receive conversations in proportion to the weights, even if only %i conversations exist',
   (weights, count, excessMax) => {
     const addresses = addressesOf(...weights)
     const model = modelOn(addresses)
@@ -52,7 +52,7 @@ test.each([
   },
 )
 
-test('all calls of a conversation get one key, and a server that leaves models.yaml moves only its own conversations', () => {
+test('the removal of a server from models.yaml moves only the conversations of this server', () => {
   const addresses = addressesOf(1, 1, 1, 1)
   const [lost, ...left] = addresses
   const conversations = new Conversations(() => 1)
@@ -67,7 +67,7 @@ test('all calls of a conversation get one key, and a server that leaves models.y
   expect(keys.map((key) => conversations.keyOf(modelOn(addresses), key))).toEqual(first)
 })
 
-test('conversations of different models are counted separately, and old conversations are not counted', () => {
+test('conversations of one model never evict conversations of another model', () => {
   const addresses = addressesOf(1, 1)
   const conversations = new Conversations(() => 1)
   const model = modelOn(addresses)
@@ -75,12 +75,12 @@ test('conversations of different models are counted separately, and old conversa
   const servers = ['a', 'b'].map((key) => serverOf(conversations.keyOf(model, key), addresses))
   expect(new Set(servers).size).toBe(2)
   expect(conversations.keyOf(other, 'a')).toBe('a')
-  // The other model has 10,000 calls. Each of them may evict only a conversation of that model.
+  // Another model has 10,000 conversations. Each of them may evict only a conversation of that model, so `b` must be kept.
   for (const key of keysOf(10_000, 'other')) conversations.keyOf(other, key)
   expect(conversations.keyOf(model, 'b')).toBe('b')
 })
 
-test('calls with a new session id each use bounded memory, and conversations stay evenly distributed', () => {
+test('50,000 calls with different session ids store at most 10,000 conversations', () => {
   const addresses = addressesOf(1, 1, 1, 1)
   const model = modelOn(addresses)
   const conversations = new Conversations(() => 1)
@@ -93,7 +93,7 @@ test('calls with a new session id each use bounded memory, and conversations sta
   expect(excessOf(countsOf(last, addresses), [1, 1, 1, 1])).toBeLessThan(1.1)
 })
 
-test('with several ingresses, each conversation uses its own key, so that all ingresses choose one server', () => {
+test('with several ingresses, the key of a conversation is unchanged, so that all ingresses choose the same server', () => {
   const conversations = new Conversations(() => 2)
   for (const key of keysOf(50, 'fleet')) expect(conversations.keyOf(modelOn(addressesOf(1, 1)), key)).toBe(key)
   expect(conversations.size).toBe(0)

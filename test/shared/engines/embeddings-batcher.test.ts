@@ -10,12 +10,12 @@ import { until } from '../../support/stack.ts'
 interface Call {
   readonly texts: readonly string[]
   readonly signal: AbortSignal
-  /** Makes the engine respond. */
+  /** Answers the call. */
   answer(tokens?: number): void
   fail(error: ServiceError): void
 }
 
-/** An engine whose calls the test answers. */
+/** Opens an embedding engine. The test answers its calls. */
 function openScripted(): EmbeddingEngine & { readonly calls: Call[] } {
   const calls: Call[] = []
   return {
@@ -36,7 +36,7 @@ const OPTIONS: BatcherOptions = { inputsMax: 4, tokensMax: 1_000, waitMs: 1, cal
 function open(options: Partial<BatcherOptions> = {}) {
   const engine = openScripted()
   const batcher = new Batcher(engine, { ...OPTIONS, ...options })
-  /** Starts a job with these texts. */
+  /** Starts a job that embeds these texts. */
   const start = (texts: readonly string[], { tokens = 1, signal = new AbortController().signal } = {}) => {
     const vectors: Float32Array[] = []
     const counted: number[] = []
@@ -51,12 +51,12 @@ function open(options: Partial<BatcherOptions> = {}) {
     ended.catch(() => {})
     return { vectors, counted, ended }
   }
-  /** Waits for a call, by its number from 0. */
+  /** Waits until the engine receives its call with this number, from 0. */
   const call = (number: number) => until(() => engine.calls[number])
   return { engine, batcher, start, call }
 }
 
-/** Resolves after every pending task. */
+/** Waits until pending promises and timers have run. */
 const settled = () => new Promise((resolve) => setTimeout(resolve, 20))
 
 const TOO_LONG = new ServiceError('context_length_exceeded', 'Input 1 has 600 tokens.', { param: 'input[1]' })
@@ -95,7 +95,7 @@ describe('the embeddings batcher', () => {
     expect((await call(1)).texts).toEqual(['b', 'c', 'd', 'e'])
   })
 
-  it('has at most callsMax calls in flight, and sends waiting texts when one ends', async () => {
+  it('has at most callsMax calls in flight, and sends waiting texts when a call ends', async () => {
     const { start, call, engine } = open({ callsMax: 2, waitMs: 0 })
     for (const text of ['a', 'b', 'c']) {
       start([text])
@@ -117,7 +117,7 @@ describe('the embeddings batcher', () => {
     expect(job.vectors).toEqual(['1', '2', '3', '4', '5'].map((text) => vectorOf(text, 8)))
   })
 
-  it('splits the texts of a job into calls of at most tokensMax tokens, and sends a larger text alone', async () => {
+  it('sends calls of at most tokensMax tokens, and sends a larger text alone', async () => {
     const { start, call } = open({ tokensMax: 100 })
     start(['1', '2', '3'], { tokens: 50 })
     start(['long'], { tokens: 500 })
@@ -128,7 +128,7 @@ describe('the embeddings batcher', () => {
     expect((await call(2)).texts).toEqual(['2', '3'])
   })
 
-  it('sends equal texts of a call once, and returns the vector to each of them', async () => {
+  it('sends a text that occurs in several jobs once, and returns the vector to each job', async () => {
     const { start, call } = open()
     const jobs = [start(['a', 'b', 'a']), start(['a'])]
     const first = await call(0)
@@ -142,7 +142,7 @@ describe('the embeddings batcher', () => {
     expect(jobs.map(({ counted }) => counted)).toEqual([[5, 5, 5], [5]])
   })
 
-  it('takes texts from all jobs round robin, so that a large job does not delay small ones', async () => {
+  it('takes texts from all jobs round robin, so that a large job does not delay a small job', async () => {
     const { start, call } = open()
     start(Array.from({ length: 100 }, (_, i) => `big ${i}`))
     start(['small 1'])
@@ -183,7 +183,7 @@ describe('the embeddings batcher', () => {
     expect(await failureOf(bad.ended)).toMatchObject({ code: 'context_length_exceeded', param: 'input[1]' })
   })
 
-  it('reports a refused text by its index in its own job, not in the call', async () => {
+  it('reports a refused text by the index in its job, not in the call', async () => {
     const { start, call } = open()
     const job = start(['1', '2', '3', '4', '5', '6'])
     ;(await call(0)).answer()
@@ -191,7 +191,7 @@ describe('the embeddings batcher', () => {
     expect(await failureOf(job.ended)).toMatchObject({ message: 'Input 5 has 600 tokens.', param: 'input[5]' })
   })
 
-  it('fails every job of a call with upstream_error if the server failed, without a retry', async () => {
+  it('fails every job of a call with upstream_error, without a retry, if the server fails', async () => {
     const { start, call, engine } = open()
     const jobs = [start(['a']), start(['b'])]
     ;(await call(0)).fail(new ServiceError('upstream_error', 'It broke.'))
@@ -214,7 +214,7 @@ describe('the embeddings batcher', () => {
     expect((await call(1)).texts).toEqual(['c'])
   })
 
-  it('completes a call for its other jobs if one of them is cancelled', async () => {
+  it('completes a call for the other jobs if one job of the call is cancelled', async () => {
     const { start, call } = open()
     const leave = new AbortController()
     start(['a'], { signal: leave.signal })
@@ -227,7 +227,7 @@ describe('the embeddings batcher', () => {
     expect(other.vectors).toEqual([vectorOf('b', 8)])
   })
 
-  it('aborts a call if all of its jobs are cancelled, and sends the next one', async () => {
+  it('aborts a call if all jobs of the call are cancelled, and sends the next call', async () => {
     const { start, call } = open()
     const leave = new AbortController()
     for (const text of ['a', 'b']) start([text], { signal: leave.signal })
@@ -239,7 +239,7 @@ describe('the embeddings batcher', () => {
     await next.ended
   })
 
-  it('fails all waiting and running jobs with overloaded when it is closed', async () => {
+  it('fails all waiting and running jobs with overloaded when the batcher is closed', async () => {
     const { start, call, batcher } = open()
     const running = start(['a'])
     const first = await call(0)

@@ -7,7 +7,7 @@ import { failureOf } from '../../support/sdk.ts'
 
 const never = () => new AbortController().signal
 
-/** An engine on a scripted server. */
+/** Opens an embeddings engine that calls a scripted server. */
 async function openScripted(script: Script, engine: object = {}) {
   const upstream = await startUpstream(script)
   const config = { type: 'openai', base_url: `${upstream.url}/v1`, ...engine }
@@ -117,12 +117,12 @@ describe('the OpenAI-compatible embedding engine', () => {
     expect(await failureOf(engine.embed(['a']))).toMatchObject({ code, param })
   })
 
-  it('opens its circuit breaker after two failures in a row, and refuses calls with overloaded', async () => {
+  it('opens its circuit breaker after two failures in a row, and refuses calls with the code of the last failure', async () => {
     const script: Script = (_call, answer) => answer.json({}, 500)
     await using engine = await openScripted(script, { breaker: { failures: 2, reset_ms: 60_000 } })
     for (const _ of [1, 2, 3]) await failureOf(engine.embed(['a']))
     expect(engine.upstream.calls).toHaveLength(2)
-    expect(await failureOf(engine.embed(['a']))).toMatchObject({ code: 'overloaded' })
+    expect(await failureOf(engine.embed(['a']))).toMatchObject({ code: 'upstream_error' })
   })
 
   it('fails with upstream_timeout if the server never responds', async () => {

@@ -28,7 +28,7 @@ const SIGNAL = new AbortController().signal
 const PLAIN = { disallowedSpecial: new Set<string>() }
 
 describe.each(ENCODINGS)('the token counter for %s', (name, reference) => {
-  it('returns the count of the reference tokenizer, although it splits the text into pieces', async () => {
+  it('returns the same count as the reference tokenizer', async () => {
     await fc.assert(
       fc.asyncProperty(Text, async (text) => {
         expect(await countTokens(name, text, SIGNAL)).toBe(reference.countTokens(text, PLAIN))
@@ -52,7 +52,7 @@ describe.each(ENCODINGS)('the token counter for %s', (name, reference) => {
     expect(Math.abs(count - perWord * 20_000)).toBeLessThan(count * 0.01)
   })
 
-  it('stops soon after a maximum, and at the abort of a signal', async () => {
+  it('stops soon after the maximum token count of the caller', async () => {
     const text = 'some words to count '.repeat(100_000)
     expect(await countTokens(name, text, SIGNAL, 10)).toBeLessThan(20_000)
     const abort = new AbortController()
@@ -69,7 +69,7 @@ describe.each(ENCODINGS)('the token counter for %s', (name, reference) => {
     expect(turns).toBeGreaterThan(3)
   })
 
-  it('refuses a token id outside its vocabulary with its index, and decodes invalid bytes as U+FFFD', async () => {
+  it('refuses a token id outside the vocabulary, and names the index of the token id', async () => {
     const decoding = decodeTokens(name, [1, 999_999], SIGNAL, (place) => `input[2][${place}]`)
     await expect(decoding).rejects.toThrow(/input\[2\]\[1\]/)
     expect(await decodeTokens(name, [255], SIGNAL, String)).toBe('\uFFFD')

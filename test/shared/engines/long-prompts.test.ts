@@ -1,3 +1,4 @@
+/* Tests prompts that are far longer than the context of a model. Such prompts are counted in pieces, or refused without being counted. */
 import { existsSync, readFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
@@ -16,8 +17,6 @@ import {
 import { cutAfter } from '#shared/engines/token-cuts.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
 import { ask, failure, options } from '../../support/engine-calls.ts'
-
-/** Prompts far longer than a context: counted in pieces, or refused without being counted. */
 
 const weights = join(
   process.env.XDG_CACHE_HOME || join(homedir(), '.cache'),
@@ -44,7 +43,7 @@ describe('the splitting of long texts', () => {
 })
 
 describe('the echo engine', () => {
-  it('counts as many tokens as it splits a text into', () => {
+  it('counts as many tokens as the echo engine generates for the same text', () => {
     const unit = fc.constantFrom(
       'a',
       'é',
@@ -87,7 +86,7 @@ describe.skipIf(!existsSync(weights))('the token count of a llama model', { time
     ['one word', 'a'.repeat(8_000)],
     ['emoji', 'so 😀😀 '.repeat(3_000)],
     ['an empty text', ''],
-  ])('is equal for a prompt as a whole and in pieces, with %s', async (_, text) => {
+  ])('is equal for a whole prompt and for the prompt in pieces, with %s', async (_, text) => {
     const messages = [
       { role: 'system', content: 'x' },
       { role: 'user', content: text },
@@ -98,11 +97,11 @@ describe.skipIf(!existsSync(weights))('the token count of a llama model', { time
     const { model } = runtime
     const whole = prompt.flatMap((piece) => (typeof piece === 'string' ? model.tokenize(piece) : [piece]))
     expect(runToEnd(tokenizePrompt(model, prompt))).toEqual(whole)
-    // The lower bound must not exceed the exact count. Otherwise it would refuse prompts that fit.
+    // The estimated minimum of tokens must not exceed the exact count. Otherwise the engine would refuse prompts that fit.
     expect(leastTokens(prompt, runtime.tokenBytesMax)).toBeLessThanOrEqual(whole.length)
   })
 
-  it('is not computed for a prompt that is clearly too large for the context window', async () => {
+  it('is only estimated for a prompt that is clearly too large for the context window', async () => {
     const refused = await failure(engine, asking('hello '.repeat(3_000_000)))
     expect(refused).toMatchObject({
       code: 'context_length_exceeded',
@@ -119,7 +118,7 @@ describe.skipIf(!existsSync(weights))('the token count of a llama model', { time
     })
   })
 
-  it('is exact for 50,000 words, and its computation stops when the signal is aborted', async () => {
+  it('is exact for a prompt of 50,000 words', async () => {
     const request = (words: number) => asking('hello '.repeat(words))
     const marks = ((await engine.countTokens?.(request(10), options())) ?? 0) - 10
     expect(await engine.countTokens?.(request(50_000), options())).toBe(50_000 + marks)

@@ -4,7 +4,7 @@ import { OpenAiDecoder } from '#shared/engines/openai/decode.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
 import { ask } from '../../support/engine-calls.ts'
 
-/** A response in short form. */
+/** Content of a decoded response. */
 interface Seen {
   readonly text: string
   readonly thought: string
@@ -13,7 +13,7 @@ interface Seen {
   readonly native: readonly (readonly [scope: string, value: unknown])[]
 }
 
-/** Reads frames of a stream, or a whole response, with a new decoder. */
+/** Decodes the frames of a stream, or a whole response, with a new decoder. */
 function read(answer: object | readonly object[], fields: object = {}, isDone = true) {
   const decoder = new OpenAiDecoder(ask(fields) as GenerateRequest)
   const out: GenerateEvent[] = []
@@ -182,7 +182,7 @@ describe('tool calls of an OpenAI upstream', () => {
   })
 
   test.each(['{"a": 1', '{a: 1}', '[1]', '5', '"text"', '{"a":1}}'])(
-    'finish with reason length if their arguments are the invalid JSON %s',
+    'with invalid JSON arguments end the response with finish reason length: %s',
     (text) => {
       expect(read([call({ index: 0, ...named('f', text) }), end('tool_calls')]).seen.finish).toEqual(['length'])
       expect(read(whole({ tool_calls: [named('f', text)] }, 'tool_calls')).seen.finish).toEqual(['length'])
@@ -190,14 +190,14 @@ describe('tool calls of an OpenAI upstream', () => {
   )
 
   test.each([{ name: '' }, { name: ' ' }, { name: null }, { name: 5 }, {}])(
-    'fail with an error if their name is %j',
+    'make the response fail if the name of the tool is %j',
     (called) => {
       const frames = [call({ index: 0, function: { ...called, arguments: '{}' } }), end('tool_calls')]
       expect(() => read(frames)).toThrow('called a tool without a name')
     },
   )
 
-  test('are forwarded with their text input and unknown fields if their type is custom', () => {
+  test('of type custom are forwarded with text input and unknown fields', () => {
     const custom = {
       id: 'x',
       type: 'custom',
@@ -329,7 +329,7 @@ describe('the finish reason of an OpenAI response', () => {
   )
 
   test.each([null, '', 'null', 'FINISH_REASON_UNSPECIFIED'])(
-    '%j completes a whole response, and leaves a stream incomplete',
+    'completes a whole response, but not a stream, if it is %j',
     (word) => {
       expect(read(whole({ content: 'Hello' }, word)).seen.finish).toEqual(['stop'])
       expect(() => read([chunk({ content: 'Hello' }), end(word)], {}, false)).toThrow('before it was complete')
@@ -440,7 +440,7 @@ describe('usage of an OpenAI response', () => {
     expect(decoder.usage).toMatchObject({ input_tokens: 9, output_tokens: 4 })
   })
 
-  test('is absent if a count is missing, or if a count is zero despite output', () => {
+  test('has no value for a count that is missing, or that is zero despite output', () => {
     const of = (usage: object) => read([chunk({ content: 'Hello' }), end('stop', { usage })]).decoder.usage
     expect(of({ prompt_tokens: 9 })).toEqual({ input_tokens: 9 })
     expect(of({ prompt_tokens: 0, completion_tokens: 4 })).toEqual({ output_tokens: 4 })
@@ -491,7 +491,7 @@ describe('fields of an OpenAI response without an internal form', () => {
     expect(read(frames, { dialect: 'anthropic' }).seen.native).toEqual([])
   })
 
-  test('include the log probabilities of a refusal, which are forwarded', () => {
+  test('include the log probabilities of a refusal', () => {
     const refusal = [{ token: 'No', logprob: -1, bytes: null, top_logprobs: [] }]
     const frames = [chunk({ refusal: 'No' }, { logprobs: { content: null, refusal } }), end()]
     expect(read(frames).seen.native).toEqual([['text', { logprobs: { refusal } }]])

@@ -1,13 +1,12 @@
+/*
+ * Tests the setting REMOTE_IMAGES, with which upstreams fetch the URLs in a request. A URL is refused if its host is a private IP address, or a
+ * name with such an address. Otherwise, a caller could make the upstream call hosts of its own network.
+ */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { requirePublicUrls } from '#services/inference/remote-urls.ts'
 import { type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { type Stack, startStack, until } from '../../support/stack.ts'
-
-/*
- * With REMOTE_IMAGES, upstreams fetch the URLs of a request. A URL is refused if its host is a private IP address, or a name of such an address.
- * Otherwise, a caller could make the upstream call hosts of its own network.
- */
 
 let upstream: ScriptedUpstream
 let stack: Stack
@@ -34,7 +33,7 @@ afterAll(async () => {
 
 const user = (...content: object[]) => ({ max_tokens: 9, messages: [{ role: 'user', content }] })
 const source = (url: string) => ({ type: 'url', url })
-/** Every field that may contain a URL. */
+/** For each field that may contain a URL: a request with this URL in the field. */
 const PLACES: Record<string, (url: string) => [string, object]> = {
   'an image of chat': (url) => [
     '/v1/chat/completions',
@@ -72,7 +71,7 @@ describe.each(Object.entries(PLACES))('the URL of %s', (_name, bodyOf) => {
     expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('public internet')])
   })
 
-  test('is refused with status 400 if its host resolves to a private address, without an upstream call', async () => {
+  test('is refused with status 400, without an upstream call, if the host resolves to a private address', async () => {
     const before = upstream.calls.length
     const response = await stack.post(...bodyOf('https://images.invalid/x.png'))
     expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('has no public address')])
@@ -80,7 +79,7 @@ describe.each(Object.entries(PLACES))('the URL of %s', (_name, bodyOf) => {
   })
 })
 
-test('the URL of an image is forwarded to the upstream by attached and durable calls if its address is public', async () => {
+test('attached and durable calls forward the URL of an image to the upstream if the address is public', async () => {
   const url = 'https://8.8.8.8/x.png'
   const before = upstream.calls.length
   const [path, body] = (PLACES['an image of chat'] as (url: string) => [string, object])(url)

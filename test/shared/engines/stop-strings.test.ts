@@ -14,7 +14,8 @@ describe('the stop-string filter', () => {
       return cpuMs() - startedMs
     }
     const short = costMs(25)
-    // A thousand times as long; a rescan of all pieces would cost a million times as much.
+    // The text is a thousand times as long as the short one. If all earlier text were searched again for each piece, then the cost would be a
+    // million times as high.
     expect(costMs(25_000)).toBeLessThan(200 * Math.max(short, 20))
   })
 
@@ -39,7 +40,7 @@ describe('the stop-string filter', () => {
 })
 
 describe('a stop string', () => {
-  test('is refused with status 400 above 1,000 characters by chat completions and messages', async () => {
+  test('of more than 1,000 characters is refused with status 400 by chat completions and messages', async () => {
     await using stack = await startStack()
     const messages = [{ role: 'user', content: 'Hi' }]
     const stop = 'x'.repeat(1_001)

@@ -33,7 +33,7 @@ test.each([
   [1, 2, 3],
   [0.5, 4],
 ])(
-  'upstream servers with weights %j receive conversation keys in proportion to their weights, within 5 %%',
+  'upstream servers with weights %j receive conversation keys in proportion to the weights, within 5 %%',
   (...weights) => {
     const servers = serversOf(...weights)
     const total = weights.reduce((sum, weight) => sum + weight)
@@ -44,7 +44,7 @@ test.each([
   },
 )
 
-test('a lost upstream server moves only its own conversation keys, and its return moves these keys back', () => {
+test('the loss of an upstream server moves only the conversation keys of this server', () => {
   const servers = serversOf(1, 1, 2, 1)
   const [lost, ...left] = servers
   const taken = new Map<Fake | undefined, number>()
@@ -58,7 +58,7 @@ test('a lost upstream server moves only its own conversation keys, and its retur
   expect(taken.size).toBe(left.length)
 })
 
-test('a call above the load bound goes to the next server of its conversation key, which all workers agree on', () => {
+test('a call whose preferred server is overloaded goes to the second server of the conversation key', () => {
   const servers = serversOf(1, 1, 1, 1)
   for (const key of keys.slice(0, 1_000)) {
     const first = preferredServer(key, servers) as Fake
@@ -75,7 +75,7 @@ test('a call above the load bound goes to the next server of its conversation ke
   }
 })
 
-test('a load below the bound moves no conversation key; if all servers are above, the least loaded one is chosen', () => {
+test('an equal load on all upstream servers moves no conversation key', () => {
   const servers = serversOf(1, 1, 1, 1)
   for (const key of keys.slice(0, 200)) {
     const idle = preferredServer(key, servers)
@@ -87,7 +87,7 @@ test('a load below the bound moves no conversation key; if all servers are above
   }
 })
 
-test('a key counts as shared until a second after its concurrent calls, and the number of shared keys is bounded', () => {
+test('a conversation key counts as shared until one second after the last concurrent calls with the key', () => {
   const inFlight = new KeysInFlight()
   const callTwice = (key: string, nowMs: number) => {
     for (const _ of [1, 2]) inFlight.add(key)
@@ -99,7 +99,7 @@ test('a key counts as shared until a second after its concurrent calls, and the 
   expect(inFlight.isShared('hot', 1, 1_001)).toBe(false)
   inFlight.add('conversation')
   expect(inFlight.isShared('conversation', 1, 0)).toBe(false)
-  // With two workers, the other worker is assumed to have a call of the same key.
+  // With two workers, the other worker is assumed to run equally many calls with this key. Two calls together mean that the key is shared.
   expect(inFlight.isShared('conversation', 2, 0)).toBe(true)
   callTwice('first', 2_000)
   for (const key of keys.slice(0, 1_000)) callTwice(key, 2_000)
@@ -136,13 +136,13 @@ test('the conversation key is derived from prompt_cache_key, else a session head
   expect(keyOf({ extra, turns }, headers)).toBe(keyOf({ extra }))
   expect(keyOf({ turns }, headers, 'p1', 'conv_1')).toBe(keyOf({}, headers))
   expect(keyOf({ turns }, {}, 'p1', 'conv_1')).toBe(keyOf({}, {}, 'p1', 'conv_1'))
-  // An equal session id in another project leads to another key.
+  // Equal session ids of two projects lead to different affinity keys.
   expect(keyOf({}, headers, 'p2')).not.toBe(keyOf({}, headers))
-  // A cache key and a session with equal text are different conversations.
+  // A cache key and a session id lead to different affinity keys, even if their texts are equal.
   expect(keyOf({ extra: { prompt_cache_key: 's' } })).not.toBe(keyOf({}, headers))
 })
 
-test('a session header of 1 MB is ignored, and only the start of a long key or prompt is hashed', () => {
+test('only the first 4,096 characters of a long prompt_cache_key count for the conversation key', () => {
   const long = 'x'.repeat(1 << 20)
   expect(keyOf({}, { 'x-session-id': long })).toBe(keyOf({}))
   expect(keyOf({ extra: { prompt_cache_key: long } })).toBe(
@@ -155,7 +155,7 @@ test('a session header of 1 MB is ignored, and only the start of a long key or p
   expect(keyOf({ completion: { echo: false } })).toBeUndefined()
 })
 
-test('a conversation key is computed only if the model or a fallback has several servers and affinity', () => {
+test('a conversation key is computed only for a model with several servers and affinity, or with such a fallback', () => {
   const model = (fields: object, base_urls = ['http://a/v1', 'http://b/v1']) =>
     ModelConfig.parse({ id: 'm', engine: { type: 'openai', base_urls }, ...fields })
   const [several, off, single] = [model({}), model({ affinity: 'off' }), model({ fallbacks: ['n'] }, ['http://a/v1'])]
@@ -184,7 +184,7 @@ const homeOf = (servers: readonly ScriptedUpstream[], key: string) => {
   return preferredServer(key, all)?.server as ScriptedUpstream
 }
 
-test('the calls of a conversation go to one upstream server, or to all servers if affinity is off', async () => {
+test('the calls of a conversation go to one upstream server, unless affinity is off', async () => {
   await using a = await startUpstream(answering)
   await using b = await startUpstream(answering)
   await using engine = engineOn([a, b])
@@ -196,7 +196,7 @@ test('the calls of a conversation go to one upstream server, or to all servers i
   expect([a, b].map(({ calls }) => calls.length).toSorted()).toEqual([3, 9])
 })
 
-test('concurrent calls with one prompt_cache_key for all callers are distributed over the upstream servers', async () => {
+test('many concurrent calls with the same prompt_cache_key are distributed over the upstream servers', async () => {
   await using a = await startUpstream(() => {})
   await using b = await startUpstream(() => {})
   await using c = await startUpstream(() => {})
@@ -209,10 +209,10 @@ test('concurrent calls with one prompt_cache_key for all callers are distributed
   await Promise.all(calls)
 })
 
-test('an upstream server that fails quickly loses its conversations, and gets them back when it has recovered', async () => {
+test('conversations leave an upstream server after two failures, and return when the server has recovered', async () => {
   await using a = await startUpstream(answering)
   await using b = await startUpstream(answering)
-  await using engine = engineOn([a, b], {}, { breaker: { failures: 2, reset_ms: 300 } })
+  await using engine = engineOn([a, b], {}, { breaker: { failures: 2, reset_ms: 3_000 } })
   const home = homeOf([a, b], 'one')
   const other = home === a ? b : a
   home.script(failing)
@@ -229,7 +229,7 @@ test('an upstream server that fails quickly loses its conversations, and gets th
   expect(other.calls.length).toBe(before)
 })
 
-test('a model with cache_salt_env sends a salt that differs by project and replaces that of the caller; others send none', async () => {
+test('a model with cache_salt_env sends the upstream a cache salt that differs by project', async () => {
   await using server = await startUpstream(answering)
   const base = { type: 'openai', base_url: `${server.url}/v1` }
   const open = (engine: object, pass: string[] = []) =>

@@ -9,8 +9,8 @@ import type { Got } from '../../support/wire/read.ts'
 import { SERVERS } from '../../support/wire/servers.ts'
 
 /*
- * Responses of upstream servers in use, requested by chat completions, messages and responses, whole and streamed. Add a case to
- * test/support/wire for each server whose responses are lost.
+ * Responses of upstream servers. Each is requested through chat completions, messages and responses, with and without streaming. If a new server
+ * sends responses that Sluice misunderstands, then add a case to test/support/wire.
  */
 
 const CASES: readonly WireCase[] = [...SEEN, ...SERVERS, ...CONNECTIONS, ...FAILURES]
@@ -86,7 +86,7 @@ function checkFailure({ status, headers, error, param, body }: Got, expected: Ex
   expect(error, `error in ${body}`).toBeDefined()
   const isMessages = way.startsWith('messages')
   const wanted = isMessages && expected.status === 503 ? 529 : expected.status
-  // If a stream has started, then its status is already 200.
+  // A stream that has started has status 200, even if the call fails later. The status is therefore not checked.
   if (!way.endsWith('stream') || status !== 200) expect(status, `status of ${body}`).toBe(wanted)
   if (expected.words !== undefined) expect(error).toContain(expected.words)
   if (expected.hides !== undefined) expect(body).not.toContain(expected.hides)
@@ -95,7 +95,7 @@ function checkFailure({ status, headers, error, param, body }: Got, expected: Ex
     expect([headers.get('retry-after'), headers.get('x-should-retry')]).toEqual([null, 'false'])
 }
 
-/** A response, sent back with a result for each of its calls, is never refused. */
+/** Sends a response back as part of the next request, with a result for each tool call. The service must accept it. */
 async function checkAcceptedBack(name: string, way: Way, { body }: Got): Promise<void> {
   const again = await askFor(stack, name, way, NEXT_TURNS[way as keyof typeof NEXT_TURNS](JSON.parse(body)))
   expect([again.status, again.error], `status of the next call after ${body}`).toEqual([200, undefined])

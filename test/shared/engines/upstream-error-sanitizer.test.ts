@@ -1,12 +1,11 @@
+/*
+ * Tests error messages of upstreams, which may quote prompts, keys and host names. The service must log none of these. Callers get only the part
+ * that concerns their own request.
+ */
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type SingleProcess, startSingleProcess } from '../../support/processes/single-process.ts'
 import { type Answer, type ScriptedUpstream, startUpstream } from '../../support/processes/upstream.ts'
 import { TEST_KEY, until } from '../../support/stack.ts'
-
-/*
- * Error messages of upstreams may quote prompts, keys and hosts. None of that is logged, and callers get only the part about their own
- * request.
- */
 
 const KEY = 'upstream-key-0123456789'
 const HEADER = 'upstream-header-0123456789'
@@ -17,7 +16,7 @@ const bad = (status: number, code: string | null) => (answer: Answer, said: stri
 const failed = (status: number) => (answer: Answer, said: string) =>
   answer.json({ error: { message: said, type: 'api_error', code: said, param: said } }, status)
 
-/** Failures of an upstream, with its behaviour. Each has a model of either API, and the first two have an embeddings model. */
+/** For each failure: behaviour of the upstream. There is a model for each of the two APIs, and an embeddings model for the first two failures. */
 const CASES: Record<string, (answer: Answer, said: string) => void> = {
   'bad-request': bad(400, 'invalid_image_format'),
   'our-key': bad(401, 'invalid_api_key'),
@@ -85,7 +84,7 @@ async function post(path: string, body: object, headers: Record<string, string> 
 const messages = [{ role: 'user', content: PROMPT }]
 const chat = (model: string, more: object = {}) => post('/v1/chat/completions', { model, messages, ...more })
 
-/** Waits until the access log has these calls, and thus everything logged before. */
+/** Waits until the log contains `count` calls. Everything that was logged before is then in the output, too. */
 const logged = (count: number) =>
   until(() => whole.output.split('"msg":"request"').length > count, { withinMs: 30_000 })
 
@@ -119,7 +118,7 @@ test('the log contains the status, the error code and the message length of a fa
   expect(JSON.parse(line).err.cause.bytes).toBeGreaterThan(100)
 })
 
-test('the response with status 400 contains the message of the upstream with URLs and keys replaced, on one line', async () => {
+test('a response with status 400 contains the message of the upstream without URLs and keys', async () => {
   const { status, text } = await chat('openai-bad-request')
   expect(status).toBe(400)
   expect(JSON.parse(text).error.message).toBe(
@@ -128,7 +127,7 @@ test('the response with status 400 contains the message of the upstream with URL
 })
 
 test.each(['our-key', 'no-such-path', 'forbidden', 'busy', 'broken', 'html-page', 'in-answer', 'odd-shape'])(
-  'the response contains no upstream message for the failure %s, which is not about the request',
+  'the response contains no message of the upstream after the server failure %s',
   async (name) => {
     const { status, text } = await chat(`openai-${name}`)
     expect(status).toBeGreaterThanOrEqual(500)

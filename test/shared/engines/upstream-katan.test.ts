@@ -6,7 +6,7 @@ import { findPythonEnv } from '../../support/processes/python.ts'
 const bin = await findPythonEnv('katan', KATAN)
 const TOOL = { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } }
 
-// A server of a third party checks the assumptions of the scripted upstream about the two APIs.
+// Tests engines with a server that others wrote, to check the assumptions that the scripted upstream makes about the two APIs.
 describe.skipIf(!bin)('the test server llm-katan', () => {
   let katan: Katan
   beforeAll(async () => {
@@ -34,7 +34,7 @@ describe.skipIf(!bin)('the test server llm-katan', () => {
       expect(texts.length > 1).toBe(stream)
     })
 
-    // For a stream with tools, its OpenAI endpoint responds with plain JSON.
+    // Even for a stream, the OpenAI endpoint of this server answers with plain JSON if the request has tools.
     test.each([true, false])('calls a tool, with stream %s', async (stream) => {
       await using opened = engine()
       const events = await collect(opened, ask({ stream, tools: [TOOL] }))
@@ -51,7 +51,7 @@ describe.skipIf(!bin)('the test server llm-katan', () => {
     })
   })
 
-  test('returns no token count, because it has no endpoint for that', async () => {
+  test('returns no token count, because the server has no endpoint for token counts', async () => {
     await using opened = engineOn('anthropic', katan.url, {}, {}, KATAN_KEYS.anthropic)
     expect(await opened.countTokens?.(ask(), options())).toBeUndefined()
   })

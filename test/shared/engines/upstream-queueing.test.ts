@@ -1,4 +1,4 @@
-/** Waiting inside a server, measured on servers that queue or batch. */
+/** Tests that the adaptive limit avoids long waits inside an upstream, with servers that queue calls or run them in batches. */
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -10,7 +10,11 @@ import { ask, collect } from '../../support/engine-calls.ts'
 const MAX = 32
 const STEP_MS = 100
 
-/** A streaming server of chat completions. @param run Waits for a slot, and for the time to the first token at this concurrency */
+/**
+ * Starts a server that streams chat completions.
+ *
+ * @param run Returns two functions: `first` waits until the first token can be sent, `rest` until the response can end
+ */
 async function startServer(run: (inFlight: () => number) => { first(): Promise<void>; rest(): Promise<void> }) {
   let inFlight = 0
   const { first, rest } = run(() => inFlight)
@@ -39,7 +43,11 @@ async function startServer(run: (inFlight: () => number) => { first(): Promise<v
   }
 }
 
-/** Makes calls by concurrent callers. @returns Calls in the server when each call of the second half started */
+/**
+ * Makes calls with concurrent callers.
+ *
+ * @returns For each call of the second half: number of calls inside the server when it started
+ */
 async function load(server: Awaited<ReturnType<typeof startServer>>, callers: number, calls: number) {
   const model = { id: 'm1', engine: { type: 'openai', base_url: server.url, concurrency: MAX } }
   const engine = openOpenAiEngine(ModelConfig.parse(model), {})
@@ -61,7 +69,7 @@ async function load(server: Awaited<ReturnType<typeof startServer>>, callers: nu
 
 const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length
 
-test('an upstream server with 4 slots that queues further calls receives few more calls than it has slots', async () => {
+test('an upstream server that queues calls beyond 4 slots receives fewer concurrent calls than the maximum', async () => {
   const slots = 4
   await using server = await startServer(() => {
     const waiting: (() => void)[] = []
@@ -80,12 +88,13 @@ test('an upstream server with 4 slots that queues further calls receives few mor
     }
   })
   const { seen } = await load(server, MAX, 240)
-  // Without a limit, nearly all calls would be in the server. With the limit, the first byte of a call may take three times the minimum time.
+  // Without the adaptive limit, nearly all calls would be inside the server. The limit allows a first byte to take up to three times the minimum
+  // time.
   expect(mean(seen)).toBeLessThan(MAX / 2 + slots)
   expect(mean(seen)).toBeGreaterThan(slots - 1)
 })
 
-test('an upstream server that batches calls receives the maximum of concurrent calls, although it slows down', async () => {
+test('an upstream server that batches calls receives the maximum of concurrent calls, although calls become slower', async () => {
   await using server = await startServer((inFlight) => ({
     first: () => delay((STEP_MS / 2) * (1 + inFlight() / (MAX / 2))),
     rest: () => delay(STEP_MS / 10),

@@ -28,7 +28,7 @@ function engineOn(url: string, model: object = {}) {
   return Object.assign(engine, { [Symbol.asyncDispose]: () => engine.close() })
 }
 
-/** The events of a whole response, or of a stream's frames. */
+/** Returns the engine's events for a whole response, or for the frames of a stream. */
 async function eventsOf(answer: object | object[]): Promise<GenerateEvent[]> {
   await using upstream = await startUpstream((_call, to) => {
     if (!Array.isArray(answer)) return to.json(answer)
@@ -174,7 +174,7 @@ describe('the response of a Responses API upstream', () => {
     ])
   })
 
-  test('is decoded from a whole response, with finish reason length if it is incomplete', async () => {
+  test('is decoded from a whole response, with finish reason length if the status is incomplete', async () => {
     const output = [
       { type: 'reasoning', id: 'rs_1', summary: [], content: [{ type: 'reasoning_text', text: 'Hm.' }] },
       { type: 'message', content: [{ type: 'output_text', text: 'Hello' }] },
@@ -191,7 +191,7 @@ describe('the response of a Responses API upstream', () => {
     ])
   })
 
-  test('fails with the error of the server, or with upstream_error if it ends early or is malformed', async () => {
+  test('fails with the error of the server, or with upstream_error if the response is incomplete or malformed', async () => {
     const created = { type: 'response.created', response: {} }
     const busy = { status: 'failed', error: { code: 'rate_limit_exceeded', message: 'slow down' } }
     const cases: [object | object[], string][] = [
@@ -262,7 +262,7 @@ describe('a Responses API upstream behind a Sluice server', () => {
     expect(JSON.parse(call?.arguments ?? '')).toEqual(WEATHER_ARGUMENTS)
   })
 
-  test('receives translated requests for chat completions and messages, and refuses stop with status 400', async () => {
+  test('also serves chat completions and messages, without the parameter stop', async () => {
     const messages = [{ role: 'user' as const, content: 'get_weather, please' }]
     const tools = [{ type: 'function' as const, function: tool }]
     const chat = await openai.chat.completions.create({ model: 'far', messages, tools })

@@ -18,7 +18,7 @@ const failing =
   (_call, answer) =>
     answer.json({ error: { message: 'no' } }, status, headers)
 
-/** An engine on several servers. */
+/** Opens an engine that distributes calls over several servers. */
 function engineOn(servers: readonly (ScriptedUpstream | { server: ScriptedUpstream; weight: number })[], engine = {}) {
   const base_urls = servers.map((entry) =>
     'server' in entry ? { url: `${entry.server.url}/v1`, weight: entry.weight } : `${entry.url}/v1`,
@@ -38,7 +38,7 @@ test('equally busy upstream servers receive calls round robin', async () => {
   expect(counts(a, b)).toEqual([3, 3])
 })
 
-test('upstream servers receive concurrent calls in proportion to their weights', async () => {
+test('upstream servers receive concurrent calls in proportion to the weights of the servers', async () => {
   await using light = await startUpstream(() => {})
   await using heavy = await startUpstream(() => {})
   await using engine = engineOn([
@@ -90,7 +90,7 @@ test('a stream that was cut after its first text is not retried on another upstr
   expect(counts(a, b).toSorted()).toEqual([0, 1])
 })
 
-test('an upstream server is skipped after two failures in a row, and called again once it has recovered', async () => {
+test('an upstream server is skipped after two failures in a row, until the server has recovered', async () => {
   await using bad = await startUpstream(failing(500))
   await using good = await startUpstream(answering('good'))
   await using engine = engineOn([bad, good], { breaker: { failures: 2, reset_ms: 300 } })
@@ -100,7 +100,7 @@ test('an upstream server is skipped after two failures in a row, and called agai
   await until(async () => textOf(await collect(engine, whole)) === 'healed')
 })
 
-test('an open circuit breaker reports the cause in fixed words, without words of the upstream', async () => {
+test('the error of an open circuit breaker contains no text from an upstream response', async () => {
   const breaker = new Breaker('m1', { failures: 2, resetMs: 60_000 })
   const context = { model: 'm1', sanitize: (text: string) => text, isOwnServer: false }
   const errorOf = (status: number, message: string) =>
@@ -119,7 +119,9 @@ test('an open circuit breaker reports the cause in fixed words, without words of
       return (error as Error).message
     }
   })()
-  expect(open).toBe("The upstream of model 'm1' keeps failing; calls are paused. Last error: HTTP 503.")
+  expect(open).toBe(
+    "The upstream of model 'm1' keeps failing; calls are paused. Try again in 60 s. Last error: HTTP 503.",
+  )
   const causes = [
     connectionError('m1', { code: 'ECONNREFUSED' }),
     connectionError('m1', { code: 'UND_ERR_CONNECT_TIMEOUT' }),
@@ -135,7 +137,7 @@ test('an upstream server that responds with Retry-After is paused, and another s
   expect(counts(bad, good)).toEqual([1, 12])
 })
 
-test('the pause of the only upstream server makes calls fail with overloaded and its remaining Retry-After', async () => {
+test('while the only upstream server is paused, calls fail with overloaded and the remaining Retry-After', async () => {
   await using busy = await startUpstream(failing(429, { 'retry-after': '30' }), answering('again'))
   await using engine = engineOn([busy])
   await failure(engine, whole)

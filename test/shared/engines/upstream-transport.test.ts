@@ -12,7 +12,7 @@ import { HELLO, ROLE, STOP, STREAM, USAGE, WHOLE } from '../../support/wire/fram
 const MEBIBYTE = 1024 * 1024
 const HOLD_MS_MAX = 300
 
-/** A server that sends raw bytes; the scripted upstream sends text. */
+/** Starts a server that sends raw bytes, because the scripted upstream can send only text. */
 async function startServer(listener: RequestListener): Promise<{ url: string } & AsyncDisposable> {
   const server = createServer((request, response) => request.resume().on('end', () => listener(request, response)))
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -25,15 +25,15 @@ async function startServer(listener: RequestListener): Promise<{ url: string } &
   }
 }
 
-describe('the content encoding of an upstream response', () => {
-  test('is not requested: calls have Accept-Encoding identity', async () => {
+describe('a compressed upstream response', () => {
+  test('is not requested: each call has the header Accept-Encoding: identity', async () => {
     await using upstream = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
     await using engine = engineOn('openai', upstream.url)
     await collect(engine)
     expect(upstream.calls[0]?.headers['accept-encoding']).toBe('identity')
   })
 
-  test('is decoded while the stream arrives', async () => {
+  test('is decompressed while the stream arrives', async () => {
     const gzip = createGzip()
     await using server = await startServer((_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream', 'content-encoding': 'gzip' })
@@ -53,7 +53,7 @@ describe('the content encoding of an upstream response', () => {
     expect(types).toEqual(['start', 'text', 'finish', 'usage'])
   })
 
-  test('is detected from the content without a header, even if the bytes arrive one by one', async () => {
+  test('is detected by the first bytes if the header Content-Encoding is missing', async () => {
     const bytes = zstdCompressSync(STREAM)
     await using server = await startServer(async (_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' })
@@ -70,7 +70,7 @@ describe('the content encoding of an upstream response', () => {
     ['gzip of comments', 'text/event-stream', gzipSync(':\n'.repeat(200 * MEBIBYTE))],
     ['br of an error', 'application/json', brotliCompressSync(`{"error":"${'x'.repeat(100 * MEBIBYTE)}"}`)],
   ])(
-    'is refused at a high compression ratio, within bounded memory and event-loop time: %s',
+    'is refused at a high compression ratio, with bounded memory and event-loop time: %s',
     async (what, type, bytes) => {
       const status = what.endsWith('error') ? 400 : 200
       const coding = what.startsWith('br') ? 'br' : 'gzip'
@@ -90,12 +90,12 @@ describe('the content encoding of an upstream response', () => {
     60_000,
   )
 
-  test('is decoded no faster than the caller reads the stream', async () => {
+  test('is decompressed no faster than the caller reads the stream', async () => {
     const source = new PassThrough()
     let sent = 0
     await using server = await startServer((_request, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream', 'content-encoding': 'gzip' })
-      // Level 0 stores blocks without compression, so the number of bytes on the wire is that of the stream.
+      // Compression level 0 stores the data uncompressed, so that the compressed stream is not smaller than the original.
       source.pipe(createGzip({ level: 0 })).pipe(response)
     })
     const piece = 'x'.repeat(64 * 1024)
@@ -140,7 +140,7 @@ test.each([
   expect(holdMs).toBeLessThan(HOLD_MS_MAX)
 })
 
-test('the query of a base URL is sent with each call to its server', async () => {
+test('the query of a base URL is part of each call to this URL', async () => {
   await using one = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
   await using two = await startUpstream((_call, answer) => answer.text(STREAM, 'text/event-stream'))
   await using engine = engineOn('openai', one.url, {
@@ -171,7 +171,7 @@ test('a key in the query of a base URL is replaced by [hidden] in error messages
   expect((await failure(engine)).message).toBe('no such /v1/chat/completions?key=[hidden]')
 })
 
-test('an upstream response insufficient_quota fails with upstream_refused, and does not lower the limit', async () => {
+test('an upstream error insufficient_quota becomes upstream_refused, and does not lower the concurrency limit', async () => {
   const error = { message: 'You exceeded your current quota', code: 'insufficient_quota' }
   await using upstream = await startUpstream((_call, answer) => answer.json({ error }, 429))
   await using engine = engineOn('openai', upstream.url, { concurrency: 8 })
@@ -198,7 +198,7 @@ test('the socket of a complete response is closed within 8 s if the upstream lea
   await upstream.calls[0]?.closed
 })
 
-test('a call ends with the abort reason if its caller disconnects after the upstream sent its whole response', async () => {
+test('a call ends with the abort reason if the caller disconnects after the last token of the upstream', async () => {
   await using upstream = await startUpstream(async (_call, answer) => {
     answer.open()
     await answer.bytes(ROLE + HELLO + STOP)

@@ -11,7 +11,7 @@ const PNG = 'data:image/png;base64,iVBORw0KGgo='
 const WEATHER = { name: 'weather', description: 'Tells the weather', parameters: { type: 'object', properties: {} } }
 const CLOCK = { name: 'clock', parameters: {} }
 
-/** The body that an upstream of the API gets for these fields of a request. */
+/** Returns the body that an upstream receives for a request with these fields. */
 async function bodyOf(dialect: Dialect, fields: object, engine: object = {}, model: object = {}): Promise<unknown> {
   await using upstream = await startUpstream((_call, answer) => answer.json({}, 400))
   await using opened = engineOn(dialect, upstream.url, engine, model)
@@ -21,7 +21,7 @@ async function bodyOf(dialect: Dialect, fields: object, engine: object = {}, mod
   return call.body
 }
 
-/** The events that an engine makes of a whole response, or of a stream's frames, without `start`. */
+/** Returns the engine's events for a whole response, or for the frames of a stream, except the event `start`. */
 async function eventsOf(dialect: Dialect, answer: object | object[], fields: object = {}): Promise<GenerateEvent[]> {
   await using upstream = await startUpstream((_call, to) => {
     if (!Array.isArray(answer)) return to.json(answer)
@@ -109,7 +109,7 @@ describe('a Messages API request to an OpenAI upstream', () => {
     })
   })
 
-  test('has system blocks and assistant blocks as plain strings', async () => {
+  test('contains system blocks and assistant blocks as plain strings', async () => {
     const parts = ['One.\n\n', 'Two.'].map((text) => ({
       type: 'text',
       text,
@@ -125,7 +125,7 @@ describe('a Messages API request to an OpenAI upstream', () => {
     })
   })
 
-  test('has a prefill as the last assistant message with continue_final_message', async () => {
+  test('contains a prefill as the last assistant message, with continue_final_message', async () => {
     const turns = [user('x'), { role: 'assistant', parts: [{ type: 'text', text: '{"a":' }] }]
     expect(await bodyOf('openai', { dialect: 'anthropic', turns })).toMatchObject({
       messages: [{ role: 'user' }, { role: 'assistant', content: '{"a":' }],
@@ -134,7 +134,7 @@ describe('a Messages API request to an OpenAI upstream', () => {
     })
   })
 
-  test('has translated settings, without fields that only the Messages API has', async () => {
+  test('contains translated settings, but no fields that only the Messages API has', async () => {
     const fields = {
       dialect: 'anthropic',
       temperature: 0.5,
@@ -247,7 +247,7 @@ describe('a chat completion request to an OpenAI upstream', () => {
     expect(body).not.toHaveProperty('stream_options')
   })
 
-  test('is repeated without stream_options if the server refuses the field; later requests omit it', async () => {
+  test('is repeated without stream_options if the server refuses this field', async () => {
     await using upstream = await startUpstream((call, to) => {
       if (call.body.stream_options) return to.json({ detail: [{ loc: ['body', 'stream_options'], msg: 'Extra' }] }, 422)
       to.json({ choices: [{ index: 0, message: { content: 'Hello' }, finish_reason: 'stop' }] })
@@ -257,7 +257,7 @@ describe('a chat completion request to an OpenAI upstream', () => {
     expect(upstream.calls.map(({ body }) => 'stream_options' in body)).toEqual([true, false, false])
   })
 
-  test('is not repeated without stream_options if the caller had set the field', async () => {
+  test('is not repeated without stream_options if the caller set this field', async () => {
     await using upstream = await startUpstream((_call, to) =>
       to.json({ error: { message: 'Unknown: stream_options' } }, 400),
     )
@@ -292,7 +292,7 @@ describe('a chat completion request to an OpenAI upstream', () => {
     expect(() => encodeOpenAi(ask({ top_k: 5 }), model, model.engine as UpstreamConfig)).toThrow('top_k')
   })
 
-  test('keeps developer messages and native tools for api.openai.com, and replaces a long user by its hash', () => {
+  test('keeps developer messages and native tools for api.openai.com', () => {
     const native = { type: 'custom', custom: { name: 'sql', format: { type: 'text' } } }
     const fields = {
       user: 'u'.repeat(65),
@@ -327,7 +327,7 @@ describe('a chat completion request to an OpenAI upstream', () => {
     expect(encode('http://127.0.0.1/v1')).toMatchObject({ messages: [{ role: 'system' }, {}, {}] })
   })
 
-  test('keeps a deprecated function call for OpenAI, and has a tool call instead for Anthropic', async () => {
+  test('keeps a deprecated function call and the result of the call', async () => {
     const function_call = { name: 'f', arguments: '{}' }
     const turns = [
       {
@@ -511,7 +511,7 @@ describe('a chat completion request to an Anthropic upstream', () => {
     [undefined, false, { type: 'auto', disable_parallel_tool_use: true }],
     [undefined, undefined, undefined],
   ])(
-    'has the tool_choice and tools that correspond to tool_choice %j with parallel_tool_calls %s',
+    'is converted from tool_choice %j and parallel_tool_calls %s to the Anthropic fields',
     async (tool_choice, parallel_tool_calls, expected) => {
       const fields = { tools: [WEATHER, CLOCK], allowed_tools: ['clock'], tool_choice, parallel_tool_calls }
       const body = (await bodyOf('anthropic', fields)) as Record<string, unknown>
@@ -524,15 +524,18 @@ describe('a chat completion request to an Anthropic upstream', () => {
     [{ effort: 'high' }, { type: 'adaptive' }, { effort: 'high' }],
     [{ effort: 'minimal' }, { type: 'adaptive' }, { effort: 'low' }],
     [{ effort: 'none', enabled: false }, { type: 'disabled' }, undefined],
-  ])('is converted for reasoning %j to thinking and effort', async (reasoning, thinking, output_config) => {
-    const body = await bodyOf('anthropic', { reasoning }, {}, { capabilities: { reasoning: true } })
-    expect(body).toMatchObject({ thinking })
-    expect(body).toHaveProperty('messages')
-    expect((body as { output_config?: unknown }).output_config).toEqual(output_config)
-  })
+  ])(
+    'with reasoning %j contains the matching thinking and effort fields',
+    async (reasoning, thinking, output_config) => {
+      const body = await bodyOf('anthropic', { reasoning }, {}, { capabilities: { reasoning: true } })
+      expect(body).toMatchObject({ thinking })
+      expect(body).toHaveProperty('messages')
+      expect((body as { output_config?: unknown }).output_config).toEqual(output_config)
+    },
+  )
 
   test.each(['{oops', '[1]', '"text"', 'null'])(
-    'contains tool arguments that are not an object, %s, in a field invalid_json',
+    'contains tool arguments that are no JSON object in a field invalid_json: %s',
     async (text) => {
       const call = { type: 'tool_call', id: 'a', name: 'b', arguments: text }
       const turns = [user('x'), { role: 'assistant', parts: [call] }, { role: 'tool', call_id: 'a', parts: [] }]
@@ -593,7 +596,7 @@ describe('a streamed or whole response of an OpenAI upstream', () => {
     ])
   })
 
-  test('yields separate tool calls for complete calls without an index, or all with index 0', async () => {
+  test('yields separate tool calls if complete calls have no index or all have index 0', async () => {
     const whole = (id: string, more: object = {}) =>
       delta({ tool_calls: [{ id, function: { name: 'clock', arguments: '{}' }, ...more }] })
     for (const more of [{}, { index: 0 }]) {
@@ -693,7 +696,7 @@ describe('a streamed or whole response of an OpenAI upstream', () => {
     expect(events.at(-2)).toEqual(finish('stop', { stop_sequence: 'END' }))
   })
 
-  test('is complete with a finish reason without [DONE], or with [DONE] without a finish reason', async () => {
+  test('is complete if it has a finish reason or [DONE]', async () => {
     expect(await eventsOf('openai', [delta({ content: 'a' })])).toContainEqual(finish('stop'))
     await using upstream = await startUpstream((_call, to) => {
       to.open()

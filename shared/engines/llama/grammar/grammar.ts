@@ -373,7 +373,10 @@ class GrammarWriter {
     return this.#book.unroll(matchOf(`"\\"" ${characters.text} "\\""`, '"', [], characters.ways), characters.unrolled)
   }
 
-  /** Writes a string of a regular language. Each state of the automaton becomes one rule, and the text ends with the closing quote. */
+  /**
+   * Writes the grammar rules of a JSON string whose values form a regular language (`pattern`, `format`). Each state of the automaton of the
+   * language becomes one rule. The rule of an accepting state may end the string with a quotation mark.
+   */
   #text(schema: Schema, path: string): Match {
     const { min, max } = lengthsOf(schema)
     const key = `${stringLanguage(this.#languages, schema).id},${min},${max}`

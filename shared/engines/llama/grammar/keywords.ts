@@ -121,7 +121,7 @@ export function freeProperties(schema: Schema, path: string): { keys: unknown; v
   if (patterns.length > 1) throw new SchemaProblem('has more than one pattern', `${path}.patternProperties`)
   const [pattern] = patterns
   if (pattern) return { keys: { allOf: [keys, { pattern: pattern[0] }] }, value: pattern[1] }
-  // For an empty list of properties, only `{}` is generated, unless the schema describes additional properties.
+  // If the schema has `properties` but does not describe additional properties, then no other properties are generated.
   const value = schema.additionalProperties ?? schema.unevaluatedProperties ?? !isSchema(schema.properties)
   return { keys, value }
 }

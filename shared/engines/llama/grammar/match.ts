@@ -178,9 +178,9 @@ export class Comparison {
 }
 
 /**
- * Whether all values generated for one alternative are rejected by the second alternative.
+ * Whether no value that is generated for one alternative is accepted by another alternative.
  *
- * @param isWhole Whether the grammar generates only the properties that `base` and the alternative name.
+ * @param isWhole Whether the generated objects have only the properties that `base` and the alternative list.
  */
 export function areDisjoint(
   comparison: Comparison,
@@ -200,13 +200,18 @@ export function areDisjoint(
   return resolved.every((one, index) =>
     resolved.every((other, at) => {
       const [first = {}, second = {}] = [whole[index], whole[at]]
-      if (at === index || areApart(comparison, one, other, 0) || areApart(comparison, first, second, 0)) return true
+      if (
+        at === index ||
+        areDisjointSchemas(comparison, one, other, 0) ||
+        areDisjointSchemas(comparison, first, second, 0)
+      )
+        return true
       return isWhole && lacksRequired(first, other) && lacksRequired(second, one)
     }),
   )
 }
 
-/** Whether the other schema requires a property that an object generated for the first schema never has. */
+/** Whether `other` requires a property that no object generated for `written` has. */
 function lacksRequired(written: Schema, other: unknown): boolean {
   const names = new Set([
     ...requiredOf(written),
@@ -218,7 +223,7 @@ function lacksRequired(written: Schema, other: unknown): boolean {
   return isObject && [...requiredOf(other)].some((name) => !names.has(name))
 }
 
-function areApart(comparison: Comparison, one: unknown, other: unknown, depth: number): boolean {
+function areDisjointSchemas(comparison: Comparison, one: unknown, other: unknown, depth: number): boolean {
   if (one === false || other === false) return true
   if (!isSchema(one) || !isSchema(other) || depth > DEPTH_MAX) return false
   comparison.spend(
@@ -230,14 +235,16 @@ function areApart(comparison: Comparison, one: unknown, other: unknown, depth: n
       : undefined,
   )
   if (parts || otherParts) {
-    return (parts ?? [one]).some((a) => (otherParts ?? [other]).some((b) => areApart(comparison, a, b, depth + 1)))
+    return (parts ?? [one]).some((a) =>
+      (otherParts ?? [other]).some((b) => areDisjointSchemas(comparison, a, b, depth + 1)),
+    )
   }
   const [types, others] = [typesOf(one), typesOf(other)]
   const shared = types.filter((type) => others.includes(type))
-  return shared.every((type) => isApartAs(type, comparison, one, other, depth))
+  return shared.every((type) => areDisjointAs(type, comparison, one, other, depth))
 }
 
-function isApartAs(type: string, comparison: Comparison, one: Schema, other: Schema, depth: number): boolean {
+function areDisjointAs(type: string, comparison: Comparison, one: Schema, other: Schema, depth: number): boolean {
   const [values, others] = [valuesOf(one), valuesOf(other)]
   if (values && others) {
     const known = new Set(others.map(canonical))
@@ -252,7 +259,7 @@ function isApartAs(type: string, comparison: Comparison, one: Schema, other: Sch
       const lacking = inner === undefined ? one : other
       return lacking.additionalProperties === false && lacking.patternProperties === undefined
     }
-    return areApart(comparison, comparison.reader.resolve(inner), comparison.reader.resolve(outer), depth + 1)
+    return areDisjointSchemas(comparison, comparison.reader.resolve(inner), comparison.reader.resolve(outer), depth + 1)
   })
 }
 

@@ -23,8 +23,9 @@ export const OBJECT = matchOf('object', '{', [VALUE])
 export const STRING = matchOf('string', '"')
 
 /**
- * Writes the grammar of a number or integer that is within the bounds of a schema and a multiple of its `multipleOf`. @throws SchemaProblem,
- * Impossible
+ * Writes the grammar of a number or integer that is within the bounds of a schema and a multiple of its `multipleOf`.
+ *
+ * @throws SchemaProblem, Impossible
  */
 export function numberMatch(schema: Schema, isInteger: boolean, path: string): Match {
   const bounds = boundsOf(schema)

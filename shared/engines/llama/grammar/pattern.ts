@@ -73,7 +73,11 @@ type Node =
   | { readonly kind: 'repeat'; readonly of: Node; readonly min: number; readonly max: number }
   | { readonly kind: 'ahead'; readonly of: Node; readonly isNegative: boolean }
 
-/** Returns the texts in which a pattern is found. @throws SchemaProblem for an invalid pattern, or for a construct that is not regular */
+/**
+ * Returns the texts in which a pattern is found.
+ *
+ * @throws SchemaProblem for an invalid pattern, or for a construct that is not regular
+ */
 export function patternLanguage(languages: Languages, pattern: string): Language {
   const known = languages.patterns.get(pattern)
   if (known) return known

@@ -20,7 +20,7 @@ const SHARED_RULES = {
 
 export const JSON_OBJECT_GRAMMAR = printGrammar({ root: 'object' })
 
-/** Maximum tool names of a grammar. Each name is a parallel continuation (match.ts). */
+/** Maximum tool names of a grammar. Each name is a parallel continuation, and the time per token grows with their number (match.ts). */
 const WORDS_MAX = 1_000
 
 export function writeWordsGrammar(words: readonly string[]): string {
@@ -111,7 +111,7 @@ const COUNTED_MAX = 10_000_000
 
 interface Repetition {
   readonly text: string
-  /** Factor by which the repetition multiplies the parallel continuations of the repeated rule (match.ts). */
+  /** Factor by which the repetition multiplies the parallel continuations of the rule. Their number bounds the time per token (match.ts). */
   readonly ways: number
   readonly unrolled: number
 }

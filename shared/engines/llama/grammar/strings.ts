@@ -12,7 +12,7 @@ import {
 } from './language.ts'
 import { patternLanguage } from './pattern.ts'
 
-/** Lengths beyond `minLength`, in characters, that are tried in order if the automaton of the full length is too large. */
+/** If the automaton for `maxLength` is too large, then the maximum becomes `minLength` plus the first of these numbers of characters that fits. */
 const SHORTER_MAX = [256, 64]
 
 const [SURROGATES, CONTROL, QUOTE, BACKSLASH] = [[0xd800, 0xdfff], [0, 0x1f], 0x22, 0x5c] as const
@@ -30,8 +30,8 @@ const NOT_PLAIN: Ranges = union([CONTROL, SURROGATES], [[QUOTE, QUOTE]], [[BACKS
 
 const DATE = String.raw`\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])`
 const TIME = String.raw`([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ`
-// Host names never have digits in the last label, which a URL parser would read as an IPv4 address. Adjacent hyphens, which mark Punycode, are not
-// generated either.
+// The last label of a generated host name has no digits, because a URL parser would read such a name as an IPv4
+// address. Adjacent hyphens, which mark Punycode, are not generated either.
 const HOST = String.raw`([a-z0-9]+(-[a-z0-9]+)*\.)*[a-z]+`
 const EMAIL = String.raw`[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,}`
 /** Formats with labels. A label has at most 63 characters (RFC 1035 §2.3.4), so whole texts of these formats are limited to this length. */
@@ -106,7 +106,10 @@ export function stringAutomaton(languages: Languages, schema: Schema): State[] {
   throw tooLarge()
 }
 
-/** Returns the states of an automaton that also counts characters, up to the longest permitted length. Undefined if there are too many states. */
+/**
+ * Returns an automaton that accepts the same texts, but only with `min` to `max` characters. Each state is combined with a number of characters.
+ * Undefined if there are too many states.
+ */
 function countedStates(languages: Languages, states: readonly State[], min: number, max: number): State[] | undefined {
   const countMax = max === Number.POSITIVE_INFINITY ? min : max
   const keyOf = (state: number, count: number) => state * (countMax + 1) + Math.min(count, countMax)

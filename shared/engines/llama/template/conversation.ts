@@ -110,6 +110,19 @@ export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefin
   return pieces
 }
 
+export interface Mark {
+  readonly text: string
+  readonly token: number
+  /** Whether the token absorbs the whitespace before it (`lstrip`) and after it (`rstrip`). */
+  readonly lstrip?: boolean
+  readonly rstrip?: boolean
+}
+
+export type Piece = string | number
+
+/** Candidates for the escape character, which Unicode reserves for internal use. A candidate is chosen that the conversation does not contain. */
+const ESCAPES = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0xfdd0 + i))
+
 /**
  * The marks of a model in a rendered prompt. A mark is a text such as `<|im_end|>` that stands for one control token.
  *
@@ -125,20 +138,6 @@ export function* unpackPieces({ text, layout }: PackedPieces): Generator<undefin
  *
  * Rejected alternative: placeholders instead of the strings. A template that trims or splits strings would then render a different prompt.
  */
-
-export interface Mark {
-  readonly text: string
-  readonly token: number
-  /** Whether the token absorbs the whitespace before it (`lstrip`) and after it (`rstrip`). */
-  readonly lstrip?: boolean
-  readonly rstrip?: boolean
-}
-
-export type Piece = string | number
-
-/** Candidates for the escape character, which Unicode reserves for internal use. A candidate is chosen that the conversation does not contain. */
-const ESCAPES = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0xfdd0 + i))
-
 export class Marks {
   readonly #byText: ReadonlyMap<string, Mark>
   readonly #alternatives: string
@@ -158,10 +157,10 @@ export class Marks {
     this.#alternatives = texts.map((text) => RegExp.escape(text)).join('|')
     this.#starts = texts.length > 0 ? new RegExp(`(?=${this.#alternatives})`, 'g') : undefined
     this.#lengthMax = texts.reduce((most, { length }) => Math.max(most, length), 0)
-    for (const text of texts) this.#learnParts(text)
+    for (const text of texts) this.#addParts(text)
   }
 
-  #learnParts(text: string): void {
+  #addParts(text: string): void {
     for (let at = 1; at < text.length; at++) {
       this.#prefixes.add(text.slice(0, at))
       this.#suffixes.add(text.slice(at))
@@ -237,8 +236,8 @@ export class Marks {
   }
 
   /**
-   * Returns the expression that finds marks and escape characters. A template that writes JSON in ASCII writes the escape character as `\u` and four
-   * digits.
+   * Returns the expression that finds marks and escape characters. The escape character is also found as `\u` and four digits, because some templates
+   * write JSON in ASCII.
    */
   #splitterOf(guard: string): RegExp {
     const known = this.#splitters.get(guard)

@@ -1,11 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { Conversation, Marks, Piece, TemplateForms, TemplateMessage, ToolForms } from './conversation.ts'
 
-/**
- * Detects the capabilities of a template, because the model file does not declare them. Conversations of unique words are rendered. A capability
- * exists if the words appear in the output. A template may throw for a system turn or drop it, and both mean that system turns are unsupported.
- */
-
 type Draw = (variables: Readonly<Record<string, unknown>>) => string
 
 const [USER, SYSTEM, ANSWER, RESULT] = ['needleuser', 'needlesystem', 'needleanswer', 'needleresult']
@@ -15,6 +10,10 @@ const ARGUMENT = 'needleargument'
 const NO_ESCAPE = '\ufdd0'
 const ARGUMENTS = `{"${ARGUMENT}": "needlevalue"}`
 
+/**
+ * Detects the capabilities of a template, because the model file does not declare them. Conversations of unique words are rendered. A capability
+ * exists if the words appear in the output. A template may throw for a system turn or drop it, and both mean that system turns are unsupported.
+ */
 export function findForms(draw: Draw, marks: Marks): TemplateForms {
   const { content, noTools } = findContent(draw)
   const plain = (messages: readonly TemplateMessage[], isOpen = true) =>
@@ -71,8 +70,8 @@ function findTools(draw: Draw, content: TemplateForms['content'], marks: Marks):
         if (!offered?.includes(TOOL)) continue
         const history = attempt(() => write([user(USER), CALL, ANSWERED]))
         if (!history?.includes(RESULT) || !/"needleargument": ?"needlevalue"/.test(history)) continue
-        // Some templates write an empty reasoning block before a call, but only if the call is at the end of the
-        // conversation.
+        // The rendered conversation has a tool result after the call. If the call came last, then some templates would write an empty reasoning block
+        // before it. Such a block is no part of the form of a call.
         const call = attempt(() => findCall(offered, write([user(USER)], false), history))
         if (!call || call.before.trim() === '') continue
         return { ...tools, before: split(call.before, marks), between: split(call.between, marks) }
@@ -104,7 +103,8 @@ function findCall(
   called: string,
 ): { readonly before: string; readonly between: string } | undefined {
   if (!called.startsWith(closed)) return undefined
-  // `open` may end with a reasoning block that later turns lack. Only the common beginning is compared, so the block does not count.
+  // The prompt `open` may end with a reasoning block that is not repeated in `called`. The opening is therefore only the
+  // common beginning of both prompts.
   const opening = commonPrefix(open.startsWith(closed) ? open.slice(closed.length) : '', called.slice(closed.length))
   const call = called.slice(closed.length + opening)
   const name = call.indexOf(TOOL)

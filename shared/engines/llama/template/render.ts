@@ -24,8 +24,8 @@ const REASON_CHARS_MAX = 300
 export class TemplateRefusal extends Error {}
 
 /**
- * A chat template in the language Jinja. The template is rendered as by transformers and llama.cpp, and determines the default system turn, the
- * marks, the tools and the calls.
+ * A chat template in the language Jinja, rendered as by transformers and llama.cpp. The template determines the default system turn, the tokens
+ * that mark turns, and the format of tools and tool calls.
  *
  * A template is a program that came with the model, so it runs in a thread (thread.ts).
  */
@@ -43,9 +43,9 @@ export class ChatTemplate {
   }
 
   /**
-   * Returns the prompt of a conversation, which ends with the beginning of the answer.
+   * Returns the prompt of a conversation. The prompt ends with the marker that begins the answer of the assistant.
    *
-   * @throws TemplateRefusal if the template accepts no form of the conversation
+   * @throws TemplateRefusal if the template rejects every arrangement of the messages that is tried
    */
   render(conversation: Conversation): Piece[] {
     const messages = foldSystem(conversation.messages, this.forms.system)
@@ -145,13 +145,6 @@ function formatNow(format: string): string {
   return format.replace(/%([a-zA-Z%])/g, (whole, letter: string) => parts[letter] ?? whole)
 }
 
-/**
- * Undefined values in loops and filters. Jinja treats them as empty: `for call in message.tool_calls` runs zero times, and `tool.description | trim`
- * is an empty text. The JavaScript library throws instead.
- *
- * Each name in these places is therefore replaced with `name if name is defined else []` in the parsed program.
- */
-
 type Program = ReturnType<typeof parse>
 
 interface Node {
@@ -159,6 +152,12 @@ interface Node {
   [field: string]: unknown
 }
 
+/**
+ * Undefined values in loops and filters. Jinja treats them as empty: `for call in message.tool_calls` runs zero times, and `tool.description | trim`
+ * is an empty text. The JavaScript library throws instead.
+ *
+ * Each name in these places is therefore replaced with `name if name is defined else []` in the parsed program.
+ */
 function parseLenient(source: string): Program {
   const program = parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true }))
   visit(program)
@@ -181,7 +180,8 @@ function relax(node: Node, field: string, empty: string): void {
   const value = node[field]
   if (!isNode(value) || (value.type !== 'Identifier' && value.type !== 'MemberExpression')) return
   const [choice] = parse(tokenize(`{{ x if x is defined else ${empty} }}`)).body as unknown as Node[]
-  if (!choice || !isNode(choice.condition)) throw new Error('Jinja has no conditions.')
+  if (!choice || !isNode(choice.condition))
+    throw new Error('The library @huggingface/jinja did not parse a conditional expression.')
   choice.condition.operand = value
   choice.trueExpr = value
   node[field] = choice

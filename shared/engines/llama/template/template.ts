@@ -12,11 +12,6 @@ import {
   unpackPieces,
 } from './conversation.ts'
 
-/**
- * The chat template of a model file. A template is a program of an unknown author, so it runs in a thread. Endless loops and unbounded prompts end
- * the thread, but never end the process or block the event loop.
- */
-
 /** Timeout for starting the thread, compiling the template and rendering the conversations of probe.ts. */
 const OPEN_MS = 10_000
 const RENDER_MS = 15_000
@@ -29,6 +24,10 @@ export interface TemplateLimits {
   readonly renderMs?: number
 }
 
+/**
+ * The chat template of a model file. A template is a program of an unknown author, so it runs in a thread. Endless loops and unbounded prompts end
+ * the thread, but never end the process or block the event loop.
+ */
 export class ModelTemplate {
   readonly forms: TemplateForms
   readonly #limits: TemplateLimits

@@ -42,7 +42,8 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   #isStarted = false
   #isDone = false
   /**
-   * Whether the stream contained an end event. Without an end event, the transcript is complete when the stream ends.
+   * Whether the format of the stream has an end event. If the stream then ends without this event, the transcript is incomplete. In other formats,
+   * the transcript is complete when the stream ends.
    */
   #hasOwnEnd = false
   #text = ''

@@ -184,8 +184,8 @@ export function encodeFields(request: TranscribeRequest, model: ModelConfig, for
   fields.push(['response_format', form === 'stream' ? 'json' : form])
   if (language !== undefined) fields.push(['language', language])
   if (prompt !== undefined) fields.push(['prompt', prompt])
-  // A temperature of 0 is not sent. If the field is missing, servers raise the temperature when decoding fails. If the
-  // field is 0, some servers do not.
+  // A temperature of 0 is not sent. Without the field, servers start at 0 and raise the temperature when decoding fails. With an explicit 0, some
+  // servers never raise it.
   if (temperature > 0) fields.push(['temperature', String(temperature)])
   if (form === 'verbose_json') fields.push(...granularities(request, model))
   if (form === 'stream') fields.push(['stream', 'true'])
@@ -199,7 +199,7 @@ function granularities({ words, diarize }: TranscribeRequest, { transcription }:
   return (words || diarize) && transcription.words ? [segment, ['timestamp_granularities[]', 'word']] : [segment]
 }
 
-/** Encodes an object as one field per member, as the official SDKs do (docs/reference/compatibility.md, Uploads). */
+/** Encodes the voice activity settings as one field per member, as the official SDKs do (docs/reference/compatibility.md, Uploads). */
 function vadFields({ vad }: TranscribeRequest): [string, string][] {
   if (!vad) return []
   const members = Object.entries({ type: 'server_vad', ...vad })

@@ -1,16 +1,19 @@
+/*
+ * Tests of model output that is streamed over several attempts: a worker dies while it streams, and the next attempt runs the model again.
+ * Callers must receive no text twice (docs/internals/design.md, Composed jobs).
+ */
+
 import { expect, it } from 'vitest'
 import type { GenerateEvent } from '#schemas/kinds/generate.ts'
 import { OutputBuffer } from '#services/inference/hosted/hosted.ts'
 import { ResumableStream } from '#services/inference/hosted/resumable-stream.ts'
 import type { Composition } from '#shared/kinds/composition.ts'
 
-/** Events that callers receive of one model round, over attempts that die during it (docs/internals/design.md, Composed jobs). */
-
 const text = (said: string): GenerateEvent => ({ type: 'text', choice: 0, text: said })
 const START: GenerateEvent = { type: 'start', model: 'm', input_tokens: 3 }
 const CUT: GenerateEvent = { type: 'cut', choice: 0 }
 
-/** Stores published events, each key once, as the store does across attempts. */
+/** Simulates the store of published events, which outlives an attempt. An event whose key is already stored is ignored. */
 class Record {
   readonly kept = new Map<string, readonly unknown[]>()
 
@@ -27,7 +30,7 @@ class Record {
   }
 }
 
-/** One attempt: receives all events with delays, and returns the events still to publish. */
+/** Simulates one attempt, which receives the events in `said` 120 ms apart. Returns the events that are not published yet. */
 async function attempt(record: Record, said: readonly GenerateEvent[], at = 0): Promise<GenerateEvent[]> {
   const round = await ResumableStream.begin(record.composition, at, { pieces: 0 })
   for (const event of said) {
@@ -63,7 +66,7 @@ it('a resumable stream resets its output if the sent text is longer than the fin
   expect(await attempt(record, [START, text('The')])).toEqual([CUT, text('The')])
 })
 
-it('a resumable stream sends the rest of a completed model call that the failed attempt did not send', async () => {
+it('a resumable stream sends the part of a completed model call that the failed attempt had not sent', async () => {
   const record = new Record()
   const thought: GenerateEvent = { type: 'reasoning', choice: 0, text: 'Hm', signature: 'sig' }
   await attempt(record, [START, { type: 'reasoning', choice: 0, text: 'Hm' }])
@@ -72,7 +75,7 @@ it('a resumable stream sends the rest of a completed model call that the failed 
   expect(record.kept.size).toBe(1)
 })
 
-it('a resumable stream refuses a model call whose text exceeds the size of a stored step', () => {
+it('a resumable stream refuses a model call whose text exceeds the size limit of a stored step', () => {
   const spoken = new OutputBuffer()
   const say = () => spoken.push(text('\u0001'.repeat(16 * 1024)))
   for (let n = 0; n < 10; n++) say()

@@ -13,13 +13,14 @@ import { ask, options, textOf } from '../../../support/engine-calls.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const weightsDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// Without the weights, these tests are skipped. test/shared/engines/chat-engine.test.ts prints the reason, and fails in CI.
+// If the weights of the model are missing, then these tests are skipped. The reason is printed by test/shared/engines/chat-engine.test.ts, which
+// fails in CI.
 const file = await prepareWeights(WEIGHTS, weightsDir).catch(() => undefined)
 
 const FACTS = Array.from({ length: 5 }, (_, i) => `Parcel ${i} weighs ${(i * 7) % 31} kilograms.`).join(' ')
 
 describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000 }, () => {
-  test('evaluates only the new tokens of the next message, with equal text as without the cache', async () => {
+  test('evaluates only the new tokens of the next message, and does not change the text', async () => {
     await using engine = openLlama()
     const turns = [say(`${FACTS} What is the capital of France?`)]
     const first = await call(engine, 'a', { turns })
@@ -45,7 +46,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     expect([third.usage.cached_tokens, third.text]).toEqual([0, own.text])
   })
 
-  test('returns equal results with choices, tools, schemas and log probabilities', async () => {
+  test('does not change the results with choices, tools, schemas and log probabilities', async () => {
     await using engine = openLlama()
     const tools = [
       {
@@ -97,7 +98,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
     }
   })
 
-  test('gives an equal result for a prompt that fills the context window', async () => {
+  test('does not change the result for a prompt that fills the context window', async () => {
     await using engine = openLlama({ context_tokens: 256 })
     const turns = [say('word '.repeat(200))]
     const schema = { type: 'array', items: { type: 'integer' }, minItems: 100 }
@@ -128,7 +129,7 @@ describe.skipIf(!file)('the prompt cache of the llama engine', { timeout: 90_000
 })
 
 describe('a sequence pool', () => {
-  test('prefers the longest common prefix of the project, then a free sequence, then the least recently used', async () => {
+  test('prefers the sequence of the project with the longest common prefix, then an unused sequence', async () => {
     const [one, two, three] = [sequence(), sequence(), sequence()]
     const pool = new SequencePool([one, two, three])
     const use = async (project: string | undefined, tokens: number[]) => {
@@ -158,7 +159,7 @@ describe('a sequence pool', () => {
   })
 })
 
-/** The part of a sequence that the pool uses. */
+/** A replacement of a sequence of llama.cpp, with only the parts that the pool uses. */
 interface Fake {
   tokens: number[]
 }

@@ -206,13 +206,13 @@ describe('a chat template in Jinja', () => {
       '<s><start_of_turn>user\nHi\n\nHi<end_of_turn>\n<start_of_turn>model\n',
     ],
     [
-      'receives later system messages inside the user message if it accepts only the first',
+      'receives later system messages inside the user message if the template accepts only the first',
       MISTRAL,
       { messages: [BRIEF, BRIEF, HI, HELLO, { role: 'system', content: 'Be polite.' }, HI] },
       '<s>[INST]Hi[/INST]Hello!</s>[INST]Be brief.\n\nBe brief.\n\nBe polite.\n\nHi[/INST]',
     ],
     [
-      'receives tool call ids of nine characters if it requires them',
+      'receives tool call ids of nine characters if the template requires them',
       MISTRAL,
       { messages: [HI, CALL, RESULT], tools: [WEATHER] },
       '<s>[AVAILABLE_TOOLS][{"name": "weather", "description": "Weather of a city", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}][/AVAILABLE_TOOLS][INST]Hi[/INST][TOOL_CALLS][{"name": "weather", "arguments": {"city": "Rome"}, "id": "ID"}]</s>[TOOL_RESULTS]{"content": "22 °C", "call_id": "ID"}[/TOOL_RESULTS]',
@@ -291,7 +291,7 @@ describe('a chat template in Jinja', () => {
     ['invalid Jinja', '{% for %}', /Unexpected token/],
     ['a template without user messages', 'Hello', /does not render user messages/],
     ['a template that raises an error for every conversation', `{{ raise_exception('Never.') }}`, /Never\./],
-  ])('is refused at the load if it is %s', (_, source, message) => {
+  ])('is refused during loading if it is %s', (_, source, message) => {
     expect(() => templateOf(source)).toThrow(message)
   })
 
@@ -383,7 +383,7 @@ describe('a chat template that is too expensive to render', () => {
     expect(holdMs).toBeLessThan(400)
   })
 
-  test('fails one conversation with invalid_value after its time limit, and renders the next', async () => {
+  test('fails one conversation with invalid_value after 1.5 s, and renders the next conversation', async () => {
     const template = await open(
       `{{ messages[0].content }}{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}{% endif %}`,
     )
@@ -424,24 +424,24 @@ describe('the chat template in a model file', { timeout: 60_000 }, () => {
     [true, '', 1],
     [false, '{{ bos_token }}', 1],
     [false, '', 0],
-  ])('yields one BOS token in total: added by the file %s, template prefix %j', async (addsBos, bos, count) => {
+  ])('yields at most one BOS token: added by the file %s, template prefix %j', async (addsBos, bos, count) => {
     await using runtime = await openRandom({ template: `${bos}{{ messages[-1].content }}`, addsBos })
     const prompt = await runtime.format.write({ messages: [HI], tools: [], prefill: '' }, signalOf())
     expect(prompt.filter((piece) => piece === 1)).toHaveLength(count)
   })
 
-  test('ends a response at its own end-of-turn mark if that is no control token', async () => {
+  test('ends a response at the end-of-turn mark of the template, even if the mark is no control token', async () => {
     await using runtime = await openRandom({ template: CHATML, controlTokens: [] })
     expect(runtime.format.endMarks).toEqual(['<|im_end|>'])
   })
 
-  test('is replaced by a built-in one if the file has none', async () => {
+  test('is replaced by a built-in template if the file has none', async () => {
     await using runtime = await openRandom({})
     const prompt = await runtime.format.write({ messages: [HI], tools: [], prefill: '' }, signalOf())
     expect(prompt.join('')).toContain('Hi')
   })
 
-  test('makes calls fail with model_loading and the reason if it is unusable', async () => {
+  test('makes calls fail with model_loading and the reason if the template is unusable', async () => {
     await using engine = await openRandomEngine({ template: '{{ raise_exception("Not today.") }}' })
     expect(await failure(engine, ask())).toMatchObject({
       code: 'model_loading',
@@ -459,7 +459,7 @@ describe('the chat template in a model file', { timeout: 60_000 }, () => {
     expect(await engine.countTokens?.(request, options())).toBe(5)
   })
 
-  test('receives the system message of the catalogue if the caller has none', async () => {
+  test('receives the system message of the model catalogue if the caller sends none', async () => {
     await using engine = await openRandomEngine({ template: CHATML }, { system: 'Be brief.' })
     const count = async (...turns: string[][]) => {
       const written = turns.map(([role, text]) => ({ role, parts: [{ type: 'text', text }] }))
@@ -469,7 +469,7 @@ describe('the chat template in a model file', { timeout: 60_000 }, () => {
     expect([await count(['user', 'Hi']), await count(['system', 'Be'], ['user', 'Hi'])]).toEqual([own, (own ?? 0) - 9])
   })
 
-  test('refuses an invalid conversation with invalid_value and its own error message', async () => {
+  test('refuses an invalid conversation with invalid_value and the error message of the template', async () => {
     await using engine = await openRandomEngine({ template: GEMMA })
     const turns = [
       { role: 'assistant', parts: [{ type: 'text', text: 'Hello' }] },
@@ -487,7 +487,7 @@ describe('the chat template in a model file', { timeout: 60_000 }, () => {
     ['Llama 3', LLAMA_3, ['<|eot_id|>', '<|start_header_id|>', '<|end_header_id|>']],
     ['Mistral', MISTRAL, ['[INST]', '[/INST]', '[TOOL_CALLS]']],
   ])(
-    'makes a model with the template of %s call the named tool, or any tool if one is required',
+    'makes a model with the template of %s call a tool if tool_choice names or requires one',
     async (_, template, controlTokens) => {
       await using engine = await openRandomEngine({ template, controlTokens })
       const tools = [WEATHER, { ...WEATHER, name: 'news' }].map((tool) => ({

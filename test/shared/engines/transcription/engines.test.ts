@@ -19,11 +19,11 @@ import { type SpeechScript, startSpeechServer } from '../../../support/speech/se
 import { findSpeech } from '../../../support/speech/speech.ts'
 import { until } from '../../../support/stack.ts'
 
-/** One engine under test. */
+/** A transcription engine under test. */
 interface Adapter {
   readonly name: string
   open(): Promise<{ engine: TranscriptionEngine; close(): Promise<void> }>
-  /** A recording of a sentence or two, and a long one. */
+  /** Two recordings: `audio` has a sentence or two, and `long` is long enough to be cancelled. */
   readonly audio: Buffer
   readonly long: Buffer
 }
@@ -32,7 +32,7 @@ const WORDS = ['Hello', ' world,', ' how', ' are', ' you?']
 const TEXT = WORDS.join('')
 const clips = (await findEnvironment()) && (await findSpeech())
 
-/** A server with all features: follows the request, and hangs on long files. */
+/** Script of a server that has all features. The answer has what the request asks for. A long file gets no answer. */
 const speaks: SpeechScript = ({ fields, file }, answer) => {
   if (file.length === 0) return answer.json({ error: { message: 'empty', code: 'invalid_audio', param: 'file' } }, 400)
   const words = WORDS.map((word, at) => ({ word: word.trim(), start: at, end: at + 1 }))
@@ -87,7 +87,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       await close()
     })
 
-    test('an engine yields start first, then usage and finish last, each once', async () => {
+    test('yields start first, then usage and finish last, each once', async () => {
       const events = await collectTranscript(engine, askTranscript({ stream: true }), { duration: 5 }, fileOf(audio))
       const types = events.map(({ type }) => type)
       expect([types[0], ...types.slice(-2)]).toEqual(['start', 'usage', 'finish'])
@@ -96,7 +96,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       expect(eventsOf(events, 'usage')[0]?.usage.output_tokens).toBeGreaterThan(0)
     })
 
-    test('an engine yields the text of a segment before the segment, and numbers segments from 0 without gaps', async () => {
+    test('yields the text of a segment before the segment, and numbers segments from 0 without gaps', async () => {
       const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
       const segments = eventsOf(events, 'segment').map(({ segment }) => segment)
       expect(
@@ -115,16 +115,17 @@ describe.each(clips ? [...adapters, local] : adapters)(
       }
     })
 
-    test('an engine yields words in order of time that join to the text', async () => {
+    test('yields words in order of time that join to the text', async () => {
       const events = await collectTranscript(engine, askTranscript({ words: true }), { duration: 5 }, fileOf(audio))
       const words = eventsOf(events, 'segment').flatMap(({ segment }) => segment.words ?? [])
-      // Spaces are removed before the comparison. Whisper returns "ill-disposed" as two words, of which one has no space before it.
+      // Spaces are removed before the comparison. For example, Whisper returns "ill-disposed" as two words, and only the first has a space before
+      // it.
       expect(words.map(({ word }) => word).join('')).toBe(transcriptOf(events).replaceAll(' ', ''))
       const starts = words.map(({ start }) => start)
       expect(starts).toEqual(starts.toSorted((a, b) => a - b))
     })
 
-    test('an engine yields log probabilities whose tokens join to the text', async () => {
+    test('yields log probabilities whose tokens join to the text', async () => {
       const request = askTranscript({ logprobs: true })
       const events = await collectTranscript(engine, request, { duration: 5 }, fileOf(audio))
       const logprobs = eventsOf(events, 'text').flatMap((event) => event.logprobs ?? [])
@@ -137,7 +138,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       expect(logprobs.every(({ logprob }) => logprob <= 0)).toBe(true)
     })
 
-    test('an engine ends a call when its signal is aborted, closes the file, and runs the next call', async () => {
+    test('ends a call and closes the file when the signal of the call is aborted', async () => {
       const stop = new AbortController()
       const file = fileOf(long)
       const call = collectTranscript(engine, askTranscript({ stream: true }), { signal: stop.signal }, file)
@@ -146,18 +147,18 @@ describe.each(clips ? [...adapters, local] : adapters)(
       stop.abort('cancelled')
       await expect(call).rejects.toBe('cancelled')
       await until(() => file.unclosed === 0)
-      // After the cancel, the engine can run the next call.
+      // Another call checks that the engine still works after the cancel.
       expect(transcriptOf(await collectTranscript(engine, askTranscript(), {}, fileOf(audio)))).not.toBe('')
     })
 
-    test('an engine does not start a call whose signal is already aborted', async () => {
+    test('does not start a call whose signal is already aborted', async () => {
       const signal = AbortSignal.abort('never')
       const file = fileOf(audio)
       await expect(collectTranscript(engine, askTranscript(), { signal }, file)).rejects.toBe('never')
       await until(() => file.unclosed === 0)
     })
 
-    test('an engine closes the file if the caller stops reading in the middle', async () => {
+    test('closes the file if the caller abandons the response', async () => {
       const file = fileOf(audio)
       for await (const event of engine.transcribe(askTranscript(), file, transcribeOptions())) {
         if (event.type === 'text') break
@@ -165,7 +166,7 @@ describe.each(clips ? [...adapters, local] : adapters)(
       await until(() => file.unclosed === 0)
     })
 
-    test('an engine fails with invalid_audio for an empty file', async () => {
+    test('fails with invalid_audio for an empty file', async () => {
       const empty = { ...fileOf(), bytes: 0, open: () => Promise.resolve(Readable.from([])) }
       expect(await transcriptFailure(engine, askTranscript(), {}, empty)).toMatchObject({
         code: 'invalid_audio',

@@ -106,7 +106,7 @@ describe('the transcription engine on the local model server', () => {
     expect([seconds[0], Math.max(...seconds)]).toEqual([0, 4])
   })
 
-  test('runs at most the concurrency of its model, and lets any number of calls wait', async () => {
+  test('runs at most as many calls as the concurrency of the model, and queues the others', async () => {
     const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
     let calls = 0
     await using at = await openOn(
@@ -146,7 +146,7 @@ describe('the transcription engine on the local model server', () => {
     expect((await transcriptFailure(at.engine)).code).toBe('upstream_error')
   })
 
-  test('fails with upstream_error if the stream ends before its last frame', async () => {
+  test('fails with upstream_error if the stream ends before the last frame', async () => {
     await using at = await openOn({
       [TRANSCRIBE]: (_, answer) => {
         answer.open()
@@ -201,7 +201,7 @@ describe('the audio decoder of the local model server', () => {
     })
   })
 
-  test('closes the connection and the file when its signal is aborted', async () => {
+  test('closes the connection and the file when the signal of the call is aborted', async () => {
     const received = Promise.withResolvers<SpeechCall>()
     await using at = await openOn({ '/audio/probe': (call) => received.resolve(call) })
     const stop = new AbortController()
@@ -214,7 +214,7 @@ describe('the audio decoder of the local model server', () => {
     await until(() => audio.unclosed === 0)
   })
 
-  test('reports an invalid voice sample as invalid_value with its field, and forwards other errors', () => {
+  test('reports an invalid voice sample as invalid_value, and names the field', () => {
     const wrong = new ServiceError('invalid_audio', 'It is damaged.', { param: 'file' })
     expect(aboutReference(wrong, 1)).toMatchObject({ code: 'invalid_value', param: 'known_speaker_references[1]' })
     const busy = new ServiceError('overloaded', 'busy')

@@ -20,7 +20,7 @@ import { type SpeechScript, startSpeechServer } from '../../../support/speech/se
 import { until } from '../../../support/stack.ts'
 
 const PATH = '/v1/audio/transcriptions'
-/** Responses of whisper-1 and Speaches. */
+/** Response in the form in which whisper-1 and Speaches send it. */
 const VERBOSE = {
   task: 'transcribe',
   language: 'english',
@@ -171,7 +171,7 @@ describe('the request to a transcription upstream', () => {
     const call = collectTranscript(engine, askTranscript(), { signal: stop.signal }, audio)
     call.catch(() => {})
     await untilSteady(() => read)
-    // The server could send only as many bytes as the socket buffers hold, because the engine reads nothing.
+    // The engine has read nothing. The server could therefore send only as many bytes as the socket buffers hold.
     expect(read * piece.length).toBeLessThan(16 * 1024 * 1024)
     stop.abort('enough')
     await expect(call).rejects.toBe('enough')
@@ -182,7 +182,7 @@ describe('the request to a transcription upstream', () => {
 })
 
 describe('the response of a transcription upstream', () => {
-  test('yields language, duration, text, numbered segments and their words from verbose_json', async () => {
+  test('yields language, duration, text, numbered segments and words from verbose_json', async () => {
     await using at = await openOn(sends(VERBOSE))
     const events = await collectTranscript(at.engine, askTranscript({ words: true }))
     expect(events.map(({ type }) => type)).toEqual(['start', 'text', 'segment', 'segment', 'usage', 'finish'])
@@ -194,7 +194,7 @@ describe('the response of a transcription upstream', () => {
       [1, ' Goodbye.'],
     ])
     expect(segments[0]).toMatchObject({ tokens: [1, 2, 3], avg_logprob: -0.2, no_speech_prob: 0, temperature: 0 })
-    // The second word ends after the end of its segment. The middle of a word decides to which segment the word belongs.
+    // The second word begins in the first segment and ends after it. A word belongs to the segment that contains its middle.
     expect(segments.map(({ words }) => words?.map(({ word }) => word))).toEqual([['Hello', 'world'], ['Goodbye']])
     expect(eventsOf(events, 'usage')[0]?.usage).toEqual({ input_tokens: 50, output_tokens: 4 })
   })
@@ -247,7 +247,7 @@ describe('the response of a transcription upstream', () => {
     expect(Math.max(...texts.map((event) => event.logprobs?.length ?? 0))).toBeLessThanOrEqual(256)
   })
 
-  test('yields the token count of the upstream, and the decoded duration instead of the reported one', async () => {
+  test('yields the token count of the upstream, but the duration of the local decoder', async () => {
     const usage = { type: 'tokens', input_tokens: 14, output_tokens: 45, total_tokens: 59 }
     await using at = await openOn(sends({ ...VERBOSE, usage }))
     const events = await collectTranscript(at.engine, askTranscript({ language: 'en' }), { duration: 4.123 })
@@ -283,7 +283,8 @@ describe('the stream of a transcription upstream', () => {
     for await (const event of at.engine.transcribe(wish, fileOf(), transcribeOptions({ duration: 1.5 }))) {
       if (event.type === 'text') seen.push(`${event.text} ${event.logprobs?.length ?? 0}`)
       else seen.push(event.type)
-      // The server sends the rest of its stream only after the engine has returned the first delta.
+      // The server waits for this promise before it sends the rest. The test thus proves that the first delta is returned before the stream has
+      // ended.
       if (event.type === 'text') done.resolve()
     }
     expect(seen).toEqual(['start', 'Hel 1', 'lo 0', 'segment', 'usage', 'finish'])
@@ -354,7 +355,7 @@ describe('the stream of a transcription upstream', () => {
       'upstream_error',
     ],
     ['pauses for longer than the timeout', () => {}, 'upstream_timeout'],
-  ])('fails instead of yielding a short transcript if the stream %s', async (_, finish, code) => {
+  ])('fails, instead of yielding an incomplete transcript, if the stream %s', async (_, finish, code) => {
     await using at = await openOn(
       (_, answer) => {
         answer.open()
@@ -430,11 +431,11 @@ describe('a failing call of a transcription upstream', () => {
     expect((await transcriptFailure(at.engine, askTranscript(), {}, audio)).code).toBe('upstream_error')
   })
 
-  test('is refused with overloaded after two failures in a row opened the circuit breaker', async () => {
+  test('fails like the last call while the circuit breaker is open, without a request to the upstream', async () => {
     await using at = await openOn((_, answer) => answer.json({}, 500), { breaker: { failures: 2, reset_ms: 60_000 } })
     for (let call = 0; call < 2; call++) await transcriptFailure(at.engine)
     const error = await transcriptFailure(at.engine)
-    expect([error.code, at.server.calls.length]).toEqual(['overloaded', 2])
+    expect([error.code, at.server.calls.length]).toEqual(['upstream_error', 2])
   })
 })
 
@@ -442,7 +443,7 @@ describe('an aborted transcription call', () => {
   test.each([
     ['before the response begins', false],
     ['during the stream of the response', true],
-  ])('ends with the abort reason %s, and closes its socket and its file', async (_, isOpen) => {
+  ])('ends with the abort reason %s, and closes the socket and the file', async (_, isOpen) => {
     const received = Promise.withResolvers<void>()
     let closed: Promise<void> | undefined
     await using at = await openOn(
@@ -466,7 +467,7 @@ describe('an aborted transcription call', () => {
     expect(getEventListeners(stop.signal, 'abort')).toHaveLength(0)
   })
 
-  test('is never sent if it was waiting for a slot, and the next waiting call gets the slot', async () => {
+  test('is never sent if it was waiting for a slot, and does not occupy the slot', async () => {
     const release = Promise.withResolvers<void>()
     const received = Promise.withResolvers<void>()
     await using at = await openOn(
@@ -513,7 +514,7 @@ function chunk(content: string, finish_reason: string | null = null) {
   return { id: 'trsc-1', object: 'transcription.chunk', model: 'm', choices: [{ delta: { content }, finish_reason }] }
 }
 
-/** Waits until a number stops growing. */
+/** Waits until a number has stopped growing. */
 async function untilSteady(value: () => number): Promise<void> {
   for (let last = -1, same = 0; same < 5; same = value() === last && last > 0 ? same + 1 : 0) {
     last = value()
