@@ -21,7 +21,7 @@ import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from './support/s
 const TRANSCRIBE = '/v1/audio/transcriptions'
 const CALLER = '00f067aa0ba902b7'
 let traces = 0
-/** A new trace of a caller, with its `traceparent` header. */
+/** Creates the id of a new trace, and the `traceparent` header with which a caller sends it. */
 function newTrace(flags = '01') {
   const id = (++traces).toString(16).padStart(32, 'a')
   return { id, headers: { traceparent: `00-${id}-${CALLER}-${flags}` } }
@@ -33,11 +33,11 @@ const say = (content: string, more: object = {}) => ({
   ...more,
 })
 
-/** Traces of spans, and those to which they link. */
+/** Returns the ids of all traces that the spans belong to or link to. */
 const coveredBy = (spans: readonly ReceivedSpan[]) =>
   spans.flatMap(({ links, traceId }) => [traceId, ...links.map((link) => link.traceId)])
 
-describe('traces of one process', () => {
+describe('in the traces of one process', () => {
   let otlp: OtlpReceiver
   let upstream: ScriptedUpstream
   let embedder: Embedder
@@ -89,7 +89,10 @@ describe('traces of one process', () => {
     await rm(folder, { recursive: true, force: true })
   })
 
-  /** Spans of a call whose caller has sent a trace. The caller's own span is not exported, so it is added here. */
+  /**
+   * Waits for the spans of a call whose caller sent a `traceparent` header. The caller exports no spans in this test, so its own span is added as
+   * the root.
+   */
   const treeOf = async (id: string, names: readonly string[]) => {
     const caller = { traceId: id, id: CALLER, parentId: '', name: 'caller', attributes: {}, links: [] }
     const whole = caller as Partial<ReceivedSpan> as ReceivedSpan
@@ -149,7 +152,7 @@ describe('traces of one process', () => {
     expect(otlp.requests[0]).toMatchObject({ path: '/v1/traces', headers: { authorization: 'Bearer abc' } })
   })
 
-  it('tracestate and baggage reach upstreams and webhooks unchanged: calls, durable jobs, batch lines, child jobs', async () => {
+  it('the headers tracestate and baggage reach upstream servers and webhooks unchanged', async () => {
     const entries = { tracestate: 'rojo=00f067aa0ba902b7,congo=t61', baggage: 'user=Am%C3%A9lie;public, region=eu' }
     const last = () => upstream.calls.at(-1)?.headers ?? {}
     const sent = async (run: (headers: Record<string, string>) => Promise<unknown>, from: typeof last = last) => {
@@ -205,7 +208,7 @@ describe('traces of one process', () => {
     })
   })
 
-  it('a call whose caller does not record its trace is not recorded', async () => {
+  it('a call is not recorded if its caller does not record the trace', async () => {
     const { id, headers } = newTrace('00')
     await (
       await stack.post('/v1/chat/completions', { ...say('hi', { stream: true }), model: 'remote-1' }, { headers })
@@ -250,7 +253,7 @@ describe('traces of one process', () => {
     expect(covered.toSorted(), 'traces of the batches').toEqual(ids.toSorted())
   })
 
-  it('a response with a hosted tool has the steps of the model and the child job of the tool', async () => {
+  it("a response with a hosted tool has spans of the model's steps and of the child job of the tool", async () => {
     const { id, headers } = newTrace()
     const args = JSON.stringify(JSON.stringify({ code: 'print(1)' }))
     const input = `!echo call=code_interpreter args=${args} rounds=1`
@@ -278,7 +281,7 @@ describe('traces of one process', () => {
     })
   })
 
-  it('a research job is one tree with its steps and children', async () => {
+  it('a research job is the root of one tree with its steps and child jobs', async () => {
     const { id, headers } = newTrace()
     const response = await stack.post(
       '/v1/deep-research',
@@ -291,7 +294,7 @@ describe('traces of one process', () => {
     const steps = spans.filter(({ name }) => name.startsWith('step ')).map(({ name }) => name)
     expect(steps, treeText(spans)).toContain('step search')
     expect(steps, 'steps that only record a decision').not.toContain('step clock')
-    // Between its two attempts, the job waits for its child jobs. This wait must not be part of the span of the queue.
+    // Between its two attempts, the job waits for its child jobs. The queue span of the second attempt must not include this wait.
     const [first, second] = named(spans, 'attempt research').toSorted((a, b) => a.startMs - b.startMs)
     const again = named(spans, 'queue research').toSorted((a, b) => a.endMs - b.endMs)[1]
     expect(again?.startMs, treeText(spans)).toBeGreaterThanOrEqual(first?.endMs ?? Number.POSITIVE_INFINITY)
@@ -321,7 +324,7 @@ describe('traces of one process', () => {
     expect(spans.filter(({ isError }) => isError).map(({ name }) => name)).toEqual([])
   })
 
-  it('a webhook is delivered in the trace of its job, and a repeated job links to the first', async () => {
+  it('a webhook is in the trace of its job, and a redriven job links to the original job', async () => {
     const received: IncomingHttpHeaders[] = []
     const server = createServer((req, res) => {
       received.push(req.headers)
@@ -354,7 +357,7 @@ describe('traces of one process', () => {
   })
 })
 
-it('a transcription has a span of the call of its model', async () => {
+it('a transcription has a span of the model call', async () => {
   await using otlp = await startOtlpReceiver()
   await using speech = await startSpeechServer({
     [TRANSCRIBE]: (_, answer) => answer.json({ text: 'Fine.', duration: 4 }),
@@ -379,8 +382,8 @@ it('a transcription has a span of the call of its model', async () => {
 const kafka = inject('kafka')
 const postgres = inject('postgres')
 
-describe.skipIf(!kafka || !postgres)('traces of a fleet', { timeout: 240_000 }, () => {
-  it('a durable job that a killed worker ran has both attempts in one trace', async () => {
+describe.skipIf(!kafka || !postgres)('in the traces of a fleet', { timeout: 240_000 }, () => {
+  it('a durable job has both attempts in one trace after its first worker was killed', async () => {
     await using otlp = await startOtlpReceiver()
     await using database = await openPostgresDatabase(postgres ?? '')
     await using fleet = await openFleet(kafka ?? '')

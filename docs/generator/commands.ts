@@ -58,7 +58,7 @@ function blockOf(block: string): string {
   )
 }
 
-/** Text in which Markdown would read options, lists and patterns as markup. */
+/** Converts a help text to Markdown: options become code, indented lines become list items, and `<` is escaped. */
 function escaped(text: string): string {
   return text
     .replaceAll('<', '&lt;')

@@ -1,15 +1,16 @@
 /*
- * The Grafana dashboards of deploy/observability/dashboards/, one JSON file each. A panel is a title, a unit and its queries. The titles of
- * the panels that answer a question of the runbook (docs/operate/runbook.md) are those of the runbook.
+ * The Grafana dashboards of deploy/observability/dashboards/, one JSON file each. A panel is a title, a unit and its queries. If a
+ * panel answers a question of the runbook (docs/operate/runbook.md), then the runbook refers to the panel by its title.
  */
 
-type Unit = 's' | 'short' | 'percentunit' | 'reqps' | 'currencyUSD' | 'bytes' | 'bool'
+/** `up` and `open` are states of 0 or 1, shown as colours over time. `event` is a count per interval, shown as bars. */
+type Unit = 's' | 'short' | 'percentunit' | 'reqps' | 'currencyUSD' | 'bytes' | 'up' | 'open' | 'event'
 type Query = readonly [expr: string, legend: string]
 type Panel = readonly [title: string, unit: Unit, ...queries: Query[]]
 
 interface Dashboard {
   readonly title: string
-  /** Label that the dashboard selects one value of, with a metric that has the label. */
+  /** Label by which a reader can filter the dashboard, and a metric from which the values of the label are read. */
   readonly variable?: readonly [label: string, metric: string]
   readonly panels: readonly Panel[]
 }
@@ -18,6 +19,11 @@ const QUANTILES = [0.5, 0.95, 0.99]
 const COLUMNS = 24
 const WIDTH = 12
 const HEIGHT = 8
+
+/** Returns a query for a gauge whose series are mostly 0. Only series that were above 0 at some time in the panel's range are shown. */
+function usedOf(metric: string, labels: string, select = ''): string {
+  return `max by (${labels}) (${metric}${select}) and max by (${labels}) (max_over_time(${metric}${select}[$__range])) > 0`
+}
 
 function quantilesOf(metric: string, select = ''): Query[] {
   return QUANTILES.map((q) => [
@@ -42,16 +48,19 @@ const OVERVIEW: Dashboard = {
     [
       'Waiting and running calls by pool',
       'short',
-      ['max by (pool, state) (sluice_fleet_calls)', '{{pool}} {{state}}'],
-      ['sum by (pool) (max by (pool, priority) (sluice_jobs{state="queued"}))', '{{pool}} durable'],
+      [usedOf('sluice_fleet_calls', 'pool, state'), '{{pool}} {{state}}'],
+      [
+        `sum by (pool) (${usedOf('sluice_jobs', 'pool, priority', '{state="queued"}')})`,
+        '{{pool}} durable jobs queued',
+      ],
     ],
     ['Oldest waiting call by model', 's', ['max by (model) (sluice_calls_oldest_seconds)', '{{model}}']],
-    ['Time until the queue is empty', 's', ['max by (pool) (sluice_queue_empty_seconds)', '{{pool}}']],
+    ['Time until the queue is empty', 's', [usedOf('sluice_queue_empty_seconds', 'pool'), '{{pool}}']],
     [
       'Workers: wanted, alive, suspected',
       'short',
-      ['max by (pool) (sluice_workers_wanted)', '{{pool}} wanted'],
-      ['max by (pool, state) (sluice_workers)', '{{pool}} {{state}}'],
+      [usedOf('sluice_workers_wanted', 'pool'), '{{pool}} wanted'],
+      [usedOf('sluice_workers', 'pool, state'), '{{pool}} {{state}}'],
     ],
     [
       'Waiting calls by project',
@@ -66,21 +75,25 @@ const OVERVIEW: Dashboard = {
         '{{model}}',
       ],
     ],
-    ['Dependencies answer', 'bool', ['min by (dependency) (sluice_dependency_up)', '{{dependency}}']],
+    [
+      'Run time of an attempt, 95th percentile by model',
+      's',
+      [
+        'histogram_quantile(0.95, sum by (model, le) (rate(sluice_attempt_duration_seconds_bucket[$__rate_interval])))',
+        '{{model}}',
+      ],
+    ],
+    ['Dependencies answer', 'up', ['min by (dependency) (sluice_dependency_up)', '{{dependency}}']],
     [
       'Changes',
-      'short',
+      'event',
       ['changes(sluice_models_loaded_timestamp_seconds[$__rate_interval]) > 0', 'models file loaded: {{instance}}'],
       ['changes(process_start_time_seconds{job="sluice"}[$__rate_interval]) > 0', 'process started: {{instance}}'],
       ['max(sluice_model_config_invalid) > 0', 'models file invalid'],
     ],
     ['Cost per hour', 'currencyUSD', ['sum by (model) (rate(sluice_cost_usd_total[1h])) * 3600', '{{model}}']],
-    [
-      'Webhook messages that wait',
-      'short',
-      ['max(sluice_webhooks_pending)', 'pending'],
-      ['max(sluice_webhooks_oldest_seconds)', 'oldest, seconds'],
-    ],
+    ['Webhook messages that wait', 'short', ['max(sluice_webhooks_pending)', 'pending']],
+    ['Oldest webhook message', 's', ['max(sluice_webhooks_oldest_seconds)', 'oldest']],
   ],
 }
 
@@ -110,7 +123,7 @@ const MODEL: Dashboard = {
     ],
     [
       'Circuit breakers that are open',
-      'bool',
+      'open',
       ['max by (server) (sluice_server_circuit_open{model="$model"})', 'server {{server}}'],
     ],
     [
@@ -160,7 +173,7 @@ const DEPENDENCIES: Dashboard = {
   panels: [
     [
       'Dependencies answer',
-      'bool',
+      'up',
       ['min by (dependency, instance) (sluice_dependency_up)', '{{dependency}} {{instance}}'],
     ],
     ['Time of a small request', 's', ['max by (dependency) (sluice_dependency_latency_seconds)', '{{dependency}}']],
@@ -171,9 +184,9 @@ const DEPENDENCIES: Dashboard = {
       'reqps',
       ['sum by (pool) (rate(sluice_jobs_republished_total[$__rate_interval]))', '{{pool}}'],
     ],
-    ['Dead letters', 'short', ['sum by (pool) (increase(sluice_dead_letters_total[$__rate_interval]))', '{{pool}}']],
+    ['Dead letters', 'event', ['sum by (pool) (increase(sluice_dead_letters_total[$__rate_interval]))', '{{pool}}']],
     ['Durable jobs by state', 'short', ['sum by (state) (max by (pool, priority, state) (sluice_jobs))', '{{state}}']],
-    ['Oldest durable job by state', 's', ['max by (pool, state) (sluice_jobs_oldest_seconds)', '{{pool}} {{state}}']],
+    ['Oldest durable job by state', 's', [usedOf('sluice_jobs_oldest_seconds', 'pool, state'), '{{pool}} {{state}}']],
     ['Webhook attempts', 'reqps', ['sum by (outcome) (rate(sluice_webhooks_total[$__rate_interval]))', '{{outcome}}']],
     [
       'Rows of the request log that were dropped',
@@ -186,10 +199,10 @@ const DEPENDENCIES: Dashboard = {
 const WORKERS: Dashboard = {
   title: 'Sluice: workers',
   panels: [
-    ['Workers by state', 'short', ['max by (pool, state) (sluice_workers)', '{{pool}} {{state}}']],
+    ['Workers by state', 'short', [usedOf('sluice_workers', 'pool, state'), '{{pool}} {{state}}']],
     [
       'Workers that were lost',
-      'short',
+      'event',
       ['max by (pool) (increase(sluice_workers_lost_total[$__rate_interval]))', '{{pool}}'],
     ],
     [
@@ -200,7 +213,7 @@ const WORKERS: Dashboard = {
     [
       'Durable jobs of lost workers',
       'reqps',
-      ['sum by (pool, outcome) (rate(sluice_jobs_reaped_total[$__rate_interval]))', '{{pool}} {{outcome}}'],
+      ['sum by (outcome) (rate(sluice_jobs_reaped_total[$__rate_interval]))', '{{outcome}}'],
     ],
     [
       'Slots in use',
@@ -266,14 +279,43 @@ function panelJson([title, unit, ...queries]: Panel, index: number) {
   const x = (index * WIDTH) % COLUMNS
   const y = Math.floor((index * WIDTH) / COLUMNS) * HEIGHT
   return {
-    ...{ id: index + 1, title, type: 'timeseries', datasource: DATASOURCE, gridPos: { x, y, w: WIDTH, h: HEIGHT } },
-    fieldConfig: {
-      defaults: { unit, min: 0, custom: { lineWidth: 1, fillOpacity: 10, showPoints: 'never' } },
-      overrides: [],
-    },
-    options: { legend: { displayMode: 'list', placement: 'bottom' }, tooltip: { mode: 'multi', sort: 'desc' } },
+    ...{ id: index + 1, title, datasource: DATASOURCE, gridPos: { x, y, w: WIDTH, h: HEIGHT } },
+    ...(unit === 'up' || unit === 'open' ? stateTimeline(unit) : timeSeries(unit)),
     targets: queries.map(([expr, legendFormat], i) => ({
       ...{ refId: String.fromCharCode(65 + i), expr, legendFormat, datasource: DATASOURCE },
     })),
+  }
+}
+
+const LEGEND = { displayMode: 'list', placement: 'bottom' }
+
+function timeSeries(unit: Unit) {
+  const isEvent = unit === 'event'
+  // An event is a single point, which a line would not show.
+  const custom = isEvent
+    ? { drawStyle: 'bars', fillOpacity: 80 }
+    : { lineWidth: 1, fillOpacity: 10, showPoints: 'auto' }
+  return {
+    type: 'timeseries',
+    fieldConfig: { defaults: { unit: isEvent ? 'short' : unit, min: 0, custom }, overrides: [] },
+    options: { legend: LEGEND, tooltip: { mode: 'multi', sort: 'desc' } },
+  }
+}
+
+/** One bar per series. Lines would cover each other, because most series have the same value. */
+function stateTimeline(unit: 'up' | 'open') {
+  const [zero, one] = unit === 'up' ? ['no', 'yes'] : ['closed', 'open']
+  const [red, green] = [{ color: 'red' }, { color: 'green' }]
+  const [of0, of1] = unit === 'up' ? [red, green] : [green, red]
+  return {
+    type: 'state-timeline',
+    fieldConfig: {
+      defaults: {
+        color: { mode: 'fixed', fixedColor: 'gray' },
+        mappings: [{ type: 'value', options: { 0: { text: zero, ...of0 }, 1: { text: one, ...of1 } } }],
+      },
+      overrides: [],
+    },
+    options: { showValue: 'never', mergeValues: true, legend: LEGEND, tooltip: { mode: 'single' } },
   }
 }

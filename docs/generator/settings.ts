@@ -66,6 +66,7 @@ const LARGER_UNITS: Readonly<Record<string, readonly (readonly [unit: string, si
   bytes: [
     ['GiB', 2 ** 30],
     ['MiB', 2 ** 20],
+    ['KiB', 2 ** 10],
   ],
   ms: [
     ['d', 86_400_000],

@@ -1,11 +1,12 @@
 /*
  * Trace contexts (W3C Trace Context and W3C Baggage).
  *
- * A context is one text, so each record, row and call needs a single field. The text is the `traceparent` header. If the caller sent
- * `tracestate` or `baggage`, then both follow, separated by tabs. Example: `00-4bf9…-00f0…-01⇥vendor=1⇥tenant=a`. A valid header contains no tab, because
- * {@link incomingContext} replaces tabs by spaces. A caller may send baggage alone; then the first part is empty.
+ * A context is one text, so each record, row and call needs a single field. The text is the `traceparent` header. If the caller sent `tracestate` or
+ * `baggage`, then both follow, separated by tabs. Example: `00-4bf9…-00f0…-01⇥vendor=1⇥tenant=a`. A valid header contains no tab, because
+ * {@link incomingContext} replaces tabs by spaces. If a caller sends only `baggage`, then the first part is empty.
  *
- * Sluice adds no entries of its own. A span replaces the first part only, so upstreams and webhooks receive the entries unchanged.
+ * Sluice adds no entries of its own to `tracestate` and `baggage`. A span replaces only the first part, so upstreams and webhooks receive the entries
+ * unchanged.
  */
 
 import type { IncomingHttpHeaders } from 'node:http'
@@ -22,7 +23,7 @@ const TRACEPARENT_CHARS = 55
 
 const TRACESTATE_MEMBERS_MAX = 32
 const TRACESTATE_CHARS_MAX = 512
-/** Members above this length are removed first if the whole header is too long (W3C Trace Context, 3.3.1.5). */
+/** If a `tracestate` header is too long, then members of more than this many characters are removed first (W3C Trace Context, 3.3.1.5). */
 const TRACESTATE_MEMBER_CHARS = 128
 const TRACESTATE_MEMBER =
   /^([a-z0-9][a-z0-9_*/@-]{0,255})=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]$/
@@ -38,10 +39,10 @@ export function contextOf(context: string | null | undefined): SpanContext | und
   return { traceId, id, isSampled: (Number.parseInt(flags, 16) & 1) === 1 }
 }
 
-/** Context of the headers of a call. Invalid or oversized headers are omitted, because a call never fails because of its trace. */
+/** Returns the context in the headers of a call. Invalid or oversized headers are omitted, because a call never fails because of its trace. */
 export function incomingContext(headers: IncomingHttpHeaders): string | undefined {
   const asked = headers.traceparent?.toString()
-  // A header of a later version is continued as version 00, as W3C Trace Context requires.
+  // If the header has a later version, then the trace is continued with version 00, as W3C Trace Context requires.
   const parent = contextOf(asked) && asked ? `00${asked.slice(2, TRACEPARENT_CHARS)}` : ''
   const state = parent === '' ? '' : tracestateOf(headers.tracestate)
   const baggage = baggageOf(headers.baggage)
@@ -49,7 +50,7 @@ export function incomingContext(headers: IncomingHttpHeaders): string | undefine
   return parent + more || undefined
 }
 
-/** Headers of a request that continues a context. */
+/** Returns the headers with which a request to another server continues a context. */
 export function outgoingHeaders(context: string | undefined, hasBaggage: boolean): Record<string, string> {
   const [traceparent, tracestate, baggage] = context?.split(SEPARATOR) ?? []
   return {
@@ -59,13 +60,16 @@ export function outgoingHeaders(context: string | undefined, hasBaggage: boolean
   }
 }
 
-/** The parts of a context after the first, with their separator. Empty if there are none. */
+/** Returns `tracestate` and `baggage` of a context, with their separators. Empty if there are none. */
 export function entriesOf(context: string | null | undefined): string {
   const at = context?.indexOf(SEPARATOR) ?? -1
   return context && at >= 0 ? context.slice(at) : ''
 }
 
-/** Context of a request for several callers. The baggage of one caller does not apply to the others. */
+/**
+ * Returns the context for a request that serves several callers, such as a batch of embeddings. The baggage of one caller does not apply to the
+ * others, so it is removed.
+ */
 export function withoutBaggage(context: string | undefined): string | undefined {
   return context?.split(SEPARATOR, 2).join(SEPARATOR)
 }

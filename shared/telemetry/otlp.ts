@@ -4,10 +4,10 @@
  * 1. A span is encoded into the current batch when it ends. A waiting span is therefore a few hundred bytes, without references to its job.
  * 2. A batch is sent when it is full, or after the schedule delay. One request runs at a time.
  * 3. If the collector is unreachable or overloaded, then the batch is retried with growing delays. Meanwhile further spans wait.
- * 4. Above the queue limit, and after the last try, spans are dropped and counted. Calls never wait for traces.
+ * 4. If too many spans wait, or if the last try fails, then spans are dropped and counted. Calls never wait for traces.
  *
- * The length of a nested message is written as a varint of a fixed size of three bytes, which every Protobuf parser accepts. The length is
- * filled in after the content, so no second buffer is needed.
+ * The length of a nested message is written as a varint of a fixed size of three bytes, which every Protobuf parser accepts. The length is filled in
+ * after the content, so no second buffer is needed.
  */
 
 import { setTimeout as delay } from 'node:timers/promises'
@@ -23,10 +23,13 @@ const BACKOFF = { baseMs: 500, maxMs: 8_000 }
 const RETRIED_STATUSES = new Set([429, 502, 503, 504])
 const CLOSE_MS = 2_000
 const WARN_INTERVAL_MS = 60_000
-/** Maximum characters of a text attribute, and maximum number of texts in a list. With these limits, three bytes suffice for the length of a span. */
+/**
+ * Maximum characters of a text attribute, and maximum number of texts in a list. These limits keep a span below 2 MiB, so that three bytes are
+ * sufficient for its length.
+ */
 const VALUE_CHARS_MAX = 32 * 1024
 const VALUES_MAX = 16
-/** Size in bytes from which a batch is sent. */
+/** Size in bytes at which a batch is full and is sent. */
 const BATCH_BYTES_MAX = 1024 * 1024
 const BATCH_BYTES_START = 64 * 1024
 const QUEUE_BYTES_MAX = 64 * 1024 * 1024
@@ -42,7 +45,7 @@ export class OtlpExporter implements SpanSink {
   readonly #scope: Buffer
   readonly #full: Batch[] = []
   #current = new Batch()
-  /** Spans that wait or are being sent. */
+  /** Number of spans that wait or are being sent. */
   #held = 0
   #timer: NodeJS.Timeout | undefined
   #sending: Promise<void> | undefined
@@ -85,7 +88,7 @@ export class OtlpExporter implements SpanSink {
     } else this.#timer ??= setTimeout(() => this.#flush(), scheduleDelayMs).unref()
   }
 
-  /** Sends the waiting spans, for at most two seconds. Spans that end later are dropped. */
+  /** Sends the waiting spans, for at most two seconds. If a span ends after this call, then it is dropped. */
   async close(): Promise<void> {
     this.#flush()
     const deadline = setTimeout(() => this.#closing.abort(), CLOSE_MS)
@@ -115,7 +118,11 @@ export class OtlpExporter implements SpanSink {
     this.#sending = undefined
   }
 
-  /** @returns The reason why the batch was not accepted. Undefined if the batch was accepted */
+  /**
+   * Sends one batch.
+   *
+   * @returns The reason why the batch was not accepted. Undefined if it was accepted
+   */
   async #sendOne(batch: Batch): Promise<string | undefined> {
     const { url, headers, isCompressed, timeoutMs } = this.#options
     const body = this.#requestOf(batch.written)
@@ -137,7 +144,7 @@ export class OtlpExporter implements SpanSink {
       const retryAfterMs = answer instanceof Response ? Number(answer.headers.get('retry-after') ?? 0) * 1_000 : 0
       const waitMs = Math.max(backoffMs(tries, BACKOFF, Math.random()), Math.min(retryAfterMs || 0, BACKOFF.maxMs))
       await delay(waitMs, undefined, { signal: this.#closing.signal, ref: false }).catch(() => {
-        // The delay rejects only if the exporter is being closed. The last try of the batch then follows at once.
+        // The delay is interrupted only when the exporter closes. The last try of the batch then follows at once.
       })
     }
   }
@@ -160,7 +167,7 @@ export class OtlpExporter implements SpanSink {
   }
 }
 
-/** Tags of the messages in opentelemetry-proto: the field number times eight, plus the wire type. */
+/** Protobuf tags of the fields in opentelemetry-proto: the field number times eight, plus the wire type. */
 const TAG = {
   request: { resourceSpans: 0x0a },
   resourceSpans: { resource: 0x0a, scopeSpans: 0x12 },
@@ -170,18 +177,18 @@ const TAG = {
   span: { traceId: 0x0a, id: 0x12, parentId: 0x22, name: 0x2a, kind: 0x30, start: 0x39, end: 0x41, attributes: 0x4a },
   spanMore: { links: 0x6a, status: 0x7a },
   link: { traceId: 0x0a, id: 0x12 },
-  status: { code: 0x18 },
+  status: { message: 0x12, code: 0x18 },
   keyValue: { key: 0x0a, value: 0x12 },
   anyValue: { string: 0x0a, bool: 0x10, int: 0x18, double: 0x21, array: 0x2a },
   arrayValue: { values: 0x0a },
 } as const
 const STATUS_ERROR = 2
 const LENGTH_BYTES = 3
-/** Bytes of a span without its names and attributes, and of a number with its tags. */
+/** Maximum bytes of a span without its names and attributes, and maximum bytes of a number with its Protobuf tags. */
 const SPAN_BYTES = 128
 const NUMBER_BYTES = 32
 const UTF8_BYTES_MAX = 3
-/** Length in characters below which the length of an ASCII text takes one byte in Protobuf. */
+/** An ASCII text of this many characters or more has a length that takes more than one byte in Protobuf. */
 const SHORT_CHARS_MAX = 128
 
 /** Writes Protobuf fields into a growing buffer. */
@@ -204,7 +211,11 @@ class Writer {
     this.bytes = larger
   }
 
-  /** Begins a nested message. @returns The position at which {@link end} must fill in the length */
+  /**
+   * Begins a nested message, whose length is not known yet.
+   *
+   * @returns The position at which {@link end} must write the length
+   */
   begin(tag: number): number {
     this.reserve(1 + LENGTH_BYTES)
     this.bytes[this.at] = tag
@@ -222,7 +233,7 @@ class Writer {
   text(tag: number, text: string): void {
     const { length } = text
     this.reserve(1 + LENGTH_BYTES + length * UTF8_BYTES_MAX)
-    // For short ASCII texts, a loop is several times faster than `Buffer.write`. Nearly all texts are short and ASCII.
+    // Nearly all texts are short and ASCII. For such a text, a loop is several times faster than `Buffer.write`.
     if (length < SHORT_CHARS_MAX && this.#ascii(text)) {
       this.bytes[this.at] = tag
       this.bytes[this.at + 1] = length
@@ -234,7 +245,11 @@ class Writer {
     this.end(start)
   }
 
-  /** Writes a short ASCII text, and leaves two bytes before it for tag and length. @returns False if the text has other characters */
+  /**
+   * Writes a short ASCII text after two free bytes, which the caller fills with tag and length.
+   *
+   * @returns False if the text has other characters
+   */
   #ascii(text: string): boolean {
     const { bytes } = this
     for (let from = 0, to = this.at + 2; from < text.length; from++, to++) {
@@ -304,7 +319,7 @@ class Writer {
   }
 }
 
-/** Value of a lower-case hexadecimal digit. */
+/** Returns the value of a lower-case hexadecimal digit, given by its character code. */
 function nibbleOf(code: number): number {
   return code < 0x3a ? code - 0x30 : code - 0x57
 }
@@ -339,6 +354,10 @@ class Batch extends Writer {
       const status = this.begin(TAG.spanMore.status)
       this.reserve(NUMBER_BYTES)
       this.varint(TAG.status.code, STATUS_ERROR)
+      for (const some of attributes) {
+        const code = some?.['error.type']
+        if (typeof code === 'string') this.text(TAG.status.message, code)
+      }
       this.end(status)
     }
     this.end(span)
@@ -351,15 +370,19 @@ function lengthOf(tag: number, length: number): Buffer {
   return writer.written
 }
 
-/** Starts to record traces of this process. @returns The exporter, which must be closed */
+/**
+ * Starts to record traces of this process.
+ *
+ * @returns The exporter, which must be closed
+ */
 export function openTracing(options: OtlpOptions): OtlpExporter {
   const exporter = new OtlpExporter(options)
   tracing.tracer = exporter.tracer
-  options.log.info({ url: shownUrl(options.url), sampling: options.sampling }, 'traces are exported')
+  options.log.info({ url: shownUrl(options.url), sampling: options.sampling }, 'exporting traces')
   return exporter
 }
 
-/** A URL for logs: without login and query, which may contain secrets. */
+/** Returns a URL for logs, without login and query, which may contain secrets. */
 function shownUrl(url: string): string {
   const { origin, pathname } = new URL(url)
   return origin + pathname

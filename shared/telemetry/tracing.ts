@@ -1,7 +1,7 @@
 /*
  * Spans of calls and jobs (docs/operate/traces.md).
  *
- * `tracing.tracer` is undefined unless an OTLP endpoint is configured, so a call site costs one property read:
+ * `tracing.tracer` is undefined unless an OTLP endpoint is configured. Without tracing, a line that records a span therefore costs one property read:
  *
  *     const span = tracing.tracer?.start({ name: 'attempt', kind: 'consumer', parent: job.traceparent })
  *     ...
@@ -10,9 +10,9 @@
  * A context is a text (`context.ts`): a `traceparent` header, with `tracestate` and `baggage`. Jobs and calls carry this text in the field
  * `traceparent`, so no other code depends on the implementation of traces. A process without tracing passes contexts on unchanged.
  *
- * Spans may be recorded afterwards with explicit times, such as the queue time of a call, so that the hot path only stores times. A span may
- * also have an id that two processes derive independently (`spanIdOf`). If a worker is killed, then the owner of its job records the attempt
- * under the derived id. Child spans of the attempt therefore keep their parent.
+ * Spans may be recorded afterwards with explicit times, such as the queue time of a call. Code that runs for each call then only stores times. Two
+ * processes can derive the same id for a span independently (`spanIdOf`). If a worker is killed, then the owner of its job records the span of the
+ * attempt under this id. Child spans of the attempt therefore keep their parent.
  *
  * Rejected alternative: the SDK of OpenTelemetry for JavaScript. With five spans per call it takes 51 to 67 µs of CPU, and 14 MB in ten packages.
  * With four spans per call, this module takes 29 to 35 µs, because `otlp.ts` encodes a span once, when the span ends.
@@ -25,7 +25,7 @@ type AttributeValue = string | number | boolean | readonly string[]
 /** Attributes of a span, by the names of the semantic conventions. Undefined values are omitted. */
 export type Attributes = Readonly<Record<string, AttributeValue | undefined>>
 
-/** Values of the enumeration in OTLP. */
+/** Values of the enumeration `SpanKind` in OTLP. */
 export const SPAN_KINDS = { internal: 1, server: 2, client: 3, producer: 4, consumer: 5 } as const
 
 export interface SpanOptions {
@@ -33,12 +33,12 @@ export interface SpanOptions {
   readonly kind: keyof typeof SPAN_KINDS
   /** Context of the parent span. If undefined or invalid, then the span starts a new trace. */
   readonly parent?: string | undefined
-  /** Unix ms. Default: now. */
+  /** Start of the span in Unix ms. Default: now. */
   readonly startMs?: number
-  /** Default: a random id. */
+  /** Id of the span, 16 hexadecimal digits. Default: a random id. */
   readonly id?: string
   readonly attributes?: Attributes
-  /** Contexts of related spans. */
+  /** Contexts of related spans, such as the calls that one batch serves. */
   readonly links?: readonly (string | undefined)[]
 }
 
@@ -55,15 +55,15 @@ export interface EndedSpan {
   readonly isError: boolean
 }
 
-/** Receives ended spans. Must not throw. */
+/** Receives each span when it has ended, for export. Must not throw. */
 export interface SpanSink {
   add(span: EndedSpan): void
 }
 
 /**
- * Decides which traces are recorded. The decision depends on the trace id only, so all processes decide alike.
+ * Decides which traces are recorded. The decision depends only on the trace id, so all processes make the same decision.
  *
- * If `followsParent` is true, then the flag of the parent decides, such as that of the `traceparent` header of a caller.
+ * If `followsParent` is true, then the `sampled` flag of the parent decides, such as the flag in the `traceparent` header of a caller.
  */
 export interface Sampling {
   readonly ratio: number
@@ -82,7 +82,10 @@ export class Tracer {
     this.hasContent = hasContent
   }
 
-  /** Starts a span. If its trace is not recorded, then the result is undefined for a child, and a span that is not exported for a root. */
+  /**
+   * Starts a span. If the trace is not recorded, then the result is undefined for a child span. A root span is returned in any case, because its
+   * context carries the decision not to record the trace. Such a root span is not exported.
+   */
   start(options: SpanOptions): Span | undefined {
     const parent = contextOf(options.parent)
     const traceId = parent?.traceId ?? randomHex(16)
@@ -93,7 +96,7 @@ export class Tracer {
   }
 }
 
-/** The tracer of the process. A property of an object, so that tests and start-up can replace it. */
+/** The tracer of the process. An object contains it, so that tests and start-up code can replace it. */
 export const tracing: { tracer: Tracer | undefined } = { tracer: undefined }
 
 export class Span {
@@ -141,11 +144,15 @@ export class Span {
   }
 }
 
-/** Trace of a call: the context that is sent to the server, the server that was called, and the model that answered. */
+/** Data of a call that its trace needs. Engines send the context to the server, then report the server and the model that answered. */
 export interface CallTrace {
-  /** Trace context (`context.ts`). */
+  /** Context of the call's span (`context.ts`), which the engine sends to the server. */
   readonly traceparent?: string | undefined
-  /** Called before the request is sent. @param server Index of the server in `base_urls` of the model */
+  /**
+   * Called before the request is sent.
+   *
+   * @param server Index of the server in `base_urls` of the model
+   */
   readonly onServer?: ((model: string, server: number, host: string) => void) | undefined
   /** Called once with the name of the model in the answer, which may differ from the requested name. */
   readonly onModel?: ((name: string) => void) | undefined
@@ -162,7 +169,7 @@ export interface ModelCall {
   readonly parent: string | undefined
   readonly links?: readonly (string | undefined)[]
   readonly onServer?: CallTrace['onServer']
-  /** Returns the prompt. Called only if traces may contain prompts. */
+  /** Returns the prompt. Called only if the settings permit prompts in traces. */
   readonly input?: (() => unknown) | undefined
 }
 
@@ -192,7 +199,7 @@ export class ModelSpan {
     this.traceparent = span.traceparent
   }
 
-  /** Undefined if the call is not traced. */
+  /** Starts the span of a model call. Undefined if the call is not traced. */
   static start({ operation, model: { id, engine }, parent, links, input, onServer }: ModelCall): ModelSpan | undefined {
     const { tracer } = tracing
     const attributes = {
@@ -217,7 +224,7 @@ export class ModelSpan {
     this.#model = name
   }
 
-  /** Records an event of the engine. */
+  /** Records data of an event of the engine in the span, such as the finish reason or the usage. */
   see(event: unknown): void {
     const { type, text, model, reason, usage } = event as ModelEvent
     if (type === 'start') this.#model ??= model
@@ -251,7 +258,7 @@ export class ModelSpan {
   }
 }
 
-/** Fields of the events of all kinds that a span records. */
+/** Fields that a span records from events, in the events of all kinds. */
 interface ModelEvent {
   readonly type?: string
   readonly text?: string
@@ -275,8 +282,8 @@ const PARTS_MAX = 64
 const TEXT_CHARS_MIN = 16
 
 /**
- * JSON of messages in at most {@link CONTENT_CHARS_MAX} characters, which a reader can always parse. Long texts are cut and end with `…`. If the
- * rest is still too long, then only the newest messages remain.
+ * Returns messages as JSON of at most {@link CONTENT_CHARS_MAX} characters, which is always complete JSON. Long texts are cut and end with `…`. If
+ * the JSON is still too long, then only the newest messages remain.
  */
 export function messagesJson(messages: unknown): string {
   const all = Array.isArray(messages) ? messages : [messages]
@@ -304,20 +311,20 @@ function boundedJson(value: unknown, charsMax: number): string | undefined {
 
 const NO_LINKS: readonly SpanContext[] = []
 
-/** Trace id of a context. Null if the context is missing or invalid. */
+/** Returns the trace id of a context. Null if the context is missing or invalid. */
 export function traceIdOf(traceparent: string | null | undefined): string | null {
   return contextOf(traceparent)?.traceId ?? null
 }
 
-/** The field `trace_id` of a log line. Empty if the call has no trace. */
+/** Returns the field `trace_id` for a log line. No field if the call has no trace. */
 export function traceField(traceparent: string | null | undefined): { readonly trace_id?: string } {
   const trace_id = traceparent ? traceIdOf(traceparent) : null
   return trace_id === null ? {} : { trace_id }
 }
 
-/** Id of the span of an attempt. The id is derived from job and attempt, so that the worker and the owner of the job use one id for the span. */
+/** Returns the id of the span of an attempt. The id is derived from job and attempt, so the worker and the owner of the job compute the same id. */
 export function spanIdOf(jobId: string, attempt: number): string {
-  // Combines two hashes of 32 bits: FNV-1a, and a multiplicative hash. Job ids are random, so the result is unique within a trace.
+  // The id combines two hashes of 32 bits: FNV-1a, and a multiplicative hash. Job ids are random, so the result is unique within a trace.
   const text = `${jobId}:${attempt}`
   let [a, b] = [0x811c9dc5, 0x9e3779b9]
   for (let at = 0; at < text.length; at++) {
@@ -328,7 +335,7 @@ export function spanIdOf(jobId: string, attempt: number): string {
   return (a >>> 0 || 1).toString(16).padStart(8, '0') + (b >>> 0).toString(16).padStart(8, '0')
 }
 
-/** Fields of a job that the spans of its attempts contain. */
+/** Fields of a job that are recorded in the spans of its attempts. */
 export interface TracedJob {
   readonly id: string
   readonly attempt: number
@@ -339,7 +346,11 @@ export interface TracedJob {
   readonly traceparent?: string | null | undefined
 }
 
-/** Starts the span of an attempt. Undefined if the job is not traced. @param startMs Unix ms. Default: now */
+/**
+ * Starts the span of an attempt. Undefined if the job is not traced.
+ *
+ * @param startMs Unix ms. Default: now
+ */
 export function startAttempt(job: TracedJob, attributes: Attributes, startMs?: number): Span | undefined {
   const { id, attempt, pool, kind, tenant, model, traceparent } = job
   return tracing.tracer?.start({
@@ -353,7 +364,7 @@ export function startAttempt(job: TracedJob, attributes: Attributes, startMs?: n
   })
 }
 
-/** Context of the span of an attempt, in the trace of its job. Undefined if the job has no valid context. */
+/** Returns the context of the span of an attempt, in the trace of its job. Undefined if the job has no valid context. */
 export function attemptContext(traceparent: string | null | undefined, jobId: string, attempt: number) {
   const context = contextOf(traceparent)
   const flags = context?.isSampled ? '01' : '00'
@@ -361,8 +372,8 @@ export function attemptContext(traceparent: string | null | undefined, jobId: st
 }
 
 /**
- * The last 56 bits of a trace id are random (W3C Trace Context, level 2). The trace is recorded if these bits, as a
- * fraction of 1, are below the ratio.
+ * Whether a trace is recorded. The last 56 bits of a trace id are random (W3C Trace Context, level 2). Read as a fraction of 1, they must be below
+ * the ratio.
  */
 function isWithin(traceId: string, ratio: number): boolean {
   return ratio >= 1 || Number.parseInt(traceId.slice(-14), 16) / 2 ** 56 < ratio
@@ -372,7 +383,7 @@ const POOL_BYTES = 8 * 1024
 const pool = Buffer.alloc(POOL_BYTES)
 let used = POOL_BYTES
 
-/** Random ids come from a pool, because one call of the generator costs a microsecond. */
+/** Random bytes are generated for many ids at once, because each call of the generator costs a microsecond. */
 function randomHex(bytes: number): string {
   if (used + bytes > POOL_BYTES) {
     randomFillSync(pool)

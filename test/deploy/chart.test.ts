@@ -124,11 +124,11 @@ describe.skipIf(!hasTools)('the rendered Helm chart (needs test/deploy/requireme
     const named = resources.filter(({ metadata }) => metadata.name === 'sluice-inference')
     expect(named.find(({ kind }) => kind === 'Deployment')?.spec).not.toHaveProperty('replicas')
     const scaled = named.find(({ kind }) => kind === 'ScaledObject')
-    // KEDA would read a missing metric as 0, and stop the workers.
+    // Without this setting, KEDA would read a missing metric as 0 and stop all workers.
     expect(scaled?.spec?.triggers).toMatchObject([{ metadata: { ignoreNullValues: 'false' } }])
   })
 
-  it('gives scraped metrics the job that the alerts select', () => {
+  it('labels scraped metrics with the job name that the alert rules select', () => {
     const resources = rendered(['--values', EXAMPLES[0] ?? '', '--set', 'prometheus.podMonitor=true'])
     const monitor = resources.find(({ kind }) => kind === 'PodMonitor')
     const relabelings = [{ targetLabel: 'job', replacement: 'sluice' }]
@@ -166,12 +166,12 @@ describe.skipIf(!hasTools)('the rendered Helm chart (needs test/deploy/requireme
     const { status, stdout, stderr } = kubernetesValidate(text)
     expect(status, stdout + stderr).toBe(0)
     expect(stdout).toContain('passed for resource deployment/sluice-scheduler')
-    // Only custom resources have no schema in the Kubernetes API.
+    // Kinds without a schema are custom resources of operators. The Kubernetes API has a schema for every other kind.
     const unknown = [...stdout.matchAll(/schema for kind (\w+)/g)].map(([, kind = '']) => kind)
     expect(unknown.filter((kind) => !['PodMonitor', 'ScaledObject', 'PrometheusRule'].includes(kind))).toEqual([])
   })
 
-  it('detects a field that the Kubernetes API does not have', () => {
+  it('fails the validation if a resource has a field that is unknown to the Kubernetes API', () => {
     const text = template(['--values', EXAMPLES[0] ?? '']).replaceAll('terminationGracePeriodSeconds', 'graceSeconds')
     const { status, stdout } = kubernetesValidate(text)
     expect(status).not.toBe(0)
@@ -217,7 +217,10 @@ function checkDeployment(name: string, { metadata, spec }: z.infer<typeof PodTem
   ).toEqual([])
 }
 
-/** Parses the settings. Files and credentials of Kafka are left out, because they exist in the cluster only. */
+/**
+ * Validates the settings. Settings of the Kafka credentials and the database URL are left out, because their files and secrets exist only in the
+ * cluster.
+ */
 function validated(settings: Record<string, string>) {
   const isAbsent = (name: string) => /^KAFKA_(SSL|SASL)_/.test(name) || name === 'DATABASE_URL'
   return parseConfig(Object.fromEntries(Object.entries(settings).filter(([name]) => !isAbsent(name))))

@@ -7,7 +7,10 @@ import { ROLES } from '#services/services.ts'
 import { parseConfig } from '#shared/config/config.ts'
 import { graceSecondsMin, hasDeployTool, strangeVariables } from './variables.ts'
 
-/* docker-compose.yml, the image and the systemd units: settings that exist, restarts, limits, and time for a drain. */
+/*
+ * Checks docker-compose.yml, the image and the systemd units. Every setting must exist, services must restart after a failure and have limits,
+ * and the stop timeout must allow a drain.
+ */
 
 const HAPROXY = ['/usr/sbin/haproxy', '/usr/local/sbin/haproxy'].find((path) => existsSync(path))
 const Service = z.object({
@@ -44,7 +47,7 @@ describe('docker-compose.yml', () => {
     for (const [name, { restart }] of Object.entries(compose.services)) expect(restart, name).toBe('unless-stopped')
   })
 
-  it('waits for the drain of a role', () => {
+  it('gives each role enough time for its drain', () => {
     for (const [name, { stop_grace_period = '' }] of roles)
       expect(Number.parseInt(stop_grace_period, 10), name).toBeGreaterThanOrEqual(graceSecondsMin({}))
   })
@@ -84,13 +87,13 @@ describe('deploy/Dockerfile', () => {
   const lines = readFileSync('deploy/Dockerfile', 'utf8').split('\n')
   const last = (instruction: string) => lines.findLast((line) => line.startsWith(`${instruction} `)) ?? ''
 
-  it.skipIf(!hasDeployTool('hadolint'))('has no finding of hadolint, nor has the image of the sandbox', () => {
+  it.skipIf(!hasDeployTool('hadolint'))('passes hadolint, as does deploy/sandbox.Dockerfile', () => {
     const files = ['deploy/Dockerfile', 'deploy/sandbox.Dockerfile']
     const { status, stdout } = spawnSync('hadolint', files, { encoding: 'utf8' })
     expect(status, stdout).toBe(0)
   })
 
-  it('runs node as process 1, as a user without a name', () => {
+  it('runs node as process 1 and as a numeric user other than root', () => {
     expect(last('USER')).toMatch(/^USER [1-9]\d*:[1-9]\d*$/)
     expect(last('ENTRYPOINT')).toMatch(/^ENTRYPOINT \["node", /)
   })
@@ -138,7 +141,7 @@ describe('deploy/systemd', () => {
   })
 })
 
-/** Replaces variables of Compose, such as `${NAME:?message}`, by a value of sufficient length. */
+/** Replaces variables of Compose, such as `${NAME:?message}`, by a text that is long enough to be valid as a secret. */
 function filled(value: string): string {
   return value.replaceAll(/\$\{\w+(:[^}]*)?\}/g, 'a-value-of-a-test')
 }

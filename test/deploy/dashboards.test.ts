@@ -13,7 +13,7 @@ import { ECHO_MODEL, startStack, until } from '../support/stack.ts'
 import { startPrometheus } from './prometheus.ts'
 import { hasDeployTool } from './variables.ts'
 
-/* Each panel of deploy/observability/dashboards/ shows data of a busy service with Kafka and Postgres, by a real Prometheus. */
+/* Checks with a real Prometheus that each panel of deploy/observability/dashboards/ shows data while a service with Kafka and Postgres is busy. */
 
 const CHAT = '/v1/chat/completions'
 const LOAD_MS = 10_000
@@ -21,10 +21,14 @@ const Panels = z.object({
   panels: z.array(z.object({ title: z.string(), targets: z.array(z.object({ expr: z.string() })).min(1) })),
 })
 
-/** The query that Grafana sends for a panel, for a model and a project. Ranges are shorter, because the run is short. */
+/**
+ * Returns the query that Grafana would send for a panel, with values for the variables of the dashboard. Time ranges are shortened, because the
+ * test runs for seconds.
+ */
 function queryOf(expr: string, variables: Readonly<Record<string, string>>): string {
   return expr
     .replaceAll('$__rate_interval', '5s')
+    .replaceAll('$__range', '1h')
     .replaceAll('[1h]', '[10s]')
     .replaceAll(/\$(\w+)/g, (whole, name: string) => variables[name] ?? whole)
 }
@@ -87,7 +91,7 @@ describe.skipIf(missing)('the Grafana dashboards', () => {
       )
     }
     await appendFile(join(service.dataDir, 'models.yaml'), '\n')
-    // More calls than JOBS_MAX, so that some are refused.
+    // The number of calls exceeds JOBS_MAX, so that some are refused and appear in the panels of refusals.
     calls.push(...Array.from({ length: 150 }, () => chat('!echo first_ms=2000\nmany')))
     await Promise.all(calls)
     await sleep(2_000)

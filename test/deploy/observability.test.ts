@@ -13,8 +13,9 @@ import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
 import { hasDeployTool } from './variables.ts'
 
 /*
- * deploy/observability/: each metric of a rule or panel exists in a real run of all roles. Each alert fires for its fault, and no other alert does.
- * None fires in an hour of healthy load, whose samples are those of a real run, continued at the measured rates.
+ * Checks the rules and dashboards of deploy/observability/. (1) Each metric that a rule or panel uses exists in a real run of all roles. (2) For
+ * each alert, time series with its fault fire this alert and no other. (3) No alert fires in an hour of healthy load. The series of that hour
+ * continue the measurements of a short real run at the same rates.
  */
 
 const RULES = 'deploy/observability/rules.yaml'
@@ -71,7 +72,7 @@ afterAll(async () => {
   upstream?.close()
 })
 
-/** Samples of a scrape by series. Also records the name of each metric. */
+/** Reads `/metrics` and returns the value of each series. The names of the metrics are added to `names`. */
 async function scrape(): Promise<ReadonlyMap<string, number>> {
   const text = await (await stack.get('/metrics')).text()
   names = new Set([...names, ...[...text.matchAll(/^# TYPE (\S+)/gm)].map(([, name = '']) => name)])
@@ -79,21 +80,22 @@ async function scrape(): Promise<ReadonlyMap<string, number>> {
   return new Map(samples.map(([, series = '', value]) => [series, Number(value)]))
 }
 
-/** The values of an hour in the notation of promtool: a counter continues at its rate, a gauge keeps its value. */
+/** Continues the measurements for an hour, in the notation of promtool. A counter grows at its measured rate, and a gauge keeps its value. */
 function continued(before: ReadonlyMap<string, number>, after: ReadonlyMap<string, number>): Series {
   const series: Record<string, string> = { up: `1x${HOUR}` }
   for (const [name, value] of after) {
     const isCounter = /_(total|count|sum|bucket)(\{|$)/.test(name)
     // The event-loop lag depends on the machine of the test, so its series are left out.
     if (!Number.isFinite(value) || name.startsWith('nodejs_eventloop_lag')) continue
-    // Some gauges of Node have a name that ends in `_total`. Their values may fall, so a negative step becomes 0.
+    // Some gauges of Node.js have a name that ends in `_total`, like a counter. A gauge may have fallen, which promtool would treat as a reset,
+    // so a negative step becomes 0.
     const step = isCounter ? Math.max(0, value - (before.get(name) ?? value)) : 0
     series[name] = `${decimal(value)}+${decimal(step)}x${HOUR}`
   }
   return series
 }
 
-/** The notation of promtool has no exponents. */
+/** Writes a number without an exponent, because promtool cannot read exponents. */
 function decimal(value: number): string {
   return value.toFixed(6)
 }
@@ -106,11 +108,15 @@ function labelled(series: string): string {
 interface Case {
   readonly series: Series
   readonly minutes: readonly number[]
-  /** Alerts that must fire at these minutes. No other alert may fire. */
+  /** Alerts that must fire at each of these minutes, while no other alert fires. */
   readonly expected: readonly string[]
 }
 
-/** Evaluates the rules on the series of each case with one run of promtool. @throws Error with the alerts that fired instead */
+/**
+ * Evaluates the rules for all cases with one run of promtool.
+ *
+ * @throws Error with the alerts that fired instead of the expected ones
+ */
 async function evaluate(cases: readonly Case[]): Promise<void> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-rules-'))
   const tests = cases.map(({ series, minutes, expected }) => ({
@@ -142,26 +148,28 @@ function relevant(): Series {
   return Object.fromEntries(Object.entries(healthy).filter(([name]) => exprs.includes(name.replace(/\{.*/, ''))))
 }
 
-/** A value that begins five minutes after the start and stays. */
+/** Series that changes from `before` to `after` five minutes after the start. */
 const from5 = (before: number, after: number) => `${before}x4 ${after}x${HOUR - 5}`
-/** A value that grows from the fifth minute on, by `step` per interval. */
+/** Series that is 0 at first, and grows by `step` per minute from the fifth minute on. */
 const grows = (step: number) => `0x4 0+${step}x${HOUR - 5}`
-/** A counter that is 0 until six minutes before the end, and `by` from then on. */
+/** Counter that is 0 at first, and jumps to `by` six minutes before the end of the hour. */
 const counts = (by: number) => `0x${HOUR - 6} ${by}x5`
 const CALLS = 'sluice_http_requests_total{route="/v1/chat/completions",status="200",model="echo-1"}'
 const QUEUED = 'sluice_fleet_calls{pool="inference",state="queued"}'
 const ALIVE = 'sluice_workers{pool="inference",state="alive"}'
+const WANTED = 'sluice_workers_wanted{pool="inference"}'
+const EMPTY_IN = 'sluice_queue_empty_seconds{pool="inference"}'
 const BUCKET = (le: string) =>
   `sluice_job_first_output_seconds_bucket{le="${le}",pool="inference",model="slow",stream="true"}`
 
-/** The fault of each alert, as changed series of the healthy run. */
+/** For each alert: the series that its fault changes, with their values during the fault. All other series are those of the healthy run. */
 const FAULTS: Readonly<Record<string, Series>> = {
   SluiceProcessDown: { up: from5(1, 0) },
   SluiceNoWorker: { [ALIVE]: from5(1, 0), [QUEUED]: from5(0, 3) },
   SluiceWorkerLost: { 'sluice_workers_lost_total{pool="inference"}': counts(1) },
   SluiceCallsWaitLong: { 'sluice_calls_oldest_seconds{pool="inference",model="echo-1"}': grows(60) },
   SluiceJobsWaitLong: { 'sluice_jobs_oldest_seconds{pool="inference",priority="normal",state="queued"}': grows(60) },
-  SluiceTooFewWorkers: { 'sluice_workers_wanted{pool="inference"}': from5(0, 4) },
+  SluiceTooFewWorkers: { [WANTED]: from5(0, 4), [EMPTY_IN]: from5(0, 90) },
   SluiceProjectFloods: {
     'sluice_project_calls{project="loud",state="queued"}': from5(0, 500),
     'sluice_project_calls{project="quiet",state="queued"}': from5(0, 150),
@@ -190,12 +198,12 @@ describe.skipIf(!hasDeployTool('promtool'))('the Prometheus rules', () => {
     expect(execFileSync('promtool', ['check', 'rules', RULES], { encoding: 'utf8' })).toContain(`${rules.length} rules`)
   })
 
-  it('do not fire during an hour of the load of a healthy run', async () => {
+  it('do not fire during one hour of load on a healthy service', async () => {
     expect(Object.keys(healthy).length, 'series').toBeGreaterThan(300)
     await evaluate([{ series: healthy, minutes: [10, 30, 60], expected: [] }])
   })
 
-  it('fire each for its fault, and for no other', async () => {
+  it('each fire for the fault that they describe, and for no other fault', async () => {
     expect(Object.keys(FAULTS)).toEqual(expect.arrayContaining(rules.map(({ alert }) => alert)))
     for (const name of Object.values(FAULTS).flatMap((series) => Object.keys(series))) {
       const metric = name.replace(/\{.*/, '').replace(/_bucket$/, '')
@@ -205,6 +213,14 @@ describe.skipIf(!hasDeployTool('promtool'))('the Prometheus rules', () => {
       return { series: { ...relevant(), ...fault }, minutes: [59], expected: [alert] }
     })
     await evaluate(cases)
+  })
+
+  it('fire no alert, not even SluiceTooFewWorkers, for bursts of jobs that end before the next burst', async () => {
+    const bursts = Array.from({ length: HOUR / 4 }, () => '90 40 5 0').join(' ')
+    // The metric for the wanted number of workers falls with a delay of five minutes. The test therefore keeps it at 4 between the bursts, while
+    // the time to empty the queue varies.
+    const series = { ...relevant(), [WANTED]: `4x${HOUR}`, [EMPTY_IN]: bursts }
+    await evaluate([{ series, minutes: [20, 40, 59], expected: [] }])
   })
 
   it('fire for the metrics of a run with a failing upstream and a dead letter', async () => {

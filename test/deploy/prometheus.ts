@@ -11,43 +11,60 @@ import { freePort } from '../support/processes/free-ports.ts'
 import { until } from '../support/stack.ts'
 
 export const RULES = 'deploy/observability/rules.yaml'
-const INTERVAL_MS = 500
-const SCRAPE_TIMEOUT_MS = 10_000
+const INTERVAL_MS = 1_000
+const SCRAPE_TIMEOUT_MS = 60_000
+/**
+ * A minute in the rules takes this many seconds in a test. With a lower value, a short pause of a busy machine would look like a fault of
+ * minutes.
+ */
+const MINUTE_S = 3
+/** Rules that compare the age of a call or job use at most this limit in a test, in seconds. */
+const AGE_S_MAX = 15
 
 /**
- * The rules of {@link RULES} with a second instead of each minute, so that an alert fires after seconds. Three values change: the durations `for`,
- * the ranges such as `[5m]`, and the limits of ages, such as `oldest_seconds > 900`. Limits of other quantities stay.
+ * Shortens the times in alert rules: each minute becomes three seconds, so that an alert fires within seconds. Three types of values change: the
+ * durations `for`, the ranges such as `[5m]`, and limits of ages such as `oldest_seconds > 900`.
  *
- * SluiceDependencySlow waits for three times as long, because a process caches the result of a check for ten seconds. With five seconds, one slow
- * check would suffice.
+ * Alerts about dependencies wait for 25 s instead. A process caches the result of a check for ten seconds, so with three seconds a single failed
+ * check would fire the alert.
  */
 export function scaledRules(rules: string): string {
   return rules
-    .replaceAll(/\b(\d+)m\b/g, '$1s')
-    .replace(/(alert: SluiceDependencySlow\n[\s\S]*?for: )5s/, '$115s')
+    .replaceAll(/\b(\d+)m\b/g, (_, minutes: string) => `${Number(minutes) * MINUTE_S}s`)
+    .replaceAll(/(alert: SluiceDependency(?:Slow|Down)\n[\s\S]*?for: )\d+s/g, '$125s')
     .replaceAll(
       /(_oldest_seconds[^>\n]*> )(\d+)/g,
-      (_, before: string, seconds: string) => before + Number(seconds) / 60,
+      (_, before: string, seconds: string) => before + Math.min(AGE_S_MAX, (Number(seconds) / 60) * MINUTE_S),
     )
 }
 
-/** A Prometheus with the scaled rules. Dispose it. */
+/** A running Prometheus with the shortened rules of {@link scaledRules}. Dispose it. */
 export interface Prometheus extends AsyncDisposable {
-  /** Scrapes a process from now on. @param url Base URL of its `/metrics` */
+  /**
+   * Scrapes a process from now on.
+   *
+   * @param url Base URL of its `/metrics`
+   */
   scrape(instance: string, url: string): void
   /** Stops the scrapes of a process, as service discovery does after the process was removed. */
   forget(instance: string): void
-  /** Names of the alerts that fire now, sorted. */
+  /** Alerts that fire now, sorted. Each is the name without the prefix `Sluice`, then the values of the labels, such as `ServerFailing model-a 0`. */
   firing(): Promise<string[]>
-  /** Names of the alerts that fired at any time of the last seconds, sorted. */
+  /** Alerts that fired at any time of the last seconds, sorted. */
   firedWithin(seconds: number): Promise<string[]>
-  /** Series of a query over the whole run, by the API of Prometheus. @throws Error if the query is invalid */
+  /**
+   * Evaluates a PromQL query over the whole run.
+   *
+   * @throws Error if the query is invalid
+   */
   queryRange(expr: string): Promise<{ metric: Record<string, string>; values: [number, string][] }[]>
 }
 
 /**
- * Starts Prometheus, which scrapes a relay. The relay reads `/metrics` of the processes, with the scrape timeout of production. Prometheus itself
- * could not wait for longer than its interval, so a check of an unreachable dependency, which takes two seconds, would fail the scrape.
+ * Starts Prometheus. Instead of the processes, Prometheus scrapes a relay in this test, which reads the processes' `/metrics` in the background.
+ *
+ * The reason: the scrape timeout of Prometheus cannot exceed its interval of one second. A process whose dependency is unreachable answers
+ * `/metrics` only after two seconds, so direct scrapes would fail.
  */
 export async function startPrometheus(): Promise<Prometheus> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-prometheus-'))
@@ -83,14 +100,13 @@ export async function startPrometheus(): Promise<Prometheus> {
   return {
     ...{ scrape: relay.scrape, forget: relay.forget },
     async firing() {
-      const { alerts } = await ask<{ alerts: { state: string; labels: { alertname: string } }[] }>('/api/v1/alerts')
-      return namesOf(alerts.filter(({ state }) => state === 'firing').map(({ labels }) => labels.alertname))
+      const { alerts } = await ask<{ alerts: { state: string; labels: Labels }[] }>('/api/v1/alerts')
+      return namesOf(alerts.filter(({ state }) => state === 'firing').map(({ labels }) => labels))
     },
     async firedWithin(seconds) {
-      const expr = `group by (alertname) (count_over_time(ALERTS{alertstate="firing"}[${Math.max(1, Math.floor(seconds))}s]))`
-      const query = `/api/v1/query?query=${encodeURIComponent(expr)}`
-      const { result } = await ask<{ result: { metric: { alertname: string } }[] }>(query)
-      return namesOf(result.map(({ metric }) => metric.alertname))
+      const expr = `count_over_time(ALERTS{alertstate="firing"}[${Math.max(1, Math.floor(seconds))}s])`
+      const { result } = await ask<{ result: { metric: Labels }[] }>(`/api/v1/query?query=${encodeURIComponent(expr)}`)
+      return namesOf(result.map(({ metric }) => metric))
     },
     async queryRange(expr) {
       const range = `start=${startedAt / 1_000}&end=${Date.now() / 1_000}&step=1`
@@ -106,8 +122,17 @@ export async function startPrometheus(): Promise<Prometheus> {
   }
 }
 
-function namesOf(alerts: readonly string[]): string[] {
-  return [...new Set(alerts)].toSorted()
+type Labels = Readonly<Record<string, string>>
+
+/** Labels that all alerts have in common. */
+const COMMON_LABELS = new Set(['__name__', 'alertname', 'alertstate', 'severity', 'job'])
+
+function namesOf(alerts: readonly Labels[]): string[] {
+  const nameOf = (labels: Labels) => {
+    const own = Object.keys(labels).filter((name) => !COMMON_LABELS.has(name))
+    return [labels.alertname?.replace(/^Sluice/, ''), ...own.toSorted().map((name) => labels[name])].join(' ')
+  }
+  return [...new Set(alerts.map(nameOf))].toSorted()
 }
 
 function configOf(relayPort: number): object {
@@ -128,7 +153,7 @@ function configOf(relayPort: number): object {
 }
 
 async function startRelay() {
-  /** Also contains forgotten targets, because Prometheus scrapes a removed target for up to five more seconds. */
+  /** Targets of the relay, including removed ones, because Prometheus continues to scrape a removed target for up to five seconds. */
   const targets = new Map<string, { readonly stopped: AbortController; text: string | undefined }>()
   const server = createServer((req, res) => {
     const name = req.url?.slice(1) ?? ''
@@ -182,12 +207,12 @@ async function stop(child: ChildProcess): Promise<void> {
   await exited
 }
 
-/** A TCP proxy, with faults of a network. Dispose it. */
+/** A TCP proxy that can delay or freeze connections. Dispose it. */
 export interface FaultyProxy extends AsyncDisposable {
   readonly port: number
   /** Delay of each answer in ms. */
   delayMs: number
-  /** True: no bytes pass, and no connection closes. */
+  /** If true, then the proxy forwards no bytes and closes no connection. */
   isFrozen: boolean
 }
 

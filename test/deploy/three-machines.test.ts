@@ -1,4 +1,7 @@
-/** Three machines that follow docs/operate/three-machines.md literally: TLS of Kafka, Postgres, S3 and callers with a private authority. */
+/**
+ * Sets up three machines by running the commands of docs/operate/three-machines.md literally. A private authority signs the TLS certificates of
+ * Kafka, Postgres, S3 and the API.
+ */
 import { existsSync, readdirSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { homedir } from 'node:os'
@@ -16,7 +19,6 @@ const POSTGRES = version && `/usr/lib/postgresql/${version}/bin`
 const JARS = join(process.env.KAFKA_CACHE ?? join(homedir(), '.cache/sluice/kafka'), '4.3.1')
 const moto = await findPythonEnv('moto', ['moto[s3,server]==5.2.5'])
 const reasons = [
-  process.env.MACHINES ? undefined : 'MACHINES is not set, because the test takes over a minute of both cores',
   whyNoMachines(),
   inject('kafka') ? await whyNoLocalKafka() : 'no Kafka',
   existsSync(JARS) ? undefined : `no jars in ${JARS}`,
@@ -26,14 +28,17 @@ const reasons = [
 ].filter((reason) => reason !== undefined)
 if (reasons.length > 0) process.stderr.write(`The test of three machines is skipped: ${reasons.join('; ')}\n`)
 
-/** Code blocks of the page, found by a word in them. */
 const blocks = blocksOf('docs/operate/three-machines.md').map(({ code }) => code)
+/** Returns the code block of the page that contains a given text. */
 function block(word: string): string {
   const found = blocks.find((code) => code.includes(word))
   if (found === undefined) throw new Error(`the page has no block with ${word}`)
   return found
 }
-/** A file of machine 1 in the page, for machine `n`: its own addresses and ids, and the same list of all machines. */
+/**
+ * The page shows the files of machine 1. Returns such a file for machine `n`: with its own addresses and ids, and an unchanged list of all
+ * machines.
+ */
 const of = (n: number, text: string) =>
   text
     .replace('node.id=1', `node.id=${n}`)
@@ -43,7 +48,10 @@ const of = (n: number, text: string) =>
       `printf 'PORT=8090\\nMETRICS_PORT=8081\\nHOST=%s\\n' 10.0.0.${n}`,
     )
 
-/** Commands whose effect on a machine with systemd and a network the test supplies itself. */
+/**
+ * Shell functions that replace apt-get, npm and systemctl. The machines of the test have no network and no systemd; the test itself provides the
+ * packages and starts the services.
+ */
 const SHIMS =
   'apt-get() { :; }; npm() { :; }; systemctl() { echo "$@" >> /run/systemctl; }; export -f apt-get npm systemctl'
 
@@ -54,7 +62,7 @@ describe.skipIf(reasons.length > 0)('docs/operate/three-machines.md', () => {
     await using machines = await openMachines(3)
     const { all, directory } = machines
     const [first] = all as [Machine]
-    // Certificates.
+    // Creates the certificates with the commands of the page, and copies them to the machines.
     const certificates = `mkdir -p ${directory}/ca && cd ${directory}/ca`
     await first.run(`${certificates}\n${block('openssl req -x509')}`)
     const callers = `openssl req -newkey rsa:2048 -nodes -subj /CN=api -keyout api.key -out api.csr
@@ -67,9 +75,9 @@ describe.skipIf(reasons.length > 0)('docs/operate/three-machines.md', () => {
         cp ca.pem /etc/sluice/ca.pem; cp machine-${at + 1}.pem /etc/sluice/client.pem; cp machine-${at + 1}.key /etc/sluice/client.key
         cat machine-${at + 1}.key machine-${at + 1}.pem > /etc/kafka/machine.pem; cp ca.pem /etc/kafka/ca.pem
         cat api.pem api.key > /etc/haproxy/sluice.pem`)
-    // Kafka and Postgres.
+    // Starts Kafka on each machine, and Postgres and S3 on the first one.
     await Promise.all([...all.map((machine, at) => startKafka(machine, at + 1)), startPostgres(first), startS3(first)])
-    // Sluice: the ingress and the scheduler on the first machine, workers on the others.
+    // Installs Sluice on all machines. The ingress and the scheduler run on the first machine, the workers on the others.
     for (const [at, machine] of all.entries()) await installSluice(machine, at + 1)
     const started = [
       startUnit(first, 'ingress'),
@@ -80,7 +88,7 @@ describe.skipIf(reasons.length > 0)('docs/operate/three-machines.md', () => {
     const ended = () => units.find(({ exited }) => exited())
     await until(() => ended() ?? units.every(({ output }) => output().includes('service ready')), { withinMs: 120_000 })
     expect(ended()?.output()).toBe(undefined)
-    // TLS for callers.
+    // Starts HAProxy, which terminates the TLS connections of callers.
     await first.run(`cat > /etc/haproxy/haproxy.cfg <<'EOT'\n${block('frontend api')}\nEOT`)
     first.start([HAPROXY ?? '', '-db', '-f', '/etc/haproxy/haproxy.cfg'])
     const env = { SLUICE_API_KEY: TEST_KEY, CURL_CA_BUNDLE: '/etc/sluice/ca.pem' }
@@ -142,7 +150,7 @@ async function startS3(machine: Machine): Promise<void> {
   await machine.run(`${create} -H 'Authorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request'`)
 }
 
-/** The block of the page, with the values that its reader fills in, and models for the test. */
+/** Runs the installation commands of the page, with the values that a reader must fill in, and writes the models of the test. */
 async function installSluice(machine: Machine, n: number): Promise<void> {
   await machine.run(`${SHIMS}\n${of(n, block('useradd --system'))}`)
   const filled = {

@@ -1,7 +1,10 @@
 import { spawnSync } from 'node:child_process'
 import { Settings } from '#shared/config/settings.ts'
 
-/** Variables that are no settings of Sluice: read by Node, the C library, the AWS client, the units, or named by `api_key_env`. */
+/**
+ * Environment variables that deployment files may set although they are not settings of Sluice. Node.js, the C library, the AWS client and the
+ * systemd units read some of them; others are named by `api_key_env` of a model.
+ */
 const FOREIGN = new Set([
   ...['HOME', 'MALLOC_MMAP_THRESHOLD_', 'NODE_EXTRA_CA_CERTS', 'ROLES'],
   ...['AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY', 'OPENAI_API_KEY', 'ANTHROPIC_API_KEY'],
@@ -15,7 +18,7 @@ export function strangeVariables(names: readonly string[]): string[] {
   return names.filter((name) => !(name in Settings.shape) && !FOREIGN.has(name))
 }
 
-/** Returns the minimum grace period in seconds of a process with these settings, with the defaults of a fleet. */
+/** Returns the minimum time in seconds that a supervisor must wait between SIGTERM and SIGKILL, for a process with these settings. */
 export function graceSecondsMin(settings: Readonly<Record<string, string>>): number {
   const drainMs = Number(settings.DRAIN_MS ?? Settings.shape.DRAIN_MS.parse(undefined))
   return (drainMs + Number(settings.DRAIN_NOTICE_MS ?? NOTICE_MS)) / 1_000 + EXIT_S

@@ -34,13 +34,13 @@ function sampleIn(text: string, sample: string): number {
   return Number(line.slice(sample.length))
 }
 
-it('metrics of 10,000 projects and 2,000 models take less than 2 MiB per scrape, and yield at least every 50 ms', async () => {
+it('a scrape of 10,000 projects and 2,000 models is below 2 MiB, and yields at least every 50 ms', async () => {
   const metrics = crowded()
   await metrics.text()
   const delay = monitorEventLoopDelay({ resolution: 1 })
   delay.enable()
   const longest: number[] = []
-  // The best of three scrapes, because other processes of the machine delay single ones.
+  // The fastest of three scrapes counts, because other processes of the machine may delay a single one.
   for (let i = 0; i < 3; i++) {
     await new Promise((resolve) => setTimeout(resolve, 20))
     delay.reset()
@@ -52,7 +52,7 @@ it('metrics of 10,000 projects and 2,000 models take less than 2 MiB per scrape,
   expect(Math.min(...longest), 'longest block in ms').toBeLessThan(50)
 })
 
-it('label sets beyond the maximum are counted as "other", and the largest rows of a gauge are exported', async () => {
+it('the largest values of a metric are exported, and the rest is summed as "other"', async () => {
   const { text } = await crowded().text()
   const all = text.split('\n').filter((line) => line.startsWith('sluice_project_requests_total{'))
   expect(all.reduce((sum, line) => sum + Number(line.split(' ').at(-1)), 0)).toBe(PROJECTS)

@@ -14,7 +14,7 @@ const ENDPOINT = 'http://127.0.0.1:4318'
 const tracesOf = (more: Record<string, string>) =>
   parseConfig({ OTEL_EXPORTER_OTLP_ENDPOINT: ENDPOINT, ...more }).traces as TracesConfig
 
-/** An exporter with its log lines. */
+/** Opens an exporter of traces, and collects its log lines. */
 function openExporter(url: string, more: Partial<TracesConfig> = {}) {
   const lines: Record<string, unknown>[] = []
   const log = pino({}, { write: (line) => void lines.push(JSON.parse(line)) })
@@ -38,6 +38,7 @@ it('the encoding of a span preserves its times, texts, numbers, lists and links'
     ?.end({ more: 1 }, 'timeout', startMs + 1.5)
   const span = await until(() => otlp.spans[0])
   expect(span).toMatchObject({ name: 'chat ☕', kind: 3, parentId: '', isError: true, service: 'sluice' })
+  expect(span.statusMessage).toBe('timeout')
   expect([span.startMs, span.endMs]).toEqual([startMs, startMs + 1.5].map((ms) => expect.closeTo(ms, 2)))
   expect(span.links).toEqual([{ traceId: 'b'.repeat(32), id: 'c'.repeat(16) }])
   expect(span.attributes).toEqual({
@@ -46,7 +47,7 @@ it('the encoding of a span preserves its times, texts, numbers, lists and links'
   })
 })
 
-it('spans that the collector does not accept at first arrive after a retry', async () => {
+it('spans arrive after a retry if the collector is unavailable at first', async () => {
   await using otlp = await startOtlpReceiver()
   otlp.status = 503
   const { tracer, exporter } = openExporter(otlp.url)
@@ -67,7 +68,7 @@ it('spans beyond the queue limit are dropped and counted, with one warning', asy
   expect(lines).toMatchObject([{ level: 40, msg: message, reason: 'queue full' }])
 })
 
-it('spans that the collector refuses are dropped without a retry', async () => {
+it('spans that the collector refuses permanently are dropped without a retry', async () => {
   await using otlp = await startOtlpReceiver()
   otlp.status = 401
   const { tracer, exporter, lines } = openExporter(otlp.url)
@@ -90,13 +91,13 @@ it('the end of a process waits at most two seconds for a collector that does not
   expect(exporter.dropped).toBe(1)
 })
 
-/** A tracer that records spans in a list. */
+/** Opens a tracer that appends ended spans to a list. */
 function listing(sampling: ConstructorParameters<typeof Tracer>[1]) {
   const spans: EndedSpan[] = []
   return { spans, tracer: new Tracer({ add: (span) => void spans.push(span) }, sampling) }
 }
 
-it('a trace is recorded as a whole or not at all, by the flag of the caller or else by the ratio', () => {
+it('the flag of the caller, or else the sampling ratio, decides whether a whole trace is recorded', () => {
   const { tracer, spans } = listing({ ratio: 0.5, followsParent: true })
   for (let at = 0; at < 400; at++) {
     const root = tracer.start({ name: 'root', kind: 'server' })
@@ -112,7 +113,7 @@ it('a trace is recorded as a whole or not at all, by the flag of the caller or e
   expect(tracer.start({ name: 'x', kind: 'server', parent: `${parent}-01` })?.traceparent).toContain('a'.repeat(32))
 })
 
-it('a context that is not valid starts a new trace', () => {
+it('a call with an invalid trace context starts a new trace', () => {
   const { tracer } = listing({ ratio: 1, followsParent: true })
   const [trace, id] = ['a'.repeat(32), 'b'.repeat(16)]
   const invalid = ['', 'x', `00-${'0'.repeat(32)}-${id}-01`, `00-${trace}-${'0'.repeat(16)}-01`, `ff-${trace}-${id}-01`]
@@ -125,7 +126,7 @@ it('a context that is not valid starts a new trace', () => {
   expect(contextOf(`01-${trace}-${id}-01-later`), 'a later version').toMatchObject({ traceId: trace, isSampled: true })
 })
 
-it('valid tracestate and baggage continue unchanged, and others are dropped', () => {
+it('valid tracestate and baggage headers are forwarded unchanged, and invalid ones are dropped', () => {
   const traceparent = `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01`
   const through = (tracestate?: string, baggage?: string) =>
     outgoingHeaders(incomingContext({ traceparent, tracestate, baggage }), true)
@@ -149,7 +150,7 @@ it('valid tracestate and baggage continue unchanged, and others are dropped', ()
   expect(tracer.start({ name: 'x', kind: 'server', parent: alone })?.traceparent).toMatch(/^00-.*-01\t\tuser=/)
 })
 
-it('each attempt has a span id of its own, which every process computes equally', () => {
+it('each attempt has a unique span id, which is equal in every process', () => {
   const ids = new Set<string>()
   for (let job = 0; job < 2_000; job++)
     for (const attempt of [1, 2, 11]) ids.add(spanIdOf(`job_01K8ABCDEFGHJK${job}`, attempt))
@@ -158,7 +159,7 @@ it('each attempt has a span id of its own, which every process computes equally'
   expect(spanIdOf('job_01K8ABCDEFGHJK1', 1)).toBe(spanIdOf('job_01K8ABCDEFGHJK1', 1))
 })
 
-it('the variables of OpenTelemetry configure traces', () => {
+it('the environment variables of OpenTelemetry configure traces', () => {
   expect(parseConfig({}).traces).toBeUndefined()
   expect(tracesOf({ OTEL_SDK_DISABLED: 'true' })).toBeUndefined()
   expect(tracesOf({})).toMatchObject({
@@ -202,7 +203,7 @@ it.each<[string, string, string, object | undefined]>([
   expect(config.tracesProblems[0]).toContain(expected)
 })
 
-it('an endpoint with a login sends an authorization header, and no log line contains the login', () => {
+it('a login in the endpoint URL is sent as an authorization header, and is not logged', () => {
   const endpoint = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://us%3Aer:pass@127.0.0.1:4318' }
   const set = tracesOf(endpoint)
   expect(set.url).toBe(`${ENDPOINT}/v1/traces`)
@@ -235,7 +236,7 @@ it.each([
     undefined,
   ],
   ['many parts', [{ role: 'user', parts: Array.from({ length: 5_000 }, () => ({ content: 'part' })) }], 1],
-])('%s are recorded as valid JSON of bounded length', (_, messages, count) => {
+])('message content is recorded as valid JSON of bounded length: %s', (_, messages, count) => {
   const json = messagesJson(messages)
   expect(json.length).toBeLessThanOrEqual(32 * 1024)
   const read = JSON.parse(json) as { role: string; content?: string }[]
