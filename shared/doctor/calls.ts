@@ -7,26 +7,43 @@
  * 3. An open circuit breaker is a finding of its own, unless rule 1 already reports its model.
  *
  * Rule 1 ignores calls that do not show whether a model works. Examples are calls that were refused for lack of capacity, were cancelled, exceeded
- * their own deadline, or were rejected because of their content.
+ * their own deadline, or were rejected because of their content. A call with the code
+ * `overloaded` that a worker ran was not refused. The upstream was busy, or the circuit breaker of the upstream was open.
  */
 import type { BudgetState } from '#schemas/usage.ts'
 import { type Finding, failed, warned } from './check.ts'
 
 export const RECENT_MINUTES = 15
 const STREAK_MIN = 3
+/**
+ * Minimum fraction of failed calls since the first failure of a model. Below this fraction, a later failure counts as the first one. A single success
+ * is therefore tolerated.
+ */
+const FAILING_SHARE_MIN = 0.8
 const FAILED_MIN = 3
 const FAILED_PART_MIN = 0.1
 const REFUSED_MIN = 3
 const BUDGET_PART_MIN = 0.8
 const NAMES_MAX = 3
 
-/** Outcome of a call for the health of its model. Undefined: the call does not show whether the model works. */
-export function outcomeOf({ status, errorCode }: { readonly status: number; readonly errorCode: string | null }) {
+/** Returns the outcome of a call for the health of its model. Undefined if the call does not show whether the model works, as after a cancel. */
+export function outcomeOf({ status, errorCode, isRun }: Ended) {
   if (status < 400) return 'completed'
-  return status >= 500 && !REFUSALS.has(errorCode ?? '') ? 'failed' : undefined
+  return status >= 500 && !isRefused(errorCode, isRun) ? 'failed' : undefined
 }
 
-/** Codes of calls that a limit or a lack of capacity refused, with the remedy. */
+interface Ended {
+  readonly status: number
+  readonly errorCode: string | null
+  /** Whether a worker ran the call. */
+  readonly isRun: boolean
+}
+
+function isRefused(errorCode: string | null, isRun: boolean): boolean {
+  return REFUSALS.has(errorCode ?? '') && !(isRun && errorCode === 'overloaded')
+}
+
+/** Error codes of calls that a limit or a lack of capacity refused, each with the remedy for the operator. */
 const REFUSALS: ReadonlyMap<string, string> = new Map([
   ['rate_limit_exceeded', 'Raise the limit of the key or project, or send fewer calls.'],
   ['token_limit_exceeded', 'Raise the tokens per minute of the key or project, or send fewer tokens.'],
@@ -35,24 +52,42 @@ const REFUSALS: ReadonlyMap<string, string> = new Map([
   ['model_loading', 'Wait until the model is loaded.'],
 ])
 
-interface RecentCalls {
+interface RecentCalls extends Ended {
   readonly project: string
   readonly model: string | null
-  readonly status: number
-  readonly errorCode: string | null
   readonly calls: number
 }
 
 export interface FailingModel {
   readonly model: string
-  /** Number of consecutive failed calls, up to the newest. */
+  /** Number of consecutive failed calls, the newest included. */
   readonly streak: number
-  /** True if more calls in a row may have failed, because older calls in the log were not read. */
+  /** True if the number of consecutive failures may be higher, because older calls in the log were not read. */
   readonly isCut: boolean
   readonly cause: string
   /** Error code of the newest failure. */
   readonly code: string | null
+  /**
+   * `firstAtMs` is the end of the oldest failed call since which nearly all calls failed. If `isFirstCut`, then failures may have begun earlier,
+   * because older calls in the log were not read.
+   */
+  readonly firstAtMs: number
+  readonly isFirstCut: boolean
+  /** Failed calls and all calls of the log since `firstAtMs`. */
+  readonly failed: number
+  readonly calls: number
+  /** Failed calls since the first of the last days from which on nearly all calls failed. Undefined if there is no such day. */
+  readonly days?: FailedDays | undefined
+  /** Number of consecutive failed calls by project. */
+  readonly projects: ReadonlyMap<string, number>
   readonly lastAtMs: number
+}
+
+export interface FailedDays {
+  readonly failed: number
+  readonly calls: number
+  /** Start of the first day. */
+  readonly sinceMs: number
 }
 
 export interface CallFacts {
@@ -71,7 +106,7 @@ export function callFindings(facts: CallFacts, nowMs: number): Finding[] {
   const { failing, openCircuits, budgets } = facts
   const reported = new Set([...failing, ...openCircuits].map(({ model }) => model))
   return [
-    ...failing.map((one) => failingFinding(one, openCircuits, nowMs)),
+    ...failing.map((one) => failingFinding(one, facts, nowMs)),
     ...openCircuits.filter(({ model }) => !failing.some((one) => one.model === model)).map(circuitFinding),
     ...rateFindings(facts, reported),
     ...refusalFindings(facts, reported),
@@ -80,43 +115,118 @@ export function callFindings(facts: CallFacts, nowMs: number): Finding[] {
 }
 
 interface EndedRow {
+  readonly project: string
   readonly status: number
   readonly errorCode: string | null
+  readonly worker: string | null
   readonly errorMessage: string | null
+  /** Message of the upstream server, which only operators may read. */
+  readonly upstreamMessage?: string | null
   readonly endedAtMs: number
 }
 
-/** Decides whether a model fails, from its newest calls in the log, the newest first. */
+/** Decides whether a model fails, from its calls in the request log, newest first. */
 export function failingModel(model: string, rows: readonly EndedRow[], hasMore: boolean): FailingModel | undefined {
-  // A call that has exceeded its own deadline says nothing about its model, because the deadline may be too short for
-  // any upstream.
-  const decisive = rows.filter((row) => outcomeOf(row) !== undefined && row.errorCode !== 'timeout')
-  const lastSuccess = decisive.findIndex((row) => outcomeOf(row) === 'completed')
+  // A call that exceeded its own deadline does not count, because the deadline may be too short for any upstream.
+  const outcome = (row: EndedRow) => outcomeOf({ ...row, isRun: row.worker !== null })
+  const decisive = rows.filter((row) => outcome(row) !== undefined && row.errorCode !== 'timeout')
+  const lastSuccess = decisive.findIndex((row) => outcome(row) === 'completed')
   const failures = lastSuccess === -1 ? decisive : decisive.slice(0, lastSuccess)
   const [newest] = failures
   const isCut = hasMore && lastSuccess === -1
   if (!newest || (failures.length < STREAK_MIN && (isCut || lastSuccess !== -1))) return undefined
-  const cause = newest.errorMessage ?? newest.errorCode ?? `HTTP ${newest.status}`
-  return { model, streak: failures.length, isCut, cause, code: newest.errorCode, lastAtMs: newest.endedAtMs }
+  const cause = newest.upstreamMessage || newest.errorMessage || newest.errorCode || `HTTP ${newest.status}`
+  const projects = new Map<string, number>()
+  for (const { project } of failures) add(projects, project, 1)
+  const isFailed = (row: EndedRow) => outcome(row) !== 'completed'
+  const first = firstFailureIn(decisive, isFailed) ?? newest
+  const since = decisive.slice(0, decisive.indexOf(first) + 1)
+  const counts = { failed: since.filter(isFailed).length, calls: since.length }
+  const isFirstCut = hasMore && first === decisive.at(-1)
+  const newestOnes = { cause, code: newest.errorCode, lastAtMs: newest.endedAtMs }
+  return {
+    model,
+    streak: failures.length,
+    isCut,
+    ...counts,
+    ...newestOnes,
+    firstAtMs: first.endedAtMs,
+    isFirstCut,
+    projects,
+  }
+}
+
+/**
+ * Returns the oldest failure since which nearly all calls failed. A model that answers only now and then counts as failing since its first failure.
+ */
+function firstFailureIn(rows: readonly EndedRow[], isFailed: (row: EndedRow) => boolean): EndedRow | undefined {
+  let [count, first]: [number, EndedRow | undefined] = [0, undefined]
+  for (const [nth, row] of rows.entries()) {
+    if (!isFailed(row)) continue
+    count++
+    if (count >= FAILING_SHARE_MIN * (nth + 1)) first = row
+  }
+  return first
+}
+
+/**
+ * Returns the failed calls since the first of the last days from which on nearly all calls failed. A model that fails since today has no such day,
+ * because most calls of the day may have completed.
+ *
+ * @param days Sums per UTC day, such as `2030-01-31`
+ */
+export function failedDays(
+  days: readonly { readonly day: string; readonly calls: number; readonly failed: number }[],
+): FailedDays | undefined {
+  let found: FailedDays | undefined
+  const sums = { failed: 0, calls: 0 }
+  for (const { day, calls, failed } of days.toSorted((a, b) => (a.day < b.day ? 1 : -1))) {
+    if (failed < calls * FAILING_SHARE_MIN) break
+    sums.failed += failed
+    sums.calls += calls
+    found = { ...sums, sinceMs: Date.parse(day) }
+  }
+  return found
 }
 
 function failingFinding(
-  { model, streak, isCut, cause, code, lastAtMs }: FailingModel,
-  circuits: CallFacts['openCircuits'],
+  { model, streak, isCut, cause, code, firstAtMs, isFirstCut, lastAtMs, projects, days, ...counts }: FailingModel,
+  { openCircuits, recent, nameOf }: CallFacts,
   nowMs: number,
 ): Finding {
   const calls = streak === 1 && !isCut ? 'The last call' : `The last ${streak}${isCut ? ' or more' : ''} calls`
-  const minutes = Math.round((nowMs - lastAtMs) / 60_000)
-  const ago = minutes < 1 ? 'just now' : minutes < 120 ? `${minutes} min ago` : `${Math.round(minutes / 60)} h ago`
-  const paused = circuits.some((one) => one.model === model) ? ' New calls are refused until a test call succeeds.' : ''
-  const message = `${calls} of '${model}' failed, the newest ${ago}: ${sentence(cause)}${paused}`
-  return { ...failed('upstream', message, remedyOf(code)), model }
+  const isLonger = days !== undefined && days.calls > counts.calls
+  const sum = isLonger ? days : counts
+  const failedText = `${count(sum.failed)} of ${count(sum.calls)} calls failed${isLonger ? ` since ${dayText(days.sinceMs)}` : ''}`
+  const first = isLonger
+    ? failedText
+    : `The first failure was ${agoText(nowMs - firstAtMs)}${isFirstCut ? ' or earlier' : ''}`
+  const byName = new Map([...projects].map(([id, calls]) => [nameOf(id) ?? id, calls]))
+  const paused = openCircuits.some((one) => one.model === model)
+    ? ' New calls are refused until a test call succeeds.'
+    : ''
+  const rate = ratesOf(recent).get(model)
+  const share = rate?.failed ? ` ${rateText(rate)}` : ''
+  const message = `${calls} of '${model}' failed, the newest ${agoText(nowMs - lastAtMs)}: ${sentence(cause)} ${first}. By project: ${listed(byName)}.${paused}${share}`
+  const sinceMs = isLonger ? Math.min(firstAtMs, days.sinceMs) : firstAtMs
+  const shown = `${failedText}; last cause: ${sentence(cause)}`
+  const alert = { title: `${model} is failing`, cause: shown, sinceMs, projects: ranked(byName) }
+  return { ...failed('upstream', message, remedyOf(code, cause)), model, ...alert }
+}
+
+function dayText(ms: number): string {
+  return new Date(ms).toLocaleDateString('en-GB', { day: 'numeric', month: 'short', timeZone: 'UTC' })
+}
+
+function agoText(ms: number): string {
+  const minutes = Math.round(ms / 60_000)
+  return minutes < 1 ? 'just now' : minutes < 120 ? `${minutes} min ago` : `${Math.round(minutes / 60)} h ago`
 }
 
 function circuitFinding({ model, workers }: CallFacts['openCircuits'][number]): Finding {
   const reporters = workers === 1 ? '1 worker' : `${workers} workers`
   const message = `The upstream of '${model}' keeps failing, as ${reporters} reported: its calls are refused until a test call succeeds.`
-  return { ...failed('upstream', message, remedyOf(null)), model }
+  return { ...failed('upstream', message, remedyOf(null)), model, title: `${model} is failing` }
 }
 
 const UNTIL_SUCCESS = 'This finding ends with the next successful call.'
@@ -130,9 +240,24 @@ const REMEDIES: ReadonlyMap<string | null, string> = new Map([
     'upstream_timeout',
     `Check the load of the upstream server, or raise the timeouts of the model in models.yaml. ${UNTIL_SUCCESS}`,
   ],
+  [
+    'overloaded',
+    `Check the load and the log of the upstream server, or add servers to base_urls in models.yaml. ${UNTIL_SUCCESS}`,
+  ],
 ])
 
-function remedyOf(code: string | null): string {
+/** Remedies for causes that the text of the error names, because one error code has several causes. */
+const REMEDIES_BY_CAUSE: readonly (readonly [RegExp, string])[] = [
+  [
+    /out of memory/i,
+    `The upstream server lacks memory. Restart it with fewer parallel requests or a shorter context, or add servers to base_urls. ${UNTIL_SUCCESS}`,
+  ],
+  [/HTTP 5\d\d/, `The upstream server answers with errors, so check its log. ${UNTIL_SUCCESS}`],
+]
+
+function remedyOf(code: string | null, cause = ''): string {
+  const byCause = REMEDIES_BY_CAUSE.find(([text]) => code !== 'upstream_refused' && text.test(cause))
+  if (byCause) return byCause[1]
   const general =
     'Check the upstream server, and the base_url and key of the model in models.yaml. `npx sluice logs --status failed` shows the calls.'
   return REMEDIES.get(code) ?? general
@@ -143,35 +268,61 @@ function sentence(text: string): string {
   return /[.…!?]$/.test(first) ? first : `${first}.`
 }
 
-function rateFindings({ recent }: CallFacts, reported: ReadonlySet<string>): Finding[] {
-  const rates = new Map<string, { ended: number; failed: number; codes: Map<string, number> }>()
-  for (const { model, calls, ...one } of recent) {
+interface Rate {
+  ended: number
+  failed: number
+  readonly codes: Map<string, number>
+  /** Failed calls by project. */
+  readonly projects: Map<string, number>
+}
+
+function rateText({ failed, ended, codes }: Rate): string {
+  return `In the last ${RECENT_MINUTES} minutes, ${count(failed)} of ${count(ended)} calls failed: ${listed(codes)}.`
+}
+
+/** Failure rates of the recent calls, by model. */
+function ratesOf(recent: CallFacts['recent']): ReadonlyMap<string, Rate> {
+  const rates = new Map<string, Rate>()
+  for (const { model, project, calls, ...one } of recent) {
     const outcome = outcomeOf(one)
-    if (model === null || outcome === undefined || reported.has(model)) continue
-    const rate = rates.get(model) ?? { ended: 0, failed: 0, codes: new Map() }
+    if (model === null || outcome === undefined) continue
+    const rate = rates.get(model) ?? { ended: 0, failed: 0, codes: new Map(), projects: new Map() }
     rates.set(model, rate)
     rate.ended += calls
     if (outcome === 'completed') continue
     rate.failed += calls
+    add(rate.projects, project, calls)
     add(rate.codes, one.errorCode ?? `HTTP ${one.status}`, calls)
   }
-  const bad = [...rates].filter(([, rate]) => rate.failed >= FAILED_MIN && rate.failed >= rate.ended * FAILED_PART_MIN)
+  return rates
+}
+
+function rateFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<string>): Finding[] {
+  const bad = [...ratesOf(recent)].filter(
+    ([model, { failed, ended }]) => !reported.has(model) && failed >= FAILED_MIN && failed >= ended * FAILED_PART_MIN,
+  )
   return bad.map(([model, rate]) => {
     const message = `${count(rate.failed)} of ${count(rate.ended)} calls of '${model}' failed in the last ${RECENT_MINUTES} minutes: ${listed(rate.codes)}.`
     const remediation = `\`npx sluice logs --model ${model} --status failed\` shows the errors.`
-    return { ...warned('calls', message, remediation), model }
+    const title = `${model}: ${Math.round((100 * rate.failed) / rate.ended)} % of the calls fail`
+    const projects = ranked(rate.projects).map((id) => nameOf(id) ?? id)
+    return { ...warned('calls', message, remediation), model, title, projects }
   })
 }
 
 function refusalFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<string>): Finding[] {
   return [...REFUSALS].flatMap(([code, remedy]) => {
-    const refused = recent.filter(({ errorCode, model }) => errorCode === code && !reported.has(model ?? ''))
+    const refused = recent.filter(
+      ({ errorCode, isRun, model }) => errorCode === code && isRefused(code, isRun) && !reported.has(model ?? ''),
+    )
     const sum = refused.reduce((total, { calls }) => total + calls, 0)
     if (sum < REFUSED_MIN) return []
     const projects = new Map<string, number>()
     for (const { project, calls } of refused) add(projects, nameOf(project) ?? project, calls)
     const message = `${count(sum)} calls were refused in the last ${RECENT_MINUTES} minutes (${code}), by project: ${listed(projects)}.`
-    return [warned('refusals', message, `${remedy} \`npx sluice logs --error-code ${code}\` shows the calls.`)]
+    const remediation = `${remedy} \`npx sluice logs --error-code ${code}\` shows the calls.`
+    const alert = { title: `Calls are refused (${code})`, projects: ranked(projects) }
+    return [{ ...warned('refusals', message, remediation), errorCode: code, ...alert }]
   })
 }
 
@@ -191,6 +342,11 @@ function budgetFinding({ owner, id, name, month, budget_usd, spent_usd }: Budget
 
 function add(counts: Map<string, number>, name: string, calls: number): void {
   counts.set(name, (counts.get(name) ?? 0) + calls)
+}
+
+/** Returns the names, those with the highest counts first. */
+function ranked(counts: ReadonlyMap<string, number>): readonly string[] {
+  return [...counts].toSorted(([, a], [, b]) => b - a).map(([name]) => name)
 }
 
 function listed(counts: ReadonlyMap<string, number>): string {

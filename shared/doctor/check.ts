@@ -7,8 +7,18 @@ export interface Finding {
   readonly message: string
   readonly remediation?: string
   readonly details?: readonly string[]
-  /** Model that the finding is about. */
+  /** Id of the model to which the finding refers. */
   readonly model?: string
+  /** Error code of the requests that the finding is about. */
+  readonly errorCode?: string
+  /** Short title of an alert, such as `m1 is failing`. */
+  readonly title?: string
+  /** Cause in one sentence, which an alert shows below its title instead of the message. */
+  readonly cause?: string
+  /** Start of the problem, in ms since the epoch. */
+  readonly sinceMs?: number
+  /** Names of the affected projects, the most affected first. */
+  readonly projects?: readonly string[]
 }
 
 /** A read-only check of one dependency. If `run` throws, then the result is a finding with status `fail`. */
@@ -67,7 +77,7 @@ export function reasonOf(error: unknown): string {
   // If connections to several addresses failed, then the outer message is empty, and the inner errors have the reasons.
   if (error instanceof AggregateError && error.errors.length > 0) return reasonOf(error.errors[0])
   const cause = error.cause === undefined ? '' : reasonOf(error.cause)
-  // If the cause states a remedy, then the cause is enough for an operator. The outer message is for API callers.
+  // A cause with a remedy is written for operators, so it is sufficient. The outer message is written for API callers.
   if (remediationOf(error.cause) !== undefined) return cause
   return cause && !error.message.includes(cause) ? `${error.message} (${cause})` : error.message
 }

@@ -2,8 +2,8 @@ import type { Check } from './check.ts'
 import { blobsCheck, dataCheck, modelsCheck, weightsCheck } from './machine.ts'
 
 /**
- * Returns the checks of this machine's dependencies, in order: each check needs only dependencies that earlier checks have covered. `sluice doctor`
- * and the service run these checks, so both report equal sentences. Client libraries are loaded only on request.
+ * Returns the checks of this machine's dependencies. Each check needs only dependencies that earlier checks have tested. `sluice doctor` and the
+ * service run the same checks, so their messages are equal. Client libraries are loaded only when they are needed.
  */
 export async function checksOfMachine(): Promise<readonly Check[]> {
   const { postgresCheck } = await import('./postgres.ts')

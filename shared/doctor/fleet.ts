@@ -1,7 +1,8 @@
+import { durationText } from '#shared/lib/duration.ts'
 import { type CallFacts, callFindings } from './calls.ts'
 import { type Finding, failed, ok, warned } from './check.ts'
 
-/** Wait of the oldest job, in seconds, above which {@link longWait} reports missing capacity. */
+/** Minimum waiting time of the oldest job, in seconds, at which {@link longWait} reports missing capacity. */
 const LONG_WAIT = 60
 
 export interface PoolFacts {
@@ -10,9 +11,9 @@ export interface PoolFacts {
   readonly slots: number
   readonly free: number
   readonly waiting: number
-  /** Wait of the oldest call or job of normal priority. */
+  /** Waiting time of the oldest call or job of normal priority, in seconds. */
   readonly oldestSeconds: number | undefined
-  /** Models that run as many calls as allowed, while further calls wait. `slots` is the allowed number. */
+  /** Models that run as many concurrent calls as their limit `slots` allows, while further calls wait. */
   readonly fullModels: readonly { readonly model: string; readonly slots: number }[]
   /** Whether a configured model or feature needs a worker of this pool. */
   readonly isNeeded: boolean
@@ -26,7 +27,7 @@ export interface FleetFacts {
   readonly durable: { readonly count: number; readonly max: number } | undefined
   readonly paused: readonly { readonly target: 'model' | 'pool'; readonly id: string }[]
   readonly calls: CallFacts
-  /** Number of budgets without effect, because no model has a price. 0 if a model has one. */
+  /** Number of budgets that cannot have an effect, because no model has a price. 0 if at least one model has a price. */
   readonly uselessBudgets: number
   readonly deadLetters: { readonly count: number; readonly hasMore: boolean } | undefined
 }
@@ -59,7 +60,7 @@ export function fleetFindings(facts: FleetFacts, nowMs = Date.now()): readonly F
   return sorted(findings, ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, no problems`))
 }
 
-/** Returns the findings that the keys of one project may read: about its calls, their models and its budgets. */
+/** Returns the findings that the keys of one project may read, namely those about the project's calls, their models and its budgets. */
 export function projectFindings(calls: CallFacts, nowMs = Date.now()): readonly Finding[] {
   return sorted(callFindings(calls, nowMs), ok('calls', 'no problems'))
 }
@@ -98,8 +99,8 @@ function storeFull(name: string): Finding {
 }
 
 /**
- * Reports that the maximum of durable jobs is reached or near. A project may not have more pending jobs than the capacity that remains. A single
- * project is therefore refused at half of the maximum.
+ * Warns from half of the maximum of durable jobs. A project may have at most as many pending jobs as the remaining capacity. If one project has all
+ * pending jobs, then its jobs are therefore refused at half of the maximum.
  */
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []
@@ -126,8 +127,8 @@ function poolFinding(pool: PoolFacts): Finding[] {
 }
 
 /**
- * Reports jobs that wait too long for a slot or a permit. A job that waits in spite of free slots and permits is not reported, because another limit
- * delays it on purpose.
+ * Reports jobs that wait too long for a slot or a permit. If slots and permits are free, then a limit such as that of a tenant delays the job on
+ * purpose, so it is not reported.
  */
 function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts, queued: string): Finding[] {
   if (oldestSeconds <= LONG_WAIT || (free > 0 && fullModels.length === 0)) return []
@@ -137,10 +138,6 @@ function longWait({ id, slots, free, oldestSeconds = 0, fullModels }: PoolFacts,
   const models = fullModels.map(({ model, slots: own }) => `'${model}' (${own} of ${own} slots running)`).join(', ')
   const message = `${models} ${fullModels.length === 1 ? 'is' : 'are'} at capacity in the pool ${id}: ${backlog}. Free slots are for other models.`
   return [warned('pool', message, remediation)]
-}
-
-function durationText(seconds: number): string {
-  return seconds < 120 ? `${Math.floor(seconds)} s` : `${Math.round(seconds / 60)} min`
 }
 
 function budgetsFinding(count: number): Finding {

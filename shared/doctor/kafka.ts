@@ -2,7 +2,7 @@ import type { KafkaConfig } from '#shared/config/config.ts'
 import { inspectKafka } from '#shared/ports/inspect.ts'
 import { type Check, type Finding, failed, ok, skipped, warned } from './check.ts'
 
-/** Checks Kafka if KAFKA_BROKERS is set: its version, share groups, topics and failover time. */
+/** Checks Kafka, if KAFKA_BROKERS is set: the version, share groups, topics and the failover time. */
 export const kafkaCheck: Check = {
   name: 'kafka',
   remediation:

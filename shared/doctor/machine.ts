@@ -11,9 +11,9 @@ import { type Check, type Finding, failed, ok, reasonOf, warned } from './check.
 
 const NODE_MAJOR_MIN = 24
 const GIB = 1024 ** 3
-/** Free space in bytes below which a check warns, because a few large bodies would fill the disk. */
+/** Free space in bytes below which a check warns. A few large request bodies could fill the rest of the disk. */
 const FREE_BYTES_MIN = GIB
-/** Free space in bytes below which the disk counts as full, because a single body may need as much. */
+/** Free space in bytes below which the disk counts as full. A single request body may need as much. */
 const FULL_BYTES = 32 * 1024 ** 2
 
 export function nodeFinding(): Finding {

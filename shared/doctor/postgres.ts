@@ -6,7 +6,7 @@ import { type Check, type Finding, failed, ok, skipped, warned } from './check.t
 
 const VERSION_MIN = 13
 
-/** Checks Postgres if DATABASE_URL is set: its version, write access and the database schema. */
+/** Checks Postgres, if DATABASE_URL is set: the version, write access and the database schema. */
 export const postgresCheck: Check = {
   name: 'postgres',
   remediation: 'Start Postgres, or correct the host, user or password in DATABASE_URL.',

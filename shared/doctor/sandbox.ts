@@ -4,7 +4,7 @@ import type { LoadAdapter } from '#shared/sandbox/choose.ts'
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import { type Check, type Finding, failed, ok, reasonOf, skipped, warned } from './check.ts'
 
-/** Timeout per sandbox in ms. An interpreter may need many seconds at the start, because it loads its libraries. */
+/** Timeout per sandbox in ms. A Python interpreter may need many seconds to start, because it loads its libraries. */
 const OPEN_MS_MAX = 60_000
 
 /** Checks the sandboxes for code: opens each one and runs a line of Python. The check downloads and builds nothing. */
@@ -22,7 +22,7 @@ export const sandboxCheck: Check = {
   },
 }
 
-/** Returns the finding for one sandbox if at least one works. A sandbox that fails is then not needed, so its status is `skip`. */
+/** Returns the finding about one sandbox if another one works. A sandbox that fails is then not needed, so its status is `skip`. */
 function withSandbox({ name, works, message, details }: Tried, chosen: Tried): Finding {
   if (!works) return skipped('sandbox', `${name}: not needed, ${chosen.name} is used: ${message}`)
   const role = name === chosen.name ? 'works, chosen' : 'works, not chosen'
