@@ -5,9 +5,9 @@ const PAUSE_MS_MAX = 60_000
 
 /** Number of calls that may queue inside the server, so that the server is never idle: `part` of the limit, but at least `least`. */
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
-/** Lower bound of one decrease for a queue inside the server: the new limit is at least this fraction of the calls in flight. */
+/** Limits one decrease because of a queue inside the server: the new limit is at least this fraction of the calls in flight. */
 const STEP_MIN = 0.5
-/** Time in ms for which the limit rises slowly after a decrease for a queue inside the server. */
+/** Time in ms for which the limit rises slowly after a decrease because of a queue inside the server. */
 const QUEUE_SLOW_RISE_MS = 60_000
 
 export interface LimitPartition {
@@ -57,8 +57,8 @@ export class AdaptiveLimit {
   #limit: number
   #generation = 0
   /**
-   * Limit after the last decrease for a queue inside the server, and the time of that decrease. `#limitBeforeQueue` is the limit before the first of
-   * several consecutive decreases.
+   * Limit after the last decrease because of a queue inside the server, and the time of that decrease. `#limitBeforeQueue` is the limit before the
+   * first of several consecutive decreases.
    */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   #limitBeforeQueue: number | undefined
@@ -75,7 +75,7 @@ export class AdaptiveLimit {
     this.#nowMs = nowMs
   }
 
-  /** Current maximum of concurrent calls of this worker. 0 if the limit is below the number of workers. */
+  /** Current maximum of concurrent calls of this worker. If the limit is below the number of workers, then some workers get 0. */
   get permits(): number {
     this.#detectSilence()
     return this.#partition.partOf(Math.floor(this.#limit))
@@ -222,14 +222,14 @@ export class AdaptiveLimit {
   }
 }
 
-/** Number of first bytes per measurement: half of the calls in flight, within these bounds. */
+/** Number of answers whose times to the first byte are combined into one measurement: half of the calls in flight, within these bounds. */
 const WINDOW_STREAMS = { least: 8, most: 64 }
-/** Length in ms of one span. The shortest wait of each of the last ten spans is stored. */
+/** Length in ms of one span. The usual wait without a queue is estimated from the shortest wait of each of the last ten spans. */
 const SPAN_MS = 60_000
 const SPANS = 10
 /**
- * Maximum ratio of the new wait to the old wait at which a decrease counts as helpful. After `FUTILE_DECREASES_MAX` decreases that did not help, the
- * cause of long waits is not a queue.
+ * Maximum ratio of the new wait to the old wait at which a decrease counts as helpful. After `FUTILE_DECREASES_MAX` decreases that did not help, long
+ * waits are attributed to another cause than a queue.
  */
 const IMPROVEMENT_RATIO = 0.9
 const FUTILE_DECREASES_MAX = 2
@@ -260,7 +260,7 @@ export class Queueing {
   #window: number[] = []
   #windowFromMs = Number.NEGATIVE_INFINITY
   #wholeMs: number | undefined
-  /** Shortest wait before the last decrease of the limit. Undefined once the waits after the decrease were compared with it. */
+  /** Shortest wait before the last decrease of the limit. Undefined after the next measurement was compared with it. */
   #loweredFrom: number | undefined
   #futileDecreases = 0
   #shortestNow: number | undefined

@@ -4,8 +4,8 @@ import { type Work, workKey } from './fair-queue.ts'
 
 const TIMES_MAX = 32
 /**
- * Minimum number of durations for a mean. With fewer, the shortest duration is used instead, because the first jobs may
- * include a model load.
+ * Minimum number of measured job durations from which a mean is computed. With fewer, the shortest duration is used instead, because the first jobs
+ * may include a model load.
  */
 const TIMES_MIN = 5
 const RUNNING_MAX = 1_000
@@ -16,8 +16,8 @@ export const POSITIONS_MAX = 200
 /** Wait of a job in ms that proves that all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
 /**
- * Minimum wait in ms of the oldest job before the share of this ingress is estimated. From then on, the peak number of running jobs counts as its
- * share.
+ * Minimum wait in ms of the oldest job before the estimate assumes that other ingresses use slots too. From then on, the peak number of running jobs
+ * of this ingress counts as its share of the slots.
  */
 const SETTLED_MS = 5_000
 /** Interval in ms over which the peak number of running jobs is measured. The peak of the previous interval counts too. */
@@ -51,7 +51,7 @@ export class WaitEstimate<Job = unknown> {
     this.#waiting.set(job, now)
   }
 
-  /** Removes a job without counting its duration, because the job was handed back or its worker died. */
+  /** Removes a job without counting its duration, because the job was returned to its queue or its worker died. */
   forget(job: Job): void {
     this.#waiting.delete(job)
     this.#running.delete(job)
@@ -80,8 +80,8 @@ export class WaitEstimate<Job = unknown> {
   /**
    * Returns the estimated wait of a new job in ms. 0 if no job is ahead or if there are no measurements.
    *
-   * @param queued Jobs of this ingress that would run before the new job
-   * @param places Slots that run such jobs. 0 if unknown
+   * @param queued Jobs of this ingress that would run before the new job.
+   * @param places Number of slots that can run the job. 0 if unknown
    */
   estimateMs(queued: number, now: number, places = 0): number {
     return queued === 0 ? 0 : queued * (this.everyMs(now, places) ?? 0)
@@ -92,8 +92,7 @@ export class WaitEstimate<Job = unknown> {
     const busySinceMs = this.#busySince(now)
     const busyMs = busySinceMs === undefined ? undefined : this.#completions.everyMs(now, busySinceMs)
     if (busyMs !== undefined) return busyMs
-    // The measured interval is an upper bound: workers that were idle for a part of the time completed fewer jobs than
-    // they could.
+    // Some slots may have been idle during the measurement. Fully busy workers would complete jobs in shorter intervals than the measured one.
     const leastMs = this.#completions.everyMs(now)
     const takesMs = this.#takesMs(now)
     if (takesMs === undefined || places === 0) return leastMs
@@ -101,9 +100,10 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Position of a job that waits here, or at a worker for a permit of its model; 1 is the position of the next job. Undefined for a job that runs.
+   * Position of a job that waits in this ingress, or at a worker for a permit of its model. The next job to start has position 1. Undefined for a job
+   * that runs.
    *
-   * @param places Slots that run such jobs; 0 if unknown
+   * @param places Number of slots that can run the job. 0 if unknown
    */
   positionOf(job: Job, places: number, inOrder: (jobs: Job[]) => [Job, number][]): number | undefined {
     const parked = places > 0 ? Math.max(0, this.#running.size - places) : 0
@@ -242,10 +242,7 @@ function retryAfterOf(ms: number, mostMs = RETRY_AFTER_MS_MAX): number {
   return Math.min(mostMs, Math.max(RETRY_AFTER_MS_MIN, ms))
 }
 
-/**
- * A waiting job is rejected only if its estimated total wait exceeds this multiple of the maximum wait, because
- * estimates are imprecise.
- */
+/** Multiple of `START_TIMEOUT_MS` for {@link AdmissionControl.late}. */
 const LATE_RATIO = 2
 const CAPACITY_TTL_MS = 100
 
@@ -394,7 +391,10 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     return this.#presence.workers(job.envelope.pool).every(({ running }) => running === 0)
   }
 
-  /** Returns the jobs whose total wait would exceed twice the maximum, each with its remaining wait and its error. */
+  /**
+   * Returns the waiting jobs whose total wait would exceed twice `START_TIMEOUT_MS`, each with its remaining wait and its error. New jobs are refused
+   * beyond `START_TIMEOUT_MS`. The bound for waiting jobs is twice as high, because estimates are imprecise.
+   */
   *late(): Generator<LateJob<Job>> {
     const now = Date.now()
     const mostMs = LATE_RATIO * this.#startTimeoutMs

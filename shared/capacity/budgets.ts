@@ -23,13 +23,13 @@ const CACHED_MAX = 20_000
 /**
  * Fraction of a remaining budget that all ingresses together may reserve without synchronizing (see `rate-limits.ts`).
  */
-const UNASKED_SHARE = 1 / 4
-/** Maximum wait of a call for running calls to settle their reservations, in ms, and interval between two checks. */
+const UNSYNCED_FRACTION = 1 / 4
+/** Maximum wait of a call, in ms, until running calls release unused reservations, and interval between two checks. */
 const RESERVED_WAIT_MS = 5_000
 const RESERVED_CHECK_MS = 100
-/** Maximum of that interval, in ms. The interval grows if the reservations of other ingresses cause the refusal, because each check is then a statement. */
+/** Maximum interval between checks, in ms. If other ingresses hold the reservations, then a check is a database statement, so the interval grows. */
 const RESERVED_CHECK_MS_MAX = 500
-/** Maximum calls of this process that wait at once. Further calls are refused. */
+/** Maximum calls of this process that wait for reserved budget at once. Further calls are refused. */
 const WAITING_MAX = 200
 /** Maximum waiting calls of one project, so that one project cannot use all waiting places. */
 const WAITING_MAX_PER_PROJECT = WAITING_MAX / 5
@@ -54,7 +54,6 @@ export interface Budget extends Spender {
   readonly usd: number
 }
 
-/** Budgets of all projects and valid keys. */
 export function budgetsIn(
   known: { readonly keys: readonly ApiKey[]; readonly projects: readonly Project[] },
   nowMs: number,
@@ -84,8 +83,8 @@ interface ReservedPart {
 }
 
 /**
- * Reservation in the budgets of a key and its project. The owner calls exactly one of `settle`, `handOver` and
- * `release`, once.
+ * Reservation in the budgets of a key and its project. The code that made the reservation calls exactly one of `settle`, `handOver` and `release`,
+ * once.
  */
 export interface BudgetReservation {
   readonly nanos: number
@@ -95,7 +94,7 @@ export interface BudgetReservation {
    * @param entered Resolves when the cost is in the ledger
    */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /** Ends this reservation, because from now on the stored durable job reserves {@link nanos}. */
+  /** Called when the durable job is stored. From then on, the stored job reserves the amount instead of this reservation. */
   handOver(): void
   release(): void
 }
@@ -271,7 +270,7 @@ export class Budgets {
 
   #refuse(budget: Budget, held: HeldBudget, month: Month, nanos: number): void {
     if (held.known >= budget.usd * NANOS_PER_USD) throw spentAll(budget, month)
-    if (held.underWay(this.#clock()) > 0 && nanos > this.#leftOf(budget, held)) throw heldAll(budget, month)
+    if (held.underWay(this.#clock()) > 0 && nanos > this.#leftOf(budget, held)) throw budgetIsReserved(budget, month)
   }
 
   /**
@@ -284,7 +283,7 @@ export class Budgets {
     const { fleet, ingresses } = this.#options
     if (!fleet) return
     const nowMs = this.#clock()
-    const share = UNASKED_SHARE / Math.max(1, ingresses?.() ?? 1)
+    const share = UNSYNCED_FRACTION / Math.max(1, ingresses?.() ?? 1)
     const isSure = all.every(({ budget, of }) => {
       const { local: here, published: told } = of.running
       return nowMs - of.running.syncedAtMs <= STALE_MS && here - told <= this.#leftOf(budget, of) * share
@@ -294,7 +293,7 @@ export class Budgets {
     const month = monthOf(this.#now())
     for (const { budget, of, nanos } of all) {
       const isAlone = of.underWay(this.#clock()) <= nanos
-      if (this.#leftOf(budget, of) < 0 && !isAlone) throw heldAll(budget, month)
+      if (this.#leftOf(budget, of) < 0 && !isAlone) throw budgetIsReserved(budget, month)
     }
   }
 
@@ -318,8 +317,8 @@ export class Budgets {
   }
 
   /**
-   * Schedules a read of the ledger, so that this ingress stops publishing amounts that the ledger already contains. Without a further call, no other
-   * code would start this read.
+   * Schedules a read of the ledger, so that this ingress stops publishing amounts that the ledger already contains. If no further call arrives, then
+   * no other code reads the ledger.
    */
   #readLater(held: readonly ReservedPart[]): void {
     if (!this.#options.fleet) return
@@ -388,7 +387,7 @@ function usdText(usd: number): string {
   return `$${usd >= 0.01 ? usd.toFixed(2) : usd}`
 }
 
-function heldAll({ owner, usd }: Budget, { name }: Month): ServiceError {
+function budgetIsReserved({ owner, usd }: Budget, { name }: Month): ServiceError {
   const message = `Running calls and jobs have reserved the rest of the budget of this ${owner}, ${usdText(usd)} for ${name}. A lower max_tokens reserves less.`
   return refusal(message, RESERVED_RETRY_AFTER_MS)
 }
@@ -477,9 +476,10 @@ export class HeldBudget {
   }
 
   /**
-   * Reads the ledger. Amounts that were stored before the read are no longer counted separately afterwards.
+   * Reads the ledger. Amounts that were stored before the read are part of the result, so they are no longer counted separately.
    *
-   * @param onLess Called when the published amount shrinks, after the other ingresses have had time to read the ledger
+   * @param onLess Called {@link PUBLISHED_MS} after the read, when these amounts are no longer published because the other ingresses have read them
+   * too
    */
   async read(ask: () => Promise<LedgerAnswer>, onLess: () => void): Promise<void> {
     const { costs, holds } = this.#unread

@@ -4,9 +4,12 @@ import { type Work, workKey } from './fair-queue.ts'
 import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 
 const BUSY_MS = 1_000
-/** Age in ms at which an announcement of waiting jobs expires if this worker does not have their model. */
+/** Time in ms for which a worker that does not have a model remembers that jobs of the model wait in the store. */
 const ANNOUNCEMENT_TTL_MS = 10_000
-/** If no job for an unknown model arrives for this time, in ms, then {@link ModelBulkheads.unknownForMs} starts again from 0. */
+/**
+ * {@link ModelBulkheads.unknownForMs} is the time since the first job for an unknown model. If no such job arrives for this long (ms), then that time
+ * starts again from 0.
+ */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of bulkheads. At the maximum, bulkheads without jobs are dropped. */
 const BULKHEADS_MAX = 1_000
@@ -136,7 +139,11 @@ export class ModelBulkhead implements Work, SlotHolder {
     return count
   }
 
-  /** Records that jobs of a lane wait in the store, without a queue record. @returns True if the lane had no waiting jobs before */
+  /**
+   * Records that jobs of a lane wait in the store, without a queue record.
+   *
+   * @returns True if the lane had no waiting jobs before
+   */
   wait(lane: Priority): boolean {
     const isNew = !this.#waiting.has(lane)
     this.#waiting.set(lane, Date.now())
@@ -165,8 +172,8 @@ export class ModelBulkhead implements Work, SlotHolder {
   }
 
   /**
-   * Records that a claim of a lane is in progress. Each lane has at most one claim at a time. Jobs that are announced
-   * during the claim count as waiting after the claim.
+   * Records that the worker fetches jobs of a lane from the store. Each lane has at most one fetch at a time. The store may read the jobs
+   * before it receives a job that is announced during the fetch. The lane therefore still counts as waiting after the fetch.
    */
   beginPull(lane: Priority): void {
     this.#pulling.add(lane)
@@ -215,8 +222,9 @@ export class ModelBulkheads {
   }
 
   /**
-   * Returns the number of slots that jobs of a model may take (`slots.ts`). @param free Free slots. Negative while
-   * extra slots are in use
+   * Returns the number of slots that jobs of a model may take (`slots.ts`).
+   *
+   * @param free Free slots. Negative while extra slots are in use
    */
   slotsFor(bulkhead: ModelBulkhead, free: number): number {
     return free > 0 || !this.isShared
@@ -232,7 +240,6 @@ export class ModelBulkheads {
     return [...this.#bulkheads.values()].filter((bulkhead) => bulkhead !== without && bulkhead.held > 0)
   }
 
-  /** Number of jobs in progress by model. */
   get running(): ReadonlyMap<string, number> {
     const running = new Map<string, number>()
     for (const { model, held } of this.#holders()) running.set(model, (running.get(model) ?? 0) + held)
@@ -267,7 +274,11 @@ export class ModelBulkheads {
       if (bulkhead.waiting.size > 0 && this.hasModel(bulkhead.model)) yield bulkhead
   }
 
-  /** Records waiting jobs that another process announced. @returns True if this worker can run at least one of these jobs */
+  /**
+   * Records waiting jobs that another process announced.
+   *
+   * @returns True if this worker can run at least one of these jobs
+   */
   addWaiting(waiting: Capacity['backlog']): boolean {
     const own = waiting.filter(({ model }) => this.hasModel(model))
     for (const { kind, model, priority } of own) this.of({ kind, model }).wait(priority)
@@ -301,13 +312,13 @@ export class ModelBulkheads {
 
   /**
    * Returns the concurrency limits to publish: those below the number of slots. If several models share the slots, then all limits are published,
-   * because each model has its own queue.
+   * because the ingresses queue the calls of each model separately and need its limit.
    */
   #limitsToPublish(): Capacity['concurrency_limits'] {
     for (const one of this.#bounded) one.published = this.#permitsOf(one.bulkhead)
     const below = this.#bounded.filter(({ published }) => this.isShared || published < this.#slots)
-    // Older versions reject a published capacity of 0, so at least 1 is published. If a call arrives although this
-    // worker has no permit, then the call is requeued.
+    // Processes of an older version reject a published capacity of 0, so at least 1 is published. If a call arrives
+    // although this worker has no permit, then the call is requeued.
     return below.map(({ bulkhead: { kind, model }, published }) => ({ kind, model, capacity: Math.max(1, published) }))
   }
 

@@ -32,7 +32,11 @@ const MEMORY_RETRY_AFTER_MS = 2_000
 
 export interface HeldBytes {
   readonly bytes: number
-  /** Replaces the number of bytes in the account. @throws ServiceError `overloaded` if the budget is exceeded */
+  /**
+   * Sets the number of bytes that count for this body.
+   *
+   * @throws ServiceError `overloaded` if the budget is exceeded
+   */
   hold(bytes: number): void
   shrink(bytes: number): void
   release(): void
@@ -191,7 +195,11 @@ interface Project {
 
 export interface Holding extends Disposable {
   readonly bytes: number
-  /** Reserves a known size in advance, so that concurrent uploads that do not fit are refused early. @throws ServiceError as {@link grow} */
+  /**
+   * Reserves a known size in advance, so that concurrent uploads that do not fit are refused early.
+   *
+   * @throws ServiceError as {@link grow}
+   */
   expect(bytes: number): Promise<void> | undefined
   /**
    * Reserves bytes before they are written.
@@ -245,7 +253,7 @@ export class StoredQuota {
     const project = this.#projectOf(tenant)
     project.held -= bytes
     project.granted -= stored
-    this.#tidyLater(project)
+    this.#returnUnusedLater(project)
   }
 
   async #take(project: Project, bytes: number): Promise<void> {
@@ -258,7 +266,7 @@ export class StoredQuota {
       }
     }
     project.held += bytes
-    this.#tidyLater(project)
+    this.#returnUnusedLater(project)
   }
 
   async #requestGrant(project: Project, wanted: number) {
@@ -266,7 +274,7 @@ export class StoredQuota {
     const before = project.granted
     const answer = (await bytes?.hold(project.tenant, boot, wanted, most)) ?? { isGranted: wanted <= most, used: 0 }
     if (!answer.isGranted) return answer
-    // While the request was in progress, rows may have been committed, which used a part of the earlier grant.
+    // Rows that were committed during the request used a part of the earlier grant, so this part is subtracted.
     project.granted = wanted - Math.max(0, before - project.granted)
     project.reported = wanted
     return answer
@@ -281,18 +289,18 @@ export class StoredQuota {
     return project
   }
 
-  #tidyLater(project: Project): void {
+  #returnUnusedLater(project: Project): void {
     if (project.timer || this.#isClosed) return
     const delayMs = project.held > 0 ? (this.#options.bytes?.keepMs ?? IDLE_TIMEOUT_MS) / 3 : IDLE_TIMEOUT_MS
     project.timer = setTimeout(() => {
       project.timer = undefined
-      project.last = project.last.then(() => this.#tidy(project)).catch(() => this.#tidyLater(project))
+      project.last = project.last.then(() => this.#returnUnused(project)).catch(() => this.#returnUnusedLater(project))
     }, delayMs).unref()
   }
 
-  async #tidy(project: Project): Promise<void> {
+  async #returnUnused(project: Project): Promise<void> {
     if (project.reported > 0 || project.held > 0) await this.#requestGrant(project, project.held)
-    if (project.held > 0) this.#tidyLater(project)
+    if (project.held > 0) this.#returnUnusedLater(project)
     else if (project.reported === 0) this.#projects.delete(project.tenant)
   }
 }

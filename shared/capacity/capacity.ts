@@ -61,14 +61,14 @@ import { Semaphore } from './semaphore.ts'
  */
 
 /**
- * Poll interval for the end of a job, in ms. The interval is long because a notification nearly always arrives first, and thousands of jobs may be
- * pending for days.
+ * Poll interval in ms for the end of a durable job, whose used tokens are then counted. The interval is long because a notification nearly always
+ * arrives first, and thousands of jobs may be pending for days.
  */
 const TOKENS_POLL_MS = 600_000
 
 export interface Admission {
   readonly nanos: number
-  /** Replaces the reserved tokens with the tokens used. The owner calls this method or {@link release}, once. */
+  /** Replaces the reserved tokens with the tokens used. The code that made the reservation calls this method or {@link release}, once. */
   useTokens(tokens: number): void
   /**
    * Replaces the reserved budget with the cost of the ended call.
@@ -76,7 +76,7 @@ export interface Admission {
    * @param entered Resolves when the cost is in the ledger
    */
   settle(costNanos: number, entered: Promise<unknown>): void
-  /** Called when the durable job is stored. From then on, the store counts {@link nanos}, and the tokens are counted when the job ends. */
+  /** Called when the durable job is stored. From then on, the stored job reserves the budget. The tokens are counted when the job ends. */
   handOver(): void
   release(): void
 }
@@ -199,7 +199,7 @@ export interface AdmittingJobs extends Limiting {
   readonly closing: AbortSignal
 }
 
-/** Reserved budget of a durable job until the job is stored. The owner calls exactly one of the two methods, once. */
+/** Reserved budget of a durable job until the job is stored. The code that made the reservation calls either `handOver` or `release`, once. */
 export interface JobAdmission {
   readonly nanos: number
   handOver(job: Pick<DurableJob, 'id' | 'tenant'>): void
@@ -316,7 +316,12 @@ export class Pauses {
     })
   }
 
-  /** Starts or ends a pause for all processes. @param send Publishes the record to every process @throws ServiceError `overloaded` */
+  /**
+   * Starts or ends a pause for all processes.
+   *
+   * @param send Publishes the change to all processes
+   * @throws ServiceError `overloaded`
+   */
   async change(
     target: PauseTarget,
     isPaused: boolean,
@@ -355,7 +360,7 @@ export class Pauses {
     try {
       const read = await this.#store?.listPauses()
       this.#isStale = false
-      // If a pause changed during the read, then the result of the read may be older than the change.
+      // A pause that changed during the read may be missing in the result, so the result is dropped.
       if (!read || before !== this.#changes) return
       this.#paused.clear()
       for (const pause of read) this.#paused.set(keyOf(pause), pause)
@@ -382,7 +387,7 @@ function keyOf({ target, id }: PauseTarget): string {
 const ACTIVE_MS = 10_000
 /** Maximum concurrent submissions of all projects while calls of other projects run. */
 const PERMITS = 2
-/** Duration of a submission in ms that causes no pause. Only the time beyond this duration does. */
+/** A submission that takes at most this long, in ms, causes no pause. Only the time beyond this duration counts for the pause. */
 const FREE_RUN_MS = 2
 const PAUSE_FACTOR = 2
 const PAUSE_MS_MAX = { submission: 200, batchLine: 500 }
@@ -466,7 +471,6 @@ function pauseAfter(startedAtMs: number): number {
 }
 
 function tooManySubmissions(): ServiceError {
-  const message =
-    'This project submits more jobs at once than the service accepts while other projects make calls. Try again in 2 s.'
+  const message = 'Too many jobs of this project wait for storage while other projects make calls. Try again in 2 s.'
   return new ServiceError('rate_limit_exceeded', message, { retryAfterMs: SUBMIT_RETRY_AFTER_MS, isUndone: true })
 }

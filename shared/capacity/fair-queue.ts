@@ -115,7 +115,11 @@ export class FairQueue<Job extends FairQueueItem> {
     return own && this.#oldestOf(own, open)
   }
 
-  /** Returns the number of jobs per tenant that wait for one model. @param key See {@link workKey} */
+  /**
+   * Returns the number of jobs per tenant that wait for one model.
+   *
+   * @param key See {@link workKey}
+   */
   countsOf(key: string): TenantCounts {
     return this.#orders.get(key)?.counts ?? new TenantCounts()
   }
@@ -193,7 +197,10 @@ function isSame(a: ReadonlySet<string>, b: ReadonlySet<string>): boolean {
   return a.size === b.size && a.isSubsetOf(b)
 }
 
-/** Number of jobs per tenant. {@link sum} counts each tenant up to a maximum. The cost of a sum does not depend on the number of tenants. */
+/**
+ * Number of jobs per tenant. {@link sum} counts at most a given number of jobs per tenant. The cost of a sum does not depend on the number of
+ * tenants.
+ */
 export class TenantCounts {
   readonly #of = new Map<string, number>()
   /**

@@ -67,7 +67,7 @@ export interface FleetCounts {
 export class MinuteWindow {
   readonly name: string
   syncedAtMs = -Infinity
-  /** Number of running calls of this ingress that have reserved tokens. */
+  /** Number of running calls of this ingress that have reserved tokens. At 0, the next call is admitted even if its estimate exceeds the limit. */
   reservations = 0
   #minute = 0
   #settled = 0
@@ -103,7 +103,7 @@ export class MinuteWindow {
     return Math.max(0, Math.ceil(this.#endsAtMs - nowMs))
   }
 
-  /** Adds usage. A negative amount returns usage. A minute begins with the first usage. */
+  /** Adds usage. A negative amount reduces the usage. A minute begins with the first usage. */
   add(amount: number, nowMs: number): void {
     this.#roll(nowMs)
     if (this.#endsAtMs === -Infinity) this.#endsAtMs = nowMs + WINDOW_MS

@@ -18,7 +18,7 @@ import type { Created, NewJob, StoreView } from '#shared/store/store.ts'
 /** Maximum age in ms of the counts by which jobs are admitted. */
 const COUNT_AGE_MS = 1_000
 /**
- * Maximum delay in ms of an overdue count for which jobs are still admitted by the old counts. Beyond this delay, a new job waits for the count in
+ * If a count is overdue by at most this time in ms, then jobs are still admitted by the old counts. Afterwards, a new job waits for the count in
  * progress.
  */
 const OVERDUE_MS = 4_000
@@ -104,7 +104,11 @@ export class JobQuota {
     this.#refuse(place)
   }
 
-  /** Creates a job if the quota allows it. The job counts while its creation is in progress. @throws ServiceError as {@link require} */
+  /**
+   * Creates a job if the quota allows it. The job counts while its creation is in progress.
+   *
+   * @throws ServiceError as {@link require}
+   */
   async enter({ tenant, keyId, runAtMs = 0 }: QuotaRequest, create: () => Promise<Created>): Promise<Created> {
     const state = runAtMs > Date.now() ? 'scheduled' : 'queued'
     const place = { tenant, state } satisfies PendingCreate
@@ -124,8 +128,8 @@ export class JobQuota {
     this.#begunOfKeys.set(name, begun)
     begun.readers++
     try {
-      // Jobs whose creation is in progress now may be missing in the store's count. Creations that begin during the
-      // count increase `total`, so they are not included here.
+      // The count of the store may miss jobs whose creation is in progress now. Jobs that are begun during the count
+      // are added by `total`.
       const unseen = begun.underWay - begun.total
       const waiting = (await this.#store.tenants.waitingOfKey(keyId))[state]
       // Check and increment happen without an await in between. Otherwise concurrent calls could all create the last
@@ -286,8 +290,8 @@ function refuseOver({ count, own, total, most, what }: Bound): void {
     throw new ServiceError('rate_limit_exceeded', message, refusal)
   }
   if (total >= most) {
-    const many = what === 'scheduled jobs' ? 'Too many jobs are scheduled.' : 'Too many jobs are in progress.'
-    throw new ServiceError('overloaded', `${many} Try again later.`, { ...refusal, reason: 'jobs_full' })
+    const message = `The service is at its limit of ${most} ${what}. Try again later.`
+    throw new ServiceError('overloaded', message, { ...refusal, reason: 'jobs_full' })
   }
   if (own !== undefined || count < most - total) return
   const message = `This project has ${count} ${what}; the remaining capacity is reserved for other projects. Try again later.`

@@ -15,9 +15,9 @@ import { callsName, type Fleet, MinuteWindow, Running, WINDOW_MS } from './fleet
  * Fraction of the remaining limit that all ingresses together may grant without synchronizing, and by which they may therefore exceed the limit.
  * Example: if 400 requests remain, then each of four ingresses may grant 25.
  */
-const UNASKED_SHARE = 1 / 4
+const UNSYNCED_FRACTION = 1 / 4
 
-/** Maximum number of counters of each sort, which bounds memory. At the maximum, all counters are dropped. */
+/** Maximum number of counters per map, which bounds memory. At the maximum, all counters of the map are dropped. */
 const COUNTERS_MAX = 50_000
 
 /**
@@ -143,7 +143,8 @@ export class RateLimits implements RunningLimits {
   beginFollow({ id }: Pick<ApiKey, 'id'>): () => void {
     const count = this.#following.get(id) ?? 0
     const most = this.#config.followsMaxPerKey
-    if (count >= (most || Infinity)) throw concurrencyExceeded('key', most, 'open waits and event streams')
+    if (count >= (most || Infinity))
+      throw concurrencyExceeded('key', most, 'open requests that wait for a job or follow its events')
     this.#following.set(id, count + 1)
     return () => {
       const left = (this.#following.get(id) ?? 1) - 1
@@ -357,7 +358,7 @@ export class RateLimits implements RunningLimits {
   }
 
   #unsynced(left: number): number {
-    return Math.floor((left * UNASKED_SHARE) / Math.max(1, this.#options.ingresses?.() ?? 1))
+    return Math.floor((left * UNSYNCED_FRACTION) / Math.max(1, this.#options.ingresses?.() ?? 1))
   }
 
   #runningOf(name: string): Running {

@@ -68,7 +68,7 @@ export interface SlotHolder {
   countOlder(ms: number, max: number): number
 }
 
-/** Maximum number of jobs that a lane may run beyond the worker's slots. */
+/** Maximum number of extra slots: jobs that a worker may run beyond its slots (rule 3). */
 function extraMax(slots: number): number {
   return quarterOf(slots)
 }
@@ -103,8 +103,8 @@ export function fewestFirst<Holder extends Pick<SlotHolder, 'held'>>(holders: It
 }
 
 /**
- * Maximum number of parked calls: calls that this worker has taken and that wait for a permit of their model ({@link ParkedCalls}). Further calls
- * are returned to the queue. The maximum limits memory, because each call has a body of at most 64 KiB.
+ * Maximum number of parked calls: calls that this worker has taken and that wait for a permit of their model ({@link ParkedCalls}). Further calls are
+ * returned to their ingress. The maximum limits memory, because each call has a body of at most 64 KiB.
  */
 const PARKED_MAX = 1_024
 
@@ -149,7 +149,11 @@ export class ParkedCalls<Lane, Bulkhead extends PermitHolder> {
     return !this.#waiting.has(bulkhead) && this.#hasPermit(lane, bulkhead)
   }
 
-  /** Parks a call, and resolves when the call has a permit and a slot. @throws The signal's reason */
+  /**
+   * Parks a call, and resolves when the call has a permit and a slot.
+   *
+   * @throws The signal's reason
+   */
   async wait(bulkhead: Bulkhead, { lane, tenant, enter }: ParkedCall<Lane>, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
@@ -184,7 +188,8 @@ export class ParkedCalls<Lane, Bulkhead extends PermitHolder> {
       const [bulkhead, call] = first
       this.#remove(bulkhead, call)
       const line = this.#waiting.get(bulkhead)
-      // Round robin: the tenant becomes the last of its model, and the model becomes the last of all models.
+      // Round robin: the served tenant moves behind the other tenants of its model, and the model behind the other
+      // models.
       if (line) {
         toEnd(line, call.tenant)
         toEnd(this.#waiting, bulkhead)
@@ -267,7 +272,7 @@ interface SlotPartitionOptions {
 /** Calls that wait in other ingresses for one pool, or for one kind and model of a pool. */
 interface Others {
   calls: number
-  readonly works: Map<string, WaitingElsewhere>
+  readonly byWork: Map<string, WaitingElsewhere>
   /** For the hash of each tenant, the number of other ingresses at which calls of that tenant wait. */
   readonly tenants: Map<string, number>
   unlisted: number
@@ -291,7 +296,7 @@ interface Others {
 export class SlotPartition {
   readonly #options: SlotPartitionOptions
   readonly #reports = new Map<string, { readonly atMs: number; readonly record: WaitingRecord }>()
-  /** Sums of the other ingresses' reports, by pool and by pool with work key. Undefined if the sums must be computed again. */
+  /** Calls that wait at other ingresses, by pool, and by pool with kind and model. Undefined after a new report, until the sums are needed again. */
   #others: Map<string, Others> | undefined
   readonly #parts = new Map<string, { readonly atMs: number; readonly share: number }>()
   #hasReported = false
@@ -338,7 +343,7 @@ export class SlotPartition {
   }
 
   waitingElsewhere(pool: PoolName): ReadonlyMap<string, WaitingElsewhere> {
-    return this.#othersOf(pool)?.works ?? NONE
+    return this.#othersOf(pool)?.byWork ?? NONE
   }
 
   close(): void {
@@ -403,15 +408,15 @@ function reportOf({ pool, work, calls, tenants }: WaitingCalls): WaitingRecord['
 function othersIn(records: readonly WaitingRecord[]): Map<string, Others> {
   const others = new Map<string, Others>()
   for (const { queues } of records) {
-    /** Counts tenants. A tenant counts once per ingress, even if its calls wait for several models. */
+    /** Tenants that are already counted for this ingress. A tenant counts once per ingress, even if its calls wait for several models. */
     const counted = new Set<string>()
     for (const queue of queues) {
       for (const key of [queue.pool, `${queue.pool} ${workKey(queue)}`]) {
-        const sum = others.get(key) ?? { calls: 0, works: new Map(), tenants: new Map(), unlisted: 0 }
+        const sum = others.get(key) ?? { calls: 0, byWork: new Map(), tenants: new Map(), unlisted: 0 }
         others.set(key, sum)
         sum.calls += queue.calls
-        const work = sum.works.get(workKey(queue))
-        sum.works.set(workKey(queue), { work: queue, calls: queue.calls + (work?.calls ?? 0) })
+        const work = sum.byWork.get(workKey(queue))
+        sum.byWork.set(workKey(queue), { work: queue, calls: queue.calls + (work?.calls ?? 0) })
         sum.unlisted += queue.more_tenants
         for (const tenant of queue.tenants) {
           if (counted.has(`${key} ${tenant}`)) continue

@@ -20,7 +20,7 @@ const IDLE_TENANT_BURST = 2
  * without capacity.
  */
 const IDLE_TENANTS_PER_DISPATCH = 32
-/** Maximum number of consecutive rounds that a tenant skips here, even if the tenant waits at more ingresses. */
+/** Maximum number of consecutive rounds that a tenant skips at this ingress while other ingresses serve it (rule 2 of {@link TenantDispatcher}). */
 const SKIPPED_ROUNDS_MAX = 15
 
 export interface WaitingElsewhere {
@@ -97,7 +97,11 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return count
   }
 
-  /** Sends a job at once, if no other job waits and its model has capacity. @returns False if the job must {@link enter} the queue */
+  /**
+   * Sends a job at once, if no other job waits and its model has capacity.
+   *
+   * @returns False if the job must {@link enter} the queue
+   */
   sendAtOnce(job: Job): boolean {
     if (this.#queue.size > 0 || this.#sent.size >= this.#prefetch()) return false
     const model = this.#modelOf(job.envelope)
@@ -216,7 +220,11 @@ export class TenantDispatcher<Job extends FairQueueItem> {
     return known
   }
 
-  /** Returns the work keys of models with waiting jobs and free capacity. @param times Factor on the capacity */
+  /**
+   * Returns the work keys (kind and model) of models with waiting jobs and free capacity.
+   *
+   * @param times Factor on the capacity
+   */
   #openModels(times: number): ReadonlySet<string> {
     const open = new Set<string>()
     const most = this.#mostOfEach()

@@ -48,7 +48,11 @@ export function loadConfig(): Config {
   return parseConfig(process.env)
 }
 
-/** Parses settings from any set of variables. An empty value counts as unset. @throws ConfigError with all problems */
+/**
+ * Parses settings from the given variables. An empty value counts as unset.
+ *
+ * @throws ConfigError with all problems
+ */
 export function parseConfig(env: Record<string, string | undefined>) {
   const given = Object.fromEntries(Object.entries(env).filter(([, value]) => value !== ''))
   const renamed = Object.entries(RENAMED_SETTINGS).filter(([old]) => given[old] !== undefined)
@@ -73,7 +77,7 @@ export function parseConfig(env: Record<string, string | undefined>) {
     blobs: s3Of(s),
     kafka: kafkaOf(s),
     traces: tracesOf(s),
-    /** Problems of variables of OpenTelemetry, which are ignored. */
+    /** Problems of OpenTelemetry variables. These variables are ignored, and the problems are logged as warnings. */
     tracesProblems: ignored,
     drainNoticeMs: s.DRAIN_NOTICE_MS ?? (s.KAFKA_BROKERS ? 5_000 : 0),
     url: s.SLUICE_URL ?? urlOf(s.HOST, s.PORT),
@@ -89,9 +93,8 @@ function problemOf(issue: Issue, given: Variables): string {
 }
 
 /**
- * Removes invalid OpenTelemetry variables instead of refusing to start. The OpenTelemetry specification requires a
- * warning for them, and other programs on the machine may use the same variables. If the collector or its protocol is
- * invalid, then traces are off.
+ * Removes invalid OpenTelemetry variables instead of refusing to start. The OpenTelemetry specification requires a warning for them, because other
+ * programs on the machine may use the same variables. If the collector's address or protocol is invalid, then no traces are sent.
  */
 function ignoreInvalidTraces(given: Variables): { readonly valid: Variables; readonly problems: readonly string[] } {
   const issues = Settings.safeParse(given).error?.issues.filter(({ path: [name] }) => String(name) in TRACES) ?? []
@@ -112,13 +115,13 @@ function namedOf(settings: Settings): Named {
   return Object.fromEntries(Object.entries(settings).map(([name, value]) => [camelCase(name), value])) as Named
 }
 
-/** Returns the URL under which this machine reaches a service that listens on `host`. */
+/** Returns a URL for calls from this machine to a service that listens on `host`. */
 export function urlOf(host: string, port: number): string {
   const reached = host === '0.0.0.0' || host === '::' ? '127.0.0.1' : host
   return `http://${reached.includes(':') ? `[${reached}]` : reached}:${port}`
 }
 
-/** Parses BLOB_URL. Undefined if blobs are stored in a directory. */
+/** Parses BLOB_URL. Undefined if it is not set, so that blobs are stored in a directory. */
 function s3Of(s: Settings) {
   if (!s.BLOB_URL) return undefined
   const [bucket = '', ...steps] = s.BLOB_URL.slice('s3://'.length).split('/')

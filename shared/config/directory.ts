@@ -8,8 +8,8 @@ import { newId } from '#shared/lib/id.ts'
 import { ConfigError } from './config.ts'
 
 /**
- * Bytes of a test file. Some file systems store smaller files inside the inode, so only a file of this size shows
- * whether disk blocks are free.
+ * Bytes of the file that is written as a test. Some file systems store smaller files inside the inode, so such a file would not show whether disk
+ * blocks are free.
  */
 const PROBE_BYTES = 16 * 1024
 
@@ -28,7 +28,7 @@ const PROBLEMS: Readonly<Record<string, string>> = {
 /**
  * Creates a directory and its parents, each accessible to its owner only. An existing directory is not changed.
  *
- * Node's own recursive mkdir never returns if the parent exists but permits no new directory, as below /proc.
+ * Node's own recursive mkdir is not used. If the parent exists but permits no new directory, such as /proc, then that mkdir never returns.
  */
 export function makeDirectory(path: string): void {
   const found = statSync(path, { throwIfNoEntry: false })
@@ -73,7 +73,10 @@ export function makePrivateFile(path: string): void {
   }
 }
 
-/** Gives a file to the owner of `other`. Otherwise a command that root runs would create files that the service's user cannot open. */
+/**
+ * If root runs the process, gives a file to the owner of `other`. Otherwise the service's user could not open files that a command of root has
+ * created.
+ */
 export function giveToOwnerOf(other: string, path: string): void {
   if (process.getuid?.() !== 0) return
   const { uid, gid } = statSync(other)
@@ -84,12 +87,12 @@ function closeToOthers(path: string): void {
   try {
     if ((statSync(path).mode & 0o077) !== 0) chmodSync(path, 0o600)
   } catch (error) {
-    // EPERM means that another user owns the file. This may be intended, because a file can be shared, so the permissions are left unchanged.
+    // The error EPERM means that another user owns the file. The file may be shared on purpose, so its permissions stay unchanged.
     if (codeOf(error) !== 'EPERM') throw error
   }
 }
 
-/** Writes and syncs a file of {@link PROBE_BYTES}, because a full disk still accepts empty files. */
+/** Writes and syncs a file of {@link PROBE_BYTES}. An empty file would not be sufficient, because a full disk still accepts it. */
 function writeProbe(path: string): void {
   const file = openSync(path, 'wx', 0o600)
   try {
@@ -109,13 +112,13 @@ function codeOf(error: unknown): string | undefined {
 interface DataDirectories {
   readonly dataDir: string
   readonly blobDir: string
-  /** Set if blobs are stored in S3 and `blobDir` is not used. */
+  /** URL of the S3 bucket, if blobs are stored in S3. `blobDir` is not used in this case. */
   readonly blobUrl?: string | undefined
 }
 
 /**
- * Checks at the start that the process can write its data. A process with a single role may not need DATA_DIR. In this case DATA_DIR is checked only
- * if it contains the blobs.
+ * Checks at the start that the process can write its data. A process with a single role uses DATA_DIR only if its blobs are stored there, so only
+ * then the directory is checked.
  *
  * @throws ConfigError if a checked directory is not writable
  */

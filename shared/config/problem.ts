@@ -2,14 +2,14 @@ import { z } from 'zod'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 
 /*
- * Error messages for invalid settings. Each message names the path, the expected values and the given value, which
- * zod's own messages omit.
+ * This file writes the error messages for invalid settings. Each message names the path, the expected values and the given value, which zod's own
+ * messages omit.
  */
 
 const SHOWN_MAX = 80
 /**
- * Values of these fields are never shown, even if invalid. A user may have entered a key instead of the name of the environment
- * variable that contains the key.
+ * Names of fields whose values are never shown, even if invalid. A user may have entered a key in a field that expects the name of an environment
+ * variable.
  */
 const SECRET = /headers|key|secret|password/i
 const TYPO_MAX = 2
@@ -20,7 +20,8 @@ type JsonSchema = z.core.JSONSchema.BaseSchema
 /**
  * Returns one problem in one line, such as `models[0].engine.type: expected one of openai, echo, got 'opneai'`.
  *
- * @param input The whole validated value @param isSecret True to omit the value from the text
+ * @param input The whole validated value
+ * @param isSecret True to omit the value from the text
  */
 export function problemText(issue: Issue, input: unknown, isSecret = false): string {
   const value = valueAt(input, issue.path)
@@ -82,7 +83,8 @@ function shown(value: unknown): string {
 }
 
 /**
- * Returns the fields that the schema defines for the object at a path. If the schema has alternatives, then the value's `type` selects one of them.
+ * Returns the names of the fields that the schema defines for the object at a path. If the schema has alternatives, then the `type` of the value
+ * selects one.
  */
 function fieldsAt(schema: JsonSchema, path: readonly PropertyKey[], value: unknown): string[] {
   const own = chosen(schema, value)

@@ -6,23 +6,22 @@ import { RUN_SECONDS_MAX } from '#schemas/kinds/code.ts'
 import { TRACES } from './traces.ts'
 
 const HOUR_MS = 3_600_000
-/** Minimum of BODY_BUDGET_BYTES: room for two bodies of 32 MiB, the default maximum. A body takes three times its size in memory. */
+/** Minimum of BODY_BUDGET_BYTES. Two bodies of 32 MiB, the default maximum, fit into it, because a body takes three times its size in memory. */
 const BODY_BUDGET_BYTES_MIN = 192 * 1024 * 1024
 const Switch = z.stringbool()
 const Milliseconds = whole(1, 24 * HOUR_MS)
 const Duration = whole(1_000, 7 * 24 * HOUR_MS)
 const Count = whole(0)
 /*
- * Every setting, by its environment variable. `npm run docs` generates docs/reference/settings.md and .env.example from the
- * description and the default of each. `unset` states the effect of an optional setting that is not set. The last word of a name is
- * the unit, such as `_MS`.
+ * Every setting, by its environment variable. `npm run docs` generates docs/reference/settings.md and .env.example from this table. `unset` states
+ * the effect if an optional setting is not set. The last word of a name is its unit, such as `_MS`.
  */
 
 const SERVER = {
   HOST: z.string().default('127.0.0.1').describe('Address of the API. 0.0.0.0 listens on all interfaces'),
   PORT: whole(0, 65_535).default(8080).describe('Port of the API. 0 selects a free port'),
   REUSE_PORT: Switch.default(false).describe(
-    'Share PORT between ingress processes of one machine (SO_REUSEPORT). Each of them needs this setting',
+    'Share PORT between ingress processes of one machine (SO_REUSEPORT). Each of these processes needs this setting',
   ),
   CORS_ORIGINS: z
     .string()
@@ -41,11 +40,10 @@ const SERVER = {
       'Port of /healthz, /readyz and /metrics. If set, an ingress serves /metrics only at this port. 0 selects a free port. Each process of a machine needs its own port',
     unset: 'PORT, ingress only',
   }),
-  METRICS_HOST: z
-    .string()
-    .min(1)
-    .optional()
-    .meta({ description: 'Address of METRICS_PORT. Metrics reveal models and projects', unset: 'all interfaces' }),
+  METRICS_HOST: z.string().min(1).optional().meta({
+    description: 'Address at which METRICS_PORT listens. Metrics reveal the names of models and projects',
+    unset: 'all interfaces',
+  }),
   DATA_DIR: z.string().default('.data').describe('Folder of the embedded store, keys, blobs and prepared models'),
   SLUICE_API_KEY: z
     .string()
@@ -56,7 +54,8 @@ const SERVER = {
     )
     .optional()
     .meta({
-      description: 'First API key, of at least 8 visible ASCII characters',
+      description:
+        'API key that is valid from the first start, before keys are created; at least 8 visible ASCII characters',
       unset: 'a random key, printed at the first start',
     }),
   FIRST_KEY_ADMIN: Switch.optional().meta({
@@ -79,7 +78,7 @@ const SERVER = {
 }
 
 const MODELS = {
-  MODELS_FILE: z.string().default('models.yaml').describe('Model catalogue'),
+  MODELS_FILE: z.string().default('models.yaml').describe('File with the model catalogue'),
   MODELS: z
     .string()
     .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be names of models, several with commas between')
@@ -94,7 +93,8 @@ const MODELS = {
     .regex(/^[^,]*[^,\s][^,]*(,[^,]*[^,\s][^,]*)*$/, 'must be files, several with commas between')
     .optional()
     .meta({
-      description: 'Modules with further kinds of jobs, comma-separated. Each runs with all rights of the process',
+      description:
+        'Modules with further kinds of jobs, comma-separated. Each module runs with all rights of the process',
       unset: 'none',
     }),
 }
@@ -112,7 +112,7 @@ const BROKER_AND_STORE = {
     .enum(['auto', 'share', 'classic'])
     .default('auto')
     .describe(
-      'share: share groups, Kafka 4.2 or newer; classic: consumer groups; auto: share groups if the broker has them',
+      'How workers read queues. share: share groups, Kafka 4.2 or newer; classic: consumer groups; auto: share groups if the broker has them',
     ),
   KAFKA_PREFIX: z
     .string()
@@ -143,7 +143,7 @@ const BROKER_AND_STORE = {
     .optional()
     .meta({ description: 'Password of an encrypted KAFKA_SSL_KEY', unset: 'none' }),
   KAFKA_SASL_MECHANISM: z.enum(['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER']).optional().meta({
-    description: 'PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (client credentials grant)',
+    description: 'Mechanism of SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (client credentials grant)',
     unset: 'no authentication',
   }),
   KAFKA_USERNAME: z
@@ -168,7 +168,7 @@ const BROKER_AND_STORE = {
     .optional()
     .meta({
       description:
-        'Postgres 13 or newer for durable jobs and API keys: postgres://user:password@host:5432/database. May point to PgBouncer',
+        'URL of a Postgres 13 or newer for durable jobs and API keys: postgres://user:password@host:5432/database. May point to PgBouncer',
       unset: 'SQLite in DATA_DIR if one process runs all roles, otherwise no durable jobs',
     }),
   DATABASE_CONNECTIONS: whole(1, 1_000).default(10).describe('Maximum connections of one process to Postgres'),
@@ -184,7 +184,7 @@ const BROKER_AND_STORE = {
     )
     .optional()
     .meta({
-      description: 'S3 bucket for bodies over 64 KiB and files, instead of BLOB_DIR: s3://bucket/prefix',
+      description: 'URL of an S3 bucket for bodies over 64 KiB and files: s3://bucket/prefix. Replaces BLOB_DIR',
       unset: 'BLOB_DIR',
     }),
   BLOB_S3_ENDPOINT: z
@@ -205,7 +205,7 @@ const BROKER_AND_STORE = {
     .meta({ description: 'Key id for BLOB_S3_SSE=aws:kms', unset: 'the default key' }),
 }
 
-/** Settings of pools without a row in {@link WORKERS}. */
+/** Settings of the pools that have no special settings in {@link WORKERS}. */
 const SLOTS = Object.fromEntries(
   PoolName.options.map((pool) => [
     `${pool.toUpperCase()}_SLOTS`,
@@ -222,11 +222,11 @@ const WORKERS = {
   TRANSCRIPTION_SLOTS: whole(1, 1_000).default(2).describe('Maximum concurrent jobs of one transcription worker'),
   RESEARCH_SLOTS: whole(1, 1_000)
     .default(16)
-    .describe('Maximum concurrent questions of one research worker, without those that wait for child jobs'),
+    .describe('Maximum concurrent jobs of one research worker. Jobs that wait for child jobs do not count'),
   BATCHES_SLOTS: whole(1, 1_000)
     .default(8)
     .describe(
-      'Maximum concurrent batches, and parts of batches, of one ingress, without those that wait for their requests',
+      'Maximum concurrent batches, and parts of batches, of one ingress. Batches that wait for their requests do not count',
     ),
   CODE_SLOTS: whole(1, 1_000)
     .default(() => 2 * availableParallelism())
@@ -259,41 +259,43 @@ const WORKERS = {
   WORKER_SUSPECTED_MS: Milliseconds.min(2_000)
     .default(2_000)
     .describe(
-      'Time without a heartbeat after which a worker is suspected, so that its short calls without output run on another worker. At least 2000',
+      'Time without a heartbeat after which a worker is suspected, so that its recent calls without output are run again on another worker. At least 2000',
     ),
   WORKER_LOST_MS: Milliseconds.default(5_000).describe(
-    'Time without a heartbeat after which a worker counts as dead, so that its streams end with an error',
+    'Time without a heartbeat after which a worker counts as dead. All its calls without output are then run again, and its streams end with an error',
   ),
   DRAIN_MS: Milliseconds.default(30_000).describe(
-    'Maximum time for work in flight to finish after SIGTERM, and after DRAIN_NOTICE_MS in an ingress',
+    'Maximum time for running work to finish after SIGTERM. In an ingress, this time begins after DRAIN_NOTICE_MS',
   ),
   DRAIN_NOTICE_MS: whole(0, 600_000).optional().meta({
     description:
-      'Time after SIGTERM in which an ingress still accepts calls, but is not ready, so that load balancers stop sending it calls. Longer than the interval of their health checks times their failures',
+      'Time after SIGTERM in which an ingress still accepts calls, but /readyz fails, so that load balancers stop sending it calls. Must exceed the check interval of the load balancer × the failed checks after which it removes an ingress',
     unset: '5000 with KAFKA_BROKERS, otherwise 0',
   }),
 }
 
 const DURABLE_JOBS = {
-  JOB_DEADLINE_MS: Duration.default(3_600_000).describe('Deadline of a durable job without a deadline of its own'),
-  JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Maximum deadline of a durable job'),
+  JOB_DEADLINE_MS: Duration.default(3_600_000).describe(
+    'Maximum time from the submission or run_at of a durable job to its end, if the job has no deadline of its own',
+  ),
+  JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Maximum deadline that a durable job may have'),
   JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe(
     'Time for which an ended job is stored, with its result and events',
   ),
   REQUEST_LOG_MS: whole(0, 90 * 24 * HOUR_MS)
     .default(7 * 24 * HOUR_MS)
-    .describe('Time for which the request log keeps the row of a call. 0 turns the log off'),
+    .describe('Time for which the request log stores the row of a call. 0 turns the log off'),
   REQUEST_LOG_ROWS_MAX: Count.default(1_000_000).describe(
-    'Maximum rows of the request log, approximately. The oldest are deleted. 0 turns the log off',
+    'Approximate maximum rows of the request log. Above the maximum, the oldest rows are deleted. 0 turns the log off',
   ),
   REQUEST_BODIES_MS: whole(0, 90 * 24 * HOUR_MS)
     .default(0)
-    .describe('Time for which the request log keeps the bodies of calls. 0: bodies are not recorded'),
+    .describe('Time for which the request log stores the bodies of calls. 0: bodies are not recorded'),
   REQUEST_BODY_BYTES_MAX: whole(256, 1024 * 1024)
     .default(65_536)
     .describe('Maximum bytes of a recorded body. The rest is truncated'),
   REQUEST_BODIES_MAX: Count.default(100_000).describe(
-    'Maximum calls with recorded bodies, approximately. The oldest bodies are deleted',
+    'Approximate maximum calls with recorded bodies. Above the maximum, the oldest bodies are deleted',
   ),
   JOB_LEASE_MS: Milliseconds.default(9_000).describe(
     'Time without a lease renewal in the store after which a worker loses its durable jobs',
@@ -303,14 +305,14 @@ const DURABLE_JOBS = {
   ),
   DURABLE_JOBS_MAX_PER_PROJECT: Count.optional().meta({
     description: 'Maximum queued and running durable jobs of one project. Further jobs are rejected with 429',
-    unset: 'as many as remain for other projects: half for one project, a third each for two',
+    unset: 'half of DURABLE_JOBS_MAX if only one project has jobs, a third each for two projects, and so on',
   }),
   SCHEDULED_JOBS_MAX: Count.default(100_000).describe(
     'Maximum durable jobs that wait for their run_at or next attempt',
   ),
   SCHEDULED_JOBS_MAX_PER_PROJECT: Count.optional().meta({
     description: 'Maximum durable jobs of one project that wait for their run_at or next attempt',
-    unset: 'as many as remain for other projects',
+    unset: 'half of SCHEDULED_JOBS_MAX if only one project has such jobs, a third each for two projects, and so on',
   }),
   WEBHOOK_SECRET: z
     .string()
@@ -335,7 +337,7 @@ const DURABLE_JOBS = {
 }
 
 const CALLS = {
-  REQUEST_TIMEOUT_MS: Milliseconds.default(600_000).describe('Deadline of a call, from its acceptance'),
+  REQUEST_TIMEOUT_MS: Milliseconds.default(600_000).describe('Maximum time of a call, from its acceptance to its end'),
   START_TIMEOUT_MS: Milliseconds.default(300_000).describe(
     'Maximum estimated queue time. A call with a longer estimate gets 503 at once',
   ),
@@ -345,13 +347,13 @@ const CALLS = {
     .default(() => Math.max(BODY_BUDGET_BYTES_MIN, Math.floor(getHeapStatistics().heap_size_limit / 4)))
     .meta({
       description:
-        'Memory for request bodies and messages; one key gets at most half. A body takes about three times its size until it is stored. Beyond the limit, requests are rejected with 503',
+        'Maximum memory for request bodies and WebSocket messages; one key gets at most half. A body takes about three times its size until it is stored. Further requests are rejected with 503',
       unset: 'a quarter of the heap limit, at least 192 MiB',
     }),
   BODY_STALL_MS: Milliseconds.default(20_000).describe('Maximum pause of an upload'),
   SLOW_READER_MS: Milliseconds.default(30_000).describe('Maximum time in which a client reads nothing of a stream'),
   STRICT_TURNS: Switch.default(true).describe(
-    'Messages API: reject system messages within the conversation, and repeated roles, unless the upstream supports them. false: repeated roles are merged',
+    'Messages API: reject system messages in the conversation and repeated roles, unless the upstream accepts them. Repeated roles are consecutive messages of one role. false: merge these messages',
   ),
   REMOTE_IMAGES: Switch.default(false).describe(
     'Pass https URLs of images and files to upstreams, which fetch them. Only public addresses are accepted',
@@ -387,7 +389,7 @@ const LIMITS_PER_KEY = {
     'Maximum concurrent calls of a key without a limit of its own. 0: no limit',
   ),
   FOLLOWS_MAX_PER_KEY: Count.default(1_000).describe(
-    'Maximum open waits (?wait=) and event streams of a key in one ingress. 0: no limit',
+    'Maximum open requests of a key in one ingress that wait for a job (?wait=) or stream its events. 0: no limit',
   ),
 }
 
@@ -402,21 +404,27 @@ const RESEARCH = {
   SEARXNG_URL: z
     .url({ protocol: /^https?$/ })
     .optional()
-    .meta({ description: 'SearXNG server with json in its search.formats', unset: 'not used' }),
-  BRAVE_API_KEY: z.string().optional().meta({ description: 'Key of the Brave Search API', unset: 'not used' }),
-  TAVILY_API_KEY: z.string().optional().meta({ description: 'Key of Tavily', unset: 'not used' }),
-  EXA_API_KEY: z.string().optional().meta({ description: 'Key of Exa', unset: 'not used' }),
-  SERPER_API_KEY: z.string().optional().meta({ description: 'Key of Serper', unset: 'not used' }),
+    .meta({ description: 'URL of a SearXNG server, whose setting search.formats must list json', unset: 'not used' }),
+  BRAVE_API_KEY: z.string().optional().meta({ description: 'API key of Brave Search', unset: 'not used' }),
+  TAVILY_API_KEY: z
+    .string()
+    .optional()
+    .meta({ description: 'API key of the search service Tavily', unset: 'not used' }),
+  EXA_API_KEY: z.string().optional().meta({ description: 'API key of the search service Exa', unset: 'not used' }),
+  SERPER_API_KEY: z
+    .string()
+    .optional()
+    .meta({ description: 'API key of the search service Serper', unset: 'not used' }),
   MCP_SEARCH_URL: z
     .url({ protocol: /^https?$/ })
     .optional()
-    .meta({ description: 'MCP server (streamable HTTP) with a search tool', unset: 'not used' }),
+    .meta({ description: 'URL of an MCP server (streamable HTTP) with a search tool', unset: 'not used' }),
   MCP_SEARCH_TOKEN: z
     .string()
     .regex(/^[!-~]*$/, 'must consist of visible ASCII characters without spaces, because the token is sent in a header')
     .optional()
     .meta({ description: 'Bearer token of the MCP server', unset: 'none' }),
-  MCP_SEARCH_TOOL: z.string().max(128).default('search').describe('Search tool of the MCP server'),
+  MCP_SEARCH_TOOL: z.string().max(128).default('search').describe('Name of the search tool of the MCP server'),
 }
 
 export const SECTIONS = {
@@ -446,7 +454,7 @@ export const Settings = z.object({
 })
 export type Settings = z.infer<typeof Settings>
 
-/** Current name of each renamed setting. A process refuses to start if a former name is set. */
+/** Former names of settings, each with its current name. If a former name is set, then the process refuses to start and states the current name. */
 export const RENAMED_SETTINGS: Readonly<Record<string, keyof Settings>> = {
   RUNNING_MAX_PER_KEY: 'CONCURRENCY_MAX_PER_KEY',
   WORKER_SILENT_MS: 'WORKER_SUSPECTED_MS',

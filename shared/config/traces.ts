@@ -21,7 +21,7 @@ const Pairs = z
     }
   })
 
-/** Names, formats and defaults are those of the OpenTelemetry specification, except where a description states otherwise. */
+/** Settings of traces. Names, formats and defaults are those of the OpenTelemetry specification, except where a description states otherwise. */
 export const TRACES = {
   OTEL_EXPORTER_OTLP_ENDPOINT: z
     .url({ protocol: /^https?$/ })
@@ -110,13 +110,13 @@ export const TRACES = {
 
 type TracesSettings = z.infer<z.ZodObject<typeof TRACES>>
 
-/** Collector of traces, and what is recorded (docs/operate/traces.md). */
+/** Settings of traces: the collector and the recorded data (docs/operate/traces.md). */
 export interface TracesConfig {
   readonly url: string
   readonly headers: Readonly<Record<string, string>>
   readonly timeoutMs: number
   readonly isCompressed: boolean
-  /** Attributes of the process. `service.name` is missing unless a variable sets it, because its default depends on the role. */
+  /** Attributes of the process in traces. `service.name` is missing unless a variable sets it, because its default depends on the role. */
   readonly resource: Readonly<Record<string, string | number>>
   /** Maximum spans in one request to the collector. `queueSpansMax` limits the spans that wait for a request. */
   readonly batchSpansMax: number
@@ -126,7 +126,7 @@ export interface TracesConfig {
   readonly hasContent: boolean
 }
 
-/** Undefined if no endpoint is set or traces are turned off. */
+/** Returns the settings of traces. Undefined if no endpoint is set or traces are turned off. */
 export function tracesOf(s: TracesSettings): TracesConfig | undefined {
   const base = s.OTEL_EXPORTER_OTLP_ENDPOINT
   const endpoint = s.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? (base && `${base.replace(/\/+$/, '')}/v1/traces`)
@@ -153,7 +153,7 @@ export function tracesOf(s: TracesSettings): TracesConfig | undefined {
   }
 }
 
-/** Moves user and password of a URL into a header, because `fetch` rejects such URLs. */
+/** Moves user and password of a URL into a header, because `fetch` rejects URLs that contain them. */
 function withoutLogin(endpoint: string): { readonly url: string; readonly authorization: string | undefined } {
   const url = new URL(endpoint)
   const { username, password } = url
@@ -168,7 +168,7 @@ function percentDecoded(text: string): string {
   try {
     return decodeURIComponent(text)
   } catch {
-    // The text contains a percent sign that starts no valid escape, so the text is returned unchanged.
+    // The text has a percent sign that begins no valid escape, so it is returned unchanged.
     return text
   }
 }

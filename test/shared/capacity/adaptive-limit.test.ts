@@ -3,20 +3,20 @@ import { expect, test } from 'vitest'
 import { AdaptiveLimit, type Permit } from '#shared/capacity/adaptive-limit.ts'
 import { partsOf } from '#shared/engines/upstream/limit-partition.ts'
 
-/** A limit with a clock that the test controls. */
+/** Opens an adaptive concurrency limit with a clock that the test controls. */
 function openLimit(max: number) {
   const clock = { ms: 0 }
   return { clock, limit: new AdaptiveLimit(max, () => clock.ms) }
 }
 
-/** Starts as many calls as there are permits. */
+/** Starts as many calls as the limit permits. */
 function fill(limit: AdaptiveLimit, isTimed = true): Permit[] {
   const permits: Permit[] = []
   while (limit.hasFreePermit) permits.push(limit.begin(isTimed))
   return permits
 }
 
-/** A round in which every call is answered after a delay. */
+/** Runs one round: starts as many calls as permitted, and answers all of them after `afterMs`. Returns their number. */
 function answerAll(limit: AdaptiveLimit, clock: { ms: number }, afterMs: number): number {
   const permits = fill(limit)
   clock.ms += afterMs
@@ -80,7 +80,7 @@ test('the concurrency limit stays unchanged if one call hangs while others are a
   expect(limit.permits).toBe(8)
 })
 
-test('the concurrency limit is halved by a timeout among answered calls, and drops to 1 if no call is answered', () => {
+test('the concurrency limit is halved if one call times out while others are answered', () => {
   const { clock, limit } = openLimit(16)
   const [slow, quick] = fill(limit) as [Permit, Permit]
   clock.ms += 100
@@ -105,12 +105,12 @@ test.each([1, 5, 64, 512])(
     let rounds = 0
     for (; limit.permits < max && rounds < 100; rounds++) answerAll(limit, clock, 1_000)
     expect(limit.permits).toBe(max)
-    // The limit grows by one per round for ten rounds. After that, it grows by half in each round.
+    // After the recovery, the limit grows by one per round for ten rounds, then by half per round.
     expect(rounds).toBeLessThan(10 + 20)
   },
 )
 
-test('the concurrency limit does not grow while the calls in flight are below it', () => {
+test('the concurrency limit does not grow while fewer calls than the limit are in flight', () => {
   const { clock, limit } = openLimit(64)
   const permits = fill(limit)
   clock.ms += 100
@@ -128,7 +128,7 @@ test('the concurrency limit does not grow while the calls in flight are below it
 test('the concurrency limits of two clients of one server converge to equal values', () => {
   const capacity = 60
   const [a, b] = [openLimit(100), openLimit(100)]
-  // One worker has already lowered its limit before the other worker starts.
+  // Client b lowers its limit before client a starts, so that the two limits differ at first.
   const early = fill(b.limit)
   b.clock.ms += 1
   for (const permit of early) b.limit.timedOut(permit)
@@ -148,7 +148,7 @@ test('the concurrency limits of two clients of one server converge to equal valu
   expect(Math.abs(first - second)).toBeLessThanOrEqual(2)
 })
 
-test("the concurrency limit is reduced if queueing delays the first bytes, but not below the server's slots", () => {
+test('the concurrency limit falls until queueing delays the first byte by at most 350 ms', () => {
   const { clock, limit } = openLimit(64)
   for (let call = 0; call < 16; call++) {
     const permit = limit.begin(true)
@@ -162,19 +162,19 @@ test("the concurrency limit is reduced if queueing delays the first bytes, but n
     sent = answerAll(limit, clock, waits(sent))
     expect(limit.permits).toBeGreaterThanOrEqual(4)
   }
-  // A delay of 350 ms is tolerated. This is the delay with 28 calls.
+  // The limit tolerates a delay of up to 350 ms, which 28 concurrent calls cause. The limit must therefore settle near 28.
   expect(sent).toBeLessThanOrEqual(32)
   expect(sent).toBeGreaterThanOrEqual(24)
 })
 
-test('the concurrency limit keeps its maximum if the time to the first byte is constantly long', () => {
+test('the concurrency limit keeps its maximum if the time to the first byte is long, but constant', () => {
   const { clock, limit } = openLimit(32)
   for (let round = 0; round < 10; round++) answerAll(limit, clock, 100)
   for (let round = 0; round < 100; round++) answerAll(limit, clock, 1_000)
   expect(limit.permits).toBe(32)
 })
 
-test('a worker adopts a published concurrency limit of a newer generation, or a higher one of its generation', () => {
+test('a worker adopts a published concurrency limit of a higher generation, or a higher limit of the same generation', () => {
   const { limit, clock } = openLimit(64)
   limit.applyPublished({ generation: 1, limit: 8 })
   expect(limit.permits).toBe(8)

@@ -4,7 +4,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const START_MS = 4_000
 const STEP_MS = 5
-/** Milliseconds between completions: fifty per second. */
+/** Interval between completed calls, in ms: the pool completes fifty calls per second. */
 const SERVICE_MS = 20
 
 beforeEach(() => {
@@ -20,12 +20,12 @@ interface Caller {
   tries: number
 }
 
-/** A busy pool, and callers that retry after the Retry-After, which is in whole seconds as in the header. */
+/** Simulates a busy pool with callers that retry after the time in Retry-After, which is rounded to whole seconds as in the HTTP header. */
 class Overload {
   readonly queue: Caller[] = []
-  /** Callers by the time of their retry. */
+  /** Callers that will retry, by the time of their retry. */
   readonly retries = new Map<number, Caller[]>()
-  /** For each admitted caller, the number of its try that was admitted. */
+  /** For each admitted caller: number of tries until it was admitted. */
   readonly admittedAt: number[] = []
   readonly retryAfterSeconds: number[] = []
   ended = 0
@@ -39,7 +39,11 @@ class Overload {
     this.#retryMsMax = retryMsMax
   }
 
-  /** @param everyMs Interval between new callers */
+  /**
+   * Runs the simulation for `ms` milliseconds.
+   *
+   * @param everyMs Interval between new callers
+   */
   run(ms: number, everyMs: number, tenantOf: (nth: number) => string = () => 'a', serviceMs = SERVICE_MS): void {
     for (let passed = 0; passed < ms; passed += STEP_MS) {
       vi.setSystemTime(Date.now() + STEP_MS)
@@ -71,7 +75,7 @@ class Overload {
       expect(message).toMatch(`Try again in ${seconds} s, or submit it as a durable job`)
       this.retryAfterSeconds.push(seconds)
       if (!this.#doesRetry(this.#callers)) return
-      // A retry arrives somewhat later than its Retry-After, because the delays of networks and clients vary.
+      // Retries arrive a little later than Retry-After states, by different amounts, because networks and clients cause delays.
       const atMs = Date.now() + seconds * 1_000 + (this.retryAfterSeconds.length % 97) * STEP_MS
       this.retries.set(atMs, [...(this.retries.get(atMs) ?? []), caller])
     }
@@ -87,19 +91,19 @@ class Overload {
   }
 }
 
-describe('admission control of a pool that receives 120 % of the calls it can run', () => {
-  it('keeps the pool busy, bounds the queue and the rate of refusals, and spreads the retries over time', () => {
+describe('admission control of an overloaded pool', () => {
+  it('keeps the pool busy and the queue bounded at a load of 120 %', () => {
     const overload = new Overload()
     overload.run(60_000, SERVICE_MS / 1.2)
     expect(overload.ended).toBeGreaterThan((60_000 / SERVICE_MS) * 0.98)
     expect(overload.queue.length).toBeLessThanOrEqual(START_MS / SERVICE_MS + 1)
     expect(new Set(overload.retryAfterSeconds).size, 'number of different Retry-After values').toBeGreaterThan(5)
-    // New calls arrive at 1.2 times the rate of completions, and retries at most at that rate.
+    // The number of refusals is bounded. New calls arrive at 1.2 times the rate of completions, and retries at most at the rate of completions.
     expect(overload.retryAfterSeconds.length, 'number of refused calls').toBeLessThan((60_000 / SERVICE_MS) * 1.3)
     expect(overload.admittedAt.filter((tries) => tries > 1).length, 'number of admitted retries').toBeGreaterThan(200)
   })
 
-  it('keeps the pool busy if no caller retries, or only every second one', () => {
+  it('keeps the pool busy even if no refused caller retries', () => {
     for (const doesRetry of [() => false, (nth: number) => nth % 2 === 0]) {
       const overload = new Overload(doesRetry)
       overload.run(60_000, SERVICE_MS / 1.2)
@@ -107,7 +111,7 @@ describe('admission control of a pool that receives 120 % of the calls it can ru
     }
   })
 
-  it('sends a Retry-After above 60 s only to callers that wait so long', () => {
+  it('sends a Retry-After above 60 s only to callers that accept such a wait', () => {
     const patient = new Overload(undefined, Number.POSITIVE_INFINITY)
     patient.run(150_000, SERVICE_MS / 2)
     expect(Math.max(...patient.retryAfterSeconds)).toBeGreaterThan(100)
@@ -125,7 +129,7 @@ describe('admission control of a pool that receives 120 % of the calls it can ru
     expect(new Set(last).size, 'number of different Retry-After values').toBeGreaterThan(20)
   })
 
-  it('admits calls of a tenant with few calls while another tenant floods the pool', () => {
+  it('admits the calls of a tenant while another tenant floods the pool', () => {
     const overload = new Overload()
     overload.run(30_000, SERVICE_MS / 3, () => 'flood')
     const before = overload.retryAfterSeconds.length
@@ -139,7 +143,7 @@ describe('admission control of a pool that receives 120 % of the calls it can ru
     overload.run(60_000, SERVICE_MS / 3, () => 'flood')
     expect(overload.retryAfterSeconds.at(-1)).toBeGreaterThanOrEqual(30)
     const before = overload.retryAfterSeconds.length
-    // A burst of a second tenant, larger than its share of the queue.
+    // A second tenant sends a burst of calls that exceeds its share of the queue, so some are refused.
     overload.run(1_000, 4, () => 'other')
     const [first = 60] = overload.retryAfterSeconds.slice(before)
     expect(first, 'first Retry-After of the second tenant').toBeLessThan(10)
@@ -161,7 +165,7 @@ describe('admission control of a pool that receives 120 % of the calls it can ru
   })
 })
 
-/** Queues of models that have their own concurrency limit and a fixed wait. */
+/** Admission control that estimates a fixed wait for each model. */
 class FixedWaits extends AdmissionControl {
   readonly #waitsMs: Readonly<Record<string, number>>
 

@@ -1,7 +1,6 @@
+/* Tests the rate at which the lines of batches become jobs (docs/internals/design.md, Composed jobs). */
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { SubmitQueue } from '#shared/capacity/capacity.ts'
-
-/** Rate at which lines of batches become jobs (docs/internals/design.md, Composed jobs). */
 
 beforeEach(() => {
   vi.useFakeTimers()
@@ -15,7 +14,7 @@ const taking = (ms: number) => async () => {
   await vi.advanceTimersByTimeAsync(ms)
   return ms
 }
-/** Milliseconds until a line starts. */
+/** Returns the time in ms until a batch line starts. */
 async function waited(pace: SubmitQueue): Promise<number> {
   const from = performance.now()
   let at = Number.NaN
@@ -27,13 +26,13 @@ async function waited(pace: SubmitQueue): Promise<number> {
   return Math.round(at - from)
 }
 
-it('the batch throttle does not delay lines of a batch file if no calls arrive, however slow a line is', async () => {
+it('while no API calls arrive, a slow line of a batch does not delay the next line', async () => {
   const pace = new SubmitQueue()
   expect(await pace.runLine(taking(200), never)).toBe(200)
   expect(await waited(pace)).toBe(0)
 })
 
-it('the batch throttle pauses for a limited time after a slow line if calls arrive', async () => {
+it('while API calls arrive, a slow line of a batch delays the next line by at most 500 ms', async () => {
   const pace = new SubmitQueue()
   pace.recordCall('a')
   await pace.runLine(taking(2), never)
@@ -48,7 +47,7 @@ it('the batch throttle pauses for a limited time after a slow line if calls arri
   expect(await waited(pace)).toBeLessThanOrEqual(500)
 })
 
-it('the batch throttle ignores calls that arrived more than ten seconds before a line', async () => {
+it('a slow line of a batch delays no line if the last API call arrived more than ten seconds earlier', async () => {
   const pace = new SubmitQueue()
   pace.recordCall('a')
   await pace.runLine(taking(300), never)
@@ -57,7 +56,7 @@ it('the batch throttle ignores calls that arrived more than ten seconds before a
   expect(await waited(pace)).toBe(0)
 })
 
-it('the batch throttle pauses after a failed line, and ends a pause if the signal aborts', async () => {
+it('while API calls arrive, a failed line of a batch also delays the next line', async () => {
   const pace = new SubmitQueue()
   pace.recordCall('a')
   const failing = async () => {

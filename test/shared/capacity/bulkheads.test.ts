@@ -10,7 +10,10 @@ afterEach(() => {
   vi.useRealTimers()
 })
 
-/** Takes as many slots for a model as allowed, one after the other. @returns Remaining slots, below 0 for extra ones */
+/**
+ * Takes slots for one model, one after the other, until the bulkheads refuse.
+ * @returns Number of remaining slots of the worker; negative if extra slots were taken
+ */
 function fill(rooms: ModelBulkheads, room: ModelBulkhead, free: number): number {
   let left = free
   while (rooms.slotsFor(room, left) > 0) {
@@ -25,7 +28,7 @@ test.each([
   [4, [4, 1, 0]],
   [8, [8, 1, 1, 0]],
   [256, [256, 48, 12, 3, 1]],
-])('a worker with %i slots gives %j slots to models that stop responding one after the other', (slots, held) => {
+])('with %i slots, models that stop responding one after another occupy %j slots', (slots, held) => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots, models, modelCount: 5 })
   let free: number = slots
@@ -44,7 +47,7 @@ test('a worker with one model lets that model use every slot, and adds no extra 
   expect(rooms.extra(0)).toBe(0)
 })
 
-test('a worker replaces slots borrowed by a model by extra slots for other models after a delay', () => {
+test('a worker whose slots one model occupies adds an extra slot for another model after a delay', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
@@ -55,7 +58,7 @@ test('a worker replaces slots borrowed by a model by extra slots for other model
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0), rooms.extra(0)]).toEqual([0, 1, 1])
 })
 
-test('a model borrows slots only beyond its equal share, which is slots divided by models', () => {
+test('a worker adds no extra slots for two models that each occupy half of the slots', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const rooms = new ModelBulkheads({ slots: 8, models: ['a', 'b'], modelCount: 2 })
   const [a, b] = [roomOf(rooms, 'a'), roomOf(rooms, 'b')]
@@ -67,7 +70,7 @@ test('a model borrows slots only beyond its equal share, which is slots divided 
   expect([rooms.slotsFor(a, 0), rooms.slotsFor(b, 0)]).toEqual([0, 0])
 })
 
-test('extra slots are at most a quarter of the slots, and go only to models with less than an equal share', () => {
+test('extra slots are at most a quarter of the slots of a worker', () => {
   const step = fc.record({
     model: fc.constantFrom(...models),
     count: fc.integer({ min: 1, max: 9 }),
@@ -96,7 +99,7 @@ test('extra slots are at most a quarter of the slots, and go only to models with
   )
 })
 
-test("attached calls get at least half of a model's slots if durable jobs fill them, and otherwise all slots", () => {
+test("attached calls can use at least half of a model's slots, even if durable jobs need them all", () => {
   const bounds = [{ kind: 'say', model: 'a', capacity: 4 }]
   const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
   const attached = () => {
@@ -120,7 +123,7 @@ test.each([
   [8, 3, 5],
   [8, 20, 1],
 ])(
-  'with %i slots and interactive_slots %s, jobs of low priority alone use at most %i',
+  'with %i slots and interactive_slots %s, at most %i jobs of low priority run while no other job runs',
   (capacity, interactive, most) => {
     const bounds = [{ kind: 'say', model: 'a', capacity, ...(interactive !== undefined && { interactive }) }]
     const room = roomOf(new ModelBulkheads({ models, concurrencyLimits: bounds }), 'a')
@@ -131,7 +134,7 @@ test.each([
   },
 )
 
-test('a model has as many slots as its upstream servers sustain, at least one, and changes are published', () => {
+test('the slots of a model follow the current limit of its upstream servers, but are at least one', () => {
   let places: number | undefined
   const bounds = [{ kind: 'say', model: 'a', capacity: 64, currentLimit: () => places }]
   const rooms = new ModelBulkheads({ slots: 8, models: ['a'], concurrencyLimits: bounds })
@@ -150,7 +153,7 @@ test('a model has as many slots as its upstream servers sustain, at least one, a
   expect(room.hasFreePermit).toBe(true)
 })
 
-test('a change of the models of a worker applies at once, and still counts running jobs of removed models', () => {
+test('a worker still counts the running jobs of a model that a change has removed', () => {
   const rooms = new ModelBulkheads({
     slots: 4,
     models: ['a'],

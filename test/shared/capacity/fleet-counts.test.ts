@@ -1,9 +1,8 @@
+/* Tests the counts of calls over all ingresses, on Postgres: each guarantee that shared/capacity/fleet-counts.ts documents. */
 import { describe, expect, inject, it, onTestFinished } from 'vitest'
 import { RUNNING_MS, WINDOW_MS } from '#shared/capacity/fleet-counts.ts'
 import { openPostgresCounts } from '#shared/store/postgres/fleet-counts.ts'
 import { openPostgresDatabase } from '../../support/jobs/stores.ts'
-
-/** Counts over all ingresses, on Postgres: the promises of shared/capacity/fleet-counts.ts. */
 
 const postgres = inject('postgres')
 

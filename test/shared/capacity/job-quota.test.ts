@@ -27,7 +27,7 @@ async function enter(room: JobQuota, tenant: string, runAtMs?: number, keyId?: s
   return await room.enter(job, () => store.create(job))
 }
 
-/** Number of admitted jobs of many concurrent ones, and the errors of the others. */
+/** Submits many jobs concurrently. Returns the number of admitted jobs, and the errors of the others. */
 async function fill(room: JobQuota, tenant: string, count: number, runAtMs?: number, keyId?: string) {
   const asked = await Promise.allSettled(Array.from({ length: count }, () => enter(room, tenant, runAtMs, keyId)))
   const refused = asked.flatMap((each) => (each.status === 'rejected' ? [(each.reason as ServiceError).status] : []))
@@ -37,7 +37,7 @@ async function fill(room: JobQuota, tenant: string, count: number, runAtMs?: num
 const later = () => Date.now() + HOUR_MS
 
 describe('the quota of durable jobs', () => {
-  it('grants one tenant half of the total, and each further tenant half of the rest', async () => {
+  it('grants the first tenant half of the total, and each further tenant half of the rest', async () => {
     const room = open()
     expect(await fill(room, 'a', 10)).toEqual({ made: 3, refused: [429] })
     expect(await fill(room, 'b', 10)).toEqual({ made: 2, refused: [429] })
@@ -64,7 +64,7 @@ describe('the quota of durable jobs', () => {
     expect((await fill(room, 'b', 1)).made).toBe(1)
   })
 
-  it('is also limited per key within a project', async () => {
+  it('is limited by the maximum of the key if the key has one', async () => {
     const limits = new Map([
       ['one', { queued: 2, scheduled: 1 }],
       ['none', { queued: 0 }],
@@ -76,7 +76,7 @@ describe('the quota of durable jobs', () => {
     expect(await fill(room, 'a', 3, undefined, 'other')).toEqual({ made: 3, refused: [] })
   })
 
-  it("is limited by the project's own maximum if it has one", async () => {
+  it('is limited by the maximum of the project if the project has one', async () => {
     const limits = new Map([
       ['a', { queued: 2, scheduled: 1 }],
       ['b', { queued: 0 }],
@@ -88,7 +88,7 @@ describe('the quota of durable jobs', () => {
     expect((await fill(room, 'c', 5)).made).toBe(4)
   })
 
-  it('counts jobs of all processes, and is released when jobs end', async () => {
+  it('counts jobs of all processes until they end', async () => {
     const room = open({ jobsMaxPerProject: 1 })
     const created = await enter(room, 'a')
     expect(created.outcome).toBe('created')

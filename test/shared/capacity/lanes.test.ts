@@ -4,7 +4,7 @@ import { laneSlots, type SlotUse } from '#shared/capacity/slots.ts'
 
 const SHARE = { min: 0, max: 1, noNaN: true }
 
-/** Any valid use of slots: batch jobs are a part of the running jobs, which are at most the slots. */
+/** Generates any valid use of slots: batch jobs are some of the running jobs, and there are at most as many running jobs as slots. */
 const anyUse: fc.Arbitrary<SlotUse> = fc
   .record({
     slots: fc.integer({ min: 1, max: 512 }),
@@ -17,8 +17,8 @@ const anyUse: fc.Arbitrary<SlotUse> = fc
     return { slots, isInteractiveBusy, running, batch: Math.round(running * of) }
   })
 
-describe('the slots for the interactive or batch lane', () => {
-  it('never exceed the free slots', () => {
+describe('the slots that a lane may take', () => {
+  it('never exceed the free slots of the worker', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const free = use.slots - use.running
@@ -28,7 +28,7 @@ describe('the slots for the interactive or batch lane', () => {
     )
   })
 
-  it('reserve three quarters of the slots for a busy interactive lane, and a quarter for an idle one', () => {
+  it('leave three quarters of the worker to a busy interactive lane, and a quarter to an idle one', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const room = laneSlots('low', use)
@@ -40,7 +40,7 @@ describe('the slots for the interactive or batch lane', () => {
     )
   })
 
-  it('include at least one slot for the batch lane on an idle worker of any size', () => {
+  it('are at least one for the batch lane if the worker is idle', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 512 }), fc.boolean(), (slots, isInteractiveBusy) => {
         expect(laneSlots('low', { slots, running: 0, batch: 0, isInteractiveBusy })).toBeGreaterThan(0)

@@ -1,3 +1,4 @@
+/* Tests how a pause of a model or pool by an operator takes effect in the processes of a fleet. */
 import { expect, it, onTestFinished } from 'vitest'
 import type { ControlRecord } from '#schemas/event.ts'
 import { Pauses } from '#shared/capacity/capacity.ts'
@@ -5,8 +6,6 @@ import type { OperatorStore } from '#shared/store/jobs.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
 import { openSqliteDatabase } from '../../support/jobs/stores.ts'
 import { until } from '../../support/stack.ts'
-
-/** Paused models and pools, as the processes of a fleet see them. */
 
 const WORK = { pool: 'inference', model: 'echo-1' } as const
 const MODEL = { target: 'model', id: 'echo-1' } as const

@@ -6,7 +6,7 @@ const never = new AbortController().signal
 const refusal = () => new ServiceError('overloaded', 'Too many wait.')
 const settled = () => new Promise((resolve) => setImmediate(resolve))
 
-/** A semaphore, and the keys in the order of their permits. */
+/** Opens a semaphore. Also records the keys in the order in which they got their permits. */
 function open(options: { permits: number; permitsPerKey?: number; waitingPerKeyMax?: number }) {
   const semaphore = new Semaphore({ waitingPerKeyMax: 1_000, refusal, ...options })
   const granted: string[] = []
@@ -41,7 +41,7 @@ it('a fair semaphore grants a key at most its own maximum of permits, even if no
   expect(granted.at(-1)).toBe('third')
 })
 
-it('a fair semaphore refuses callers of a key with a full queue as overloaded, and accepts other keys', async () => {
+it('a fair semaphore refuses callers of a key whose queue is full, and accepts callers of other keys', async () => {
   const { granted, semaphore, take } = open({ permits: 1, waitingPerKeyMax: 2 })
   for (let nth = 0; nth < 3; nth++) void take('many')
   await expect(take('many')).rejects.toMatchObject({ code: 'overloaded' })
@@ -52,7 +52,7 @@ it('a fair semaphore refuses callers of a key with a full queue as overloaded, a
   expect(granted).toContain('other')
 })
 
-it('a fair semaphore grants the permit of a disconnected caller to the next caller', async () => {
+it('a fair semaphore grants a permit to the next caller if the chosen caller disconnects', async () => {
   const { semaphore, granted, take } = open({ permits: 1 })
   const [waiting, late] = [new AbortController(), new AbortController()]
   await take('a')
@@ -60,7 +60,7 @@ it('a fair semaphore grants the permit of a disconnected caller to the next call
   void take('d')
   waiting.abort(new Error('disconnected'))
   await expect(left[0]).rejects.toThrow('disconnected')
-  // Caller c disconnects at the moment at which the permit is granted to it.
+  // Caller c disconnects in the same event-loop iteration in which it gets the permit.
   late.abort(new Error('disconnected'))
   semaphore.release(1, 'a')
   await Promise.allSettled(left)
@@ -68,7 +68,7 @@ it('a fair semaphore grants the permit of a disconnected caller to the next call
   expect(granted.at(-1)).toBe('d')
 })
 
-it('permits are granted in order of arrival, and none is lost if a waiting caller disconnects', async () => {
+it('a semaphore loses no permit if a waiting caller disconnects', async () => {
   const slots = new Semaphore({ permits: 1 })
   await slots.take(never)
   const leaving = new AbortController()
@@ -84,7 +84,7 @@ it('permits are granted in order of arrival, and none is lost if a waiting calle
   expect(slots.taken).toBe(0)
 })
 
-it('a request for more slots than exist runs alone, and later requests wait until it has ended', async () => {
+it('a request for 20 of 10 permits waits until all permits are free, and then runs alone', async () => {
   const slots = new Semaphore({ permits: 10 })
   await slots.take(never, 4)
   const order: string[] = []

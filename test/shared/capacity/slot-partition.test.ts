@@ -21,7 +21,7 @@ interface Call {
   readonly ingress: Ingress
 }
 
-/** An ingress on the channel of the fleet. Calls wait for a pool with `slots` slots. */
+/** An ingress of a fleet, connected to the others by a simulated channel. The calls of the ingress wait for a pool with `slots` slots. */
 class Ingress {
   readonly told: WaitingRecord[] = []
   readonly shares: SlotPartition
@@ -54,7 +54,7 @@ class Ingress {
     this.shares.changed()
   }
 
-  /** Sends the calls that the fair queue selects. */
+  /** Returns the calls that the fair queue selects and sends now. */
   sent(): Call[] {
     const calls: Call[] = []
     for (let call = this.turns.next(); call; call = this.turns.next()) calls.push(call)
@@ -66,7 +66,11 @@ class Ingress {
   }
 }
 
-/** The tenants in the order in which a pool with one slot starts their calls. @param sent Calls that were sent before */
+/**
+ * Simulates a pool with one slot. Returns the tenants in the order in which their calls start.
+ *
+ * @param sent Calls that the ingresses had already sent
+ */
 function starts(count: number, sent: readonly Call[] = []): string[] {
   const queue = [...sent]
   const order: string[] = []
@@ -76,7 +80,7 @@ function starts(count: number, sent: readonly Call[] = []): string[] {
     if (!call) break
     order.push(call.envelope.tenant)
     call.ingress.turns.leave(call)
-    // The jobs end one second apart. For a faster pool, the ingress would prefetch jobs.
+    // One job ends per second. If jobs ended faster, then the ingresses would prefetch more of them.
     vi.advanceTimersByTime(1_000)
   }
   return order
@@ -85,7 +89,7 @@ function starts(count: number, sent: readonly Call[] = []): string[] {
 const countOf = (tenant: string, order: readonly string[]) => order.filter((each) => each === tenant).length
 
 describe('the slot partition between ingresses that share a pool', () => {
-  it('gives an ingress all slots if no other one has waiting calls', () => {
+  it('gives one ingress all slots if no other ingress has waiting calls', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     one.enter('a', 10)
     expect(one.sent()).toHaveLength(6)
@@ -93,7 +97,7 @@ describe('the slot partition between ingresses that share a pool', () => {
     expect([one.shares.of('inference'), two.shares.of('inference')]).toEqual([1, 0.5])
   })
 
-  it('divides the slots by waiting tenants, and returns all slots to an ingress once the others have none', () => {
+  it('divides the slots by the number of waiting tenants at each ingress', () => {
     const [one, two] = [new Ingress(6), new Ingress(6)]
     one.enter('a', 10)
     two.enter('b', 10)
@@ -114,14 +118,14 @@ describe('the slot partition between ingresses that share a pool', () => {
     expect(fleet.map((ingress) => ingress.sent().length)).toEqual([1, 1, 1])
   })
 
-  it.each([1, 3])('starts the call of one tenant next while another tenant floods %i of three ingresses', (flooded) => {
+  it.each([1, 3])('starts a single call soon while another tenant floods %i of three ingresses', (flooded) => {
     for (let i = 0; i < 3; i++) new Ingress(1)
     for (const ingress of fleet.slice(0, flooded)) ingress.enter('flood', 100)
     vi.advanceTimersByTime(500)
     for (const ingress of fleet) ingress.sent()
     fleet[0]?.enter('other', 1)
-    // The call waits for the calls that were already sent, one per ingress. In addition, it waits for at most one call of the other tenant per
-    // ingress.
+    // At most two calls per flooded ingress may start before this call. One of them was already sent, and the other is one further call of the
+    // flooding tenant.
     expect(starts(10).indexOf('other')).toBeLessThanOrEqual(2 * flooded)
   })
 
@@ -135,14 +139,14 @@ describe('the slot partition between ingresses that share a pool', () => {
     expect(countOf('wide', order) / order.length).toBeGreaterThan(0.42)
   })
 
-  it('divides the slots of a limited model among only those ingresses where its calls wait', () => {
+  it('divides the slots of a limited model among the ingresses where calls of this model wait', () => {
     const capacity = (model: string) => (model === 'few' ? 8 : undefined)
     const [one, two, three] = [new Ingress(100, capacity), new Ingress(100, capacity), new Ingress(100, capacity)]
     one.enter('a', 20, 'few')
     three.enter('c', 200)
     two.enter('b', 20, 'few')
     vi.advanceTimersByTime(500)
-    // Each tenant gets half of the slots, and two calls are prefetched.
+    // Each tenant gets 4 of the 8 slots of the model, and 2 of its calls are prefetched.
     expect([one.sent().length, two.sent().length]).toEqual([6, 6])
   })
 
@@ -158,7 +162,7 @@ describe('the slot partition between ingresses that share a pool', () => {
     expect(one.shares.callsElsewhere('inference')).toBe(0)
   })
 
-  it('publishes no counts of calls with short waits, and publishes a thousand queues in one bounded record', () => {
+  it('publishes at most 32 queues in one record, even if 1,000 queues have waiting calls', () => {
     const one = new Ingress(1)
     one.enter('a', 1)
     one.sent()

@@ -1,12 +1,11 @@
+/* Tests the fair queue for submissions of durable jobs while other projects make calls (docs/guides/jobs.md, Limits). */
 import { expect, it } from 'vitest'
 import { SubmitQueue } from '#shared/capacity/capacity.ts'
 import { until } from '../../support/stack.ts'
 
-/** Fair queueing of durable submissions while other projects make calls (docs/guides/jobs.md, Limits). */
-
 const never = new AbortController().signal
 
-/** Submissions that run until they are released. */
+/** Starts submissions. Each one runs until the test ends it. */
 function openSubmits(turns: SubmitQueue) {
   const begun: string[] = []
   const ends: (() => void)[] = []
@@ -30,7 +29,7 @@ it('job submissions are not delayed if no other project makes calls', async () =
   await until(() => begun.length === 50)
 })
 
-it('job submissions of several projects run round robin with limited concurrency while others make calls', async () => {
+it('job submissions of two projects run round robin while a third project makes calls', async () => {
   const turns = new SubmitQueue()
   turns.recordCall('caller')
   const { begun, submit, end } = openSubmits(turns)
@@ -46,7 +45,7 @@ it('job submissions of several projects run round robin with limited concurrency
   expect(begun).toEqual(['many', 'many', 'many', 'few', 'many', 'few', 'many', 'many'])
 })
 
-it('job submissions are refused if the queue is full, and release their slot if the caller disconnects', async () => {
+it('job submissions are refused with rate_limit_exceeded while 1,000 submissions of the project wait', async () => {
   const turns = new SubmitQueue()
   turns.recordCall('caller')
   const { begun, submit, end } = openSubmits(turns)

@@ -12,11 +12,11 @@ let isIdle: boolean
 /** Concurrency limits, by model. */
 let capacities: Map<string, number>
 let slots: number
-/** Waiting calls in other ingresses. */
+/** Calls that wait at other ingresses, by model. */
 let elsewhere: Map<string, WaitingElsewhere>
-/** Shares of this ingress, by model. */
+/** Fraction of the slots that this ingress may use, by model. */
 let shares: Map<string, number>
-/** Number of ingresses with calls of a tenant, by tenant. */
+/** For each tenant: number of ingresses at which its calls wait. */
 let spread: Map<string, number>
 beforeEach(() => {
   vi.useFakeTimers()
@@ -55,14 +55,17 @@ function enterFor(model: string, tenant: string, ...names: string[]): Waiter[] {
   })
 }
 
-/** Sends calls until there is no capacity. */
+/** Returns the calls that the dispatcher sends until no capacity is left. */
 function sent(): Waiter[] {
   const jobs: Waiter[] = []
   for (let job = turns.next(); job; job = turns.next()) jobs.push(job)
   return jobs
 }
 
-/** Names in order of sending, if each job ends before the next starts. @param held Jobs that were sent before */
+/**
+ * Returns the names of the jobs in the order in which they are sent, if each job ends before the next one starts.
+ * @param held Jobs that were sent before
+ */
 function order(held: readonly Waiter[] = []): string[] {
   const names: string[] = []
   const left = [...held]
@@ -92,7 +95,7 @@ describe('the fair queue of an ingress', () => {
     expect(order()).toEqual(['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
   })
 
-  it('sends at most one job per round for a tenant whose queue became empty during the round', () => {
+  it("sends one job per round for a tenant, even if the tenant's queue was empty for a moment", () => {
     room = 1
     enter('a', '1', '2')
     enter('b', '1', '2')
@@ -101,12 +104,12 @@ describe('the fair queue of an ingress', () => {
     expect(order(first)).toEqual(['a2', 'b2', 'a3'])
   })
 
-  it('skips a tenant that other ingresses also serve, unless no other tenant waits', () => {
+  it('skips a tenant in two of three rounds if the tenant waits at three ingresses', () => {
     room = 1
     spread.set('a', 3)
     enter('a', '1', '2', '3', '4')
     enter('b', '1', '2', '3', '4')
-    // Both tenants have a running job when the dispatcher skips tenant a.
+    // Both tenants then have a running job. From here on, the dispatcher must skip tenant a, which also has calls at other ingresses.
     const first = sent()
     expect(first.map(({ name }) => name)).toEqual(['a1', 'b1'])
     expect(order(first)).toEqual(['b2', 'b3', 'a2', 'b4', 'a3', 'a4'])
@@ -123,7 +126,7 @@ describe('the fair queue of an ingress', () => {
     expect(order(first)).toEqual(['c3', 'a2', 'b2'])
   })
 
-  it('sends one job of each tenant that has no running job, even beyond the capacity', () => {
+  it('sends one job of each tenant without a running job, even beyond the capacity', () => {
     enter('a', '1', '2', '3', '4')
     for (const tenant of ['b', 'c', 'd']) enter(tenant, '1', '2')
     const names = sent().map(({ name }) => name)
@@ -131,7 +134,7 @@ describe('the fair queue of an ingress', () => {
     expect([turns.waiting, turns.running]).toEqual([6, 0])
   })
 
-  it("sends one job of a tenant that has no running job, even if the model's slots are full", () => {
+  it('sends one job of a tenant without a running job, even if all slots of the model are in use', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4')
@@ -141,7 +144,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent().map(({ name }) => name)).toEqual(['b1'])
   })
 
-  it('prefetches more jobs for fast workers, depending on the transport time', () => {
+  it('sends more jobs in advance if the workers finish jobs quickly', () => {
     room = 1
     enter('a', ...Array.from({ length: 200 }, (_, i) => `${i}`))
     const rounds: number[] = []
@@ -154,7 +157,7 @@ describe('the fair queue of an ingress', () => {
     expect(rounds).toEqual([1, 1, 1, 2, 2, 2, 3, 3])
   })
 
-  it('prefetches no additional jobs if many jobs start at the same moment', () => {
+  it('sends no additional jobs in advance if many jobs start at the same moment', () => {
     room = 10
     enter('a', ...Array.from({ length: 100 }, (_, i) => `${i}`))
     const first = sent()
@@ -190,7 +193,7 @@ describe('the fair queue of an ingress', () => {
     expect([turns.ahead('a', WORK), turns.ahead('b', WORK)]).toEqual([6, 5])
   })
 
-  it('ignores jobs that were sent long ago when it computes the capacity of idle workers', () => {
+  it('does not count jobs that were sent long ago if the workers are idle', () => {
     enter('a', '1', '2', '3')
     sent()
     vi.advanceTimersByTime(60_000)
@@ -217,7 +220,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent().map(({ name }) => name)).toEqual(['a5'])
   })
 
-  it('sends jobs of another model past those of a model without free slots, also for the same tenant', () => {
+  it('sends jobs of a model with free slots before jobs of a model without free slots', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')
@@ -229,7 +232,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.waitingOf('m')).toBe(4)
   })
 
-  it('counts only jobs of the same model as ahead of a new job if the model has a concurrency limit', () => {
+  it('counts only jobs of the same model ahead of a new job if the model has a concurrency limit', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4', '5')
@@ -240,7 +243,7 @@ describe('the fair queue of an ingress', () => {
     expect(turns.ahead('a', { kind: 'say', model: 'quick' })).toBe(0)
   })
 
-  it('gives one model every slot if no other model waits, and max-min fair shares otherwise', () => {
+  it('divides the slots between models in max-min fair shares', () => {
     room = 100
     slots = 8
     for (const model of ['m', 'quick', 'rare']) capacities.set(model, 8)
@@ -250,7 +253,7 @@ describe('the fair queue of an ingress', () => {
     for (const job of first) turns.start(job)
     enterFor('rare', 'a', 'r')
     enterFor('quick', 'a', ...Array.from({ length: 40 }, (_, i) => `q${i}`))
-    // The rare model has 1 slot, each other model has 3.5 slots, and 2 calls are prefetched for each model.
+    // The 8 slots are divided: the rare model gets 1 and each other model 3.5. In addition, 2 calls are prefetched per model.
     expect(sent().map(({ envelope }) => envelope.model)).toEqual(['rare', ...Array(6).fill('quick')])
     vi.advanceTimersByTime(1_000)
     for (const job of first.slice(0, 4)) turns.leave(job)
@@ -259,7 +262,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent().map(({ envelope }) => envelope.model)).toEqual(['m'])
   })
 
-  it('counts jobs that wait in other ingresses when it divides slots between models', () => {
+  it('counts the jobs that wait at other ingresses when it divides slots between models', () => {
     room = 100
     slots = 8
     for (const model of ['m', 'quick']) capacities.set(model, 8)
@@ -273,7 +276,7 @@ describe('the fair queue of an ingress', () => {
     expect(sent()).toHaveLength(3)
   })
 
-  it('does not count jobs lost by the queue against the slots of their model', () => {
+  it('does not count lost jobs against the slots of their model', () => {
     room = 100
     capacities.set('m', 1)
     enter('a', '1', '2', '3', '4')
@@ -293,7 +296,7 @@ describe('the max-min fair share', () => {
     [[256, 10, 200], 256, 123],
     [[4, 4], 8, Number.POSITIVE_INFINITY],
     [[1, 1], 0, 0],
-  ])('is computed from the demands %j and %i slots as %d', (wanted, of, part) => {
+  ])('for the demands %j and %i slots is %d', (wanted, of, part) => {
     expect(maxMinPart(wanted, of)).toBe(part)
   })
 })

@@ -5,12 +5,12 @@ import { WaitEstimate } from '#shared/capacity/admission-control.ts'
 it('the wait estimate is the number of jobs ahead divided by the measured completion rate', () => {
   const admission = new WaitEstimate()
   for (let now = 0; now <= 10_000; now += 100) admission.completed(now)
-  // 101 jobs completed in ten seconds, so fifty jobs take five seconds.
+  // Ten jobs complete per second: 101 jobs completed in ten seconds. Fifty waiting jobs therefore take five seconds.
   expect(admission.estimateMs(50, 10_000)).toBeCloseTo(4_950, -2)
   expect(admission.estimateMs(0, 10_000)).toBe(0)
 })
 
-it('the wait estimate is 0 before 20 completions and long after the last one', () => {
+it('the wait estimate is 0 before 20 completions, and 60 s after the last completion', () => {
   const admission = new WaitEstimate()
   for (let i = 0; i < 19; i++) admission.completed(i)
   expect(admission.estimateMs(1_000, 100)).toBe(0)
@@ -43,7 +43,8 @@ it('the wait estimate is finite and grows with the queue for any sequence of com
 
 it('the wait estimate counts a completion in constant time at 30,000 completions per second', () => {
   const admission = new WaitEstimate()
-  // Thirty thousand jobs complete per second over the whole window. With quadratic time, the loop would take minutes.
+  // Thirty thousand jobs complete per second over the whole window. If the time of the algorithm were quadratic, then this loop would take
+  // minutes.
   for (let i = 0; i < 900_000; i++) admission.completed(Math.floor(i / 30))
   expect(admission.estimateMs(30_000, 30_000)).toBeCloseTo(1_000, -2)
 })
@@ -51,7 +52,7 @@ it('the wait estimate counts a completion in constant time at 30,000 completions
 const PLACES = 2
 const TAKES_MS = 5_000
 
-/** Jobs that ran one after the other, before any wait. */
+/** Runs `count` jobs one after the other, none of which waits. Returns the time of the last end. */
 function ran(admission: WaitEstimate, count: number, takesMs: number, fromMs = 0): number {
   let now = fromMs
   for (let i = 0; i < count; i++) {
@@ -65,7 +66,7 @@ function ran(admission: WaitEstimate, count: number, takesMs: number, fromMs = 0
   return now
 }
 
-it('the wait estimate after few completions is the jobs ahead times their duration, divided by the slots', () => {
+it('the wait estimate after three completions is jobs ahead × mean duration / slots', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 3, TAKES_MS)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
@@ -87,7 +88,7 @@ it('the wait estimate before any completion uses the age of the oldest running j
   expect(new WaitEstimate().estimateMs(1_000, 8_000, PLACES)).toBe(0)
 })
 
-it('the wait estimate ignores the first of few durations, which includes the loading of the model', () => {
+it('the wait estimate ignores the duration of the first job, which includes loading the model', () => {
   const admission = new WaitEstimate()
   const now = ran(admission, 2, TAKES_MS, ran(admission, 1, 60_000))
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
@@ -123,7 +124,7 @@ it('the wait estimate does not count requeued attempts as durations', () => {
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
-it('the position of a job counts waiting jobs in fair order, after the jobs that wait at a worker for a permit', () => {
+it('the position of a waiting job is after all jobs that wait at a worker for a permit', () => {
   const waits = new WaitEstimate<string>()
   const inOrder = (jobs: string[]) => jobs.toSorted().map((job, before): [string, number] => [job, before])
   for (const job of ['r1', 'r2', 'r3']) {

@@ -23,7 +23,7 @@ interface Call extends QueuedJob {
   sentAtMs: number | undefined
 }
 
-/** Slots that run calls and durable jobs one after the other, and the ingress's view of them. */
+/** Simulates a pool whose slots run calls and durable jobs, together with the admission control of the ingress. */
 class SlowPool {
   readonly lines: AdmissionControl<Call>
   readonly waiting: Call[] = []
@@ -56,7 +56,7 @@ class SlowPool {
     return call
   }
 
-  /** Advances time; callers return after Retry-After, at most `returns` times. */
+  /** Advances time. Refused callers try again after Retry-After, at most `returns` times. */
   run(ms: number, returns = 2): void {
     for (let passed = 0; passed < ms; passed += STEP_MS) {
       vi.setSystemTime(Date.now() + STEP_MS)
@@ -75,7 +75,7 @@ class SlowPool {
     return { envelope: { ...WORK, tenant }, nth, cameAtMs: Date.now(), toldMs: [], endsAtMs: 0, sentAtMs: Date.now() }
   }
 
-  /** Starts calls in all slots, or in half of the slots while durable jobs wait. */
+  /** Starts waiting calls in the free slots. While durable jobs wait, calls may use only half of the slots. */
   #start(): void {
     const places = this.#durable > 0 ? Math.ceil(this.#slots / 2) : this.#slots
     while (this.running.size < places) {
@@ -104,12 +104,12 @@ class SlowPool {
 }
 
 describe('admission control of a pool with two slots and slow calls', () => {
-  it('refuses a call that cannot start in time, and admits its retry after Retry-After', () => {
+  it('refuses a call that cannot start in time, and admits the retry after Retry-After', () => {
     const pool = new SlowPool(2)
     pool.call('a')
     pool.run(TAKES_MS * 2)
     for (let i = 0; i < 33; i++) pool.call('a')
-    // Two calls run. The others are admitted if they start within a minute, which is the case for twenty-four calls.
+    // Two calls run. A waiting call is admitted if it can start within a minute, which is possible for twenty-four calls.
     expect(pool.waiting.length).toBeGreaterThanOrEqual(22)
     expect(pool.waiting.length).toBeLessThanOrEqual(26)
     expect(pool.refused.length).toBeGreaterThan(3)
@@ -119,7 +119,8 @@ describe('admission control of a pool with two slots and slow calls', () => {
     pool.run(150_000)
     for (const call of pool.refused) {
       const start = pool.started.find((one) => one.call === call)
-      // Retry-After ends when the remaining wait is 80 % of the maximum wait, so the caller then waits for that time in the queue.
+      // Retry-After is chosen so that the caller returns when the estimated wait is 80 % of the maximum. The caller is then admitted, and waits
+      // in the queue for about that long.
       const expectedMs = (call.toldMs[0] ?? 0) + START_MS * 0.8
       expect(call.toldMs).toHaveLength(1)
       expect(((start?.atMs ?? 0) - call.cameAtMs) / expectedMs).toBeGreaterThan(1 / 1.5)
@@ -137,7 +138,7 @@ describe('admission control of a pool with two slots and slow calls', () => {
     expect(pool.started.length).toBeGreaterThan((200_000 / TAKES_MS) * 2 * 0.95)
   })
 
-  it('refuses none of the first 50 calls of a tenant next to 5,000 durable jobs', () => {
+  it('refuses none of the first 50 calls of a tenant while 5,000 durable jobs wait', () => {
     for (const isKnown of [false, true]) {
       const pool = new SlowPool(50, { durable: 5_000 })
       if (isKnown) pool.call('b')
@@ -149,7 +150,7 @@ describe('admission control of a pool with two slots and slow calls', () => {
     }
   })
 
-  it('assumes half of the slots for calls next to durable jobs, and admits only calls that start in time', () => {
+  it('estimates waits with half of the slots while durable jobs wait', () => {
     const pool = new SlowPool(2, { durable: 5_000 })
     pool.call('b')
     pool.run(TAKES_MS * 2)
@@ -163,16 +164,17 @@ describe('admission control of a pool with two slots and slow calls', () => {
 })
 
 describe('the calls that wait for a pool', () => {
-  it('are refused as late if the calls ahead of them take twice the maximum wait', () => {
+  it('are refused as late if the calls ahead take twice the maximum wait', () => {
     const pool = new SlowPool(2)
     for (let i = 0; i < 60; i++) pool.call('a')
     pool.call('b')
-    // No job has ended, so the durations are unknown and no call is refused.
+    // No job has ended yet. The duration of jobs is unknown, so no call is refused.
     expect(pool.refused).toHaveLength(0)
     expect([...pool.lines.late()]).toHaveLength(0)
     vi.setSystemTime(Date.now() + 10_000)
     const late = [...pool.lines.late()]
-    // Each job has run for ten seconds in two slots. The twenty-third job starts after 120 s at the earliest.
+    // Both running jobs have run for ten seconds, so a job takes at least ten seconds. With two slots, the twenty-third job starts after 120 s at
+    // the earliest.
     expect(late.length).toBeGreaterThan(30)
     expect(late.every(({ job }) => job.envelope.tenant === 'a' && job.nth > 20)).toBe(true)
     expect(late.map(({ job }) => job.nth)).toEqual(late.map(({ job }) => job.nth).toSorted((a, b) => a - b))
@@ -180,7 +182,7 @@ describe('the calls that wait for a pool', () => {
     expect(late.every(({ waitMs }) => waitMs > 2 * START_MS - 10_000)).toBe(true)
   })
 
-  it('are treated as lost while their model is busy only if calls that arrived later have started', () => {
+  it('of a busy model are treated as lost only after a later call has started', () => {
     const pool = new SlowPool(2, { bound: 2 })
     const calls = Array.from({ length: 4 }, () => pool.call('a'))
     const [, , third, fourth] = calls

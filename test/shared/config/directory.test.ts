@@ -1,4 +1,4 @@
-/** A directory that is created once, atomically, by one of many processes. */
+/** Tests of a directory that several processes try to create: exactly one of them creates it, atomically. */
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -42,7 +42,7 @@ test('the preparation of a directory reports its failure, and runs again at the 
   expect(await prepareDirectory(made.place, fill)).toEqual({ version: '1' })
 })
 
-test('the preparation of a directory leaves no complete result if it is interrupted', async () => {
+test('the preparation of a directory leaves no directory if the preparation is interrupted', async () => {
   await using made = await openPlace()
   const abort = new AbortController()
   const interrupted = prepareDirectory(
@@ -64,7 +64,7 @@ test('the path of a prepared directory depends on the required contents', () => 
   expect(first).not.toBe(second)
 })
 
-test('the preparation of the sandbox root fails with the package to install if Python is missing', async () => {
+test('the preparation of the sandbox root fails with an error that names the package to install if Python is missing', async () => {
   await using made = await openPlace()
   await expect(prepareRoot(made.parent, { python: '/nowhere/python3' })).rejects.toMatchObject({
     code: 'sandbox_unavailable',

@@ -102,7 +102,7 @@ describe('an unusable Python interpreter', () => {
   const asked = (file: string) =>
     describePython(file, undefined, { purpose: 'It needs', needsPip: true }).catch(({ message }) => message as string)
 
-  test('is refused with its cause: not found, older than 3.10, or without pip', async () => {
+  test('is refused with the cause: not found, older than 3.10, or without pip', async () => {
     const [old, bare, fine] = [
       await answering('3,9,2', true),
       await answering('3,12,1', false),
@@ -111,7 +111,9 @@ describe('an unusable Python interpreter', () => {
     expect(await asked('/none/python3')).toBe(
       'It needs Python 3.10 or newer with pip: install python3 and python3-pip (/none/python3 was not found).',
     )
-    expect(await asked(old)).toMatch(/: \S+ is 3\.9\.2\. Install a newer one and put it first in PATH as python3\.$/)
+    expect(await asked(old)).toMatch(
+      /: \S+ has version 3\.9\.2\. Install Python 3\.10 or newer, and put its python3 first in PATH\.$/,
+    )
     expect(await asked(bare)).toMatch(/: \S+ has no pip\. Install python3-pip\.$/)
     expect(await asked(fine)).toMatchObject({ executable: fine })
   })
