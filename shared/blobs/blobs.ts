@@ -1,8 +1,8 @@
 import type { Readable } from 'node:stream'
 
 /**
- * The blob port stores values that are too large for a record, by key. One adapter stores them in a directory,
- * the other one in an S3 bucket.
+ * The blob port stores values by key that are too large for a queue or database record. One adapter stores them in a directory, the other one in an
+ * S3 bucket.
  *
  * Guarantees of every adapter (test/shared/blobs/blobs.test.ts):
  * 1. After `put` resolves, `get` returns the complete value in every process.
@@ -28,7 +28,8 @@ export interface Blobs {
   get(key: string): Promise<Buffer>
   delete(key: string): Promise<void>
   /**
-   * Deletes blobs older than `ageMs`, and incomplete files of crashed `put` calls. Returns the number of deleted files.
+   * Deletes blobs that are older than `ageMs`, and incomplete files that processes left when they crashed during `put`. Returns the number of deleted
+   * files.
    *
    * @param choose Receives a few hundred old blobs at a time, and returns the keys to delete. Default: all
    */
@@ -48,7 +49,7 @@ export function isKey(key: string): boolean {
   return KEY.test(key)
 }
 
-/** @throws Error for a malformed key, which is a defect of the caller */
+/** @throws Error for a malformed key. Sluice creates all keys itself, so such a key is a defect of the code */
 export function requireKey(key: string): string {
   if (!isKey(key)) throw new Error('malformed blob key')
   return key

@@ -19,9 +19,9 @@ const LEASE_MS = 60_000
 export type StopWatching = () => void
 
 /**
- * Renews the lease until stopped. If other processes use another store, then that is logged. Never rejects.
+ * Renews the lease until stopped. If other processes use another blob store, then an error is logged. Never rejects.
  *
- * @param place Name of the store for logs: its directory or URL
+ * @param place Name of this process's blob store for the log: its directory or URL
  */
 export async function watchFleetBlobs(
   blobs: Pick<Blobs, 'identity'>,
@@ -41,7 +41,7 @@ export async function watchFleetBlobs(
           { blobs: place, remediation: SHARE_REMEDIATION },
           'blob store differs from that of other processes; processes cannot read the bodies and files of each other',
         )
-      if (isShared && !wasShared) log.info({ blobs: place }, 'blob store is shared with the other processes again')
+      if (isShared && !wasShared) log.info({ blobs: place }, 'blob store is the same as that of other processes again')
       wasShared = isShared
     } catch (error) {
       log.debug({ err: error }, 'blob store could not be compared with that of other processes; retrying')

@@ -1,9 +1,9 @@
 /**
  * Blobs as objects of an S3 bucket, so that processes need no shared directory.
  *
- * Small values are one request. A stream is sent as a multipart upload, which holds one part in memory and is aborted if the stream fails.
- * A read that breaks off continues at its last byte, and only in the same version of the object. Requests that fail are retried
- * for some seconds. After that, callers receive `overloaded` as an infrastructure error, so no accepted job fails for it.
+ * A small value is written with one request. A stream is sent as a multipart upload, which holds one part in memory and is aborted if the stream
+ * fails. If a read breaks off, then it continues at the next missing byte, and only in the same version of the object. Failed requests are retried
+ * for some seconds. After that, callers receive `overloaded` as an infrastructure error, so no accepted job fails because of S3.
  *
  * Credentials come from the standard chain of the AWS SDK: environment, shared files, web identity, container and instance roles.
  */
@@ -33,9 +33,9 @@ import { type Blobs, type OldBlob, requireKey } from './blobs.ts'
 
 export interface S3Location {
   readonly bucket: string
-  /** Empty, or ends with a slash. */
+  /** Prefix of all keys in the bucket. Empty, or ends with a slash. */
   readonly prefix: string
-  /** URL of a server other than AWS, addressed as `endpoint/bucket/key`. */
+  /** URL of an S3 server other than AWS. Objects have URLs of the form `endpoint/bucket/key`. */
   readonly endpoint: string | undefined
   readonly region: string | undefined
   readonly encryption: 'AES256' | 'aws:kms' | undefined
@@ -47,17 +47,20 @@ export interface S3Location {
  * 80 GiB.
  */
 const PART_BYTES = 8 * 1024 * 1024
-/** About four seconds of retries, which covers a restart of a small server and the pauses that S3 requests with `SlowDown`. */
+/**
+ * Maximum number of tries of a request. The pauses between them are about four seconds in total. This time covers a restart of a small server, and
+ * the pauses that S3 requests with `SlowDown`.
+ */
 const ATTEMPTS_MAX = 6
 const RETRY: Backoff = { baseMs: 200, maxMs: 2_000 }
 const CONNECT_TIMEOUT_MS = 3_000
-/** Time without a byte on a connection. */
+/** Maximum time in ms without a byte on a connection. Then the request fails and is retried. */
 const SILENCE_MS_MAX = 10_000
-/** Maximum connections of writes, and of reads of complete small values. */
+/** Maximum connections for writes and for reads of small values, which are read completely. */
 const CONNECTIONS_MAX = 64
-/** Maximum streams that are read at the same time. Streams use separate connections, so that slow readers do not delay other requests. */
+/** Maximum blobs that are read as streams at the same time. Streams have separate connections, so that slow readers do not delay other requests. */
 const STREAMS_MAX = 512
-/** Maximum number of consecutive attempts to resume a read that receive no byte. */
+/** Maximum consecutive attempts to continue a read that receive no byte. Then the read fails. */
 const RESUMES_MAX = 3
 const RESUME_DELAY_MS = 200
 const RETRY_AFTER_MS = 5_000
@@ -65,7 +68,10 @@ const SWEEP_MAX = 256
 const ID_NAME = '.store-id'
 const ID = /^[0-9a-f]{32}$/
 
-/** @throws ServiceError `overloaded` if the bucket cannot be used. The cause has a `remediation`, and `isPermanent` for wrong settings */
+/**
+ * @throws ServiceError `overloaded` if the bucket cannot be used. The cause of the error has a `remediation`, and `isPermanent` is true for wrong
+ * settings
+ */
 export async function openS3Blobs(location: S3Location): Promise<Blobs> {
   const blobs = new S3Blobs(location)
   await blobs.identity()
@@ -136,8 +142,8 @@ class S3Blobs implements Blobs {
   }
 
   /**
-   * Reads the id. If the bucket has none, then an id is written. If two processes write at once, then the id of the first one remains, and both
-   * processes use it.
+   * Reads the id of the bucket. If there is none, then one is written. If two processes write at the same time, then only the first write succeeds,
+   * and both use its id.
    */
   async identity(): Promise<string> {
     if (this.#identity !== undefined) return this.#identity
@@ -189,15 +195,15 @@ class S3Blobs implements Blobs {
       const complete = new CompleteMultipartUploadCommand({ ...upload, MultipartUpload: { Parts: sent } })
       await this.#send(complete).catch((error: unknown) => this.#passCompleted(at, bytes, error))
     } catch (error) {
-      // If the abort fails as well, then the sweep aborts the upload later.
+      // If the abort fails as well, then a later sweep aborts the upload.
       await this.#send(new AbortMultipartUploadCommand(upload)).catch(() => {})
       throw error
     }
   }
 
   /**
-   * Ignores the error `NoSuchUpload` if the object has all bytes. In this case, an earlier request completed the upload
-   * but its response was lost, so the retry found no open upload.
+   * Ignores the error `NoSuchUpload` if the object has all bytes. The error then means that an earlier try completed the upload, but its response was
+   * lost.
    */
   async #passCompleted(at: Address, bytes: number, error: unknown): Promise<void> {
     const { cause } = error as { readonly cause?: { readonly name?: string } }
@@ -208,7 +214,10 @@ class S3Blobs implements Blobs {
     if (ContentLength !== bytes) throw error
   }
 
-  /** Requests the bytes from `at` on, in the version of the first answer. */
+  /**
+   * Requests the bytes from `read.at` on. If the object was replaced since the first response, then the request fails, so that two versions are never
+   * mixed.
+   */
   async #continue(read: Reading): Promise<void> {
     const { key, at, end, version } = read
     const Range = at > 0 || end !== undefined ? `bytes=${at}-${end === undefined ? '' : end - 1}` : undefined
@@ -216,10 +225,10 @@ class S3Blobs implements Blobs {
       const answer = await read.send(new GetObjectCommand({ ...this.#at(key), Range, IfMatch: version }))
       read.version = answer.ETag
       read.until = at + (answer.ContentLength ?? 0)
-      // Without a listener, an error between two reads would end the process. The next read receives the error as well.
+      // If the body fails between two reads, then this event has no other listener and would end the process. The next read receives the error.
       read.body = (answer.Body as Readable).on('error', () => {})
     } catch (error) {
-      // The read begins at the end of the object, so no bytes are left.
+      // S3 answers `InvalidRange` if the read begins at the end of the object. No bytes are left in this case.
       if ((error as { cause?: { name?: string } }).cause?.name !== 'InvalidRange') throw error
       read.body = Readable.from([])
       read.until = at
@@ -262,7 +271,7 @@ class S3Blobs implements Blobs {
     } while (ContinuationToken)
   }
 
-  /** Aborts multipart uploads that crashed processes left behind, one page of them per sweep. */
+  /** Aborts multipart uploads that crashed processes left behind. Each sweep handles one page of the list of uploads. */
   async #abortUploads(ageMs: number): Promise<number> {
     const { bucket: Bucket, prefix: Prefix } = this.#location
     const { Uploads = [] } = await this.#send(new ListMultipartUploadsCommand({ Bucket, Prefix }))
@@ -289,8 +298,7 @@ function openClient({ endpoint, region }: S3Location, maxSockets: number): S3Cli
     // requires.
     ...(endpoint && { endpoint, forcePathStyle: true, requestChecksumCalculation: 'WHEN_REQUIRED' }),
     ...((region ?? endpoint) && { region: region ?? 'us-east-1' }),
-    // The client's own retries end within 0.1 s, which is too short for a restart of the server. The function
-    // `retrying` retries instead.
+    // The retries of the AWS client end within 0.1 s, which is too short for a restart of the server. The function `retrying` retries instead.
     maxAttempts: 1,
     requestHandler: {
       connectionTimeout: CONNECT_TIMEOUT_MS,
@@ -319,11 +327,11 @@ function retrying(client: S3Client): Send {
 interface Reading {
   readonly key: string
   readonly send: Send
-  /** Offset behind the last wanted byte; undefined for the end of the object. */
+  /** Offset at which the requested range ends, exclusive. Undefined for the end of the object. */
   readonly end: number | undefined
-  /** Offset of the next byte. */
+  /** Offset of the next byte to read. */
   at: number
-  /** Offset at which the current answer ends. */
+  /** Offset at which the current response of S3 should end. If the response ends earlier, then the connection was lost. */
   until?: number
   version?: string | undefined
   body?: Readable
@@ -437,7 +445,7 @@ function passMissing(error: unknown): undefined {
   return undefined
 }
 
-/** Ignores the error of a conditional write if the object exists. */
+/** Ignores the error of a write with `IfNoneMatch: *` if the object already exists, because another process has then written the object. */
 function passExisting(error: unknown): void {
   const { cause } = error as { cause?: { name?: string } }
   if (cause?.name !== 'PreconditionFailed' && cause?.name !== 'ConditionalRequestConflict') throw error

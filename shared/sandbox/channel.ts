@@ -15,16 +15,9 @@ import {
 } from './protocol/limits.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from './sandbox.ts'
 
-/*
- * The service's end of the channel to a supervisor, the process that runs and limits programs in a sandbox (grammar: python/supervise/frames.py).
- *
- * The supervisor is part of Sluice and enforces the limits, but runs next to hostile code. Messages are therefore validated here too. An invalid
- * message means that the sandbox is compromised or broken.
- */
-
 /** Marks the start of a job. The supervisor skips all bytes before this mark. */
 const MAGIC = Buffer.from('\0SANDBOX', 'latin1')
-/** Maximum bytes of the supervisor's last line, which reports that output was truncated. */
+/** Maximum bytes of the last line of an output, in which the supervisor reports that the output was truncated. */
 const LAST_LINE_BYTES_MAX = 128
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 
@@ -86,6 +79,12 @@ export interface ChannelListener {
   readonly onEnd: (end: SandboxEnd) => void
 }
 
+/**
+ * The service's end of the channel to a supervisor, the process that runs and limits programs in a sandbox (grammar: python/supervise/frames.py).
+ *
+ * The supervisor is part of Sluice and enforces the limits, but runs next to hostile code. Messages are therefore validated here too. An invalid
+ * message means that the sandbox is compromised or broken.
+ */
 export class Channel {
   readonly #listener: ChannelListener
   readonly #frames = new FrameReader(PLOT_BYTES_MAX)
@@ -129,7 +128,7 @@ export class Channel {
       case 'X':
         return this.#end(payload)
       default:
-        throw new RangeError(`no frame of a supervisor: ${type}`)
+        throw new RangeError(`unknown frame type: ${type}`)
     }
   }
 
@@ -140,8 +139,9 @@ export class Channel {
   #plot(png: Buffer): void {
     this.#plots += 1
     this.#plotsBytes += png.length
-    if (this.#plots > PLOTS_MAX || this.#plotsBytes > PLOTS_BYTES_MAX) throw new RangeError('too many plots')
-    if (!png.subarray(0, PNG.length).equals(PNG)) throw new RangeError('a plot that is no PNG')
+    if (this.#plots > PLOTS_MAX) throw new RangeError(`the run sent more than ${PLOTS_MAX} plots`)
+    if (this.#plotsBytes > PLOTS_BYTES_MAX) throw new RangeError(`the plots have more than ${PLOTS_BYTES_MAX} bytes`)
+    if (!png.subarray(0, PNG.length).equals(PNG)) throw new RangeError('a plot is not a PNG image')
     // The plot is a view into a buffer that may be a hundred times larger. The plot is copied, so that the buffer can
     // be freed.
     this.#listener.onEvent({ type: 'plot', png: new Uint8Array(png) })
@@ -161,7 +161,8 @@ class Text {
 
   take(bytes: Buffer): string {
     this.#bytes += bytes.length
-    if (this.#bytes > OUTPUT_BYTES_MAX + LAST_LINE_BYTES_MAX) throw new RangeError('too much output')
+    const bytesMax = OUTPUT_BYTES_MAX + LAST_LINE_BYTES_MAX
+    if (this.#bytes > bytesMax) throw new RangeError(`the output has more than ${bytesMax} bytes`)
     return this.#decoder.write(bytes)
   }
 

@@ -4,17 +4,6 @@ import type { Log } from '#shared/log/log.ts'
 import { type Preparations, SANDBOX_RESOURCE } from '#shared/prepare/preparations.ts'
 import type { Sandbox, SandboxAdapter, SandboxName, SandboxStats } from './sandbox.ts'
 
-/*
- * Selects the sandbox of this process: the first adapter that works on this machine. Each adapter is tried by really preparing and opening it. If
- * none works, then runs are refused, and all adapters are tried again later. There is no less secure fallback.
- *
- *     absent → preparing → prepared → opening → open
- *                 ↓           ↑         ↓        ↓
- *                 refused     └─────────│────────┘ (the sandbox cannot start runs any more)
- *                 ↑  ↓ (a minute later) │
- *                 └──┴──────────────────┘
- */
-
 /** Delay in ms after which all adapters are tried again if none worked. */
 const RETRY_DELAY_MS = 60_000
 /** Maximum time in ms for which a run waits until a prepared sandbox is open. An interpreter loads its libraries in a few seconds. */
@@ -36,7 +25,7 @@ export interface ChoiceOptions {
   readonly log: Log
   readonly preparations?: Preparations | undefined
   /** Delay in ms before the adapters are tried again if all of them failed. Default: one minute. */
-  readonly againMs?: number
+  readonly retryDelayMs?: number
 }
 
 type State =
@@ -47,6 +36,16 @@ type State =
 
 type OnProgress = (fraction: number, message: string) => void
 
+/**
+ * Selects the sandbox of this process: the first adapter that works on this machine. Each adapter is tried by really preparing and opening it. If
+ * none works, then runs are refused, and all adapters are tried again later. There is no less secure fallback.
+ *
+ *     absent → preparing → prepared → opening → open
+ *                 ↓           ↑         ↓        ↓
+ *                 refused     └─────────│────────┘ (the sandbox cannot start runs any more)
+ *                 ↑  ↓ (a minute later) │
+ *                 └──┴──────────────────┘
+ */
 export class ChosenSandbox {
   readonly #options: ChoiceOptions
   readonly #closing = new AbortController()
@@ -55,7 +54,7 @@ export class ChosenSandbox {
   #choosing: Promise<void> | undefined
   /** Index of the adapter that worked last. A later selection starts with this adapter. */
   #first = 0
-  #again: NodeJS.Timeout | undefined
+  #retryTimer: NodeJS.Timeout | undefined
   readonly #discarded = new Set<Promise<void>>()
 
   constructor(options: ChoiceOptions) {
@@ -88,7 +87,7 @@ export class ChosenSandbox {
       const late = isPrepared ? AbortSignal.any([stopped, AbortSignal.timeout(OPEN_MS_MAX)]) : stopped
       // This wait may end with an abort or an error. Both are ignored here, because the next statements check the state
       // and the signal.
-      await abortable(this.#news(), late).catch(() => {})
+      await abortable(this.#untilChanged(), late).catch(() => {})
       stopped.throwIfAborted()
       if (late.aborted) break
     }
@@ -99,7 +98,7 @@ export class ChosenSandbox {
   /** Removes a sandbox that can no longer start runs. The next run opens another sandbox. */
   discard(sandbox: Sandbox): void {
     if (this.#sandbox !== sandbox) return
-    this.#become({ name: 'prepared' })
+    this.#setState({ name: 'prepared' })
     this.#options.log.warn({ sandbox: sandbox.name }, 'sandbox cannot start runs; the next run opens another sandbox')
     const closed = sandbox
       .close()
@@ -127,7 +126,7 @@ export class ChosenSandbox {
     this.#closing.abort(
       new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000, reason: 'draining' }),
     )
-    clearTimeout(this.#again)
+    clearTimeout(this.#retryTimer)
     await this.#choosing?.catch(() => {})
     await this.#sandbox?.close()
     await Promise.all(this.#discarded)
@@ -144,7 +143,7 @@ export class ChosenSandbox {
   }
 
   /** Resolves when the state may have changed. The first waiting caller prepares and opens the sandbox, unless that is in progress. */
-  async #news(): Promise<void> {
+  async #untilChanged(): Promise<void> {
     const changed = this.#changed.promise
     const { name } = this.#state
     if (name !== 'prepared' && name !== 'absent') return await changed
@@ -184,37 +183,37 @@ export class ChosenSandbox {
     const { log } = this.#options
     const sinceMs = performance.now()
     const report = (fraction: number, message: string) => {
-      this.#become({ name: 'preparing', sinceMs, fraction, message })
+      this.#setState({ name: 'preparing', sinceMs, fraction, message })
       this.#options.preparations?.report(SANDBOX_RESOURCE, fraction, message)
       onProgress(fraction, message)
     }
     await unlessQuick(report, (onProgress) => adapter.prepare(onProgress, signal))
     if (this.#state.name === 'preparing') this.#options.preparations?.report(SANDBOX_RESOURCE, 1, 'ready')
     if (isToOpen) {
-      this.#become({ name: 'opening' })
+      this.#setState({ name: 'opening' })
       const sandbox = await adapter.open(signal)
-      this.#become({ name: 'open', sandbox })
+      this.#setState({ name: 'open', sandbox })
       log.info({ sandbox: adapter.name, duration_ms: Math.round(performance.now() - sinceMs) }, 'sandbox opened')
     } else {
-      this.#become({ name: 'prepared' })
+      this.#setState({ name: 'prepared' })
       log.info({ sandbox: adapter.name }, 'sandbox prepared; the first run opens it')
     }
   }
 
   #refuse(reasons: readonly string[]): ServiceError {
-    const { isEager, log, againMs = RETRY_DELAY_MS } = this.#options
+    const { isEager, log, retryDelayMs = RETRY_DELAY_MS } = this.#options
     const reason = `No sandbox works on this machine. ${reasons.join(' ')} For details: npx sluice doctor.`
-    this.#become({ name: 'refused', reason, atMs: performance.now() })
-    clearTimeout(this.#again)
-    this.#again = setTimeout(() => {
+    this.#setState({ name: 'refused', reason, atMs: performance.now() })
+    clearTimeout(this.#retryTimer)
+    this.#retryTimer = setTimeout(() => {
       this.#choose(isEager, () => {}, this.#stopping).catch((error: unknown) => {
         if (!this.#stopping.aborted) log.warn({ err: error }, 'no sandbox available; retrying')
       })
-    }, againMs).unref()
+    }, retryDelayMs).unref()
     return this.#refusal()
   }
 
-  #become(state: State): void {
+  #setState(state: State): void {
     this.#state = state
     this.#changed.resolve()
     this.#changed = Promise.withResolvers()

@@ -83,9 +83,17 @@ export interface SandboxAdapter {
    * @throws ServiceError `sandbox_unavailable` with the missing part and the remedy
    */
   prepare(onProgress: (fraction: number, message: string) => void, signal: AbortSignal): Promise<void>
-  /** Checks that all files exist, without downloading or building. @throws ServiceError `sandbox_unavailable` with the missing part */
+  /**
+   * Checks that all files exist, without downloading or building.
+   *
+   * @throws ServiceError `sandbox_unavailable` with the missing part
+   */
   check(signal: AbortSignal): Promise<void>
-  /** Opens the sandbox and runs a line of Python in it. @throws ServiceError `sandbox_unavailable` with the reason and the remedy */
+  /**
+   * Opens the sandbox and runs a line of Python in it.
+   *
+   * @throws ServiceError `sandbox_unavailable` with the reason and the remedy
+   */
   open(signal: AbortSignal): Promise<Sandbox>
 }
 

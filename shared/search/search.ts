@@ -1,13 +1,13 @@
 import { createHash } from 'node:crypto'
 
 /**
- * The search port, which finds and reads the sources of a report. The local corpus (`local/`) needs only this machine. The other adapters call a web
- * service.
+ * The search port, which finds and reads the sources of a research report. The local corpus (`local/`) needs only this machine. The other adapters
+ * call a web service.
  *
  * Guarantees of every adapter:
  * - At most `limit` hits are returned, best first.
  * - A failure, a refusal or a rate limit throws an error. An empty list always means "nothing found", never an outage.
- * - Text is plain and bounded. Instructions in a text are data of the page: they are quoted and searched, never executed.
+ * - Text is plain and of bounded length. Text in a page that looks like an instruction for a model is treated as data and never executed.
  */
 
 /** The hosts that may be searched and read. All documents of the local corpus have the host `local`. */
@@ -20,16 +20,16 @@ export interface DomainRules {
 export interface SearchOptions {
   readonly limit: number
   readonly domains: DomainRules
-  /** A BCP 47 tag. A backend that cannot search by language ignores the tag. */
+  /** Language of the results as a BCP 47 tag, such as `de`. A backend that cannot search by language ignores the tag. */
   readonly language?: string | undefined
-  /** If true, then only the documents indexed so far are searched. If false, then the search waits for the first indexing. Default: false. */
+  /** True to search only the documents that are indexed so far. False to wait until all documents are indexed for the first time. Default: false. */
   readonly isPartial?: boolean
   readonly signal: AbortSignal
 }
 
 export interface ReadOptions {
   readonly domains: DomainRules
-  /** Id of the calling project. Projects are served round robin by the threads that read documents. */
+  /** Id of the calling project. The threads that read documents serve projects round robin. */
   readonly project: string
   readonly signal: AbortSignal
 }
@@ -41,11 +41,14 @@ export interface Hit {
   readonly date?: string
   /** The backend's id of the document. Undefined if the backend reads documents by URL. */
   readonly id?: string
-  /** Hash of the found text, if the backend stores texts. {@link SearchBackend.read} then returns this version, never a later one. */
+  /**
+   * SHA-256 of the text in which the hit was found, if the backend stores texts. The method {@link SearchBackend.read} then returns exactly this
+   * text, even if the document has changed since.
+   */
   readonly sha256?: string
 }
 
-/** Type of a block. A `heading`, the `head` of a table and a defined `term` only introduce other blocks and are never quoted. */
+/** Type of a block. A `heading`, the `head` row of a table and a defined `term` only introduce other blocks. Reports never quote them alone. */
 export type BlockType = 'heading' | 'head' | 'term' | 'text' | 'item' | 'row' | 'code'
 
 /** A part of a text, from `start` up to but not including `end`, in UTF-16 units. Blocks are in order and do not overlap. */
@@ -55,7 +58,7 @@ export interface Block {
   readonly end: number
 }
 
-/** The text of a source at the time of reading. A snapshot does not change when the source changes. */
+/** The text of a source at the time of reading. Later changes of the source have no effect on a snapshot. */
 export interface Snapshot {
   readonly url: string
   readonly title: string
@@ -65,7 +68,7 @@ export interface Snapshot {
   readonly date?: string
 }
 
-/** Number of passages that contain each term. The rarest terms of a question usually name its subject. */
+/** Number of passages of the corpus that contain each term. Rare terms of a question usually name its subject, so a good source must contain them. */
 export interface TermCounts {
   readonly passages: number
   readonly holding: readonly number[]
@@ -79,29 +82,36 @@ export interface IndexProgress {
 export interface SearchBackend {
   readonly name: string
   readonly searchUsd: number
-  /** Whether this backend has a document that the rules allow. A backend without this method always has one. */
+  /**
+   * Whether this backend has any document that the domain rules allow. A backend without this method, such as a web search, is assumed to have such a
+   * document.
+   */
   hasAllowed?(domains: DomainRules): boolean
   /**
-   * Finds sources for a text in plain words.
+   * Searches for a question or for words in plain language.
    *
-   * @throws ServiceError `upstream_error`, `upstream_timeout`, `rate_limit_exceeded`, `upstream_refused`. The signal's reason
+   * @throws ServiceError `upstream_error`, `upstream_timeout`, `rate_limit_exceeded`, `upstream_refused`, or the abort reason of the signal
    */
   search(text: string, options: SearchOptions): Promise<Hit[]>
   /**
-   * Reads a hit.
+   * Reads the document of a hit.
    *
-   * @throws ServiceError `not_found`, `unsupported_media_type`, `request_too_large`, `permission_denied`,
-   * `invalid_value` (a forbidden address), `upstream_error`, `upstream_timeout`. The signal's reason
+   * @throws ServiceError `not_found`, `unsupported_media_type`, `request_too_large`, `permission_denied`, `invalid_value` (a forbidden address),
+   * `upstream_error`, `upstream_timeout`, or the abort reason of the signal
    */
   read(hit: Hit, options: ReadOptions): Promise<Snapshot>
-  /** Counts the passages with each term. Only backends with their own index have this method. @throws ServiceError as {@link search} */
+  /**
+   * Counts the passages with each term. Only backends with their own index have this method.
+   *
+   * @throws ServiceError as {@link search}
+   */
   countTerms?(terms: readonly string[], signal: AbortSignal): Promise<TermCounts>
   /**
    * Waits until all documents are indexed. Only backends with an index of their own have this method.
    *
    * @param waitMs Maximum wait in ms.
-   * @returns The progress if the time was too short. Undefined if indexing has ended or failed. After a failure, a search throws the reason.
-   * @throws The signal's reason
+   * @returns The progress, if indexing did not end within this time. Undefined if it has ended or failed. A search throws the reason of a failure.
+   * @throws The abort reason of the signal
    */
   indexed?(waitMs: number, signal: AbortSignal): Promise<IndexProgress | undefined>
   close(): Promise<void>
@@ -122,7 +132,7 @@ export function isWebAllowed({ allow }: DomainRules): boolean {
   return allow.length === 0 || allow.some((domain) => domain.toLowerCase() !== LOCAL_HOST)
 }
 
-/** Whether the rules allow a host. `deny` takes precedence over `allow`. */
+/** Whether the rules allow a host. A host in both lists is denied. */
 export function isHostAllowed(host: string, { allow, deny }: DomainRules): boolean {
   const name = host.toLowerCase().replace(/\.$/, '')
   const isOf = (domain: string) => {

@@ -10,17 +10,6 @@ import { INSIDE_PYTHON, INSIDE_VARIABLES } from '#shared/sandbox/root/root.ts'
 import type { SandboxEnd, SandboxEvent, SandboxJob } from '#shared/sandbox/sandbox.ts'
 import type { PoolMember } from './pool.ts'
 
-/*
- * One container, which contains one interpreter and serves one run.
- *
- *     created → started → ready (reported by the supervisor) → running → ended → removed
- *        └─────────┴─────────┴── the stream closes, or the service removes it: the container ends with all its processes
- *
- * A ready container can take a job. Until it has a job, it continues to load libraries.
- *
- * The supervisor ends when the stream closes. A service that was killed therefore leaves no container behind.
- */
-
 /** Label that identifies containers of a killed service. The value is the process id of the service. */
 export const LABEL = 'sluice.sandbox'
 /**
@@ -67,6 +56,16 @@ interface ContainerOptions {
   readonly onProblem: (error: unknown) => void
 }
 
+/**
+ * One container, which contains one interpreter and serves one run.
+ *
+ *     created → started → ready (reported by the supervisor) → running → ended → removed
+ *        └─────────┴─────────┴── the stream closes, or the service removes it: the container ends with all its processes
+ *
+ * A ready container can take a job. Until it has a job, it continues to load libraries.
+ *
+ * The supervisor ends when the stream closes. A service that was killed therefore leaves no container behind.
+ */
 export class SandboxContainer implements PoolMember {
   readonly ended: Promise<void>
   versions: Readonly<Record<string, string>> = {}
@@ -251,7 +250,7 @@ function hostConfig(runtime: string | undefined): Docker.HostConfig & { Cgroupns
     MaskedPaths: [...MASKED, ...MASKED_IN_PROC.map((name) => `/proc/${name}`)],
     ReadonlyPaths: READ_ONLY.map((name) => `/proc/${name}`),
     Memory: memory,
-    // A limit equal to the memory limit prevents the container from using swap.
+    // `MemorySwap` limits memory and swap together. A value equal to the memory limit leaves no swap.
     MemorySwap: memory,
     NanoCpus: 1_000_000_000,
     PidsLimit: PROCESSES_MAX + 1,
@@ -315,7 +314,7 @@ export class AttachedStreams {
 
 /*
  * System calls that a sandbox container may make: an allow-list in the format of Docker's `--security-opt seccomp=`. The list applies to the whole
- * container. Before the program starts, its process gives up further rights (fork, exec, sockets).
+ * container. Before the program starts, its process also gives up the rights to fork, to execute files and to open sockets.
  *
  * Excluded on purpose are namespaces, mounts, keys, tracing, other processes' memory, BPF, io_uring, performance counters and userfaultfd. Also
  * excluded are kernel modules, clocks, host names, SysV IPC, file locks and all sockets, whose buffers are kernel memory. Asyncio therefore wakes up
@@ -323,12 +322,12 @@ export class AttachedStreams {
  */
 
 const CALLS = new URL('../python/seccomp/calls.txt', import.meta.url)
-/** Additional calls for the first process of the container, which starts, limits and ends the program. */
+/** System calls of the supervisor, the first process of the container, which starts, limits and ends the program. */
 const SUPERVISING = `
   capget capset execve fork kill pidfd_open pipe pipe2 seccomp setpgid setrlimit setsid sync_file_range tkill vfork`
-/** Flags of clone(2) that create a namespace. */
+/** Flags of clone(2) that create a namespace, which the filter refuses. */
 const CLONE_NEW = 0x7e020080
-/** Request of ioctl(2) that injects input into a terminal. */
+/** Request of ioctl(2) that injects input into a terminal, which the filter refuses. */
 const TIOCSTI = 0x5412
 const ENOSYS = 38
 const EPERM = 1

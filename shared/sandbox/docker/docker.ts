@@ -239,7 +239,8 @@ async function importImage(docker: Docker, root: string, tag: string, signal: Ab
   const abortSignal = AbortSignal.any([signal, AbortSignal.timeout(IMPORT_MS_MAX)])
   const names = await codeFiles(INSIDE_DIRECTORY)
   const owner = ['--numeric-owner', '--owner=0', '--group=0']
-  // Moves the code files to opt/sandbox. All other names in the archive begin with a dot. The flags S and H exclude the targets of links.
+  // Moves the code files to opt/sandbox. The pattern matches names without a leading dot, and only the code files have such names. The flags S and H
+  // exclude the targets of links from the change.
   const move = '--transform=s,^\\([^./]\\),opt/sandbox/\\1,SH'
   const tar = spawn('tar', [...owner, move, '-cf', '-', '-C', root, '.', '-C', INSIDE_DIRECTORY, ...names], {
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -1,22 +1,11 @@
 import { backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/*
- * Pool of interpreters that are started in advance. Each interpreter serves one run.
- *
- * The number of idle interpreters adapts to the load. The pool starts with one. Each request that finds no idle interpreter adds one. If the oldest
- * idle interpreter has waited for a minute, then one is removed.
- *
- *     starting → idle → taken
- *        ↓         ↓
- *        failed    lost (it ended by itself) → another starts
- */
-
 /** Number of consecutive failed starts after which waiting callers receive the error. */
 const FAILURES_MAX = 3
 const FAILED_START = { baseMs: 500, maxMs: 30_000 }
 const START_MS_MAX = 60_000
-/** Waiting time of the oldest idle member, in ms, from which the pool counts as too large. */
+/** Time in ms for which the oldest idle member must have waited before one member is removed, because the pool is larger than necessary. */
 const SURPLUS_MS = 60_000
 
 export interface PoolMember {
@@ -34,6 +23,16 @@ export interface WarmPoolOptions<Member extends PoolMember> {
 
 type Waiter<Member> = PromiseWithResolvers<Member>
 
+/**
+ * Pool of interpreters that are started in advance. Each interpreter serves one run.
+ *
+ * The number of idle interpreters adapts to the load. The pool starts with one. Each request that finds no idle interpreter adds one. If the oldest
+ * idle interpreter has waited for a minute, then one is removed.
+ *
+ *     starting → idle → taken
+ *        ↓         ↓
+ *        failed    lost (it ended by itself) → another starts
+ */
 export class WarmPool<Member extends PoolMember> {
   readonly #options: WarmPoolOptions<Member>
   readonly #closing = new AbortController()
@@ -125,13 +124,13 @@ export class WarmPool<Member extends PoolMember> {
       const member = await this.#options.start(signal)
       this.#failures = 0
       this.#refusal = undefined
-      this.#welcome(member)
+      this.#onReady(member)
     } catch (error) {
       if (!this.#closing.signal.aborted) this.#failed(error)
     }
   }
 
-  #welcome(member: Member): void {
+  #onReady(member: Member): void {
     const [waiter] = this.#waiters
     if (waiter !== undefined) {
       this.#waiters.delete(waiter)

@@ -59,7 +59,8 @@ export class FrameReader {
     if (this.#pendingBytes < HEADER_BYTES) return undefined
     if ((this.#pending[0]?.length ?? 0) < HEADER_BYTES) this.#join()
     const length = (this.#pending[0] as Buffer).readUInt32BE(1)
-    if (length > this.#payloadMax) throw new RangeError('a frame is too long')
+    if (length > this.#payloadMax)
+      throw new RangeError(`a frame has ${length} bytes; the maximum is ${this.#payloadMax}`)
     return HEADER_BYTES + length
   }
 

@@ -34,7 +34,7 @@ SOURCE, SINK = 0, 1
 SITE = "/opt/site"
 # Time in ms to wait for a job before the first library is loaded. If a caller already waits, then its job arrives within this time and is not delayed
 # by libraries that it does not need.
-FIRST_LOOK_MS = 30
+FIRST_JOB_WAIT_MS = 30
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def _versions() -> dict[str, str]:
 def _load_until_job(jobs: frames.JobReader) -> list[str]:
     """Loads one library after another until a job arrives. Returns the libraries that are not loaded yet."""
     missing = list(execution.STEPS)
-    has_come = jobs.has_come(FIRST_LOOK_MS)
+    has_come = jobs.has_come(FIRST_JOB_WAIT_MS)
     while missing and not has_come:
         execution.load(missing.pop(0))
         has_come = jobs.has_come()

@@ -37,7 +37,8 @@ export const INSIDE_VARIABLES: Readonly<Record<string, string>> = {
   // Each run has one processor, so more threads would only compete for it.
   OPENBLAS_NUM_THREADS: '1',
   OMP_NUM_THREADS: '1',
-  // By default, malloc reserves 64 MiB of address space per thread, so eight threads would reach the limit of the run.
+  // By default, malloc reserves 64 MiB of address space per thread, so eight threads would reach the memory limit of
+  // the run.
   MALLOC_ARENA_MAX: '2',
 }
 

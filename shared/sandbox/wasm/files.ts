@@ -79,7 +79,7 @@ async function prepareBoth(parent: string, options: PrepareOptions): Promise<Was
   }
   await prepareDirectory(library, fetch, { signal, checksOnly: checksOnly, onProgress: onFetched })
   const warm: BuildDirectory<ImageFacts> = async (built, _workDir, note) => {
-    note(UNPACKED, "warming the sandbox's Python")
+    note(UNPACKED, 'loading the Python libraries of the sandbox')
     return await buildImage(built, library.directory, signal)
   }
   const facts = await prepareDirectory(image, warm, { signal, checksOnly: checksOnly, onProgress })
@@ -145,7 +145,7 @@ async function buildImage(built: string, libraryDir: string, signal: AbortSignal
     const [code, killedBy] = await closed
     if (facts) return facts
     signal?.throwIfAborted()
-    throw new Error(`the interpreter was not warmed (${code ?? killedBy}): ${errors()}`)
+    throw new Error(`the process that loads the Python libraries ended with ${code ?? killedBy}: ${errors()}`)
   } finally {
     limit.removeEventListener('abort', kill)
     child.kill('SIGKILL')

@@ -86,7 +86,11 @@ export class WasmProcess {
     return this.#isRunning
   }
 
-  /** Runs a job. @throws ServiceError `sandbox_lost`. The signal's reason, after the run has ended */
+  /**
+   * Runs a job.
+   *
+   * @throws ServiceError `sandbox_lost`. The signal's reason, after the run has ended
+   */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
     const { files, ...fields } = job
     const said = await runYielding(withFiles(fields, files), signal)
@@ -96,7 +100,9 @@ export class WasmProcess {
     const { promise: ended, resolve: onEnd, reject: lose } = Promise.withResolvers<SandboxEnd>()
     const emit = (event: SandboxEvent) => void (signal.aborted || onEvent(event))
     this.#runs.set(number, { channel: new Channel({ onEvent: emit, onEnd }), lose })
-    const watchdog = new Watchdog(() => this.#break(new Error('a run did not end within its timeout')))
+    const watchdog = new Watchdog(() =>
+      this.#break(new Error('the sandbox process did not end a run within its timeout')),
+    )
     const cancel = () => {
       this.#child.stdin.write(encodeRunFrame('C', number))
       watchdog.expect(CANCEL_MS)
@@ -104,7 +110,7 @@ export class WasmProcess {
     watchdog.expect(job.timeoutMs + OVERDUE_MS)
     signal.addEventListener('abort', cancel, { once: true })
     if (this.#isRunning) this.#child.stdin.write(encodeRunFrame('J', number, said))
-    else lose(lost(new Error('its process has ended')))
+    else lose(lost(new Error('the sandbox process has ended')))
     try {
       return await ended
     } catch (error) {

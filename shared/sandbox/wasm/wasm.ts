@@ -23,16 +23,6 @@ const BACKOFF: Backoff = { baseMs: 250, maxMs: 10_000 }
 const CRASHES_MAX = 5
 const WINDOW_MS = 5 * 60_000
 
-/*
- * The sandbox for machines with neither containers nor namespaces, and for macOS and Windows: CPython as WebAssembly in a confined Node
- * process.
- *
- *     service ── frames ── confined process ── a thread per run ── WebAssembly ── Python
- *
- * The first barrier is WebAssembly: the program has its own memory and only the calls of shared/sandbox/wasm/inside/interpreter.ts. The
- * second barrier is the confined process.
- */
-
 /** Maximum interpreters that are restored in advance. Each takes 110 MB. */
 const READY_MAX = 2
 
@@ -52,6 +42,15 @@ export interface WasmOptions {
   readonly log: Log
 }
 
+/**
+ * The sandbox for machines with neither containers nor namespaces, and for macOS and Windows: CPython as WebAssembly in a confined Node
+ * process.
+ *
+ *     service ── frames ── confined process ── a thread per run ── WebAssembly ── Python
+ *
+ * The first barrier is WebAssembly: the program has its own memory and only the calls of shared/sandbox/wasm/inside/interpreter.ts. The
+ * second barrier is the confined process.
+ */
 export function wasmAdapter({ directory, python, log }: WasmOptions): SandboxAdapter {
   const prepare = (signal: AbortSignal, onProgress?: (fraction: number, message: string) => void) =>
     prepareWasmFiles(directory, { python, signal, onProgress })

@@ -102,7 +102,11 @@ export class ZygoteProcess {
     return this.#errors.trim()
   }
 
-  /** Runs a job in a fork (see `Sandbox.run`). @throws ServiceError `sandbox_lost`, or the signal's reason */
+  /**
+   * Runs a job in a fork (see `Sandbox.run`).
+   *
+   * @throws ServiceError `sandbox_lost`, or the signal's reason
+   */
   async run(job: SandboxJob, onEvent: (event: SandboxEvent) => void, signal: AbortSignal): Promise<SandboxEnd> {
     signal.throwIfAborted()
     this.runs += 1
@@ -161,7 +165,7 @@ export class ZygoteProcess {
   }
 }
 
-/** Whether this process may change to the unprivileged user. Root of a user namespace without other users may not. */
+/** Whether this process may change to the unprivileged user. Not possible if this process is root in a user namespace that maps no other user. */
 async function canBecomeNobody(): Promise<boolean> {
   if (process.getuid?.() !== 0) return false
   const ranges = (await readFile('/proc/self/uid_map', 'utf8')).trim().split('\n')

@@ -5,18 +5,6 @@ import type { Log } from '#shared/log/log.ts'
 import type { Sandbox, SandboxEnd, SandboxEvent, SandboxJob, SandboxStats } from '#shared/sandbox/sandbox.ts'
 import { type ZygoteParts, ZygoteProcess } from './process.ts'
 
-/*
- * The zygotes of one sandbox. A zygote is a Python interpreter with loaded libraries that forks a process for each run. New runs use the current
- * zygote, and retired zygotes finish their runs.
- *
- *     starting → current → retired (after 500 runs or ten minutes, when the next one is ready) → stopped
- *        ↓          ↓
- *      failed      died
- *
- * If a start fails or a zygote dies, then the next run starts a new zygote, after a growing delay. After the first loss, a new zygote is started at
- * once.
- */
-
 /** Number of runs after which a zygote is replaced. All runs of one zygote have an equal memory layout, which a program could learn and use later. */
 const RUNS_MAX = 500
 const AGE_MS_MAX = 10 * 60_000
@@ -31,6 +19,17 @@ export interface ZygoteSandboxOptions {
   readonly ageMsMax?: number | undefined
 }
 
+/**
+ * The zygotes of one sandbox. A zygote is a Python interpreter with loaded libraries that forks a process for each run. New runs use the current
+ * zygote, and retired zygotes finish their runs.
+ *
+ *     starting → current → retired (after 500 runs or ten minutes, when the next one is ready) → stopped
+ *        ↓          ↓
+ *      failed      died
+ *
+ * If a start fails or a zygote dies, then the next run starts a new zygote, after a growing delay. After the first loss, a new zygote is started at
+ * once.
+ */
 export class ZygoteSandbox implements Sandbox {
   readonly name = 'zygote'
   readonly #options: ZygoteSandboxOptions
@@ -67,7 +66,7 @@ export class ZygoteSandbox implements Sandbox {
     signal: AbortSignal,
     onStart?: () => void,
   ): Promise<SandboxEnd> {
-    const zygote = this.#current ?? (await this.#startAgain(signal))
+    const zygote = this.#current ?? (await this.#startOrRefuse(signal))
     onStart?.()
     const end = zygote.run(job, onEvent, AbortSignal.any([signal, this.#closing.signal]))
     if (this.#isDue(zygote)) this.#replace(zygote)
@@ -103,7 +102,7 @@ export class ZygoteSandbox implements Sandbox {
     )
   }
 
-  async #startAgain(signal: AbortSignal): Promise<ZygoteProcess> {
+  async #startOrRefuse(signal: AbortSignal): Promise<ZygoteProcess> {
     this.#closing.signal.throwIfAborted()
     const leftMs = this.#notBeforeMs - performance.now()
     if (!this.#starting && leftMs > 0) {
@@ -124,7 +123,7 @@ export class ZygoteSandbox implements Sandbox {
     try {
       const zygote = await ZygoteProcess.start(this.#options.parts, this.#closing.signal)
       this.#alive.add(zygote)
-      void zygote.exited.then(() => this.#gone(zygote))
+      void zygote.exited.then(() => this.#onExit(zygote))
       this.#current = zygote
       this.#libraries = zygote.versions
       this.#options.log.debug({ pid: zygote.pid, duration_ms: msSince(zygote.startedMs) }, 'sandbox zygote ready')
@@ -135,7 +134,7 @@ export class ZygoteSandbox implements Sandbox {
     }
   }
 
-  #gone(zygote: ZygoteProcess): void {
+  #onExit(zygote: ZygoteProcess): void {
     this.#alive.delete(zygote)
     if (zygote !== this.#current) return
     this.#current = undefined

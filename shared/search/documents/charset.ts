@@ -1,16 +1,16 @@
-/** Thrown if the document is broken or does not have its declared type. The message is shown to the caller. */
+/** Error for a broken document, or for one that does not have its declared type. Callers receive the message. */
 export class Unreadable extends Error {}
 
-/** Bytes at the start of a document that may declare its encoding (HTML, 4.2.5.4 Specifying the document's character encoding). */
+/** Number of bytes at the start of a document in which its encoding may be declared (HTML, 4.2.5.4 Specifying the document's character encoding). */
 const HEAD_BYTES = 1_024
 
 /**
  * Decodes a document.
  *
- * The first known encoding is used, in this order: byte order mark, HTTP's `charset`, declaration in the document,
- * UTF-8. Invalid UTF-8 is decoded as Windows-1252.
+ * The first known encoding is used, in this order: byte order mark, HTTP's `charset`, declaration in the document, UTF-8. Invalid UTF-8 is decoded as
+ * Windows-1252.
  *
- * @param bytesMax Maximum bytes that are decoded. A character that is split there is omitted.
+ * @param bytesMax Maximum bytes that are decoded. A character that is cut at this length is omitted.
  * @throws Unreadable if the document is binary
  */
 export function decodeText(whole: Uint8Array, charset?: string, bytesMax = Number.POSITIVE_INFINITY): string {
@@ -47,7 +47,7 @@ function known(label: string | undefined): string | undefined {
   }
 }
 
-/** Rejects binary data, which is detected by zero bytes. */
+/** Rejects binary data, which is recognized by a zero byte. */
 function requireText(bytes: Uint8Array): void {
   if (bytes.includes(0)) throw new Unreadable('The document is binary.')
 }

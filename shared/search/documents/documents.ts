@@ -5,9 +5,9 @@
  * Projects are served round robin, and no project gets all threads. Otherwise 200 documents that each take the whole {@link DOCUMENT_TIMEOUT_MS}
  * would delay the documents of other projects.
  *
- * Each document causes further work on the event loop, such as ranking its passages. A low thread priority does not limit this work. While several
- * projects read, a thread therefore pauses after a document of a project that has used more reading time (see {@link ReadingTimes}). The pause is
- * twice as long as the document took.
+ * Each document also causes work on the event loop, such as ranking its passages. The low priority of the threads does not limit this work. If
+ * several projects read, then a thread pauses after a document of a project that has used more reading time than another (see {@link ReadingTimes}).
+ * The pause is twice as long as the document took.
  */
 import { availableParallelism } from 'node:os'
 import { Worker } from 'node:worker_threads'
@@ -28,22 +28,29 @@ const MEASURE_INTERVAL_MS = 50
 const QUEUED_PER_PROJECT_MAX = 64
 const IDLE_TIMEOUT_MS = 30_000
 /**
- * Shortest and longest pause after a document of a project that is ahead, in ms. The event-loop work of a short document takes about the shortest
- * pause, which is multiplied by the permits of the project. A document that takes longer has more text, and so causes more work.
+ * Shortest and longest pause in ms after a document of a project that has used more reading time than another. A short document causes about 10 ms of
+ * work on the event loop. The shortest pause is multiplied by the number of threads that one project may use, because all of them may pause at the
+ * same time.
  */
 const PAUSE_MS = { min: 10, max: 250 }
-/** Pause per reading time. With 1, the time of another project's run was measured as 2.2 times its time alone, and with 2 as 1.5 times. */
+/**
+ * Length of a pause, as a multiple of the time that the document took. Measured with a second project that reads all the time: a run takes 2.2 times
+ * as long as alone with a factor of 1, and 1.5 times with 2.
+ */
 const PAUSE_FACTOR = 2
 /** Time in ms for which a project counts as active after its last document. */
 const ACTIVE_MS = 2_000
-/** Maximum advantage in ms of a project that becomes active. A run that reads 18 ordinary pages needs about 200 ms. */
+/**
+ * Head start in ms of reading time. A project that becomes active may use this much reading time before it pauses for other projects. A research run
+ * that reads 18 ordinary pages uses about 200 ms.
+ */
 const HEAD_START_MS = 250
 
 export interface DocumentReaderOptions {
-  /** Maximum time in ms per document. A thread that takes longer is replaced. Default: 10 s. */
+  /** Maximum time in ms per document. If a document takes longer, then its thread is replaced. Default: 10 s. */
   readonly documentMs?: number
   readonly threads?: number
-  /** Maximum bytes of a thread's buffers. A thread with larger buffers is replaced. Default: 256 MiB. */
+  /** Maximum bytes of a thread's buffers. If they grow larger, then the thread is replaced. Default: 256 MiB. */
   readonly bufferBytesMax?: number
 }
 
@@ -75,8 +82,8 @@ export class DocumentReader {
    * Returns the text of a document.
    *
    * @param project Id of the calling project. Projects share the threads fairly.
-   * @throws ServiceError `unsupported_media_type` if the document does not have its type, or exceeds the time or memory. `overloaded` if too many
-   * documents of the project wait. The signal's reason.
+   * @throws ServiceError `unsupported_media_type` if the document has another type than declared, or exceeds the maximum time or memory. `overloaded`
+   * if too many documents of the project wait, or the abort reason of the signal.
    */
   async read(input: DocumentInput, project: string, signal: AbortSignal): Promise<ReadDocument> {
     const reply = await this.#runTask(input, this.#documentMs, project, signal)
@@ -87,7 +94,7 @@ export class DocumentReader {
   /**
    * Whether a robots.txt allows a page to be read. A robots.txt that takes too long to parse counts as a refusal.
    *
-   * @throws ServiceError `overloaded`, or the signal's reason
+   * @throws ServiceError `overloaded`, or the abort reason of the signal
    */
   async isAllowedByRobots(question: RobotsQuestion, project: string, signal: AbortSignal): Promise<boolean> {
     const reply = await this.#runTask(question, ROBOTS_TIMEOUT_MS, project, signal).catch((error: unknown) => {
@@ -117,8 +124,8 @@ export class DocumentReader {
   }
 
   /**
-   * Releases a permit of a project. If the project is ahead, then the release is delayed. All permits of the project pause at once, so the delay is
-   * at least proportional to their number.
+   * Releases a project's right to use a thread. If the project has used more reading time than another, then the release is delayed. All threads of
+   * the project may pause at the same time, so the shortest pause is multiplied by their number.
    */
   #release(project: string, tookMs: number): void {
     const release = () => this.#permits.release(1, project)
@@ -127,8 +134,8 @@ export class DocumentReader {
   }
 
   /**
-   * Prefers the thread that the project used last, then the started thread that is idle longest. A project whose documents end threads therefore does
-   * not take the started threads of others.
+   * Prefers the thread that the project used last, then the thread that has been idle longest. If the documents of a project end their threads, then
+   * the project waits for new threads. Running threads stay with other projects.
    */
   #takeThread(project: string): DocumentThread {
     const own = this.#idle.findLastIndex((thread) => thread.project === project)
@@ -138,7 +145,7 @@ export class DocumentReader {
     return thread
   }
 
-  /** Starts one idle thread ahead of the next document, because starting a thread takes as long as reading several documents. */
+  /** Starts one idle thread in advance, because starting a thread takes as long as reading several documents. */
   #startSpare(): void {
     if (this.#idle.some((thread) => thread.isStarted)) return
     if (this.#idle.length === 0 && this.#threads.length < this.#threadsMax) this.#idle.push(this.#newThread())
@@ -157,9 +164,9 @@ function queueFull(): ServiceError {
   return new ServiceError('overloaded', message)
 }
 
-/** Owns one thread at a time. A thread that takes too long or exits is replaced for the next document. */
+/** Owns one thread at a time. If the thread takes too long or exits, then the next document starts a new one. */
 class DocumentThread {
-  /** Project of the last document. */
+  /** Project whose document the thread read last. */
   project: string | undefined
   readonly #bufferBytesMax: number
   #worker: Worker | undefined
@@ -182,7 +189,10 @@ class DocumentThread {
     } catch (cause) {
       await this.#end()
       signal.throwIfAborted()
-      const message = 'The document could not be read within its limits.'
+      const message =
+        (cause as Error).name === 'TimeoutError'
+          ? `Reading the document took longer than ${timeoutMs / 1_000} s.`
+          : 'The document needs too much memory, or its format cannot be read.'
       throw new ServiceError('unsupported_media_type', message, { cause })
     } finally {
       measured.stop()
@@ -209,15 +219,15 @@ class DocumentThread {
     const worker = new Worker(new URL('./worker.ts', import.meta.url), {
       env: {},
       resourceLimits: { maxOldGenerationSizeMb: HEAP_MB, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 },
-      // Libraries print warnings about broken documents. Their output is piped to this process and discarded, so that
-      // it does not reach the log.
+      // Libraries print warnings about broken documents. This output is piped to this process and discarded, so that no text of a document reaches
+      // the log.
       stdout: true,
       stderr: true,
     })
     worker.stdout.resume()
     worker.stderr.resume()
     worker.unref()
-    // Without a listener, the error event of a thread that ends between two documents would end the process.
+    // If a thread fails between two documents, then this event has no other listener and would end the process.
     worker.on('error', () => {})
     worker.on('exit', () => {
       if (this.#worker === worker) this.#worker = undefined
@@ -243,21 +253,28 @@ class DocumentThread {
   }
 }
 
-/** Measures the buffers of a thread periodically, even if the thread is in an endless loop. The signal aborts if the buffers exceed the maximum. */
+/**
+ * Measures the buffers of a thread periodically. The measurement also works while the thread is in an endless loop. The signal aborts if the buffers
+ * exceed the maximum.
+ */
 function measureBuffers(worker: Worker, bytesMax: number): { readonly signal: AbortSignal; stop(): void } {
   const isOver = new AbortController()
   const measure = async () => {
     const { external_memory } = await worker.getHeapStatistics()
-    if (external_memory > bytesMax) isOver.abort(new Error('The document takes too much memory.'))
+    if (external_memory > bytesMax) isOver.abort(new Error(`The document needs more than ${bytesMax} bytes of memory.`))
   }
   const timer = setInterval(() => void measure().catch(() => {}), MEASURE_INTERVAL_MS).unref()
   return { signal: isOver.signal, stop: () => clearInterval(timer) }
 }
 
-/** Sends one document to the thread. @throws Error if the thread exits without a reply, or the signal's reason */
+/**
+ * Sends one document to the thread.
+ *
+ * @throws Error if the thread exits without a reply, or the abort reason of the signal
+ */
 async function replyOf(worker: Worker, task: ThreadTask, signal: AbortSignal): Promise<ThreadReply> {
   const { promise, resolve, reject } = Promise.withResolvers<ThreadReply>()
-  const onExit = () => reject(new Error('The thread ended.'))
+  const onExit = () => reject(new Error('The thread that reads the document ended.'))
   const onAbort = () => reject(signal.reason)
   worker.once('message', resolve)
   worker.once('error', reject)
@@ -276,24 +293,25 @@ async function replyOf(worker: Worker, task: ThreadTask, signal: AbortSignal): P
 }
 
 /**
- * Compares how long the documents of projects occupied threads.
+ * Decides which project has used more reading time than others, where reading time is the time for which its documents occupied threads.
  *
- * The method is start-time fair queueing. Each active project has a virtual time, in ms: the reading time of its documents. Idle time cannot be
- * saved up, because a project that becomes active starts at most {@link HEAD_START_MS} below the lowest virtual time.
+ * The method is start-time fair queueing. Each active project has a virtual time in ms, to which the reading time of its documents is added. Idle
+ * time cannot be saved up: a project that becomes active starts at most {@link HEAD_START_MS} below the lowest virtual time.
  *
- * Example: A is at 9,000 ms when B reads its first page. B starts at 8,750 ms. A is ahead until B has used 250 ms. Afterwards, A and B alternate.
+ * Example: project A is at 9,000 ms when project B reads its first page. B starts at 8,750 ms, so A pauses until B has used 250 ms. Afterwards, A and
+ * B alternate.
  */
 export class ReadingTimes {
   readonly #active = new Map<string, { readonly virtualMs: number; readonly usedAtMs: number }>()
 
-  /** Adds the reading time of a document that ended at `nowMs`. */
+  /** Adds the reading time of a document of `project` that ended at `nowMs`. */
   add(project: string, ms: number, nowMs: number): void {
     for (const [name, { usedAtMs }] of this.#active) if (nowMs - usedAtMs > ACTIVE_MS) this.#active.delete(name)
     const startMs = this.#active.get(project)?.virtualMs ?? Math.max(0, this.#lowestMs() - HEAD_START_MS)
     this.#active.set(project, { virtualMs: startMs + ms, usedAtMs: nowMs })
   }
 
-  /** Whether an active project has a lower virtual time. */
+  /** Whether another active project has used less reading time, so that `project` must pause. */
   isAhead(project: string): boolean {
     return (this.#active.get(project)?.virtualMs ?? 0) > this.#lowestMs()
   }

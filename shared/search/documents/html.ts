@@ -5,9 +5,12 @@ import type { ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'
 import { DEPTH_MAX as PAGE_DEPTH_MAX, type ReducedPage, reducePage } from './reduce.ts'
 
 const NODES_MAX = 60_000
-/** Maximum depth of visited elements. The parser adds up to 10 levels to the depth of a reduced page. */
+/** Maximum depth of visited elements. `reduce.ts` limits the depth of a page, and the DOM parser may add up to 10 levels. */
 const DEPTH_MAX = PAGE_DEPTH_MAX + 10
-/** Maximum product of elements and depth for which Readability is used, because Readability visits the ancestors of each element several times. */
+/**
+ * Maximum product of elements and depth of a page for Readability. Readability visits the ancestors of each element several times, so larger pages
+ * would take too long and are read without it.
+ */
 export const ARTICLE_WORK_MAX = 60_000
 
 const BLOCKS: Readonly<Record<string, BlockType>> = {
@@ -39,14 +42,17 @@ const LEFT_OUT = new Set([
   'HEAD',
   'TITLE',
 ])
-/** Blocks that may contain other blocks. Each inner block becomes a separate block of the text. */
+/** Elements that may contain other blocks. Each inner block then becomes a separate block of the text. */
 const NESTING = new Set(['BLOCKQUOTE', 'DD', 'LI'])
 
-const AROUND = new Set(['HEADER', 'FOOTER'])
-const AROUND_ROLES = new Set(['navigation', 'banner', 'contentinfo', 'search', 'complementary', 'menu', 'menubar'])
-/** Minimum fraction of the page's text in Readability's article. A smaller article lacks parts of the page, as often happens with manuals. */
+const FRAME_TAGS = new Set(['HEADER', 'FOOTER'])
+const FRAME_ROLES = new Set(['navigation', 'banner', 'contentinfo', 'search', 'complementary', 'menu', 'menubar'])
+/**
+ * Minimum fraction of the page's text that Readability's article must have. A smaller article lacks parts of the page, which often happens with
+ * manuals.
+ */
 const ARTICLE_SHARE_MIN = 0.9
-/** Maximum fraction of link text in a paragraph or item. An element with more link text is treated as navigation and omitted. */
+/** Maximum fraction of link text in a paragraph or item. An element with a larger fraction is treated as navigation and omitted. */
 const LINK_SHARE_MAX = 0.8
 
 const ELEMENT = 1
@@ -86,8 +92,8 @@ function lettersOf(body: DomNode): number {
 }
 
 function isPageFrame(node: DomNode, name: string): boolean {
-  if (AROUND.has(name)) return !isWithinArticle(node)
-  if (AROUND_ROLES.has(node.getAttribute?.('role') ?? '')) return true
+  if (FRAME_TAGS.has(name)) return !isWithinArticle(node)
+  if (FRAME_ROLES.has(node.getAttribute?.('role') ?? '')) return true
   const type = BLOCKS[name]
   return (type === 'item' || type === 'text') && linkShare(node) > LINK_SHARE_MAX
 }
@@ -158,9 +164,9 @@ function articleOf({
 }
 
 /**
- * Adds the blocks of an element in page order. Text between two blocks becomes a block of its own.
+ * Adds the blocks of an element to the text, in page order. Text between two blocks becomes a block of its own.
  *
- * @param isLeftOut Returns true for elements to skip, in addition to scripts and styles.
+ * @param isLeftOut Returns true for elements to skip. Scripts and styles are always skipped.
  */
 export function walkHtml(
   root: DomNode,

@@ -2,9 +2,7 @@ import type { ReadDocument } from '#shared/search/text/builder.ts'
 
 export type DocumentType = 'markdown' | 'text' | 'html' | 'pdf' | 'docx'
 
-/**
- * Maximum bytes of a document per character of the result. Further bytes are not read. A page of HTML has scripts and styles in addition to its text.
- */
+/** Maximum bytes of a document that are decoded per character of the result. HTML needs more, because a page also has scripts and styles. */
 const BYTES_PER_CHAR = { text: 16, markdown: 16, html: 40, pdf: Infinity, docx: Infinity }
 
 export function usedBytesOf(type: DocumentType, charsMax: number): number {
@@ -24,7 +22,7 @@ export interface RobotsQuestion {
   readonly robotsUrl: string
   readonly bytes: Uint8Array
   readonly url: string
-  /** User agent of this service in robots.txt rules. */
+  /** User agent under which robots.txt rules address this service. */
   readonly agent: string
 }
 

@@ -4,18 +4,23 @@ import { readPlain } from '#shared/search/text/plain.ts'
 import { Unreadable } from './charset.ts'
 
 const PAGES_MAX = 1_000
-/** Maximum characters that are read from the pages, per character of the result. The pages contain white space that is collapsed in the result. */
+/** Maximum raw characters that are read from a PDF per character of the result, because white space is collapsed afterwards. */
 const RAW_CHARS_PER_CHAR = 2
 /**
- * CPU time of the thread, in ms, after which no further page is read. A limit of the text length does not suffice, because pages may have no text.
+ * CPU time of the thread, in ms, after which no further page is read. The maximum text length alone is not sufficient, because pages may have no
+ * text.
  */
 const CPU_MS_MAX = 1_000
-/** Additional CPU time in ms per character of the pages read so far. */
+/** CPU time in ms that is added to this maximum for each character read so far, so that long texts are read to their end. */
 const CPU_MS_PER_CHAR = 0.01
 
 type Pdf = Awaited<ReturnType<typeof getDocumentProxy>>
 
-/** Reads the text of a PDF page by page, up to the maximum length. Scanned pages have no text. @throws Unreadable */
+/**
+ * Reads the text of a PDF page by page, up to the maximum length. Scanned pages have no text.
+ *
+ * @throws Unreadable if the PDF is broken
+ */
 export async function readPdf(bytes: Uint8Array, charsMax: number, builder: TextBuilder): Promise<ReadDocument> {
   // The library rejects Buffer, a subclass of Uint8Array, so the bytes are copied.
   const pdf = await getDocumentProxy(new Uint8Array(bytes))
@@ -25,7 +30,7 @@ export async function readPdf(bytes: Uint8Array, charsMax: number, builder: Text
     await readPages(pdf, charsMax * RAW_CHARS_PER_CHAR, builder)
     return { ...builder.build(), title: typeof info?.Title === 'string' ? info.Title.trim() : '' }
   } finally {
-    // The document is destroyed, because a page that was read only in part is still being evaluated.
+    // If a page was read only in part, then the library still evaluates it. Destroying the document stops this work.
     await pdf.loadingTask.destroy()
   }
 }

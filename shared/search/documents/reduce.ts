@@ -1,18 +1,20 @@
 import { Parser } from 'htmlparser2'
 
 /*
- * Reduces a page before it becomes a DOM. The time for building a DOM grows with the product of elements, depth and attributes, so a hostile page of
- * 30 KB could take a minute. A streaming parser therefore first reads the page in linear time. The parser writes only the elements that matter for
- * the text, up to a maximum depth and number of elements.
+ * Reduces a page before a DOM is built from it. The time for building a DOM grows with the product of elements, depth and attributes, so a hostile
+ * page of 30 KB could take a minute.
+ *
+ * A streaming parser therefore reads the page first, in linear time. The parser writes only the elements that matter for the text, up to a maximum
+ * depth and number of elements.
  */
 
 export const ELEMENTS_MAX = 8_000
-/** Maximum depth of elements. Deeper text is kept without its tags. */
+/** Maximum depth of elements. Text in deeper elements stays, without the tags around it. */
 export const DEPTH_MAX = 100
 const ATTRIBUTE_CHARS_MAX = 200
-/** Maximum open elements. The parser moves all open elements for each further element, so the page is truncated at this maximum. */
+/** Maximum open elements. For each further element, the streaming parser moves all open ones, so the page is truncated at this maximum. */
 const OPEN_MAX = 4_000
-/** Maximum of the characters `&`, `<` and `>` that are kept, because the DOM parser creates a node for each of their entities. */
+/** Maximum number of the characters `&`, `<` and `>` in the text. The DOM parser creates a node for each of them, which costs time. */
 const MARKS_MAX = 8_000
 const CHUNK_CHARS = 64 * 1024
 
@@ -61,7 +63,7 @@ class Reducer {
   #deepest = 0
   #elements = 0
   #marks = 0
-  /** Number of open elements at the start of a dropped element. Undefined outside of dropped elements. */
+  /** Number of open elements when a dropped element, such as a script, began. Undefined outside of dropped elements. */
   #droppedAt: number | undefined
 
   get isFull(): boolean {

@@ -1,4 +1,4 @@
-/** The thread that parses documents. Each task gets one reply, in order, except `start`, which gets none. */
+/** The thread that parses documents. A task of the type `start` gets no reply. Each other task gets one reply, in the order of the tasks. */
 import { setPriority } from 'node:os'
 import { parentPort } from 'node:worker_threads'
 import { type ReadDocument, TextBuilder } from '#shared/search/text/builder.ts'

@@ -9,11 +9,11 @@ import { prefixOf } from '#shared/search/text/query-terms.ts'
 import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 
 export const PASSAGES_MAX = 50_000
-/** Maximum passages that a search ranks before they are grouped by document. */
+/** Maximum passages that a search ranks. The ranked passages are then grouped by document. */
 const PASSAGES_RANKED_MAX = 200
-/** Time in ms for which removed texts stay readable. 8 days exceed the maximum duration of a job. */
+/** Time in ms for which the text of a removed or changed document can still be read. No job runs for 8 days, so a run can read all its hits. */
 const UNREFERENCED_TTL_MS = 8 * 24 * 3_600_000
-/** Age in ms at which an incompletely added source is a remnant of a crash. Adding one file takes much less time. */
+/** Age in ms at which an incompletely added source is deleted, because a crash must have left it. Adding one file takes much less time. */
 const INCOMPLETE_TTL_MS = 3_600_000
 const BUSY_TIMEOUT_MS = 5_000
 const PASSAGES_PER_TRANSACTION = 8
@@ -119,9 +119,9 @@ export class CorpusIndex {
     yield* this.sweep()
   }
 
-  /** Deletes the passages of removed sources, and removed texts whose lifetime has ended. */
+  /** Deletes the passages of removed sources, and the texts of removed sources after 8 days. */
   *sweep(): Generator<void> {
-    // A crash may leave a source incomplete (`is_current = 2`). After INCOMPLETE_TTL_MS, no process can still be adding it.
+    // `is_current = 2` marks a source that is being added. After INCOMPLETE_TTL_MS, a crash must have interrupted this, so the source is removed.
     this.#all('UPDATE sources SET is_current = 0 WHERE is_current = 2 AND left_ms < ?', Date.now() - INCOMPLETE_TTL_MS)
     for (;;) {
       const rows = this.#all(UNREFERENCED_PASSAGES)
@@ -148,7 +148,7 @@ export class CorpusIndex {
     return [...best.values()]
   }
 
-  /** Returns the number of passages with a form of the word. For a prefix term, any word with that prefix counts. */
+  /** Returns the number of passages that contain a form of the word. For a prefix term such as `kilome*`, all words with this prefix count. */
   count(word: string): number {
     const terms = prefixOf(word) === undefined ? [[...termsOf(word)].map(({ term }) => term).join(' ')] : [word]
     const [row] = this.#match('SELECT count(*) AS count FROM passages WHERE passages MATCH ?', terms)
@@ -205,7 +205,7 @@ export class CorpusIndex {
     })
   }
 
-  /** Runs a query for passages with any of the terms. The terms are quoted, because FTS5 would read operators in unquoted terms. */
+  /** Runs a query for passages with any of the terms. The terms are quoted, because FTS5 would otherwise read words such as `NOT` as operators. */
   #match(sql: string, terms: readonly string[]): Record<string, unknown>[] {
     const some = terms.filter((term) => term !== '')
     const query = some.map((term) => `"${(prefixOf(term) ?? term).replaceAll('"', '')}"${prefixOf(term) ? ' *' : ''}`)
@@ -250,7 +250,7 @@ function openCurrent(path: string): DatabaseSync | undefined {
     const { user_version } = db.prepare('PRAGMA user_version').get() ?? {}
     if (user_version === VERSION) return db
   } catch {
-    // A broken index is treated as missing, so that the caller builds a new index.
+    // A broken index is treated as missing. The caller then builds a new index from the files.
   }
   db?.close()
   return undefined
@@ -264,10 +264,7 @@ function openAnew(path: string): DatabaseSync {
   return db
 }
 
-/**
- * Opens the database with `synchronous = OFF`. A crash of the machine may lose data, which is indexed again from the
- * files.
- */
+/** Opens the database with `synchronous = OFF`, which is faster. A crash of the machine may lose data, which is then indexed again from the files. */
 function open(path: string): DatabaseSync {
   const db = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS })
   db.exec('PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA cache_size = -16000')

@@ -6,7 +6,7 @@ import type { DocumentType } from '#shared/search/documents/message.ts'
 
 export interface Corpus {
   readonly directory: string
-  /** Relative paths of the files and folders to search. `.` selects all files. */
+  /** Relative paths of the files and folders to search, below `directory`. `.` selects all files. */
   readonly paths: readonly string[]
 }
 
@@ -61,7 +61,7 @@ export async function listFiles({ directory, paths }: Corpus): Promise<FoundFile
 }
 
 /**
- * Reads a file of {@link listFiles}. Refuses a file that has since become a link, a pipe or too large.
+ * Reads a file that {@link listFiles} has found. If the file has become a link, a pipe or too large since, then an error is thrown.
  *
  * @throws ServiceError `permission_denied`, `request_too_large`; Error of the file system
  */

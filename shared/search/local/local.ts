@@ -28,14 +28,11 @@ import { watchCorpus } from './watch.ts'
 
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 const RETRY_DELAY_MS = 5_000
-/**
- * Maximum number of documents that are read ahead of indexing. `SIZE_CHECK_DOCUMENTS` is the number of documents between two checks of the index
- * size.
- */
+/** Maximum documents that are parsed in advance while another one is indexed, and number of documents between two checks of the index size. */
 const READ_AHEAD = 3
 const SIZE_CHECK_DOCUMENTS = 20
 const NO_SNAPSHOTS: Promise<Snapshot[]> = Promise.resolve([])
-/** Maximum words and maximum terms of a search. In scripts without spaces, one word has several terms. */
+/** Maximum words and maximum terms of a query. In scripts without spaces, such as Chinese, one word is divided into several terms. */
 const WORDS_MAX = 16
 const TERMS_MAX = 48
 
@@ -43,13 +40,17 @@ export interface LocalCorpusOptions {
   readonly corpus: Corpus
   readonly directory: string
   readonly onProblem?: (problem: string) => void
-  /** Interval in ms of full scans, which find changes that caused no file system event. Default: 30 s. */
+  /** Interval in ms of full scans. Such a scan finds changes for which the file system sent no event. Default: 30 s. */
   readonly pollIntervalMs?: number
 }
 
 export interface LocalCorpus extends SearchBackend {
   readonly name: 'local'
-  /** Resolves when all changes so far are indexed. @throws ServiceError `upstream_error` if the folder cannot be read */
+  /**
+   * Resolves when all changes so far are indexed.
+   *
+   * @throws ServiceError `upstream_error` if the folder cannot be read
+   */
   refresh(): Promise<void>
   countTerms(words: readonly string[], signal: AbortSignal): Promise<TermCounts>
   problems(): string[]
@@ -105,7 +106,7 @@ class CorpusBackend implements LocalCorpus {
   async read({ url, sha256 }: Hit, { domains, signal }: ReadOptions): Promise<Snapshot> {
     if (!isHostAllowed(LOCAL_HOST, domains))
       throw new ServiceError('permission_denied', 'The local corpus is not among the allowed domains.')
-    // The text of a hit with a hash is already in the index, so the read need not wait for the first scan.
+    // A hit with a hash refers to a text that is already in the index, so the read does not wait for the first scan.
     if (sha256 === undefined) await this.#waitForScan(signal)
     const snapshot = this.#index.find(url, sha256)
     if (!snapshot) throw new ServiceError('not_found', `The corpus has no document ${url}.`)
@@ -126,7 +127,7 @@ class CorpusBackend implements LocalCorpus {
   }
 
   refresh(): Promise<void> {
-    // The running scan may have passed a file before that file changed. Callers therefore wait for the next scan.
+    // A scan that is now running may have passed a file before that file changed, so callers wait for the next scan.
     this.#next ??= this.#scanning
       .catch(() => {})
       .then(() => {
@@ -193,7 +194,7 @@ class CorpusBackend implements LocalCorpus {
     }
   }
 
-  /** Indexes a file. If a file cannot be read, then the problem is recorded, and the file is read again only after it has changed. */
+  /** Indexes a file. If the file cannot be read, then the problem is recorded, and the file is tried again only after it has changed. */
   async #indexFile(file: FoundFile, reading: Promise<Snapshot[]>): Promise<void> {
     const { signal } = this.#closing
     try {
@@ -201,7 +202,7 @@ class CorpusBackend implements LocalCorpus {
     } catch (error) {
       signal.throwIfAborted()
       const { code, message } = ServiceError.from(error)
-      const problem = code === 'internal_error' ? 'It could not be read.' : message
+      const problem = code === 'internal_error' ? 'The file could not be read.' : message
       await runYielding(this.#index.replace(file, [], problem), signal)
       this.#options.onProblem?.(`${file.path}: ${problem}`)
     }
@@ -209,14 +210,14 @@ class CorpusBackend implements LocalCorpus {
 
   #sourcesOf(file: FoundFile): Promise<Snapshot[]> {
     const reading = this.#read(file)
-    // Reading ahead may fail before its result is awaited. This handler prevents an unhandled rejection.
+    // The read may fail before its result is awaited. Without this handler, Node would report an unhandled rejection.
     reading.catch(() => {})
     return reading
   }
 
   async #read(file: FoundFile): Promise<Snapshot[]> {
     const { path, type, modifiedMs } = file
-    if (this.#isFull) throw new ServiceError('overloaded', 'The corpus is full.')
+    if (this.#isFull) throw new ServiceError('overloaded', `The corpus has ${PASSAGES_MAX} passages, the maximum.`)
     const content = await readFound(file, this.#closing.signal)
     const document = await this.#reader.read(
       { type, bytes: content, charsMax: DOCUMENT_CHARS_MAX },

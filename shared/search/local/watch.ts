@@ -2,12 +2,12 @@ import { type FSWatcher, watch } from 'node:fs'
 import { join } from 'node:path'
 import type { Corpus } from './files.ts'
 
-/**
- * Time in ms for which change events are collected before one scan starts, because an editor writes a file several
- * times.
- */
+/** Time in ms for which change events are collected before one scan starts. An editor causes several events when it saves a file. */
 const DEBOUNCE_MS = 200
-/** Interval in ms of full scans. Network drives, and corpora with too many folders, produce no change events. */
+/**
+ * Interval in ms of full scans. Scans find changes on network drives and in corpora with too many folders, for which the system sends no change
+ * events.
+ */
 const POLL_INTERVAL_MS = 30_000
 
 export function watchCorpus(

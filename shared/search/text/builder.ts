@@ -6,7 +6,7 @@ export interface ReadText {
 }
 
 export interface ReadDocument extends ReadText {
-  /** The title in the document's metadata, or else its first heading, or else an empty string. */
+  /** The title in the metadata of the document. If it is missing, then the first heading. If there is none, then an empty string. */
   readonly title: string
 }
 
@@ -26,17 +26,20 @@ const NAMED: Readonly<Record<string, string>> = {
  * Matches invisible characters that change the display of other characters: control characters, and marks for the text
  * direction.
  */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: the pattern removes control characters.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g
 /**
- * Matches zero-width joiners that are removed as invisible characters. Between letters (Persian, Sinhala) or emoji, a joiner belongs to the spelling.
+ * Matches zero-width joiners outside of words and emoji, where they are invisible. Between letters (Persian, Sinhala) or emoji, a joiner belongs to
+ * the spelling and stays.
  */
 const HIDDEN_JOINER =
   /(?<![\p{L}\p{M}\p{Extended_Pictographic}\p{Emoji_Modifier}])(?:\u200c|\u200d)|(?:\u200c|\u200d)(?![\p{L}\p{Extended_Pictographic}])/gu
 
-/** Matches text without a character that {@link seenOf} changes. Most texts match, and one match takes a quarter of the time of the replacements. */
+/**
+ * Matches text in plain ASCII, which {@link seenOf} does not change. Most texts match, and one match takes a quarter of the time of the replacements.
+ */
 const ASCII = /^[\t\n\r -~]*$/
-/** Maximum characters of a block that are read per character of the result. White space, which is collapsed, may take the difference. */
+/** Maximum raw characters of a block that are read per character of the result, because white space is collapsed afterwards. */
 const RAW_CHARS_PER_CHAR = 2
 
 export class TextBuilder {

@@ -1,6 +1,8 @@
 /*
- * Finds the context of each block: earlier blocks that a reader needs to understand it. A table row needs its header and caption. A
- * definition needs its term. A list item needs the sentence that announces the list. An FAQ answer needs its question. Example:
+ * Finds the context of each block: earlier blocks that a reader needs to understand it. For a table row, the context is the header and the caption.
+ * For a definition, it is the term, and for a list item the sentence that introduces the list. For an FAQ answer, it is the question.
+ *
+ * A *label* is a term or question, and a *lead-in* is a sentence that introduces a list. Example:
  *
  *     shared_buffers (integer)                      label of the next two blocks
  *     Sets the amount of memory that is used …
@@ -23,26 +25,26 @@ export interface BlockContext {
   readonly spans: readonly Span[]
 }
 
-/** Maximum UTF-16 units of a label, of a label that is a question, and of a sentence that announces a list. */
+/** Maximum UTF-16 units of a label and of a lead-in. A label is a defined term or a question. A lead-in is a sentence that introduces a list. */
 const LABEL_CHARS_MAX = 90
 const LABEL_QUESTION_CHARS_MAX = 200
 const LEAD_CHARS_MAX = 240
-/** Maximum number of blocks to which a label in a list of definitions applies. The next label ends the range earlier. */
+/** Maximum number of blocks that a label, such as a defined term, introduces. If another label follows earlier, then the first one ends there. */
 const LABEL_BLOCKS_MAX = 5
 const HEAD_ROWS = 6
 const HEAD_CELL_CHARS_MAX = 40
-/** Maximum consecutive labels that apply to the same block. */
+/** Maximum consecutive labels that introduce the same block, such as several terms with one definition. */
 const CHAINED_MAX = 4
 /**
- * Minimum length of the cells of the other rows, on average and relative to the cells of the first row. The first row of the table is then a header.
- * The first row is also a header if another row has a number.
+ * The first row of a table is its header if the cells of the other rows are on average this many times as long. A first row without numbers is also a
+ * header if another row has a number.
  */
 const HEAD_LENGTH_RATIO = 1.5
 
 const SENTENCE_END = /[.!?:;,…。！？：；、،؟।]['"”’»)\]]?$/
 const ASKS = /[?？؟]$/
 const LEADS = /[:：]$/
-/** Scripts without a mark at the end of a sentence. */
+/** Scripts that have no punctuation mark at the end of a sentence. */
 const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u
 const CAPTION = /^(?:table|tab\.|figure|listing|tabelle|tableau|tabla|tabella)\b/i
 const NUMERIC = /^[\p{Sc}~<>≤≥±+-]{0,2}\s?\p{N}[\p{N}.,:/%\s-]*\p{L}{0,4}\.?$/u
@@ -86,11 +88,9 @@ export function contextsOf({ text, blocks }: Pick<Snapshot, 'text' | 'blocks'>):
 interface Scope {
   readonly label: Span | undefined
   readonly left: number
-  /**
-   * The lead-in is the sentence that introduces the next block, or all blocks of a list, code or table that follows. A caption applies only to a
-   * table.
-   */
+  /** Lead-in: the sentence with a colon before a block. If a list, code or table follows, then the lead-in applies to each of its blocks. */
   readonly lead: Span | undefined
+  /** Title of a table, such as `Table 2: Limits`. Applies only to the rows of the table. */
   readonly caption: Span | undefined
   readonly head: Span | undefined
   readonly isInTable: boolean
@@ -106,8 +106,8 @@ const NO_SCOPE: Scope = {
 }
 
 /**
- * Returns the labels and the lead-in that apply at a block. If a table begins at the block, then the result contains the header of the
- * table.
+ * Returns the scope with the labels and the lead-in that apply at a block. If a table begins at the block, then the scope also has the table's
+ * header.
  */
 function entered(scope: Scope, at: number, text: string, blocks: readonly Block[]): Scope {
   const block = blocks[at]
@@ -120,7 +120,7 @@ function entered(scope: Scope, at: number, text: string, blocks: readonly Block[
   return { ...scope, head: isHeader(rows) ? spanOf(text, block) : undefined, isInTable: true }
 }
 
-/** Removes the lead-in if the block is a paragraph that follows a list or a table, because the lead-in belongs to that list or table. */
+/** Removes the lead-in at a paragraph after a list or a table, because the lead-in introduced only that list or table. */
 function applying(scope: Scope, { type }: Block, before: Block | undefined): Scope {
   return type === 'text' && before?.type !== 'text' ? { ...scope, lead: undefined } : scope
 }
@@ -154,15 +154,18 @@ function labelsOf(text: string, blocks: readonly Block[]): number[] {
     const isChained = chain > 0 && chain < CHAINED_MAX
     chain = block && isLabelAt(at, text, blocks, isChained) ? chain + 1 : 0
     if (chain === 0) continue
-    // The end of a list of definitions cannot be detected. The last label of such a list therefore applies to only one
-    // block.
+    // Where a list of definitions ends cannot be detected, so the last label of such a list introduces only one block.
     reach[at] = next === undefined ? 1 : Math.min(LABEL_BLOCKS_MAX, next - at)
     next = at
   }
   return reach
 }
 
-/** @param isChained Whether the next block is a label too, because a definition may have several terms. */
+/**
+ * Whether a block is a label, such as a defined term.
+ *
+ * @param isChained Whether the next block is a label too, because a definition may have several terms.
+ */
 function isLabelAt(at: number, text: string, blocks: readonly Block[], isChained: boolean): boolean {
   const [block, after] = [blocks[at], blocks[at + 1]]
   if (!block || !after || after.type === 'heading') return false
@@ -189,7 +192,7 @@ function isHeader(rows: readonly string[]): boolean {
   return below >= HEAD_LENGTH_RATIO * mean(first)
 }
 
-/** Returns the last sentence of a block as its lead-in, which introduces the next block. Undefined if the sentence is too long. */
+/** Returns the last sentence of a block, which introduces the next block (its lead-in). Undefined if the sentence is too long. */
 function lastSentence({ start, end, text }: Span): Span | undefined {
   const from =
     text.length <= LEAD_CHARS_MAX ? 0 : Math.max(...['. ', '? ', '! '].map((mark) => text.lastIndexOf(mark))) + 2

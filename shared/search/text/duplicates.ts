@@ -1,7 +1,9 @@
 /*
- * Detects duplicate sources, so that mirrors and syndicated texts count as one source. Texts with equal words are duplicates. Texts with similar
- * SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007). An exception are texts in which two sentences differ in a few words,
- * as in pages generated from one template. Both texts then count.
+ * Detects duplicate sources, so that mirrors and syndicated texts count as one source.
+ *
+ * Texts with equal words are duplicates. Texts with similar SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007). There is
+ * one exception. A sentence of one text may be a changed copy of a sentence of the other. The texts are then separate sources. Examples are pages
+ * that are generated from one template with different numbers.
  */
 import { sha256Of } from '#shared/search/search.ts'
 
@@ -11,11 +13,11 @@ const GRAM = 3
 /** Minimum n-grams for a comparison by SimHash. In a shorter text, a single n-gram changes many bits of the hash. */
 const GRAMS_MIN = 60
 /**
- * Minimum fraction of a sentence's n-grams that the other text must contain. The sentence then counts as a variant of a
- * sentence in that text.
+ * Minimum fraction of a sentence's n-grams that occur in the other text. From this fraction on, the sentence counts as a changed copy of a sentence
+ * of that text.
  */
 const VARIANT_SHARE = 0.4
-/** Minimum words of a sentence that is compared by n-grams. A shorter sentence counts as a variant if it contains a number. */
+/** Minimum words of a sentence that is compared by n-grams. A shorter sentence counts as a changed copy if it contains a number. */
 const VARIANT_WORDS = 4
 const WORDS_PER_YIELD = 200
 
@@ -49,7 +51,7 @@ export function* printOf(text: string): Generator<void, TextPrint> {
   return { sha256: sha256Of([...sentences].join(' ')), high: bitsOf(sum.high), low: bitsOf(sum.low), grams, sentences }
 }
 
-/** Whether a text repeats the other text without adding information. Yields to the event loop between sentences. */
+/** Whether a text repeats another text without adding information. Yields to the event loop between sentences. */
 export function* isRepeat(text: TextPrint, other: TextPrint): Generator<void, boolean> {
   if (text.sha256 === other.sha256) return true
   if (Math.min(text.grams.size, other.grams.size) < GRAMS_MIN) return false
@@ -75,7 +77,7 @@ const LOW = 0x1b873593
 
 function addGram(gram: string, grams: Set<number>, sum: { high: Int32Array; low: Int32Array }): void {
   const low = hashOf(gram, LOW)
-  // A phrase counts only once, even if it is repeated. Otherwise the repeated phrase would dominate the hash.
+  // A repeated n-gram counts only once. Otherwise a phrase that occurs often would dominate the hash.
   if (grams.has(low)) return
   grams.add(low)
   vote(sum.low, low)

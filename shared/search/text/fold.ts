@@ -5,7 +5,7 @@
 
 const ACCENTED =
   /(?<=[\p{Script=Latin}\p{Script=Greek}\p{Script=Cyrillic}\p{Script=Arabic}\p{Script=Hebrew}]\p{M}*)\p{M}/gu
-/** Characters that only affect the display of a word: zero-width joiners, and the Arabic tatweel. */
+/** Characters that change only the display of a word, and are removed: zero-width joiners, and the Arabic tatweel. */
 const SPELLING = /\u200c|\u200d|\u0640/g
 const LETTERS: Readonly<Record<string, string>> = {
   ß: 'ss',

@@ -1,15 +1,21 @@
 import type { BlockType } from '#shared/search/search.ts'
 import { decodeEntities, type TextBuilder } from './builder.ts'
 
-/** Matches the line below the header row of a table. Adjacent parts of the pattern match different characters, so matching takes linear time. */
+/**
+ * Matches the line of dashes below the header row of a table, such as `|---|:-:|`. Adjacent parts of the pattern match different characters, so that
+ * matching takes linear time.
+ */
 const TABLE_RULE = /^\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)*\|?$/
 const CELLS_MAX = 1_000
 const FENCE = /^\s{0,3}(`{3,}|~{3,})/
 const HEADING = /^\s{0,3}#{1,6}\s+(\S.*)?$/
-/** Marks that close a heading. The lookbehind ensures that a run of marks is tried only once. */
+/**
+ * Matches the number signs that close a heading, as in `## Title ##`. The lookbehind ensures that a run of them is tried only once, so that matching
+ * takes linear time.
+ */
 const HEADING_END = /(?<!#)#+$/
 const UNDERLINE = /^\s{0,3}(=+|-+)\s*$/
-/** Markup of reStructuredText: the underline of a title, directives, and roles. */
+/** Markup of reStructuredText: the underline of a title, directives such as `.. note::`, and roles. */
 const RST_UNDERLINE = /^([~^"'*+#:._`])\1{2,}\s*$/
 const RST_DIRECTIVE = /^\s*\.\. (?:[\w-]+::\s*|_[^:]{1,100}:\s*)/
 const RST_ROLE = /:[a-z][\w:+.-]{0,30}:`([^`\n]{1,200})`/g
@@ -23,7 +29,7 @@ const MARKS = new RegExp(
   String.raw`([^\s[\]]{1,20}\s?)${NUMBER_LINK.replace('$', '2')}(?:[,;]?\s?${NUMBER_LINK.replace('$', '3')}){0,9}`,
   'g',
 )
-/** Words before a number that belongs to the sentence, as in `section 2` or `#3`. Such a number is not a footnote mark. */
+/** Words before a number that belongs to the sentence, as in `section 2` or `issue #3`. A number after such a word is not a footnote mark. */
 const NUMBERED =
   /(?:^|[^\p{L}])(?:chapter|section|part|step|fig|figure|table|version|page|no|number|issue|item|appendix|note|rfc|level|phase|day|week|volume|lesson|unit|article|rule|question|example|line|in|see|by|from|of|to|with|and|or|is|are|was|were|than|at|for|on|the)s?\.?\s?$|[#§=]\s?$/iu
 
@@ -93,7 +99,7 @@ class MarkdownReader {
       return true
     }
     if (!UNDERLINE.test(line)) return false
-    // A line of dashes below a line of text makes that text a heading. Anywhere else, the dashes are a horizontal rule.
+    // A line of dashes below a line of text makes that text a heading. After other lines, the dashes are a horizontal rule.
     const above = this.#open?.type === 'text' ? this.#open.lines : undefined
     this.#open = undefined
     if (above) this.#whole('heading', plain(above.join(' ')))
@@ -132,7 +138,7 @@ class MarkdownReader {
   }
 }
 
-/** Removes HTML comments. A comment that is not closed stays as text. */
+/** Removes HTML comments. A comment without an end stays as text. */
 function withoutComments(source: string): string {
   const kept: string[] = []
   let at = 0
@@ -164,12 +170,12 @@ function cells(line: string): string {
     .join(' | ')
 }
 
-/** The start of a link or an image. The text part excludes brackets, so that matching does not restart inside it. */
+/** Match the start of a link or an image up to its address. The text part excludes brackets, so that the engine does not try again inside it. */
 const IMAGE = /!\[([^[\]\n]{0,300})\]\(/g
 const LINK = /\[([^[\]\n]{1,300})\]\(/g
 const TARGET_CHARS_MAX = 2_300
 
-/** Replaces links by their texts. Each closing bracket is searched only once, so the time is linear even for many links. */
+/** Replaces links by their texts. Each closing bracket is searched only once, so even a line with many links takes linear time. */
 function inlineText(line: string, start: RegExp): string {
   const kept: string[] = []
   let [at, close] = [0, -1]
@@ -187,7 +193,7 @@ function inlineText(line: string, start: RegExp): string {
 
 /**
  * Removes the markup of a line. Each pattern is bounded, so that no line takes long. Link addresses are matched in a lookahead, because the engine
- * does not retry a lookahead with other lengths.
+ * does not try other lengths of a lookahead.
  */
 function plain(line: string): string {
   const unmarked = line

@@ -2,14 +2,13 @@ import type { Block, Snapshot } from '#shared/search/search.ts'
 import { type BlockContext, contextsOf, isBoxTitle } from './contexts.ts'
 import { type Sentence, sentencesOf } from './sentences.ts'
 
-/** Maximum UTF-16 units of a passage, which has some paragraphs under one heading. A longer sentence is a passage by itself. */
+/** Maximum UTF-16 units of a passage. A passage consists of consecutive sentences under one heading. A longer sentence is a passage by itself. */
 const PASSAGE_CHARS = 700
-/**
- * Maximum UTF-16 units of a sentence. A longer sentence is divided into equal parts, which are too long to be quoted.
- */
+/** Maximum UTF-16 units of a sentence. A longer sentence is divided into equal parts, which are too long to be quoted in a report. */
 const PART_CHARS_MAX = 2_000
 /**
- * A long sentence is divided at the last space before the intended end, if the space is at most this many units away. Otherwise a word is divided.
+ * Maximum distance in UTF-16 units between the intended end of a part and the preceding space, where the sentence is then divided. If no space is
+ * that near, then a word is divided.
  */
 const SPACE_CHARS_MAX = 100
 const PASSAGES_MAX = 600
@@ -36,7 +35,7 @@ export function* passagesOf(snapshot: Pick<Snapshot, 'text' | 'blocks'>): Genera
     }
     for (const sentence of sentencesIn(snapshot, block, contexts[at])) {
       const [first] = open
-      // A line of code stays in the passage of the preceding sentence, which introduces the code.
+      // A line of code stays in the passage of the sentence before it, which introduces the code. Only other sentences begin a new passage.
       if (first && !sentence.isCode && sentence.end - first.start > PASSAGE_CHARS) {
         yield made(heading, open)
         open = []

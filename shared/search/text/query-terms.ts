@@ -4,12 +4,14 @@ import { synonymsOf } from './synonyms.ts'
 import { type Term, termOf, termsOf, wordsOf } from './terms.ts'
 
 /*
- * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and
- * forms of "to be" and "to have". The lists are short on purpose, because they are applied to questions only, and
- * questions use few of these words.
+ * Words of a question that a matching source need not contain: question words, articles, pronouns, prepositions, and forms of "to be" and "to have".
+ * The lists are short, because they are applied only to questions, which use few of these words.
  */
 
-/** Languages in Latin script. The module `terms.ts` has a longer list for English. */
+/**
+ * Stop words of languages in Latin script, by which the language of a question is detected. The terms of the question omit these words. For English
+ * questions, the longer list in `terms.ts` is used instead.
+ */
 const LATIN_STOP_WORDS: Readonly<Record<string, string>> = {
   en: `a an the is are was were be been what which who whom whose when where why how do does did can could will would should of in on at
     by to from for with and or not it its this that these those there has have had much many i you he she we they`,
@@ -86,23 +88,21 @@ const SCRIPT_STOP_WORDS: Readonly<Record<string, string>> = {
  * Splits a question into search terms. Documents are split into terms without regard to their language. A question is split by the rules of its
  * language, because every needless word lowers the score of the best passage.
  *
- * English: the terms of `terms.ts`.
- *
- * Other languages with spaces: the words without stop words, as prefixes. `Kilometern` becomes `kilome*`, which matches `Kilometer`. Prefixes replace
- * a stemmer for each language with about the same quality (McNamee and Mayfield 2004).
- *
- * Scripts without spaces: the words of `Intl.Segmenter` without stop words, divided into overlapping n-grams, and single Han characters. The question
- * word `長度` then partly matches `全長` in a document.
+ * 1. English: the terms of `terms.ts`.
+ * 2. Other languages with spaces: the words without stop words, as prefixes. `Kilometern` becomes `kilome*`, which matches `Kilometer`. Prefixes have
+ *    about the same quality as a stemmer for each language (McNamee and Mayfield 2004).
+ * 3. Scripts without spaces: the words of `Intl.Segmenter` without stop words, divided into overlapping n-grams, and single Han characters. The
+ *    question word `長度` then partly matches `全長` in a document.
  */
 
-/** Suffix that marks a term as a prefix of terms. Terms of documents never contain this character. */
+/** Suffix of a term that stands for all terms with this prefix. Terms of documents never contain this character. */
 const PREFIX_MARK = '*'
 /** Prefix lengths in UTF-16 units: PREFIX_SHORT for words of up to 5 units, PREFIX_MIDDLE for up to 8, PREFIX_LONG for longer words. */
 const PREFIX_SHORT = 4
 const PREFIX_MIDDLE = 5
 const PREFIX_LONG = 6
 const WORDS_MAX = 60
-/** A question with a larger fraction of letters outside the Latin script is not treated as English. */
+/** Maximum fraction of letters outside the Latin script in a question that is treated as English. */
 const OTHER_SCRIPT_SHARE = 0.3
 
 const KOREAN_ENDING =
@@ -145,7 +145,7 @@ export function languageOf(question: string): Language {
   return { isEnglish: false, stopWords: new Set(stopWords) }
 }
 
-/** Phrases of questions, each with the word that documents use instead. */
+/** Phrases of questions, each with the word that documents use instead, such as `maximum` for "at most". */
 const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/\b(?:at most|no more than|upper (?:bound|limit)|up to how)\b/i, 'maximum'],
   [/\b(?:at least|no less than|lower (?:bound|limit))\b/i, 'minimum'],
@@ -190,7 +190,7 @@ function queryTermsOfWord(word: string, { stopWords }: Language): string | undef
   if (term.length < PREFIX_SHORT) return isLatin || term.length < 3 ? term : term + PREFIX_MARK
   if (term.length > 8) return term.slice(0, PREFIX_LONG) + PREFIX_MARK
   if (term.length > 5) return term.slice(0, PREFIX_MIDDLE) + PREFIX_MARK
-  // The final vowel of a short word is often an ending, so the vowel is removed from the prefix.
+  // The final vowel of a short word is often an ending, so the prefix omits this vowel.
   const isEnding = term.length === PREFIX_SHORT && /[aeiouyаеиоуыэюяαεηιουω]$/u.test(term)
   return term.slice(0, isEnding ? PREFIX_SHORT - 1 : PREFIX_SHORT) + PREFIX_MARK
 }
@@ -205,7 +205,7 @@ export class QueryTerms {
   readonly #exact = new Set<string>()
   readonly #prefixes = new Set<string>()
   readonly #characters = new Set<string>()
-  /** Maps a term of a document to the terms of the question that it matches. */
+  /** For each term of a document, the terms of the question that are similar to it. */
   readonly #similar = new Map<string, string[]>()
 
   constructor(terms: Iterable<string>) {

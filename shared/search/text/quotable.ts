@@ -5,8 +5,8 @@ import { QUOTE_CHARS_MAX, type Sentence } from './sentences.ts'
 const QUOTE_CHARS_MIN = 24
 const CODE_CHARS_MIN = 4
 /**
- * Minimum UTF-16 units of a row, item or definition. The value is low, because a quote of a row, item or definition also contains its header, lead-in
- * or term.
+ * Minimum UTF-16 units of a row, item or definition. This minimum is lower, because such a quote is shown with its table header, introduction or
+ * term.
  */
 const VALUE_CHARS_MIN = 8
 const SYLLABLES = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}]/gu
@@ -24,8 +24,8 @@ const FOR_MODELS = [
 ].map((pattern) => new RegExp(`${OPENING}${pattern}`, 'i'))
 
 /**
- * Whether a report may quote a sentence. A sentence with an address is rejected, because it could lead the reader to a hostile site. A
- * sentence that begins with an instruction for a model is rejected as prompt injection. A sentence about such instructions may be quoted.
+ * Whether a report may quote a sentence. A sentence with an address is rejected, because it could lead the reader to a hostile site. A sentence that
+ * begins with an instruction for a model is rejected as prompt injection. A sentence that only describes such instructions may be quoted.
  */
 export function isQuotable(sentence: Pick<Sentence, 'text' | 'isCode' | 'isLabel' | 'isRow' | 'contexts'>): boolean {
   const { text, isCode, isLabel } = sentence
@@ -40,7 +40,7 @@ function isValue({ text, isRow, contexts }: Pick<Sentence, 'text' | 'isRow' | 'c
   return STATED_VALUE.test(text) || ((isRow || contexts !== undefined) && text.length >= VALUE_CHARS_MIN)
 }
 
-/** Returns the length of a text, converted to English. One Chinese character counts as three letters, because it carries about as much meaning. */
+/** Returns the length of a text in letters of English. One Chinese character counts as three letters, because it carries about as much meaning. */
 function weightedLengthOf(text: string): number {
   const syllables = text.match(SYLLABLES)?.length ?? 0
   const letters = text.match(OTHER_LETTERS)?.length ?? 0

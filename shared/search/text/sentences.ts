@@ -1,20 +1,20 @@
 import type { Block, BlockType, Snapshot } from '#shared/search/search.ts'
 import type { Span } from './contexts.ts'
 
-/** A sentence that can be quoted. The text is equal to `text.slice(start, end)` of the snapshot. */
+/** A sentence of a source that a report can quote. `text` is equal to `text.slice(start, end)` of the source's snapshot. */
 export interface Sentence extends Span {
   readonly isCode?: boolean
   readonly isRow?: boolean
   /** True for a defined term or a table header, which is never quoted alone. */
   readonly isLabel?: boolean
-  /** Earlier texts that a reader needs to understand the sentence: its label, its lead-in, its table header. */
+  /** Earlier texts that a reader needs to understand the sentence, such as the header of its table or the term that it defines (`contexts.ts`). */
   readonly contexts?: readonly Span[]
 }
 
 /** Maximum UTF-16 units of a quote. Longer texts are tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
 const SENTENCES_MAX = 400
-/** Maximum number of lines at the beginning of a code block that can be quoted. */
+/** Maximum lines of a code block that can be quoted, from its beginning. */
 const CODE_LINES_MAX = 12
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
@@ -23,7 +23,7 @@ const ABBREVIATION =
 const UNMARKED = /[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}]/u
 const PHRASE_END =
   /(?<=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}] )(?=[\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}])/u
-/** Minimum UTF-16 units of a phrase that counts as a sentence in Thai, Lao and Khmer. */
+/** Minimum UTF-16 units of a phrase in Thai, Lao or Khmer that counts as a sentence. These scripts do not mark the ends of sentences. */
 const PHRASE_CHARS_MIN = 40
 const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 
@@ -53,8 +53,8 @@ function piecesOfRow(row: string): string[] {
 }
 
 /**
- * Joins segments of `Intl.Segmenter` that were split after the full stop of an abbreviation. Only end offsets are stored, because joining the strings
- * would copy a long piece once per segment.
+ * Joins parts of a sentence that `Intl.Segmenter` has split after an abbreviation such as `No.`. Only end offsets are stored, because joining strings
+ * would copy a long sentence once per part.
  */
 function joined(block: string): string[] {
   const ends: number[] = []
@@ -69,7 +69,7 @@ function joined(block: string): string[] {
   return ends.flatMap((end, at) => phrasesOf(block.slice(ends[at - 1] ?? 0, end)))
 }
 
-/** Splits a text of Thai, Lao or Khmer at spaces. A space ends a sentence, but also surrounds numbers and names. */
+/** Splits a text of Thai, Lao or Khmer at spaces. In these scripts a space ends a sentence, but also surrounds numbers and names. */
 function phrasesOf(piece: string): string[] {
   if (!UNMARKED.test(piece)) return [piece]
   const phrases: string[] = []

@@ -4,8 +4,10 @@ import { type Piece, piecesOf, spansOf } from './scripts.ts'
 
 /*
  * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`, and stop words are omitted. In a script without
- * spaces, a question and a document may be split into different words. The terms of such a script are therefore n-grams of two or three characters.
- * Example: `長江は長い` has `長江`, `江は`, `は長`, `長い`. The index, passages and (through `query-terms.ts`) questions all use these terms.
+ * spaces, the terms are n-grams of two or three characters. Words are not used there, because a question and a document may be split differently.
+ * Example: `長江は長い` has `長江`, `江は`, `は長`, `長い`.
+ *
+ * The index, passages and (through `query-terms.ts`) questions all use these terms.
  */
 
 const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_\u200c\u200d]*(?:['’.-][\p{L}\p{N}][\p{L}\p{N}\p{M}\u200c\u200d]*)*/gu
@@ -13,7 +15,7 @@ const WORD = /[\p{L}\p{N}][\p{L}\p{N}\p{M}_\u200c\u200d]*(?:['’.-][\p{L}\p{N}]
 const ELISION = /^(?:l|d|qu|dell|nell|all|sull|dall|un)['’](?=\p{L}{2})/iu
 const ARABIC_ARTICLE = /^(?:و|ب|ك|ف)?ال(?=\p{L}{3})/u
 const CHARS_MAX = 64
-/** Maximum entries of the cache from words to terms. Most texts consist of a few thousand different words. */
+/** Maximum words in the cache that maps words to terms. Most texts consist of a few thousand different words. */
 const KNOWN_MAX = 20_000
 
 const STOP = new Set(
@@ -46,7 +48,10 @@ export function* termsOf(text: string): Generator<Term> {
   }
 }
 
-/** Yields the terms of a text for the index. The shorter n-grams are included, because a question of a single character needs them. */
+/**
+ * Yields the terms under which a text is indexed. For scripts without spaces, n-grams that are one character shorter are added, because a question
+ * may be that short.
+ */
 export function* indexTermsOf(text: string): Generator<string> {
   for (const { text: word, spanLength } of wordsOf(text)) {
     if (spanLength > 0) {
@@ -101,8 +106,8 @@ export function termSet(text: string): Set<string> {
 }
 
 /**
- * Splits a compound into its parts, so that `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by their words. Numbers (`1.5`)
- * and names of two parts (`PostgreSQL`) are not split.
+ * Splits a compound name into its parts, so that `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by each of their words. Numbers (`1.5`)
+ * and names of two parts (`PostgreSQL`) stay whole.
  */
 function partsOf(found: string): string[] {
   const joined =

@@ -8,7 +8,7 @@ export interface ApiCall<T> {
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: unknown
   readonly schema: z.ZodType<T>
-  /** Remedy for a 401 or 403, which is logged for the operator. Callers do not receive it. */
+  /** Advice for the operator that is logged after a 401 or 403, such as a setting of the search service. Callers do not receive it. */
   readonly refusedHint?: string
 }
 
@@ -67,7 +67,11 @@ function parsed<T>(name: string, text: string, schema: z.ZodType<T>): T {
   }
 }
 
-/** Creates the error for a status other than 200. @param after Value of Retry-After in seconds. Ignored if it is no number */
+/**
+ * Returns the error for a status other than 200.
+ *
+ * @param after Value of the header Retry-After. Ignored unless it is a number of seconds
+ */
 export function refusal(name: string, status: number, after: unknown, hint?: string): ServiceError {
   const seconds = Number(after)
   const retry = Number.isFinite(seconds) && seconds > 0 ? { retryAfterMs: seconds * 1_000 } : {}

@@ -3,8 +3,8 @@ import { ServiceError } from '#shared/lib/error.ts'
 import type { WebService } from './web.ts'
 
 /*
- * Web search services. The parameter `base` of each is its base URL, which tests replace. Prices are list prices of 2026 in US dollars
- * per search.
+ * Web search services. Each function has a parameter `base`, the base URL, which tests replace. Prices are list prices of 2026 in US dollars per
+ * search.
  */
 
 const Text = z.string().nullish()

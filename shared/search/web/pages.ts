@@ -30,8 +30,8 @@ const PAGE_BYTES_MAX = 5 * 1024 * 1024
 const REDIRECTS_MAX = 5
 const DOWNLOADS_MAX = 64
 /**
- * Maximum concurrent downloads per project. The event loop handles the arrived data of all connections before other events, so unlimited downloads of
- * one project would delay other projects.
+ * Maximum concurrent downloads per project. The event loop handles arrived data of all connections before other events. Unlimited downloads of one
+ * project would therefore delay other projects.
  */
 const DOWNLOADS_PER_PROJECT_MAX = 8
 
@@ -68,7 +68,11 @@ export class WebPages {
     return await this.parse(url.href, { type, bytes: page.body, charset }, options)
   }
 
-  /** Reads the text of a document. @param givenTitle Replaces the title in the document, unless it is empty */
+  /**
+   * Reads the text of a document.
+   *
+   * @param givenTitle Replaces the title in the document, unless it is empty
+   */
   async parse(
     url: string,
     document: Omit<DocumentInput, 'charsMax'>,
@@ -126,7 +130,7 @@ function typeOf({ headers }: OutboundAnswer): DocumentType | undefined {
   return TYPES[(headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase() ?? '']
 }
 
-/** Returns the number of bytes to read. The body of an error, or of a page that cannot be read, is not downloaded. */
+/** Returns the number of bytes of an answer to download. 0 for an error status or an unsupported type, because such a body is not used. */
 function usedBytesIn(answer: OutboundAnswer): number {
   const type = answer.status === 200 ? typeOf(answer) : undefined
   return type ? usedBytesOf(type, SNAPSHOT_CHARS_MAX) : 0

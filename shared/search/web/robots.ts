@@ -14,7 +14,7 @@ const ROBOTS_TTL_MS = 3_600_000
 const FAILURE_TTL_MS = 60_000
 const ORIGINS_MAX = 100
 
-/** Content of a robots.txt, or a decision if there is none. */
+/** Content of a robots.txt. If there is none, then `all` (every page of the site may be read) or `nothing` (no page may be read). */
 type Rules = Buffer | 'all' | 'nothing'
 
 export class Robots {
@@ -32,7 +32,7 @@ export class Robots {
   /**
    * Whether a page may be read. Without a robots.txt, all pages of a site may be read. If the file cannot be fetched, then none may be read.
    *
-   * @throws ServiceError `overloaded`, or the signal's reason
+   * @throws ServiceError `overloaded`, or the abort reason of the signal
    */
   async isAllowed({ origin, href }: URL, options: ReadOptions): Promise<boolean> {
     const rules = await this.#rulesOf(origin, options)

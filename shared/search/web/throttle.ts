@@ -4,7 +4,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 const BACKOFF_MS = 2_000
 const BACKOFF_MS_MAX = 10 * 60_000
 
-/** Pauses the calls to a search service for the Retry-After of its rate limit. All runs of this process share the pause. */
+/** Pauses all calls of this process to a search service after a rate limit, for the time in Retry-After. */
 export class Throttle {
   readonly #name: string
   #pausedUntilMs = 0
@@ -13,7 +13,11 @@ export class Throttle {
     this.#name = name
   }
 
-  /** Runs a call, unless the service is paused. @throws ServiceError `rate_limit_exceeded` during the pause, and otherwise the errors of the call */
+  /**
+   * Runs a call, unless the service is paused.
+   *
+   * @throws ServiceError `rate_limit_exceeded` during the pause, and otherwise the errors of the call
+   */
   async run<T>(call: () => Promise<T>): Promise<T> {
     const heldMs = this.#pausedUntilMs - Date.now()
     if (heldMs > 0)

@@ -21,7 +21,11 @@ export interface WebService<T = unknown> {
   /** Whether the service has a parameter for domains. If not, then the domains are added to the text of the query. */
   readonly takesDomains: boolean
   call(text: string, options: SearchOptions): ApiCall<T>
-  /** Returns the hits of an answer. @throws ServiceError if the response reports a failed search */
+  /**
+   * Returns the hits of an answer.
+   *
+   * @throws ServiceError if the response reports a failed search
+   */
   hits(answer: T): RawHit[]
 }
 
@@ -123,8 +127,7 @@ function dayOf(date: string): string | undefined {
 function withSites(text: string, { allow, deny }: DomainRules): string {
   const sites = allow.slice(0, SITES_MAX).map((domain) => `site:${domain}`)
   const without = deny.slice(0, SITES_MAX).map((domain) => `-site:${domain}`)
-  // A query with more than SITES_MAX domains would be too long. In this case, the query contains no domains, and the
-  // results are filtered afterwards.
+  // More than SITES_MAX domains would make the query too long. The query then contains none of them, and the results are filtered afterwards.
   const wanted =
     allow.length > 0 && allow.length <= SITES_MAX ? [sites.length > 1 ? `(${sites.join(' OR ')})` : sites[0]] : []
   return [text, ...wanted, ...without].join(' ')

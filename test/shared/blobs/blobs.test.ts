@@ -18,7 +18,7 @@ afterAll(async () => await s3?.[Symbol.asyncDispose]())
 const openS3 = (directory: string, own: TestS3) =>
   openS3Blobs({ ...own.location, prefix: `${basename(directory).toLowerCase()}/` })
 
-/** Every adapter, opened on an empty directory or an empty prefix of a bucket. */
+/** The blob adapters under test. Each is opened on an empty directory, or on an empty prefix of a bucket. */
 const ADAPTERS: { name: string; open: (directory: string) => Promise<Blobs> }[] = [
   { name: 'disk', open: (directory) => openDiskBlobs(join(directory, 'made', 'when missing')) },
   ...(s3 ? [{ name: 'S3', open: (directory: string) => openS3(directory, s3) }] : []),
@@ -69,7 +69,7 @@ describe.each(ADAPTERS)('the blob store on $name', ({ open }) => {
     ])
   })
 
-  it('has one id for all instances on the same place, which no sweep deletes', async () => {
+  it('has one id for all instances that use one directory or bucket, and no sweep deletes the id', async () => {
     const [one, other] = [await open(directory), await open(directory)]
     const id = await one.identity()
     await one.sweep(60_000)
@@ -159,7 +159,7 @@ describe('the blob store on disk', () => {
 
   it('leaves no partial file behind if a blob cannot be written', async () => {
     const blobs = await openDiskBlobs(directory)
-    // A directory has the path of the blob, so that the rename of the temporary file fails.
+    // Creates a directory at the path of the blob, so that the rename of the blob's temporary file fails.
     await writeFile(join(directory, 'other'), '')
     const inTheWay = join(directory, 'key')
     await openDiskBlobs(inTheWay)
@@ -191,7 +191,7 @@ describe('the blob store on disk', () => {
 const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 
 it.skipIf(!canMount)(
-  'a blob write to a full disk fails as overloaded with a retry delay, and leaves no partial file',
+  'a blob write to a full disk fails with overloaded and a Retry-After, and leaves no partial file',
   () => {
     const script = `
     const { openDiskBlobs } = await import(process.argv[1])
@@ -216,7 +216,7 @@ describe.skipIf(!s3)('the blob store on S3', () => {
   afterEach(() => failWith('none'))
   const large = () => Readable.from(Array.from({ length: 20 }, (_, i) => Buffer.alloc(1_000_000, String(i))))
 
-  it('sends a large stream in parts, and stores none of it if the stream fails', async () => {
+  it('sends a large stream in parts, and stores nothing if the stream fails', async () => {
     const blobs = await openS3(directory, server())
     await blobs.put('large', large())
     expect(await blobs.size('large')).toBe(20_000_000)
@@ -238,7 +238,7 @@ describe.skipIf(!s3)('the blob store on S3', () => {
     expect(String(await blobs.get('key'))).toBe('value')
   })
 
-  it('continues a read that breaks off, with the missing bytes only', async () => {
+  it('continues an interrupted read at the first missing byte', async () => {
     const blobs = await openS3(directory, server())
     const value = Buffer.from(Array.from({ length: 300_000 }, (_, i) => i % 251))
     await blobs.put('key', value)
@@ -246,7 +246,7 @@ describe.skipIf(!s3)('the blob store on S3', () => {
     expect((await blobs.get('key')).equals(value)).toBe(true)
   })
 
-  it('completes an upload whose last response was lost, and closes the source of an upload that cannot begin', async () => {
+  it('completes an upload whose last response was lost', async () => {
     const blobs = await openS3(directory, server())
     failWith('unanswered', 1, /^POST .*uploadId=/)
     await blobs.put('large', large())
@@ -281,7 +281,7 @@ describe.skipIf(!s3)('the blob store on S3', () => {
     for (const stream of await Promise.all(opening)) stream.destroy()
   })
 
-  it('fails a read whose object was replaced in the middle, and never mixes two versions', async () => {
+  it('fails a read if the object is replaced before the read ends', async () => {
     const blobs = await openS3(directory, server())
     await blobs.put('key', Buffer.alloc(300_000, 'a'))
     failWith('truncate', 1)
@@ -290,7 +290,7 @@ describe.skipIf(!s3)('the blob store on S3', () => {
     await expect(buffer(stream)).rejects.toMatchObject({ code: 'overloaded' })
   })
 
-  it('reports an outage as an infrastructure error with a retry delay', async () => {
+  it('fails with overloaded and a Retry-After of 5 s during an outage', async () => {
     const blobs = await openS3(directory, server())
     failWith('down')
     await expect(blobs.get('key')).rejects.toMatchObject({

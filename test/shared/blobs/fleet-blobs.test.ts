@@ -12,7 +12,7 @@ import { openPostgresDatabase } from '../../support/jobs/stores.ts'
 
 const postgres = inject('postgres')
 
-/** A lease in a store, without a clock. */
+/** Simulates the lease of the store. The first process that requests the lease holds it forever. */
 function openLeases() {
   let holder: string | undefined
   return {
@@ -40,7 +40,7 @@ describe('the blob store of a fleet', () => {
     return { lines, log: pino({ level: 'info' }, { write: (line: string) => void lines.push(line) }) }
   }
 
-  it('is the same for all processes; a process with another store logs an error', async () => {
+  it('must be the same for all processes: a process with another store logs an error', async () => {
     const leases = openLeases()
     const { lines, log } = openLog()
     const stops = await Promise.all([1, 2, 3].map(() => watch(first(), leases, log)))
@@ -50,7 +50,7 @@ describe('the blob store of a fleet', () => {
     for (const stop of stops) stop()
   })
 
-  it('has a persistent id file, which each start touches so that no sweep deletes the file', async () => {
+  it('has a persistent id file, whose age is reset at each start', async () => {
     const { log } = openLog()
     ;(await watch(first(), openLeases(), log))()
     const id = await findDirectoryId(first())

@@ -1,4 +1,7 @@
-/** The service's end of a supervisor's channel, which trusts nothing beyond the limits. */
+/**
+ * Tests the end of the channel at which the service reads messages of a supervisor. The reader must keep its limits whatever the supervisor
+ * sends.
+ */
 import { describe, expect, test } from 'vitest'
 import { runToEnd } from '#shared/lib/yielding.ts'
 import { Channel, encodeJob } from '#shared/sandbox/channel.ts'
@@ -35,7 +38,7 @@ describe('the channel between the sandbox and its supervisor', () => {
     expect(ends).toEqual([{ type: 'exit', exitCode: 3 }])
   })
 
-  test('joins a character split between two frames, and replaces an incomplete one at the end by U+FFFD', () => {
+  test('joins a character that is split between two frames', () => {
     const { channel, events } = openChannel()
     const [first, second] = Buffer.from('ä')
     channel.take(frame('O', Buffer.from([first as number])))

@@ -6,7 +6,7 @@ import { until } from '../../support/stack.ts'
 
 const never = new AbortController().signal
 
-/** Containers that tests end, and a record of their fate. */
+/** Simulated containers. The test can end each one, and reads whether the pool has disposed it. */
 function members() {
   const all: (PoolMember & { readonly id: number; readonly end: () => void; isDisposed: boolean })[] = []
   const make = () => {
@@ -44,12 +44,12 @@ describe('the pool of ready containers', () => {
     await until(() => pool.idle === 1)
     const taken = await Promise.all([pool.take(never), pool.take(never), pool.take(never)])
     expect(new Set(taken.map(({ id }) => id)).size).toBe(3)
-    // Two callers found no ready container, so from now on the pool keeps three containers ready.
+    // Two callers found no ready container, and each of them adds one to the number of containers that the pool keeps ready.
     await until(() => pool.idle === 3)
     expect(all).toHaveLength(6)
   })
 
-  it('keeps at most the maximum of containers ready', async () => {
+  it('keeps no more ready containers than the maximum', async () => {
     const { make } = members()
     await using opened = openPool(async () => make(), 2)
     const { pool } = opened
@@ -111,7 +111,7 @@ describe('the pool of ready containers', () => {
     await expect(stayed).resolves.toBeDefined()
   })
 
-  it('ends all ready containers and all starts when it is closed', async () => {
+  it('stops all ready and starting containers when it is closed', async () => {
     const { all, make } = members()
     const aborted: boolean[] = []
     let starts = 0

@@ -1,4 +1,7 @@
-/** Specifics of the docker adapter. The promises of every sandbox are tested in `test/shared/sandbox/conformance/docker.test.ts`. */
+/**
+ * Tests features that only the docker adapter has. The guarantees of every sandbox are tested in
+ * `test/shared/sandbox/conformance/docker.test.ts`.
+ */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import Docker from 'dockerode'
@@ -19,7 +22,7 @@ const adapter = (options: { runtime?: string; image?: string; socketPath?: strin
 
 describe.skipIf(socketPath === undefined)('the Docker sandbox', () => {
   const docker = new Docker(socketPath === undefined ? {} : { socketPath })
-  /** Containers of one service; other tests have their own. */
+  /** Lists the containers that the process `pid` has started. Other tests may have containers on the same daemon. */
   const containersOf = async (pid = 0, all = false) => {
     const found = await docker.listContainers({ all, filters: { label: [`${LABEL}=${pid}`] } })
     return found.map(({ Id }) => Id)
@@ -64,7 +67,7 @@ describe.skipIf(socketPath === undefined)('the Docker sandbox', () => {
     expect(stdout).toMatch(/Uid:\s+65534\s+65534/)
   })
 
-  it('returns plots, whether matplotlib was loaded before the job, for the job, or by the program', {
+  it('returns plots, whether the sandbox or the program loads matplotlib', {
     timeout: WITHIN_MS,
   }, async () => {
     const sandbox = await adapter().open(AbortSignal.timeout(WITHIN_MS))
@@ -73,8 +76,8 @@ describe.skipIf(socketPath === undefined)('the Docker sandbox', () => {
 plt = importlib.import_module(${name})
 plt.plot([1]); plt.show(); plt.figure().show()
 print(plt.get_backend(), importlib.import_module('matplot' + 'lib').use('nothing'))`
-    // The second name is computed, so a search in the text does not find it. There are more concurrent jobs than ready containers, so that some
-    // jobs get new containers.
+    // The second program computes the name of the library, so a search in the program's text does not find it. There are more concurrent programs
+    // than ready containers, so some run in new containers.
     const names = ["'matplotlib.pyplot'", "'matplot' + 'lib.pyplot'"]
     const results = await Promise.all(
       [...names, ...names, ...names].map((name) => runCode(sandbox, draw(name), { timeoutMs: 60_000 })),
@@ -101,7 +104,7 @@ it('the Docker sandbox fails with sandbox_unavailable if no Docker daemon respon
   })
 })
 
-/** A process with an open sandbox that runs programs endlessly. */
+/** Starts a process that runs programs endlessly in its sandbox, for tests that kill it. */
 async function startService(socket: string) {
   const script = `
     import { dockerAdapter } from '#shared/sandbox/docker/docker.ts'

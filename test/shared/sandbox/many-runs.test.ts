@@ -1,4 +1,4 @@
-/** Many harmless and hostile programs in each sandbox must leave no resources. */
+/** Tests that many harmless and hostile programs leave no resources behind, in each sandbox. */
 import Docker from 'dockerode'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { LABEL } from '#shared/sandbox/docker/container.ts'
@@ -9,17 +9,17 @@ import { type RunResult, runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
 /**
- * Runs per sandbox, unless SANDBOX_RUNS sets the number. Each program runs several times. A run takes most CPU time in wasm, and a second in docker, so
- * these have fewer runs.
+ * Number of runs per sandbox; SANDBOX_RUNS overrides it. Each program runs several times. The sandboxes wasm and docker have fewer runs, because
+ * a run takes more CPU time there.
  */
 const RUNS: Record<SandboxName, number> = { zygote: 168, wasm: 27, docker: 40 }
 const RUNS_ASKED = Number(process.env.SANDBOX_RUNS ?? 0)
 const AT_ONCE = 8
 const WITHIN_MS = 15 * 60_000
-/** Timeout of a short program, on a machine where eight of them and other tests share two cores. */
+/** Timeout of a short program in ms. On two cores, eight of these programs and other tests may run at the same time. */
 const PROGRAM_MS = 120_000
 
-/** Programs with their expected end. Most are short, so that starts and ends dominate. */
+/** Programs with the expected result. Most programs are short, so that the test mostly starts and ends runs. */
 type Program = readonly [code: string, end: Partial<RunResult>, options?: Parameters<typeof runCode>[2]]
 const PROGRAMS: readonly Program[] = [
   ["print('good')", { exit_code: 0, stdout: 'good\n' }],
@@ -33,7 +33,7 @@ const PROGRAMS: readonly Program[] = [
   ['while True: pass', { success: false, exit_code: -1 }, { timeoutMs: 300 }],
 ]
 
-/** Programs only for sandboxes with processes and threads. */
+/** Programs that need processes or threads, which the sandbox wasm does not have. */
 const NATIVE: readonly Program[] = [
   ['import os\nwhile True:\n    try: os.fork()\n    except OSError: break', { exit_code: 0 }],
   ['import os; os._exit(7)', { exit_code: 7 }],
@@ -64,7 +64,7 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     if (typeof sandbox === 'string') return context.skip(sandbox)
     const opened = sandbox
     await runCode(opened, 'print(1)')
-    // The interpreter of this run may still be replaced, so the test waits until one is idle.
+    // The sandbox may still be replacing the interpreter of the first run, so the test waits until one is idle.
     await until(() => opened.stats().idle > 0, { withinMs: WITHIN_MS })
     const before = resources()
     const stats = opened.stats()
@@ -83,15 +83,15 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
     await Promise.all(Array.from({ length: AT_ONCE }, work))
 
     expect(wrong.slice(0, 3)).toEqual([])
-    // Used interpreters were replaced, so the processes differ, but their number must be equal.
+    // The processes may differ, because used interpreters were replaced. Their number must be equal.
     await until(() => leftOf(before).length === 0).catch(() => undefined)
     expect(leftOf(before)).toEqual([])
     if (name !== 'docker') {
-      // The last used interpreters may still be replaced, so the test waits.
+      // The sandbox may still be replacing the interpreters of the last runs, so the test waits.
       await until(() => equal(opened.stats(), stats), { withinMs: WITHIN_MS }).catch(() => undefined)
       return expect(opened.stats()).toEqual(stats)
     }
-    // The number of ready containers depends on the load, so it is compared with the pool's own number.
+    // The pool adapts the number of ready containers to the load. The number of existing containers must equal the number that the pool reports.
     await until(async () => (await containers()) === opened.stats().idle, { withinMs: 60_000 })
     expect(opened.stats().busy).toBe(0)
     await opened.close()
@@ -99,7 +99,7 @@ describe.each(['zygote', 'wasm', 'docker'] as const)('the sandbox %s', (name) =>
   })
 })
 
-/** Containers of this process. */
+/** Returns the number of containers that this process has started. */
 async function containers(): Promise<number> {
   const docker = new Docker(socketPath === undefined ? {} : { socketPath })
   return (await docker.listContainers({ all: true, filters: { label: [`${LABEL}=${process.pid}`] } })).length

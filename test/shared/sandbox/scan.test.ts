@@ -7,7 +7,7 @@ import { UNFLAGGED } from '../../support/sandbox/differences.ts'
 
 const run = promisify(execFile)
 const PYTHON = fileURLToPath(new URL('../../../shared/sandbox/python', import.meta.url))
-// One process for all programs of a test: a verdict takes less than a millisecond, a start of Python fifty.
+// Python program that scans many programs in one process. A scan takes less than a millisecond, but a start of Python fifty.
 const SCAN_ALL = `
 import ast, json, sys
 sys.path.insert(0, sys.argv[1])
@@ -20,7 +20,7 @@ def verdict(code):
 print(json.dumps([verdict(code) for code in json.load(sys.stdin)]))
 `
 
-/** Findings of the scan in each program; null if Python cannot parse it. */
+/** Returns the findings of the scan for each program; null if Python cannot parse the program. */
 async function scan(...programs: string[]): Promise<(string[] | null)[]> {
   const child = run('python3', ['-c', SCAN_ALL, PYTHON], { timeout: 60_000 })
   child.child.stdin?.end(JSON.stringify(programs))
@@ -150,7 +150,7 @@ describe('the code scan', () => {
     ['90 nested calls', `${'f('.repeat(90)}x${')'.repeat(90)}`],
     ['invalid indices', `x['a'[9]]\nx['a'[::0]]\nopen(chr(-1))\nopen(''.join([1]))\nopen(chr())`],
     ['60 nested functions', Array.from({ length: 60 }, (_, i) => `${' '.repeat(i)}def f(open):`).join('\n')],
-  ])('terminates and scans the next program after one with %s', async (_name, program) => {
+  ])('terminates for a program with %s, and then scans the next program', async (_name, program) => {
     const [, found] = await scan(program, 'import os')
     expect(found).toEqual(["line 1: import of 'os' is not allowed"])
   })

@@ -1,4 +1,4 @@
-/** The two system call filters, checked by a model of the kernel, also for other processors than this one. */
+/** Tests the two filters of system calls with a model of the kernel, which can also simulate other processor types than that of this machine. */
 import { execFile } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -6,7 +6,10 @@ import { describe, expect, test } from 'vitest'
 
 const execute = promisify(execFile)
 const CODE = fileURLToPath(new URL('../../../shared/sandbox/python/', import.meta.url))
-/** Evaluates the rules as the kernel does (classic BPF) on each call of standard input; the stricter result of both counts. */
+/**
+ * Python program that evaluates the two filters on each call of standard input, as the kernel evaluates classic BPF. The stricter of the two
+ * results counts.
+ */
 const MODEL = `
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
@@ -45,7 +48,7 @@ json.dump([*answers, answer(run(programs[0], words(1, 0, [])))], sys.stdout)
 `
 const EPERM = 'Operation not permitted'
 const ENOSYS = 'Function not implemented'
-/** The filter makes the kernel return 0 without running the system call. */
+/** Result of a call that the filter skips: the kernel returns 0 without running it. */
 const PRETENDED = 'Success'
 const [F_GETLK, F_SETLK, F_SETLKW, F_OFD_SETLK] = [5, 6, 7, 37]
 const [F_SETLEASE, F_DUPFD_CLOEXEC, F_SETPIPE_SZ] = [1024, 1030, 1031]
@@ -94,7 +97,7 @@ describe.each(['x86_64', 'aarch64'])('the system call filter on %s', (machine) =
     [[0x4000_0000], ENOSYS],
   ]
 
-  test('returns the specified result of each call, and kills a process that uses another system call ABI', async () => {
+  test('returns the specified result for each system call, and kills a process that uses another ABI', async () => {
     const answers = await answersFor(
       machine,
       cases.map(([call]) => call),

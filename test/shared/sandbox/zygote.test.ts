@@ -1,4 +1,4 @@
-/** The zygote: isolation of runs, ends of runs and zygotes, and privileges. */
+/** Tests the zygote sandbox: the isolation of runs, the end of runs and of the zygote process, and its privileges. */
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
@@ -16,11 +16,11 @@ import { until } from '../../support/stack.ts'
 
 const execute = promisify(execFile)
 const SERVICE = fileURLToPath(new URL('../../support/sandbox/service.ts', import.meta.url))
-/** An unprivileged user id. */
+/** Id of a user without privileges. */
 const PLAIN_USER = '23456'
 const NEVER = new AbortController().signal
 
-/** Our processes that were not among `before`. */
+/** Returns the descendants of this process that are not in `before`. */
 const startedSince = (before: readonly number[]) => resources().processes.filter((pid) => !before.includes(pid))
 const SLEEP = "print('on')\nimport time\ntime.sleep(60)"
 
@@ -92,7 +92,7 @@ print(json.dumps([sorted(os.listdir('/')), os.listdir('/proc'), os.listdir('/run
     expect(seen).toEqual(wanted)
   })
 
-  test('leaves no process of a cancelled run within a second', async () => {
+  test('ends all processes of a cancelled run within a second', async () => {
     const before = resources().processes
     const stubborn = `
 import signal, threading, time
@@ -116,7 +116,7 @@ while True: pass`
     expect(stdout).not.toContain('\uFFFD')
   })
 
-  test('accepts only PNG plots among the frames that a program writes itself', async () => {
+  test('ignores frames that a program writes itself, except PNG plots', async () => {
     const forge = `
 import os, struct
 frame = lambda kind, data: os.write(3, kind + struct.pack('>I', len(data)) + data)
@@ -147,18 +147,15 @@ raise SystemExit(7)`
       1,
       /^Traceback .*\n.*line 3.*\n.*\nModuleNotFound/,
     ],
-  ])(
-    'ends the program %j like any Python interpreter, without its own stack frames',
-    async (code, exitCode, stderr) => {
-      const result = await runCode(sandbox, code, { scan: true })
-      expect(result).toMatchObject({ exit_code: exitCode, violations: [], stdout: '' })
-      if (typeof stderr === 'string') expect(result.stderr).toBe(stderr)
-      else expect(result.stderr).toMatch(stderr)
-      expect(result.stderr).not.toContain('/opt/')
-    },
-  )
+  ])('ends the program %j like a normal Python interpreter', async (code, exitCode, stderr) => {
+    const result = await runCode(sandbox, code, { scan: true })
+    expect(result).toMatchObject({ exit_code: exitCode, violations: [], stdout: '' })
+    if (typeof stderr === 'string') expect(result.stderr).toBe(stderr)
+    else expect(result.stderr).toMatch(stderr)
+    expect(result.stderr).not.toContain('/opt/')
+  })
 
-  test('reports the time limit and the memory limit that ended a run', async () => {
+  test('reports whether the time limit or the memory limit ended a run', async () => {
     const threads = `
 import threading
 def burn():
@@ -178,70 +175,67 @@ for _ in range(3): threading.Thread(target=multiply).start()`
   })
 })
 
-describe.skipIf(SANDBOX_MISSING !== undefined)(
-  'the life cycle of zygote processes, which fork a process per run',
-  () => {
-    test('replaces a zygote after its maximum number of runs; the old zygote ends with its last run', async () => {
-      const before = resources().processes
-      const sandbox = await openTestZygote({ runsMax: 3 })
-      try {
-        const [first] = startedSince(before)
-        const slow = await startRun(sandbox)
-        for (let run = 0; run < 3; run++) expect((await runCode(sandbox, 'print(1)')).stdout).toBe('1\n')
-        const isOther = async () => (await runCode(sandbox, 'print(2)')) && startedSince(before).length >= 6
-        await until(isOther)
-        expect(startedSince(before)).toContain(first)
-        slow.cancel()
-        await expect(slow.end).rejects.toThrow('cancelled')
-        await until(() => !startedSince(before).includes(first as number))
-      } finally {
-        await sandbox.close()
-      }
-      expect(startedSince(before)).toEqual([])
-    })
+describe.skipIf(SANDBOX_MISSING !== undefined)('the zygote sandbox (life cycle of its zygotes)', () => {
+  test('replaces a zygote after the maximum number of runs', async () => {
+    const before = resources().processes
+    const sandbox = await openTestZygote({ runsMax: 3 })
+    try {
+      const [first] = startedSince(before)
+      const slow = await startRun(sandbox)
+      for (let run = 0; run < 3; run++) expect((await runCode(sandbox, 'print(1)')).stdout).toBe('1\n')
+      const isOther = async () => (await runCode(sandbox, 'print(2)')) && startedSince(before).length >= 6
+      await until(isOther)
+      expect(startedSince(before)).toContain(first)
+      slow.cancel()
+      await expect(slow.end).rejects.toThrow('cancelled')
+      await until(() => !startedSince(before).includes(first as number))
+    } finally {
+      await sandbox.close()
+    }
+    expect(startedSince(before)).toEqual([])
+  })
 
-    test('fails the runs of a killed zygote with sandbox_lost, and uses another zygote for the next runs', async () => {
-      const before = resources().processes
-      const sandbox = await openTestZygote()
-      try {
-        const { end } = await startRun(sandbox)
-        const [bubblewrap] = startedSince(before)
-        process.kill(bubblewrap as number, 'SIGKILL')
-        await expect(end).rejects.toMatchObject({ code: 'sandbox_lost' })
-        await until(async () => (await runCode(sandbox, 'print(1)').catch(() => undefined))?.stdout === '1\n')
-      } finally {
-        await sandbox.close()
-      }
-    })
+  test('fails the runs of a killed zygote with sandbox_lost, and uses another zygote for the next runs', async () => {
+    const before = resources().processes
+    const sandbox = await openTestZygote()
+    try {
+      const { end } = await startRun(sandbox)
+      const [bubblewrap] = startedSince(before)
+      process.kill(bubblewrap as number, 'SIGKILL')
+      await expect(end).rejects.toMatchObject({ code: 'sandbox_lost' })
+      await until(async () => (await runCode(sandbox, 'print(1)').catch(() => undefined))?.stdout === '1\n')
+    } finally {
+      await sandbox.close()
+    }
+  })
 
-    test('ends all processes within 5 s after the service is killed during runs', async () => {
-      const before = resources().processes
-      const service = spawn(process.execPath, [SERVICE, SANDBOX_DIR, '20'], {
-        stdio: ['ignore', 'pipe', 'inherit'],
+  test('ends all processes within 5 s after the service is killed during runs', async () => {
+    const before = resources().processes
+    const service = spawn(process.execPath, [SERVICE, SANDBOX_DIR, '20'], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    })
+    const [line] = (await once(createInterface({ input: service.stdout }), 'line')) as [string]
+    expect(line).toBe('20 runs')
+    const alive = startedSince(before)
+    expect(alive.length).toBeGreaterThan(2 * 20)
+    service.kill('SIGKILL')
+    await until(() => alive.every((pid) => !isAlive(pid)), { withinMs: 5_000 })
+  })
+
+  test.skipIf(process.getuid?.() !== 0)('runs programs also in a service without root privileges', async () => {
+    const directory = await copyForOthers()
+    const user = ['--reuid', PLAIN_USER, '--regid', PLAIN_USER, '--clear-groups', '--no-new-privs']
+    try {
+      const { stdout } = await execute('setpriv', [...user, process.execPath, SERVICE, directory, '0'], {
+        timeout: 90_000,
+        env: {},
       })
-      const [line] = (await once(createInterface({ input: service.stdout }), 'line')) as [string]
-      expect(line).toBe('20 runs')
-      const alive = startedSince(before)
-      expect(alive.length).toBeGreaterThan(2 * 20)
-      service.kill('SIGKILL')
-      await until(() => alive.every((pid) => !isAlive(pid)), { withinMs: 5_000 })
-    })
-
-    test.skipIf(process.getuid?.() !== 0)('runs programs also in a service without root privileges', async () => {
-      const directory = await copyForOthers()
-      const user = ['--reuid', PLAIN_USER, '--regid', PLAIN_USER, '--clear-groups', '--no-new-privs']
-      try {
-        const { stdout } = await execute('setpriv', [...user, process.execPath, SERVICE, directory, '0'], {
-          timeout: 90_000,
-          env: {},
-        })
-        expect(stdout).toBe('0 runs\n')
-      } finally {
-        await rm(directory, { recursive: true, force: true })
-      }
-    })
-  },
-)
+      expect(stdout).toBe('0 runs\n')
+    } finally {
+      await rm(directory, { recursive: true, force: true })
+    }
+  })
+})
 
 function isAlive(pid: number): boolean {
   try {
@@ -252,7 +246,7 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/** The prepared files in a directory that every user can read; by hard links if the file system can. */
+/** Copies the prepared files to a directory that every user can read. Uses hard links if the file system supports them. */
 async function copyForOthers(): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-sandbox-'))
   await execute('cp', ['-a', '--link', `${SANDBOX_DIR}/.`, directory]).catch(() =>

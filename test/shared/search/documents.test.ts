@@ -58,7 +58,7 @@ describe('the document reader', () => {
   test.each([
     ['with text', '(A)', 'A'],
     ['without text', '()', ''],
-  ])('stops reading pages %s of a PDF at the maximum of text and CPU time', async (_, shown, first) => {
+  ])('stops reading a PDF %s at the maximum length or CPU time', async (_, shown, first) => {
     const page = `BT /F1 12 Tf 72 720 Td ${shown} Tj ET\n`.repeat(30_000)
     const { text } = await read('pdf', pdfWith(page, true, 1_000))
     expect(text.slice(0, 1)).toBe(first)
@@ -86,9 +86,10 @@ describe('the document reader', () => {
     await expect(read(type, content)).rejects.toMatchObject({ code: 'unsupported_media_type' })
   })
 
-  test('fails a page that exceeds the time limit, and reads the next one', async () => {
+  test('fails a page that exceeds the time limit, and reads the next page', async () => {
     const hasty = new DocumentReader({ documentMs: 1 })
-    await expect(read('html', '<p>a</p>', hasty)).rejects.toMatchObject({ code: 'unsupported_media_type' })
+    const message = 'Reading the document took longer than 0.001 s.'
+    await expect(read('html', '<p>a</p>', hasty)).rejects.toMatchObject({ code: 'unsupported_media_type', message })
     await hasty.close()
     expect((await read('html', '<p>Still here.</p>')).text).toBe('Still here.')
   })
@@ -99,7 +100,9 @@ describe('the document reader', () => {
     expect(bomb.length).toBeLessThan(1024 * 1024)
     const failure = await read('pdf', bomb, small).catch((error: unknown) => error)
     expect(failure).toMatchObject({ code: 'unsupported_media_type' })
-    expect((failure as Error).cause).toMatchObject({ message: 'The document takes too much memory.' })
+    expect((failure as Error).cause).toMatchObject({
+      message: 'The document needs more than 33554432 bytes of memory.',
+    })
     expect((await read('html', '<p>Still here.</p>', small)).text).toBe('Still here.')
     await small.close()
   })
@@ -150,7 +153,7 @@ describe('the document queues of projects', () => {
     expect(ends.every((end) => end.status === 'rejected' && end.reason.message === 'disconnected')).toBe(true)
   })
 
-  test('pause after documents only while another project is active', async () => {
+  test('pause between two documents only while another project is active', async () => {
     const busy = new DocumentReader({ threads: 2 })
     const timers = vi.spyOn(globalThis, 'setTimeout')
     const pauses = () => timers.mock.calls.filter(([, ms]) => ms === 10).length
@@ -167,7 +170,7 @@ describe('the document queues of projects', () => {
     await busy.close()
   })
 
-  test('leave a project its thread when a document of another project ends a thread', async () => {
+  test('keep using one thread after a document of another project has crashed another thread', async () => {
     const small = new DocumentReader({ threads: 2, bufferBytesMax: 32 * 1024 * 1024 })
     const threads: Worker[] = []
     const replies: Worker[] = []
@@ -187,7 +190,7 @@ describe('the document queues of projects', () => {
     expect(replies, 'replies').toHaveLength(2)
   })
 
-  test('hold at most 64 documents per project, and refuse more with overloaded', async () => {
+  test('have at most 64 waiting documents per project, and refuse further ones with overloaded', async () => {
     const single = new DocumentReader({ threads: 1 })
     const waiting = Array.from({ length: 65 }, () => readIn(single, 'many', Buffer.from('a')))
     await expect(readIn(single, 'many', Buffer.from('a'))).rejects.toMatchObject({
@@ -233,7 +236,7 @@ function pdfOf(line: string): Buffer {
   return pdfWith(`BT /F1 12 Tf 72 720 Td (${line}) Tj ET`)
 }
 
-/** A PDF whose only page has more operators than can be read within a minute. */
+/** Returns a PDF with one page that has too many operators to be read within a minute. */
 function endlessPdf(): Buffer {
   return pdfWith('BT /F1 12 Tf 72 720 Td () Tj ET\n'.repeat(2_000_000), true)
 }
@@ -265,7 +268,7 @@ function pdfWith(text: string, isPacked = false, pages = 1): Buffer {
   )
 }
 
-/** The three minimal files of a Word document, in an uncompressed archive. */
+/** Returns a minimal Word document: an uncompressed archive of three files. */
 function docxOf(...paragraphs: [style: string | undefined, text: string][]): Buffer {
   const body = paragraphs.map(([style, text]) => {
     const named = style ? `<w:pPr><w:pStyle w:val="${style}"/></w:pPr>` : ''

@@ -164,7 +164,7 @@ describe('the local corpus', () => {
     await expect(corpus.search('lease', options)).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
-  test('returns no hits and refuses reads with permission_denied if its host is not allowed', async () => {
+  test('returns no hits and refuses reads if the request does not allow the host of the corpus', async () => {
     open()
     const domains = { allow: ['example.com'], deny: [] }
     expect(corpus.hasAllowed?.(domains)).toBe(false)

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { ReadingTimes } from '#shared/search/documents/documents.ts'
 
-it('a project counts as ahead only while another active project has used less reading time', () => {
+it('a project must pause only while another active project has used less reading time', () => {
   const times = new ReadingTimes()
   times.add('many', 9_000, 1_000)
   expect(times.isAhead('many'), 'alone').toBe(false)
@@ -12,7 +12,7 @@ it('a project counts as ahead only while another active project has used less re
   expect(times.isAhead('many'), 'two seconds after the last document of the other project').toBe(false)
 })
 
-it('the count of a project that becomes active starts at most 250 ms below the counts of the others', () => {
+it('a project that becomes active starts at most 250 ms below the reading time of the others', () => {
   const times = new ReadingTimes()
   times.add('many', 9_000, 0)
   times.add('few', 240, 10)

@@ -18,7 +18,7 @@ let server: Server
 let base: string
 let handle: RequestListener
 const asked: string[] = []
-/** All tests share one instance. Each test has its own server, which counts as a site of its own. */
+/** Page reader that all tests share. Each test has its own server, which the reader treats as a separate site. */
 let pages: WebPages
 
 const listen = async (): Promise<Server> => {
@@ -36,7 +36,7 @@ const breakOff = (response: ServerResponse) => {
   response.writeHead(200, { 'content-type': 'text/html', 'content-length': '99' })
   response.write('x', () => response.destroy())
 }
-/** Pages by path; without a robots.txt unless given. */
+/** Defines the pages of the test's server, by path. There is no robots.txt unless the test defines one. */
 const site = (routes: Record<string, (response: ServerResponse, request: IncomingMessage) => void>): void => {
   handle = (request, response) => {
     const route = routes[request.url ?? '']
@@ -102,7 +102,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
   const open = (): SearchBackend => openWebSearch(service(), pages)
   const search = (backend = open(), domains = ALL) => backend.search('tide turns', { limit: 5, domains, signal })
 
-  test('a backend returns hits as plain text, without duplicates, tracking parameters and non-HTTP links', async () => {
+  test('returns hits as plain text, without duplicates, tracking parameters and non-HTTP links', async () => {
     answering(
       wrap([
         { ...RESULT, ...extra },
@@ -116,7 +116,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(open().name).toBe(name)
   })
 
-  test('a backend returns an empty list if the search service reports no hits', async () => {
+  test('returns an empty list if the search service reports no hits', async () => {
     answering(wrap([]))
     expect(await search()).toEqual([])
   })
@@ -127,7 +127,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     [401, 'upstream_refused'],
     [403, 'upstream_refused'],
     [404, 'upstream_refused'],
-  ])('a backend maps status %d to the error code %s', async (status, code) => {
+  ])('maps status %d to the error code %s', async (status, code) => {
     answering(wrap([]), status)
     await expect(search()).rejects.toMatchObject({ code })
   })
@@ -136,14 +136,14 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     ['invalid JSON', '<html>'],
     ['JSON without results', '{"error":"limit"}'],
     ['JSON with a string as results', wrap('none' as never)],
-  ])('a backend fails with upstream_error if the response is %s', async (_, body) => {
-    // A response of Brave without web results means that none were found.
+  ])('fails with upstream_error if the response is %s', async (_, body) => {
+    // If a response of Brave has no web results, then the search has found nothing. Such a response is no error.
     if (name === 'brave' && body === '{"error":"limit"}') return
     answering(body)
     await expect(search()).rejects.toMatchObject({ code: 'upstream_error' })
   })
 
-  test('a backend omits hits on hosts that the request does not allow', async () => {
+  test('omits hits on hosts that the request does not allow', async () => {
     answering(wrap([{ ...RESULT, ...extra }]))
     expect(await search(open(), { allow: ['b.example'], deny: [] })).toEqual([])
     expect(await search(open(), { allow: [], deny: ['a.example'] })).toEqual([])
@@ -152,7 +152,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(open().hasAllowed?.({ allow: ['local', 'a.example'], deny: [] })).toBe(true)
   })
 
-  test('a backend sends no requests during the Retry-After of a 429 response', async () => {
+  test('sends no requests during the Retry-After of a 429 response', async () => {
     answering('{}', 429, { 'retry-after': '30' })
     const backend = open()
     await expect(search(backend)).rejects.toMatchObject({ retryAfterMs: 30_000 })
@@ -161,7 +161,7 @@ describe.each<[string, () => WebService<never>, object, (hits: object[]) => obje
     expect(asked.length).toBe(before)
   })
 
-  test('a search ends when its signal is aborted, and fails with upstream_error if the connection closes', async () => {
+  test('ends a search when its signal is aborted, and fails with upstream_error if the connection closes', async () => {
     const gone = openWebSearch(service(), pages)
     handle = () => {}
     const leaving = new AbortController()
@@ -262,7 +262,7 @@ describe('the reader of web pages', () => {
       },
     ],
     ['ends with a closed connection', 'upstream_error', breakOff],
-  ])('fails with the documented code if the page %s: %s', async (_, code, answer) => {
+  ])('fails if the page %s, with the error code %s', async (_, code, answer) => {
     site({ '/page': answer })
     await expect(read()).rejects.toMatchObject({ code })
   })
@@ -308,7 +308,7 @@ describe('the reader of web pages', () => {
       false,
       (response) => send(response, `User-agent: *\n${`Disallow: /${'*a'.repeat(1_000)}\n`.repeat(200)}`),
     ],
-  ])('respects a robots.txt that %s (page is read: %s)', async (_, isRead, robots) => {
+  ])('may read the page if the robots.txt %s: %s', async (_, isRead, robots) => {
     const path = `/page${'a'.repeat(1_500)}`
     const ok = (response: ServerResponse) => send(response, PAGE)
     const rules = (response: ServerResponse) => send(response, 'User-agent: *\nDisallow: /page\n')
@@ -347,13 +347,13 @@ describe('the reader of web pages', () => {
 
   test.each([
     ['of another type', 'unsupported_media_type', 200, 'application/octet-stream'],
-    ['of an error status', 'not_found', 404, 'text/html'],
+    ['with an error status', 'not_found', 404, 'text/html'],
   ])('reads nothing of an endless page %s', async (_, code, status, type) => {
     site({ '/page': (response) => sendWithoutEnd(response, { 'content-type': type }, status) })
     await expect(read()).rejects.toMatchObject({ code })
   })
 
-  test('downloads at most 8 pages of a project at once, and pages of another project meanwhile', async () => {
+  test('downloads at most 8 pages of one project at once', async () => {
     const open = new Set<ServerResponse>()
     let most = 0
     handle = ({ url }, response) => {

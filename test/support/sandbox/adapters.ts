@@ -1,4 +1,4 @@
-/** The sandboxes that this machine can run, opened for tests. */
+/** Opens the sandboxes that this machine can run, for tests. */
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { inject } from 'vitest'
@@ -10,7 +10,7 @@ import type { Sandbox, SandboxAdapter, SandboxName } from '#shared/sandbox/sandb
  * Directory of the prepared sandboxes. The directory is kept between test runs, because a preparation downloads 100 MB and compiles for a minute.
  */
 export const SANDBOX_DIRECTORY = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'sandbox')
-/** Timeout of a hook that prepares one. */
+/** Timeout of a vitest hook that prepares a sandbox. */
 export const PREPARE_MS = 900_000
 
 const log = openLog('silent', 'test')
@@ -30,10 +30,14 @@ const LOADERS: Record<SandboxName, () => Promise<SandboxAdapter>> = {
     return wasmAdapter({ directory: SANDBOX_DIRECTORY, log })
   },
 }
-/** Sandboxes that need only this machine: CI fails if one of them cannot run. */
+/** Sandboxes that need nothing but this machine. In CI, a test fails if one of them cannot run; the other sandboxes may be missing. */
 const ALWAYS: readonly SandboxName[] = ['zygote', 'wasm']
 
-/** Prepares and opens a sandbox; the caller closes it. @returns the sandbox, or the reason why it cannot run here, which is printed */
+/**
+ * Prepares and opens a sandbox; the caller closes it.
+ *
+ * @returns The sandbox, or the reason why it cannot run here, which is printed
+ */
 export async function openSandbox(name: SandboxName): Promise<Sandbox | string> {
   const signal = AbortSignal.timeout(PREPARE_MS)
   try {

@@ -6,7 +6,7 @@ import type { Stack } from '../stack.ts'
 
 export const CODE = '/v1/tools/code'
 
-/** Runs code and expects a result of the schema. */
+/** Runs Python code with a call of the code endpoint. The call must succeed, and its result must match the schema. */
 export async function run(stack: Stack, code: string, more: object = {}, init: RequestInit = {}): Promise<CodeResult> {
   const response = await stack.post(CODE, { code, lang: 'python', ...more }, init)
   const body = await response.json()
@@ -14,13 +14,13 @@ export async function run(stack: Stack, code: string, more: object = {}, init: R
   return CodeResult.parse(body)
 }
 
-/** The data of the frames of a stream, in order; the end mark unchanged. */
+/** Returns the parsed data of each frame of an event stream, in order. The end mark stays the text `[DONE]`. */
 export function framesOf(text: string): unknown[] {
   const lines = text.split('\n').filter((line) => line.startsWith('data: '))
   return lines.map((line) => (line === 'data: [DONE]' ? '[DONE]' : JSON.parse(line.slice('data: '.length))))
 }
 
-/** A sandbox with scripted ends, for failures that a real one has only when a machine breaks. */
+/** A sandbox that runs nothing: the test defines how each run ends. Used for failures that occur in a real sandbox only if a machine breaks. */
 export function scriptedAdapter(
   end: (run: number) => SandboxEnd | Promise<SandboxEnd>,
   more: Partial<SandboxAdapter> = {},

@@ -4,10 +4,14 @@ import { type Stack, type StackOptions, startStack, until } from '../stack.ts'
 import { run } from './code-calls.ts'
 import { SANDBOX_MISSING, testZygote } from './sandbox.ts'
 
-/** The real sandbox of these tests. */
+/** The sandbox of the tests: the real adapter `zygote`. */
 const ZYGOTE: LoadAdapter = { name: 'zygote', load: () => testZygote() }
 
-/** Runs tests against the embedded service and, if available, over Kafka. @param address The value of `inject('kafka')` */
+/**
+ * Runs the tests twice: with the embedded broker and, if a Kafka is available, over Kafka.
+ *
+ * @param address The value of `inject('kafka')`
+ */
 export function describeCode(title: string, address: string | null, tests: (stack: () => Stack) => void): void {
   for (const mode of ['embedded', 'Kafka']) {
     const kafka = mode === 'Kafka' ? (address ?? undefined) : undefined
@@ -23,7 +27,7 @@ export function describeCode(title: string, address: string | null, tests: (stac
   }
 }
 
-/** The service with a sandbox that is already open. */
+/** Starts the service, and runs one empty program, so that the sandbox is open before the tests. */
 async function startCodeStack(options: StackOptions = {}): Promise<Stack> {
   const stack = await startStack({ sandboxes: [ZYGOTE], ...options })
   await run(stack, 'pass')

@@ -1,4 +1,7 @@
-/** Conformance suite of the sandbox port: every promise of `sandbox.ts`, and both corpora with the scan on and off. */
+/**
+ * Tests that every sandbox adapter must pass. The first part checks each guarantee that `sandbox.ts` documents. The second part runs the programs
+ * of the corpora (attacks and harmless programs), with the code scan on and off.
+ */
 import { afterAll, beforeAll, describe, expect, it, type TestContext } from 'vitest'
 import { RUN_FILES_BYTES_MAX } from '#schemas/kinds/code.ts'
 import type { Sandbox, SandboxName } from '#shared/sandbox/sandbox.ts'
@@ -12,9 +15,12 @@ import { brokenBy, runCode } from './runs.ts'
 /** Additional timeout in ms for the start of a container on a busy machine. */
 const WAIT_MS = 90_000
 const CLOSED_MS = 10_000
-/** Files that the corpora leave on disk would be visible to the next run. */
+/** Program that leaves files behind. A later run must not find them. */
 const LEAVE_FILES = "open('/tmp/left', 'w').write('x'); open('left-too', 'w').write('x')"
-/** F_GETLK reports locks of other processes; flock and other file locks are refused (see the corpus). */
+/**
+ * Programs that test whether a run can detect another run by its file locks. F_GETLK is used, because the sandbox refuses flock and other lock
+ * calls.
+ */
 const HOLD_LOCK = `
 import fcntl, os, time
 try: fcntl.lockf(os.open('/etc/passwd', os.O_RDONLY), fcntl.LOCK_SH)
@@ -32,13 +38,13 @@ const LIST_FILES = "import os; print(sorted(name for name in os.listdir('/tmp') 
 
 export interface ConformanceOptions {
   /**
-   * If true, then one more program runs after each attack. Default: true. False for adapters that start new processes for each run, because the
-   * additional run proves nothing there.
+   * If true, then a harmless program runs after each attack, to check that the sandbox still works. Default: true. False for adapters that start
+   * new processes for each run, because there the check would prove nothing.
    */
   readonly isAliveAsked?: boolean
   /**
-   * Samples every nth program that is not an attack; with the scan on, every nth program of all; default: all. For sandboxes in which a run
-   * costs a second of CPU time, because scan and libraries are the same Python everywhere. `SANDBOX_EACH=1` runs all.
+   * With the value n, only every nth program runs. Attacks without the code scan all run, whatever the value. Default: 1. Used for sandboxes in which
+   * a run costs a second of CPU time. `SANDBOX_EACH=1` runs all programs.
    */
   readonly each?: number
 }
@@ -66,14 +72,14 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       if (typeof opened !== 'string') await opened.close()
     }, WAIT_MS)
 
-    describe('the guarantees of a sandbox', () => {
+    describe('like every sandbox,', () => {
       describePromises(sandbox)
     })
 
     describe.each([
       ['on', true],
       ['off', false],
-    ] as const)('a sandbox with the code scan %s', (_word, scan) => {
+    ] as const)('with the code scan %s', (_word, scan) => {
       const some = <T>(programs: readonly T[]) => programs.filter((_, at) => at % each === 0)
       it.concurrent.for(scan ? some(attacks) : attacks)(
         'contains the attack $id',
@@ -95,9 +101,9 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       )
     })
 
-    // Scripts as models write them, with the number of figures that they draw.
+    // Programs as models write them. The test knows the number of figures that each one draws.
     it.concurrent.for(snippets('figures').filter((_, at) => at % each === 0))(
-      'a sandbox returns every figure of the program $id once',
+      'returns every figure of the program $id once',
       { timeout: WAIT_MS },
       async (snippet, context) => {
         const expectation = expectationOf(snippet, name, true)
@@ -105,7 +111,7 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
       },
     )
 
-    it('a sandbox ends running programs and removes their processes and files when it is closed', {
+    it('ends running programs and removes their processes and files when it is closed', {
       timeout: WAIT_MS,
     }, async (context) => {
       const closing = sandbox(context)
@@ -123,13 +129,13 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
 }
 
 function describePromises(sandbox: (context: TestContext) => Sandbox): void {
-  it('a sandbox reports the version of the interpreter and of each library', (context) => {
+  it('reports the version of the interpreter and of each library', (context) => {
     const { libraries } = sandbox(context)
     const names = ['python', 'numpy', 'pandas', 'scipy', 'matplotlib', 'seaborn']
     expect(libraries).toEqual(Object.fromEntries(names.map((name) => [name, expect.stringMatching(/^\d+\.\d+/)])))
   })
 
-  it('a sandbox streams output while the program runs, and ends the program if the caller disconnects', {
+  it('streams output while the program runs, and ends the program if the caller disconnects', {
     timeout: WAIT_MS,
   }, async (context) => {
     const leaving = new AbortController()
@@ -146,12 +152,12 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(sandbox(context).stats().busy).toBe(0)
   })
 
-  it('a sandbox starts no program if the caller has already disconnected', { timeout: WAIT_MS }, async (context) => {
+  it('starts no program if the caller has already disconnected', { timeout: WAIT_MS }, async (context) => {
     const signal = AbortSignal.abort(new Error('disconnected before'))
     await expect(runCode(sandbox(context), 'print(1)', { signal })).rejects.toThrow('disconnected before')
   })
 
-  it('a sandbox runs no part of a program with violations', { timeout: WAIT_MS }, async (context) => {
+  it('runs no part of a program with violations', { timeout: WAIT_MS }, async (context) => {
     const result = await runCode(sandbox(context), "print('ran')\nimport os", { scan: true })
     expect(result).toEqual({
       success: false,
@@ -163,7 +169,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     })
   })
 
-  it('a sandbox returns the output and figures from before a timeout', { timeout: WAIT_MS }, async (context) => {
+  it('returns the output and figures from before a timeout', { timeout: WAIT_MS }, async (context) => {
     const draw = 'import matplotlib.pyplot as plt, sys\nplt.plot([1]); plt.show()'
     const print = "print('drawn'); print('half', end=''); sys.stderr.write('a line')"
     const result = await runCode(sandbox(context), `${draw}\n${print}\nwhile True: pass`, { timeoutMs: 4_000 })
@@ -171,12 +177,12 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(result).toMatchObject({ success: false, exit_code: -1, ...kept })
   })
 
-  it('a sandbox isolates the files, processes and memory of each run', { timeout: WAIT_MS }, async (context) => {
+  it('isolates the files, processes and memory of each run', { timeout: WAIT_MS }, async (context) => {
     expect(await runCode(sandbox(context), LEAVE_FILES)).toMatchObject({ exit_code: 0 })
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
-  it('a sandbox copies the files of a run into the directory of that run only', {
+  it('copies the files of a run into the directory of that run only', {
     timeout: WAIT_MS,
   }, async (context) => {
     const large = Buffer.alloc(RUN_FILES_BYTES_MAX - 6, 7)
@@ -190,7 +196,7 @@ function describePromises(sandbox: (context: TestContext) => Sandbox): void {
     expect(await runCode(sandbox(context), LIST_FILES)).toMatchObject({ exit_code: 0, stdout: '[]\n' })
   })
 
-  it('a sandbox lets numpy read and write files by C functions', { timeout: WAIT_MS }, async (context) => {
+  it('lets numpy read and write files by C functions', { timeout: WAIT_MS }, async (context) => {
     const code = `import numpy as np
 np.arange(3, dtype="u1").tofile("/tmp/a.bin")
 print(np.fromfile("/tmp/a.bin", dtype="u1"))
@@ -201,7 +207,7 @@ np.fromfile("/tmp/none", dtype="u1")`
     expect(stderr).toContain('FileNotFoundError')
   })
 
-  it('a sandbox has a default locale, and draws Chinese, Japanese and Korean text', {
+  it('has a default locale, and draws Chinese, Japanese and Korean text', {
     timeout: WAIT_MS,
   }, async (context) => {
     const code = `import locale, warnings
@@ -214,12 +220,12 @@ plt.show()`
     expect({ stdout, stderr, plots: plots.length }).toEqual({ stdout: 'True\n', stderr: '', plots: 1 })
   })
 
-  it('a sandbox hides the load of the machine', { timeout: WAIT_MS }, async (context) => {
+  it('hides the load of the machine', { timeout: WAIT_MS }, async (context) => {
     const code = 'import os\ntry: print(max(os.getloadavg()))\nexcept (AttributeError, OSError): print("unknown")'
     expect((await runCode(sandbox(context), code)).stdout).toMatch(/^(?:0\.0|unknown)\n$/)
   })
 
-  it('a sandbox hides the file locks of a run from other runs', { timeout: WAIT_MS }, async (context) => {
+  it('hides the file locks of a run from other runs', { timeout: WAIT_MS }, async (context) => {
     if (sandbox(context).name === 'wasm') context.skip('it has no locks')
     const leaving = new AbortController()
     const { promise: isHeld, resolve } = Promise.withResolvers<void>()
@@ -234,7 +240,7 @@ plt.show()`
     await expect(holder).rejects.toThrow('seen')
   })
 
-  it('a sandbox seeds random numbers differently in each run', { timeout: WAIT_MS }, async (context) => {
+  it('seeds random numbers differently in each run', { timeout: WAIT_MS }, async (context) => {
     const code = 'import random, numpy; print(random.random(), numpy.random.rand())'
     const both = await Promise.all([runCode(sandbox(context), code), runCode(sandbox(context), code)])
     expect(both[0]?.stdout).toMatch(/^0\.\d+ 0\.\d+\n$/)
@@ -242,7 +248,7 @@ plt.show()`
     expect(first?.filter((number) => second?.includes(number))).toEqual([])
   })
 
-  it('a sandbox returns the output of each of several concurrent runs to its own caller', {
+  it('returns the output of each of several concurrent runs to its own caller', {
     timeout: WAIT_MS,
   }, async (context) => {
     const outputs = await Promise.all(
@@ -251,7 +257,7 @@ plt.show()`
     expect(outputs.map(({ stdout }) => stdout)).toEqual(Array.from({ length: 6 }, (_, i) => `run ${i}\n`))
   })
 
-  it('a sandbox truncates stdout and stderr at 1 MiB each, with a remark in the last line', {
+  it('truncates stdout and stderr at 1 MiB each, with a remark in the last line', {
     timeout: WAIT_MS,
   }, async (context) => {
     const code = "import sys\nfor s in (sys.stdout, sys.stderr): s.write('é' * 1_000_000); s.flush()"

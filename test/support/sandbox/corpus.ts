@@ -1,4 +1,7 @@
-/* Python snippets with expected results: those in `corpus/`, and the larger ones of the reference next to the project, if present. */
+/*
+ * Reads Python programs with their expected results from the folder `corpus/`. If the folder REFERENCE outside of the repository exists, then its
+ * larger collection is read, too.
+ */
 import { readdirSync, readFileSync } from 'node:fs'
 
 const OURS = new URL('./corpus/', import.meta.url)
@@ -17,21 +20,21 @@ export interface Expectation {
   readonly plots_max?: number
 }
 
-/** A program. An attack prints ESCAPED if it succeeds. */
+/** A test program. An attack prints ESCAPED if it succeeds. */
 export interface Snippet {
   readonly id: string
   readonly code: string
   readonly timeout_ms: number
   /** Expected result if the scan is on. */
   readonly expect: Expectation
-  /** Expected result if the scan is off, so that only the isolation protects the service. Set for attacks. */
+  /** Expected result if the code scan is off, so that only the isolation of the sandbox protects the service. Set for attacks only. */
   readonly unscanned?: Expectation
   readonly category?: string
 }
 
 export type Corpus = 'attacks' | 'legit' | 'figures'
 
-/** All snippets of one corpus, each id once, those of this repository first. */
+/** Returns all programs of one corpus. If both folders have a program with the same id, then that of this repository is used. */
 export function snippets(corpus: Corpus): Snippet[] {
   const byId = new Map<string, Snippet>()
   for (const folder of [OURS, REFERENCE]) {

@@ -1,6 +1,6 @@
 /*
- * Expected results that differ from the file of a snippet. A difference holds on every adapter (docs/guides/code.md), or on one adapter that lacks a
- * feature. Each has a reason; all other snippets must match their file.
+ * Exceptions from the expected results in the corpus files. An exception applies to every adapter (docs/guides/code.md), or only to an adapter
+ * that lacks a feature. Each has a reason. All other programs must have the result in their file.
  */
 import type { SandboxName } from '#shared/sandbox/sandbox.ts'
 import type { Expectation, Snippet } from './corpus.ts'
@@ -8,19 +8,19 @@ import type { Expectation, Snippet } from './corpus.ts'
 interface Difference {
   readonly ids: readonly string[]
   readonly reason: string
-  /** Replaces the fields of the file. */
+  /** Fields that replace those of the corpus file. */
   readonly expect?: Expectation
   readonly unscanned?: Expectation
 }
 
-/** Expected result that applies with the scan on, and with the scan off. */
+/** Returns an expected result that applies whether the code scan is on or off. */
 function bothWays(expectation: Expectation): Pick<Difference, 'expect' | 'unscanned'> {
   return { expect: expectation, unscanned: expectation }
 }
 
 /**
- * Attacks of the reference corpora that the scan does not refuse, because ordinary programs use the features. Examples: computed paths
- * and addresses, `pathlib`, pickles, code in strings, `atexit`. Only the isolation contains them.
+ * Attacks of the reference corpora that pass the code scan, because ordinary programs use the same features. Examples: computed paths and
+ * addresses, `pathlib`, pickles, code in strings, `atexit`. Only the isolation of the sandbox stops them.
  */
 export const UNFLAGGED: ReadonlySet<string> = new Set([
   'array-to-root',
@@ -126,7 +126,7 @@ const OF_ADAPTER: Readonly<Record<SandboxName, readonly Difference[]>> = {
   ],
 }
 
-/** The expected result of a snippet on an adapter. Attacks have one for the scan off, others have one for both. */
+/** Returns the expected result of a program on an adapter. For attacks, the result depends on whether the scan is on. */
 export function expectationOf(snippet: Snippet, adapter: SandboxName, scan: boolean): Expectation {
   const key = scan ? 'expect' : 'unscanned'
   const isUnflagged = UNFLAGGED.has(snippet.id)

@@ -1,6 +1,6 @@
 /**
- * A Docker daemon for tests, in this order: a running one; a private one, if its programs are installed and the tests run as root. A private
- * one has its own data root, socket and runtime directory, and no network.
+ * Finds a Docker daemon for tests: one that is running, otherwise a private one. A private daemon requires that its programs are installed and
+ * that the tests run as root. Such a daemon has its own data directory, socket and runtime directory, and no network.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -18,20 +18,24 @@ const STOP_MS = 20_000
 const PING_MS = 2_000
 
 export interface TestDocker {
-  /** Path of its unix socket. */
+  /** Path of the daemon's unix socket. */
   readonly socketPath: string
-  /** Started here, without other users. */
+  /** True if the daemon was started by this process, so that nothing else uses it. */
   readonly isPrivate: boolean
   stop(): Promise<void>
 }
 
 /** Options of a private daemon. */
 export interface PrivateDocker {
-  /** Parent control group of its containers; default: chosen by the daemon. */
+  /** Control group below which the daemon creates those of its containers. Default: chosen by the daemon. */
   readonly cgroupParent?: string | undefined
 }
 
-/** Finds or starts a daemon. @returns the daemon, or the reason why there is none */
+/**
+ * Finds or starts a daemon.
+ *
+ * @returns The daemon, or the reason why there is none
+ */
 export async function findDocker(options: PrivateDocker = {}): Promise<TestDocker | string> {
   const running = new Docker({ timeout: PING_MS })
   if (await answers(running)) return { socketPath: socketOf(running), isPrivate: false, stop: async () => undefined }
@@ -40,7 +44,7 @@ export async function findDocker(options: PrivateDocker = {}): Promise<TestDocke
   return await startDockerd(DOCKERD, options)
 }
 
-/** Images are kept between test runs: an import copies 400 MB. */
+/** Starts a private daemon. Images are kept between test runs, because an import copies 400 MB. */
 async function startDockerd(program: string, { cgroupParent }: PrivateDocker): Promise<TestDocker | string> {
   const data = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'dockerd')
   await mkdir(data, { recursive: true })
@@ -50,7 +54,7 @@ async function startDockerd(program: string, { cgroupParent }: PrivateDocker): P
   const alone = ['--bridge=none', '--iptables=false', '--ip6tables=false', '--userland-proxy=false']
   const options = ['--exec-opt', 'native.cgroupdriver=cgroupfs', '--log-driver', 'none', '--log-level', 'error']
   if (cgroupParent !== undefined) options.push('--cgroup-parent', cgroupParent)
-  // Killed tests cannot stop the daemon, so it ends with its parent.
+  // If the test process is killed, then it cannot stop the daemon. With this option, the kernel stops the daemon when its parent dies.
   const withUs = ['--pdeathsig', 'TERM', program, '-H', `unix://${socketPath}`]
   const daemon = spawn('setpriv', [...withUs, ...places, ...alone, ...options], {
     env: { PATH },

@@ -1,4 +1,4 @@
-/** Snapshot of the resources that a service may leave on a Linux machine, for a comparison before and after. */
+/** Lists the resources of Linux that a service could leak. Tests compare the lists from before and after a run. */
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -8,7 +8,7 @@ export interface Resources {
   readonly processes: readonly number[]
   /** Mount points in the namespace of this process, except those of Docker daemons. */
   readonly mounts: readonly string[]
-  /** Control groups of Sluice. */
+  /** Control groups that Sluice has created. */
   readonly cgroups: readonly string[]
   /** Open pipes, sockets and files of this process, by kind. */
   readonly descriptors: Readonly<Record<string, number>>
@@ -55,13 +55,13 @@ function descendants(): number[] {
   return found
 }
 
-/** Undefined for an ended process, and for a zombie. */
+/** Returns the pid of a process's parent. Undefined if the process has ended, even if its entry still exists (a zombie). */
 function parentOf(pid: string): number | undefined {
   const [state, parent] = stat(Number(pid))
   return state === undefined || state === 'Z' ? undefined : Number(parent)
 }
 
-/** The fields after the name, which may contain spaces: state, parent, … */
+/** Returns the fields of /proc/PID/stat after the process name: state, parent and so on. The name is skipped, because it may contain spaces. */
 function stat(pid: number): string[] {
   const [line] = lines(`/proc/${pid}/stat`)
   return line?.slice(line.lastIndexOf(')') + 2).split(' ') ?? []
@@ -96,7 +96,7 @@ function descriptors(): Record<string, number> {
   return counts
 }
 
-/** `socket`, `pipe`, `anon_inode`, or `file`; undefined if it is already closed. */
+/** Returns the type of an open file descriptor: `socket`, `pipe`, `anon_inode` or `file`. Undefined if it has been closed in the meantime. */
 function kindOf(path: string): string | undefined {
   try {
     const target = readlinkSync(path)

@@ -1,4 +1,4 @@
-/** Runs snippets in a sandbox and lists the differences from their expected results. */
+/** Runs test programs in a sandbox, and lists the differences from their expected results. */
 import type { Sandbox, SandboxEnd, SandboxFile } from '#shared/sandbox/sandbox.ts'
 import type { Expectation, Snippet } from './corpus.ts'
 
@@ -13,7 +13,7 @@ export interface RunResult {
 }
 
 const PNG_SIGNATURE = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
-/** For each stream: 1 MiB and the truncation line. */
+/** Maximum bytes of standard output, and of standard error: 1 MiB, plus the line that reports the truncation. */
 const OUTPUT_BYTES_MAX = 1024 * 1024 + 200
 const PLOTS_MAX = 20
 
@@ -45,7 +45,7 @@ export async function runCode(
   return { ...texts, ...resultOf(end), stderr: texts.stderr + messageOf(end), plots }
 }
 
-/** Runs a snippet and returns the broken expectations; none if the result is as expected. */
+/** Runs a program and returns the expectations that its result does not meet. The list is empty if the result is as expected. */
 export async function brokenBy(
   sandbox: Sandbox,
   snippet: Snippet,
@@ -57,7 +57,7 @@ export async function brokenBy(
   return broken
 }
 
-/** Bounds of every run. */
+/** Checks the limits that every run must keep, whatever its program does. */
 function boundsBroken({ stdout, stderr, plots }: RunResult): string[] {
   const broken: string[] = []
   for (const [name, text] of Object.entries({ stdout, stderr })) {
@@ -95,7 +95,7 @@ function isAmong<T>(value: T, expected: T | readonly T[] | undefined): boolean {
   return expected === undefined || (Array.isArray(expected) ? expected.includes(value) : expected === value)
 }
 
-/** The error in the form of the service (docs/guides/code.md, The result). */
+/** Converts the end of a run to the fields of the API's result (docs/guides/code.md, The result). */
 function resultOf(end: SandboxEnd): Pick<RunResult, 'success' | 'exit_code' | 'violations'> {
   const violations = end.type === 'violations' ? end.violations : []
   if (end.type === 'exit') return { success: true, exit_code: end.exitCode, violations }
@@ -106,7 +106,7 @@ function messageOf(end: SandboxEnd): string {
   return end.type === 'killed' ? end.message : ''
 }
 
-/** Shortened for a report. */
+/** Formats a result for an error message, with truncated output. */
 function shown(result: RunResult): string {
   return JSON.stringify({
     ...result,

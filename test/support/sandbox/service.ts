@@ -1,6 +1,6 @@
 /**
- * A process that owns a sandbox: `test/support/sandbox/service.ts DIRECTORY RUNS` prints `RUNS runs` when that many programs are sleeping in
- * it, and waits.
+ * A process with a sandbox, for tests that kill it. Usage: `test/support/sandbox/service.ts DIRECTORY RUNS`. The process starts RUNS programs
+ * that sleep, prints `RUNS runs` when all are running, and waits.
  */
 import { openLog } from '#shared/log/log.ts'
 import { zygoteAdapter } from '#shared/sandbox/zygote/zygote.ts'

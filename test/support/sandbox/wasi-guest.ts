@@ -1,4 +1,4 @@
-/** A WASI guest without code: tests make its system calls and inspect its memory. */
+/** A substitute for a WebAssembly program. Tests make its WASI system calls directly, and inspect its memory. */
 
 import { wasiCalls } from '#shared/sandbox/wasm/inside/interpreter.ts'
 import { Descriptors } from '#shared/sandbox/wasm/inside/wasi/descriptors.ts'
@@ -7,13 +7,13 @@ import { Directory } from '#shared/sandbox/wasm/inside/wasi/file-tree.ts'
 import { GuestMemory } from '#shared/sandbox/wasm/inside/wasi/memory.ts'
 import { Quota, StoredFile } from '#shared/sandbox/wasm/inside/wasi/stored-files.ts'
 
-/** Offsets in the memory of the guest: strings below, data above. */
+/** Addresses in the memory of the guest: PATHS for path strings, OUT for results of calls, DATA for file contents. */
 const [PATHS, OUT, DATA] = [1_024, 8_192, 16_384]
 const MEMORY_BYTES = 1 << 20
 const ROOT = 3
 const READ = 1n << 1n
 const WRITE = 1n << 6n
-/** Flags of path_open. */
+/** Flags of the WASI call path_open. */
 export const CREATE = 1
 export const EXCLUSIVE = 4
 export const TRUNCATE = 8
@@ -31,7 +31,7 @@ export interface OpenOptions {
   readonly append?: boolean
 }
 
-/** Files: `/lib/stored.txt` is read-only and contains `stored`; `/tmp` is scratch space. */
+/** Creates a guest. The guest's file system has the read-only file `/lib/stored.txt` with the text `stored`, and the writable directory `/tmp`. */
 export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMax = 16 }: GuestOptions = {}) {
   const root = new Directory()
   root.directory('lib').place('stored.txt', new StoredFile(6, () => Buffer.from('stored')))
@@ -49,7 +49,7 @@ export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMa
   const memory = new GuestMemory()
   memory.attach({ buffer: new ArrayBuffer(MEMORY_BYTES), grow: () => 0 } satisfies Memory)
   const calls = wasiCalls(memory, descriptors, { HOME: '/tmp' })
-  /** Makes a call as WebAssembly does; returns its errno. */
+  /** Makes a WASI call; returns its error number, which is 0 on success. */
   const call = (name: string, ...args: (number | bigint)[]): number => {
     const found = calls[name] as ((...args: (number | bigint)[]) => number) | undefined
     if (!found) throw new Error(`no ${name}`)
@@ -71,7 +71,11 @@ export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMa
     written,
     onPath: (name: string, path: string, ...rest: (number | bigint)[]) => call(name, ROOT, ...put(path), ...rest),
     rename: (from: string, to: string) => call('path_rename', ROOT, ...put(from), ROOT, ...put(to, PATHS + 4_096)),
-    /** @returns the descriptor, or the negated errno */
+    /**
+     * Opens a file.
+     *
+     * @returns The file descriptor, or the negated error number
+     */
     open(path: string, { how = 0, write = false, append = false }: OpenOptions = {}): number {
       const rights = write ? READ | WRITE : READ
       const errno = call('path_open', ROOT, 0, ...put(path), how, rights, 0n, append ? 1 : 0, OUT)
@@ -89,7 +93,7 @@ export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMa
       if (call('path_filestat_get', ROOT, 0, ...put(path), OUT) !== 0) throw new Error(`no ${path}`)
       return Number(memory.getU64(OUT + 32))
     },
-    /** Names in a directory, listed in pieces of `pieceBytes`. */
+    /** Returns the names in a directory. The directory is read with a buffer of `pieceBytes`. */
     list(path: string, pieceBytes: number): string[] {
       const fd = this.open(path)
       const names: string[] = []
@@ -106,7 +110,7 @@ export function wasiGuest({ bytes = 4_096, nodes = 16, fileBytes = 2_048, openMa
         if (used < pieceBytes) return names
       }
     },
-    /** Polls in the guest; returns the number of ready subscriptions. */
+    /** Waits for a timer with poll_oneoff; returns the number of events. */
     wait(ns: bigint): number {
       memory.bytes(DATA, 48).fill(0)
       memory.setU32(DATA + 16, 1)

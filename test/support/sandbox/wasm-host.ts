@@ -1,4 +1,7 @@
-/** A service that runs an endless program in the WebAssembly sandbox, and prints its own pid. */
+/**
+ * A process with a WebAssembly sandbox, for tests that kill it. The process runs endless programs in the sandbox, and prints the pid of the
+ * sandbox process.
+ */
 import { openLog } from '#shared/log/log.ts'
 import { prepareWasmFiles } from '#shared/sandbox/wasm/files.ts'
 import { WasmProcess } from '#shared/sandbox/wasm/process.ts'

@@ -208,7 +208,7 @@ class _Run:
         if os.WIFSIGNALED(status):
             return self._end_by(os.WTERMSIG(status))
         if self._control.violations is None:
-            # The child failed before the program started, so its output is an error message of Sluice's own code.
+            # The child failed before the program started. Its output is an error of Sluice's own code, so no end is sent.
             return None
         if self._control.violations:
             return {"type": "violations", "violations": self._control.violations}

@@ -20,7 +20,7 @@ export function warm(interpreter: Interpreter, sources: string): void {
   const status = interpreter.run(
     `import sys\nsys.path.insert(0, '${sources}')\nimport wasm_main\nwasm_main.warm(${HEADROOM_BYTES})\nsys.path.remove('${sources}')\n`,
   )
-  if (status !== 0) throw new Error(`warming ended with ${status}`)
+  if (status !== 0) throw new Error(`Python ended with exit code ${status} while it loaded the libraries`)
 }
 
 export function findSegments(memory: Uint8Array): Array<[address: number, length: number]> {

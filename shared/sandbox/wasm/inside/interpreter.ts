@@ -18,13 +18,6 @@ const ENTRY_BYTES = 46
 const LOCAL_BYTES = 30
 const DEFLATED = 8
 
-/*
- * One CPython in one WebAssembly memory, either newly started or restored from an image. Calls run in the calling thread and block it.
- *
- * An image is a copy of the whole memory, made between two calls, when the stack is empty. A restored interpreter gets new descriptors with equal
- * numbers, so an image requires that no other descriptor is open.
- */
-
 const LIBRARY = '/usr/local/lib/python315.zip'
 /**
  * Path of matplotlib's data. Matplotlib searches for its data next to its code. The code is inside a zip archive, so
@@ -75,6 +68,12 @@ interface Exports {
   readonly host_alloc: (length: number) => number
 }
 
+/**
+ * One CPython in one WebAssembly memory, either newly started or restored from an image. Calls run in the calling thread and block it.
+ *
+ * An image is a copy of the whole memory, made between two calls, when the stack is empty. A restored interpreter gets new descriptors with equal
+ * numbers, so an image requires that no other descriptor is open.
+ */
 export class Interpreter {
   readonly #exports: Exports
   readonly #descriptors: Descriptors
@@ -88,7 +87,9 @@ export class Interpreter {
     memory.attach(this.#exports.memory)
   }
 
-  /** Copies an image into a new memory. The module must not contain initial data. */
+  /**
+   * Copies an image into a new memory. The module must not contain initial data. An image omits zeros, so initial data would remain in their place.
+   */
   restore({ bytes, segments, pages }: Image): void {
     const { memory } = this.#exports
     memory.grow(pages - memory.buffer.byteLength / PAGE_BYTES)
@@ -114,10 +115,15 @@ export class Interpreter {
     return this.#exports.turn(address, bytes.length) & 0xff
   }
 
-  /** Returns the memory itself, not a copy. @throws Error if a file is open, because a restored interpreter would lack the file */
+  /**
+   * Returns the memory itself, not a copy.
+   *
+   * @throws Error if a file is open, because a restored interpreter would lack the file
+   */
   image(): Uint8Array<ArrayBuffer> {
     const { files } = this.#descriptors
-    if (files > 0) throw new Error(`the warmed interpreter holds ${files} files open`)
+    if (files > 0)
+      throw new Error(`the interpreter has ${files} open files after it loaded the libraries; expected none`)
     return new Uint8Array(this.#exports.memory.buffer)
   }
 }

@@ -10,7 +10,10 @@ import type { ImageFacts } from './warm-up.ts'
 import { compile } from './wasi/engine.ts'
 import { readWorkerCode } from './worker-code.ts'
 
-/*
+const JOB_BYTES_MAX = 24 << 20
+const PART_TYPES = { stdout: 'O', stderr: 'E', plot: 'P' } as const
+
+/**
  * Runs programs for the service.
  *
  * Frames from the service, each with the number of a run: `J` starts a job (JSON), `C` cancels the run.
@@ -18,14 +21,10 @@ import { readWorkerCode } from './worker-code.ts'
  * Frames to the service:
  *
  * 1. `I`: number of idle interpreters (JSON). The first frame of this type reports that the process is ready.
- * 2. `R` with a run: contains a frame of that run's supervisor (grammar in shared/sandbox/python/supervise/frames.py: `O`, `E`, `P`, and
- *    last `X`).
- * 3. `L` with a run: the run was lost or cancelled.
+ * 2. `R` with the number of a run: contains a frame of the run: `O` stdout, `E` stderr, `P` a plot, or `X` the end
+ *    (shared/sandbox/python/supervise/frames.py).
+ * 3. `L` with the number of a run: the run was lost or cancelled.
  */
-
-const JOB_BYTES_MAX = 24 << 20
-const PART_TYPES = { stdout: 'O', stderr: 'E', plot: 'P' } as const
-
 export async function serve(libraryDir: string, imageDir: string, readyCount: number): Promise<void> {
   const server = new Server(await load(libraryDir, imageDir), readyCount)
   await server.fill()

@@ -4,7 +4,10 @@
  */
 
 const [WRITTEN, IS_NOTIFIED] = [0, 1]
-/** The header has two numbers of 4 bytes, and one number of 8 bytes that counts all written bytes, including dropped bytes. */
+/**
+ * Bytes of the header before the output: WRITTEN and IS_NOTIFIED with 4 bytes each, then a count of 8 bytes of all written bytes, including dropped
+ * ones.
+ */
 const HEADER_BYTES = 16
 /** Maximum unused buffers. At most 32 runs may end at the same time, and each run has two buffers. */
 const SPARE_MAX = 64

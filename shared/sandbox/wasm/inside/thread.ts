@@ -79,7 +79,11 @@ export class GuestThread {
     this.#worker.on('exit', (code) => lost(new Error(`the thread ended with ${code}`)))
   }
 
-  /** Runs a program. May be called once. When the promise resolves, all output was emitted. @throws Error if the thread is lost */
+  /**
+   * Runs a program. May be called once. When the promise resolves, all output was emitted.
+   *
+   * @throws Error if the thread is lost
+   */
   async run(job: ThreadJob, onPart: OnPart): Promise<ThreadEnd> {
     this.#onPart = onPart
     const timer = setTimeout(() => this.#end.resolve({ type: 'timeout' }), job.timeoutMs)

@@ -1,14 +1,13 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { stripTypeScriptTypes } from 'node:module'
 
-/*
- * Strips the types of the worker's modules once. Node would otherwise strip them for the thread of each run, which takes 80 ms of CPU time.
- */
-
 const OTHERS = ['limits', 'frames'].map((name) => new URL(`../../protocol/${name}.ts`, import.meta.url))
 
 export type WorkerCode = Readonly<Record<string, string>>
 
+/**
+ * Strips the types of the worker's modules once. Node would otherwise strip them for the thread of each run, which takes 80 ms of CPU time.
+ */
 export function readWorkerCode(): WorkerCode {
   const names = readdirSync(new URL('.', import.meta.url), { recursive: true, encoding: 'utf8' })
   const here = names.filter((name) => name.endsWith('.ts')).map((name) => new URL(name, import.meta.url))

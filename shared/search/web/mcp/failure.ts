@@ -2,7 +2,10 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const CAUSES_MAX = 5
 
-/** Converts any failure of an MCP server into an error with the name of the backend. A failure must not look like an empty result. */
+/**
+ * Converts any failure of an MCP server into an error that names the backend. A failure must not be returned as an empty result, which would mean
+ * that nothing was found.
+ */
 export function failureOf(error: unknown, signal: AbortSignal, broken: AbortSignal): unknown {
   if (signal.aborted) return signal.reason
   const own = serviceErrorIn(broken.aborted ? broken.reason : error)
@@ -23,7 +26,7 @@ function timedOut(cause: unknown): ServiceError {
   return new ServiceError('upstream_timeout', 'The search backend mcp did not respond in time.', { cause })
 }
 
-/** Replaces the host in the message with the name of the backend. The host is internal, and callers do not know it. */
+/** Replaces the host in the message by the name of the backend, because the host is internal. */
 function named(cause: ServiceError): ServiceError {
   switch (cause.code) {
     case 'rate_limit_exceeded':

@@ -21,7 +21,7 @@ const RESULTS_MAX = 100
 const ID_CHARS_MAX = 2_048
 const Id = z.union([z.string().min(1).max(ID_CHARS_MAX), z.number()]).transform(String)
 
-/** A search result in the format that OpenAI's deep research expects from MCP servers. Common additional fields are read too. */
+/** A search result in the format that OpenAI's deep research expects from MCP servers, with the additional fields that servers often send. */
 const Result = z.looseObject({
   id: Id.optional().catch(undefined),
   url: z.string(),
@@ -44,8 +44,8 @@ const SESSION_TTL_MS = 10 * 60_000
 /**
  * Search backend for an MCP server (https://modelcontextprotocol.io, streamable HTTP).
  *
- * The server has the tools that OpenAI's deep research expects: `search` with a `query`, and optionally `fetch` with an `id`. Without
- * `fetch`, the pages of the results are read through their URLs.
+ * The server has the tools that OpenAI's deep research expects: `search` with a `query`, and optionally `fetch` with an `id`. If the server has no
+ * `fetch`, then the pages of the results are read through their URLs.
  */
 export function openMcpSearch(server: McpServer, pages: WebPages): SearchBackend {
   return new McpSearch(server, pages)
@@ -58,7 +58,7 @@ interface Connection {
 
 class McpSearch implements SearchBackend {
   readonly name = NAME
-  /** Price of a search. The price of an external MCP server is unknown, so its searches count as free. */
+  /** Price of a search. The price that an MCP server charges is unknown here, so its searches count as free. */
   readonly searchUsd = 0
   readonly #server: McpServer
   readonly #pages: WebPages
@@ -101,8 +101,9 @@ class McpSearch implements SearchBackend {
   }
 
   /**
-   * Calls a tool. @throws ServiceError `upstream_refused` if the server lacks the tool, or if the tool requires other
-   * parameters
+   * Calls a tool.
+   *
+   * @throws ServiceError `upstream_refused` if the server lacks the tool, or if the tool requires other parameters
    */
   async #call(tool: string, parameter: string, value: string, signal: AbortSignal): Promise<ToolAnswer> {
     const session = await this.#opened(signal)
@@ -116,8 +117,7 @@ class McpSearch implements SearchBackend {
     try {
       return await session.call(tool, { [parameter]: value }, signal)
     } catch (error) {
-      // The server may have restarted and lost the connection. This connection is discarded, so that the next call
-      // opens another one.
+      // A restarted server no longer accepts this connection. The connection is discarded, so that the next call opens a new one.
       if (!signal.aborted) this.#forget(current)
       throw error
     }
@@ -169,7 +169,7 @@ function documentOf(answer: ToolAnswer): McpDocument {
   return document.data
 }
 
-/** Returns the result of a tool, parsed as JSON. Text that is not JSON is returned as a string, which every schema rejects. */
+/** Returns the result of a tool, parsed as JSON. Other text is returned as a string, which the schemas of results reject. */
 function dataOf({ isError, structuredContent, content }: ToolAnswer): unknown {
   const text = content.find((part) => part.type === 'text')?.text ?? ''
   if (isError) throw failed('reports that the call failed', new Error(text.slice(0, 300)))

@@ -17,16 +17,19 @@ export type ToolAnswer = Awaited<ReturnType<Client['callTool']>>
 export const NAME = 'mcp'
 const TIMEOUT_MS = 15_000
 /**
- * Maximum bytes of one answer, because JSON is parsed in one step. A text is truncated to 48 Ki characters in any case.
+ * Maximum bytes of one answer. The bound limits the time for which parsing blocks the event loop. The text of a page has at most 48 Ki characters in
+ * any case.
  */
 const BYTES_MAX = 512 * 1024
 const TOOL_PAGES_MAX = 5
-/** Statuses that affect all requests, for example because of a wrong token or a rate limit. */
+/** Statuses that every request would receive, for example because of a wrong token or a rate limit. */
 const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])
 
 /**
- * One initialized connection to an MCP server, with its list of tools. Outgoing requests are checked: private networks are allowed, because
- * the operator chose the URL, but metadata services never are. Requests from the server are ignored.
+ * One initialized connection to an MCP server, with its list of tools.
+ *
+ * The server may be in a private network, because the operator chose its URL. Addresses of cloud metadata services are always refused. Requests that
+ * the server sends are ignored.
  */
 export class McpSession {
   readonly #client: Client
@@ -43,7 +46,11 @@ export class McpSession {
     this.#broken = broken
   }
 
-  /** Opens a connection. @throws ServiceError `upstream_error`, `upstream_timeout`, `upstream_refused`, `rate_limit_exceeded`. The signal's reason */
+  /**
+   * Opens a connection to the MCP server.
+   *
+   * @throws ServiceError `upstream_error`, `upstream_timeout`, `upstream_refused`, `rate_limit_exceeded`, or the abort reason of the signal
+   */
   static async open(server: McpServer, signal: AbortSignal): Promise<McpSession> {
     // The SDK is large, so it is loaded only if an MCP server is configured.
     const { Client, StreamableHTTPClientTransport } = await import('@modelcontextprotocol/client')
@@ -113,7 +120,7 @@ const UNCHECKED = {
   },
 }
 
-/** Options without reconnection. A broken stream fails its call. */
+/** Disables reconnection, so that a call fails at once if its stream breaks. */
 const NO_RECONNECTION = {
   maxRetries: 0,
   initialReconnectionDelay: 1,
@@ -123,7 +130,11 @@ const NO_RECONNECTION = {
 
 type Fetch = (url: string | URL, init?: RequestInit) => Promise<Response>
 
-/** @param broken Aborted if a response body breaks off, because the SDK does not fail the waiting call in this case. */
+/**
+ * Returns the `fetch` that the SDK uses.
+ *
+ * @param broken Aborted if a response body breaks off. The SDK alone would leave the waiting call without an answer
+ */
 function guarded(timeoutMs: number, broken: AbortController): Fetch {
   return async (url, { method = 'GET', headers, body, signal } = {}) => {
     // With GET, the SDK requests a stream of messages that the server sends on its own. The status 405 declines this

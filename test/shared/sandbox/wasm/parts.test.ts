@@ -24,7 +24,7 @@ describe('the channel from the WebAssembly guest', () => {
     expect(guest.violations).toEqual(['line 1: no'])
   })
 
-  it('accepts PNG plots in chunks of any size after the verdict, and drops other plots', () => {
+  it('accepts only PNG plots, in chunks of any size', () => {
     const { channel: guest, plots } = channel()
     const bytes = Buffer.concat([
       verdict(),
@@ -64,7 +64,7 @@ it('the frame reader refuses a frame above the maximum length at its header', ()
 })
 
 describe('the shared output buffer of a run', () => {
-  it('announces new output once until the output is read, and can be read without an announcement', () => {
+  it('announces new output once until the output is read', () => {
     const writer = new SharedOutput(makeOutputBuffer(16))
     const reader = new SharedOutput(writer.buffer)
     expect([writer.write(Buffer.from('ab')), writer.write(Buffer.from('c'))]).toEqual([true, false])
@@ -93,7 +93,7 @@ it('a reused output buffer contains no data of the previous run', () => {
 })
 
 describe('a WebAssembly module with rewritten memory limits', () => {
-  /** One memory of 1 page without a maximum, exported as `m`, with `hi` in it, and a custom section. */
+  /** Bytes of a WebAssembly module: a memory of 1 page without a maximum, exported as `m` and initialised with `hi`, and a custom section. */
   const module = Buffer.from(
     '0061736d01000000' + '0503010001' + '07050101' + '6d0200' + '0b08010041000b026869' + '00050161626364',
     'hex',
@@ -107,14 +107,14 @@ describe('a WebAssembly module with rewritten memory limits', () => {
     expect(Buffer.from(m.buffer, 0, 2).toString()).toBe('hi')
   })
 
-  it('starts with zeroed memory if its content comes from a memory image', async () => {
+  it('starts with zeroed memory if a memory image is loaded later', async () => {
     const instance = new Instance(await compile(limitModule(module, 3, true)), {})
     const { m } = instance.exports as { m: Memory }
     expect(Buffer.from(m.buffer).every((byte) => byte === 0)).toBe(true)
   })
 })
 
-it('a memory image omits long runs of zeros and no other byte', () => {
+it('a memory image omits long runs of zeros, and no other bytes', () => {
   const memory = new Uint8Array(1 << 20)
   memory[5] = 1
   memory[200_000] = 2
@@ -127,7 +127,7 @@ it('a memory image omits long runs of zeros and no other byte', () => {
 })
 
 describe('the restarts of a sandbox interpreter', () => {
-  it('are delayed increasingly, and are refused with sandbox_unavailable after too many in five minutes', () => {
+  it('are delayed increasingly, and are refused with sandbox_unavailable after too many restarts in five minutes', () => {
     let nowMs = 0
     const restarts = new Restarts(() => nowMs)
     expect(restarts.delayMs(1)).toBe(0)

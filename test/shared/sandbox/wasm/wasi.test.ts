@@ -84,7 +84,7 @@ it('the WASI file system returns zeros for truncated content if the file grows a
 
 it('the WASI file system limits the number of files and directories', () => {
   const guest = wasiGuest({ nodes: 4 })
-  // The directory /tmp itself counts as one of the four.
+  // The limit is four files and directories. The directory /tmp itself counts as one of them.
   expect(guest.onPath('path_create_directory', 'tmp/d')).toBe(0)
   expect(guest.open('tmp/d/a', NEW)).toBeGreaterThan(0)
   expect(guest.open('tmp/d/b', NEW)).toBeGreaterThan(0)

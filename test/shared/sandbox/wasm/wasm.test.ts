@@ -20,7 +20,7 @@ const HOST = fileURLToPath(new URL('../../../support/sandbox/wasm-host.ts', impo
 const log = openLog('silent', 'test')
 const never = new AbortController().signal
 
-/** Tries forbidden actions of the confined process. */
+/** Program that tries each action that the confined process must not be able to do. */
 const PROBE = `
 import { readFileSync, writeFileSync } from 'node:fs'
 import { spawnSync } from 'node:child_process'
@@ -189,7 +189,7 @@ describe.skipIf(problem !== undefined)('the process with the WebAssembly interpr
 
   const job = (code: string) => ({ code, timeoutMs: 30_000, scan: false })
 
-  it('can read only its own files, write no file, start no process and evaluate no code', async () => {
+  it('cannot read other files, write files, start processes or evaluate code', async () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-wasm-'))
     const probe = join(directory, 'probe.mjs')
     await writeFile(probe, PROBE)
@@ -255,7 +255,7 @@ describe.skipIf(problem !== undefined)('the process with the WebAssembly interpr
   })
 })
 
-it('the WebAssembly sandbox fails with the package to install if Python is missing, and leaves no partial files', async () => {
+it('the WebAssembly sandbox names the package to install if Python is missing', async () => {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-wasm-'))
   const adapter = wasmAdapter({ directory, log, python: join(directory, 'no-python') })
   await expect(adapter.prepare(() => {}, never)).rejects.toMatchObject({

@@ -26,7 +26,7 @@ let handle: RequestListener
 let backend: SearchBackend
 const asked: { method: string; rpc: string; authorization: string | undefined }[] = []
 
-/** A server of the official library, by the form of its tool results. */
+/** Starts an MCP server with the official library. The tools differ in the form of their results. */
 const serverOf = (tools: Record<string, Tool>, parameter: Record<string, string> = {}): McpServer => {
   const mcp = new McpServer({ name: 'library', version: '1.0.0' })
   for (const [name, run] of Object.entries(tools)) {
@@ -193,13 +193,10 @@ describe('the search backend with an MCP server', () => {
     ],
     ['never responds', 'upstream_timeout', () => {}],
     ['responds byte by byte without an end', 'upstream_timeout', (_, response) => drip(response)],
-  ])(
-    'fails if the server %s, with the code %s and the name of the backend in the message',
-    async (_, code, listener) => {
-      handle = listener
-      await expect(search()).rejects.toMatchObject({ code, message: expect.stringContaining('mcp') })
-    },
-  )
+  ])('fails if the server %s, with the error code %s', async (_, code, listener) => {
+    handle = listener
+    await expect(search()).rejects.toMatchObject({ code, message: expect.stringContaining('mcp') })
+  })
 
   test('sends no requests during the Retry-After of a 429 response', async () => {
     handle = (_, response) => throttled(response)
@@ -262,7 +259,7 @@ describe('a search hit of an MCP server', () => {
     })
   })
 
-  test('is read from its web page if the server has no fetch tool and the URL guard allows the host', async () => {
+  test('is read from its web page if the server has no fetch tool', async () => {
     const page = '<html><body><p>The tide turns twice a day.</p></body></html>'
     const url = `${base}/page`
     const listener = speaking(results({ ...TIDES, url }))

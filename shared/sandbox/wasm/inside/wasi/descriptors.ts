@@ -18,7 +18,7 @@ export interface OpenDirectory {
   readonly node: Directory
   /** Path of an initial directory. The guest's library resolves paths from it. Undefined for directories that the guest opened. */
   readonly preopen: string | undefined
-  /** Names in the directory at the time when the guest last read it from the beginning. */
+  /** Names in the directory when the guest last read it from the beginning, so that a later change does not shift the positions. */
   listing: readonly string[]
 }
 
@@ -42,7 +42,11 @@ export class Descriptors {
     this.#max = max
   }
 
-  /** Adds a descriptor under the lowest free number, and returns that number. @throws WasiError `mfile` */
+  /**
+   * Adds a descriptor under the lowest free number, and returns that number.
+   *
+   * @throws WasiError `mfile`
+   */
   add(descriptor: Descriptor): number {
     const free = this.#open.indexOf(undefined)
     const number = free === -1 ? this.#open.length : free

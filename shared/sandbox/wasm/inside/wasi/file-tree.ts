@@ -58,7 +58,11 @@ export class Directory extends Inode {
     this.#entries.set(name, new Directory(this, this.#writable(name)))
   }
 
-  /** Removes a file for the guest. A file that is open stays readable until it is closed. @throws WasiError `rofs`, `noent`, `isdir` */
+  /**
+   * Removes a file for the guest. A file that is open stays readable until it is closed.
+   *
+   * @throws WasiError `rofs`, `noent`, `isdir`
+   */
   removeFile(name: string): void {
     this.#writable(name)
     const node = this.#get(name)

@@ -71,7 +71,7 @@ export class GuestMemory {
   }
 
   #at(address: number, length: number): DataView {
-    // When the memory grows, its buffer is replaced and the old one is detached.
+    // When the memory grows, its buffer is replaced and the old one is detached, so a new view is needed.
     if (this.#memory && this.#view.buffer !== this.#memory.buffer) this.#view = new DataView(this.#memory.buffer)
     if (address + length > this.#view.byteLength) throw new WasiError('fault')
     return this.#view

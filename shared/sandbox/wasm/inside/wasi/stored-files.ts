@@ -14,7 +14,11 @@ export class Quota {
     this.fileBytesMax = limits.fileBytes
   }
 
-  /** Takes quota. A negative amount returns quota. @throws WasiError `nospc` */
+  /**
+   * Takes quota. A negative amount returns quota.
+   *
+   * @throws WasiError `nospc`
+   */
   take(bytes: number, nodes = 0): void {
     if (bytes > this.#bytesLeft || nodes > this.#nodesLeft) throw new WasiError('nospc')
     this.#bytesLeft -= bytes
@@ -73,7 +77,11 @@ export class ScratchFile extends Inode {
     return part.length
   }
 
-  /** Writes bytes. @throws WasiError `fbig` or `nospc`. In this case no byte is written */
+  /**
+   * Writes bytes.
+   *
+   * @throws WasiError `fbig` or `nospc`. In this case no byte is written
+   */
   write(position: number, source: Uint8Array): void {
     if (position + source.length > this.#size) this.resize(position + source.length)
     this.#bytes.set(source, position)

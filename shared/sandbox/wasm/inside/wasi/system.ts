@@ -12,7 +12,7 @@ const ABSOLUTE = 1
 interface Subscription {
   readonly userdata: bigint
   readonly type: number
-  /** Time in ms until the event. Descriptors are always ready (0), because no data arrives later. */
+  /** Time in ms until the event for which the guest waits. 0 for a read or write, because no data arrives later. */
   readonly waitMs: number
 }
 
@@ -76,7 +76,7 @@ export function systemCalls(memory: GuestMemory, variables: Readonly<Record<stri
 }
 
 function nanoseconds(clock: number): bigint {
-  // A run has its own thread, so the monotonic clock also serves as the CPU clock.
+  // All clocks except the real-time clock return monotonic time. The clocks of CPU time are among them, because a run has a thread of its own.
   const ms = clock === REALTIME ? performance.timeOrigin + performance.now() : performance.now()
   return BigInt(Math.floor(ms * 1_000)) * 1_000n
 }
