@@ -6,19 +6,19 @@ import type { Ports, PrepareProgress } from './ports.ts'
 import { LOCAL_SERVER_RESOURCE, SANDBOX_RESOURCE } from './prepare/preparations.ts'
 
 /*
- * Progress of the downloads and builds at a first start. On a terminal, a bar is redrawn in one line, and each finished part adds a
- * line. Otherwise the progress is logged.
+ * Progress of the downloads and builds at a first start. A terminal shows a bar in one line that is redrawn, and one more line for each finished
+ * part. Without a terminal, the progress is logged.
  */
 
 const LOG_STEP = 0.1
 const BAR_WIDTH = 10
 const COLUMNS_DEFAULT = 80
 
-interface Together {
-  underWay: number
+interface SharedProgress {
+  runningCount: number
   wasShown: boolean
   hasFailed: boolean
-  /** Names of models and environments that were reported as ready. A name that several pools share is reported once. */
+  /** Names of the models and environments that were already reported as ready. Several pools may need the same one, which is reported once. */
   readonly ready: Set<string>
   readonly gauged: Set<string>
   readonly startedMs: number
@@ -26,13 +26,13 @@ interface Together {
 
 type Next = (onProgress: PrepareProgress, signal: AbortSignal) => Promise<void>
 
-const together = new WeakMap<Pick<Ports, 'metrics'>, Together>()
+const sharedProgress = new WeakMap<Pick<Ports, 'metrics'>, SharedProgress>()
 
 type PreparingModel = NonNullable<Extract<ControlRecord, { type: 'capacity' }>['preparing']>[number]
 
 /**
- * Prepares the models or the sandbox of a pool while the worker runs, including models that are added later. Until the preparation
- * ends, calls wait, and streams receive the progress. If it fails, calls receive 503 with the reason.
+ * Prepares the models or the sandbox of a pool while the worker runs, and also models that are added later. Until the preparation ends, calls wait,
+ * and streams receive the progress. If the preparation fails, then calls receive 503 with the reason.
  *
  * @param next A further step, after everything of the pool is prepared and before the first call
  */
@@ -55,7 +55,7 @@ export function preparingOf({ preparations }: Pick<Ports, 'preparations'>): stri
   return preparations.running().map(([what, { fraction }]) => `${what} (${Math.floor(100 * fraction)} %)`)
 }
 
-/** Progress of the resources that jobs of a pool wait for, by model. Workers publish it with their capacity. */
+/** Returns the models whose preparation is running, with the progress. Workers publish this list with their capacity. */
 export function preparingIn(ports: Pick<Ports, 'models' | 'preparations'>, pool: PoolName): PreparingModel[] {
   const { models, preparations } = ports
   if (preparations.running().length === 0) return []
@@ -81,16 +81,16 @@ export function inMemory(model: string): string {
 }
 
 function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?: Next): Promise<void> {
-  const all = together.get(ports) ?? {
-    underWay: 0,
+  const all = sharedProgress.get(ports) ?? {
+    runningCount: 0,
     wasShown: false,
     hasFailed: false,
     ready: new Set<string>(),
     gauged: new Set<string>(),
     startedMs: performance.now(),
   }
-  together.set(ports, all)
-  all.underWay += 1
+  sharedProgress.set(ports, all)
+  all.runningCount += 1
   const draw = process.stderr.isTTY ? drawBar : logSteps(ports.log)
   const show = unlessReady((what, fraction, message) => {
     all.wasShown = true
@@ -109,8 +109,8 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
       if (!isStopped) ports.log.error({ err: error, pool }, 'model or sandbox could not be prepared')
     })
     .finally(() => {
-      all.underWay -= 1
-      if (all.underWay === 0) logEnd(all, ports.log)
+      all.runningCount -= 1
+      if (all.runningCount === 0) logEnd(all, ports.log)
     })
 }
 
@@ -120,9 +120,9 @@ function showStep({ metrics, preparations }: Ports, gauged: Set<string>, what: s
   metrics.gauge('sluice_prepared_ratio', { resource: what }, () => preparations.fractionOf(what))
 }
 
-function logEnd({ wasShown, hasFailed, startedMs }: Together, log: Log): void {
+function logEnd({ wasShown, hasFailed, startedMs }: SharedProgress, log: Log): void {
   if (!wasShown || hasFailed) return
-  log.info({ duration_ms: Math.round(performance.now() - startedMs) }, 'preparation finished')
+  log.info({ duration_ms: Math.round(performance.now() - startedMs) }, 'models and sandbox prepared')
 }
 
 function unlessReady(show: PrepareProgress): PrepareProgress {
@@ -145,7 +145,7 @@ function drawBar(what: string, fraction: number, message: string): void {
   const filled = Math.round(fraction * BAR_WIDTH)
   const bar = '█'.repeat(filled) + '░'.repeat(BAR_WIDTH - filled)
   const line = `Preparing ${what} ${bar} ${Math.floor(fraction * 100)} % ${message}`
-  // A text that is longer than the terminal is wide would take two lines, and only one of them could be overwritten.
+  // The text is shortened to the width of the terminal. A longer text would take two lines, and only the last one could be overwritten.
   process.stderr.write(`\r\x1b[K${shortened(line, (process.stderr.columns || COLUMNS_DEFAULT) - 1)}`)
 }
 

@@ -4,9 +4,8 @@ export interface ContentFindings {
 }
 
 /**
- * The content filter port: checks finished answers for `content_filter_results` (docs/reference/compatibility.md, Chat answers).
- *
- * If an upstream sends such results itself, then its answers are not checked.
+ * The content filter port. A filter checks finished answers, for the field `content_filter_results` (docs/reference/compatibility.md, Chat answers).
+ * If an upstream sends this field itself, then its answers are not checked.
  */
 export interface ContentFilter {
   /** Checks the whole text of one choice. Takes a bounded time and never throws. */

@@ -11,11 +11,11 @@ import {
 import { isHighSurrogate } from '#shared/lib/buffers.ts'
 import type { ContentFilter } from './content-filter.ts'
 
-/** Maximum length of checked text, in UTF-16 units. Checking it takes about 3 ms of CPU. */
+/** Maximum length of a checked text, in UTF-16 units. Checking a text of this length takes about 3 ms of CPU time. */
 const TEXT_MAX = 16 * 1024
 /**
- * Letters that obscenity leaves double when it removes repeated letters before its search, because words such as
- * "fellatio" need them. All other repeated letters become single.
+ * Letters that may occur twice in a row. Before its search, the package obscenity reduces a run of equal letters to one letter. A run of one of these
+ * letters is reduced to two, because words such as "fellatio" contain them.
  */
 const PAIRS = new Set([...'beolsg'].map((letter) => letter.charCodeAt(0)))
 const CODE_UNITS = 65_536
@@ -23,11 +23,11 @@ let scan: ((text: string) => boolean) | undefined
 const DISGUISES = [resolveConfusablesTransformer(), resolveLeetSpeakTransformer(), toAsciiLowerCaseTransformer()]
 
 /**
- * Opens a filter for English profanity, also in common disguises, by the word list of the npm package `obscenity`. Context is ignored. Other
- * categories need a classifier, or an upstream with a classifier.
+ * Opens a filter for English profanity, also in common disguises, with the word list of the npm package `obscenity`. The meaning of the text is
+ * ignored. Other categories need a classifier, or an upstream that has one.
  */
 export function openProfanityFilter(): ContentFilter {
-  // Building the scan takes 15 ms, so it is built once, before the first call.
+  // Building the prefilter takes 15 ms, so it is built at the first call and then reused.
   scan ??= openScan(TEXT_MAX)
   const mayMatch = scan
   let matcher: RegExpMatcher | undefined
@@ -60,7 +60,11 @@ function openScan(textMax: number): (text: string) => boolean {
   return (text) => any.test(bytes.toString('utf16le', 0, 2 * writePlain(text, plain, units)))
 }
 
-/** Writes the text without disguises and repeated letters to `units`. @returns Number of units written */
+/**
+ * Writes a text to `units` after replacing disguised letters, such as `@` for `a`, and removing repeated letters.
+ *
+ * @returns Number of units written
+ */
 function writePlain(text: string, plain: Uint16Array, units: Uint16Array): number {
   let written = 0
   let last = -1

@@ -5,11 +5,10 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { openProfanityFilter } from './profanity.ts'
 
-/** Number of characters that are checked between two event-loop yields, in under a millisecond. */
+/** Number of characters that are checked between two event-loop yields, which takes less than a millisecond. */
 const WINDOW_MAX = 2_048
 /**
- * Number of characters by which adjacent windows overlap. A phrase of several words at the border of two windows is therefore completely inside one
- * of them.
+ * Number of characters by which consecutive windows of a text overlap. A phrase at the border of two windows is therefore completely in one of them.
  */
 const OVERLAP = 256
 
@@ -18,15 +17,15 @@ const HATE = new Set([
   ...['abo', 'abeed', 'africoon', 'arabush', 'boonga', 'chingchong', 'chink', 'dyke', 'fag', 'kike', 'negro', 'nigger'],
   ...['retard', 'spastic', 'tranny'],
 ])
-/** Profanities and insults. All other words of the list are sexual. */
+/** Profanities and insults. Words of the list that are in neither set count as sexual. */
 const HARASSMENT = new Set([
   ...['arse', 'ass', 'bastard', 'bitch', 'bollocks', 'cuck', 'cunt', 'dick', 'fuck', 'piss', 'prick', 'shit', 'slut'],
   ...['turd', 'twat', 'whore'],
 ])
 
 /**
- * Opens a moderation engine that finds English words, also in common disguises, with the npm package `obscenity`. Each word belongs to one category.
- * Context is ignored, and a score is 0 or 1. Categories without words in the list are always false. Images are not supported.
+ * Opens a moderation engine that finds English words, also in common disguises, with the npm package `obscenity`. Each word belongs to one category,
+ * and the meaning of the text is ignored. A score is 0 or 1. Categories without words in the list are always false. Images are not supported.
  */
 export function openWordList(): ModerationEngine {
   const filter = openProfanityFilter()
@@ -46,8 +45,8 @@ export function openWordList(): ModerationEngine {
     return found
   }
   /**
-   * Classifies all inputs with one generator. With one generator per input, each input would begin a new time slice, so many small inputs would never
-   * yield.
+   * One generator classifies all inputs. With a generator per input, each input would begin a new time slice. Many small inputs would then never
+   * yield to the event loop.
    */
   const judgeAll = function* (inputs: readonly ModerationInput[]): Generator<undefined, ModerationResult[]> {
     const results: ModerationResult[] = []
@@ -86,7 +85,7 @@ function resultOf(found: ReadonlySet<ModerationCategory>): ModerationResult {
   }
 }
 
-/** Splits a text at white space if possible. A split inside `classic` would produce a word of the list. */
+/** Splits a text into windows, at white space if possible. A split inside `classic` would create a word of the list. */
 function* windowsOf(text: string): Generator<string> {
   let start = 0
   while (start < text.length) {

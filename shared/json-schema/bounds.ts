@@ -20,20 +20,20 @@ const LEAST_MAX: ReadonlyMap<string, number> = new Map([
   ['minLength', 100_000],
 ])
 
-/** Keywords whose value is one schema, which applies to parts of the instance. */
-const INNER = ['additionalItems', 'contains', 'unevaluatedItems', 'unevaluatedProperties', 'propertyNames']
-/** Keywords whose value is one schema, which applies to the instance itself. */
-const SAME = ['not', 'if', 'then', 'else']
-/** Keywords whose value is a list of schemas, which apply to the instance itself. */
-const PARTS = ['anyOf', 'oneOf', 'allOf']
-const NAMED = ['properties', 'patternProperties', 'dependentSchemas', 'dependencies']
+/** Keywords whose value is one schema, which applies to parts of the described value, such as array items. */
+const INNER_SCHEMA = ['additionalItems', 'contains', 'unevaluatedItems', 'unevaluatedProperties', 'propertyNames']
+/** Keywords whose value is one schema, which applies to the described value itself. */
+const SAME_VALUE_SCHEMA = ['not', 'if', 'then', 'else']
+/** Keywords whose value is a list of schemas, which apply to the described value itself. */
+const SAME_VALUE_SCHEMAS = ['anyOf', 'oneOf', 'allOf']
+const NAMED_SCHEMAS = ['properties', 'patternProperties', 'dependentSchemas', 'dependencies']
 
 interface Cost {
   nodes: number
   characters: number
 }
 
-/** A schema that the walk has reached. `cost` is undefined until the walk of the schema is complete. */
+/** A schema object that the walk has reached. While its parts are being visited, `cost` is undefined. */
 interface Visit {
   /** Nesting depth of the values that the schema describes. References and keywords such as `anyOf` do not increase this depth. */
   readonly level: number
@@ -47,8 +47,8 @@ interface Place {
 }
 
 /**
- * Limits the size of the JSON Schemas of one request. The expanded size is computed from the sizes of the parts, so each schema object is visited
- * only once. Patterns are not checked, because Sluice neither runs nor translates them.
+ * Limits the size of the JSON Schemas of one request. The limit applies to the expanded size. This size is computed from the sizes of the parts, so
+ * each schema object is visited only once. Patterns are not checked, because Sluice neither runs nor translates them.
  */
 export class SchemaBounds {
   #written = 0
@@ -56,6 +56,8 @@ export class SchemaBounds {
   readonly #total: Cost = { nodes: 0, characters: 0 }
 
   /**
+   * Checks one schema.
+   *
    * @param param Path of the schema in the request
    * @throws ServiceError `invalid_value` with the path that exceeds a bound
    */
@@ -102,8 +104,8 @@ class Walk {
   }
 
   /**
-   * Returns the cost of a repeated reference inside a recursive schema. A recursion that does not descend into the described value would never end,
-   * so it is refused.
+   * Returns the cost of a reference to a schema whose walk is not complete, as in a recursive schema. The reference must describe an item or a
+   * property of the value that the schema describes. If both describe the same value, then the recursion would never end, so the schema is refused.
    */
   #costOfCycle(visit: Visit, place: Place): Cost {
     if (visit.level === place.level) refuse(place.path, 'the schema has endless recursion.')
@@ -114,10 +116,10 @@ class Walk {
     const cost: Cost = { nodes: 1, characters: givenCharacters(schema) + least(schema, 'minLength', place) }
     this.#count(listedValues(schema), place.path)
     add(cost, this.#reference(schema, place))
-    for (const keyword of PARTS) add(cost, this.#list(schema, keyword, place, 0))
-    for (const keyword of SAME) if (keyword in schema) add(cost, this.#one(schema, keyword, place, 0))
-    for (const keyword of INNER) if (keyword in schema) add(cost, this.#one(schema, keyword, place, 1))
-    for (const keyword of NAMED) add(cost, this.#named(schema, keyword, place))
+    for (const keyword of SAME_VALUE_SCHEMAS) add(cost, this.#list(schema, keyword, place, 0))
+    for (const keyword of SAME_VALUE_SCHEMA) if (keyword in schema) add(cost, this.#one(schema, keyword, place, 0))
+    for (const keyword of INNER_SCHEMA) if (keyword in schema) add(cost, this.#one(schema, keyword, place, 1))
+    for (const keyword of NAMED_SCHEMAS) add(cost, this.#named(schema, keyword, place))
     add(cost, this.#list(schema, 'prefixItems', place, 1))
     add(cost, this.#items(schema, place))
     const properties = least(schema, 'minProperties', place)
@@ -184,10 +186,16 @@ function add(to: Cost, cost: Cost | undefined, times = 1): void {
 
 function requireWithin({ nodes, characters }: Cost, path: string): void {
   if (nodes > EXPANDED_MAX) {
-    refuse(path, `with its references and counts the schema expands to more than ${EXPANDED_MAX} nodes.`)
+    refuse(
+      path,
+      `the schema has more than ${EXPANDED_MAX} nodes after its references are resolved and its items are repeated.`,
+    )
   }
   if (characters > CHARACTERS_MAX) {
-    refuse(path, `with its references and counts the schema expands to more than ${CHARACTERS_MAX} characters.`)
+    refuse(
+      path,
+      `the schema has more than ${CHARACTERS_MAX} characters after its references are resolved and its items are repeated.`,
+    )
   }
 }
 

@@ -1,9 +1,9 @@
-/** A JSON Schema object. The schemas `true` and `false` are not included. */
+/** A JSON Schema that is an object. The schemas `true` and `false` have no such form. */
 export type Schema = Readonly<Record<string, unknown>>
 
-/** Maximum length of a chain of references. A longer chain, which may be circular, resolves to a schema that accepts any value. */
+/** Maximum length of a chain of references. A longer chain, which may be circular, counts as a schema that accepts any value. */
 const HOPS_MAX = 64
-/** Maximum number of keys and list entries that merging may copy, per root schema. */
+/** Maximum number of keys and list entries that merging may copy for one root schema, because a hostile schema could multiply them. */
 const MERGED_ENTRIES_MAX = 20_000
 
 export function isSchema(value: unknown): value is Schema {
@@ -25,8 +25,8 @@ export function requiredOf(schema: Schema): Set<string> {
 }
 
 /**
- * Returns the schema of a property. Undefined if the schema lists no such property. Members of the object prototype are
- * ignored, so `constructor` is found only if the schema lists a property of that name.
+ * Returns the schema of a property. Undefined if the schema lists no such property. Properties that JavaScript objects inherit, such as
+ * `constructor`, are ignored.
  */
 export function propertyOf(schema: Schema, name: string): unknown {
   return isSchema(schema.properties) && Object.hasOwn(schema.properties, name) ? schema.properties[name] : undefined
@@ -62,7 +62,7 @@ export class SchemaReader {
 
   /**
    * Merges schemas into one that accepts a value only if all of them accept the value. Different values of `pattern`, `format` or `multipleOf` become
-   * a list. For `prefixItems`, `not`, `if`, `contains` and annotations such as `title`, the value of the last part is used.
+   * a list. For `prefixItems`, `not`, `if`, `contains` and annotations such as `title`, only the value of the last schema is used.
    *
    * @throws RangeError if merging copies too much in total
    */
@@ -104,7 +104,7 @@ export class SchemaReader {
     return other
   }
 
-  /** Merges properties. The `additionalProperties` of a part also restricts properties that only other parts list. */
+  /** Merges the properties of several schemas. The `additionalProperties` of one schema also restricts properties that only the others list. */
   #joinProperties(all: readonly Schema[]): Schema {
     const joined: Record<string, unknown> = Object.create(null)
     for (const { properties } of all) {
@@ -137,7 +137,10 @@ export class SchemaReader {
     merged.enum = first.filter((value) => sets.every((set) => set.has(canonical(value))))
   }
 
-  /** Requires one alternative from each list. The result has each alternative of the first list, with the other lists as further conditions. */
+  /**
+   * Merges several lists of alternatives, such as two `anyOf`. The value must match one alternative of each list. The result has the alternatives of
+   * the first list, each with the remaining lists as further conditions.
+   */
   #joinAlternatives(merged: Record<string, unknown>, lists: readonly (readonly unknown[])[]): void {
     const [first = [], ...others] = lists
     this.#spend(first.length * (others.length + 1))
@@ -152,7 +155,7 @@ export class SchemaReader {
 
   #spend(entries: number): void {
     this.#entriesLeft -= entries
-    if (this.#entriesLeft < 0) throw new RangeError('Too much to merge')
+    if (this.#entriesLeft < 0) throw new RangeError(`merging would copy more than ${MERGED_ENTRIES_MAX} entries`)
   }
 }
 
@@ -180,7 +183,7 @@ export function canonical(value: unknown): string {
   )
 }
 
-/** Whether `additionalProperties` applies to all properties that the schema does not list. */
+/** Whether `additionalProperties` restricts every property that the schema does not list. With `patternProperties`, some of them are exempt. */
 function isClosed({ additionalProperties = true, patternProperties }: Schema): boolean {
   return additionalProperties !== true && !isSchema(patternProperties)
 }
@@ -191,9 +194,7 @@ function bothOf(one: unknown, other: unknown): unknown {
   return one === false || other === false ? false : { allOf: [one, other] }
 }
 
-/**
- * Whether two parts have equal references. Without this check, merging a recursive schema with itself would never end.
- */
+/** Whether two schemas are the same reference. Without this check, merging a recursive schema with itself would never end. */
 function isSameReference(one: unknown, other: unknown): boolean {
   const [a, b] = [one, other].map((schema) =>
     isSchema(schema) && Object.keys(schema).length === 1 ? schema.$ref : undefined,
@@ -238,7 +239,7 @@ function decodeStep(step: string): string | undefined {
   try {
     return decodeURIComponent(step).replaceAll('~1', '/').replaceAll('~0', '~')
   } catch {
-    // The pointer contains an invalid percent escape, so it has no target.
+    // A pointer with an invalid percent escape has no target.
     return undefined
   }
 }

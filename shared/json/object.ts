@@ -2,8 +2,8 @@ import { runToEnd } from '#shared/lib/yielding.ts'
 import { refuseShape } from './read.ts'
 
 /**
- * Maximum characters of a text that is parsed without checks. The size and depth of a longer text are checked first,
- * because parsing it could block the event loop.
+ * Maximum characters of a text that is parsed at once. For a longer text, size and nesting are checked first, because parsing it could block the
+ * event loop.
  */
 const SMALL_CHARS = 1_024
 

@@ -2,7 +2,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
 
 /**
- * JSON.parse for large texts, in pieces. JSON.parse itself blocks the event loop for up to half a second per 32 MiB.
+ * JSON.parse for large texts, in pieces, because JSON.parse itself blocks the event loop for up to half a second per 32 MiB.
  *
  * The text is split between members of arrays and objects, and inside long strings. JSON.parse parses each piece. The result equals that of
  * JSON.parse for the whole text: of duplicate keys, the last is used, and `__proto__` is an ordinary key.
@@ -33,7 +33,8 @@ export class JsonSyntaxError extends SyntaxError {
 }
 
 /**
- * Parses JSON in steps, for `runYielding`. The caller must have bounded the nesting, because the reader recurses.
+ * Parses JSON in steps, for `runYielding`. The caller must first limit the nesting by {@link refuseShape}, because the reader calls itself for each
+ * level and could overflow the stack.
  *
  * @param json Valid UTF-8
  * @throws JsonSyntaxError
@@ -46,20 +47,24 @@ export function* readJson(json: Buffer): Generator<undefined, unknown> {
   return value
 }
 
-/** Parses a stored text. For a large text, the result is a promise, because parsing yields to the event loop. @throws SyntaxError */
+/**
+ * Parses a stored text. For a large text, the result is a promise, because parsing yields to the event loop.
+ *
+ * @throws SyntaxError
+ */
 export function parseSoon(text: string): unknown | Promise<unknown> {
   return text.length <= PIECE_BYTES ? JSON.parse(text) : parseLarge(text)
 }
 
 async function parseLarge(text: string): Promise<unknown> {
-  // Parsing begins in the next event-loop iteration, because reading the text has already taken time in this one.
+  // Parsing begins in the next event-loop iteration, because reading the text from the store has already blocked this one.
   await yieldToEventLoop()
   const json = Buffer.from(text)
   await yieldToEventLoop()
   return await runYielding(readJson(json))
 }
 
-/** Parses a part of the text between `before` and `after`, which are the brackets or quotes that enclose the part. */
+/** Parses the bytes from `start` to `end`. `before` and `after` are the brackets or quotes that complete this piece to a JSON text. */
 function parse(json: Buffer, start: number, end: number, before = '', after = ''): unknown {
   try {
     return JSON.parse(before + json.toString('utf8', start, end) + after)
@@ -71,7 +76,10 @@ function parse(json: Buffer, start: number, end: number, before = '', after = ''
 class Reader {
   readonly #json: Buffer
   #at = 0
-  /** Cached end of the last long string. While the parser looks ahead, each enclosing level asks for the end of the same string. */
+  /**
+   * Cached end of the last long string. While the reader decides where to split, each enclosing array or object searches for the end of the same
+   * string.
+   */
   #searched = { start: -1, to: 0, isFound: false }
 
   constructor(json: Buffer) {
@@ -132,7 +140,9 @@ class Reader {
     return object
   }
 
-  /** Parses all members up to the closing bracket, several per piece. A member that is larger than a piece is parsed alone. */
+  /**
+   * Parses all members of an array or object up to its closing bracket, several per piece. A member that is larger than a piece is parsed on its own.
+   */
   *#members(close: number, take: { run(start: number, end: number): void; large(): Generator<undefined, void> }) {
     this.#at++
     yield* this.#skipBlanks()
@@ -143,8 +153,8 @@ class Reader {
       if (end === undefined) {
         yield* take.large()
       } else {
-        // In `[1,]`, no text follows the comma, so the piece would be empty. JSON.parse would accept the empty piece as
-        // `[]`. Blanks are therefore skipped first, and the next member is then required.
+        // In the invalid text `[1,]`, the piece after the comma is empty, and JSON.parse would accept it as `[]`. Blanks are therefore skipped first,
+        // and a member must follow.
         yield* this.#skipBlanks()
         if (this.#at >= end) throw this.#unexpected()
         take.run(start, end)
@@ -193,7 +203,7 @@ class Reader {
     return key
   }
 
-  /** Parses a string of any length in pieces. A surrogate pair that was split is restored when the pieces are joined. */
+  /** Parses a string of any length in pieces. If a surrogate pair is split between two pieces, then joining the pieces restores it. */
   *#string(): Generator<undefined, string> {
     const json = this.#json
     const parts: string[] = []
@@ -203,7 +213,7 @@ class Reader {
       const quote = this.#endOfString(start, most)
       const isWhole = quote < most
       const end = isWhole ? quote : endOfCharacter(json, most, start)
-      // A string that fits into one piece is parsed with its own quotes, because adding quotes would copy the text.
+      // A string that fits into one piece is parsed together with its quotes. Adding quotes would copy the text.
       if (isWhole && parts.length === 0) parts.push(parse(json, start - 1, end + 1) as string)
       else parts.push(parse(json, start, end, '"', '"') as string)
       yield
@@ -238,8 +248,8 @@ class Reader {
 }
 
 /**
- * Returns the index of the closing quote of a string. If there is no quote before `most`, then the result is `most`, or
- * `most + 1` if a backslash escapes the byte at `most`.
+ * Returns the index of the closing quote of a string. The search begins at index `start` and stops before index `most`. If no closing quote is found,
+ * then the result is `most`, or `most + 1` if a backslash escapes the byte at `most`.
  */
 export function endOfString(json: Buffer, start: number, most: number): number {
   let piece: Buffer | undefined
@@ -306,12 +316,9 @@ function setOwn(object: Record<string, unknown>, key: string, value: unknown): v
   Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true })
 }
 
-/** Maximum nesting depth. Functions that visit a received value recurse once per level. */
+/** Maximum nesting depth of JSON. Functions that visit a received value call themselves for each level. */
 export const DEPTH_MAX = 128
-/**
- * Maximum keys per object. In larger objects, the hash table of V8 becomes slow: parsing or visiting a key takes a
- * microsecond.
- */
+/** Maximum keys per object. In larger objects, the hash table of V8 becomes slow, so that parsing or visiting one key takes a microsecond. */
 const KEYS_MAX = 50_000
 
 const SHAPE_PIECE_BYTES = 256 * 1024
@@ -325,7 +332,7 @@ const VALUES_MAX = 400_000
  * 2. 32 MiB of `[` take gigabytes of memory in the parser.
  * 3. An object of 400,000 keys takes seconds.
  *
- * The syntax of the text is not checked. Must be run by `runYielding`.
+ * The syntax of the text is not checked. The generator must be run by `runYielding`.
  *
  * @param valuesMax Maximum number of values. Default: that of a request
  * @returns Approximate number of values

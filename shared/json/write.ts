@@ -3,8 +3,8 @@ import { concatBytes } from '#shared/lib/concat-bytes.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * JSON.stringify for large values. The text is written in pieces, and the joined pieces equal the output of JSON.stringify. Small
- * parts are written by JSON.stringify itself.
+ * JSON.stringify for large values, in pieces, because JSON.stringify itself blocks the event loop. The joined pieces equal the output of
+ * JSON.stringify for the whole value. Parts of the value that are small are written by JSON.stringify.
  */
 
 const PIECE_CHARS = 64 * 1024
@@ -13,7 +13,7 @@ const CHARS_AT_ONCE = PIECE_CHARS
 const PARTS_PER_PIECE = 512
 
 export interface WriteOptions {
-  /** If true, then object keys are sorted, so that equal objects have equal texts. */
+  /** True to sort object keys, so that equal objects have equal texts. */
   readonly sortsKeys?: boolean
 }
 
@@ -128,10 +128,7 @@ function* arrayParts(array: readonly unknown[], options: WriteOptions): Generato
   yield ']'
 }
 
-/**
- * Returns the end of the items from `start` on that JSON.stringify can write in one call without blocking the event
- * loop.
- */
+/** Returns the end of the items that JSON.stringify can write in one call, beginning at `start`, without blocking the event loop. */
 function endOfSmallItems(array: readonly unknown[], start: number): number {
   const budget = { values: VALUES_AT_ONCE, chars: CHARS_AT_ONCE }
   let end = start

@@ -32,7 +32,7 @@ export function secretDeleted({ id, project }: WebhookSecret): AuditAction {
   return { action: 'webhook_secret.deleted', subject: id, project, change: {} }
 }
 
-/** Audit action of a rotation. The old key expires at `endsAt`, or at its own expiry if that is earlier. */
+/** Returns the audit action of a rotation. The old key expires at `endsAt`, or at its own expiry if that is earlier. */
 export function rotationAction(
   key: ApiKey,
   successor: ApiKey,
@@ -43,7 +43,7 @@ export function rotationAction(
   return { change, action: { ...action, change: { ...action.change, successor: successor.id } } }
 }
 
-/** Replaces the value of a removed field with null, because JSON cannot represent undefined. */
+/** Replaces undefined by null, because the audit entry must show removed fields and JSON has no undefined. */
 function withNulls(change: object): Record<string, unknown> {
   return Object.fromEntries(Object.entries(change).map(([name, value]) => [name, value ?? null]))
 }

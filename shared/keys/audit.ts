@@ -15,7 +15,7 @@ export type AuditEntry = z.infer<typeof AuditEntry>
 
 export type AuditAction = Pick<AuditEntry, 'action' | 'subject' | 'project' | 'change'>
 
-/** Author of changes that no operator made, such as the creation of the first key. */
+/** Author in audit entries of changes that no operator made, such as the creation of the first key. */
 export const SERVICE = 'service'
 
 export const AUDIT_LIMIT_MAX = 1_000

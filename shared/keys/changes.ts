@@ -16,7 +16,7 @@ import {
 
 const SECOND_MS = 1_000
 
-/** Default time in seconds for which an old key stays valid after the creation of its successor. */
+/** Default time in seconds for which a rotated key stays valid after its successor was created. */
 export const GRACE_PERIOD_SECONDS = 86_400
 
 export type KeyView = Omit<ApiKey, 'hash'>
@@ -37,8 +37,8 @@ export async function createKey(store: KeyStore, options: KeyOptions, by: string
 }
 
 /**
- * Returns the reason why a key cannot be rotated. Undefined if it can. `ends` means that the key has an expiry date, so the caller must set an expiry
- * date for the successor.
+ * Returns the reason why a key cannot be rotated. Undefined if it can. The reason `ends` means that the key has an expiry date, so the caller must
+ * state one for the successor.
  */
 export function rotationError(old: ApiKey, isEndGiven: boolean): 'revoked' | 'expired' | 'ends' | undefined {
   const state = stateOf(old, Date.now())
@@ -67,7 +67,7 @@ export async function rotateKey(store: KeyStore, old: ApiKey, { expiresAt, grace
   return ending && { key, secret, ending }
 }
 
-/** Changes a project. If keys belong to the project but it has no record yet, then the record is created. */
+/** Changes a project. If keys name a project that has no record yet, then this call creates the record. */
 export async function changeProject(store: KeyStore, id: string, change: ProjectChange, by: string): Promise<Project> {
   const changed = await store.updateProject(id, change, by)
   if (changed) return changed

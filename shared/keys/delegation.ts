@@ -1,13 +1,13 @@
 import { type ApiKey, coversPath, hasScope } from './keys.ts'
 
-/** The rights that a key grants. `limits` are not included, because a key that may create keys may also change the limits of projects. */
+/** The rights that a key grants. Limits are not among them, because a key that may create keys may also change the limits of projects. */
 export type Permissions = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
 
 /**
- * Prevents privilege escalation: finds the first right in `given` that `giver` does not have. Undefined if there is none.
+ * Prevents privilege escalation. Returns the first right in `given` that the key `giver` lacks, or undefined if it has all of them.
  *
- * @param before Current rights of the key that is changed, which it may keep
- * @returns The field, and part of a sentence such as `the scope calls`
+ * @param before Current rights of the key that is changed. The changed key may keep them, even if `giver` lacks them
+ * @returns `param`: the field of the missing right. `what`: its name for an error message, such as `the scope calls`
  */
 export function missingPermission(
   giver: Permissions,

@@ -27,12 +27,12 @@ import { KeysFile, type StoredKeys } from './keys-file.ts'
 import { changed, readKnownVersion, type ValidKeys } from './lenient.ts'
 import { randomSecret, SecretText, WEBHOOK_SECRETS_MAX, type WebhookSecret } from './webhook-secrets.ts'
 
-/** Maximum wait in ms for the lock while another process writes, which takes milliseconds. */
+/** Maximum wait for the lock, in ms. Another process holds the lock only while it writes, for some milliseconds. */
 const LOCK_TIMEOUT_MS = 5_000
 
 /**
- * Key store in `keys.json` of the data directory, for the processes of one machine. Operators may edit the file by hand. If the file is deleted, then
- * the next start creates a new first key.
+ * Opens the key store in `keys.json` of the data directory, for the processes of one machine. Operators may edit the file by hand. If the file is
+ * deleted, then the next start creates a new first key.
  *
  * @param directory Created when the first key is created
  * @param onProblem Called for each invalid key or project, whenever the file has changed
@@ -149,8 +149,8 @@ class FileKeys implements KeyStore {
   async close(): Promise<void> {}
 
   async #load(): Promise<ValidKeys> {
-    // The fingerprint is taken before the read. If the file changes during the read, then the next call finds another
-    // fingerprint. The function fs.watchFile would miss changes before its first poll.
+    // The fingerprint is computed before the read. If the file changes during the read, then the next call finds another fingerprint and reads again.
+    // The function fs.watchFile would miss changes before its first poll.
     const look = this.#file.fingerprint()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
@@ -170,9 +170,9 @@ class FileKeys implements KeyStore {
   }
 
   /**
-   * Changes one key under the lock.
+   * Changes one key while the lock is held.
    *
-   * @param decide Returns undefined to change nothing
+   * @param decide Returns the change, or undefined to change nothing
    * @param also A further change that is written together with the change of the key
    * @returns The key after the change
    */
@@ -200,8 +200,8 @@ class FileKeys implements KeyStore {
 }
 
 /**
- * Takes an exclusive lock on an empty SQLite file. The kernel releases the lock when the process ends, even after a crash. The file is private,
- * because any user with read access could hold the lock forever.
+ * Takes an exclusive lock on an empty SQLite file. The kernel releases the lock when the process ends, even after a crash. The file is readable only
+ * by the user of this process, because any other user who can read it could hold the lock forever.
  */
 function lock(path: string): () => void {
   makePrivateFile(path)
@@ -220,9 +220,8 @@ function full(path: string, most: number, what: string): string {
 }
 
 /**
- * Returns the secret in the file `webhook-root` of the data directory. The file is created once and is readable by its
- * owner only. The secret is not stored in `keys.json`, because the existence of `keys.json` means that a key was
- * created.
+ * Returns the secret in the file `webhook-root` of the data directory, which is created if it is missing. The file is readable only by the user of
+ * this process. The secret is not stored in `keys.json`, because the existence of `keys.json` means that a key was created.
  *
  * @throws Error if the file does not contain a secret
  */

@@ -19,7 +19,7 @@ import { KEYS_MAX, PROJECTS_MAX } from './keys.ts'
 import { StoredKey, StoredProject } from './lenient.ts'
 import { WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secrets.ts'
 
-/** Content of `keys.json`. Other versions write the file too, so the object is loose: unknown fields survive a rewrite. */
+/** Content of `keys.json`. The object is loose, so that unknown fields survive a rewrite, because newer versions may have written them. */
 const StoredKeys = z.looseObject({
   keys: z.array(StoredKey).max(KEYS_MAX),
   projects: z.array(StoredProject).max(PROJECTS_MAX).optional(),
@@ -33,9 +33,9 @@ export type StoredKeys = z.infer<typeof StoredKeys>
 const AUDIT_TAIL_BYTES = 1024 * 1024
 
 /**
- * `keys.json`, and `audit.jsonl` next to it with one line per change, for the processes of one machine.
+ * The file `keys.json`, and next to it `audit.jsonl` with one line per change, for the processes of one machine.
  *
- * A reader gets either the old or the new content, never a part of the content. A lock admits one writer at a time.
+ * A reader gets the content before or after a change, never a part of it. A lock admits one writer at a time.
  */
 export class KeysFile {
   readonly path: string
@@ -44,7 +44,7 @@ export class KeysFile {
 
   /**
    * @param directory Created with the first change
-   * @param lock Waits until this process has the lock of a path, and returns a function that releases the lock
+   * @param lock Waits until this process has the lock of a path, and returns the function that releases the lock
    */
   constructor(directory: string, lock: (path: string) => () => void) {
     this.#lock = lock
@@ -69,8 +69,8 @@ export class KeysFile {
   }
 
   /**
-   * Replaces the content with the result of `decide`, under the lock. The audit line is written first, so that after a crash a line without its
-   * change is possible, but no change without its line.
+   * Replaces the content with the result of `decide`, while the lock is held. The audit line is written first. A crash can therefore leave a line
+   * without its change, but never a change without its line.
    *
    * @returns False if `decide` returned undefined
    */
@@ -131,7 +131,7 @@ function entryOf(line: string): AuditEntry | undefined {
   try {
     return AuditEntry.parse(JSON.parse(line))
   } catch {
-    // A line may be truncated, because the disk was full when it was written. Such a line is skipped.
+    // If the disk was full when a line was written, then the line is truncated. Such a line is skipped.
     return undefined
   }
 }

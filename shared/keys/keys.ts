@@ -8,7 +8,7 @@ import type { WebhookSecret, WebhookSecretSource } from './webhook-secrets.ts'
 const Count = z.int().min(0)
 
 /**
- * Limits of a project or a key over all ingresses. For a missing limit, the default of the settings applies. 0 allows nothing: no calls, or for
+ * Limits of a project or a key, counted over all ingresses. A missing limit has the default of the settings. 0 allows nothing: no calls, or for
  * `request_bodies_seconds` no recorded bodies.
  */
 export const Limits = z.strictObject({
@@ -48,7 +48,7 @@ export function newProject({ id, name, limits = {} }: Partial<Pick<Project, 'id'
   return { id: id ?? newId('proj_', 16), ...(name !== undefined && { name }), created_at, limits }
 }
 
-/** Returns the project of a key. A key without a project is its own project, whose id is that of the key. */
+/** Returns the id of a key's project. A key without a project is a tenant of its own, and its id is the project id. */
 export function projectIdOf(key: { readonly id: string; readonly project?: string | undefined }): string {
   return key.project ?? key.id
 }
@@ -97,12 +97,12 @@ export interface KeyChange {
  * The key store port: API keys, projects and webhook secrets. Adapters: Postgres for several machines, `keys.json` for one.
  *
  * Guarantees of every adapter (test/shared/keys/keys.test.ts):
- * 1. A resolved change is durable. Every process that uses the store reads it with its next `list`.
+ * 1. A resolved change is durable. Every process that uses the store reads the change with its next `list`.
  * 2. Concurrent writers do not overwrite each other's changes. A read never returns a partial write.
- * 3. Keys are never deleted, only revoked, which is final. Projects are never deleted.
- * 4. Each change adds one audit entry, which is stored forever. `by` is its author (`audit.ts`). Default: the service.
- * 5. If a key or project has a field that this version does not define, then the key, or all keys of the project, are invalid. The field could be a
- *    limit, which this version would not enforce. The stored record stays unchanged.
+ * 3. Keys are never deleted, only revoked. A revoked key cannot be restored. Projects are never deleted.
+ * 4. Each change adds one audit entry, which is stored forever. `by` is the author of the change. Default: `service` (`audit.ts`).
+ * 5. If a key has a field that this version does not define, then the key is invalid. If a project has such a field, then all keys of the project are
+ *    invalid. The field could be a limit, which this version would not enforce. The stored record stays unchanged.
  * 6. While the store is unreachable or unreadable, every call rejects. Calls succeed again when the store is back.
  */
 export interface KeyStore extends WebhookSecretSource {
@@ -119,19 +119,23 @@ export interface KeyStore extends WebhookSecretSource {
   /**
    * Adds the first key to a store that never had a key or a project. If several processes start at once, then only one of them adds a key.
    *
-   * @returns Whether this call added the key
+   * @returns True if this call added the key
    */
   createFirst(key: ApiKey): Promise<boolean>
   update(id: string, change: KeyChange, by?: string): Promise<ApiKey | undefined>
   /**
    * Adds the successor of a key and sets the expiry of the old key, atomically.
    *
-   * @param endsAt Unix seconds. The old key keeps its own expiry if that is earlier
+   * @param endsAt Unix seconds. If the old key expires earlier, then its expiry is unchanged
    * @returns The old key. Undefined if it does not exist, in which case nothing is added
    * @throws Error as {@link create}
    */
   rotate(id: string, successor: ApiKey, endsAt: number, by?: string): Promise<ApiKey | undefined>
-  /** Revokes a key. A second call has no effect. @returns The key. Undefined if it does not exist */
+  /**
+   * Revokes a key. A second call has no effect.
+   *
+   * @returns The key. Undefined if it does not exist
+   */
   revoke(id: string, by?: string): Promise<ApiKey | undefined>
   /** @throws Error if the id exists, or if there are {@link PROJECTS_MAX} projects */
   createProject(project: Project, by?: string): Promise<void>
@@ -139,8 +143,9 @@ export interface KeyStore extends WebhookSecretSource {
   /**
    * Adds a webhook secret to a project.
    *
-   * @param first Derived secret of the project. If the project has no secret yet, then the derived secret is stored too, so that it stays valid
-   * @returns False if the project has {@link WEBHOOK_SECRETS_MAX} secrets
+   * @param first The secret that was derived for the project (`webhook-secrets.ts`). If the project has no stored secret yet, then this one is stored
+   * too, so that it stays valid
+   * @returns False if the project already has {@link WEBHOOK_SECRETS_MAX} secrets
    */
   createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by?: string): Promise<boolean>
   deleteWebhookSecret(project: string, id: string, by?: string): Promise<'deleted' | 'last' | 'none'>
@@ -159,9 +164,7 @@ export interface KeyOptions {
   readonly limits?: Limits | undefined
 }
 
-/**
- * Creates a key with a random secret of 240 bits: `sk-` and 40 characters. The key contains only a hash of the secret.
- */
+/** Creates a key with a random secret of 240 bits: `sk-` and 40 characters. `key` contains only a hash of the secret, so `secret` is shown once. */
 export function newKey(options: KeyOptions = {}): { key: ApiKey; secret: string } {
   const secret = `sk-${randomBytes(30).toString('base64url')}`
   return { key: keyOf(secret, options), secret }
@@ -185,10 +188,7 @@ export function keyOf(secret: string, options: KeyOptions = {}): ApiKey {
   }
 }
 
-/**
- * Returns the SHA-256 of a secret, in hex. A slow password hash is not needed, because 240 random bits cannot be
- * guessed.
- */
+/** Returns the SHA-256 of a secret, in hex. A fast hash is sufficient, because 240 random bits cannot be guessed. */
 export function hashOf(secret: string): string {
   return hash('sha256', secret)
 }
@@ -207,13 +207,13 @@ interface OwnedLimits {
   readonly requests: number | undefined
   readonly tokens: number | undefined
   readonly running: number | undefined
-  /** Whether `running` also counts durable jobs. True for a project, and for a key that belongs to no project. */
+  /** True if `running` also counts durable jobs, in addition to attached calls. This applies to projects, and to keys that belong to no project. */
   readonly countsJobs: boolean
 }
 
 /**
- * Returns the limits that apply to a call: those of its key, with the settings as defaults, and those of its project.
- * Limits of a project count the calls of all its keys.
+ * Returns the limits that apply to a call: those of its key, with defaults from the settings, and those of its project. The project's limits are
+ * shared by all its keys.
  *
  * @param ofProject Returns the limits of a project. Undefined if it has none
  */
@@ -236,8 +236,8 @@ export function limitsOfKey(
 }
 
 /**
- * Returns the effective limits of a key. Each is the smaller of the key's limit (or the default) and the project's limit. Other keys may already have
- * used up the project's limit.
+ * Returns the effective limits of a key. An effective limit is the lower one of the key's limit (or its default) and the project's limit. All keys of
+ * a project share the project's limit, so other keys may have used it up.
  *
  * @param ofProject Returns the limits of a project. Undefined if it has none
  */
@@ -264,8 +264,8 @@ export function effectiveLimits(
 }
 
 /**
- * Paths that a key's `endpoints` may list. Every key may use jobs, files, batches and WebSockets. The path of each call in them is checked
- * when the call is submitted.
+ * Paths that the field `endpoints` of a key may contain. Every key may use jobs, files, batches and WebSockets, because the path of each call inside
+ * them is checked when the call is submitted.
  */
 export const KEY_ENDPOINTS: readonly string[] = [
   ...Object.values(POOLS).flatMap(({ scopes }) => scopes),
@@ -281,7 +281,7 @@ export const KEY_ENDPOINTS: readonly string[] = [
   '/v1/ws',
 ]
 
-/** Adds the paths of extensions to {@link KEY_ENDPOINTS}. */
+/** Returns {@link KEY_ENDPOINTS} with the paths of extensions, which operators add. */
 export function keyEndpointsWith(paths: readonly string[]): readonly string[] {
   return [...KEY_ENDPOINTS, ...paths.filter((path) => !coversPath(KEY_ENDPOINTS, path))]
 }

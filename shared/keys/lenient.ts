@@ -15,10 +15,10 @@ export interface ValidKeys {
 /**
  * Selects the keys and projects that this version supports. The generator yields, so that the caller can yield to the event loop.
  *
- * A record with an unknown field is left out, and so are all keys of such a project. The field may be a limit of a newer version, or a misspelt
- * limit, which this version would not enforce.
+ * A record with an unknown field is omitted. If the record is a project, then all its keys are omitted too. The field may be a limit of a newer
+ * version, or a misspelt limit, which this version would not enforce.
  *
- * @param onProblem Called with one sentence for each record that is left out
+ * @param onProblem Called with one sentence for each omitted record
  */
 export function* readKnownVersion(
   keys: readonly StoredKey[],
@@ -33,7 +33,7 @@ export function* readKnownVersion(
     else {
       unsupported.add(project.id)
       onProblem(
-        `the project ${project.id}: ${whyNot(parsed.error)}. The keys of this project are invalid here until this is fixed.`,
+        `the project ${project.id}: ${whyNot(parsed.error)}. This process rejects the keys of the project until the project is fixed.`,
       )
     }
     yield
@@ -41,7 +41,7 @@ export function* readKnownVersion(
   for (const key of keys) {
     const parsed = ApiKey.safeParse(key)
     if (!parsed.success)
-      onProblem(`the key ${key.id}: ${whyNot(parsed.error)}. The key is invalid here until this is fixed.`)
+      onProblem(`the key ${key.id}: ${whyNot(parsed.error)}. This process rejects the key until the key is fixed.`)
     else if (!unsupported.has(projectIdOf(key))) known.keys.push(parsed.data)
     yield
   }

@@ -33,10 +33,7 @@ export const CREATE_KEY: Statement = {
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
     WHERE (SELECT count(*) FROM api_keys) < ${KEYS_MAX} RETURNING id`,
 }
-/**
- * Inserts the first key, which always has the same id. If two processes insert it at once, then the second insert has
- * no effect.
- */
+/** Inserts the first key, which always has the same id. If two processes insert it at the same time, then the second insert has no effect. */
 export const CREATE_FIRST_KEY: Statement = {
   name: 'keys_create_first',
   sql: `INSERT INTO api_keys (${KEY_COLUMNS}) SELECT ${KEY_VALUES}
@@ -77,7 +74,7 @@ export const LIST_SECRETS: Statement = {
   name: 'webhook_secrets_list',
   sql: 'SELECT id, project, secret, created_at FROM webhook_secrets WHERE project = :project ORDER BY created_at, id',
 }
-/** Locks the secrets of a project, which no other transaction can change until this transaction ends. */
+/** Locks the secrets of a project until this transaction ends, so that no other transaction can add or delete one. */
 export const LOCK_SECRETS: Statement = {
   name: 'webhook_secrets_lock',
   sql: "SELECT pg_advisory_xact_lock(hashtext('webhook_secrets'), hashtext(:project))",
@@ -90,7 +87,7 @@ export const DELETE_SECRET: Statement = {
   name: 'webhook_secrets_delete',
   sql: 'DELETE FROM webhook_secrets WHERE project = :project AND id = :id',
 }
-export const NOTE: Statement = {
+export const ADD_AUDIT_ENTRY: Statement = {
   name: 'audit_note',
   sql: `INSERT INTO audit (at, author, action, subject, project, change)
     VALUES (:at, :author, :action, :subject, :project, :change)`,

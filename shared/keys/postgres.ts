@@ -28,7 +28,7 @@ import { randomSecret, WEBHOOK_SECRETS_MAX, WebhookSecret } from './webhook-secr
 
 /** Maximum connections: one for reads and one for writes, because keys are few and rarely change. */
 const CONNECTIONS_MAX = 2
-/** Timeout of a statement in ms. Until the statement ends, an ingress uses the keys of the last read. */
+/** Timeout of a statement in ms. While a statement runs, an ingress uses the keys of its last read. */
 const STATEMENT_TIMEOUT_MS = 5_000
 
 type Run = (statement: Statement, params: Params) => Promise<Row[]>
@@ -49,7 +49,7 @@ export async function openPostgresKeys(
     url,
     connectionsMax: CONNECTIONS_MAX,
     statementTimeoutMs: STATEMENT_TIMEOUT_MS,
-    // Problems are not reported here. The caller of `list` receives the error and logs it.
+    // Outages of the connection are not reported here, because the caller of `list` receives the error and logs it.
     onProblem: () => undefined,
   })
   return new PostgresKeys(connection, onProblem)
@@ -167,7 +167,7 @@ class PostgresKeys implements KeyStore {
     const [row] = await this.#run(rows.STATE, {})
     const state = String(row?.state)
     if (state === this.#seen) return this.#known
-    // The checksum is read before the rows. If the rows change in between, then the next call finds another checksum.
+    // The checksum is read before the rows. If the rows change in between, then the next call finds another checksum and reads again.
     const projects = (await this.#run(rows.LIST_PROJECTS, {})).map(rows.projectOfRow)
     const keys = (await this.#run(rows.LIST_KEYS, {})).map(rows.keyOfRow)
     const known = await runYielding(readKnownVersion(keys, projects, this.#onProblem))
@@ -179,8 +179,8 @@ class PostgresKeys implements KeyStore {
   /**
    * Changes one key in a transaction.
    *
-   * @param decide Returns undefined to change nothing
-   * @param also A further change in the transaction
+   * @param decide Returns the change, or undefined to change nothing
+   * @param also A further change in the same transaction
    * @returns The key after the change
    */
   async #changeKey(
@@ -208,7 +208,7 @@ class PostgresKeys implements KeyStore {
     return await this.#connection.transaction(async (client) => {
       const run = runOn(client)
       const { result, action } = await work(run)
-      if (action) await run(rows.NOTE, noteParams(by, action))
+      if (action) await run(rows.ADD_AUDIT_ENTRY, noteParams(by, action))
       return result
     })
   }
@@ -225,7 +225,7 @@ function runOn(client: { query(text: string, values: unknown[]): Promise<{ rows:
   }
 }
 
-/** Returns the secrets of a project, which no other transaction can change until this transaction ends. */
+/** Returns the secrets of a project and locks them until this transaction ends. */
 async function ownSecrets(run: Run, project: string): Promise<WebhookSecret[]> {
   await run(rows.LOCK_SECRETS, { project })
   return (await run(rows.LIST_SECRETS, { project })).map((row) => WebhookSecret.parse(row))

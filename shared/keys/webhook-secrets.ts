@@ -26,8 +26,8 @@ export const DEFAULT_SECRET_ID = 'default'
 
 export interface WebhookSecretSource {
   /**
-   * Returns the secret from which default secrets are derived, and which no caller ever receives. The first call of any process creates and stores
-   * the secret.
+   * Returns the root secret, from which the default secrets of projects are derived. No caller of the API ever receives it. The first call of any
+   * process creates and stores it.
    */
   webhookRoot(): Promise<string>
   listWebhookSecrets(project: string): Promise<readonly WebhookSecret[]>

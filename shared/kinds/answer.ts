@@ -4,13 +4,13 @@ import type { ServiceError } from '#shared/lib/error.ts'
 import type { JsonText } from './encode.ts'
 
 export interface Frame {
-  /** Sequence number. Present if a client can resume the stream after this message. */
+  /** Sequence number of the message. Present only in streams that a client can resume after a lost connection. */
   readonly id?: number
   readonly event?: string
   /** JSON text. The encoder serializes it once, and transports send it without parsing. */
   readonly data: string
   /**
-   * Data of a large frame before its serialization. Transports that can wait serialize this value with event-loop yields instead of reading `data`.
+   * Value of a large frame that is not serialized yet. Transports that can wait serialize this value with event-loop yields, and do not read `data`.
    */
   readonly value?: unknown
 }
@@ -40,7 +40,10 @@ export interface Answer<Event = unknown> {
   whole(events: readonly Event[], context: EncodeContext): unknown
   /** Encodes the complete answer as JSON text, with event-loop yields. Only kinds with large answers have this method. */
   write?(events: readonly Event[], context: EncodeContext): Promise<JsonText>
-  /** Binary form of the answer, for callers that request bytes. `type` returns the media type, and `of` returns the bytes of one event. */
+  /**
+   * Binary form of the answer, for callers that request bytes instead of JSON. `type` returns the media type, and `of` returns the bytes in one
+   * event.
+   */
   readonly bytes?: { type(context: EncodeContext): string; of(event: Event): Buffer | undefined }
   open?(context: EncodeContext): AnswerStream<Event>
 }

@@ -4,22 +4,19 @@ import { runToEnd } from '#shared/lib/yielding.ts'
 import { answerText } from './body-text.ts'
 
 /*
- * One result line of a batch as the cells of a table row: answer, error, finish reason and tokens. The console and `GET
- * /v1/batches/{id}/results` show these cells next to the custom_id, and the tool next to the columns of the input.
+ * One result line of a batch as the cells of a table row: answer, error, finish reason and tokens. `GET /v1/batches/{id}/results` writes these cells
+ * next to the custom_id. The console and the command-line tool append them to the columns of the input table (shared/tables).
  */
 
 export interface BatchRow {
   readonly customId: string
   readonly answer: string
   readonly error: string
-  /** Why the answer ended, in the words of its API, such as `stop` or `length`. Empty for results without a reason. */
+  /** Reason for which the answer ended, in the words of its API, such as `stop` or `length`. Empty for results without a reason. */
   readonly finishReason: string
   readonly inputTokens: number | null
   readonly outputTokens: number | null
 }
-
-/** Names of the cells, in order. In a table, these cells follow the columns of the input. */
-export const ROW_COLUMNS = ['answer', 'error', 'finish_reason', 'input_tokens', 'output_tokens'] as const
 
 const Problem = z.looseObject({ code: z.string().nullish(), type: z.string().nullish(), message: z.string() })
 const ResultLine = z.looseObject({
@@ -44,7 +41,7 @@ const Used = z.looseObject({
   }),
 })
 
-/** Limit of the JSON of a result without text, and the text that replaces longer JSON. */
+/** Maximum length of the JSON that stands for a result without text, such as a vector, and the text that replaces longer JSON. */
 interface JsonLimit {
   readonly charsMax: number
   readonly instead: string
@@ -52,12 +49,12 @@ interface JsonLimit {
 
 const UNLIMITED: JsonLimit = { charsMax: Number.POSITIVE_INFINITY, instead: '' }
 
-/** The cells of a result line of the OpenAI format. Undefined if the value is not such a line. */
+/** Reads the cells of a result line in the OpenAI format. Undefined if the value is not such a line. */
 export function batchRowOf(value: unknown): BatchRow | undefined {
   return runToEnd(batchRowIn(value))
 }
 
-/** Like {@link batchRowOf}, but yields to the event loop, because the JSON of vectors may have tens of megabytes. */
+/** Like {@link batchRowOf}, but yields to the event loop, because a result line with vectors can have tens of megabytes of JSON. */
 export function* batchRowIn(value: unknown, limit = UNLIMITED): Generator<undefined, BatchRow | undefined> {
   const line = ResultLine.safeParse(value).data
   if (!line) return undefined
@@ -75,7 +72,7 @@ export function* batchRowIn(value: unknown, limit = UNLIMITED): Generator<undefi
   }
 }
 
-/** The vector of an embedding of one input. */
+/** Returns the vector of an embedding answer for one input. */
 function vectorIn(body: unknown): unknown {
   return Vector.safeParse(body).data?.data[0].embedding
 }

@@ -1,7 +1,7 @@
 import { type BatchEvent, type BatchPartEvent, BatchPartRequest, BatchRequest } from '#schemas/batches/batch.ts'
 import type { Kind } from './kind.ts'
 
-/** Maximum unfinished child jobs per parent. The children of a batch are its parts, and the children of a part are its requests. */
+/** Maximum unfinished child jobs per parent. The children of a batch job are parts of its input, and the children of a part are single requests. */
 const CHILDREN_AT_ONCE = 500
 
 /**
@@ -29,7 +29,7 @@ export const batchPart: Kind<BatchPartRequest, BatchPartEvent> = {
   pool: 'batches',
   request: BatchPartRequest,
   childrenAtOnce: CHILDREN_AT_ONCE,
-  // Only the batch itself writes a partial result, so a part needs no time for one before its deadline.
+  // A part reserves no time before its deadline for a partial result. Only the batch itself writes a partial result, from the results of its parts.
   wrapUpMs: 0,
   merge: () => undefined,
   isOutput: () => true,

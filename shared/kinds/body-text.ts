@@ -1,8 +1,6 @@
 import { z } from 'zod'
 
-/*
- * The text of request bodies and answers of all endpoints, for tables and lists. Bodies of other shapes have no text.
- */
+/* Schemas that find the text in request bodies and answers of all endpoints, for tables and lists. A body that matches none of them has no text. */
 
 const Chat = z.looseObject({ choices: z.tuple([z.looseObject({ message: z.looseObject({ content: z.string() }) })]) })
 const Completion = z.looseObject({ choices: z.tuple([z.looseObject({ text: z.string() })]) })
@@ -13,7 +11,7 @@ const Response = z.looseObject({
 const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
 const Transcript = z.looseObject({ text: z.string() })
 
-/** The text of an answer of any endpoint. Undefined for an answer without text, such as a vector. */
+/** Returns the text of an answer of any endpoint. Undefined for an answer without text, such as a vector. */
 export function answerText(body: unknown): string | undefined {
   if (typeof body === 'string') return body
   const printed = Printed.safeParse(body).data
@@ -27,10 +25,13 @@ export function answerText(body: unknown): string | undefined {
   return choice ?? blocks?.join('') ?? items?.join('') ?? Transcript.safeParse(body).data?.text
 }
 
-/** Fields of request bodies that contain the prompt: of chats, responses and embeddings, completions, rankings, and Python code. */
+/** Fields of request bodies that contain the prompt. In this order: chats, responses and embeddings, completions, rankings, and Python code. */
 const PROMPT_FIELDS = ['messages', 'input', 'prompt', 'query', 'code'] as const
 
-/** The prompt of a request to any endpoint: of a conversation its last user message. Undefined for a body without text, such as audio. */
+/**
+ * Returns the prompt of a request to any endpoint. For a conversation, this is the last user message. Undefined for a body without text, such as
+ * audio.
+ */
 export function promptText(body: unknown): string | undefined {
   if (typeof body !== 'object' || body === null) return undefined
   const fields = body as Partial<Record<(typeof PROMPT_FIELDS)[number], unknown>>
@@ -38,7 +39,10 @@ export function promptText(body: unknown): string | undefined {
   return field && textIn(fields[field])
 }
 
-/** The last text of a text, a message, or a list of messages, parts or texts. If a list has user messages, then only these count. */
+/**
+ * Returns the last text in a value, which is a text, a message, or a list of messages, parts or texts. If a list has user messages, then only these
+ * are searched.
+ */
 function textIn(value: unknown): string | undefined {
   if (typeof value === 'string') return value
   if (!Array.isArray(value)) {

@@ -6,8 +6,8 @@ export const STEP_BYTES_MAX = 1024 * 1024
 export interface StepResult<T> {
   readonly value: T
   /**
-   * External usage by unit, such as `{ searches: 1 }`. {@link Composition.spent} also includes the cost of steps whose results were read from the
-   * record.
+   * External usage of this step by unit, such as `{ searches: 1 }`. The sum {@link Composition.spent} includes steps that an earlier attempt
+   * recorded.
    */
   readonly cost?: Cost
 }
@@ -23,7 +23,7 @@ export type StepRun<T> = (signal: AbortSignal, traceparent?: string) => Promise<
 export type Cost = Readonly<Record<string, number>>
 
 export interface ChildJob {
-  /** Key of the child, unique within the parent. A repeated submission with this key returns the first child. */
+  /** Name of the child, unique within its parent. If the parent submits a child with the same key again, then the first child is returned. */
   readonly key: string
   /** Path of the API call that the child job runs, such as `/v1/chat/completions`. The child's result has the response format of this path. */
   readonly endpoint: string
@@ -33,7 +33,7 @@ export interface ChildJob {
   readonly body: unknown
   readonly encode?: Partial<EncodeContext> | undefined
   readonly metadata?: Readonly<Record<string, string>>
-  /** Deadline, in milliseconds from now. The parent's remaining time is the maximum. */
+  /** Time from now until the child's deadline, in ms. At most the remaining time of the parent. */
   readonly deadlineInMs?: number
   /** Maximum cost, in billionths of a US dollar. The budgets reserve this amount until the real cost is recorded. Default: 0. */
   readonly reservedNanos?: number | undefined
@@ -61,15 +61,16 @@ export interface Composition {
   find<T>(kind: string, input: unknown): Promise<T | undefined>
   /**
    * Publishes events of the job's kind, exactly once. The events are committed together with a step that marks them as published. If a later attempt
-   * publishes the same key, then subscribers do not receive the events again. A stream therefore continues across attempts. A handler that calls this
-   * method must publish all of its output with it, and yield no events.
+   * publishes the same key, then subscribers do not receive the events again. A stream therefore continues across attempts.
+   *
+   * A handler that calls this method must publish all of its output with it, and yield no events.
    *
    * @param key Unique within the job. Every attempt must publish the same events under the same key
    */
   publish(key: string, events: readonly unknown[]): Promise<void>
   /**
-   * Publishes events as {@link publish} does, for events that another attempt could not reproduce, such as text of a model. The events are stored,
-   * and {@link published} returns them. A later attempt that finds stored events must publish them under their key before it continues.
+   * Publishes events as {@link publish} does, for events that another attempt could not reproduce, such as text of a model. The events are also
+   * stored. A later attempt must first read them with {@link published} and publish them again under their key.
    */
   publishStored(key: string, events: readonly unknown[]): Promise<void>
   /**
@@ -85,9 +86,9 @@ export interface Composition {
   /**
    * Returns the terminal states and results of children, in the order of `ids`.
    *
-   * If a child is not in a terminal state, then the parent is parked. The parent is stored, the slot is freed, and this promise never resolves. The
-   * handler runs again when all children have ended, at {@link wrapUpAtMs}, or after a cancel. After {@link wrapUpAtMs} or a cancel, `undefined` is
-   * returned for an unfinished child.
+   * If a child has not ended, then the parent is parked. The state of the parent is stored, its slot is freed, and this promise never resolves. The
+   * handler runs again from its beginning when all children have ended, at {@link wrapUpAtMs}, or after a cancel. After {@link wrapUpAtMs} or a
+   * cancel, the result is `undefined` for each unfinished child.
    */
   waitFor(ids: readonly string[]): Promise<(ChildEnd | undefined)[]>
   /**
@@ -98,19 +99,20 @@ export interface Composition {
   /**
    * Returns the terminal state and result of a child. Undefined if the child has not ended or does not exist.
    *
-   * @param parent If given, then `id` is a child of this child job. Default: a child of the job itself
+   * @param parent Id of the child job that submitted `id`, if `id` is a grandchild of this job. Undefined if `id` is a child of this job
    */
   endOf(id: string, parent?: string): Promise<ChildEnd | undefined>
   /** Costs of all steps and usage of all children so far, by unit. */
   readonly spent: Cost
   /**
-   * Unix milliseconds, before the deadline, at which the handler must start to write its result. After a cancel the value is 0, so the handler starts
-   * at once.
+   * Time before the deadline, in Unix milliseconds, at which the handler must start to write its result. After a cancel the value is 0, so the
+   * handler must start at once.
    */
   readonly wrapUpAtMs: number
   /**
-   * Aborts when the job was cancelled but may still write a partial result, within seconds. The signal is also aborted in all later attempts. After
-   * the abort, the handler must stop external work. A handler without a partial result throws a ServiceError `job_cancelled`.
+   * Aborts when the job was cancelled but may still write a partial result, within seconds. If the job has another attempt after the cancel, then the
+   * signal is aborted from the beginning of that attempt. The handler must then stop external work. A handler without a partial result throws a
+   * ServiceError `job_cancelled`.
    */
   readonly cancelled: AbortSignal
 }

@@ -5,14 +5,14 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * Maximum characters of the API call's id in a generated tool-call id. OpenAI rejects a tool-call id of more than 40 characters when a client sends
- * it back.
+ * Maximum characters of an API call's id that become part of a tool-call id. OpenAI rejects tool-call ids of more than 40 characters when a client
+ * sends them back.
  */
 const CALL_ID_CHARS_MAX = 24
 
 /**
- * Makes an id for a tool call to which the engine gave none. The id consists of `prefix`, the last characters of the API call's id, and an ordinal.
- * The id is unique within the answer.
+ * Creates an id for a tool call that has none from its engine. The id consists of `prefix`, the last characters of the API call's id, and an ordinal.
+ * Example: `call_4f…_0`. The id is unique within the answer.
  */
 export function makeCallId(prefix: 'call_' | 'toolu_', callId: string, choice: number, call: number): string {
   const ordinal = choice === 0 ? `${call}` : `${choice}_${call}`
@@ -52,7 +52,7 @@ export function jsonTextOf(value: unknown): string {
 
 export type NativeEvent = Extract<GenerateEvent, { type: 'native' }>
 
-/** Makes an event with output that the internal form does not represent. Only a caller of the same dialect receives such output. */
+/** Creates an event for output that has no internal form. Only a caller of the same dialect receives such output. */
 export function nativeEvent(
   dialect: Dialect,
   scope: NativeEvent['scope'],
@@ -62,7 +62,7 @@ export function nativeEvent(
   return { type: 'native', choice, dialect, scope, text: JSON.stringify(value) }
 }
 
-/** Concatenates the pieces of the native events of one choice and parses them as objects. Events of other dialects are ignored. */
+/** Joins the pieces of the native events of one choice and parses each complete text as an object. Events of other dialects are ignored. */
 export class NativeReader {
   readonly #dialect: Dialect
   #pieces: string[] = []

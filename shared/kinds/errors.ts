@@ -20,10 +20,10 @@ export interface MessagesError {
   request_id: string
 }
 
-/** Codes without an OpenAI equivalent. In the OpenAI format, the field `code` of such an error is null. */
+/** Codes that OpenAI's API does not have. In the OpenAI format, the field `code` of such an error is null. */
 const CODELESS: ReadonlySet<ErrorCode> = new Set(['invalid_request', 'missing_api_key', 'not_found'])
 
-/** Codes that OpenAI reports under another code. Clients can distinguish such errors only by the field `type`. */
+/** Codes for which OpenAI's API has only a more general code. Clients can distinguish such errors by the field `type`. */
 const SHOWN_AS: Partial<Record<ErrorCode, ErrorCode>> = { token_limit_exceeded: 'rate_limit_exceeded' }
 
 /**
@@ -59,8 +59,8 @@ export function messagesErrorBody(error: ServiceError, requestId: string): Messa
 }
 
 /**
- * Whether a request was rejected because of the parameter `thread`. Tool runners of the Anthropic SDKs send this parameter, and continue without it
- * after this error.
+ * Whether a request was rejected because of the parameter `thread`. The tool runners of the Anthropic SDKs first try this parameter, and omit it
+ * after an error of this form.
  */
 function isThreadRefusal(error: ServiceError): boolean {
   return error.code === 'unsupported_parameter' && error.param === 'thread'
@@ -88,9 +88,9 @@ function messagesType(status: number): string {
 }
 
 /**
- * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. The table lists codes
- * for which this rule is wrong, and codes for which the header confirms the rule. A retry is wrong for errors that were already retried here, and for
- * timeouts that used up the caller's time.
+ * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. For most codes in this
+ * table, a retry by that rule would be wrong. Usual reasons are that Sluice has already retried the call, or that its deadline has passed. The other
+ * codes in the table follow the rule, and the header only states it.
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   insufficient_quota: false,
@@ -116,7 +116,7 @@ const SDK_RETRY_AFTER_MS_MAX = 60_000
 /**
  * Returns the headers of an error: `retry-after` (at least 1 s), `x-should-retry`, `www-authenticate`.
  *
- * @param isFinal Whether the error is stored, so that a retry would return the stored error.
+ * @param isFinal True if the error is the stored result of a job, so that each retry would return the same error.
  * @param retryMsMax Maximum Retry-After, in milliseconds.
  */
 export function errorHeaders(
@@ -129,18 +129,27 @@ export function errorHeaders(
   if (error.status === 401) headers['www-authenticate'] = 'Bearer'
   const shouldRetry = shouldRetryOf(error)
   const isLoad = (error.status === 429 || error.status === 503) && shouldRetry !== false
-  if (isLoad || (error.status === 409 && error.retryAfterMs !== undefined))
+  const mayWait = error.status === 409 || isUpstreamFailure(error.code)
+  if (isLoad || (mayWait && error.retryAfterMs !== undefined))
     headers['retry-after'] = String(retryAfterSeconds(error, retryMsMax))
   if (shouldRetry !== undefined) headers['x-should-retry'] = String(shouldRetry)
   return headers
 }
 
 /**
- * Whether the client should retry a request that failed. `job_not_finished` has a Retry-After if the client wanted to read the result, which will
- * exist later. The header is missing if the client wanted to delete the job.
+ * Whether a client should retry a failed request. If undefined, then SDKs decide by the status.
+ *
+ * 1. An error `job_not_finished` has a Retry-After if the client wanted to read the result, which will exist later. The error has none if the client
+ *    wanted to delete the job.
+ * 2. A failure of an upstream server has a Retry-After only if Sluice has not retried the call (`decide.ts`). Example: calls to the server are paused.
  */
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
-  return code === 'job_not_finished' ? retryAfterMs !== undefined : SHOULD_RETRY[code]
+  if (code === 'job_not_finished') return retryAfterMs !== undefined
+  return isUpstreamFailure(code) && retryAfterMs !== undefined ? undefined : SHOULD_RETRY[code]
+}
+
+function isUpstreamFailure(code: ErrorCode): boolean {
+  return code === 'upstream_error' || code === 'upstream_timeout'
 }
 
 function retryAfterSeconds({ retryAfterMs }: ServiceError, mostMs: number): number {

@@ -5,19 +5,19 @@ import type { Answer } from './answer.ts'
 import type { Composition } from './composition.ts'
 
 /**
- * A kind of job, described once for the ingress and the worker. The ingress creates jobs of this kind and encodes their results. The worker runs the
- * jobs ({@link Handler}).
+ * A kind of job, used by ingress and worker. The ingress creates jobs of this kind and encodes their results. The worker runs the jobs
+ * ({@link Handler}).
  */
 export interface Kind<Request = unknown, Event = unknown> {
   readonly name: string
   readonly pool: PoolName
   readonly request: z.ZodType<Request>
   readonly childrenAtOnce?: number
-  /** Time in ms before the deadline in which a composed job writes its result. Default: a fraction of the job's total time. */
+  /** Time in ms before the deadline that a composed job reserves for writing its result. Default: a fraction of the job's total time. */
   readonly wrapUpMs?: number
   /** Maximum bytes of a complete answer. A larger answer is rejected. Default: 8 MiB. */
   readonly answerBytesMax?: number
-  /** Merges an event into the previous event. Undefined if both must stay separate. */
+  /** Merges two consecutive events into one event, to reduce the number of records. Undefined if both must stay separate. */
   merge(previous: Event, next: Event): Event | undefined
   /** Whether the event contains output. A job is not retried after output, because the caller would receive the output twice. */
   isOutput(event: Event): boolean
@@ -34,31 +34,35 @@ export interface Progress {
 export interface AttemptContext {
   /** Aborts on a cancel, a drain or the deadline. The handler must stop within a second. */
   readonly signal: AbortSignal
-  /** The text `job_id:attempt`, with which the handler makes external effects idempotent. */
+  /** The text `job_id:attempt`. The handler sends it with external requests, so that a server can detect a repeated request. */
   readonly idempotencyKey: string
   readonly tenant: string
   readonly traceparent: string | undefined
-  /** Called before the request is sent to a server of the model. The last call of an attempt counts. */
+  /** Called before the request is sent to a server of the model. If an attempt calls this more than once, then the last server is recorded. */
   readonly onServer: (model: string, server: number, host: string) => void
-  /** Called with the progress of the job. Undefined if the caller receives the output of the job instead. */
+  /** Called with the progress of the job. Undefined if the caller receives output instead of progress. */
   readonly onProgress: ((progress: Progress) => void) | undefined
-  /** Recorded steps and child jobs. Undefined for an attached job. */
+  /** The steps and child jobs of a composed job. Undefined for an attached job, which cannot have any. */
   readonly composition?: Composition | undefined
 }
 
 export interface Handler<Request = unknown, Event = unknown> extends Kind<Request, Event> {
-  /** Parses and validates the body. @throws Error if the body is not valid for this version */
+  /**
+   * Parses and validates the body.
+   *
+   * @throws Error if the body is invalid, or not supported by this version
+   */
   parse(body: unknown): Request | Promise<Request>
-  /** If true, then `run` accepts a body from an ingress in the same process without {@link parse}. Default: false. */
+  /** True if `run` accepts a body without {@link parse} when the ingress is in the same process and has validated it. Default: false. */
   readonly acceptsUnparsed?: boolean
   run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }
 
 /**
- * Makes a handler from a kind.
+ * Creates a handler for a kind.
  *
  * @param parse Default: validates the whole body and ignores fields of newer versions
- * @param acceptsUnparsed Whether `run` accepts a body that {@link Handler.parse} did not validate
+ * @param acceptsUnparsed See {@link Handler.acceptsUnparsed}
  */
 export function handle<Request, Event>(
   kind: Kind<Request, Event>,

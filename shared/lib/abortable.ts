@@ -1,8 +1,8 @@
 /**
- * Waits for work that other callers may share, until the signal aborts. An abort only ends the wait: the work continues, and its
- * later failure is ignored.
+ * Waits for work until the signal aborts. Other callers may wait for the same work, so an abort ends only this wait. The work continues, and a later
+ * failure of it is ignored.
  *
- * @throws Any error of the work, or the signal's reason
+ * @throws Any error of the work, or the abort reason of the signal
  */
 export async function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise, reject } = Promise.withResolvers<never>()

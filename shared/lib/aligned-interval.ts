@@ -1,6 +1,5 @@
 /**
- * Minimum delay of a timer, in ms. A timer may fire shortly before its multiple of the interval. Without a minimum, it would then be set again for
- * this multiple.
+ * Minimum delay of a timer, in ms. A timer may fire shortly before its multiple of the interval, and would then be set again for the same multiple.
  */
 const EARLY_MS = 5
 
@@ -18,8 +17,8 @@ interface TickOptions {
 }
 
 /**
- * Calls a function at each multiple of an interval, together with all other callers in this process. An error of the function ends
- * the process, as with any timer. If the event loop was blocked, then missed calls are not repeated.
+ * Calls a function at each multiple of an interval, together with all other callers in this process. An error of the function ends the process, as
+ * with any timer. If the event loop was blocked, then the missed calls are skipped.
  *
  * @returns Function that stops the calls
  */

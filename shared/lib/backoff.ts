@@ -8,7 +8,7 @@ export interface Backoff {
  * Returns the delay in ms after a failed try.
  *
  * @param tries Number of tries so far, at least 1
- * @param random In [0, 1). A parameter, so that tests can fix it
+ * @param random Random number in [0, 1), which tests can fix
  */
 export function backoffMs(tries: number, backoff: Backoff, random: number): number {
   const ceiling = Math.min(backoff.maxMs, backoff.baseMs * 2 ** (tries - 1))

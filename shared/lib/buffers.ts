@@ -1,16 +1,16 @@
 import { ServiceError } from './error.ts'
 
 /**
- * Size ({@link sizeOf}) from which no further output is merged into an event. The JSON of such an event is at most six times as long, so a record can
- * contain it.
+ * Size of an event ({@link sizeOf}) at which no further event is merged into the event. The JSON of an event of this size is at most six times as
+ * long, which fits into a queue record.
  */
 export const EVENT_SIZE_MAX = 64 * 1024
-/** Maximum JSON bytes of an event. The broker would reject a larger record at every attempt, which would block all later records. */
-const OUTPUT_BYTES_MAX = 512 * 1024
+/** Maximum JSON bytes of an event. The broker would reject a larger record at every try, and all later records would wait for it. */
+export const OUTPUT_BYTES_MAX = 512 * 1024
 
 /**
- * Returns the approximate size of an event: the length of its strings, plus a little per value. The JSON usually has about as many bytes, and at most
- * six times as many (for control characters).
+ * Returns the approximate size of an event: the length of its strings, plus a little per value. The JSON usually has about as many bytes. If the
+ * strings consist of control characters, then it has six times as many.
  *
  * @param enough Counting stops above this size
  */
@@ -44,14 +44,14 @@ export function isUncarriable(event: unknown): boolean {
 export function refuseLarge(event: unknown): boolean {
   if (sizeOf(event, EVENT_SIZE_MAX) <= EVENT_SIZE_MAX) return false
   if (isUncarriable(event))
-    throw new ServiceError('internal_error', 'One event of the output exceeds the maximum size.')
+    throw new ServiceError('internal_error', `One event of the output is larger than ${OUTPUT_BYTES_MAX} bytes.`)
   return true
 }
 
-/** Returns one event that replaces both, or undefined if both are needed. */
+/** Returns one event that replaces both events. Undefined if they cannot be merged. */
 export type MergeEvents<Event = unknown> = (previous: Event, next: Event) => Event | undefined
 
-/** Events that wait for their reader, in order, merged if possible, with an estimate of their size in bytes. */
+/** Events that wait for their reader, in order. Consecutive events are merged if possible. The buffer estimates its size in bytes. */
 export class EventBuffer<Event = unknown> {
   readonly #merge: MergeEvents<Event>
   bytes = 0

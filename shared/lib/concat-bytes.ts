@@ -1,7 +1,7 @@
 /**
- * Concatenates buffers, in steps for `runYielding`. Each piece is removed from the list after it was copied, so that its memory can be freed at once.
+ * Concatenates buffers, in steps for `runYielding`. A piece is removed from the list after it was copied, so that its memory is freed at once.
  *
- * @param bytes Total size. Excess bytes of the last piece are ignored
+ * @param bytes Size of the result. Bytes of the last piece beyond this size are ignored
  */
 export function* concatBytes(pieces: Buffer[], bytes: number): Generator<undefined, Buffer> {
   const whole = Buffer.allocUnsafeSlow(bytes)

@@ -10,12 +10,12 @@ const QUOTED = /[",;\t\r\n]|^\s|\s$/
 
 export type CsvCell = string | number | boolean | null | undefined
 
-/** One line of CSV with its line break. Null and undefined are empty cells. */
+/** Returns one line of CSV with its line break. Null and undefined are empty cells. */
 export function csvLine(cells: readonly CsvCell[]): string {
   return exactLine(cells.map((cell) => (typeof cell === 'string' ? withoutFormula(cell) : cell)))
 }
 
-/** The text with an apostrophe in front if a spreadsheet would run it as a formula. */
+/** Returns the text, with an apostrophe in front if a spreadsheet would run it as a formula. */
 export function withoutFormula(text: string): string {
   return FORMULA.test(text) ? `'${text}` : text
 }

@@ -10,12 +10,12 @@ export class ServiceError extends Error {
   readonly retryAfterMs: number | undefined
   /** True if the request certainly had no effect. False if the outcome is unknown, for example because a response was lost. */
   readonly isUndone: boolean
-  /**
-   * True if the service's own store failed. The job is not at fault, so the attempt is repeated without being counted.
-   */
+  /** True if the service's own store or blob store failed. The job did not cause the failure, so the attempt is repeated without being counted. */
   readonly isInfrastructure: boolean
   /** Reason of a refusal, for metrics and logs. Never sent to the caller. */
   readonly reason: RefusalReason | undefined
+  /** Message of the upstream server without secrets, for operators who read the request log. Never sent to the caller. */
+  readonly upstreamMessage: string | undefined
 
   constructor(
     code: ErrorCode,
@@ -27,6 +27,7 @@ export class ServiceError extends Error {
       isUndone?: boolean
       isInfrastructure?: boolean
       reason?: RefusalReason | undefined
+      upstreamMessage?: string | undefined
     } = {},
   ) {
     super(message, { cause: options.cause })
@@ -37,6 +38,7 @@ export class ServiceError extends Error {
     this.isUndone = options.isUndone ?? false
     this.isInfrastructure = options.isInfrastructure ?? false
     this.reason = options.reason
+    this.upstreamMessage = options.upstreamMessage
   }
 
   get status(): number {
@@ -50,6 +52,7 @@ export class ServiceError extends Error {
       param: this.param,
       ...(this.retryAfterMs === undefined ? {} : { retry_after_ms: Math.ceil(this.retryAfterMs) }),
       ...(this.reason && { reason: this.reason }),
+      ...(this.upstreamMessage && { upstream_message: this.upstreamMessage }),
     }
   }
 
@@ -58,6 +61,7 @@ export class ServiceError extends Error {
       param: body.param,
       ...(body.retry_after_ms === undefined ? {} : { retryAfterMs: body.retry_after_ms }),
       ...(body.reason !== undefined && { reason: body.reason as RefusalReason }),
+      upstreamMessage: body.upstream_message,
     })
   }
 

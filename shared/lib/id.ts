@@ -3,8 +3,7 @@ import { randomBytes } from 'node:crypto'
 const ALPHABET = '0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghjkmnpqrstvwxyz'
 const POOL_BYTES = 8_192
 
-// One block of random bytes serves hundreds of ids, because a system call per id would cost more than the rest of its
-// creation.
+// A block of random bytes that serves hundreds of ids. A system call for each id would cost more than the rest of its creation.
 let pool = Buffer.alloc(0)
 let position = 0
 
@@ -28,12 +27,12 @@ export function newId(prefix: string, length = 24): string {
   return id
 }
 
-/** Crockford's base 32, as in ULID: texts of equal length sort like the encoded numbers. */
+/** Digits of Crockford's base 32, as in ULID. Texts of equal length sort like the numbers that they encode. */
 const TIME_DIGITS = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
 export const TIME_LENGTH = 10
 const REQUEST_RANDOM_LENGTH = 14
 
-/** A time in Unix milliseconds as ten characters. */
+/** Returns a time in Unix milliseconds as ten characters that sort like the time. */
 export function timeTextOf(atMs: number): string {
   let text = ''
   for (let rest = atMs, i = 0; i < TIME_LENGTH; i++, rest = Math.floor(rest / 32)) text = TIME_DIGITS[rest % 32] + text
@@ -54,7 +53,7 @@ export function newRequestId(): string {
   return newId(`req_${timeTextOf(Date.now())}`, REQUEST_RANDOM_LENGTH)
 }
 
-/** Returns the FNV-1a hash of a text. Every process computes the same hash, whatever its version. */
+/** Returns the FNV-1a hash of a text. Processes of all versions must compute the same hash, so it must not be changed. */
 export function hashOf(text: string): number {
   let hash = 0x811c9dc5
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193) >>> 0

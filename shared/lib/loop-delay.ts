@@ -1,16 +1,14 @@
 import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
 import { atAlignedInterval } from './aligned-interval.ts'
 
-/**
- * Resolution in ms of the event-loop measurement, which wakes the process at this interval while the process is busy.
- */
+/** Resolution of the event-loop measurement in ms. During a measurement, a timer wakes the process at this interval. */
 const PRECISION_MS = 10
 const SAMPLE_INTERVAL_MS = 1_000
 
-/** Active time in ms per interval from which the event loop counts as busy. */
+/** Minimum active time of the event loop, in ms per second, at which the process counts as busy. */
 const BUSY_MS = 50
 
-const IDLE_LOOKS = 5
+const IDLE_SAMPLES_MAX = 5
 const NANOS = 1e9
 export const LOOP_DELAYS = ['min', 'max', 'mean', 'stddev', 'p50', 'p90', 'p99'] as const
 
@@ -18,8 +16,8 @@ type Statistic = (typeof LOOP_DELAYS)[number]
 
 /**
  * Measures the delay of the event loop with a resolution of 10 ms, but only while the process is busy. In an idle process, the hundred wake-ups per
- * second would be most of its work. For a second without a measurement, the active time of the event loop is used, which is an upper bound of the
- * delay.
+ * second would be most of its work. While the measurement is off, the active time of the event loop is reported instead, which is an upper bound of
+ * the delay.
  */
 export class LoopDelay {
   readonly #histogram = monitorEventLoopDelay({ resolution: PRECISION_MS })
@@ -31,7 +29,7 @@ export class LoopDelay {
     atAlignedInterval(SAMPLE_INTERVAL_MS, () => this.#check(), { keepsAlive: false })
   }
 
-  /** Returns statistics since the last call, in seconds. A statistic without a measurement is missing. */
+  /** Returns statistics since the last call, in seconds. A statistic that was not measured is missing. */
   take(): Readonly<Partial<Record<Statistic, number>>> {
     this.#active()
     const { count, min, max, mean, stddev } = this.#histogram
@@ -48,12 +46,12 @@ export class LoopDelay {
 
   #check(): void {
     const before = this.#measured
-    this.#measured = this.#active() >= BUSY_MS ? IDLE_LOOKS : Math.max(0, before - 1)
+    this.#measured = this.#active() >= BUSY_MS ? IDLE_SAMPLES_MAX : Math.max(0, before - 1)
     if (before === 0 && this.#measured > 0) this.#histogram.enable()
     else if (before > 0 && this.#measured === 0) this.#pause()
   }
 
-  /** Stores the maximum and resets the histogram, which would otherwise count the pause as one long delay. */
+  /** Stores the maximum and resets the histogram. Otherwise the histogram would count the pause of the measurement as one long delay. */
   #pause(): void {
     this.#histogram.disable()
     this.#longestMs = Math.max(this.#longestMs, (1_000 * this.#histogram.max) / NANOS)

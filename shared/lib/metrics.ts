@@ -12,14 +12,14 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { LOOP_DELAYS, LoopDelay } from './loop-delay.ts'
 
-/** Maximum number of label sets per metric. A histogram has 20 lines per set. */
+/** Maximum number of label sets per metric. The maximum of a histogram is lower, because it has 20 lines per set. */
 const SETS_MAX = { counter: 200, histogram: 40, rows: 200 }
-/** Labels whose values are replaced by {@link OTHER} in label sets beyond the maximum. */
+/** Labels with possibly thousands of values. Beyond the maximum number of label sets, their values are replaced by {@link OTHER}. */
 const UNBOUNDED_LABELS = ['project', 'model', 'server', 'resource']
 const OTHER = 'other'
 /** Maximum time between event-loop yields while the metrics are written, in ms. */
 const WRITE_MS_MAX = 10
-/** Maximum wait for the value of a gauge, in ms. Below the usual timeout of a scrape, 10 s, also if several gauges wait. */
+/** Maximum wait for the value of a gauge, in ms. Even if several gauges wait, a scrape then ends before its usual timeout of 10 s. */
 const READ_MS_MAX = 2_000
 const NANOS = 1e9
 const OPEN_METRICS = 'application/openmetrics-text'
@@ -27,8 +27,8 @@ const OPEN_METRICS = 'application/openmetrics-text'
 const SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600]
 
 /**
- * A resolution in ms that effectively disables prom-client's own measurement of the event loop. That measurement would
- * wake an idle process at short intervals.
+ * Interval in ms of prom-client's own event-loop measurement. This interval of 24 days turns the measurement off, because it would wake an idle
+ * process.
  */
 const NEVER_MS = 2 ** 31 - 1
 
@@ -38,7 +38,7 @@ const NEVER_MS = 2 ** 31 - 1
  */
 export const GAUGES = {
   sluice_attached_jobs: gauge('Calls in this ingress, by state (`queued`, `running`)', 'pool', 'state'),
-  sluice_waiting_calls: gauge('Calls in this ingress that wait for a slot of their model', 'pool', 'model'),
+  sluice_waiting_calls: gauge('Calls in this ingress that wait for capacity of their model', 'pool', 'model'),
   sluice_calls_oldest_seconds: gauge('Age of the oldest call in this ingress that has not started', 'pool', 'model'),
   sluice_project_calls: gauge('Calls in this ingress, by project and state (`queued`, `running`)', 'project', 'state'),
   sluice_project_oldest_seconds: gauge(
@@ -100,7 +100,7 @@ export const GAUGES = {
     'pool',
   ),
   sluice_worker_requeued_total: gauge(
-    'Calls that this worker put back into the queue, because it lacks their model or has no capacity for it',
+    'Calls that this worker put back into the queue, because the worker lacks their model or has no capacity for the model',
     'pool',
   ),
   sluice_queue_unacked_records: gauge('Records in the queue of the pool that no worker has acknowledged', 'pool'),
@@ -111,7 +111,7 @@ export const GAUGES = {
     'server',
   ),
   sluice_server_concurrency_limit: gauge(
-    'Concurrent calls that this worker may send to the server: its part of the limit that was found or configured',
+    'Maximum concurrent calls of this worker to the server: the part that this worker has in the limit that the workers measure together. At most the slots of the worker',
     'model',
     'server',
   ),
@@ -130,7 +130,7 @@ export const GAUGES = {
     '1 while the changed models file is invalid, so that the previous version stays in use',
   ),
   sluice_trace_spans_dropped_total: gauge(
-    'Spans that were not exported, because the queue was full or the collector did not accept them',
+    'Spans that were dropped, because the queue was full or the collector did not accept the spans',
   ),
   sluice_models_loaded_timestamp_seconds: gauge('Unix time at which the models file was last loaded'),
 } as const
@@ -165,7 +165,7 @@ export class Metrics {
   readonly queueSeconds = this.#histogram(
     'sluice_job_queue_seconds',
     ['pool', 'model'],
-    'Time from acceptance to the first start of a call. Grows first if there are too few workers',
+    'Time from the acceptance of a call to its first start. If there are too few workers, then this time grows first',
   )
   readonly firstOutputSeconds = this.#histogram(
     'sluice_job_first_output_seconds',
@@ -196,14 +196,14 @@ export class Metrics {
   readonly workersLost = this.#counter(
     'sluice_workers_lost_total',
     ['pool'],
-    'Workers that stopped without notice. Each ingress counts all of them: aggregate with max',
+    'Workers that stopped without notice. Each ingress counts all lost workers: aggregate with max',
   )
   readonly deadLetters = this.#counter(
     'sluice_dead_letters_total',
     ['pool'],
     'Records that this worker could not read, and stored as dead letters',
   )
-  readonly jobs = this.#counter('sluice_jobs_total', ['pool', 'outcome', 'code'], 'Calls by outcome and error code')
+  readonly jobs = this.#counter('sluice_jobs_total', ['pool', 'outcome', 'code'], 'Ended calls by outcome and code')
   readonly retries = this.#counter('sluice_job_retries_total', ['pool', 'reason'], 'Retries, by reason')
   readonly attempts = this.#counter(
     'sluice_attempts_total',
@@ -213,7 +213,7 @@ export class Metrics {
   readonly attemptSeconds = this.#histogram(
     'sluice_attempt_duration_seconds',
     ['pool', 'model'],
-    'Run time of an attempt on this worker: the speed of the model itself',
+    'Run time of an attempt on this worker, without the time in the queue',
   )
   readonly tokens = this.#counter(
     'sluice_tokens_total',
@@ -238,7 +238,7 @@ export class Metrics {
   readonly reaped = this.#counter(
     'sluice_jobs_reaped_total',
     ['pool', 'outcome'],
-    'Durable jobs taken from lost workers, by outcome',
+    'Durable jobs that the scheduler requeued or ended because their worker was lost, by outcome',
   )
   readonly republished = this.#counter(
     'sluice_jobs_republished_total',
@@ -266,7 +266,7 @@ export class Metrics {
     this.#gaugeLoopDelay()
   }
 
-  /** Registers a value that is read at each scrape. @param read May be asynchronous. If it returns undefined, then the sample is omitted */
+  /** Registers a value that is read at each scrape. `read` may be asynchronous, or return undefined to omit the sample. */
   gauge<Name extends GaugeName>(name: Name, labels: LabelsOf<Name>, read: ReadValue): void {
     this.#gauge(name, labels, read)
   }
@@ -343,8 +343,7 @@ export class Metrics {
           found.flatMap((each) => [...each]),
           isMaximum(name) ? Math.max : (a, b) => a + b,
         )
-        // The samples of the last scrape are removed first. Otherwise a value that cannot be read now would be exported
-        // again with its old number.
+        // The rows of the last scrape are removed first. If a row cannot be read now, then it is missing instead of having its old value.
         this.reset()
         for (const [labels, value] of rows) {
           if (this instanceof Gauge) this.set(labels, value)
@@ -360,8 +359,8 @@ export class Metrics {
     for (const statistic of LOOP_DELAYS) {
       const name = `nodejs_eventloop_lag_${statistic}_seconds`
       this.registry.removeSingleMetric(name)
-      // Reading the statistics resets them. The first gauge of a scrape therefore reads them for all gauges, so that
-      // all describe one period.
+      // Reading the statistics resets them. The first gauge of a scrape therefore reads them for all gauges, so that all values cover the same
+      // period.
       const read = () => {
         if (statistic === LOOP_DELAYS[0]) delays = delay.take()
         return delays[statistic]
@@ -375,7 +374,8 @@ export class Metrics {
   }
 
   #histogram<Label extends string>(name: string, labelNames: readonly Label[], help: string): BoundedHistogram<Label> {
-    // The histogram is registered after its construction, because the constructor refuses exemplars for a registry of the older text format.
+    // The histogram is registered after its construction. The constructor would refuse to add a histogram with exemplars to this registry. The
+    // registry has the text format of Prometheus, which has no exemplars.
     const histogram = new Histogram({ name, help, labelNames, buckets: SECONDS, enableExemplars: true, registers: [] })
     this.registry.registerMetric(histogram)
     return new BoundedHistogram(histogram)
@@ -392,7 +392,7 @@ interface Sample {
   readonly type: unknown
 }
 
-/** Parts of a registry that the types of prom-client lack. */
+/** Members of prom-client's registry that its types lack. */
 interface Writer {
   readonly contentType: string
   getMetricsAsString(metric: { get(): Promise<Sample> }): Promise<string>
@@ -405,8 +405,8 @@ function openRegistry(): Writer {
 }
 
 /**
- * In OpenMetrics, the suffix `_total` belongs to the sample of a counter and not to its name. If a gauge has the name without the suffix, then the
- * counter keeps its name, as a metric of unknown type.
+ * Returns the sample of a counter under its OpenMetrics name, which lacks the suffix `_total`. In OpenMetrics, only the lines with values have this
+ * suffix. If another metric already has that name, then the suffix stays, and the metric has the type `unknown`.
  */
 function openNameOf(sample: Sample, names: ReadonlySet<string> | undefined): Sample {
   if (!names || sample.type !== 'counter') return sample
@@ -414,7 +414,7 @@ function openNameOf(sample: Sample, names: ReadonlySet<string> | undefined): Sam
   return names.has(name) ? { ...sample, type: 'unknown' } : { ...sample, name }
 }
 
-/** Waits for the rows of a gauge. Returns none after {@link READ_MS_MAX}, so that an unreachable dependency cannot delay a scrape beyond its timeout. */
+/** Waits for the rows of a gauge. Returns no rows after {@link READ_MS_MAX}, so that an unreachable dependency does not delay the whole scrape. */
 function limited(rows: ReturnType<ReadRows>): ReturnType<ReadRows> {
   if (!(rows instanceof Promise)) return rows
   let timer: NodeJS.Timeout | undefined
@@ -433,7 +433,7 @@ function isMaximum(name: string): boolean {
   return name.endsWith('_seconds') || name.endsWith('_up') || name.endsWith('_ratio')
 }
 
-/** Returns the largest rows, and the rest combined under `other`. */
+/** Returns the largest rows, and one row with the label `other` that combines all remaining rows. */
 function boundedRows(rows: readonly Row[], combine: (one: number, other: number) => number): readonly Row[] {
   if (rows.length <= SETS_MAX.rows) return rows
   const sorted = rows.toSorted(([, one], [, other]) => other - one)
@@ -452,7 +452,7 @@ function withOther<Label extends string>(labels: Readonly<Record<Label, string>>
   return combined as Record<Label, string>
 }
 
-/** Limits the label sets of a metric. After the maximum, each new set gets the value `other` for its {@link UNBOUNDED_LABELS}. */
+/** Limits the label sets of a metric. After the maximum, the {@link UNBOUNDED_LABELS} of each new set have the value `other`. */
 class LabelSets<Label extends string> {
   readonly #known = new Set<string>()
   readonly #max: number
@@ -491,7 +491,7 @@ class BoundedHistogram<Label extends string> {
     this.#histogram = histogram
   }
 
-  /** @param traceId Trace of the observation, as the exemplar of its bucket in OpenMetrics */
+  /** @param traceId Trace id of the call, which becomes the exemplar of the bucket in OpenMetrics */
   observe(labels: Readonly<Record<Label, string>>, value: number, traceId?: string | null): void {
     const exemplar = traceId ? { exemplarLabels: { trace_id: traceId } } : {}
     this.#histogram.observe({ labels: this.#sets.of(labels), value, ...exemplar } as never)

@@ -3,10 +3,11 @@ import { z } from 'zod'
 const readers = new WeakMap<z.core.$ZodType, z.core.$ZodType>()
 
 /**
- * Returns a schema for reading records. Unknown fields are removed at every depth, and known fields are checked as in the given schema.
+ * Returns a schema for reading records of other versions. Unknown fields are removed at every depth, and known fields are checked as in the given
+ * schema.
  *
  * The schemas in `schemas/` are strict, because they define exactly the fields that this version writes. During a rolling upgrade, records of other
- * versions may contain unknown fields.
+ * versions may have further fields.
  */
 export function tolerant<S extends z.core.$ZodType>(schema: S): S {
   const known = readers.get(schema)

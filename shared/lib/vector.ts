@@ -24,9 +24,9 @@ export function shortNumbers(vector: Float32Array): number[] {
   return numbers
 }
 
-/** First power of ten that is tried for numbers of at least 0.1. Smaller numbers begin with a higher power. */
+/** First power of ten that is tried for numbers of at least 0.1. For smaller numbers, the first power is higher. */
 const SCALE_MIN = 1e6
-/** Largest power of ten for which the division below is correctly rounded. */
+/** Largest power of ten with which {@link shortNumber} divides. The quotient is correctly rounded up to this power. */
 const SCALE_MAX = 1e22
 
 /**

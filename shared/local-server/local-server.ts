@@ -30,13 +30,10 @@ const IDLE_MS = 10 * 60_000
 const MEMORY_BYTES_MAX = 2 * 1024 ** 3
 const AUDIO_SECONDS_MAX = 4 * 3600
 const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
-/** Maximum number of crashes within CRASH_WINDOW_MS. After this number, the server is not started until the oldest crash is older. */
+/** Number of crashes within CRASH_WINDOW_MS after which the server is not started again until the oldest of these crashes has left the window. */
 const CRASHES_MAX = 5
 const CRASH_WINDOW_MS = 5 * 60_000
-/**
- * Maximum time in ms for which a call waits for a restart. If the backoff is longer, then the call fails with
- * Retry-After.
- */
+/** Maximum time in ms for which a call waits for a restart after a crash. If the backoff is longer, then the call fails with Retry-After. */
 const WAIT_MS_MAX = 1_000
 
 export interface LocalServerOptions {
@@ -46,14 +43,14 @@ export interface LocalServerOptions {
   readonly preparations?: Preparations | undefined
   /** Time in ms without a call after which the process is stopped. Default: 10 minutes. */
   readonly idleMs?: number | undefined
-  /** Limit of the private memory of each server process, in bytes. Default: 2 GiB. For the audio decoder the limit is always 1 GiB. */
+  /** Maximum private memory of each server process, in bytes. Default: 2 GiB. The maximum of the audio decoder is always 1 GiB. */
   readonly memoryBytesMax?: number | undefined
   readonly audioSecondsMax?: number | undefined
 }
 
 /**
- * A connection to the running server, for undici's `request`. {@link LocalServer.connect} must be called before each request, because another process
- * may have been started.
+ * A connection to the running server, for undici's `request`. Call {@link LocalServer.connect} before each request, because the server may have been
+ * replaced by a new process.
  */
 export interface LocalConnection {
   readonly origin: string
@@ -70,7 +67,7 @@ export class LocalServer {
   readonly #preparation = new BackgroundPreparation('The local model server')
   readonly #found = new Set<string>()
   readonly #models = new Map<string, BackgroundPreparation>()
-  /** Running wait for each model. All calls that need the model share it. */
+  /** Models that are being prepared, each with a promise for its end. All calls that need the model wait for the same promise. */
   readonly #waits = new Map<string, Promise<void>>()
   #crashesMs: number[] = []
   #idleTimer: NodeJS.Timeout | undefined
@@ -94,8 +91,7 @@ export class LocalServer {
     const { directory, python, preparations } = this.#options
     const either = signal ? AbortSignal.any([signal, this.#ending]) : this.#ending
     const report: OnProgress = (fraction, message) => {
-      // If the environment was complete from the start, then nothing had to be prepared, and no preparation is
-      // reported.
+      // If the environment is complete from the start, then the only report is the fraction 1. In this case no preparation is shown.
       if (fraction < 1 || preparations?.fractionOf(LOCAL_SERVER_RESOURCE) !== undefined)
         preparations?.report(LOCAL_SERVER_RESOURCE, fraction, message)
       onProgress?.(fraction, message)
@@ -127,7 +123,7 @@ export class LocalServer {
     return this.#running?.pid
   }
 
-  /** Stops the server and waits for its end. Running calls fail. A second call has no effect. */
+  /** Stops the server and waits until its process has ended. Running calls fail. A second call has no effect. */
   async close(): Promise<void> {
     this.#closing.abort(
       new ServiceError('overloaded', 'The worker is shutting down.', { retryAfterMs: 1_000, reason: 'draining' }),
@@ -154,7 +150,7 @@ export class LocalServer {
     const { log, memoryBytesMax = MEMORY_BYTES_MAX, audioSecondsMax = AUDIO_SECONDS_MAX } = this.#options
     const startedMs = performance.now()
     const limits = { memoryBytesMax, audioSecondsMax }
-    // The import loads the HTTP client, so that processes that never start the server save its memory.
+    // The module with the HTTP client is imported only here. Processes that never start the server save its memory.
     const { ServerProcess } = await import('./server-process.ts')
     const server = await ServerProcess.start(environment, limits, log, this.#closing.signal).catch((error) => {
       if (!this.#closing.signal.aborted) this.#crashesMs.push(performance.now())
@@ -217,7 +213,7 @@ export class LocalServer {
     this.#found.add(name)
   }
 
-  /** Aborts when this server is closed, or when the process stops. */
+  /** Signal that aborts when this object is closed, or when the whole process stops. */
   get #ending(): AbortSignal {
     const { preparations } = this.#options
     return preparations ? AbortSignal.any([this.#closing.signal, preparations.stopping]) : this.#closing.signal
@@ -264,7 +260,7 @@ export class LocalServer {
       if (!server) return
       if (server.isBusy) this.#lastCallMs = performance.now()
       if (performance.now() - this.#lastCallMs < idleMs) return
-      // From here on, a new call starts another process, although this process has not ended yet.
+      // From now on, a call starts a new server process, although the old one has not ended yet.
       this.#running = undefined
       clearInterval(this.#idleTimer)
       log.info({ pid: server.pid }, 'local model server stopped because it was idle')

@@ -14,9 +14,7 @@ import type { Environment } from './environment.ts'
 
 const LINE_CHARACTERS_MAX = 2_000
 
-/**
- * Maximum logged lines per minute, because a library that warns about every audio frame could otherwise fill the disk.
- */
+/** Maximum lines of the server that are logged per minute. Otherwise a library that warns about every audio frame could fill the disk. */
 const LINES_A_MINUTE = 60
 const MINUTE_MS = 60_000
 
@@ -24,25 +22,25 @@ const MINUTE_MS = 60_000
 const ORIGIN = 'http://local'
 
 const MAIN = fileURLToPath(new URL('./python/main.py', import.meta.url))
-/** Maximum time in ms until the server is healthy. On a busy machine, the first start is slow, because the process reads 100 MB of libraries. */
+/** Maximum time in ms until the server is ready. The first start on a busy machine is slow, because the process reads 100 MB of libraries. */
 const START_MS = 60_000
 const POLL_MS = 50
 const STOP_MS = 5_000
 const CONNECTIONS = 96
 /**
- * Maximum time in ms until the response headers. Without streaming, the headers follow the complete transcription, which may take hours. Callers set
- * shorter limits.
+ * Maximum time in ms until the response headers. Unless the result is streamed, the headers follow the complete transcription, which may take hours.
+ * Callers set shorter timeouts.
  */
 const HEADERS_MS = 2 * 3600_000
 /** Maximum pause in ms between two chunks of a response. A stream sends an event with every transcribed segment. */
 const BODY_MS = 300_000
 
 /**
- * All environment variables of the server. The server parses hostile files, so it must not inherit the variables of this process, which may contain
+ * All environment variables of the server. The server parses hostile files, so it does not inherit the variables of this process, which may contain
  * keys.
  *
  * By default, glibc keeps freed memory per thread, which was 1.3 GB for two threads with long texts. With these settings, glibc returns large blocks
- * to the system at once, which reduced the memory to 0.5 GB.
+ * to the system at once, and the same work needs 0.5 GB.
  */
 const VARIABLES = {
   LANG: 'C.UTF-8',
@@ -78,7 +76,7 @@ export class ServerProcess {
       ([code, killedBy]) => code ?? killedBy,
       (error: Error) => error.message,
     )
-    // When the process ends, stdin emits EPIPE. The error is ignored, because the promise `exited` reports the end.
+    // When the server process ends, its stdin emits EPIPE. The event is ignored, because the promise `exited` reports the end.
     child.stdin.on('error', () => {})
   }
 
@@ -135,7 +133,8 @@ export class ServerProcess {
   }
 
   async #poll(signal: AbortSignal): Promise<void> {
-    // This check has a client of its own, because undici's pool counts requests in flight wrongly after a failed connection.
+    // The health check has a client of its own. After a failed connection, undici's pool would count requests in flight wrongly, and `isBusy` depends
+    // on this count.
     const client = new Client(ORIGIN, { socketPath: this.#socketPath })
     try {
       while (!(await isHealthy(client, signal))) await sleep(POLL_MS, undefined, { signal })
@@ -151,8 +150,7 @@ async function isHealthy(client: Client, signal: AbortSignal): Promise<boolean> 
     await body.dump()
     return statusCode === 200
   } catch {
-    // If the signal has aborted, then its reason is thrown. Otherwise the failure means that the server does not listen
-    // yet.
+    // If the wait was aborted, then the reason is thrown. Any other failure means that the server does not listen yet.
     signal.throwIfAborted()
     return false
   }
@@ -163,7 +161,8 @@ function logOutput(stderr: Readable, log: Log): void {
   let lines = 0
   createInterface({ input: stderr }).on('line', (line) => {
     if (Date.now() - windowMs > MINUTE_MS) {
-      if (lines > LINES_A_MINUTE) log.warn({ lines: lines - LINES_A_MINUTE }, 'local model server log lines dropped')
+      if (lines > LINES_A_MINUTE)
+        log.warn({ lines: lines - LINES_A_MINUTE }, 'dropped log lines of the local model server')
       windowMs = Date.now()
       lines = 0
     }

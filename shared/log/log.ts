@@ -6,7 +6,7 @@ import { ServiceError } from '#shared/lib/error.ts'
  * Returns the log form of an error. pino's default form copies the message, the stack, the causes and all other properties. Each of these may quote
  * user data: a prompt, a row that a database refused, invalid JSON, a server's address.
  *
- * The properties are therefore chosen here. Messages are logged only if they cannot contain data of a call:
+ * Only selected properties are therefore logged, and messages only if they cannot contain data of a call:
  * 1. A ServiceError with a status below 500 is logged with its code only, because its message quotes the caller's request.
  * 2. The cause of an `internal_error` is logged with its class and stack frames only, because a bug's message may quote values.
  * 3. JavaScript's own errors are logged without their message for the same reason.
@@ -25,7 +25,7 @@ interface ErrorFields {
   cause?: object
 }
 
-/** Errors whose message V8 or zod composes from values, such as `Unexpected token 'M', "My secret" is not valid JSON`. */
+/** Errors whose message V8 or zod composes from values. Example: `Unexpected token 'M', "My secret" is not valid JSON`. */
 const QUOTING = [SyntaxError, TypeError, RangeError, URIError, EvalError]
 const isQuoting = (error: Error) => error.name.endsWith('ZodError') || QUOTING.some((type) => error instanceof type)
 
@@ -63,7 +63,7 @@ function framesOf({ stack = '', message }: Error): string {
     .join('\n')
 }
 
-/** The log as text for a terminal. Compared with the JSON log, the text omits fields that every line repeats. */
+/** The log as text for a terminal. Fields that are equal in all lines of the JSON log are omitted. */
 
 const ERROR = 50
 const LABELS: Readonly<Record<number, { label: string; colour: 'dim' | 'yellow' | 'red' }>> = {
@@ -91,7 +91,7 @@ export function openLog(level: string, service: string, format: 'auto' | 'json' 
   const options = { level, base: { service }, timestamp: pino.stdTimeFunctions.isoTime, serializers: SERIALIZERS }
   const isText = format === 'pretty' || (format === 'auto' && process.stdout.isTTY)
   if (!isText) return pino(options, new BatchedLines(pino.destination({ fd: 1, sync: true })))
-  // A progress bar may be in the terminal line, so the line is cleared first. The bar is drawn again below the log line.
+  // The last line of the terminal may contain a progress bar. The line is cleared first, and the bar is drawn again below the log line.
   const clear = process.stdout.isTTY ? '\r\x1b[K' : ''
   return pino(options, { write: (json) => process.stdout.write(`${clear}${logText(json)}`) })
 }
@@ -147,7 +147,7 @@ function whyText({ message, code, type, cause }: Record<string, unknown>): strin
   return cause ? `${own}: ${whyText(cause as Record<string, unknown>)}` : own
 }
 
-/** Formats a value. A single word is written as it is, and any other value as JSON, so that its end is visible. */
+/** Formats a value. A single word is written as it is. Any other value is written as JSON, so that a reader can see where it ends. */
 function valueText(value: unknown): string {
   if (Array.isArray(value) && value.length > 0 && value.every(isWord)) return value.join(',')
   return isWord(value) ? value : JSON.stringify(value)
@@ -158,7 +158,7 @@ function isWord(value: unknown): value is string {
 }
 
 function safe(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is removed
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: the pattern removes control characters
   return stripVTControlCharacters(text).replaceAll(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/g, '')
 }
 

@@ -17,7 +17,7 @@ export interface Models {
   find(name: string): ModelConfig | undefined
 }
 
-/** The model catalogue of the service. {@link become} replaces the models while the process runs, so callers must not cache results. */
+/** The model catalogue of the service. Callers must not cache results, because {@link become} replaces the models while the process runs. */
 export class ModelCatalogue implements Models {
   /** Models that the workers of this process run: all models of the catalogue, or only those that the setting MODELS lists. */
   readonly served: Models
@@ -91,7 +91,7 @@ export class ModelCatalogue implements Models {
     return pool === 'code' ? this.#codePrice : this.#byName.get(model)?.price
   }
 
-  /** Whether any call can cost something. If not, then no budget has an effect. */
+  /** True if at least one kind of call has a price. Otherwise no budget can have an effect. */
   get hasPrices(): boolean {
     return [this.#codePrice, ...this.#models.map(({ price }) => price)].some(
       (price) => price !== undefined && Object.values(price).some((amount) => amount > 0),
@@ -138,7 +138,11 @@ export function loadModels(path: string, served?: readonly string[]): ModelCatal
   return catalogue
 }
 
-/** Parses a models file. @throws ConfigError with the file and every problem in it */
+/**
+ * Parses a models file.
+ *
+ * @throws ConfigError with the file and every problem in it
+ */
 export function readModels(path: string): ModelsFile {
   let content: unknown
   try {
@@ -167,7 +171,6 @@ function textOf(path: string): string {
 function unreadable(error: unknown): string {
   const { code, message } = error as NodeJS.ErrnoException
   if (code === 'ENOENT') return 'there is no such file. Start in the directory that has models.yaml, or name it'
-  // Only the first line of the parser's message is shown, because its other lines quote the file, which may contain
-  // secrets.
+  // Only the first line of the parser's message is shown. The other lines quote the file, which may contain secrets.
   return (message.split('\n')[0] ?? message).replace(/:$/, '')
 }

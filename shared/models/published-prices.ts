@@ -2,8 +2,9 @@ import { similarNameOf } from '#shared/lib/similar-name.ts'
 import list from './published-prices.json' with { type: 'json' }
 
 /*
- * `price: published` in models.yaml stands for the price that the provider of the model publishes. The list has a date and a source, and is
- * part of a release: a price never changes without an upgrade. A model is found by its name at the upstream, otherwise by its id.
+ * In models.yaml, `price: published` stands for the price that the provider of the model publishes. The list of these prices has a date and a source,
+ * and is part of a release, so a price changes only with an upgrade. The price of a model is found under its name at the upstream (`engine.model`),
+ * or under its id if that name is missing.
  */
 
 const PUBLISHED = 'published'
@@ -11,10 +12,10 @@ const PRICES = new Map<string, object>(Object.entries(list.prices))
 const SIMILAR_MAX = 3
 
 /**
- * Replaces `price: published` of each model by its amounts.
+ * Replaces `price: published` of each model by the published amounts.
  *
  * @param content Parsed content of models.yaml, before its validation
- * @returns Models without a published price, as error messages
+ * @returns Error messages about models for which no price is published
  */
 export function insertPublishedPrices(content: unknown): string[] {
   const models = (content as { models?: unknown } | null)?.models

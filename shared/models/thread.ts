@@ -1,4 +1,4 @@
-/** Worker thread that parses a changed models file. A large or malicious file would block the event loop for up to a minute. */
+/** Worker thread that parses a changed models file. On the event loop, a large or malicious file would block all calls for up to a minute. */
 import { parentPort, workerData } from 'node:worker_threads'
 import { ConfigError } from '#shared/config/config.ts'
 import { readModels } from './models.ts'

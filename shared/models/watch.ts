@@ -9,8 +9,8 @@ import { ModelCatalogue, readModels } from './models.ts'
 
 const POLL_INTERVAL_MS = 1_000
 /**
- * Maximum bytes of a file that is parsed on the event loop. Parsing a file of this size takes a few milliseconds, even
- * with as many YAML aliases as possible.
+ * Maximum bytes of a file that is parsed on the event loop instead of a thread. Even with as many YAML aliases as possible, parsing it takes a few
+ * milliseconds.
  */
 const SMALL_BYTES_MAX = 8 * 1024
 const READ_MS_MAX = 60_000
@@ -21,17 +21,16 @@ export interface WatchOptions {
   readonly log: Log
   readonly metrics: Pick<Metrics, 'gauge'>
   /**
-   * True if the process has a terminal. SIGHUP then ends the process as usual. Without a terminal, SIGHUP reloads the
-   * file.
+   * True if the process has a terminal. SIGHUP then ends the process, because the terminal was closed. Without a terminal, SIGHUP reloads the file.
    */
   readonly hasTerminal: boolean
 }
 
 /**
- * Reloads models.yaml when it has changed, and on SIGHUP. An invalid file is ignored, and the log and a metric report it until it is fixed.
+ * Reloads models.yaml when it has changed, and on SIGHUP. An invalid file is ignored, and reported in the log and by a metric until it is fixed.
  *
- * The file is polled, because file system events would miss changes. A ConfigMap of Kubernetes changes a symbolic link some folders above, and
- * network file systems send no events.
+ * The file is polled, because file system events would miss changes. Kubernetes changes a ConfigMap by replacing a symbolic link some folders above,
+ * and network file systems send no events.
  *
  * @returns A function that stops the watch
  */
@@ -57,7 +56,7 @@ export function watchModels(catalogue: ModelCatalogue, { path, log, metrics, has
       log.error({ path, problems }, 'models file invalid; models unchanged')
     }
   }
-  // Reads the file. All requests that arrive during a reload together cause one more reload.
+  // Reads the file. If requests arrive during a reload, then one more reload follows for all of them.
   const readAll = async () => {
     isReading = true
     do {

@@ -6,8 +6,8 @@
  * 1. {@link checkUrl} checks the text of the URL when a request is accepted, and again before each call.
  * 2. {@link resolveAllowed} resolves the name once. Sluice connects only to the returned addresses (`outbound.ts`).
  *
- * WHATWG's parser first normalizes every notation of an IPv4 address (decimal, octal, hex, short, full-width digits). The guard cannot detect a NAT64
- * prefix inside public address space. A network with such a prefix must not route the prefix to private addresses (RFC 6052 §3.1).
+ * WHATWG's URL parser first normalizes every notation of an IPv4 address (decimal, octal, hex, short, full-width digits). The guard cannot detect a
+ * NAT64 prefix inside public address space. A network with such a prefix must not route the prefix to private addresses (RFC 6052 §3.1).
  */
 import type { LookupAddress } from 'node:dns'
 import { lookup } from 'node:dns/promises'
@@ -15,7 +15,7 @@ import { BlockList, isIP } from 'node:net'
 import { ServiceError } from '#shared/lib/error.ts'
 
 export interface OutboundPolicy {
-  /** For development: permits http, loopback and private networks. Metadata services are never permitted. */
+  /** True to permit http, loopback and private networks, for development. Metadata services of clouds are never permitted. */
   readonly allowPrivate: boolean
 }
 
@@ -29,11 +29,11 @@ const URL_CHARS_MAX = 2_048
 const PORT_MIN = 1_024
 const WEB_PORTS = new Set(['', '80', '443'])
 const IN_DEVELOPMENT = ' For development, set WEBHOOK_ALLOW_PRIVATE=true where the service runs.'
-/** Names that never belong to a public host (RFC 6761, 6762, 8375, and a resolution of ICANN). */
+/** Names that never belong to a public host (RFC 6761, 6762, 8375; `internal` is reserved by ICANN). */
 const PRIVATE_NAME = /(^|\.)(localhost|local|internal|home\.arpa)$/
 
 /**
- * Checks a URL without DNS.
+ * Checks that a URL follows these rules, without DNS:
  * 1. The scheme is https, and the URL has no credentials.
  * 2. The port is 80, 443 or at least 1024.
  * 3. The host is neither a private name nor an address that is not public.
@@ -75,8 +75,8 @@ export function hostOf(url: URL): string {
 /**
  * Resolves a host once and returns the addresses that are permitted. A literal address resolves to itself.
  *
- * @throws ServiceError `invalid_value` if no address is permitted. An unknown name has an equal message, so that callers cannot find out which names
- * exist in the internal network
+ * @throws ServiceError `invalid_value` if no address is permitted. A name that does not exist causes the same message. Callers therefore cannot find
+ * out which names exist in the internal network
  */
 export async function resolveAllowed(
   host: string,
@@ -95,17 +95,18 @@ export async function resolveAllowed(
 
 const STRICT: OutboundPolicy = { allowPrivate: false }
 
-/** Whether a URL may be public. The check uses only the host in the URL, without DNS. */
+/** Whether a URL may be public, judged only by the host in its text, without DNS. */
 export function mayBePublic(url: URL): boolean {
   return isHostAllowed(hostOf(url), STRICT)
 }
 
 /**
- * Checks the host of a URL that is sent to another server, which resolves the name again. That server may use any of the addresses, so all of them
- * must be public. A later change in DNS is not detected.
+ * Checks the host of a URL that is sent to another server, which resolves the name again. That server may connect to any address of the name, so all
+ * of them must be public. A later change in DNS is not detected.
  *
  * @param mayBeUnknown True to accept a name that does not resolve here, because it may exist only in the network of that server
- * @throws ServiceError `invalid_value`, with an equal message for an unknown name
+ * @throws ServiceError `invalid_value` if an address is not public, or if the name does not resolve and `mayBeUnknown` is false. The message is the
+ * same in both cases, so that callers cannot find out which names exist in the internal network
  */
 export async function requirePublicHost(
   host: string,
@@ -126,7 +127,7 @@ function isHostAllowed(host: string, policy: OutboundPolicy): boolean {
   if (isIP(host)) return isReachAllowed(host, policy)
   const name = host.replace(/\.+$/, '')
   if (name === '') return false
-  // A name without dots is refused, because a resolver may complete the name with a domain of the internal network.
+  // A name without dots is refused, because a resolver may append a domain of the internal network.
   return policy.allowPrivate || (name.includes('.') && !PRIVATE_NAME.test(name))
 }
 
@@ -143,7 +144,10 @@ function isReachAllowed(address: string, policy: OutboundPolicy): boolean {
  */
 type Reach = 'public' | 'private' | 'forbidden'
 
-/** IPv4 addresses that are never a valid target: special-purpose addresses (IANA registry) other than private networks, and metadata services. */
+/**
+ * IPv4 addresses that are never a valid target: the special-purpose addresses of the IANA registry, and metadata services. Private networks are
+ * listed separately.
+ */
 const FORBIDDEN_4 = subnets('ipv4', [
   '0.0.0.0/8', // this network: connects to this machine
   '169.254.0.0/16', // link-local: 169.254.169.254 is the metadata service
@@ -183,7 +187,7 @@ const METADATA_6 = subnets('ipv6', [
   'fd20:ce::/32', // Google
 ])
 
-/** Class of an address. Text that is not an IP address is `forbidden`, and so is an address with a zone (`fe80::1%eth0`). */
+/** Returns the class of an address. A text that is not an IP address is `forbidden`, and so is an address with a zone (`fe80::1%eth0`). */
 export function reachOf(address: string): Reach {
   const family = address.includes('%') ? 0 : isIP(address)
   if (family === 4) return reachOf4(address)

@@ -2,45 +2,41 @@ import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /*
- * Finds URLs in the parts of a request that the internal request cannot represent and Sluice passes on unchanged. Examples are MCP
- * tools, images inside unknown content, and fields newer than this version. An upstream may fetch these URLs, so the outbound guard
- * checks them.
+ * Finds URLs in the parts of a request that have no internal form and that upstreams receive unchanged. Examples are MCP tools, images inside unknown
+ * content, and fields newer than this version. An upstream may fetch these URLs, so the outbound guard checks them.
  *
- * The name of a field shows whether its URL is fetched: `server_url`, `fileUri`, `url`, `endpoint`, or a list such as `image_urls`.
- * Texts, schemas, and quotations of pages that a model cited are skipped.
+ * The name of a field shows whether its URL is fetched: `server_url`, `fileUri`, `url`, `endpoint`, or a list such as `image_urls`. Texts, schemas,
+ * and quotations of pages that a model cited are skipped.
  */
 
 export interface NativeUrl {
   readonly url: string
-  /** True for an image or file of the prompt. An operator may prohibit all remote images and files. */
+  /** True for an image or file that the prompt refers to. An operator may prohibit all remote images and files. */
   readonly isMedia: boolean
 }
 
 const FETCHED = /(^|_)(ur[il]|UR[IL]|endpoint)s?$|[a-z](Ur[il]|UR[IL]|Endpoint)s?$/
 const MEDIA = /^(image|file|audio|video)_?ur[il]s?$/i
-/** Names of fields that contain no URL for an upstream to fetch, so they are skipped. */
+/** Names of fields that are skipped, because no upstream fetches a URL in them. */
 const PASSED_OVER: ReadonlySet<string> = new Set([
   ...['annotations', 'citations', 'citation', 'sources', 'results', 'action', 'arguments', 'text'],
   ...['tabs', 'state_changes', 'parameters', 'input_schema', 'output_schema', 'schema', 'metadata'],
   ...['client_metadata', 'definition'],
 ])
-/** Fields with tool output. A page URL in such a field is a quotation, but the URL of an image or file is fetched. */
+/** Fields with the output of a tool. The URL of a page in such a field is a quotation and is not fetched. The URL of an image or file is fetched. */
 const OUTPUTS: ReadonlySet<string> = new Set(['output', 'outputs'])
 /** Types of objects whose `url` is the address of a quoted page, which is not fetched. */
 const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
 const VALUES_PER_PIECE = 1_000
-/** Maximum distinct URLs per request. A worker also limits the distinct hosts to 32, because it resolves each of them. */
+/** Maximum distinct URLs per request. A worker, which resolves the host of each URL, also allows at most 32 distinct hosts. */
 const URLS_MAX = 2_048
 /** Maximum characters of a URL. No server fetches a longer URL, and parsing it could block the event loop. */
 const URL_CHARS_MAX = 8_192
-/**
- * Matches the scheme of a URL. In a text such as `host:80`, a digit follows the colon, so `host` is not taken for a
- * scheme.
- */
+/** Matches the scheme of a URL. In a text such as `host:80`, a digit follows the colon, so `host` is not a scheme. */
 const SCHEME = /^[a-z][a-z0-9+.-]*:(?!\d)/i
 
 /**
- * Finds all distinct URLs in the parts of a request that upstreams receive unchanged. Must be run by `runYielding`.
+ * Finds all distinct URLs in the parts of a request that upstreams receive unchanged. The generator must be run by `runYielding`.
  *
  * @throws ServiceError `invalid_value` for too many URLs, or a URL that is too long
  */

@@ -14,7 +14,7 @@ export interface OutboundCall {
   readonly policy: OutboundPolicy
   /** Timeout in ms for the whole call, from DNS to the end of the answer. */
   readonly timeoutMs: number
-  /** Maximum bytes of the answer's body, received and decompressed. Beyond this size, the connection is closed. */
+  /** Maximum bytes of the answer's body, before and after decompression. Beyond this size, the connection is closed. */
   readonly bytesMax: number
   readonly signal: AbortSignal
   readonly resolve?: Resolve
@@ -30,7 +30,7 @@ export interface OutboundMethod {
 }
 
 export interface PageCall extends OutboundCall {
-  /** Returns the number of bytes of the answer that the caller uses. Reading stops after this number. Default: all. */
+  /** Returns the number of bytes of the answer that the caller needs. Reading stops after this number. Default: all. */
   readonly usedBytesOf?: (answer: OutboundAnswer) => number
 }
 
@@ -52,8 +52,8 @@ export interface OutboundAnswer {
  * Interim answers (1xx) are skipped, as RFC 9110 §15.2 requires. undici closes the connection at an unrequested `100 Continue`, so this client uses
  * `node:http`. A redirect is returned as an answer. To follow it, the caller calls again with its target, which is then checked.
  *
- * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that may be shown to the user.
- * The abort reason
+ * @throws ServiceError `invalid_value` (refused by the guard), `upstream_error`, `upstream_timeout`, with a message that may be shown to the user,
+ * or the abort reason of the signal
  */
 export async function postOutbound(text: string, options: OutboundRequest): Promise<OutboundAnswer> {
   return await callOutbound(text, { ...options, method: 'POST' }, async (answer) => {
@@ -63,9 +63,9 @@ export async function postOutbound(text: string, options: OutboundRequest): Prom
 }
 
 /**
- * Reads a page if the guard permits its URL. A redirect is returned as an answer.
+ * Reads a page if the guard permits the URL. A redirect is returned as an answer, so that the caller can check its target.
  *
- * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`. The abort reason
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, `request_too_large`, or the abort reason of the signal
  */
 export async function getOutbound(text: string, options: PageCall): Promise<OutboundPage> {
   const requestHeaders = { ...options.headers, 'accept-encoding': 'gzip, deflate, br' }
@@ -78,11 +78,12 @@ export async function getOutbound(text: string, options: PageCall): Promise<Outb
 }
 
 /**
- * Replaces `fetch` in client libraries, so that the guard checks each URL. The body of the answer is a stream. `timeoutMs` covers the body too, and
- * the stream fails with `request_too_large` after `bytesMax`. A redirect is returned as an answer. A compressed answer is refused, because the
- * request asks for `identity`.
+ * A `fetch` for client libraries that checks each URL with the guard. The body of the answer is a stream. `timeoutMs` covers the body too, and the
+ * stream fails with `request_too_large` after `bytesMax`. A redirect is returned as an answer. A compressed answer is refused, because the request
+ * asks for an uncompressed one.
  *
- * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`. The abort reason. Reading the body throws the same errors
+ * @throws ServiceError `invalid_value`, `upstream_error`, `upstream_timeout`, or the abort reason of the signal. Reading the body throws these errors
+ * too
  */
 export async function streamOutbound(text: string, options: OutboundCall & OutboundMethod): Promise<Response> {
   const { promise, resolve, reject } = Promise.withResolvers<Response>()
@@ -94,8 +95,7 @@ export async function streamOutbound(text: string, options: OutboundCall & Outbo
     resolve(responseOf(answer.statusCode ?? 0, answer.headers, readable))
     await ReadableStream.from(upTo(options.bytesMax, answer)).pipeTo(writable, { signal })
   })
-  // An error before the response rejects this promise. After the response, the reader of the body receives the error, and a call of `reject` has no
-  // effect.
+  // An error before the response rejects this promise. A later error reaches the reader of the body, and `reject` then has no effect.
   call.catch(reject)
   return await promise
 }
@@ -149,8 +149,7 @@ async function answerOf(
   const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>()
   const closed = new ServiceError('upstream_error', 'The host closed the connection without a response.')
   request.once('response', resolve).on('error', reject)
-  // If a server switches protocols without a request for it, then Node emits neither `response` nor `error`. The wait
-  // therefore also ends at `close`.
+  // If a server switches protocols unasked, then Node emits neither `response` nor `error`. The wait therefore also ends at `close`.
   request.once('close', () => reject(closed))
   request.end(body)
   return await promise
@@ -164,7 +163,7 @@ function lookupAmong(addresses: readonly LookupAddress[]): LookupFunction {
   }
 }
 
-/** Reads and discards a body. Errors are ignored, because status and headers already decide the outcome. */
+/** Reads and discards a body. Errors are ignored, because the caller needs only status and headers. */
 async function dropBody(body: AsyncIterable<Buffer>, bytesMax: number): Promise<void> {
   let bytes = 0
   try {
@@ -204,7 +203,7 @@ async function* decompressed(answer: IncomingMessage, bytesMax: number): AsyncGe
   }
 }
 
-/** Options that accept incomplete and empty input, as browsers do. The length of the body was checked before. */
+/** Options that accept incomplete and empty compressed data, as browsers do. Missing data is detected earlier, by the length of the body. */
 const ZLIB = { finishFlush: constants.Z_SYNC_FLUSH }
 const BROTLI = { finishFlush: constants.BROTLI_OPERATION_FLUSH }
 
@@ -219,7 +218,7 @@ function tooLarge(bytesMax: number): ServiceError {
   return new ServiceError('request_too_large', `The response of the host has more than ${bytesMax} bytes.`)
 }
 
-/** Ends the wait for a promise that does not support signals, such as a DNS lookup without an answer. */
+/** Waits for a promise until the signal aborts. For promises that cannot be aborted, such as a DNS lookup without an answer. */
 async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   const { promise: aborted, reject } = Promise.withResolvers<never>()
   const onAbort = () => reject(signal.reason)

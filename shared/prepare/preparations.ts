@@ -1,21 +1,21 @@
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Name of the sandbox in progress reports; see {@link Preparations.report}. */
+/** Name of the code sandbox in reports of progress ({@link Preparations.report}). */
 export const SANDBOX_RESOURCE = 'the sandbox for code'
-/** Name of the local model server in progress reports. */
+/** Name of the local model server in reports of progress. The server runs models for speech and embeddings. */
 export const LOCAL_SERVER_RESOURCE = 'speech and embeddings'
 
 export interface PreparationStep {
-  /** Progress as a fraction from 0 to 1. */
+  /** Progress of the preparation, as a fraction from 0 to 1. */
   readonly fraction: number
   readonly message: string
 }
 
 /**
- * Progress of all downloads and builds of this process, by resource: a model id, or a name of this file.
+ * Progress of all downloads and builds of this process, by resource. A resource is a model id, or one of the names above.
  *
- * Readiness checks and metrics read the progress here. Workers publish it with their capacity, so that an ingress can send it to callers
- * that wait. When the process stops, {@link stopping} ends all downloads, builds and waits at once.
+ * Readiness checks and metrics read the progress here. Workers publish it with their capacity, so that an ingress can send it to waiting callers.
+ * When the process stops, {@link stopping} ends all downloads, builds and waits at once.
  */
 export class Preparations {
   readonly #steps = new Map<string, PreparationStep>()
@@ -29,7 +29,7 @@ export class Preparations {
     if (!before || before.fraction < 1 !== fraction < 1) for (const listener of this.#listeners) listener()
   }
 
-  /** Progress from 0 to 1. Undefined if the resource was never reported. */
+  /** Returns the progress of a resource from 0 to 1. Undefined if its preparation was never reported. */
   fractionOf(resource: string): number | undefined {
     return this.#steps.get(resource)?.fraction
   }
@@ -44,7 +44,11 @@ export class Preparations {
     return [...this.#steps].filter(([, { fraction }]) => fraction < 1)
   }
 
-  /** Calls the listener when the preparation of a resource starts or ends. @returns Function that ends the subscription */
+  /**
+   * Calls the listener when the preparation of a resource starts or ends.
+   *
+   * @returns Function that ends the subscription
+   */
   onChange(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)

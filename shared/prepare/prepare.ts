@@ -17,7 +17,7 @@ const POLL_MS = 250
 const RETRY_PREPARATION_MS = 60_000
 
 export interface Prepared<Found> {
-  /** Work directory next to the final path, so that both are on one disk. */
+  /** Work directory next to the final path. Both are on one disk, so a rename can move the result. */
   readonly workDir: string
   find(): Promise<Found | undefined>
 }
@@ -34,7 +34,7 @@ export type OnProgress = (fraction: number, message: string) => void
 export interface PrepareOptions {
   /** Called with the progress, even if another process does the work. The fraction never decreases. */
   readonly onProgress?: OnProgress | undefined
-  /** Stops the wait or the work. Finished steps may be kept for the next attempt. */
+  /** Ends the wait or the work. Steps that are already finished may be reused by the next call. */
   readonly signal?: AbortSignal | undefined
   readonly checksOnly?: boolean | undefined
   readonly python?: string | undefined
@@ -49,7 +49,7 @@ export async function getPreparationState<Found>(thing: Prepared<Found>): Promis
 /**
  * Ensures that an artefact exists, and returns its facts.
  *
- * Concurrent calls share the work, even in several processes: one call works, and the others wait and report its progress. A call may be interrupted
+ * Concurrent calls share the work, even in several processes. One call works, and the others wait and report its progress. A call may be interrupted
  * at any point and repeated.
  *
  * @param make Builds the artefact below `workDir` and renames it to its final path
@@ -87,15 +87,15 @@ async function makeLocked<Found>(
   let furthest = 0
   try {
     await make((fraction, message) => {
-      // At the end of a step, pip moves files out of the counted directory, so the computed fraction decreases. The
-      // highest fraction so far is reported instead.
+      // The computed fraction can decrease, because pip moves files out of the counted directory at the end of a step. The highest fraction so far is
+      // reported instead.
       furthest = Math.max(furthest, fraction)
       lock.note(furthest, message)
       onProgress?.(furthest, message)
     })
     await lock.release()
   } catch (error) {
-    // If this process seemed dead, then another process has taken the lock and may have finished the work.
+    // If this process did not renew its lock in time, then another process may have taken the lock and finished the work.
     if ((await thing.find()) !== undefined) return await lock.release()
     await (signal?.aborted ? lock.release() : lock.fail(error instanceof Error ? error.message : String(error)))
     throw error
@@ -103,24 +103,24 @@ async function makeLocked<Found>(
   await rm(thing.workDir, { recursive: true, force: true })
 }
 
-/** The artefact that a call waits for: how the state is read, and how a missing artefact is prepared. */
+/** An artefact that a call needs. `state` reads whether it is ready, and `prepare` prepares it. */
 interface Wanted<Found> {
   readonly state: () => Promise<PreparationState<Found>>
-  /** Undefined if another process does the preparation. */
+  /** Prepares the artefact. Undefined if another process does this. */
   readonly prepare: (() => Promise<unknown>) | undefined
 }
 
 /**
- * A preparation that calls wait for. The first call starts the preparation, and all calls wait until it ends. The wait counts toward the deadline of
- * a call, but is no failed attempt.
+ * A preparation in the background for which calls wait. The first call starts it, and all calls wait until it ends. The wait counts toward the
+ * deadline of a call, but not as a failed attempt.
  */
 export class BackgroundPreparation {
   readonly #what: string
   #running: Promise<unknown> | undefined
-  /** Last failure in this process. The lock file also contains this failure, unless the disk is full. */
+  /** Last failure in this process. Usually the lock file contains the failure too, but on a full disk it cannot be written. */
   #failed: Extract<NotReady, { state: 'failed' }> | undefined
 
-  /** @param what Name of the artefact, with which messages to callers begin */
+  /** @param what Name of the artefact, such as a model. Error messages for callers begin with it */
   constructor(what: string) {
     this.#what = what
   }
@@ -129,7 +129,7 @@ export class BackgroundPreparation {
    * Returns the facts of the artefact when it is ready. Starts a preparation, unless one runs or failed within the last minute.
    *
    * @param signal Ends the wait, but not the preparation
-   * @throws ServiceError `model_loading` with the reason, if the preparation failed; the signal's reason
+   * @throws ServiceError `model_loading` with the reason, if the preparation failed, or the abort reason of the signal
    */
   async wait<Found>({ state, prepare }: Wanted<Found>, signal: AbortSignal): Promise<Found> {
     for (;;) {

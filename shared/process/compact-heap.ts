@@ -8,25 +8,29 @@ import { performance } from 'node:perf_hooks'
  *    Compaction blocks the event loop for about 0.1 s.
  *
  * 2. glibc serves large blocks from its own heap after it has released a block of that size (up to 32 MiB). Small blocks between them then prevent
- *    the heap from shrinking (388 of 544 MiB). The variable `MALLOC_MMAP_THRESHOLD_` disables this (mallopt(3)).
+ *    the heap from shrinking. In a measurement, 388 of 544 MiB of resident memory were in that heap. The variable `MALLOC_MMAP_THRESHOLD_` disables
+ *    this (mallopt(3)).
  *
  * `npm start` and the image set the variable and start `node --expose-gc`. Without that flag, the heap is not compacted. Rejected: access to the
  * collector through a second context (`node:vm`). In a process with two contexts, V8 optimizes less, and each call cost 50 % more CPU.
  */
 
 /**
- * Interval in ms of the check whether to compact. After a compaction, a process needs up to 20 % more CPU per token for several bursts. Compaction
- * therefore requires a long idle period, and memory growth beyond the needs of 256 streams.
+ * Interval in ms of the check whether to compact. A compaction makes the next bursts slower: they need up to 20 % more CPU per token. The heap is
+ * therefore compacted only after a long idle period, and only if it grew by more than 256 streams need.
  */
-const EVERY_MS = 30_000
-const IDLE = 0.02
+const CHECK_INTERVAL_MS = 30_000
+const IDLE_UTILIZATION_MAX = 0.02
 const GROWTH_BYTES = 256 * 1024 * 1024
-/** Maximum heap size in bytes for a compaction, which blocks calls for longer in a larger heap. V8 later shrinks a larger heap in small steps. */
+/**
+ * Maximum heap size in bytes for a compaction. In a larger heap, the compaction would block calls for longer. V8 shrinks such a heap in small steps
+ * later.
+ */
 const HEAP_BYTES_MAX = 1024 * 1024 * 1024
 
 /** Collects all garbage of this process and releases the freed pages. Has no effect without `node --expose-gc`. */
 export function compactHeap(): void {
-  // Only the flavor `last-resort` shrinks the heap completely. Node's type definitions lack these options.
+  // Only the flavor `last-resort` of V8's collector shrinks the heap completely. Node's type definitions lack this option.
   const collect = globalThis.gc as ((options: { type: string; flavor: string }) => void) | undefined
   collect?.({ type: 'major', flavor: 'last-resort' })
 }
@@ -34,9 +38,9 @@ export function compactHeap(): void {
 /**
  * Compacts the heap now, and later whenever the process is idle after a burst. The timer does not keep the process alive.
  *
- * @param everyMs Time between two checks, in ms. The event loop must have been idle since the last check
+ * @param everyMs Time between two checks, in ms. The heap is compacted only if the event loop was idle since the last check
  */
-export function compactWhenIdle(everyMs = EVERY_MS): void {
+export function compactWhenIdle(everyMs = CHECK_INTERVAL_MS): void {
   compactHeap()
   let smallest = process.memoryUsage.rss()
   let before = performance.eventLoopUtilization()
@@ -46,7 +50,7 @@ export function compactWhenIdle(everyMs = EVERY_MS): void {
     before = now
     const { rss, heapTotal } = process.memoryUsage()
     smallest = Math.min(smallest, rss)
-    if (utilization > IDLE || rss < smallest + GROWTH_BYTES || heapTotal > HEAP_BYTES_MAX) return
+    if (utilization > IDLE_UTILIZATION_MAX || rss < smallest + GROWTH_BYTES || heapTotal > HEAP_BYTES_MAX) return
     compactHeap()
     smallest = process.memoryUsage.rss()
   }, everyMs).unref()

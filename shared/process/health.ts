@@ -6,16 +6,16 @@ import type { Metrics } from '#shared/lib/metrics.ts'
 import type { StoreView } from '#shared/store/store.ts'
 
 export interface Health {
-  /** Returns the reasons why the process should receive no work now. Empty if the process is ready. */
+  /** Returns the reasons why the process cannot accept work now. Empty if the process is ready. */
   problems(): string[]
-  /** Returns the names of models and environments whose preparation runs, with the progress of each. Undefined if this process prepares none. */
+  /** Returns the models and environments that this process is preparing, each with its progress. Undefined if the process never prepares any. */
   preparing?(): string[]
   readonly metrics: Metrics | undefined
 }
 
 /**
- * Answers `/healthz` (alive, also under vLLM's name `/health`), `/readyz` (ready, or 503 with the reasons) and `/metrics` (Prometheus). No key is
- * checked here, so a caller that sets `metrics` must have checked the request.
+ * Answers the paths `/healthz` (also `/health`, its name in vLLM), `/readyz` (ready, or 503 with the reasons) and `/metrics` (Prometheus). No key is
+ * checked here. If `metrics` is set, then the caller must have checked that the request may read them.
  *
  * @returns False for any other path
  */
@@ -42,7 +42,7 @@ async function sendMetrics(metrics: Metrics, { headers }: IncomingMessage, res: 
     res.writeHead(200, { 'content-type': type })
     res.end(text)
   } catch (error) {
-    // An error of a gauge must not end the process, so the scrape fails with status 500.
+    // If a gauge throws, then only the scrape fails, with status 500. Otherwise the error would end the process.
     sendJson(res, 500, { status: 'metrics not available', reason: String(error) })
   }
 }
@@ -53,9 +53,9 @@ function sendJson(res: ServerResponse, status: number, body: object): void {
 }
 
 const TIMEOUT_MS = 2_000
-/** Lifetime of a result in ms, so that frequent scrapes do not load the dependency. */
+/** Time in ms for which the result of a check is reused, so that frequent scrapes do not load Kafka, Postgres and S3. */
 const RESULT_TTL_MS = 10_000
-/** Key that no blob has. A reachable blob store answers that the blob is missing. */
+/** Key of a blob that never exists. If the blob store is reachable, then its answer is that this blob is missing. */
 const MISSING_BLOB = 'sluice-check'
 
 interface Dependencies {
@@ -78,8 +78,8 @@ export function showDependencies({ config, metrics, broker, store, blobs }: Depe
     checks.push([
       'kafka',
       async () => {
-        // The answer to this request is ignored, because the request may also fail for reasons other than an outage.
-        // Only the duration and `isReachable` are reported.
+        // The request measures only the duration. A failure of the request is ignored, because it may have other reasons than an outage.
+        // `isReachable` shows an outage.
         await broker.lag('jobs.inference')
         if (!broker.isReachable) throw new Error('no broker answers')
       },

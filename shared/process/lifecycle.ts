@@ -2,7 +2,7 @@ import type { Log } from '#shared/log/log.ts'
 
 export interface Service {
   readonly name: string
-  /** Called before any service drains: ends waits that would delay the drain. */
+  /** Called on all services before the first of them drains. Ends waits that would delay the drain, such as the wait for a download. */
   stopping?(): void
   /** Stops accepting work and waits for running work. When `signal` aborts, the remaining work is requeued or fails. */
   drain(signal: AbortSignal): Promise<void>
@@ -10,24 +10,28 @@ export interface Service {
   problems(): string[]
 }
 
+interface Draining {
+  /** The service that drains now, or drained last. */
+  service: Service | undefined
+}
+
 /** Maximum time in ms for closing after the drain. Afterwards the process exits in any case. */
 const CLOSE_MS = 10_000
-/**
- * Time in ms within which a second signal counts as a duplicate. Under npm, Ctrl-C sends the signal twice: from the
- * terminal and from npm.
- */
+/** Time in ms within which a second signal is ignored as a duplicate. Under npm, Ctrl-C sends the signal twice: from the terminal and from npm. */
 const SAME_SIGNAL_MS = 1_000
 
 /**
- * Drains all services, then closes them, both in reverse order of their start. One deadline applies to all drains together.
+ * Drains all services, then closes them, both in reverse order of their start.
  *
- * @param drainMs Maximum drain time in ms. Work that runs longer is requeued or fails
+ * @param drainMs Maximum time of all drains together, in ms. Work that still runs then is requeued or fails
  * @returns False if a service did not stop in time
  */
 export async function stopAll(services: readonly Service[], drainMs: number, log: Log): Promise<boolean> {
   for (const service of services) service.stopping?.()
   const deadline = AbortSignal.timeout(drainMs)
-  let isClean = await within(drainInReverse(services, deadline), drainMs + CLOSE_MS)
+  const draining: Draining = { service: undefined }
+  let isClean = await within(drainInReverse(services, deadline, draining), drainMs + CLOSE_MS)
+  if (!isClean) log.error({ service: draining.service?.name }, 'service did not drain in time; closing')
   for (const service of [...services].reverse()) {
     const closed = await within(Promise.allSettled([service.close()]), CLOSE_MS)
     if (!closed) log.error({ service: service.name }, 'service did not close in time; exiting')
@@ -37,8 +41,8 @@ export async function stopAll(services: readonly Service[], drainMs: number, log
 }
 
 /**
- * Runs until SIGTERM or SIGINT, then stops all services and exits. The exit code is 0 after a clean stop, otherwise 1. A second
- * signal that is not a duplicate ends the process at once with exit code 1.
+ * Runs until SIGTERM or SIGINT, then stops all services and exits. The exit code is 0 after a clean stop, otherwise 1. A second signal ends the
+ * process at once with exit code 1, unless it is a duplicate ({@link SAME_SIGNAL_MS}).
  */
 export function stopOnSignals(services: readonly Service[], drainMs: number, log: Log): void {
   let stoppingSince: number | undefined
@@ -63,9 +67,12 @@ export function stopOnSignals(services: readonly Service[], drainMs: number, log
  * Drains services one after another, in reverse order of their start. While a service drains, it may need services that were started before it. For
  * example, an ingress needs its workers.
  */
-async function drainInReverse(services: readonly Service[], deadline: AbortSignal) {
+async function drainInReverse(services: readonly Service[], deadline: AbortSignal, draining: Draining) {
   const ends: PromiseSettledResult<void>[] = []
-  for (const service of [...services].reverse()) ends.push(...(await Promise.allSettled([service.drain(deadline)])))
+  for (const service of [...services].reverse()) {
+    draining.service = service
+    ends.push(...(await Promise.allSettled([service.drain(deadline)])))
+  }
   return ends
 }
 

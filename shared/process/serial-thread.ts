@@ -4,11 +4,11 @@ import { abortable } from '#shared/lib/abortable.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /**
- * A worker thread that handles one task at a time. The tasks run code of unknown cost: templates of model files, and conversions of schemas.
+ * A worker thread that runs one task at a time. The tasks run code of unknown cost: templates of model files, and conversions of schemas.
  *
  * The thread starts with its first task. If a task fails or times out, then the thread is terminated, and the next task starts a new thread. An
- * endless loop, or memory beyond the limit, therefore ends only the thread, and never blocks the event loop. A task whose caller has cancelled still
- * ends within its timeout. Must be closed.
+ * endless loop, or memory beyond the limit, therefore ends only the thread, and never blocks the event loop. If a caller cancels a task, then the
+ * task still ends by itself or by its timeout. The creator of this object must close it.
  */
 export class SerialThread {
   readonly #start: () => Promise<Worker>
@@ -22,8 +22,9 @@ export class SerialThread {
   }
 
   /**
-   * Runs a task after all earlier tasks. @throws ServiceError `overloaded` after `close`, or the error of the task. The signal's reason, if the
-   * signal aborts
+   * Runs a task after all earlier tasks.
+   *
+   * @throws ServiceError `overloaded` after `close`, the error of the task, or the abort reason of the signal
    */
   async run<Result>(task: (worker: Worker) => Promise<Result>, signal: AbortSignal): Promise<Result> {
     await this.#turn.take(signal)
@@ -57,20 +58,20 @@ export function startThread(url: URL, heapMb: number, options: Pick<WorkerOption
   const resourceLimits = { maxOldGenerationSizeMb: heapMb, maxYoungGenerationSizeMb: 32, stackSizeMb: 4 }
   const worker = new Worker(url, { ...options, env: {}, resourceLimits })
   worker.unref()
-  // Without a listener, an error of the thread between two tasks would end the process.
+  // If a thread fails between two tasks, then this event has no other listener and would end the process.
   worker.on('error', () => {})
   return worker
 }
 
 /**
- * Waits for the next message of a thread. If there is a task, then it is sent to the thread first.
+ * Waits for the next message of a thread. If `task` is given, then it is sent to the thread first.
  *
- * @throws Error if the thread ends instead, or takes too long
+ * @throws Error if the thread ends instead, or if no message arrives within `timeoutMs`
  */
 export async function replyOf<Reply>(worker: Worker, timeoutMs: number, task?: object): Promise<Reply> {
   const { promise, resolve, reject } = Promise.withResolvers<Reply>()
-  const onExit = () => reject(new Error('The thread ended.'))
-  const timer = setTimeout(() => reject(new Error('The thread took too long.')), timeoutMs)
+  const onExit = () => reject(new Error('The thread ended before it replied.'))
+  const timer = setTimeout(() => reject(new Error(`The thread did not reply within ${timeoutMs} ms.`)), timeoutMs)
   worker.once('message', resolve)
   worker.once('exit', onExit)
   try {

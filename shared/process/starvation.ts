@@ -1,7 +1,7 @@
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 
 const SAMPLE_INTERVAL_MS = 5_000
-/** Time in ms without a record after which a worker counts as starved, if jobs are queued and it has free slots. */
+/** Time in ms without a queue record after which a worker counts as starved, if jobs are queued and the worker has free slots. */
 const STARVED_MS = 15_000
 
 interface JobTaker {
@@ -10,8 +10,8 @@ interface JobTaker {
 }
 
 /**
- * Detects a worker that receives no records although jobs are queued and it has free slots. The consumer seems to run, but the
- * broker sends it nothing, for example because the consumer group does not admit the worker. No other check detects this.
+ * Detects a worker that receives no queue records although jobs are queued and it has free slots. An example is a Kafka consumer that its consumer
+ * group does not admit. The consumer seems to run, so no other check detects this.
  */
 export class Starvation {
   readonly #taker: JobTaker
@@ -23,7 +23,11 @@ export class Starvation {
   #sinceMs: number | undefined
   #isChecking = false
 
-  /** Checks at an interval until closed. @param lag Returns the number of queued records. Undefined if unknown */
+  /**
+   * Checks at an interval until closed.
+   *
+   * @param lag Returns the number of queued records. Undefined if unknown
+   */
   constructor(
     taker: JobTaker,
     slots: number,

@@ -3,11 +3,11 @@ import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 
-/** Time in ms for which a starting process retries an unreachable Kafka, Postgres or S3. Each needs less time to start. */
+/** Time in ms for which a starting process tries to reach Kafka, Postgres or S3. Each of these needs less time to start. */
 const START_WAIT_MS = 120_000
 /**
- * Time in ms for which a starting process retries an error that looks permanent, such as a wrong password. In a new deployment, the database user may
- * be created a moment later.
+ * Time in ms for which a starting process retries after an error that looks permanent, such as a wrong password. In a new deployment, the database
+ * user may be created a moment later.
  */
 const REFUSED_WAIT_MS = 5_000
 const START_RETRY: Backoff = { baseMs: 250, maxMs: 2_000 }
@@ -26,9 +26,9 @@ interface Reason {
 }
 
 /**
- * Opens a dependency, and retries while it is unreachable. The wait is logged once.
+ * Opens a dependency such as Postgres, and retries while it is unreachable. The wait is logged once.
  *
- * @throws Error of the last attempt when the time is over. Any error other than `overloaded` is thrown at once
+ * @throws Error of the last try when the time is over. Any error other than `overloaded` is thrown at once
  */
 export async function openWhenAvailable<T>(what: keyof typeof FIX, open: () => Promise<T>, log: Log): Promise<T> {
   const startedAt = performance.now()

@@ -10,7 +10,7 @@ function hold(ms: number): void {
   while (performance.now() < end);
 }
 
-it('the event-loop delay metric reports one block of an idle process once', async () => {
+it('the event-loop delay metric reports a single block of the event loop once', async () => {
   const delay = new LoopDelay()
   delay.take()
   await new Promise(setImmediate)
@@ -31,7 +31,7 @@ it('the event-loop delay metric reports the full duration of blocks in a busy pr
   await until(isMeasured, { withinMs: 20_000 })
 })
 
-/** In a separate process: the test process is never idle. */
+/** Program that measures the delay of the event loop. The program runs in a process of its own, because the process of the tests is never idle. */
 const TWICE = `
   import { setTimeout as sleep } from 'node:timers/promises'
   import { LoopDelay } from '#shared/lib/loop-delay.ts'
@@ -43,7 +43,7 @@ const TWICE = `
     }
   }
   await work()
-  // The measurement pauses after five seconds without work. This sleep is longer.
+  // The measurement pauses after five seconds without work. This sleep is longer, so that the test covers the pause.
   await sleep(12_000)
   await work()
   process.stdout.write(JSON.stringify(delay.take()))
@@ -59,7 +59,7 @@ it('the event-loop delay metric does not count idle time between two tasks as a 
   expect(max).toBeLessThan(4)
 })
 
-it('the event-loop delay metric has the name that prom-client gives it', async () => {
+it('the event-loop delay metric has the same name as in prom-client', async () => {
   const text = await new Metrics().registry.metrics()
   expect(text).toMatch(/^nodejs_eventloop_lag_max_seconds \d/m)
 })

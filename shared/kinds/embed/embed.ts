@@ -46,8 +46,8 @@ export function encodeEmbeddings(events: readonly EmbedEvent[], context: EncodeC
 const YIELD_INTERVAL_MS = 5
 
 /**
- * Encodes the same answer as {@link encodeEmbeddings}, as JSON text. Serializing the numbers of the largest answer takes half a second, so this
- * function yields to the event loop.
+ * Returns the answer of {@link encodeEmbeddings} as JSON text. Serializing the numbers of the largest answer takes half a second, so this function
+ * yields to the event loop.
  *
  * @throws ServiceError `upstream_error` if vectors or usage are missing
  */
@@ -84,7 +84,7 @@ export function gather(events: readonly EmbedEvent[]): {
   return { vectors, usage: promptUsage(tokens) }
 }
 
-/** Usage of a call without output tokens. */
+/** Returns the usage of a call that has only input tokens. */
 export function promptUsage(tokens: number) {
   const details = { prompt_tokens_details: null, completion_tokens_details: null }
   return { prompt_tokens: tokens, completion_tokens: 0, total_tokens: tokens, ...details }

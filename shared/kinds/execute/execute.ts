@@ -4,7 +4,9 @@ import type { Kind } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { OUTPUT_BYTES_MAX, PLOTS_BYTES_MAX } from '#shared/sandbox/protocol/limits.ts'
 
-/** Maximum characters of merged text. JSON escapes make a character up to six times as long, and six times this maximum still fits into a record. */
+/**
+ * Maximum characters of merged text. A JSON escape makes a character up to six times as long. Six times this maximum still fits into a queue record.
+ */
 export const TEXT_PIECE_CHARS = 64 * 1024
 const MARGIN_BYTES = 2 * 1024 * 1024
 
@@ -12,16 +14,16 @@ export const execute: Kind<CodeRequest, CodeEvent> = {
   name: 'execute',
   pool: 'code',
   request: CodeRequest,
-  // The output may contain stdout and stderr, each with the maximum size, and plots in base64.
+  // An answer contains stdout and stderr, each with its maximum size, and plots as base64.
   answerBytesMax: 2 * OUTPUT_BYTES_MAX + Math.ceil(PLOTS_BYTES_MAX / 3) * 4 + MARGIN_BYTES,
   merge: mergeCodeEvents,
-  // The `end` event is not output, because it is the last event and no retry can follow. After any other event, a retry
-  // would send output twice.
+  // A job is not retried after output, because the caller would receive that output twice. The event `end` is the last one, so no retry can follow
+  // and it need not count as output.
   isOutput: ({ type }) => type !== 'end',
   answer: () => codeAnswer,
 }
 
-/** Merges short texts of the same output stream. Without merging, a program that prints many small pieces would produce many records. */
+/** Merges short texts of the same output stream. Otherwise a program that prints many small pieces would create a queue record for each of them. */
 export function mergeCodeEvents(a: CodeEvent, b: CodeEvent): CodeEvent | undefined {
   if (a.type !== 'output' || b.type !== 'output' || a.stream !== b.stream) return undefined
   if (a.piece.length + b.piece.length > TEXT_PIECE_CHARS) return undefined

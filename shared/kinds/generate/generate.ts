@@ -9,12 +9,9 @@ import { completionsAnswer } from './completions/stream.ts'
 import { messagesAnswer } from './messages/stream.ts'
 import { inputTokensOf, responsesAnswer } from './responses/stream.ts'
 
-/** Maximum text of a merged event, in UTF-16 units, so that records and frames stay small. */
+/** Maximum text of a merged event, in UTF-16 units, so that queue records and stream frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
-/**
- * Maximum text of one event, in UTF-16 units. A unit takes at most six bytes of JSON, so a text of this length fits
- * into a record.
- */
+/** Maximum text of one event, in UTF-16 units. A unit takes at most six bytes of JSON, so a text of this length fits into a queue record. */
 const EVENT_TEXT_MAX = 64 * 1024
 /** Maximum tokens with log probabilities per merged event. A token with twenty alternatives takes 2 KiB of JSON. */
 const MERGED_LOGPROBS_MAX = 64
@@ -30,7 +27,7 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   pool: 'inference',
   request: GenerateRequest,
   merge: mergeGenerateEvents,
-  // The `start` event is not output. After any other event, a retry would send output twice.
+  // A job is not retried after output, because the caller would receive that output twice. Only the event `start` has no output.
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }
@@ -55,8 +52,8 @@ export const countTokens: Kind<GenerateRequest, CountTokensResult> = {
 }
 
 /**
- * Merges two events of the same type and the same choice. Undefined if they cannot be merged. A merge changes only the number of frames that a client
- * receives.
+ * Merges two consecutive events of the same type and choice. Undefined if they cannot be merged. The text that a client receives stays the same, in
+ * fewer frames.
  */
 export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): GenerateEvent | undefined {
   if (a.type === 'text' && b.type === 'text') {
@@ -79,15 +76,15 @@ export function mergeGenerateEvents(a: GenerateEvent, b: GenerateEvent): Generat
   return undefined
 }
 
-/** Whether an event does not fit into a record. An upstream may send a complete answer in one event. */
+/** Whether an event is too large for a queue record. An upstream may send a complete answer as one event. */
 export function isTooLarge(event: GenerateEvent): boolean {
   if (event.type === 'text' && event.logprobs && event.logprobs.length > MERGED_LOGPROBS_MAX) return true
   return 'text' in event && event.text.length > EVENT_TEXT_MAX
 }
 
 /**
- * Splits an event into pieces that fit into records. Each piece contains a bounded part of the text and of the log probabilities. If the text
- * ends first, then the remaining pieces contain only log probabilities.
+ * Splits an event into pieces that fit into queue records. Each piece has a bounded part of the text and of the log probabilities. If the text ends
+ * first, then the remaining pieces have only log probabilities.
  */
 export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
   if (!('text' in event)) return yield event
@@ -108,7 +105,7 @@ export function* splitEvent(event: GenerateEvent): Generator<GenerateEvent> {
 type TextEvent = Extract<GenerateEvent, { text: string }>
 
 /**
- * Makes one piece of a split event. Only the last piece carries the signature of a thought, and only the last piece of native output is marked as
+ * Makes one piece of a split event. Only the last piece has the signature of a thought, and only the last piece of native output is marked as
  * complete.
  */
 function pieceOf(

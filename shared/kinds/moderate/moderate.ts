@@ -6,7 +6,7 @@ export const moderate: Kind<ModerateRequest, ModerateEvent> = {
   name: 'moderate',
   pool: 'inference',
   request: ModerateRequest,
-  // The worker fills each event with as many results as fit into a record, so a merged event would be too large.
+  // Events are not merged. The worker already puts as many results into each event as fit into a queue record.
   merge: () => undefined,
   isOutput: () => true,
   answer: () => moderationsAnswer,

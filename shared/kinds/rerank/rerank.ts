@@ -30,8 +30,8 @@ function encodeRanking(events: readonly RerankEvent[], { call_id, model, rerank 
 }
 
 /**
- * Rewrites an embedding error for a rerank call. Embedding errors refer to an input by its index (`shared/engines/engine.ts`). In a rerank call, the
- * inputs are the documents, followed by the query.
+ * Rewrites an embedding error for a rerank call. The error names an input by its index (`shared/engines/engine.ts`). In a rerank call, the inputs are
+ * the documents, followed by the query.
  *
  * @param count Number of documents in the call
  */

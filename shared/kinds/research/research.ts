@@ -14,7 +14,7 @@ import { ChatStream } from '#shared/kinds/generate/chat/stream.ts'
 import { encodeChat } from '#shared/kinds/generate/chat/whole.ts'
 import type { Kind } from '#shared/kinds/kind.ts'
 
-/** Maximum text of a merged event, in UTF-16 units, so that records and frames stay small. */
+/** Maximum text of a merged event, in UTF-16 units, so that queue records and stream frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
 
 export const research: Kind<ResearchRequest, ResearchEvent> = {
@@ -22,8 +22,8 @@ export const research: Kind<ResearchRequest, ResearchEvent> = {
   pool: 'research',
   request: ResearchRequest,
   merge: mergeResearchEvents,
-  // Progress is not output, so it does not prevent a retry. A second run repeats progress events with equal sequence
-  // numbers, and the stream drops repeated numbers.
+  // Progress is not output, so a job can be retried after progress. The retry repeats progress events with equal sequence numbers, which the stream
+  // drops.
   isOutput: ({ type }) => type !== 'progress',
   answer: () => researchAnswer,
 }
@@ -97,8 +97,8 @@ const researchAnswer: Answer<ResearchEvent> = {
 /**
  * Encodes one run as chat completion chunks, so that plain chat clients can read the report.
  *
- * Progress and sources are sent as chunks without choices, which plain chat clients ignore. All annotations are in one chunk, because clients that
- * merge deltas cannot merge lists. The final events are sent only after the run has ended successfully.
+ * Progress and sources are sent as chunks without choices, which plain chat clients ignore. All annotations are in one chunk, because the SDKs do not
+ * merge lists of annotations. The last chunks are sent only after the run has ended successfully.
  */
 class ResearchStream implements AnswerStream<ResearchEvent> {
   readonly #chat: ChatStream
@@ -150,7 +150,7 @@ class ResearchStream implements AnswerStream<ResearchEvent> {
     return chatEvents(event).flatMap((each) => this.#chat.push(each))
   }
 
-  /** Encodes progress. A resumed run repeats its sequence numbers from 1, so progress that the client already received is dropped. */
+  /** Encodes progress. A retried run repeats its sequence numbers from 1, so progress that the client has already received is dropped. */
   #progress({ type: _, ...progress }: Extract<ResearchEvent, { type: 'progress' }>): Frame[] {
     if (progress.sequence <= this.#sequence) return []
     this.#sequence = progress.sequence

@@ -12,7 +12,7 @@ export const speak: Kind<SpeakRequest, SpeakEvent> = {
   pool: 'inference',
   request: SpeakRequest,
   answerBytesMax: ANSWER_BYTES_MAX,
-  // Events are not merged, because two base64 texts cannot be concatenated.
+  // Events are not merged, because two base64 texts cannot simply be concatenated.
   merge: () => undefined,
   isOutput: ({ type }) => type === 'audio',
   answer: () => speechAnswer,

@@ -1,18 +1,18 @@
 /*
- * Line breaking for subtitles. The text is split into tokens. Each token has a width and a score. A high score means that a line may well end after
- * the token. Widths are in columns: a Latin, Greek or Cyrillic letter takes one, a Chinese, Japanese or Korean character two.
+ * Line breaking for subtitles. The text is split into tokens, each with a width and a score. The score rates a line break after the token, higher is
+ * better. Widths are in columns: a Latin, Greek or Cyrillic letter takes one, a Chinese, Japanese or Korean character two.
  */
 
 export const LINE_COLUMNS_MAX = 42
 const LINES_MAX = 2
 
 /**
- * The smallest unit that is never divided between two lines: a word with its punctuation. In a script without spaces, a dictionary word counts as a
- * word.
+ * The smallest unit that is never divided between two lines: a word with its punctuation. Scripts without spaces are divided into the words of a
+ * dictionary.
  */
 export interface Token {
   readonly text: string
-  /** Whether a space precedes the token. A line never starts with that space. */
+  /** Whether a space precedes the token. If the token begins a line, then this space is omitted. */
   readonly isSpaced: boolean
   readonly columns: number
   readonly at: number
@@ -20,14 +20,14 @@ export interface Token {
 }
 
 /**
- * Scores of token ends. A line or cue ends after the token with the highest score that fits. `afterBound` applies after a word that belongs to the
- * next word, such as an article.
+ * Scores of a break after a token. Among the tokens that fit, a line or cue ends after the one with the highest score. `afterBound` applies to a word
+ * that belongs to the next word, such as an article.
  */
 const SCORES = { sentence: 100, clause: 60, beforeConjunction: 35, plain: 0, afterBound: -50, insideNumber: -300 }
 
 /**
- * Words per language. `begins` contains words that begin a phrase. `binds` contains words after which a line should not end, because they belong to
- * the next word.
+ * Words per language that decide where a line may end. A break before a word of `begins` is good, because the word begins a phrase. A break after a
+ * word of `binds`, such as an article, is bad.
  */
 const PHRASES: Readonly<Record<string, { readonly begins: ReadonlySet<string>; readonly binds: ReadonlySet<string> }>> =
   {
@@ -212,7 +212,7 @@ function textOf(tokens: readonly Token[], from: number, to: number): string {
   return text
 }
 
-/** Languages of the speech models. Each entry is a code and a lower-case English name. */
+/** Languages of the speech models: the code and the lower-case English name of each. */
 const NAMES: ReadonlyMap<string, string> = new Map(
   `
     af afrikaans, am amharic, ar arabic, as assamese, az azerbaijani, ba bashkir, be belarusian,
@@ -234,7 +234,7 @@ const NAMES: ReadonlyMap<string, string> = new Map(
     .map((pair) => [pair.slice(0, pair.indexOf(' ')), pair.slice(pair.indexOf(' ') + 1)] as const),
 )
 
-/** The codes of ISO 639-1 that are not in {@link NAMES}. */
+/** Codes of ISO 639-1 for languages that the speech models do not know. */
 const OTHERS: ReadonlySet<string> = new Set(
   `
     aa ab ae ak an av ay bh bi bm ce ch co cr cu cv dv dz ee eo ff fj fy ga gd gn gv ho hz ia ie ig ii ik io

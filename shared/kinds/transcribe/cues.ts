@@ -21,14 +21,15 @@ const PAUSE_SECONDS = 0.35
 const PAUSE_SCORE = 50
 /** Silence within a segment after which a new cue begins, in seconds. */
 const SILENCE_SECONDS = 2
-/** Cost, in points of the score, of each column by which a cue differs from an even division of the text. */
+/** Cost of each column by which the length of a cue differs from an even division of the text, in points of the score. */
 const UNEVEN_COST = 1.2
 const CUE_COLUMNS = 76
-/** Maximum characters of spaces and punctuation between two words. A match farther away would be a later repetition of the word. */
-const GAP_CHARS_MAX = 4
 /**
- * Maximum characters of a segment that is divided into cues, which is about an hour of speech. Dividing a longer segment would block the event loop.
+ * Maximum characters of spaces and punctuation between two consecutive words of the engine in the text. If a word occurs only farther away, then that
+ * is another occurrence of the word, and the word is skipped.
  */
+const GAP_CHARS_MAX = 4
+/** Maximum characters of a segment that is divided into cues: about an hour of speech. Dividing a longer segment would block the event loop. */
 const DIVIDED_CHARS_MAX = 64 * 1024
 
 interface Cue {
@@ -85,7 +86,7 @@ interface Timed {
   readonly tokens: readonly Token[]
   readonly starts: readonly number[]
   readonly ends: readonly number[]
-  /** Whether the times come from word timestamps. Otherwise the duration of the segment was divided in proportion to the text. */
+  /** True if the engine reported the times of words. False if the duration of the segment was divided in proportion to the text. */
   readonly isTimed: boolean
 }
 
@@ -99,8 +100,8 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
     const to = endOf(timed, from)
     const start = starts[from] as number
     const last = ends[to - 1] as number
-    // Usually a segment ends shortly after its last word, and the cue ends with the segment. If the segment ends much later, then its end is silence,
-    // and the cue ends with the last word.
+    // The last cue of a segment ends with the segment. If the segment ends much later than its last word, then the rest is silence, and the cue ends
+    // with the word.
     const until = to === tokens.length && segment.end <= last + LINGER_SECONDS_MAX ? Math.max(last, segment.end) : last
     const end = isTimed ? Math.min(until, start + CUE_SECONDS_MAX) : last
     cues.push({ start, end, lines: linesOf(tokens, from, to) ?? [] })
@@ -113,8 +114,7 @@ function endOf(timed: Timed, from: number): number {
   const { tokens, starts, ends } = timed
   const reach = reachOf(timed, from)
   if (reach === tokens.length) return reach
-  // Only the next {@link CUE_COLUMNS} columns are measured, because the text after them does not influence the
-  // division.
+  // Only the next {@link CUE_COLUMNS} columns are measured. Text after them has no influence on this cue.
   const rest = columnsBetween(tokens, from, Math.min(tokens.length, from + CUE_COLUMNS))
   const even = rest / Math.max(2, Math.ceil(rest / CUE_COLUMNS))
   let best = { to: reach, score: Number.NEGATIVE_INFINITY }
@@ -145,7 +145,10 @@ function reachOf({ tokens, starts, ends, isTimed }: Timed, from: number): number
   return to
 }
 
-/** Determines the times of each token from the words of the segment. If the segment has no words, then the times are in proportion to the columns. */
+/**
+ * Determines the times of each token from the words of the segment. If the engine reported no words, then the duration is divided in proportion to
+ * the widths.
+ */
 function timedOf(tokens: readonly Token[], text: string, { start, end, words }: TranscriptSegment): Timed {
   const found = words && words.length > 0 ? located(words, text) : []
   return found.length === 0 ? inProportion(tokens, start, end) : byWords(tokens, found)

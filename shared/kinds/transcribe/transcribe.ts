@@ -15,7 +15,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { languageName } from './cue-text.ts'
 import { encodeSrt, encodeVtt } from './cues.ts'
 
-/** Maximum text of a merged event, in UTF-16 units, so that records and frames stay small. */
+/** Maximum text of a merged event, in UTF-16 units, so that queue records and stream frames stay small. */
 const MERGED_TEXT_MAX = 16 * 1024
 const MERGED_LOGPROBS_MAX = 256
 
@@ -28,16 +28,19 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   request: TranscribeRequest,
   answerBytesMax: TRANSCRIPT_BYTES_MAX,
   merge: mergeTranscribeEvents,
-  // The `start` event is not output. After any other event, a retry would send output twice.
+  // A job is not retried after output, because the caller would receive that output twice. Only the event `start` has no output.
   isOutput: ({ type }) => type !== 'start',
   answer: () => transcriptAnswer,
 }
 
-/** Transcribes speech into English text. The kind is separate, because older workers cannot translate, and requeue jobs of an unknown kind. */
+/**
+ * Transcribes speech into English text. Translation is a separate kind, because older workers cannot translate: a worker puts a job of an unknown
+ * kind back into its queue.
+ */
 export const translate: Kind<TranscribeRequest, TranscribeEvent> = { ...transcribe, name: 'translate' }
 
 /**
- * Merges two text events of the same segment. Undefined if they cannot be merged. A merge changes only the number of frames that a client receives.
+ * Merges two text events of the same segment. Undefined if they cannot be merged. The text that a client receives stays the same, in fewer frames.
  */
 export function mergeTranscribeEvents(a: TranscribeEvent, b: TranscribeEvent): TranscribeEvent | undefined {
   if (a.type !== 'text' || b.type !== 'text' || a.segment !== b.segment) return undefined
@@ -58,8 +61,8 @@ type TextEvent = Extract<TranscribeEvent, { type: 'text' }>
  * Encodes one stream of a transcript (docs/internals/protocol.md, Transcript streams). The stream has text deltas, segments if the format is
  * `diarized_json`, and one `done` event at the end.
  *
- * The deltas concatenate to the text of `done`, which equals the text of the whole answer and is trimmed. Leading whitespace is therefore dropped,
- * and trailing whitespace is buffered until more text follows.
+ * The concatenated deltas must equal the text of `done`, which is trimmed. Leading whitespace is therefore dropped, and trailing whitespace waits
+ * until more text follows.
  */
 export class TranscriptStream implements AnswerStream<TranscribeEvent> {
   readonly #isDiarized: boolean
@@ -118,7 +121,9 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return this.#textFrames(this.#trim(this.#characters.push(text)), segment)
   }
 
-  /** Returns the part of the text that can be sent now. Leading whitespace of the transcript is dropped, and trailing whitespace is buffered. */
+  /**
+   * Returns the part of the text that can be sent now. Leading whitespace of the transcript is dropped, and trailing whitespace waits for more text.
+   */
   #trim(text: string): string {
     const all = this.#text === '' ? text.trimStart() : this.#blanks + text
     const trimmed = all.trimEnd()
@@ -126,7 +131,7 @@ export class TranscriptStream implements AnswerStream<TranscribeEvent> {
     return trimmed
   }
 
-  /** Makes the frames of a piece of text. Log probabilities of buffered whitespace are sent with the text that follows. */
+  /** Makes the frames of a piece of text. If whitespace had to wait for more text, then its log probabilities are sent with that text. */
   #textFrames(delta: string, segment?: number): Frame[] {
     if (delta === '') return []
     this.#text += delta
@@ -189,8 +194,7 @@ function encodeJson({ text, logprobs, usage, duration }: Transcript, hasLogprobs
     logprobs: hasLogprobs ? logprobs : null,
     usage: { type: 'duration', seconds: Math.ceil(duration), ...usage },
     duration,
-    // Clients expect the English name of a language here. If only the code is known, then the field is empty, because
-    // clients do not accept a code.
+    // Clients expect the English name of a language in this field and do not accept a code. Only the code is known here, so the field is empty.
     language: '',
     segments: null,
     words: null,
@@ -210,7 +214,7 @@ function encodeVerbose(transcript: Transcript, form: TranscriptForm): object {
   }
 }
 
-/** Encodes a segment of `verbose_json`. All ten keys are present, because clients check each of them. */
+/** Encodes a segment of `verbose_json`. All ten keys are present, because clients fail if one of them is missing. */
 function verboseSegment(segment: TranscriptSegment): object {
   const { id, seek, start, end, text, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob } = segment
   return { id, seek, start, end, text, tokens, temperature, avg_logprob, compression_ratio, no_speech_prob }
@@ -332,7 +336,7 @@ function soundSegment(segment: TranscriptSegment): TranscriptSegment {
   }
 }
 
-/** Rounds to milliseconds. Engines add floating-point numbers, so a time such as 2.7100000000000004 s is common. */
+/** Rounds to milliseconds. Sums of floating-point numbers give times such as 2.7100000000000004 s. */
 function toMilliseconds(seconds: number): number {
   return Math.round(Math.max(0, finite(seconds)) * 1_000) / 1_000
 }

@@ -49,7 +49,7 @@ class Body:
             self.is_complete = not self._chunked and self._left == 0
             self._left_max -= len(piece)
             if self._left_max < 0:
-                raise ApiError("request_too_large", "The request is larger than this server takes.", status=413)
+                raise ApiError("request_too_large", "The request is larger than the server accepts.", status=413)
             yield piece
 
     def discard(self, bytes_max: int) -> None:
@@ -80,7 +80,7 @@ def read_json(body: Body) -> dict:
     for piece in body.pieces():
         data += piece
         if len(data) > JSON_BYTES_MAX:
-            raise ApiError("request_too_large", "The request is larger than this server takes.", status=413)
+            raise ApiError("request_too_large", f"The request is larger than {JSON_BYTES_MAX} bytes.", status=413)
     try:
         value = json.loads(data)
     except ValueError:
@@ -153,7 +153,7 @@ def _parse(form: Form, body: Body, boundary: str, directory: str) -> None:
                     text += event
                     if len(text) > FIELD_BYTES_MAX:
                         name = part.name if part is not None else None
-                        raise ApiError("request_too_large", "A field is too large.", status=413, param=name)
+                        raise ApiError("request_too_large", f"A form field is larger than {FIELD_BYTES_MAX} bytes.", status=413, param=name)
                 elif part is not None:
                     form.fields.setdefault(part.name.removesuffix("[]"), []).append(text.decode(errors="replace"))
     if form.file is not None:

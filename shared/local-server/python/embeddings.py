@@ -137,20 +137,20 @@ def _vectors(session: onnxruntime.InferenceSession, encodings: list[Encoding]) -
 
 
 def too_long(index: int, size: str) -> ApiError:
-    message = f"Input {index} has {size}; {MODEL} takes {TOKENS_MAX} tokens."
+    message = f"Input {index} has {size}; {MODEL} accepts at most {TOKENS_MAX} tokens."
     return ApiError("context_length_exceeded", message, param="input", index=index)
 
 
 def answer(request: dict, embedder: Embedder, client: socket.socket | None) -> dict:
     model = request.get("model")
     if model != MODEL:
-        message = f"There is no model {str(model)[:100]!r} for embeddings here; there is {MODEL}."
+        message = f"The model {str(model)[:100]!r} is not available for embeddings. Use {MODEL}."
         raise ApiError("model_not_found", message, status=404, param="model")
     encoding = request.get("encoding_format", "float")
     if encoding not in ("float", "base64"):
         raise ApiError("invalid_value", "encoding_format must be 'float' or 'base64'.", param="encoding_format")
     if request.get("dimensions") not in (None, DIMENSIONS):
-        raise ApiError("unsupported_value", f"{MODEL} gives {DIMENSIONS} dimensions.", param="dimensions")
+        raise ApiError("unsupported_value", f"dimensions must be {DIMENSIONS}, the size of the vectors of {MODEL}.", param="dimensions")
     vectors, tokens = embedder.embed(_texts(request.get("input")), client)
     data = [
         # `tokens` extends the API: a call may batch texts of several callers, and each is charged its own tokens.
@@ -170,7 +170,7 @@ def _texts(value: object) -> list[str]:
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise ApiError("invalid_type", "input must be a string or a list of strings.", param="input")
     if len(texts) > INPUTS_MAX:
-        raise ApiError("array_above_max_length", f"input may hold {INPUTS_MAX} strings.", param="input")
+        raise ApiError("array_above_max_length", f"input may have at most {INPUTS_MAX} strings.", param="input")
     for index, text in enumerate(texts):
         if not text:
             raise ApiError("empty_string", f"Input {index} is empty.", param=f"input[{index}]")

@@ -4,7 +4,10 @@ import { writeSchemaGrammar } from '#shared/engines/llama/grammar/grammar.ts'
 import { HOSTILE_SCHEMAS } from '../../support/hostile-schemas.ts'
 import { longestHold } from '../../support/loop-hold.ts'
 
-/** Twice the bound of the product. In the main thread, some of these schemas would take up to 500 ms. */
+/**
+ * Maximum time in ms for which the event loop may be blocked: twice the limit of the product. If the conversion ran in the main thread, then some
+ * of these schemas would block it for 500 ms.
+ */
 const HOLD_MS_MAX = 100
 const { signal } = new AbortController()
 

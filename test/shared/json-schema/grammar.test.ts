@@ -9,16 +9,19 @@ import { properties } from '../../support/hostile-schemas.ts'
 import { cpuMs } from '../../support/loop-hold.ts'
 
 const SENTENCES = 120
-/** The key `then`. As a literal in an object, the linter would report the object as a promise. */
+/** Name of the keyword `then`. The constant avoids a lint error: an object with a literal key `then` looks like a promise. */
 const THEN = 'then'
 const text = { type: 'string' }
 const integer = { type: 'integer' }
 const object = (fields: object, required: string[] = []) => ({ type: 'object', properties: fields, required })
-/** The pattern of z.email(). */
+/** The pattern that zod generates for z.email(). */
 const ZOD_EMAIL =
   "^(?!\\.)(?!.*\\.\\.)([A-Za-z0-9_'+\\-\\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\\-]*\\.)+[A-Za-z]{2,}$"
 
-/** Keywords of draft 2020-12, by vocabulary: schemas whose grammar generates only valid values, and schemas that are refused with a path. */
+/**
+ * Keywords of JSON Schema draft 2020-12. `enforced`: schemas whose grammar must generate only valid values. `refused`: schemas that must be
+ * refused, with the path in the error.
+ */
 const KEYWORDS: Readonly<Record<string, { enforced?: Schema[]; refused?: [Schema, string][]; isNote?: true }>> = {
   $schema: { isNote: true },
   $id: { isNote: true },
@@ -294,7 +297,7 @@ describe('the grammar of a JSON schema', () => {
     ],
     ['an enum value of 5 MB next to a pattern', { ...text, pattern: 'b$', enum: ['a'.repeat(5_000_000)] }],
     ['a pattern of 1,000 characters', { ...text, pattern: 'a?'.repeat(500) }],
-  ])('is generated or refused within 600 ms of CPU time: %s', (_, schema) => {
+  ])('is generated or refused in less than 3 s of CPU time: %s', (_, schema) => {
     for (const isStrict of [true, false]) {
       const startedMs = cpuMs()
       try {
@@ -302,7 +305,8 @@ describe('the grammar of a JSON schema', () => {
       } catch (error) {
         expect(error).toMatchObject({ code: 'invalid_value' })
       }
-      expect(cpuMs() - startedMs).toBeLessThan(600)
+      // A third of the converter's timeout of 10 s, because a busy machine doubles the CPU time. Without limits on schemas, these cases take minutes.
+      expect(cpuMs() - startedMs).toBeLessThan(3_000)
     }
   })
 })
@@ -317,7 +321,7 @@ function refusalOf(schema: Schema): ServiceError {
   throw new Error(`No refusal of ${JSON.stringify(schema)}`)
 }
 
-/** Repeatable numbers from 0 to 1. */
+/** Returns a generator of random numbers from 0 to 1. Equal seeds give equal sequences. */
 function randomOf(seed: number): () => number {
   let state = seed
   return () => {

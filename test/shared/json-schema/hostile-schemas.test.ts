@@ -9,9 +9,9 @@ import { HOSTILE_SCHEMAS, properties } from '../../support/hostile-schemas.ts'
 import { cpuMs, longestHold } from '../../support/loop-hold.ts'
 import { startStack } from '../../support/stack.ts'
 
-/** Maximum CPU time in ms: several times the bound of the product, because the first run of a function is slow. */
+/** Maximum CPU time per schema in ms. The value is several times the limit of the product, because the first run of a function is slow. */
 const CPU_MS_MAX = 400
-/** Maximum length of a generated value: the budget of one response (shared/engines/echo/fill.ts), and the names, quotes and commas of JSON. */
+/** Maximum length of a generated value: the limit per response (shared/engines/echo/fill.ts), plus the names, quotes and commas of the JSON. */
 const ANSWER_CHARS_MAX = 2_000_000
 const GRAMMAR_CHARS_MAX = 300_000
 
@@ -28,7 +28,7 @@ describe('a hostile JSON schema', () => {
     expect(cpuMs() - startedMs).toBeLessThan(CPU_MS_MAX)
   })
 
-  test('yields a small value and a small grammar, or errors, if it is generated at random', () => {
+  test('yields a small value and a small grammar, or an error, even if it is random', () => {
     fc.assert(
       fc.property(arbitrarySchema(), (schema) => {
         expect(answerOf(schema).length).toBeLessThan(ANSWER_CHARS_MAX)
@@ -66,7 +66,7 @@ describe('the size limits for the schemas of a request', () => {
       /at most 2000 schemas, but got 2001/,
     ],
     ['endless recursion', { allOf: [{ $ref: '#' }] }, 'schema', /has endless recursion/],
-    ['nested counts', nested(3), 'schema.items', /expands to more than 1000000 nodes/],
+    ['nested counts', nested(3), 'schema.items', /has more than 1000000 nodes after its references are resolved/],
     ['enum values', { enum: Array(100_001).fill(1) }, 'schema', /at most 100000 values in enum/],
   ])('are reported with the path and the limit for %s', (_, schema, param, message) => {
     expect(() => check(schema)).toThrow(
@@ -74,7 +74,7 @@ describe('the size limits for the schemas of a request', () => {
     )
   })
 
-  test('count every repetition of a reference, in total over all schemas of a request', () => {
+  test('count a referenced schema at each reference, summed over all schemas of the request', () => {
     const repeated = (times: number): Schema => ({
       properties: properties(times, () => ({ $ref: '#/$defs/long' })),
       $defs: { long: { const: 'x'.repeat(10_000) } },
@@ -84,7 +84,7 @@ describe('the size limits for the schemas of a request', () => {
     expect(() => bounds.check(repeated(900), 'tools[1]')).toThrow(/more than 16000000 characters/)
   })
 
-  test('do not apply to circular references', () => {
+  test('allow circular references', () => {
     const kinds = properties(40, (index) => ({
       type: 'object',
       properties: { left: { $ref: '#/$defs/any' }, right: { $ref: '#/$defs/any' }, [`p${index}`]: { type: 'string' } },
@@ -180,12 +180,12 @@ function check(schema: Schema): string {
   return ''
 }
 
-/** Arrays in arrays, each with at least a thousand items. */
+/** Schema of nested arrays, each with at least a thousand items. */
 function nested(levels: number): Schema {
   return levels === 0 ? { type: 'integer' } : { type: 'array', minItems: 1_000, items: nested(levels - 1) }
 }
 
-/** A schema in each field of a request that accepts one. */
+/** Requests that contain the schema, one for each field in which the API accepts a schema. */
 function callsWith(schema: Schema): { path: string; body: object }[] {
   const messages = [{ role: 'user', content: 'Call f.' }]
   const inner = { type: 'object', properties: { a: schema, f: schema }, required: ['a'], ...pick(schema) }
@@ -206,7 +206,7 @@ function callsWith(schema: Schema): { path: string; body: object }[] {
   ]
 }
 
-/** Definitions stay at the root, where references point. */
+/** Returns the definitions of a schema. Definitions must be at the root, because references begin there. */
 function pick({ $defs }: Schema): object {
   return $defs === undefined ? {} : { $defs }
 }
@@ -216,7 +216,7 @@ function twin(name: string) {
   return { type: 'object', properties, required: ['a', name] }
 }
 
-/** The JSON of the value; the error message if the schema is refused. */
+/** Returns the value that is generated for a schema, as JSON. If the schema is refused, then returns the error message. */
 function answerOf(schema: Schema): string {
   return refusalOr(() => JSON.stringify(fillSchema(schema)) ?? '')
 }
@@ -234,7 +234,7 @@ function refusalOr(work: () => string): string {
   }
 }
 
-/** Objects with keywords of JSON Schema, each with an arbitrary value. */
+/** Generates objects that have keywords of JSON Schema with arbitrary values. */
 function arbitrarySchema(): fc.Arbitrary<Schema> {
   const names = fc.constantFrom('a', 'b', '__proto__', 'constructor', 'toString', 'length')
   const numbers = fc.constantFrom(-1, 0, 1, 2.5, 1e308, Number.POSITIVE_INFINITY, 1_000_000)

@@ -1,4 +1,4 @@
-/** The promises of every key store (shared/keys/keys.ts), and the specifics of each adapter. */
+/** Tests each guarantee that every key store must keep (shared/keys/keys.ts), and features of single adapters. */
 import { execFile } from 'node:child_process'
 import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -17,7 +17,7 @@ const postgres = inject('postgres')
 const noLocal = postgres ? whyNoLocalPostgres() : 'no Postgres'
 if (noLocal && process.env.CI === 'true') throw new Error(`The outage test cannot run: ${noLocal}`)
 
-/** Opens a view of an initially empty store, as another process does. */
+/** Opens a key store as another process does. All stores of one opener share their data, which is empty at first. */
 type Opener = () => Promise<KeyStore>
 
 async function filePlace(): Promise<{ open: Opener; directory: string }> {
@@ -63,7 +63,7 @@ describe.each(ADAPTERS)('the key store: $name', ({ place, isThere }) => {
     expect(await (await open()).list()).toEqual(expected)
   })
 
-  it.skipIf(!isThere)('returns an identical list object until a key changes', async () => {
+  it.skipIf(!isThere)('returns the same list object until a key changes', async () => {
     const { open } = await place()
     const store = await open()
     await store.create(newKey({ id: 'key_a' }).key)
@@ -98,16 +98,19 @@ describe.each(ADAPTERS)('the key store: $name', ({ place, isThere }) => {
     expect(await store.list()).toEqual([key])
   })
 
-  it.skipIf(!isThere)('lets one of five processes create the first key, and none once a key exists', async () => {
-    const { open } = await place()
-    const stores = await Promise.all(Array.from({ length: 5 }, open))
-    const first = () => newKey({ id: FIRST_KEY_ID }).key
-    const won = await Promise.all(stores.map((store) => store.createFirst(first())))
-    expect(won.filter(Boolean)).toHaveLength(1)
-    await stores[0]?.revoke(FIRST_KEY_ID)
-    expect(await (await open()).createFirst(newKey().key)).toBe(false)
-    expect(await stores[1]?.list()).toHaveLength(1)
-  })
+  it.skipIf(!isThere)(
+    'creates the first key in only one of five concurrent processes, and never if a key exists',
+    async () => {
+      const { open } = await place()
+      const stores = await Promise.all(Array.from({ length: 5 }, open))
+      const first = () => newKey({ id: FIRST_KEY_ID }).key
+      const won = await Promise.all(stores.map((store) => store.createFirst(first())))
+      expect(won.filter(Boolean)).toHaveLength(1)
+      await stores[0]?.revoke(FIRST_KEY_ID)
+      expect(await (await open()).createFirst(newKey().key)).toBe(false)
+      expect(await stores[1]?.list()).toHaveLength(1)
+    },
+  )
 
   it.skipIf(!isThere)('keeps all keys of four concurrent writers', async () => {
     const { open } = await place()
@@ -118,28 +121,25 @@ describe.each(ADAPTERS)('the key store: $name', ({ place, isThere }) => {
     expect(ids?.toSorted()).toEqual(keys.map(({ id }) => id).toSorted())
   })
 
-  it.skipIf(!isThere)(
-    'stores projects, expiry times, scopes and limits of keys, and makes them visible to all instances',
-    async () => {
-      const { open } = await place()
-      const [one, other] = [await open(), await open()]
-      const project = newProject({ name: 'search', limits: { requests_per_minute: 600, budget_usd_per_month: 12.5 } })
-      const rights = { project: project.id, expires_at: 1_900_000_000, scopes: ['calls', 'admin'] as const }
-      const { key } = newKey({ ...rights, limits: { running: 0 } })
-      await one.createProject(project)
-      await one.create(key)
-      const [keys, projects] = [await other.list(), await other.listProjects()]
-      expect([keys, projects]).toEqual([[key], [project]])
-      expect([await other.list(), await other.listProjects()]).toEqual([keys, projects])
-      expect(await other.list()).toBe(keys)
-      expect(await other.listProjects()).toBe(projects)
-      await one.updateProject(project.id, { limits: {} })
-      expect(await other.listProjects()).toEqual([{ ...project, limits: {} }])
-      await expect(one.createProject(project)).rejects.toThrow()
-      expect(await one.updateProject('proj_none', { name: 'x' })).toBeUndefined()
-      expect(await (await open()).createFirst(newKey({ id: FIRST_KEY_ID }).key)).toBe(false)
-    },
-  )
+  it.skipIf(!isThere)('stores the project, expiry time, scopes and limits of a key for all instances', async () => {
+    const { open } = await place()
+    const [one, other] = [await open(), await open()]
+    const project = newProject({ name: 'search', limits: { requests_per_minute: 600, budget_usd_per_month: 12.5 } })
+    const rights = { project: project.id, expires_at: 1_900_000_000, scopes: ['calls', 'admin'] as const }
+    const { key } = newKey({ ...rights, limits: { running: 0 } })
+    await one.createProject(project)
+    await one.create(key)
+    const [keys, projects] = [await other.list(), await other.listProjects()]
+    expect([keys, projects]).toEqual([[key], [project]])
+    expect([await other.list(), await other.listProjects()]).toEqual([keys, projects])
+    expect(await other.list()).toBe(keys)
+    expect(await other.listProjects()).toBe(projects)
+    await one.updateProject(project.id, { limits: {} })
+    expect(await other.listProjects()).toEqual([{ ...project, limits: {} }])
+    await expect(one.createProject(project)).rejects.toThrow()
+    expect(await one.updateProject('proj_none', { name: 'x' })).toBeUndefined()
+    expect(await (await open()).createFirst(newKey({ id: FIRST_KEY_ID }).key)).toBe(false)
+  })
 
   it.skipIf(!isThere)('updates only the given fields, and removes fields set to undefined', async () => {
     const { open } = await place()
@@ -177,7 +177,7 @@ describe.each(ADAPTERS)('the key store: $name', ({ place, isThere }) => {
     ])
   })
 
-  it.skipIf(!isThere)('records an audit event per change, newest first, and none without a change', async () => {
+  it.skipIf(!isThere)('records one audit event per change, and lists the newest event first', async () => {
     const { open } = await place()
     const store = await open()
     const { key } = newKey({ id: 'key_a', project: 'proj_1', name: 'x' })
@@ -243,7 +243,7 @@ describe.each(ADAPTERS)('the key store: $name', ({ place, isThere }) => {
 })
 
 describe('the file with the root secret of webhook secrets', () => {
-  it('has mode 0600, is not treated as a key store, and is refused if invalid', async () => {
+  it('has mode 0600, and is refused if it contains no secret', async () => {
     const { open, directory } = await filePlace()
     const store = await open()
     const root = await store.webhookRoot()
@@ -256,7 +256,7 @@ describe('the file with the root secret of webhook secrets', () => {
 })
 
 describe('the file keys.json', () => {
-  it('has mode 0600 and contains no secret, and no temporary file remains', async () => {
+  it('has mode 0600 and contains no secret', async () => {
     const { open, directory } = await filePlace()
     const { key, secret } = newKey()
     await (await open()).create(key)
@@ -273,7 +273,7 @@ describe('the file keys.json', () => {
     )
   })
 
-  it('is not overwritten if corrupt; the error names the file, which is read again once repaired', async () => {
+  it('is not overwritten if it is corrupt, and is read again after a repair', async () => {
     const { open, directory } = await filePlace()
     const store = await open()
     const { key } = newKey({ id: 'key_a' })
@@ -292,7 +292,7 @@ describe('the file keys.json', () => {
     expect(await store.list()).toEqual([key])
   })
 
-  it('keeps fields of other versions; a key or project with an unknown scope or limit is invalid', async () => {
+  it('keeps unknown fields, but a key with an unknown scope or limit is invalid', async () => {
     const { directory } = await filePlace()
     const problems: string[] = []
     const store = openFileKeys(directory, (problem) => problems.push(problem))
@@ -308,7 +308,7 @@ describe('the file keys.json', () => {
     expect(await store.listProjects()).toEqual([])
     expect(problems).toHaveLength(3)
     expect(problems[0]).toMatch(
-      /keys\.json: the project proj_1: limits: Unrecognized key: "dances"\. The keys of this project are invalid/,
+      /keys\.json: the project proj_1: limits: Unrecognized key: "dances"\. This process rejects the keys of the project/,
     )
     await store.update(member.id, { name: 'renamed' })
     const written = JSON.parse(await readFile(join(directory, 'keys.json'), 'utf8'))
@@ -325,7 +325,7 @@ describe('the file keys.json', () => {
     { running: null },
     { tokens_per_minute: 1.5 },
     'many',
-  ])('makes only the key or project with the invalid limit %j invalid', async (limits) => {
+  ])('is valid except for the key or project with the invalid limit %j', async (limits) => {
     const { directory } = await filePlace()
     const problems: string[] = []
     const store = openFileKeys(directory, (problem) => problems.push(problem))
@@ -385,7 +385,7 @@ describe.skipIf(noLocal !== undefined)('the key store in Postgres', () => {
     const { key } = newKey()
     await store.create(key)
     await server.down('SIGKILL')
-    // The processes of Postgres exit some time after their parent was killed. Until then, the store can still be read.
+    // When the main process of Postgres is killed, its child processes exit a little later. The store can be read until then.
     await until(() =>
       store.list().then(
         () => undefined,

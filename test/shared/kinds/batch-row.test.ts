@@ -6,7 +6,7 @@ const lineOf = (body: object) => ({ custom_id: 'a', response: { status_code: 200
 const VECTOR = Array.from({ length: 2_000 }, (_, nth) => nth / 7)
 const VECTORS = { data: [{ embedding: VECTOR }, { embedding: VECTOR }] }
 
-it('the cell of a result without text contains its JSON, unless the JSON exceeds the limit of a cell', async () => {
+it('the cell of a result without text contains the result as JSON, unless the JSON exceeds the cell limit', async () => {
   const text = JSON.stringify(VECTORS)
   const answerOf = async (body: object, charsMax: number) =>
     (await runYielding(batchRowIn(lineOf(body), { charsMax, instead: 'too large' })))?.answer

@@ -43,8 +43,8 @@ it.each([
   ['the prompt of a completion', { prompt: 'a' }, 'a'],
   ['the query of a ranking', { query: 'a', documents: ['b'] }, 'a'],
   ['the Python code', { lang: 'python', code: 'print(1)' }, 'print(1)'],
-  ['no text of tokens, audio or an empty body', { input: [[1, 2]] }, undefined],
-  ['no text of a body that is no object', null, undefined],
+  ['undefined for an input of tokens', { input: [[1, 2]] }, undefined],
+  ['undefined for a body that is not an object', null, undefined],
 ])('the prompt of a request is %s', (_, body, text) => {
   expect(promptText(body)).toBe(text)
 })

@@ -18,7 +18,7 @@ describe('the retry delay', () => {
     expect(backoffMs(tries, backoff, 1 - Number.EPSILON)).toBe(most)
   })
 
-  it('is random between half of its ceiling and the ceiling, which doubles per attempt up to maxMs', () => {
+  it('is random between half of a ceiling and the ceiling, which doubles per attempt up to maxMs', () => {
     const bounds = fc.record({
       baseMs: fc.integer({ min: 1, max: 10_000 }),
       maxMs: fc.integer({ min: 1, max: 100_000 }),

@@ -2,7 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
 import { openTickThrottle, runYielding } from '#shared/lib/yielding.ts'
 
-/** Work identified by its number. */
+/** Opens a throttle. Each task is identified by a number, and records when it begins. */
 function open() {
   const places = openTickThrottle()
   const begun: number[] = []
@@ -14,13 +14,13 @@ function open() {
   return { begun, add }
 }
 
-it('the yielding throttle starts the first 8 tasks at once and later ones 8 per tick, in order', async () => {
+it('the yielding throttle starts eight tasks at once, and then eight tasks per event-loop tick, in order', async () => {
   const { begun, add } = open()
   for (let nth = 0; nth < 20; nth++) add(nth)
   expect(begun).toEqual([0, 1, 2, 3, 4, 5, 6, 7])
   await turn()
   expect(begun).toHaveLength(16)
-  // A new task starts after the waiting tasks.
+  // A new task must start after the tasks that already wait.
   add(20)
   expect(begun).toHaveLength(16)
   await turn()
@@ -49,7 +49,7 @@ it('computations of two projects run slices in turn, however many computations e
   }
   const large = Array.from({ length: 10 }, () => runYielding(work('large'), undefined, 'prj_large'))
   await runYielding(work('small'), undefined, 'prj_small')
-  // Each computation runs its first slice at once. Afterwards the projects take turns.
+  // Each computation runs its first slice at once. After that, the two projects run slices in turn, so the small computation ends early.
   expect(slices.small).toBe(10)
   expect(slices.large).toBeLessThanOrEqual(20)
   await Promise.all(large)

@@ -63,7 +63,7 @@ describe.skipIf(!clips)('the audio decoder of the local model server', { timeout
     expect(loud / quiet).toBeCloseTo(80, -1)
   })
 
-  test('refuses a file whose samples are mostly NaN with invalid_audio', async () => {
+  test('refuses with invalid_audio a file whose samples are mostly NaN', async () => {
     const file = floatWaveOf([Float32Array.from({ length: RATE }, (_, at) => (at % 3 === 0 ? 0.1 : Number.NaN))])
     const message = 'Most samples of the file are not numbers, or are far too large.'
     expect(await refusal(file)).toEqual({ status: 400, code: 'invalid_audio', message })
@@ -120,7 +120,7 @@ describe.skipIf(!clips)('the audio decoder of the local model server', { timeout
     ['3,999 Hz', () => waveOf(silence(1), 3_999), '3999 Hz'],
     ['a million Hz', () => waveOf(silence(1), 1_000_000), '1000000 Hz'],
     ['sixteen channels', () => withChannels(waveOf(silence(1)), 16), '16 channels'],
-  ])('refuses a file with %s by its header, with the value in the message', async (_, make, named) => {
+  ])('refuses a file whose header declares %s, and names the value in the message', async (_, make, named) => {
     expect(await refusal(make())).toMatchObject({
       status: 400,
       code: 'invalid_audio',
@@ -131,7 +131,7 @@ describe.skipIf(!clips)('the audio decoder of the local model server', { timeout
   test.each([
     ['a flac', () => withFlacSamples(kind('flac.flac'), 5 * 3_600 * RATE)],
     ['an ogg', () => withLastGranule(kind('opus.ogg'), 48_000n * 3_600n * 1_000n)],
-  ])('refuses %s whose header declares more than four hours with audio_too_long', async (_, make) => {
+  ])('refuses with audio_too_long %s whose header declares more than four hours', async (_, make) => {
     const message = 'The audio is longer than 4 hours.'
     expect(await refusal(make())).toEqual({ status: 400, code: 'audio_too_long', message })
   })
@@ -178,7 +178,7 @@ describe.skipIf(!clips)('the audio decoder of the local model server', { timeout
   })
 })
 
-/** Repeatable numbers from 0 to 1. */
+/** Returns a generator of random numbers from 0 to 1. Equal seeds give equal sequences. */
 function generator(seed: number): () => number {
   let state = seed
   return () => {
@@ -192,7 +192,7 @@ function noise(length: number): Buffer {
   return Buffer.from(Uint8Array.from({ length }, () => 256 * random()))
 }
 
-/** A few changed bytes, mostly in the header, where the effect is largest. */
+/** Changes a few bytes of a file. Most of them are in the header, where a change has the largest effect. */
 function damage(file: Buffer, random: () => number): Buffer {
   const copy = Buffer.from(file)
   for (let count = 0; count < 12; count++) {
@@ -202,7 +202,7 @@ function damage(file: Buffer, random: () => number): Buffer {
   return copy
 }
 
-/** The smallest zip archive with one file. */
+/** Returns a minimal zip archive with one file. */
 function zipOf(data: Buffer): Buffer {
   const packed = deflateRawSync(data)
   const head = Buffer.alloc(31)
@@ -216,7 +216,7 @@ function zipOf(data: Buffer): Buffer {
   return Buffer.concat([head, packed])
 }
 
-/** A WAV with the samples of several channels. */
+/** Changes the number of channels in the header of a WAV file. */
 function withChannels(file: Buffer, channels: number): Buffer {
   const copy = Buffer.from(file)
   copy.writeUInt16LE(channels, 22)
@@ -225,14 +225,17 @@ function withChannels(file: Buffer, channels: number): Buffer {
   return copy
 }
 
-/** STREAMINFO (RFC 9639 §8.2) begins at byte 8: after ten bytes 20 bits of rate, 3 of channels, 5 of depth, 36 of length. */
+/**
+ * Changes the number of samples that a FLAC file declares. STREAMINFO (RFC 9639 §8.2) begins at byte 8. After ten bytes, it has 20 bits of rate,
+ * 3 of channels, 5 of depth and 36 of length.
+ */
 function withFlacSamples(file: Buffer, samples: number): Buffer {
   const copy = Buffer.from(file)
   copy.writeUInt32BE(samples, 22)
   return copy
 }
 
-/** An Ogg file (RFC 3533 §6) whose last page declares another end. */
+/** Changes the length that the last page of an Ogg file declares (RFC 3533 §6). */
 function withLastGranule(file: Buffer, granule: bigint): Buffer {
   const copy = Buffer.from(file)
   const at = copy.lastIndexOf('OggS')
@@ -242,7 +245,7 @@ function withLastGranule(file: Buffer, granule: bigint): Buffer {
   return copy
 }
 
-/** CRC-32 with the polynomial 0x04c11db7, not reflected, from zero. */
+/** Checksum of an Ogg page: CRC-32 with the polynomial 0x04c11db7, not reflected, initial value 0. */
 function oggChecksum(page: Buffer): number {
   let crc = 0
   for (const byte of page) {
@@ -252,7 +255,7 @@ function oggChecksum(page: Buffer): number {
   return crc >>> 0
 }
 
-/** An mp4 whose boxes mvhd, tkhd and mdhd (ISO 14496-12, version 0) declare another duration. */
+/** Changes the duration that an mp4 file declares in its boxes mvhd, tkhd and mdhd (ISO 14496-12, version 0). */
 function withDuration(file: Buffer, duration: number): Buffer {
   const copy = Buffer.from(file)
   for (const [box, offset] of [

@@ -11,12 +11,15 @@ const script = fileURLToPath(new URL('../../support/speech/cluster.py', import.m
 
 type Piece = readonly [degrees: number, seconds: number, track: number]
 
-/** Consecutive pieces of one voice, as degrees on a circle: 60° and 70° are distances of 0.5 and 0.66. */
+/**
+ * Returns consecutive pieces of one voice. A voice is represented by an angle on a circle; angles of 60° and 70° correspond to distances of 0.5
+ * and 0.66.
+ */
 function say(pieces: number, degrees: number, { seconds = 2, track = 0 } = {}): Piece[] {
   return Array<Piece>(pieces).fill([degrees, seconds, track])
 }
 
-/** Letters of the speakers, piece by piece, in order of appearance. */
+/** Runs the clustering. Returns one letter per piece: the speakers are named A, B and so on, in order of appearance. */
 async function cluster(pieces: readonly Piece[], known: Readonly<Record<string, number>> = {}): Promise<string> {
   const site = join(environment?.directory ?? '', 'site')
   const args = ['-I', '-B', script, code, site, JSON.stringify(pieces), JSON.stringify(known)]
@@ -43,7 +46,7 @@ describe.skipIf(!environment)('the speaker clustering of speech segments', () =>
     )
   })
 
-  test('assigns less than three seconds to a new speaker only if the voice is unlike all others', async () => {
+  test('assigns speech of less than three seconds to a new speaker only if the voice is unlike all others', async () => {
     const between = (degrees: number) => [...say(6, 0), ...say(1, degrees, { track: 1 }), ...say(6, 170, { track: 2 })]
     expect(await cluster(between(65))).toBe('AAAAAAABBBBBB')
     expect(await cluster(between(85))).toBe('AAAAAABCCCCCC')

@@ -4,7 +4,7 @@ import { findEnvironment, openServer } from '../../support/speech/running.ts'
 const environment = await findEnvironment()
 const model = 'all-minilm-l6-v2'
 
-/** Questions and the document that answers each, without common words. */
+/** Pairs of a question and the document that answers it. The two have no words in common. */
 const PAIRS: readonly [string, string][] = [
   ['how do I get my money back', 'Refunds are issued within five days of a return.'],
   ['my computer will not start', 'If the laptop fails to boot, remove the battery and hold the power button.'],
@@ -46,7 +46,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     expect(vectors[2]).toEqual((await embed('three'))[0])
   })
 
-  test('are identical for a text alone, in any batch, and among concurrent calls', async () => {
+  test('do not depend on the other texts of a batch or on concurrent calls', async () => {
     const texts = PAIRS.flat().concat(Array.from({ length: 8 }, (_, n) => `${'word '.repeat(n * 12)}${n}`))
     const alone = new Map<string, number[]>()
     for (const text of texts) alone.set(text, (await embed(text))[0] ?? [])
@@ -68,7 +68,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
 
   test("report the token count of the model's tokenizer as usage", async () => {
     const { json } = await local.post('/v1/embeddings', { model, input: ['hello world', 'hello'] })
-    // Each text has a start and an end token.
+    // The count includes a start token and an end token for each text.
     expect(json.usage).toEqual({ prompt_tokens: 7, total_tokens: 7 })
   })
 
@@ -91,7 +91,7 @@ describe.skipIf(!environment)('embeddings of the local model server', { timeout:
     ['with an unknown encoding_format', { model, input: 'x', encoding_format: 'hex' }, 400, 'invalid_value'],
     ['with 2,049 texts', { model, input: Array(2049).fill('x') }, 400, 'array_above_max_length'],
     ['with a text of 70,000 characters', { model, input: 'x'.repeat(70_000) }, 400, 'context_length_exceeded'],
-  ])('are refused if the call is $0', async (_, body, status, code) => {
+  ])('are refused for a call $0', async (_, body, status, code) => {
     const answer = await local.post('/v1/embeddings', body)
     expect([answer.status, answer.json.error.code]).toEqual([status, code])
   })

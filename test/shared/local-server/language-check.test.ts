@@ -9,7 +9,7 @@ const environment = await findEnvironment()
 const code = fileURLToPath(new URL('../../../shared/local-server/python', import.meta.url))
 const script = fileURLToPath(new URL('../../support/speech/language.py', import.meta.url))
 
-/** Result of the model for a window of 30 seconds. */
+/** Values that the model returns for a window of up to 30 seconds of audio. */
 type Window = readonly [avgLogprob: number, temperature: number, noSpeechProb: number, seconds: number]
 
 async function check(windows: readonly Window[], detected: string | null = null): Promise<string> {
@@ -19,7 +19,7 @@ async function check(windows: readonly Window[], detected: string | null = null)
   return stdout.trim()
 }
 
-// Values that were measured on recordings (docs/guides/transcription.md, Languages).
+// Windows with values that were measured on recordings (docs/guides/transcription.md, Languages).
 const ENGLISH: Window = [-0.52, 0, 0.02, 20]
 const NOISY_ENGLISH: Window = [-0.63, 0.2, 0.1, 20]
 const FRENCH: Window = [-0.75, 0.2, 0.02, 20]
@@ -40,7 +40,7 @@ describe.skipIf(!environment)('the language check of a speech model that support
     expect(await check([[-0.92, 0, 0.55, 20]])).toBe('""')
   })
 
-  test('reports the language that a multilingual model detects, if one is available', async () => {
+  test('reports the language that a multilingual model detects', async () => {
     expect(await check([FRENCH], 'fr')).toBe('"fr"')
     expect(await check([SPELLED_SPANISH], 'es')).toBe('"es"')
     expect(await check([FRENCH], 'en')).toBe('sure')

@@ -21,7 +21,7 @@ const isLinux = process.platform === 'linux'
 const code = fileURLToPath(new URL('../../../shared/local-server/python', import.meta.url))
 
 describe.skipIf(!clips)('the process of the local model server', { timeout: 120_000 }, () => {
-  /** A quarter of an hour of speech. */
+  /** Returns a recording with a quarter of an hour of speech. */
   const longSpeech = async (local: TestServer) => {
     const { bytes } = await local.post('/audio/decode', clips?.['two-cities']?.bytes ?? Buffer.alloc(0))
     return waveOf(joinSamples(Array(20).fill(samplesOf(bytes))))
@@ -63,15 +63,15 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     expect(local.server.pid).not.toBe(first)
   })
 
-  test('is not restarted for some time after repeated crashes; calls fail with model_loading and the reason', async () => {
+  test('is not restarted for some time after repeated crashes, and calls fail with model_loading', async () => {
     await using local = openServer()
     const crash = async () => {
       await health(local)
       kill(local.server.pid, 'SIGKILL')
       await until(() => local.server.pid === undefined)
     }
-    // The server is restarted after at most five crashes. On a fast machine, the restart delays before the fifth crash already exceed the wait of a
-    // call.
+    // Crashes the server until a call fails, which happens after at most five crashes. The delay before a restart grows with each crash, and a
+    // call fails if this delay exceeds one second.
     const crashes = async () => {
       for (let count = 0; count < 6; count++) await crash()
     }
@@ -132,7 +132,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     await rm(directory, { recursive: true })
   })
 
-  test.runIf(isLinux)('logs its isolation, and has no secrets in its environment', async () => {
+  test.runIf(isLinux)('logs how it is isolated, and has no secrets in its environment', async () => {
     const lines: string[] = []
     await using local = openServer({ log: pino({ level: 'info' }, { write: (line) => lines.push(line) }) })
     process.env.SLUICE_TEST_SECRET = 'not for the server'
@@ -140,7 +140,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
     const confined = await until(() => lines.map((line) => JSON.parse(line)).find(({ network }) => network))
     expect(confined.network).toContain('seccomp')
     expect(confined.msg).toBe('local model server confined')
-    // The environment is readable by root only, because the process runs as another user.
+    // The test can read the environment of the process only as root, because the process runs as another user.
     const environ = await readFile(`/proc/${local.server.pid}/environ`, 'utf8').catch(() => '')
     expect(environ).not.toContain('not for the server')
   })
@@ -164,7 +164,7 @@ describe.skipIf(!clips)('the process of the local model server', { timeout: 120_
 })
 
 describe('the Python environment of the local model server', () => {
-  test('fails with the package to install if Python is missing', async () => {
+  test('fails with an error that names the package to install if Python is missing', async () => {
     await using place = await temporary()
     const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
     await expect(server.prepare()).rejects.toThrow(/need Python 3\.10 or newer with pip: install python3/)
@@ -177,7 +177,7 @@ describe('the Python environment of the local model server', () => {
     await server.close()
   })
 
-  test('is prepared by the first call; calls wait for it until they are aborted or the server is closed', async () => {
+  test('is prepared by the first call, while further calls wait', async () => {
     await using place = await temporary()
     const python = join(place.path, 'slow-python')
     await writeFile(python, '#!/bin/sh\nexec sleep 60\n')
@@ -190,7 +190,7 @@ describe('the Python environment of the local model server', () => {
     await expect(server.connect(AbortSignal.abort('aborted'))).rejects.toBe('aborted')
     await server.close()
     expect(await waiting).toMatchObject({ code: 'overloaded' })
-    // A preparation that was interrupted does not count as failed, so the next preparation may start at once.
+    // An interrupted preparation does not count as failed, so that the next one may start at once.
     expect((await server.state()).state).toBe('absent')
   })
 
@@ -217,29 +217,26 @@ describe('the Python environment of the local model server', () => {
     await server.close()
   })
 
-  test.skipIf(!environment)(
-    'remains if its Python fails for another reason, and calls for a model share one check',
-    async () => {
-      await using place = await temporary()
-      const [python, checks] = [join(place.path, 'python'), join(place.path, 'checks')]
-      await writeFile(python, `#!/bin/sh\necho check >> ${checks}\nsleep 1\nexit 1\n`)
-      await chmod(python, 0o755)
-      await writeEnvironment(place.path, python)
-      const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
-      const connect = () => server.connect(AbortSignal.timeout(60_000), model).catch((error: unknown) => error)
-      const failure = { code: 'model_loading', message: expect.stringContaining('could not be run') }
-      expect(await Promise.all([connect(), connect(), connect()])).toMatchObject([failure, failure, failure])
-      expect([(await server.state()).state, await readFile(checks, 'utf8')]).toEqual(['ready', 'check\n'])
-      const closing = connect()
-      await until(async () => (await readFile(checks, 'utf8')).length > 'check\n'.length)
-      await server.close()
-      expect(await closing).toMatchObject({ code: 'overloaded' })
-      expect((await server.state()).state).toBe('ready')
-    },
-  )
+  test.skipIf(!environment)('is not created again if its Python interpreter exists but fails', async () => {
+    await using place = await temporary()
+    const [python, checks] = [join(place.path, 'python'), join(place.path, 'checks')]
+    await writeFile(python, `#!/bin/sh\necho check >> ${checks}\nsleep 1\nexit 1\n`)
+    await chmod(python, 0o755)
+    await writeEnvironment(place.path, python)
+    const server = new LocalServer({ directory: place.path, log: pino({ level: 'silent' }), python: '/no/python' })
+    const connect = () => server.connect(AbortSignal.timeout(60_000), model).catch((error: unknown) => error)
+    const failure = { code: 'model_loading', message: expect.stringContaining('could not be run') }
+    expect(await Promise.all([connect(), connect(), connect()])).toMatchObject([failure, failure, failure])
+    expect([(await server.state()).state, await readFile(checks, 'utf8')]).toEqual(['ready', 'check\n'])
+    const closing = connect()
+    await until(async () => (await readFile(checks, 'utf8')).length > 'check\n'.length)
+    await server.close()
+    expect(await closing).toMatchObject({ code: 'overloaded' })
+    expect((await server.state()).state).toBe('ready')
+  })
 })
 
-/** Writes an environment without packages and models, which was built by a Python of another version. */
+/** Writes a Python environment that another version of Python has created, without packages and models. */
 async function writeEnvironment(parent: string, executable: string): Promise<void> {
   const { base } = parse(environment?.directory ?? '')
   await mkdir(join(parent, base))
@@ -267,7 +264,7 @@ function isAlive(pid: number | undefined): boolean {
   }
 }
 
-/** Descendants of a process whose command line contains the word. */
+/** Returns the pids of all descendants of a process whose command line contains the word. */
 async function descendants(pid: number, word: string): Promise<number[]> {
   const children = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8').catch(() => '')
   const tasks = await readdir(`/proc/${pid}/task`).catch(() => [])

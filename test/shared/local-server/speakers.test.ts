@@ -15,7 +15,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     if (!bytes) throw new Error(`no clip ${name}`)
     return samplesOf((await local.post('/audio/decode', bytes)).bytes)
   }
-  /** Two people in turn: the reader of Austen, and parts of the reading of Dickens. */
+  /** Composes a conversation of two people in turn: the reader of Austen, and the reader of Dickens. */
   const conversation = async () => {
     const cities = await samples('two-cities')
     const stretch = (from: number, to: number) => cities.slice(from * RATE, to * RATE)
@@ -74,13 +74,13 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     expect(error).toBeLessThan(0.25)
   })
 
-  test('finds one speaker in a reading of 44 s', async () => {
+  test('finds one speaker in a recording of 44 s in which one person reads', async () => {
     const turns = (await local.post('/diarize', form({ file: waveOf(await samples('two-cities')) }))).json
       .turns as Turn[]
     expect(new Set(turns.map(({ speaker }) => speaker)).size).toBe(1)
   })
 
-  test('gives a speaker with a known sample the name of the sample, and the other one a letter', async () => {
+  test('names a speaker after a known voice sample, and the other speaker by a letter', async () => {
     const { truth, file } = await conversation()
     const sample = waveOf(join([await samples('austen-0880'), await samples('austen-0930')]))
     const answer = await local.post(
@@ -132,7 +132,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     ['not audio', () => `data:audio/wav;base64,${Buffer.from('hello').toString('base64')}`],
     ['not base64', () => 'data:audio/wav;base64,%%%'],
     ['a URL', () => 'https://example.com/voice.wav'],
-  ])('refuses a reference sample of %s with status 400 and its index', async (_, make) => {
+  ])('refuses a reference sample with status 400 and the index of the sample: %s', async (_, make) => {
     const good = reference(waveOf(silence(3)))
     const answer = await local.post(
       '/diarize',
@@ -157,7 +157,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
   })
 })
 
-/** The parts one after the other with a short pause, and the speaker turns. */
+/** Joins the parts with a short pause between them. Also returns the correct speaker turns. */
 function compose(
   parts: readonly (readonly [string, Int16Array])[],
   breathSeconds = 0.3,

@@ -49,18 +49,15 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     ['one word', 'word '.repeat(100)],
     ['words without a blank', 'word,'.repeat(300)],
     ['a phrase', 'one two three four five six seven eight nine '.repeat(40)],
-  ])(
-    'returns a transcript without the prompt if the prompt repeats a text (%s), and runs only at the first temperature',
-    async (_, prompt) => {
-      for (const name of ['austen-0870', 'austen-0890']) {
-        const { text, segments } = await transcribe(clip(name).bytes, { prompt, response_format: 'verbose_json' })
-        expect(wordErrorRate([clip(name)], [text])).toBeLessThan(0.2)
-        expect(new Set(segments.map(({ temperature }: { temperature: number }) => temperature))).toEqual(new Set([0]))
-      }
-    },
-  )
+  ])('returns a transcript without the text of a repetitive prompt: %s', async (_, prompt) => {
+    for (const name of ['austen-0870', 'austen-0890']) {
+      const { text, segments } = await transcribe(clip(name).bytes, { prompt, response_format: 'verbose_json' })
+      expect(wordErrorRate([clip(name)], [text])).toBeLessThan(0.2)
+      expect(new Set(segments.map(({ temperature }: { temperature: number }) => temperature))).toEqual(new Set([0]))
+    }
+  })
 
-  test('returns words with times in order, which join to the text', async () => {
+  test('returns words with ascending times, whose concatenation is the text', async () => {
     const answer = await transcribe(clip('beckett').bytes, {
       response_format: 'verbose_json',
       'timestamp_granularities[]': ['word', 'segment'],
@@ -107,7 +104,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
   test('returns times relative to the whole file, and streams text before all audio is processed', async () => {
     const speech = await local.post('/audio/decode', clip('beckett').bytes)
     const samples = samplesOf(speech.bytes)
-    // Two clips with four minutes of silence between them, then one more: over several blocks of two minutes.
+    // Three clips with minutes of silence between them. The recording spans several blocks of two minutes, in which the server reads audio.
     const file = waveOf(join([samples, silence(250), samples, silence(500), samples]))
     const events = await collect({ file, 'timestamp_granularities[]': 'word' })
     const segments = events.filter(({ type }) => type === 'sluice.segment').map(({ segment }) => segment)
@@ -139,7 +136,7 @@ describe.skipIf(!clips)('transcription by the local model server', { timeout: 12
     expect(usage.input_token_details.text_tokens).toBeGreaterThan(5)
   })
 
-  test('truncates a prompt of 500 names, and treats control tokens in it as text', async () => {
+  test('truncates a prompt of 500 names, and treats control tokens in a prompt as text', async () => {
     const names = Array.from({ length: 500 }, (_, index) => `young man ${index}`)
     const prompt = `<|endoftext|><|notimestamps|> ${names.join(', ')}`
     const answer = await transcribe(clip('austen-0880').bytes, { prompt })

@@ -1,4 +1,4 @@
-/** `price: published` in models.yaml. */
+/** Tests the setting `price: published` of models.yaml. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

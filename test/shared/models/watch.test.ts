@@ -57,7 +57,7 @@ async function metric(stack: Stack, name: string): Promise<number> {
   )
 }
 
-test('a model added to models.yaml is served, and a removed one is refused with 404 while its calls end', async () => {
+test('a model added to models.yaml is served, and calls of a removed model are refused with 404', async () => {
   let finish = () => {}
   const waiting: Script = (received, answer) =>
     new Promise((resolve) => {
@@ -93,7 +93,7 @@ test('changes of a model in models.yaml apply to later calls', async () => {
   void Promise.allSettled(calls)
 })
 
-test('an invalid models.yaml is reported by a metric, and the old models stay until it is corrected', async () => {
+test('an invalid models.yaml is reported by a metric, and the old models stay until the file is corrected', async () => {
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
   await writeFile(file, 'models: [{id: echo-1, engine: {type: eco}}]')
@@ -105,7 +105,7 @@ test('an invalid models.yaml is reported by a metric, and the old models stay un
   expect((await call(stack, 'echo-2')).status).toBe(200)
 })
 
-test('a large, incomplete or missing models.yaml neither blocks calls nor changes the models', async () => {
+test('a large, incomplete or missing models.yaml does not block calls, and the models stay the same', async () => {
   await using stack = await startStack()
   const file = join(stack.dataDir, 'models.yaml')
   const isWrong = async () => (await metric(stack, 'sluice_model_config_invalid')) === 1
@@ -116,7 +116,7 @@ test('a large, incomplete or missing models.yaml neither blocks calls nor change
   for (let storm = 0; storm < 50; storm++) process.emit('SIGHUP', 'SIGHUP')
   await until(isWrong, { withinMs: 40_000 })
   lag.disable()
-  // The file is parsed in another thread. In this thread, parsing would block the event loop for seconds.
+  // The file is parsed in another thread. If it were parsed in this thread, then the event loop would be blocked for seconds.
   expect(lag.max / 1e6).toBeLessThan(1_000)
   await writeFile(file, right)
   await until(async () => !(await isWrong()))
@@ -142,7 +142,7 @@ test('a models.yaml mounted through symbolic links is reloaded if one of the lin
   await until(async () => (await namesOf(stack)).length === 2)
 })
 
-test('a worker serves only the models in MODELS, by any alias; calls of other models fail with status 503', async () => {
+test('a worker serves only the models in MODELS, and calls of other models fail with status 503', async () => {
   const models = [ECHO_MODEL, { ...ECHO_MODEL, id: 'echo-2', aliases: ['second'] }]
   await using stack = await startStack({ models, settings: { MODELS: 'second', START_TIMEOUT_MS: '1500' } })
   expect((await call(stack, 'echo-2')).status).toBe(200)
@@ -153,7 +153,7 @@ test('a worker serves only the models in MODELS, by any alias; calls of other mo
   ])
 })
 
-test('an unknown model name in MODELS fails the start with the known names', async () => {
+test('the start fails with a list of similar models if MODELS contains an unknown model', async () => {
   const path = await write(join(dir, 'models.yaml'), [ECHO_MODEL, { ...ECHO_MODEL, id: 'qwen3-8b' }])
   expect(loadModels(path, ['echo-1']).served.models.map(({ id }) => id)).toEqual(['echo-1'])
   expect(() => loadModels(path, ['qwen3'])).toThrow(ConfigError)

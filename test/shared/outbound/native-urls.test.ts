@@ -3,7 +3,7 @@ import { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { requireNativeUrls } from '#services/ingress/calls/endpoint.ts'
 import { longestHold } from '../../support/loop-hold.ts'
 
-/** A request with an item that only its upstream supports. */
+/** Returns a request with a native item, which only an upstream of the same API understands. */
 function requestWith(value: Record<string, unknown>): GenerateRequest {
   const part = { type: 'native', dialect: 'responses', value, isItem: true }
   return GenerateRequest.parse({

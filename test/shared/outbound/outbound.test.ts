@@ -42,7 +42,7 @@ describe('the scope of an IP address', () => {
   })
 })
 
-/** One address in every notation that some parser accepts. */
+/** The loopback address in every notation that some URL or address parser accepts. */
 const LOOPBACKS = [
   ...['127.0.0.1', '127.1', '127.0.1', '127.0.0.1.', '2130706433', '0x7f000001', '0x7F.0x0.0x0.0x1', '0x7f.1'],
   ...['017700000001', '0177.0.0.1', '0177.0.0.01', '0x7f.0.1', '00000000177.1', '127.0.0.0x1', '127.000.000.001'],
@@ -209,13 +209,13 @@ describe('the name resolution for outbound requests', () => {
     await expect(resolving).rejects.toMatchObject({ code: 'invalid_value', message: 'The host has no public address.' })
   })
 
-  it('returns one error for unknown names and private addresses, so that internal names are not revealed', async () => {
+  it('returns the same error for unknown names and private addresses, so that internal names are not revealed', async () => {
     const unknown = () => Promise.reject(Object.assign(new Error('getaddrinfo ENOTFOUND'), { code: 'ENOTFOUND' }))
     const resolving = resolveAllowed('a.example', PUBLIC, unknown)
     await expect(resolving).rejects.toMatchObject({ code: 'invalid_value', message: 'The host has no public address.' })
   })
 
-  it('keeps only the public addresses of several', async () => {
+  it('returns only the public addresses of a name with several addresses', async () => {
     const resolve = answering('10.0.0.1', '8.8.8.8', '::1', '2606:4700::1111', '169.254.169.254')
     const allowed = await resolveAllowed('a.example', PUBLIC, resolve)
     expect(allowed.map(({ address }) => address)).toEqual(['8.8.8.8', '2606:4700::1111'])
@@ -268,7 +268,8 @@ describe('an outbound request', () => {
     let asked = 0
     const resolve = async () => {
       asked++
-      // A second resolution of the name would return another address. The system resolver does not have the name, so only this function is used.
+      // Simulates DNS rebinding: a second resolution of the name returns another address. The name does not exist in the system's resolver, so
+      // only this function is used.
       return [{ address: asked === 1 ? '127.0.0.1' : '127.0.0.2', family: 4 }]
     }
     const answer = await post(`http://rebinding.example:${receiver.port}/`, { resolve })
@@ -325,7 +326,7 @@ describe('an outbound request', () => {
     expect(paths).toEqual(['/hook'])
   })
 
-  /** A host that responds with these bytes. */
+  /** Starts a server that answers with exactly these bytes. */
   const receiveRaw = (answer: string) =>
     receive(createSocketServer((socket) => void socket.on('error', () => {}).once('data', () => socket.end(answer))))
 
@@ -334,7 +335,7 @@ describe('an outbound request', () => {
     ['102 Processing', 'x-progress: 1\r\n'],
     ['103 Early Hints', 'link: </a.css>; rel=preload\r\n'],
     ['199 Anything', ''],
-  ])('skips repeated responses with status %s before the final response, with any method', async (status, lines) => {
+  ])('skips interim responses with status %s before the final response', async (status, lines) => {
     const interim = `HTTP/1.1 ${status}\r\n${lines}\r\n`.repeat(3)
     await using receiver = await receiveRaw(`${interim}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok`)
     const url = `http://127.0.0.1:${receiver.port}/`

@@ -8,7 +8,7 @@ import { watchBytes } from '#shared/prepare/pip.ts'
 import { until } from '../../support/stack.ts'
 
 const [DIRECTORIES, FILES, BYTES] = [100, 150, 10]
-/** Duration of the measurement of the event loop, idle and while files are counted. */
+/** Duration of each measurement of the event-loop delay in ms: once while idle, and once while files are counted. */
 const SPAN_MS = 1_500
 
 describe('the progress of a preparation in bytes', { timeout: 60_000 }, () => {
@@ -23,7 +23,7 @@ describe('the progress of a preparation in bytes', { timeout: 60_000 }, () => {
   }, 60_000)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  test('is computed in the background without blocking the process, however many files exist', async () => {
+  test('is computed without blocking the event loop, however many files exist', async () => {
     const idleMs = await longestDelayMs(() => sleep(SPAN_MS))
     const counted: number[] = []
     const watchingMs = await longestDelayMs(async () => {
@@ -36,7 +36,7 @@ describe('the progress of a preparation in bytes', { timeout: 60_000 }, () => {
     expect(watchingMs).toBeLessThan(Math.max(250, 5 * idleMs))
   })
 
-  test('is zero for a missing directory, and is not counted after the end', async () => {
+  test('is zero for a missing directory', async () => {
     const counted: number[] = []
     const watch = watchBytes(join(directory, 'none'), (bytes) => counted.push(bytes))
     await until(() => counted.length > 0)

@@ -23,7 +23,8 @@ function residentAfterBurst(then: string): number {
       }
       return held.length
     }
-    // When a large block is released, glibc raises the size from which it returns blocks to the system. The test starts with such a block.
+    // When a large block is freed, glibc keeps more memory for itself from then on (it raises its threshold). The test frees such a block first,
+    // so that the worst case is measured.
     Buffer.alloc(30_000_000, 1)
     globalThis.gc()
     burst()
@@ -48,7 +49,7 @@ it('heap compaction returns the memory of a burst once the process is idle', () 
   expect(compacted).toBeLessThan(250)
 })
 
-it('heap compaction waits for 30 idle seconds and a growth of 256 MiB, because it makes the next burst slower', () => {
+it('heap compaction waits for 30 idle seconds and a growth of 256 MiB', () => {
   const { memoryUsage } = process
   onTestFinished(() => {
     process.memoryUsage = memoryUsage

@@ -18,14 +18,14 @@ describe('a start with an unavailable dependency', () => {
     const lines: string[] = []
     const log = pino({}, { write: (line: string) => void lines.push(line) })
     const opening = openWhenAvailable('Postgres', () => Promise.reject(error), log).catch((thrown: Error) => thrown)
-    // The test waits until the first try has failed, and only then advances the clock.
+    // The clock must be advanced only after the first try has failed, so the test waits for a short real time.
     await delay(10)
     vi.advanceTimersByTime(200_000)
     return { message: ((await opening) as Error).message, lines: lines.map((line) => JSON.parse(line)) }
   }
 
   it.each([true, false])(
-    'logs the problem, the remedy and the maximum wait (is permanent: %s)',
+    'logs the problem, the remedy and the maximum wait (permanent failure: %s)',
     async (isPermanent) => {
       const { message, lines } = await start(away(isPermanent))
       expect(message).toBe(`${WORDS}. Correct the password.`)
@@ -49,7 +49,7 @@ describe('a start with an unavailable dependency', () => {
     )
     vi.advanceTimersByTime(8_000)
     await openings[0]
-    // The delay between two attempts is at most two seconds and uses a real timer.
+    // The delay between two tries is at most two seconds, and uses a real timer. The test therefore waits for real time.
     await delay(1_000)
     expect(over).toEqual([true])
     vi.advanceTimersByTime(120_000)

@@ -22,7 +22,7 @@ export const chatAnswer: Answer<GenerateEvent> = {
 /**
  * Encodes one stream of chat completion chunks (docs/internals/protocol.md, Chat streams).
  *
- * The first chunk of a choice carries the role. The chunk is sent only when the first delta arrives, because its `content` must be null if that delta
+ * The first chunk of a choice contains the role. This chunk waits for the first delta of the choice, because its `content` must be null if that delta
  * is a tool call.
  *
  * The constant parts of a chunk are serialized once per choice, because `push` runs for every token of every stream.
@@ -111,7 +111,10 @@ interface CallStream {
   isEmpty: boolean
 }
 
-/** One choice of a stream. Pieces of several texts may alternate, so each text of the choice has its own surrogate buffer. */
+/**
+ * One choice of a stream. Reasoning, text and refusal may alternate. Each of them can be cut within a surrogate pair, so each has its own buffer for
+ * the first half.
+ */
 class ChoiceStream {
   readonly index: number
   #native: NativeReader | undefined
@@ -168,7 +171,7 @@ class ChoiceStream {
     return out
   }
 
-  /** Encodes fields of the message or of the choice that the internal form does not represent. */
+  /** Encodes fields of the message or of the choice that have no internal form. */
   encodeNative(scope: NativeEvent['scope'], value: Record<string, unknown>): Frame[] {
     const out: Frame[] = []
     if (scope !== 'text') {
@@ -238,8 +241,8 @@ class ChoiceStream {
   }
 
   /**
-   * Sends buffered text that ended within a surrogate pair. A call without arguments gets the arguments `{}`, because clients cannot parse an empty
-   * text (docs/reference/compatibility.md, Tools).
+   * Sends the text that waited for the second half of a surrogate pair. A tool call without arguments gets the arguments `{}`, because clients cannot
+   * parse an empty text (docs/reference/compatibility.md, Tools).
    */
   #flush(out: Frame[], reason: FinishReason): void {
     this.#delta(out, 'reasoning_content', this.#thoughts.flush())
@@ -251,7 +254,7 @@ class ChoiceStream {
     }
   }
 
-  /** Sends the role, but only once. Clients concatenate the strings of all chunks, so a second role would become `assistantassistant`. */
+  /** Sends the role once. Clients concatenate the strings of all chunks, so a second role would become `assistantassistant`. */
   #role(out: Frame[], content: string | null): void {
     if (this.#hasRole) return
     this.#hasRole = true

@@ -11,10 +11,13 @@ import type { EncodeContext } from '#schemas/job.ts'
 import type { FinishReason, GenerateEvent, Logprob, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/kinds/encode.ts'
 
-/** Fields whose text is an identifier. A later value of such a field replaces the earlier value. Texts of other fields are concatenated. */
+/**
+ * Fields of message deltas whose value is a name or an id. If a later delta has such a field again, then its value replaces the earlier one. Texts of
+ * all other fields are concatenated.
+ */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])
 
-/** Maximum number of entries at the end of a list that are searched for an entry with the same `index`. */
+/** Maximum entries of a list, counted from its end, among which an entry with the same `index` is searched. */
 const COMPARED_MAX = 16
 
 export function encodeChat(events: readonly GenerateEvent[], context: EncodeContext): ChatCompletion {
@@ -93,9 +96,7 @@ class ChoiceAnswer {
     }
   }
 
-  /**
-   * Adds an event with fields that the internal form does not represent. Returns the fields that belong to the whole answer instead of this choice.
-   */
+  /** Adds an event with fields that have no internal form. Returns the fields that belong to the whole answer instead of this choice. */
   addNative(event: NativeEvent): Record<string, unknown> | undefined {
     this.#native ??= new NativeReader('openai')
     const value = this.#native.read(event)
@@ -139,7 +140,7 @@ class ChoiceAnswer {
         continue
       }
       const { function: called } = call
-      // An engine may send no text for a call without arguments. Clients parse the arguments of every call, so an empty text becomes `{}`
+      // An engine may send no text as the arguments of a call. Clients parse the arguments of every call, so an empty text becomes `{}`
       // (docs/reference/compatibility.md, Tools).
       if (called.arguments === '' && this.#finish?.reason !== 'length') called.arguments = '{}'
       called.arguments = called.arguments.toWellFormed()
@@ -157,8 +158,8 @@ class ChoiceAnswer {
 }
 
 /*
- * Merges message fields that the internal form does not represent, in the way in which the official SDKs merge deltas. Texts are concatenated and
- * lists are appended. List entries with equal `index` are merged. Any other value replaces the previous value.
+ * Merges message fields that have no internal form, as the official SDKs merge deltas. Texts are concatenated and lists are appended. List entries
+ * with equal `index` are merged. Any other value replaces the previous value.
  */
 
 type Fields = Record<string, unknown>
@@ -198,7 +199,7 @@ export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
 export type ChoiceEvent = Exclude<GenerateEvent, { type: 'start' } | { type: 'usage' } | { type: 'native' }>
 
-/** Fields of a choice, from a `native` event with the scope `text`. */
+/** Fields of a choice that an upstream sent in a `native` event with the scope `text`. */
 export interface ChatChoiceFields {
   readonly logprobs?: { readonly refusal?: readonly unknown[] }
   readonly finish_reason?: ChatFinishReason
@@ -211,8 +212,8 @@ export function isOfChoice(event: GenerateEvent): event is ChoiceEvent {
 }
 
 /**
- * Returns the finish reason of a choice. Agents run tools only after `tool_calls`. An answer that stopped with any call therefore gets this reason,
- * even if the request forced the call.
+ * Returns the finish reason of a choice. Agents run tools only after `tool_calls`. A stopped answer with any tool call therefore gets this reason,
+ * even if `tool_choice` forced the call.
  */
 export function chatFinish(reason: FinishReason, hasCalls: boolean): ChatFinishReason {
   return reason === 'stop' && hasCalls ? 'tool_calls' : reason
@@ -227,7 +228,10 @@ const NOT_FILTERED: ChatFilterResults = {
   profanity: { filtered: false, detected: false },
 }
 
-/** Returns content filter results for all categories, from the upstream or the classifier (docs/reference/compatibility.md, Chat answers). */
+/**
+ * Returns the content filter results of the upstream or of the classifier, completed to all categories (docs/reference/compatibility.md, Chat
+ * answers).
+ */
 export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
 }
@@ -245,7 +249,7 @@ export function chatUsage(usage: Usage, native?: NativeUsage): ChatUsage {
     ...wire,
     prompt_tokens: prompt,
     completion_tokens: completion,
-    // Some servers count the tokens of hidden reasoning only in `total_tokens`, so the upstream's total is used.
+    // Some servers count the tokens of hidden reasoning only in `total_tokens`. If the upstream's total is larger than the sum, then it is used.
     total_tokens: typeof wire.total_tokens === 'number' && wire.total_tokens > sum ? wire.total_tokens : sum,
     prompt_tokens_details: details(wire.prompt_tokens_details, { cached_tokens, cache_write_tokens }),
     completion_tokens_details: details(wire.completion_tokens_details, { reasoning_tokens }),

@@ -110,7 +110,7 @@ class CompletionStream implements AnswerStream<GenerateEvent> {
   }
 }
 
-/** Fields that one event adds to a choice. The completions format cannot represent reasoning and tool calls. */
+/** Fields that one event adds to a choice. The completions format has no reasoning and no tool calls. */
 interface Added {
   readonly text: string
   readonly logprobs: CompletionLogprobs | null

@@ -33,8 +33,8 @@ export const messagesAnswer: Answer<GenerateEvent> = {
 /**
  * Encodes one stream of the Messages API (docs/internals/protocol.md, Messages streams).
  *
- * The first event produces `message_start`. The last frames are sent only after the usage event, because a single `message_delta` carries both the
- * stop reason and the final counts.
+ * The first event produces `message_start`. The last frames wait for the usage event, because a single `message_delta` contains both the stop reason
+ * and the final counts.
  */
 class MessagesStream implements AnswerStream<GenerateEvent> {
   readonly #context: EncodeContext
@@ -154,12 +154,12 @@ function frame(data: { type: string }): Frame {
 }
 
 /**
- * The content blocks of one stream of the Messages API. The blocks follow each other, each with a start, deltas and a stop
- * (docs/internals/protocol.md, Messages streams).
+ * The content blocks of one stream of the Messages API. Blocks follow each other, each with a start, deltas and a stop (docs/internals/protocol.md,
+ * Messages streams).
  *
- * Engines may interleave blocks, as the chat format permits for tool calls. This stream has one open block at a time. The deltas of the open block
- * are sent at once, and the deltas of other blocks are buffered. A text block ends when another block begins. A tool call ends when its arguments are
- * a complete JSON object.
+ * Engines may interleave blocks, as the chat format permits for tool calls. This stream has only one open block. Deltas of the open block are sent at
+ * once, and deltas of other blocks are buffered until their block is opened. A text block ends when another block begins. A tool call ends when its
+ * arguments are a complete JSON object.
  *
  * The length of the answer limits the size of the buffer. Each method appends its frames to `out`.
  */
@@ -170,7 +170,11 @@ class BlockStream {
   #isCut = false
   #index = 0
 
-  /** Adds a piece of text. @param opening The block to open if the last block is no text */
+  /**
+   * Adds a piece of text.
+   *
+   * @param opening The block to open if the last block is no text
+   */
   text(out: Frame[], text: string, opening: OutputBlock): void {
     if (text !== '') this.#feed(out, this.#textBlock(out, opening), text)
   }
@@ -205,7 +209,7 @@ class BlockStream {
     if (block) this.#feed(out, block, text)
   }
 
-  /** Adds a complete block. The input of a tool is sent as a delta, because clients assemble the input from deltas. */
+  /** Adds a complete block. The input of a tool is sent as a delta, because clients read the input only from deltas. */
   whole(out: Frame[], value: OutputBlock): void {
     const input = value.type.endsWith('tool_use') && 'input' in value ? value.input : undefined
     if (typeof input !== 'object' || input === null || Object.keys(input).length === 0) {
@@ -216,7 +220,7 @@ class BlockStream {
     this.#feed(out, block, { type: 'input_json_delta', partial_json: JSON.stringify(input) })
   }
 
-  /** Makes the next text begin a new block, because the engine restarts the interrupted output after a `cut` event. */
+  /** Makes the next text begin a new block. After a `cut` event, the engine starts the interrupted output again from its beginning. */
   cut(): void {
     this.#isCut = true
   }
@@ -253,7 +257,7 @@ class BlockStream {
     if (this.#waiting.length > 0) this.#advance(out, false)
   }
 
-  /** Opens the next buffered block if the open block is complete, and repeats this until a block is incomplete. */
+  /** If the open block is complete, closes it and opens the next buffered block. Repeats this until an open block is incomplete. */
   #advance(out: Frame[], isForced: boolean): void {
     while (this.#waiting.length > 0 && (isForced || this.#current === undefined || this.#current.isOver())) {
       this.#current?.stop(out)
@@ -294,7 +298,7 @@ class Block {
     this.#opening = opening
   }
 
-  /** Returns the part of the text that may be sent now. An incomplete surrogate pair at the end is buffered. */
+  /** Returns the part of the text that may be sent now. The first half of a surrogate pair at the end waits for the second half. */
   take(text: string): string {
     const whole = this.#characters.push(text)
     if (this.kind === 'tool') this.#input += whole

@@ -6,9 +6,9 @@ import { findEvent, makeCallId, type NativeEvent, NativeReader, unfinished } fro
 
 /**
  * Encodes the whole message (docs/reference/compatibility.md, Messages answers) from all events of a call. The generator yields after each block,
- * because parsing the arguments of many calls takes long.
+ * because parsing the arguments of many tool calls takes long.
  *
- * @throws ServiceError `upstream_error` if the answer has no finish
+ * @throws ServiceError `upstream_error` if the engine did not finish the answer
  */
 export function* encodeMessage(
   events: readonly GenerateEvent[],
@@ -64,8 +64,8 @@ class Pieces {
   readonly #callId: string
   readonly #calls = new Map<number, Extract<Piece, { type: 'tool' }>>()
   /**
-   * Number of pieces at the last `cut` event, after which the engine restarts the interrupted output. If another `cut`
-   * event follows, then all later pieces are removed.
+   * Number of pieces at the last `cut` event. After a `cut`, the engine starts the interrupted output again. If that output is interrupted too, then
+   * the pieces after this number are removed.
    */
   #kept = 0
 
@@ -161,11 +161,11 @@ function toBlock(piece: Piece, context: EncodeContext): OutputBlock {
 
 export type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 
-/** First API version of the newer response format, which has additional keys, most of them null. */
+/** First API version whose responses have additional keys, most of them null. */
 const NEWER_DIALECT = '2026-10-21'
 
 /**
- * Whether the caller requested a version with the newer response format. Clients of older versions fail on the additional keys
+ * Whether the caller requested a version with additional keys in responses. Clients of older versions fail on these keys
  * (docs/reference/compatibility.md, Messages versions).
  */
 export function isNewer(context: EncodeContext): boolean {
@@ -197,7 +197,7 @@ export function stopDetails(reason: StopReason | null): RefusalDetails | null {
 
 export interface AnswerUsage {
   readonly usage: Usage
-  /** Unchanged usage object of an upstream with the Messages API, including details such as `cache_creation`. */
+  /** Usage object of an upstream with the Messages API, unchanged, with details such as `cache_creation`. */
   readonly native?: NativeUsage | undefined
   readonly searches?: number
 }
@@ -236,9 +236,7 @@ function messagesUsage(context: EncodeContext, all: AnswerUsage): MessagesUsage 
   return { ...cumulativeUsage(all.usage), ...(isNewer(context) && newer), ...detailsOf(all) }
 }
 
-/**
- * Usage details that the end of a stream always contains, with new values. Other details are sent at the end only if the start did not contain them.
- */
+/** Usage details whose final values are always sent at the end of a stream. Other details are sent at the end only if the first event lacked them. */
 const CUMULATIVE = new Set(['output_tokens_details', 'server_tool_use'])
 
 export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: AnswerUsage | undefined): MessagesUsage {
@@ -250,7 +248,7 @@ export function deltaUsage(context: EncodeContext, all: AnswerUsage, atStart: An
   return { ...cumulativeUsage(all.usage), ...(isNewer(context) && newer), ...Object.fromEntries(details) }
 }
 
-/** Returns the details of the upstream's usage. The counts are left out, because the internal usage contains them. */
+/** Returns the details of the upstream's usage without the token counts, which come from the internal usage. */
 function detailsOf({ native, searches }: AnswerUsage): Record<string, unknown> {
   const { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens, ...details } =
     native?.dialect === 'anthropic' ? native.value : {}
@@ -301,15 +299,15 @@ export function parseInput(text: string): Record<string, unknown> | undefined {
 
 type Fields = Record<string, unknown>
 
-/** Content of an event that the internal form does not represent: a whole block, the start of a text, or citations of the preceding text. */
+/** Content of an event that has no internal form: a whole block, the start of a text, or citations of the preceding text. */
 type NativeContent =
   | { readonly type: 'block'; readonly block: OutputBlock }
   | { readonly type: 'text'; readonly fields: Fields }
   | { readonly type: 'citations'; readonly citations: readonly unknown[] }
 
 /**
- * Reads the native events of one answer. Message fields are collected until the end of the stream. Fields inside the `delta` object of
- * `message_delta` events and fields next to that object are collected separately.
+ * Reads the native events of one answer. Fields of the message are collected until the end of the stream, where `message_delta` contains them. Fields
+ * inside its object `delta` and fields next to that object are collected separately.
  */
 export class NativeAnswer {
   readonly #reader = new NativeReader('anthropic')
@@ -339,7 +337,7 @@ export class NativeAnswer {
 type HostedCall = Extract<GenerateEvent, { type: 'hosted_call' }>
 type HostedResult = Extract<GenerateEvent, { type: 'hosted_result' }>
 
-/** Prefix of the text inside `encrypted_content`. Content without this prefix was created by another service. */
+/** Prefix of the text inside `encrypted_content` that Sluice creates. Content of another service has no such prefix. */
 const CONTENT_PREFIX = 'sluice:'
 
 export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'run' | 'input'>): OutputBlock {
@@ -351,7 +349,7 @@ export function searchBlock(callId: string, { run, input }: Pick<HostedCall, 'ru
   }
 }
 
-/** Encodes the results of a search. Callers do not read the encoded texts, but send them back with the next request. */
+/** Encodes the results of a search. Clients do not read the encoded texts, but send them back with the next request of the conversation. */
 export function searchResultBlock(callId: string, { run, status, output }: HostedResult): OutputBlock {
   const tool_use_id = searchId(callId, run)
   const error = { type: 'web_search_tool_result_error', error_code: 'unavailable' }

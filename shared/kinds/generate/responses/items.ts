@@ -15,7 +15,7 @@ export interface ItemEvent {
   readonly [field: string]: unknown
 }
 
-/** An unfinished output item. Each method appends its stream events to `out`. */
+/** An output item that is still being written. Each method appends the stream events of its change to `out`. */
 export interface OpenItem {
   readonly item: OutputItem
   close(out: ItemEvent[], isCut: boolean): void
@@ -116,8 +116,8 @@ const SUMMARY_SEPARATOR = '\n\n'
 /**
  * A reasoning item. A signature ends the item, so later reasoning begins another item.
  *
- * An upstream with the Responses API assigns each text to a summary part. Text of any other engine forms a single part. The part belongs to the
- * summary if the caller requested a summary, and otherwise to the content.
+ * An upstream with the Responses API states the summary part to which each text belongs. Text of any other engine forms a single part. This part is a
+ * summary if the caller requested one, and otherwise the full reasoning.
  */
 export class OpenReasoning implements OpenItem {
   readonly item: ReasoningItem
@@ -177,7 +177,11 @@ export class OpenReasoning implements OpenItem {
     return this.#seals && !isSigned && text !== '' ? { text } : {}
   }
 
-  /** @param summary Ordinal of the summary part. Undefined for full reasoning */
+  /**
+   * Begins a part, and ends the part before it.
+   *
+   * @param summary Ordinal of the summary part. Undefined for full reasoning
+   */
   #enterPart(out: ItemEvent[], summary: number | undefined): void {
     this.#closePart(out)
     this.#place = summary === undefined ? 'content' : 'summary'
@@ -294,7 +298,10 @@ export class OpenCustomCall implements OpenItem {
   }
 }
 
-/** An item that the internal form does not represent. The stream events are sent at once, and the item stays as the upstream sent it. */
+/**
+ * An item that has no internal form, such as the call of an upstream's own tool. The stream events of the item are sent at once, and the item stays
+ * as the upstream sent it.
+ */
 export class NativeOutput implements OpenItem {
   readonly item: NativeItem
 
@@ -310,11 +317,11 @@ export class NativeOutput implements OpenItem {
 }
 
 /*
- * `encrypted_content` of a reasoning item contains the data from which the model restores its reasoning, such as a signature. Callers send the
- * content back with the item.
+ * The field `encrypted_content` of a reasoning item contains data from which the model restores its reasoning, such as a signature. Clients send the
+ * content back with the item in the next request.
  *
- * Some clients (the AI SDK with `store: false`) drop items without this field. If the caller includes `reasoning.encrypted_content`, then reasoning
- * without a signature is therefore encoded as its text. The content is not secret.
+ * Some clients (the AI SDK with `store: false`) drop reasoning items without this field. If the caller requests `reasoning.encrypted_content` and the
+ * reasoning has no signature, then the field contains the text of the reasoning. The content is encoded but not encrypted.
  */
 
 const PREFIX = 'sluice1.'

@@ -21,8 +21,8 @@ import {
 } from './items.ts'
 
 /**
- * Maximum characters of one answer. The last events of a stream repeat the whole text four times and are encoded in one step. The maximum bounds the
- * time for which this step blocks the event loop.
+ * Maximum characters of one answer. The last events of a stream contain the whole text four times and are encoded in one step, which blocks the event
+ * loop.
  */
 const ANSWER_CHARS_MAX = 2 * 1024 * 1024
 
@@ -31,8 +31,8 @@ type FinishEvent = Extract<GenerateEvent, { type: 'finish' }>
 /**
  * The output of one response, for the whole answer and for the stream (docs/guides/responses.md, Streams).
  *
- * Only one text item is open at a time. Calls stay open until the end, because engines may interleave their arguments. The id of an item contains the
- * id of its response and its position, so that a later request can refer to the item.
+ * Only one text item is open at a time. Tool calls stay open until the end, because engines may interleave their arguments. The id of an item
+ * consists of the id of its response and its position. A later request can therefore refer to the item.
  */
 export class ResponseOutput {
   readonly #context: EncodeContext
@@ -54,7 +54,10 @@ export class ResponseOutput {
     this.#model = context.model
   }
 
-  /** Adds the next event and appends its stream events to `out`. If the answer is too large, then no event is appended and {@link ended} throws. */
+  /**
+   * Adds the next event of the engine and appends its stream events to `out`. If the answer becomes too large, then nothing is appended, and
+   * {@link ended} throws.
+   */
   push(out: ItemEvent[], event: GenerateEvent): void {
     if ('text' in event) this.#chars += event.text.length
     if (this.#chars > ANSWER_CHARS_MAX && event.type !== 'finish') return
@@ -104,7 +107,11 @@ export class ResponseOutput {
     return responseObject(this.#context, { status: 'in_progress', model: this.#model })
   }
 
-  /** Returns the response at its end. @throws ServiceError `upstream_error` if the engine did not finish, or `answer_too_large` */
+  /**
+   * Returns the response at its end.
+   *
+   * @throws ServiceError `upstream_error` if the engine did not finish, or `answer_too_large`
+   */
   ended(): ResponseObject {
     if (this.#chars > ANSWER_CHARS_MAX) throw answerTooLarge(ANSWER_CHARS_MAX)
     const finish = this.#finish
@@ -220,7 +227,7 @@ interface HostedStart {
   readonly includes: readonly string[]
 }
 
-/** A call of a hosted tool. The input is known when the call starts, and the result is added at the end. */
+/** A call of a tool that Sluice runs itself, such as web search. The input is complete when the call starts, and the result is added at the end. */
 class OpenHosted implements OpenItem {
   readonly item: HostedItem
   readonly #index: number
@@ -325,7 +332,10 @@ function visibleItem<Item extends OutputItem>(item: Item, includes: readonly str
 
 export const RESPONSE_PREFIX = 'resp_'
 
-/** Makes a response with the given fields. All other fields have the values of a response without output (docs/guides/responses.md, Answers). */
+/**
+ * Creates a response with the given fields. All other fields have the values of a response that has no output yet (docs/guides/responses.md,
+ * Answers).
+ */
 export function responseObject(
   context: Pick<EncodeContext, 'call_id' | 'created_at' | 'model' | 'responses'>,
   known: Pick<ResponseObject, 'status'> & Partial<ResponseObject>,

@@ -26,9 +26,9 @@ export function inputTokensOf({ input_tokens }: CountTokensResult): object {
 }
 
 /**
- * Makes a frame of the stream. The name of a frame always equals its type.
+ * Makes a frame of the stream. The event name of a frame equals the type of its event.
  *
- * @param event If the event already has a sequence number, then the new number replaces it
+ * @param sequence_number Replaces a sequence number that the event may already have
  */
 export function responsesFrame(event: ItemEvent, sequence_number: number): Frame {
   const { type, ...fields } = event
@@ -40,8 +40,8 @@ export function endOf(response: ResponseObject): ItemEvent {
 }
 
 /**
- * Last event of the stream by status. The API has no event for a cancelled response, so the stream ends with `response.failed`, whose status is
- * `cancelled`.
+ * Suffix of the last event per status. For a cancelled response, which has no event of its own in the API, the stream ends with `response.failed`,
+ * whose response has the status `cancelled`.
  */
 const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
 

@@ -99,7 +99,7 @@ def decode(source: BinaryIO, target: BinaryIO | None, limits: Limits) -> dict:
     if size == 0:
         raise Refused("invalid_audio", "The file is empty.")
     if size < _riff_bytes(source) * (1 - MISSING_MAX):
-        raise Refused("invalid_audio", "The file is cut off: it is shorter than it says.")
+        raise Refused("invalid_audio", "The file is truncated: it is shorter than its header declares.")
     try:
         with av.open(source, mode="r", options=OPTIONS, metadata_errors="ignore") as container:
             return _decode(container, target, limits)
@@ -119,7 +119,7 @@ def _decode(container: av.container.InputContainer, target: BinaryIO | None, lim
             other.discard = av.stream.Discard.all
     context = stream.codec_context
     if context is None or context.name not in DECODERS:
-        raise Refused("invalid_audio", "The audio is in a coding that is not supported.")
+        raise Refused("invalid_audio", "The codec of the audio is not supported.")
     context.thread_count = 1
     # Some containers do not declare rate and channels. They are then checked when frames are decoded.
     _require_shape(context.sample_rate or RATES[0], context.channels or 1)
@@ -139,10 +139,10 @@ def _decode(container: av.container.InputContainer, target: BinaryIO | None, lim
     if samples == 0:
         raise Refused("invalid_audio", NOT_AUDIO)
     if declared - duration > max(1.0, declared * MISSING_MAX):
-        message = f"The file is cut off: it says that it holds {declared:.1f} s of audio, and holds {duration:.1f} s."
+        message = f"The file is truncated: its header declares {declared:.1f} s of audio, but it contains {duration:.1f} s."
         raise Refused("invalid_audio", message)
     if duration < SECONDS_MIN:
-        raise Refused("audio_too_short", f"The audio lasts {duration:.2f} s; {SECONDS_MIN} s are needed.")
+        raise Refused("audio_too_short", f"The audio lasts {duration:.2f} s; at least {SECONDS_MIN} s are required.")
     return {"duration": duration, **facts}
 
 
@@ -156,9 +156,9 @@ def _riff_bytes(source: BinaryIO) -> int:
 def _require_shape(rate: int, channels: int) -> None:
     low, high = RATES
     if not low <= rate <= high:
-        raise Refused("invalid_audio", f"The file has a sample rate of {rate} Hz; {low} to {high} Hz are taken.")
+        raise Refused("invalid_audio", f"The file has a sample rate of {rate} Hz; {low} to {high} Hz are supported.")
     if channels > CHANNELS_MAX:
-        raise Refused("invalid_audio", f"The file has {channels} channels; at most {CHANNELS_MAX} are taken.")
+        raise Refused("invalid_audio", f"The file has {channels} channels; at most {CHANNELS_MAX} are supported.")
 
 
 def _require_declared(seconds: float, limits: Limits) -> None:
@@ -267,4 +267,4 @@ def _full_disk_told() -> Iterator[None]:
     try:
         yield
     except OSError:
-        raise Refused("internal_error", "There is no room for the decoded audio.") from None
+        raise Refused("internal_error", "The disk has too little free space for the decoded audio.") from None

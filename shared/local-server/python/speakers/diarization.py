@@ -29,7 +29,7 @@ def answer(form: Form, decoder: Decoder, speech: Speech, directory: str, client:
     names = form.list("known_speaker_names")
     references = form.list("known_speaker_references")
     if len(names) != len(references) or len(names) > KNOWN_MAX:
-        message = f"There must be as many known_speaker_references as known_speaker_names, and at most {KNOWN_MAX}."
+        message = f"known_speaker_references must have one entry per known_speaker_names, at most {KNOWN_MAX}."
         raise ApiError("invalid_value", message, param="known_speaker_references")
     with contextlib.ExitStack() as open_files:
         audio = [open_files.enter_context(contextlib.closing(decoder.decode(form.file, client)))]
@@ -54,7 +54,7 @@ def _decode_reference(
             raise _invalid(index, f"cannot be used: {error.message}") from None
     if not SECONDS_MIN - TOLERANCE <= audio.duration <= SECONDS_MAX + TOLERANCE:
         audio.close()
-        raise _invalid(index, f"lasts {audio.duration:.1f} s; {SECONDS_MIN:.0f} to {SECONDS_MAX:.0f} s are needed.")
+        raise _invalid(index, f"lasts {audio.duration:.1f} s; {SECONDS_MIN:.0f} to {SECONDS_MAX:.0f} s are required.")
     return audio
 
 

@@ -79,7 +79,7 @@ def _next(channel: Channel, client: socket.socket | None, deadline: float) -> di
     try:
         found = channel.wait(client, deadline)
     except TimeoutError:
-        raise ApiError("internal_error", "The speech model took too long.", status=500) from None
+        raise ApiError("internal_error", "The speech model did not respond in time.", status=500) from None
     if found is None or "error" in found[0]:
         raise failed()
     return found[0]

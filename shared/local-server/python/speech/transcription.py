@@ -33,11 +33,11 @@ def read_job(form: Form) -> dict:
         raise ApiError("missing_required_parameter", "file is missing.", param="file")
     model = form.get("model")
     if model not in MODELS:
-        message = f"There is no model {str(model)[:100]!r} for speech here; there are {', '.join(MODELS)}."
+        message = f"The model {str(model)[:100]!r} is not available for speech. Use one of {', '.join(MODELS)}."
         raise ApiError("model_not_found", message, status=404, param="model")
     response_format = form.get("response_format") or "json"
     if response_format not in ("json", "verbose_json"):
-        message = "response_format must be 'json' or 'verbose_json' here."
+        message = "response_format must be 'json' or 'verbose_json'."
         raise ApiError("unsupported_value", message, param="response_format")
     granularities = form.list("timestamp_granularities")
     return {
@@ -143,10 +143,10 @@ def _read_language(language: str | None, model: str) -> str | None:
     code = {"english": "en"}.get(language.lower(), language.lower())
     only = MODELS[model]
     if only and code != only:
-        message = f"{model} knows English only. Set model to one that knows {code[:20]!r}, such as {_multilingual()}."
+        message = f"{model} supports English only. Set model to one that supports {code[:20]!r}, such as {_multilingual()}."
         raise ApiError("unsupported_value", message, param="language")
     if code not in LANGUAGES:
-        raise ApiError("unsupported_value", f"{model} does not know the language {code[:20]!r}.", param="language")
+        raise ApiError("unsupported_value", f"{model} does not support the language {code[:20]!r}.", param="language")
     return code
 
 
@@ -158,7 +158,7 @@ def _unknown_language(model: str, language: str) -> ApiError:
     """`language`: detected code; empty if no multilingual model was present to detect it."""
     found = f"The speech is probably in the language {language!r}." if language else "The speech is probably not English."
     message = (
-        f"{found} {model} knows English only. Set model to one that detects languages, such as {_multilingual()}; "
+        f"{found} {model} supports English only. Set model to one that detects languages, such as {_multilingual()}; "
         "or set language to 'en' to transcribe it as English."
     )
     return ApiError("unsupported_value", message, param="language")

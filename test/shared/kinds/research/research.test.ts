@@ -69,7 +69,7 @@ describe('the response of a research job', () => {
     expect(() => research.answer().whole(EVENTS.slice(0, -1), CONTEXT)).toThrow('without finishing')
   })
 
-  test('is streamed as chunks with choices; one chunk has all annotations, and the last chunk has usage', () => {
+  test('is streamed as chunks: one chunk has all annotations, and the last chunk has the usage', () => {
     const chunks = chunksOf(EVENTS)
     expect(chunks.every(({ choices }) => Array.isArray(choices))).toBe(true)
     expect(new Set(chunks.map(({ id, model }) => `${id} ${model}`))).toEqual(new Set(['chatcmpl-c1 dr']))
@@ -88,7 +88,7 @@ describe('the response of a research job', () => {
     expect(said[0]).toEqual({ ...progress(1), type: undefined })
   })
 
-  test('fails as a stream if the end event is missing', () => {
+  test('fails during streaming if the end event is missing', () => {
     const stream = research.answer().open?.(CONTEXT)
     for (const event of EVENTS.slice(0, -1)) stream?.push(event)
     expect(() => stream?.end()).toThrow('without finishing')

@@ -5,7 +5,7 @@ import { columnsOf } from '#shared/kinds/transcribe/cue-text.ts'
 import { encodeSrt, encodeVtt } from '#shared/kinds/transcribe/cues.ts'
 import { longestHold } from '../../../support/loop-hold.ts'
 
-/** A segment with evenly spaced words, split at blanks. */
+/** Returns a segment of a transcript, whose words are split at blanks and evenly spaced in time. */
 function segment(text: string, start = 0, secondsPerWord = 0.3): TranscriptSegment {
   const words = text.split(' ').map((word, index): Word => {
     const begins = start + index * secondsPerWord
@@ -57,7 +57,7 @@ describe('the subtitles of a transcript', () => {
     for (const { lines } of await cuesOf([segment(LONG)])) expect(lines.at(-1)).toMatch(/([,.]|belief|incredulity)$/)
   })
 
-  test('begin and end with the times of their words, and last at most seven seconds', async () => {
+  test('begin and end at the times of the spoken words, and last at most seven seconds', async () => {
     const cues = await cuesOf([segment(LONG, 10, 0.9)])
     const words = LONG.split(' ')
     let said = 0
@@ -144,7 +144,7 @@ describe('the subtitles of a transcript', () => {
     expect(await cuesOf([withoutWords(LONG.repeat(400), 0, 5_000)])).toHaveLength(1)
   })
 
-  test('are encoded without blocking the event loop for 50 ms, even for five hours', async () => {
+  test('never block the event loop for 50 ms during encoding, even for five hours of audio', async () => {
     const many = Array.from({ length: 2_000 }, (_, index) => segment(LONG.slice(0, 120), index * 6, 0.25))
     let text = ''
     const longestMs = await longestHold(async () => {
