@@ -15,7 +15,7 @@ const FIRST_START = [
 /**
  * Returns the lines that an ingress prints when it is ready: its URL, the API key and an example call.
  *
- * @param isTerminal Whether only a person reads the lines. A secret must not reach a log
+ * @param isTerminal Whether the lines appear on a terminal. Otherwise SLUICE_API_KEY is left out, because a secret must not reach a log
  * @param served Models that the workers of this process run; the example call names the first text model.
  * @param fetching Roles of this process that still download or build something; empty after the first start.
  */

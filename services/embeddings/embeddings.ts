@@ -179,7 +179,11 @@ async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal
   return texts
 }
 
-/** Decodes token ids. @param index Position of the input, for error messages. Undefined for the only input of a request */
+/**
+ * Decodes token ids.
+ *
+ * @param index Position of the input, for error messages. Undefined for the only input of a request
+ */
 async function decode(
   ids: readonly number[],
   index: number | undefined,
@@ -242,7 +246,11 @@ class Vectors {
     return this.#count
   }
 
-  /** Adds a vector. @throws ServiceError `unsupported_value` if the vector is shorter than the requested dimensions */
+  /**
+   * Adds a vector.
+   *
+   * @throws ServiceError `unsupported_value` if the vector is shorter than the requested dimensions
+   */
   put(index: number, vector: Float32Array, tokens: number): void {
     this.#vectors[index] = vectorToBase64(this.#dimensions === undefined ? vector : shorten(vector, this.#dimensions))
     this.#tokens += tokens
@@ -250,8 +258,8 @@ class Vectors {
   }
 
   /**
-   * Emits vectors in the order of the inputs, up to the first input whose vector is missing. An incomplete piece is emitted only at the end of the
-   * job.
+   * Emits vectors in the order of the inputs, up to the first input whose vector is missing. Each event has as many vectors as
+   * {@link PIECE_CHARS} allows. An event with fewer vectors is emitted only at the end of the job.
    */
   *take(): Generator<EmbedEvent> {
     for (;;) {

@@ -30,8 +30,9 @@ interface AlertOptions {
 /**
  * Returns a function that stores the alerts of all budgets that have passed a threshold, and returns the number of new alerts.
  *
- * The function runs every few seconds, but writes each message at most once per hour, because a write is costly. The hourly write has no effect,
- * unless a scheduler of the previous version marked the message as failed.
+ * The function runs every few seconds. A write is costly, so each message is written at most once per hour, although the store ignores a
+ * message that it already has. The hourly repetition is needed only during an upgrade. A scheduler of the previous version may then mark the
+ * message as failed, and the repeated write makes the message pending again.
  */
 export function budgetAlerts(options: AlertOptions): (nowMs: number) => Promise<number> {
   const added = new Set<string>()

@@ -90,7 +90,11 @@ export class DeliveryQueue {
     return undefined
   }
 
-  /** Releases the permit of a message. @param answerMs Duration of the request. Undefined if no request was sent */
+  /**
+   * Releases the permit of a message.
+   *
+   * @param answerMs Duration of the request. Undefined if no request was sent
+   */
   release(taken: Taken, answerMs?: number): void {
     const host = this.#hostOf(taken.host)
     if (answerMs !== undefined) host.answerMs += ANSWER_WEIGHT * (Math.max(1, answerMs) - host.answerMs)
@@ -101,8 +105,9 @@ export class DeliveryQueue {
   }
 
   /**
-   * Returns the time in ms after which a permit is expected to be free. A message that does not fit is returned to the store for this time. @param
-   * random In [0, 1)
+   * Returns the time in ms after which a permit is expected to be free. A message that does not fit is returned to the store for this time.
+   *
+   * @param random In [0, 1)
    */
   delayMs(taken: Taken, random: number, now = performance.now()): number {
     const host = this.#hostOf(taken.host)

@@ -4,7 +4,7 @@
  * 1. Jobs that are due become queued. Records that the broker lost are published again.
  * 2. Jobs that waited or ran too long expire. Jobs of workers whose lease expired are requeued.
  * 3. Ended jobs wake their parents, cancel their children and enter the usage ledger.
- * 4. Expired data and blobs without an owner are deleted. Webhooks are delivered.
+ * 4. Expired data is deleted, and so are blobs to which no record in the store refers. Webhooks are delivered.
  *
  * The invariant: every publication by another process is only a hint. If that process crashes before it publishes, then a
  * loop here finds the work in the store. Each task is a `Loop` with its own interval, from 200 ms for due jobs to 10
@@ -44,7 +44,11 @@ const BLOBS_MS = 600_000
 const REAPER_LEASE_MS_MAX = 5_000
 const REAP_MS_MAX = 1_000
 
-/** Starts the scheduler. @throws ConfigError without a store */
+/**
+ * Starts the scheduler.
+ *
+ * @throws ConfigError without a store
+ */
 export async function startScheduler(ports: Ports): Promise<Service> {
   const { broker, blobs, config, log, metrics, models, store, version } = ports
   if (!store) throw new ConfigError(['DATABASE_URL: must be set for the role scheduler'])
@@ -52,7 +56,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const shared = await sharedKeyOf(config)
   if (shared) warnOfShared(log, shared)
   const keys = await ports.openKeys()
-  // The secret is created here, so that the start fails if the key store is not writable.
+  // The root of the webhook secrets is created here, so that the start fails if the key store is not writable.
   await keys.webhookRoot()
   let sweeps: Sweeps | undefined
   const presence = await openPresence(ports, boot, () => sweeps?.waiting ?? [])
@@ -109,8 +113,9 @@ function openLoops(
   history: HistoryRecorder,
   alert: (() => Promise<number>) | undefined,
 ): Loop[] {
-  // After a store outage, workers need time to renew their leases before the reaper requeues jobs. The reaper waits whenever its own lease has
-  // expired, so that lease is shorter than the leases of workers.
+  // The reaper is the loop that requeues the jobs of expired leases. After a store outage, the leases of all workers have expired, and running
+  // workers need time to renew them. The reaper therefore holds a lease of its own, and waits if that lease has expired. The lease of the reaper
+  // is shorter than those of the workers. If an outage has ended the leases of the workers, then it has also ended that of the reaper.
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
   const canRun = () => store.isReachable
@@ -118,8 +123,8 @@ function openLoops(
   const canPublish = () => store.isReachable && broker.isReachable
   const isAlone = config.databaseUrl === undefined
   const common = { log, isAlone, canRun }
-  // Options of loops that pause while there is no work. The reaper never pauses, because it must hold its lease for some time before it requeues
-  // jobs.
+  // Options of loops that pause while there is no work. The loop of the reaper does not pause, because each iteration renews the lease of the
+  // reaper. A scheduler requeues jobs only after it has had this lease for some time, without interruption.
   const resting = { ...common, rest: (stopped: AbortSignal) => store.untilWork(stopped) }
   return [
     new Loop({ ...resting, name: 'due', intervalMs: START_DUE_MS, canRun: canPublish, run: () => sweeps.startDue() }),
@@ -143,7 +148,7 @@ function openLoops(
     }),
     new Loop({ ...common, name: 'purge', intervalMs: PURGE_MS, run: (stopped) => sweeps.purge(stopped) }),
     new Loop({ ...common, name: 'blobs', intervalMs: BLOBS_MS, run: () => sweeps.sweepBlobs() }),
-    new Loop({ ...resting, name: 'webhooks', intervalMs: WEBHOOKS_MS, run: (stopped) => sender.turn(stopped) }),
+    new Loop({ ...resting, name: 'webhooks', intervalMs: WEBHOOKS_MS, run: (stopped) => sender.sendDue(stopped) }),
   ]
 }
 
@@ -156,7 +161,10 @@ interface LoopOptions {
   readonly name: string
   readonly intervalMs: number
   readonly log: Log
-  /** Whether no other process runs this loop. If true, then iterations are aligned with those of other loops, so that the process wakes rarely. */
+  /**
+   * Whether no other process runs this loop. If true, then the loop runs at the same moments as the other loops of this process, so that
+   * the process wakes rarely.
+   */
   readonly isAlone?: boolean
   /** Waits until there may be work, or until the signal aborts. Default: no wait. */
   rest?(stopped: AbortSignal): Promise<void>
@@ -180,7 +188,7 @@ export class Loop {
   readonly #stopped = new AbortController()
   readonly #ended: Promise<void>
   #isFailing = false
-  #turnStartedAt: number | undefined
+  #runStartedAt: number | undefined
 
   constructor(options: LoopOptions) {
     this.#options = options
@@ -189,7 +197,7 @@ export class Loop {
 
   /** Reason why the loop makes no progress. Undefined if it makes progress. */
   get problem(): string | undefined {
-    const hangs = performance.now() - (this.#turnStartedAt ?? Infinity) > RUN_MS_MAX
+    const hangs = performance.now() - (this.#runStartedAt ?? Infinity) > RUN_MS_MAX
     if (!hangs && !this.#isFailing) return undefined
     return `The scheduler's loop '${this.#options.name}' ${hangs ? 'hangs' : 'fails'}.`
   }
@@ -220,7 +228,7 @@ export class Loop {
     const { name, log } = this.#options
     if (!this.#options.canRun()) return false
     try {
-      this.#turnStartedAt = performance.now()
+      this.#runStartedAt = performance.now()
       const hasMore = (await this.#options.run(signal)) === true
       if (this.#isFailing) log.info({ loop: name }, 'scheduler loop recovered')
       this.#isFailing = false
@@ -233,7 +241,7 @@ export class Loop {
       }
       return false
     } finally {
-      this.#turnStartedAt = undefined
+      this.#runStartedAt = undefined
     }
   }
 }

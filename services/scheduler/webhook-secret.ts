@@ -10,8 +10,9 @@ export interface SharedKey {
 }
 
 /**
- * Returns the keys that sign the webhooks of a project, at least one. @throws Error if the keys cannot be read at the
- * moment
+ * Returns the keys that sign the webhooks of a project, at least one.
+ *
+ * @throws Error if the keys cannot be read at the moment
  */
 export type SigningKeys = (project: string) => Promise<readonly Buffer[]>
 

@@ -80,8 +80,12 @@ export class WebhookSender {
     this.#options = options
   }
 
-  /** Takes due messages and starts to send them. @returns Whether there may be more */
-  async turn(stopped: AbortSignal): Promise<boolean> {
+  /**
+   * Takes messages that are due and starts to send them.
+   *
+   * @returns Whether more messages may be due
+   */
+  async sendDue(stopped: AbortSignal): Promise<boolean> {
     const deliveries = await this.#options.store.takeDeliveries(TAKE_MAX, LEASE_MS)
     const takenAt = performance.now()
     for (const delivery of deliveries) {

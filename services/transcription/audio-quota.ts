@@ -10,16 +10,21 @@ const RETRY_AFTER_MS = { perSecond: 10, min: 6_000, max: 60_000 }
 
 export interface AudioQuotaOptions {
   /**
-   * Maximum seconds of audio that one key may have in flight. 0 for no limit. A longer file is accepted if no other audio of its key is in flight.
+   * Maximum seconds of audio that one tenant may have in flight: a project, or a key without a project. 0 for no limit. A longer file is accepted if
+   * no other audio of its tenant is in flight.
    */
   readonly secondsPerKey: number
   readonly secondsMax: number
 }
 
 export interface AudioReservation {
-  /** Maximum length in seconds that this file may have while the other files of its tenant are in flight. */
-  readonly waitForTurn: number
-  /** Reserves the decoded length. @throws ServiceError `rate_limit_exceeded` if other files of the tenant used the quota first */
+  /** Maximum length of this file in seconds: the part of the quota that the other files of its tenant leave. */
+  readonly secondsMax: number
+  /**
+   * Reserves the decoded length.
+   *
+   * @throws ServiceError `rate_limit_exceeded` if other files of the tenant used the quota first
+   */
   take(seconds: number): void
   refusal(): ServiceError
   leave(): void
@@ -41,26 +46,29 @@ export class AudioQuota {
   /** Adds a file of a tenant. The caller must call `leave` on the result. */
   enter(tenant: string): AudioReservation {
     const files = this.#files.get(tenant) ?? new Map<AudioReservation, number>()
-    const place: AudioReservation = {
-      waitForTurn: this.#room(files),
+    const reservation: AudioReservation = {
+      secondsMax: this.#secondsFor(files),
       take: (seconds) => {
-        if (seconds > this.#room(files, place)) throw this.#refusal(files)
-        files.set(place, seconds)
+        if (seconds > this.#secondsFor(files, reservation)) throw this.#refusal(files)
+        files.set(reservation, seconds)
       },
       refusal: () => this.#refusal(files),
       leave: () => {
-        files.delete(place)
+        files.delete(reservation)
         if (files.size === 0) this.#files.delete(tenant)
       },
     }
-    this.#files.set(tenant, files.set(place, 0))
-    return place
+    this.#files.set(tenant, files.set(reservation, 0))
+    return reservation
   }
 
-  /** Returns the maximum seconds for a file. The only file of a tenant gets `secondsMax`. */
-  #room(files: ReadonlyMap<AudioReservation, number>, place?: AudioReservation): number {
+  /**
+   * Returns the maximum length of a file in seconds. A file without other files of its tenant may use `secondsMax`, even if the quota is
+   * smaller.
+   */
+  #secondsFor(files: ReadonlyMap<AudioReservation, number>, reservation?: AudioReservation): number {
     const { secondsPerKey, secondsMax } = this.#options
-    const isAlone = files.size === (place && files.has(place) ? 1 : 0)
+    const isAlone = files.size === (reservation && files.has(reservation) ? 1 : 0)
     if (secondsPerKey === 0 || isAlone) return secondsMax
     return Math.min(secondsMax, Math.max(SHORT_SECONDS, secondsPerKey - sumOf(files)))
   }

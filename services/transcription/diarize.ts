@@ -73,7 +73,7 @@ class Speakers {
   start(): void {
     if (this.#work) return
     this.#work = this.#find()
-    // A failure aborts the transcription. `untilKnown` also rethrows it.
+    // A failure aborts the transcription. The consumer receives the same error from `untilKnown`, so it is not lost.
     this.#work.catch(this.#onFailure)
   }
 

@@ -7,7 +7,7 @@ import type { Turn } from '#shared/engines/engine.ts'
  * error of the diarization.
  */
 const STRAY_SECONDS_MAX = 0.4
-/** Maximum seconds between a segment and the turn of its speaker. Farther turns are considered only if no turn is nearer. */
+/** Maximum seconds between a segment and the turn of its speaker. More distant turns are considered only if no turn is nearer. */
 const NEAR_SECONDS = 30
 
 type Span = Pick<Turn, 'start' | 'end'>
@@ -52,7 +52,7 @@ export class SpeakerLabels {
     return withoutStrays(stretches)
   }
 
-  /** Returns the turns near a segment. All other turns are skipped, because hours of speech have thousands of turns. */
+  /** Returns the speaker turns near a segment. All other turns are skipped, because hours of speech have thousands of turns. */
   #turnsNear({ start, end }: Span): readonly Turn[] {
     const near = this.#turns.filter((turn) => turn.end > start - NEAR_SECONDS && turn.start < end + NEAR_SECONDS)
     return near.length > 0 ? near : this.#turns
@@ -126,7 +126,7 @@ function cut(segment: TranscriptSegment, stretches: readonly Stretch[]): Transcr
     start: index === 0 ? segment.start : (words[0]?.start ?? segment.start),
     end: index === stretches.length - 1 ? segment.end : (words.at(-1)?.end ?? segment.end),
     words,
-    // The tokens cannot be divided between the parts of the segment.
+    // The part to which a token belongs is unknown, so the parts of a segment have no tokens.
     tokens: [],
   }))
 }

@@ -64,7 +64,7 @@ export async function* runTranscription(
   try {
     const duration = await inspect(bench, request, audio, place, context.signal)
     if (duration !== undefined) place.take(duration)
-    // If only upstreams run the call, then the audio no longer uses this worker, so its quota is released.
+    // If only upstreams run the call, then the audio no longer uses this worker, so it no longer counts against the quota.
     if (!chain.some((model) => model.engine.type === 'local')) place.leave()
     yield* transcribeInspected(bench, request, audio, { duration, translates }, chain, context)
   } finally {
@@ -101,12 +101,13 @@ async function inspect(
   place: AudioReservation,
   signal: AbortSignal,
 ): Promise<number | undefined> {
-  const { waitForTurn: secondsMax } = place
+  const { secondsMax } = place
   try {
     return await inspectAudio(bench.tools, request, audio, { secondsMax, signal })
   } catch (error) {
     const why = ServiceError.from(error)
-    // The audio exceeds the remaining quota of its tenant, but perhaps not the maximum of the settings. The caller may therefore retry later.
+    // Here the audio exceeds the remaining quota of its tenant, but not the maximum of the settings. The error is therefore one that a
+    // later retry may avoid.
     if (why.code === 'audio_too_long' && secondsMax < bench.ports.config.audioSecondsMax) throw place.refusal()
     // `model_loading` means that the local model server cannot decode the audio yet. An upstream can decode the audio
     // itself, but diarization needs the local server.

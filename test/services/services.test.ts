@@ -6,8 +6,8 @@ import { parse } from 'yaml'
 import { PoolName } from '#schemas/job.ts'
 import { ROLES } from '#services/services.ts'
 
-describe('the table of services', () => {
-  it('matches the services of docker-compose.yml, which has a process for each role', async () => {
+describe('the list of roles', () => {
+  it('contains only roles that docker-compose.yml starts', async () => {
     const fleet = parse(await readFile('docker-compose.yml', 'utf8')) as { services: Record<string, unknown> }
     const commands = Object.values(fleet.services).flatMap((service) => (service as { command?: string[] }).command)
     expect(commands).toEqual(expect.arrayContaining(ROLES))
@@ -18,9 +18,9 @@ describe('the table of services', () => {
     for (const role of ROLES) expect(stdout).toMatch(new RegExp(`^  ${role} `, 'm'))
     expect(stdout.split('\n').filter((line) => line.length > 80)).toEqual([])
   })
+})
 
-  it('has a setting for the slots of each pool, and .env.example lists the setting', async () => {
-    const listed = await readFile('.env.example', 'utf8')
-    for (const pool of PoolName.options) expect(listed).toContain(`${pool.toUpperCase()}_SLOTS=`)
-  })
+it('.env.example lists the slots setting of each pool', async () => {
+  const listed = await readFile('.env.example', 'utf8')
+  for (const pool of PoolName.options) expect(listed).toContain(`${pool.toUpperCase()}_SLOTS=`)
 })

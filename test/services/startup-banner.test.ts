@@ -11,7 +11,7 @@ it.each([
   [undefined, false, 'set to the key that the service was started with'],
   [undefined, true, "  export SLUICE_API_KEY='sk-te$t'\n  curl http://127.0.0.1:8081/v1/chat/completions"],
   ['sk-new', false, 'Your API key, shown only now: sk-new'],
-])('the startup banner with the created key %s on a terminal (%s) shows %j', (createdKey, isTerminal, expected) => {
+])('the startup banner (created key: %s, on a terminal: %s) contains %j', (createdKey, isTerminal, expected) => {
   const config = { host: '127.0.0.1', sluiceApiKey: createdKey ? undefined : 'sk-te$t' }
   const lines = greetingOf(config, { port: 8081, createdKey }, { models: [] }, [], isTerminal).join('\n')
   expect(lines).toContain(expected)
@@ -24,7 +24,7 @@ it('the startup banner mentions downloads if the process runs models that are no
   }
 })
 
-it('the startup banner does not mention downloads without models or if all models are prepared', () => {
+it('the startup banner mentions no downloads if all models of the process are prepared', () => {
   for (const roles of [['ingress'], ['scheduler', 'ingress'], []] as const) {
     expect(of(...roles)).toContain('Sluice listens on http://127.0.0.1:8081')
     expect(of(...roles)).not.toContain('first start downloads')

@@ -1,3 +1,5 @@
+/* Regression tests of attacks on the sandboxes for code, and on the streaming of their output. */
+
 import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
 import { createServer, get } from 'node:http'
@@ -13,13 +15,11 @@ import { openSandbox, PREPARE_MS } from '../../support/sandbox/adapters.ts'
 import { runCode } from '../../support/sandbox/runs.ts'
 import { until } from '../../support/stack.ts'
 
-/* Regression tests of attacks on the sandboxes and on the streaming of their output. */
-
 const MIB = 1024 * 1024
 const RUN_MS = 30_000
 const LAST_WORDS = 'data: too slow\n\n'
 
-describe.each(['zygote', 'wasm'] as const)('code that corrupts its own result, in the %s sandbox', (name) => {
+describe.each(['zygote', 'wasm'] as const)('code with unusual errors and output, in the %s sandbox', (name) => {
   let sandbox: Sandbox
   let missing: string | undefined
   beforeAll(async () => {
@@ -31,7 +31,7 @@ describe.each(['zygote', 'wasm'] as const)('code that corrupts its own result, i
 
   const cases = [
     {
-      what: 'prints an exception that has attributes and methods with names of a group and of tracebacks',
+      what: 'prints an exception that overrides the attributes exceptions and with_traceback',
       code: `
 class Failed(Exception):
     exceptions = ['no', 'group']
@@ -41,7 +41,7 @@ raise Failed('why')`,
       expected: { exit_code: 1, stdout: 'kept', stderr: expect.stringMatching(/^Traceback.*line 6.*Failed: why\n$/s) },
     },
     {
-      what: 'prints both exceptions when a hook for them fails',
+      what: 'prints the original exception and the exception of a failed exception hook',
       code: `
 import sys
 def hook(*_): raise ValueError('of the hook')
@@ -51,22 +51,22 @@ raise KeyError('of the program')`,
       expected: { exit_code: 1, stdout: 'kept', stderr: expect.stringMatching(/'of the program'.*of the hook\n$/s) },
     },
     {
-      what: 'takes the exit status of a hook for exceptions',
+      what: 'exits with the status that an exception hook sets',
       code: "import sys\nsys.excepthook = lambda *_: sys.exit(7)\nprint('kept', end='')\nraise KeyError",
       expected: { exit_code: 7, stdout: 'kept', stderr: '' },
     },
     {
-      what: 'gives what was printed before standard output was replaced',
+      what: 'returns the text that was printed before the code replaced sys.stdout',
       code: "import sys, io\nprint('kept', end='')\nsys.stdout = io.StringIO()\nprint('not shown')",
       expected: { exit_code: 0, stdout: 'kept', stderr: '' },
     },
     {
-      what: 'gives what was printed when an exit status cannot be',
+      what: 'returns the printed text even if the exit status cannot be converted to a string',
       code: "class Status:\n    __str__ = None\nprint('kept', end='')\nraise SystemExit(Status())",
       expected: { exit_code: 1, stdout: 'kept' },
     },
     {
-      what: 'shows the line that failed, also below form feeds and separators of lines in strings',
+      what: 'reports the correct line of an error below form feeds and Unicode line separators',
       code: "import re\n\fx = 'a\u2028b\u0085c\fd'\ndef f():\n    return 1 / 0\nf()\n",
       expected: {
         exit_code: 1,
@@ -74,7 +74,7 @@ raise KeyError('of the program')`,
       },
     },
     {
-      what: 'cuts output between characters',
+      what: 'truncates long output between characters, never within a character',
       code: "print('€' * 400_000)",
       expected: { stdout: expect.stringMatching(/^€{349525}\n\[output truncated: 1200001 bytes in all\]\n$/) },
     },
@@ -86,7 +86,7 @@ raise KeyError('of the program')`,
     })
   }
 
-  it('a code run stays within its limits even if the code writes a plot byte by byte', {
+  it('stays within the limits of its run, even if it writes a plot byte by byte', {
     timeout: 3 * RUN_MS,
   }, async (context) => {
     context.skip(missing !== undefined, missing)
@@ -124,7 +124,7 @@ describe('a truncated file of the WebAssembly sandbox', () => {
       file.resize(0)
       return file
     })
-    // Buffers are freed in a background thread, possibly after the collection returns.
+    // V8 frees array buffers in a background thread, possibly after the garbage collection has returned. The test therefore polls.
     await until(() => heldBytes() - heldBefore < 16 * MIB)
     expect(files.map(({ size }) => size)).toEqual(Array(32).fill(0))
   })
@@ -163,7 +163,7 @@ describe('an event stream with a frame of several megabytes', () => {
   })
 })
 
-/** The response of a server that streams a text. */
+/** Starts a server that streams `text` in pieces, and returns the response as received by a client. */
 async function streamOf(text: string, slowReaderMs: number) {
   const server = createServer((_req, res) => {
     writePieces(res, framePieces(text), slowReaderMs).then(
@@ -181,7 +181,7 @@ async function streamOf(text: string, slowReaderMs: number) {
   return response as import('node:http').IncomingMessage
 }
 
-/** Bytes in live array buffers. */
+/** Collects garbage, and returns the bytes of all array buffers that are still referenced. */
 function heldBytes(): number {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void

@@ -12,7 +12,7 @@ plt.figure()
 plt.bar(['a', 'b'], [3, 5])
 plt.show()
 `
-/** Draws noise. Noise is incompressible, so the PNG file has more than half a megabyte. */
+/** Python code that draws random noise. Noise is incompressible, so the PNG file has more than half a megabyte. */
 const NOISE = `
 import matplotlib.pyplot as plt
 import numpy as np
@@ -58,19 +58,19 @@ describeCode('the code endpoint', inject('kafka'), (stack) => {
     expect(await run(stack(), code, { libraries })).toMatchObject({ success: true, stdout: '6\n', stderr: '' })
   })
 
-  it('a code run returns a runtime error with its traceback after the output', async () => {
+  it('a code run that fails returns the output of the program, and then the error with its traceback', async () => {
     const result = await run(stack(), "print('before')\n1 / 0")
     expect(result).toMatchObject({ success: true, exit_code: 1, stdout: 'before\n', violations: [] })
     expect(result.stderr).toMatch(/^Traceback[\s\S]*line 2[\s\S]*ZeroDivisionError: division by zero\n$/)
   })
 
-  it('a code run with a syntax error returns the error without running the program', async () => {
+  it('a program with a syntax error is not run, and the response contains the error', async () => {
     const result = await run(stack(), "print('before')\nif:\n  pass")
     expect(result).toMatchObject({ success: true, exit_code: 1, stdout: '', violations: [], plots: [] })
     expect(result.stderr).toMatch(/line 2[\s\S]*SyntaxError/)
   })
 
-  it('a code run with a security violation returns the violation without running the program', async () => {
+  it('a program that violates the security rules is not run, and the response names the violation', async () => {
     expect(await run(stack(), "print('before')\nimport os\nos.listdir('/')")).toMatchObject({
       success: false,
       exit_code: -1,
@@ -80,7 +80,7 @@ describeCode('the code endpoint', inject('kafka'), (stack) => {
     })
   })
 
-  it('a code run that exceeds its timeout returns a timeout error after the output so far', async () => {
+  it('a code run that exceeds its timeout returns the output until then, and then a timeout error', async () => {
     const result = await run(stack(), SLEEP, { timeout: 1 })
     expect(result).toMatchObject({
       success: false,
@@ -104,7 +104,7 @@ describeCode('the code endpoint', inject('kafka'), (stack) => {
     expect(result.stderr).toMatch(/MemoryError\n$/)
   })
 
-  it('a code run returns each figure that is open at a call of show()', async () => {
+  it('a code run returns each figure that is open when the program calls show()', async () => {
     const { plots, exit_code } = await run(stack(), PLOT)
     expect(exit_code).toBe(0)
     expect(plots.map(({ filename, format }) => `${filename} ${format}`)).toEqual(['plot_1.png png', 'plot_2.png png'])
@@ -206,7 +206,7 @@ describeCode('the code endpoint', inject('kafka'), (stack) => {
     await untilBusy(stack(), 0)
   })
 
-  it('a code run streams over a WebSocket, and ends if the WebSocket cancels its request', async () => {
+  it('a code run over a WebSocket streams its output, and ends if the client cancels the request', async () => {
     using client = await openWs(stack())
     client.send({ type: 'request.create', id: 'r1', endpoint: CODE, body: { code: 'print(1)', lang: 'python' } })
     expect(await client.end('r1')).toMatchObject({ type: 'request.completed', status: 200, body: null })

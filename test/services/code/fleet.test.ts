@@ -10,22 +10,25 @@ const kafka = inject('kafka')
 /** Timeout of a test in ms. Processes start slowly if many tests share the cores. */
 const TEST_MS = 120_000
 
-/** Number of processes per code run: the program and its supervisor. */
+/** Number of operating-system processes that a code run starts: the program and its supervisor. */
 const PROCESSES_A_RUN = 2
-/** Minimum and maximum run time of the code on the killed worker. Slow machines need a longer time, because programs start slowly. */
+/**
+ * Minimum and maximum duration of the Python code that runs when its worker is killed. On a slow machine, programs start late, so the code
+ * runs longer.
+ */
 const RUN_SECONDS = 3
 const RUN_SECONDS_MAX = 20
-/** Maximum calls in flight. The killed worker cannot run all of them, but both workers together could. */
+/** Maximum concurrent calls. These are more than the killed worker has slots (20), but fewer than both workers have together (120). */
 const OPEN_MAX = 80
 
-/** The end of a call, as its caller observed it. */
+/** The response of a call, and the time at which the caller had received it completely. */
 interface Ended {
   readonly status: number
   readonly text: string
   readonly atMs: number
 }
 
-/** Starts a worker with the sandbox that all tests share. */
+/** Starts a worker for code that uses the sandbox directory shared by all tests, and waits until its sandbox is open. */
 async function startWorker(fleet: Fleet, slots = 20): Promise<RoleProcess> {
   const settings = {
     SANDBOX: 'zygote',
@@ -38,7 +41,7 @@ async function startWorker(fleet: Fleet, slots = 20): Promise<RoleProcess> {
   return worker
 }
 
-/** Descendants of a process that have not ended. */
+/** Returns the process ids of all descendants that have not ended. */
 function startedBy(pid: number): number[] {
   const parents = new Map<number, number[]>()
   for (const child of readdirSync('/proc').map(Number).filter(Number.isInteger)) {
@@ -50,7 +53,7 @@ function startedBy(pid: number): number[] {
   return found
 }
 
-/** Returns the parent of a process. Undefined if the process has ended, even if it is still a zombie. */
+/** Returns the parent of a process, or undefined if the process has ended. A zombie counts as ended. */
 function parentOf(pid: number): number | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, 'utf8')
@@ -61,7 +64,7 @@ function parentOf(pid: number): number | undefined {
   }
 }
 
-/** The code of the error frame at the end of a stream. */
+/** Returns the error code if the last frame of the stream is an error. */
 function lastCode(text: string): string | undefined {
   const last = framesOf(text).at(-1)
   return typeof last === 'object' ? (last as { error?: { code: string } }).error?.code : undefined
@@ -69,12 +72,12 @@ function lastCode(text: string): string | undefined {
 
 describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers that run in child processes', () => {
   it(
-    'leave no interpreter behind when killed, and each of their callers gets a response or an error',
+    'leave no interpreter behind when killed, and each caller gets a response or an error',
     async ({ annotate }) => {
       await using fleet = await openFleet(kafka ?? '')
       const ingress = await fleet.start('ingress')
       const doomed = await startWorker(fleet, 20)
-      // The worker needs slots for its own jobs and for the jobs of the killed worker.
+      // The second worker needs slots for its own calls and for the calls of the worker that is killed later.
       await startWorker(fleet, 100)
       const idle = startedBy(doomed.pid).length
       let ended = 0
@@ -87,8 +90,8 @@ describe.skipIf(!kafka || SANDBOX_MISSING !== undefined)('code workers that run 
       const whole: Promise<Ended>[] = []
       const streams: Promise<Ended>[] = []
       const beganAtMs = performance.now()
-      // Either worker may take a call, so calls are added until this worker runs 20. On slow machines, the programs run longer, so that the first
-      // program still runs when the last one starts.
+      // Either worker may receive a call, so the test adds calls until the worker `doomed` runs 20. On a slow machine, the code runs
+      // longer, so that the first program still runs when the last one starts.
       const interpreters = await until(
         () => {
           const pids = startedBy(doomed.pid)

@@ -44,7 +44,7 @@ it('the code worker uses the first sandbox that can be prepared and opened', asy
   expect(opened).toBe(1)
 })
 
-it('code calls get 503 with the reason of each sandbox and Retry-After if no sandbox opens', async () => {
+it('code calls get 503 if no sandbox opens, with the reason for each sandbox', async () => {
   await using stack = await stackOf(refusing('There is no daemon.'), refusing('There is no bwrap.'))
   const { status, retryAfter, code, message } = await failureOf(stack)
   expect([status, code]).toEqual([503, 'sandbox_unavailable'])
@@ -52,7 +52,7 @@ it('code calls get 503 with the reason of each sandbox and Retry-After if no san
   expect(message).toMatch(/There is no daemon\..*There is no bwrap\./)
 })
 
-/** Reports 42 %, and ends only when it is aborted. */
+/** A preparation of a sandbox that reports a progress of 42 % and then hangs until it is aborted. */
 const endless: Parameters<typeof scriptedAdapter>[1] = {
   prepare(onProgress, signal) {
     onProgress(0.42, 'installing numpy')
@@ -60,7 +60,7 @@ const endless: Parameters<typeof scriptedAdapter>[1] = {
   },
 }
 
-it('a code call waits for the preparation until its deadline, and then gets 503 with the progress', async () => {
+it('a code call waits for the sandbox until the deadline of the call, and then gets 503 with the progress', async () => {
   const sandboxes = [scriptedAdapter(() => DONE, endless)]
   await using stack = await startStack({ sandboxes, settings: { REQUEST_TIMEOUT_MS: '3000' } })
   const { status, retryAfter, code, message } = await failureOf(stack)
@@ -69,7 +69,7 @@ it('a code call waits for the preparation until its deadline, and then gets 503 
   expect(message).toContain('42 %, installing numpy')
 })
 
-it('a stream gets comments with the progress of the preparation, and the end of the process ends its wait', async () => {
+it('a streamed code call receives the progress of the sandbox preparation as SSE comments', async () => {
   const stack = await stackOf(scriptedAdapter(() => DONE, endless))
   const { body } = await stack.post(CODE, { code: 'print(1)', lang: 'python', stream: true })
   let text = ''
@@ -153,7 +153,7 @@ it('the code worker opens a new sandbox if the current one cannot start runs', a
   expect(opened).toBe(2)
 })
 
-it('a code run ended by a limit returns a result that names the limit', async () => {
+it('a code run that exceeds a limit returns a result that names the limit', async () => {
   const killed = scriptedAdapter(() => ({ type: 'killed', message: 'the memory limit of 512 MiB was exceeded.' }))
   await using stack = await stackOf(killed)
   expect(await run(stack, 'print(1)')).toMatchObject({
@@ -182,7 +182,7 @@ it('the execution time of a code run excludes the wait for a sandbox slot', asyn
   expect((await run(stack, 'print(1)')).execution_time).toBeLessThan(1)
 })
 
-/** Starts the code role as in a process of its own. */
+/** Starts only the code worker, without an ingress. In a fleet, the code worker runs in a process of its own. */
 async function startRole(...sandboxes: LoadAdapter[]) {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-code-'))
   const config = parseConfig({ DATA_DIR: dataDir, MODELS_FILE: 'models.yaml', LOG_LEVEL: 'silent' })
@@ -195,12 +195,12 @@ async function startRole(...sandboxes: LoadAdapter[]) {
   return service
 }
 
-it('a separate code worker without an open sandbox is not ready, and reports the reason', async () => {
+it('a code worker in its own process is not ready without an open sandbox, and reports the reason', async () => {
   const service = await startRole(refusing('There is no daemon.'))
   await until(() => service.problems().join().includes('There is no daemon.'))
 })
 
-it('a separate code worker is ready after its sandbox has opened, before the first run', async () => {
+it('a code worker in its own process is ready after its sandbox has opened, even before the first run', async () => {
   const opened = Promise.withResolvers<void>()
   const load: LoadAdapter['load'] = async () => {
     const adapter = await scriptedAdapter(() => DONE).load()
@@ -219,7 +219,7 @@ it('the code worker retries opening a sandbox after a failure', async () => {
     return await scriptedAdapter(() => DONE).load()
   }
   const adapters = [{ name: 'wasm', load }] as const
-  const sandbox = new ChosenSandbox({ adapters, isEager: true, log: silentLog, againMs: 10 })
+  const sandbox = new ChosenSandbox({ adapters, isEager: true, log: silentLog, retryDelayMs: 10 })
   const { signal } = new AbortController()
   await expect(sandbox.prepare(() => {}, signal)).rejects.toMatchObject({ code: 'sandbox_unavailable' })
   await until(() => sandbox.problems().length === 0)

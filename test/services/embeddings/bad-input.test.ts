@@ -16,7 +16,7 @@ describe('the embeddings endpoint', () => {
   })
 
   const many = (count: number, item: unknown) => Array.from({ length: count }, () => item)
-  /** Text of `count` tokens: each word is one, with the blank before it. */
+  /** Returns a text of `count` tokens. Each word is one token, together with the blank before it. */
   const words = (count: number) => `word${' word'.repeat(count - 1)}`
   const MISSING = 'missing_required_parameter'
 

@@ -21,7 +21,7 @@ async function embed(stack: Stack, input: unknown, more: object = {}): Promise<L
   return (await response.json()) as List
 }
 
-/** Attempts that are running on the worker. */
+/** Returns the number of job attempts that currently run in the embeddings pool. */
 async function running(stack: Stack): Promise<number> {
   const text = await (await stack.get('/metrics')).text()
   return Number(/^sluice_pool_running\{pool="embeddings"\} (\d+)/m.exec(text)?.[1])
@@ -72,9 +72,9 @@ for (const { mode, options } of MODES) {
     })
 
     it.each([
-      ['of a synchronous call', {}],
-      ['of a durable job', { 'idempotency-key': 'largest' }],
-    ])('an embeddings call returns the largest possible response %s', async (_, headers) => {
+      ['by a synchronous call', {}],
+      ['by a durable job', { 'idempotency-key': 'largest' }],
+    ])('the largest possible embeddings response is returned %s', async (_, headers) => {
       await using embedder = await startEmbedder({ dimensions: 3_072 })
       const model = embedderModel(embedder, { embeddings: { dimensions: 3_072 } })
       await using stack = await startStack({ ...options(), models: [model] })
@@ -176,7 +176,8 @@ describe('the embeddings endpoint of a configured model', () => {
   it('decodes token ids in one array or in several arrays', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
-    // Token ids in cl100k_base: "hello world", and the first two of the three bytes of a character.
+    // In the encoding cl100k_base, 15339 and 1917 are "hello" and " world". The token 159 is an incomplete UTF-8 character, so it is
+    // decoded as U+FFFD.
     const hello = [15339, 1917]
     expect(floatsOf(await embed(stack, hello))).toEqual([vectorOf('hello world')])
     expect(floatsOf(await embed(stack, [hello, [15339]]))).toEqual([vectorOf('hello world'), vectorOf('hello')])
@@ -184,7 +185,7 @@ describe('the embeddings endpoint of a configured model', () => {
     expect(embedder.calls.at(-1)).toEqual(['hello\uFFFD'])
   })
 
-  it('decodes token ids by the encoding in the catalogue', async () => {
+  it('decodes token ids with the encoding that the model catalogue names', async () => {
     await using embedder = await startEmbedder()
     const model = embedderModel(embedder, { embeddings: { token_encoding: 'o200k_base' } })
     await using stack = await startStack({ models: [model] })
@@ -192,7 +193,7 @@ describe('the embeddings endpoint of a configured model', () => {
     expect(embedder.calls).toEqual([['hello world']])
   })
 
-  it('counts the tokens of each caller in a shared upstream call as reported by the server', async () => {
+  it('uses the token counts of the server for each caller of a shared upstream call', async () => {
     await using embedder = await startEmbedder({ tellsEach: true })
     await using stack = await startStack({ models: [embedderModel(embedder, { engine: { concurrency: 1 } })] })
     const texts = Array.from({ length: 30 }, (_, i) => 'word '.repeat(i + 1))
@@ -201,7 +202,7 @@ describe('the embeddings endpoint of a configured model', () => {
     expect(lists.map(({ usage }) => usage.prompt_tokens)).toEqual(texts.map(tokensOf))
   })
 
-  it('returns equal vectors for equal texts with special tokens, NUL and emoji on every code path', async () => {
+  it('returns the correct vectors of texts with special tokens, NUL and emoji', async () => {
     await using embedder = await startEmbedder()
     await using stack = await startStack({ models: [embedderModel(embedder)] })
     const odd = ['<|endoftext|>', 'a\u0000b', '👩‍👩‍👧 ß\n', ' ', '日本語'.repeat(600)]

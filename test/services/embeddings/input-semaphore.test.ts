@@ -5,7 +5,7 @@ import { failureOf } from '../../support/sdk.ts'
 
 const never = () => new AbortController().signal
 
-/** Opens a semaphore whose permits are taken by `jobs` jobs of maximum size. Also returns the function that releases the permits of each job. */
+/** Opens a semaphore and takes permits for `jobs` jobs of maximum size. `leaves` are the functions that release the permits of each job. */
 async function openWith(jobs: number) {
   const room = new Semaphore({ permits: INPUTS_HELD_MAX })
   const leaves = await Promise.all(Array.from({ length: jobs }, () => takePermits(room, 2_048, never())))
@@ -21,7 +21,7 @@ async function openWith(jobs: number) {
   return { room, leaves, entered, enter }
 }
 
-/** Resolves after every pending microtask and immediate. */
+/** Resolves after all promise callbacks that were pending at the time of the call. */
 const settled = () => new Promise((resolve) => setImmediate(resolve))
 
 it('the memory semaphore for embeddings delays a large job, but no small job', async () => {

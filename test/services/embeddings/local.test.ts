@@ -22,7 +22,7 @@ describe.skipIf(!environment)('embeddings of the local model', () => {
   let dataDir: string
   beforeAll(async () => {
     dataDir = await mkdtemp(join(tmpdir(), 'sluice-local-'))
-    // The model is prepared once per machine and shared by all test runs.
+    // All test runs on this machine share the downloaded model, so the data directory has a link to it.
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     const engine = { type: 'local', model: MODEL }
     const model = { id: MODEL, pool: 'embeddings', engine, embeddings: { dimensions: 384 } }
@@ -63,7 +63,7 @@ describe.skipIf(!environment)('embeddings of the local model', () => {
     expect(all.usage.prompt_tokens).toBe(alone.reduce((sum, { usage }) => sum + usage.prompt_tokens, 0))
   })
 
-  it('rank the passages of a research job in a child job', async () => {
+  it('rank the passages of a research job, and are computed in a child job', async () => {
     const messages = [{ role: 'user', content: 'Within how many days does the money go back to the buyer?' }]
     const posted = await stack.post('/v1/deep-research', { model: 'deep-research', messages, background: true })
     const { id } = (await posted.json()) as { id: string }
@@ -76,11 +76,11 @@ describe.skipIf(!environment)('embeddings of the local model', () => {
   })
 
   it('are equal for token ids and for their text', async () => {
-    // cl100k_base: "hello world".
+    // 15339 and 1917 are the token ids of "hello world" in the encoding cl100k_base.
     expect((await embed([[15339, 1917]])).data).toEqual((await embed('hello world')).data)
   })
 
-  it('are refused for a text of more than 512 tokens, with its index in the request', async () => {
+  it('are refused for a text of more than 512 tokens, and the error contains the index of the text', async () => {
     const long = 'word '.repeat(511)
     const calls = [
       post({ input: ['fine', 'fine too', long] }),

@@ -11,7 +11,7 @@ it('a float32 vector is unchanged after conversion to base64 or numbers and back
   fc.assert(
     fc.property(Vector, (vector) => {
       const numbers = JSON.parse(JSON.stringify(shortNumbers(vector))) as number[]
-      // JSON has no negative zero, so 0 is used instead.
+      // JSON has no negative zero. Adding 0 turns a negative zero of the original vector into 0.
       expect(Float32Array.from(numbers)).toEqual(vector.map((number) => number + 0))
       expect(vectorFromBase64(vectorToBase64(vector))).toEqual(vector)
     }),

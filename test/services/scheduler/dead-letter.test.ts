@@ -14,7 +14,7 @@ import { stopAll } from '#shared/process/lifecycle.ts'
 import { silentLog } from '../../support/jobs/jobs.ts'
 import { ECHO_MODEL, TEST_KEY, until } from '../../support/stack.ts'
 
-/** Each transport of jobs: an unreadable record must not block any of them. */
+/** The queue implementations. In none of them may an unreadable record block the records behind it. */
 const MODES = [
   { mode: 'embedded', settings: () => ({}) },
   { mode: 'Kafka, share groups', settings: () => ({ KAFKA_CLIENT: 'share', ...kafka() }) },
@@ -30,7 +30,7 @@ function kafka(): Record<string, string> {
 
 const OPERATOR = 'sk-operator-0123456789'
 
-/** The whole service, with a broker that the test controls. */
+/** Starts a service of one process. The test has access to its broker, to publish records and to receive the dead letters. */
 async function startWithBroker(settings: Record<string, string>) {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-test-'))
   const modelsFile = join(dataDir, 'models.yaml')
@@ -82,7 +82,7 @@ const JOB = {
 
 for (const { mode, settings } of MODES) {
   describe.skipIf(mode !== 'embedded' && !inject('kafka'))(`unreadable records, ${mode}`, () => {
-    it('records that cannot be parsed become dead letters unchanged, and later calls are answered', async () => {
+    it('records that cannot be parsed become dead letters, and do not block later calls', async () => {
       await using service = await startWithBroker(settings())
       const queue = jobsTopic('inference')
       for (const [index, value] of UNREADABLE.entries()) {
@@ -96,12 +96,12 @@ for (const { mode, settings } of MODES) {
       await until(async () => !(await service.broker.lag(queue)))
     })
 
-    it('records in the dead letters are listed with position and reason, and can be requeued when readable', async () => {
+    it('dead letters are listed with position and reason, and can be requeued if this version can read them', async () => {
       await using service = await startWithBroker(settings())
       const call = { ...JOB, kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }
       await service.broker.submit(jobsTopic('inference'), Buffer.from('{"secret":1}'))
       await until(() => service.dead.length === 1)
-      // Records that a worker of another version could not read, and this one can.
+      // Simulates two dead letters of a worker of another version. This version knows the kind of `job_2`, but not the kind of `call`.
       for (const job of [call, { ...JOB, id: 'job_2' }]) {
         await service.broker.send(DEAD_LETTERS, 0, 'inference jobs.inference/0@9', Buffer.from(JSON.stringify(job)))
       }
@@ -121,7 +121,7 @@ for (const { mode, settings } of MODES) {
       expect(await redriven({ dry_run: true })).toMatchObject({ dry_run: true, data: [{ job_id: 'job_2' }] })
       expect(await redriven({ pool: 'code' })).toMatchObject({ data: [] })
       expect(await redriven({ max: 1 })).toMatchObject({ data: [{ job_id: 'job_2' }], has_more: false })
-      // The store does not contain this job, so the worker drops the record.
+      // The requeued record belongs to no job in the store, so the worker drops the record.
       await until(async () => !(await service.broker.lag(jobsTopic('inference'))))
       expect(service.dead).toHaveLength(3)
       const [mine, unknown] = listed.data.map(({ id }) => id)

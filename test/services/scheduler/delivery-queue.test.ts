@@ -14,7 +14,7 @@ function added(queue: DeliveryQueue, number: number, tenant: string, host: strin
   return all.filter((one) => queue.add(one) !== one)
 }
 
-/** All deliveries that may be sent now. */
+/** Takes all deliveries from the queue that its limits permit to send now. */
 function sendable(queue: DeliveryQueue): Taken[] {
   const all: Taken[] = []
   for (let one = queue.next(); one; one = queue.next()) all.push(one)
@@ -47,7 +47,7 @@ describe('the queue of webhook deliveries', () => {
     expect(sent).toEqual(all)
   })
 
-  it('alternates between two tenants with one host', () => {
+  it('alternates between two tenants that use the same host', () => {
     const queue = new DeliveryQueue()
     added(queue, 400, 'a', 'shared.example')
     added(queue, 3, 'b', 'shared.example')
@@ -73,7 +73,7 @@ describe('the queue of webhook deliveries', () => {
     expect(added(queue, 100, 'a', 'quick.example')).toHaveLength(100)
   })
 
-  it('drops a delivery of the tenant with the most queued deliveries for another tenant if the queue is full', () => {
+  it('if full, drops a delivery of the tenant with the most queued deliveries', () => {
     const queue = new DeliveryQueue()
     for (let i = 0; i < 8; i++) added(queue, 400, 'a', `a${i}.example`)
     const other = taken('b', 'b.example')

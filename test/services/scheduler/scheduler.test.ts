@@ -23,7 +23,7 @@ import { openBroker, silentLog } from '../../support/jobs/jobs.ts'
 import { alive, claimed, newJob, openSqliteDatabase, running, type TestDatabase } from '../../support/jobs/stores.ts'
 import { until } from '../../support/stack.ts'
 
-/** Leases short enough to wait for. */
+/** Settings with a lease so short that the tests can wait until it expires. */
 const SETTINGS = { JOB_LEASE_MS: '200', LOG_LEVEL: 'silent' }
 const LEASE_MS = 200
 const REQUEST = {
@@ -50,7 +50,7 @@ afterEach(async () => {
   await rm(dataDir, { recursive: true, force: true })
 })
 
-/** A scheduler over the store and the broker of the test, with other ports of its own. */
+/** Starts a scheduler with the store and the broker of the test. `changes` replaces other dependencies. */
 async function start(
   changes: Partial<Ports> = {},
   settings: Record<string, string> = {},
@@ -66,7 +66,7 @@ async function start(
   return { ...scheduler, ports }
 }
 
-/** Collects the records of a queue as a worker does. */
+/** Takes records from the queue, as a worker does. The returned array grows as records arrive. */
 async function takeAll(): Promise<JobEnvelope[]> {
   const taken: JobEnvelope[] = []
   const stop = new AbortController()
@@ -89,7 +89,7 @@ async function takeAll(): Promise<JobEnvelope[]> {
   return taken
 }
 
-/** Collects the events that followers of a job receive. */
+/** Subscribes to the events of a job. The returned array grows as events arrive. */
 async function follow(jobId: string): Promise<DurableEvent[]> {
   const events: DurableEvent[] = []
   const receiver = await broker.receive(EVENTS, [eventPartition(jobId)], ({ key, value }) => {
@@ -106,7 +106,7 @@ async function create(changes: Partial<NewJob> = {}): Promise<string> {
   return job.id
 }
 
-/** A store whose calls fail while `isDown`. */
+/** Wraps the store of the test. While `isDown` is true, its calls fail. */
 function fragileStore(): { store: Store; isDown: boolean } {
   const state = { store, isDown: false }
   state.store = new Proxy(store, {
@@ -141,7 +141,7 @@ describe('the scheduler', () => {
     expect(await store.find(ALL_TENANTS, other)).toMatchObject({ state: 'scheduled' })
   })
 
-  it('expires jobs that waited too long, and notifies their followers', async () => {
+  it('expires jobs that waited too long, and notifies their subscribers', async () => {
     const id = await create({ startInMs: 60_000 })
     const events = await follow(id)
     const { ports } = await start()
@@ -151,7 +151,7 @@ describe('the scheduler', () => {
     expect(await ports.metrics.registry.metrics()).toContain('sluice_jobs_expired_total{pool="inference"} 1')
   })
 
-  it('requeues the job of a lost worker at most three times', async () => {
+  it('ends a job with worker_lost after its third lost worker', async () => {
     const taken = await takeAll()
     const id = await create()
     const events = await follow(id)
@@ -159,7 +159,7 @@ describe('the scheduler', () => {
     for (let attempt = 1; attempt <= 3; attempt++) {
       const worker = await alive(store, `wrk_${attempt}`, LEASE_MS)
       await claimed(store, id, worker)
-      // The lease expires, because no process renews it.
+      // No process renews the lease, so it expires, and the scheduler requeues the job.
       await until(async () => (await store.find(ALL_TENANTS, id))?.state !== 'in_progress')
     }
     expect(await store.find(ALL_TENANTS, id)).toMatchObject({
@@ -176,14 +176,15 @@ describe('the scheduler', () => {
     expect(metrics).toContain('sluice_jobs_total{pool="inference",outcome="failed",code="worker_lost"} 1')
   })
 
-  it('ends a running job after its deadline, and a job whose worker does not confirm a cancel', async () => {
+  it('ends running jobs after their deadline, or if the worker does not confirm a cancel', async () => {
     const worker = await alive(store, 'wrk_1', 3_600_000)
     const late = await running(store, { request: REQUEST, deadlineInMs: 60_000 }, worker)
     const cancelled = await running(store, { request: REQUEST }, worker)
     await store.cancel(ALL_TENANTS, cancelled.id)
     await start()
     await database.advance(71_000)
-    // The owner of the job is alive. After a restart, the sweep waits for one whole lease, because the store may have been down.
+    // The worker stays alive during the test, so only the deadline and the cancel can end the jobs. After its start, the scheduler waits for one
+    // lease before its first sweep. If the store was down before, then workers need this time to renew their leases.
     await alive(store, worker, LEASE_MS)
     const renewing = setInterval(() => void alive(store, worker, LEASE_MS), 20)
     try {
@@ -231,7 +232,7 @@ describe('the scheduler', () => {
     await until(() => taken.some((envelope) => envelope.id === id))
   })
 
-  it('continues after an outage of the store, and logs the outage once', async () => {
+  it('reports an outage of the store, and continues afterwards', async () => {
     const fragile = fragileStore()
     const scheduler = await start({ store: fragile.store })
     expect(scheduler.problems()).toEqual([])
@@ -244,7 +245,7 @@ describe('the scheduler', () => {
     expect(scheduler.problems()).toEqual([])
   })
 
-  it('does nothing after a drain, and another scheduler sweeps immediately', async () => {
+  it('does nothing after a drain, and lets another scheduler sweep immediately', async () => {
     const calls: string[] = []
     const watched = new Proxy(store, {
       get: (target, name) => {
@@ -298,7 +299,7 @@ describe('the scheduler', () => {
     expect((await readdir(ports.config.blobDir)).toSorted()).toEqual([kept.id, `${kept.id}-audio000`])
   })
 
-  it('deletes all expired rows in one sweep, in steps, while no other scheduler deletes', async () => {
+  it('deletes all expired jobs in small steps, while no other scheduler deletes', async () => {
     const boot = await alive(store)
     for (let i = 0; i < 300; i++) {
       const run = await running(store, { request: REQUEST, retentionMs: 1_000 }, boot)
@@ -401,7 +402,10 @@ describe('the republication of queued jobs', () => {
     expect(republishPlan({ ...view, hasClaimer: true })).toEqual(search)
   })
 
-  /** Sweeps controlled by the test, over its store and broker, with one worker whose heartbeat the test sends. */
+  /**
+   * Opens a republisher with the store and the broker of the test, and one worker whose heartbeat the test sends. Each call of `turn` runs
+   * one sweep and returns the number of jobs that were published again so far.
+   */
   async function openTurns(worker: { slots: number; running: number }) {
     const self = {
       boot: 'sch_1',
@@ -447,7 +451,7 @@ describe('the republication of queued jobs', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(200)
   })
 
-  it('skips queued jobs of low priority while a quarter of the slots is reserved', async () => {
+  it('treats all workers as busy while only a quarter of the slots is free', async () => {
     await createMany(20, true)
     const { turn } = await openTurns({ slots: 4, running: 3 })
     for (let i = 0; i < 5; i++) {
@@ -468,7 +472,7 @@ describe('the republication of queued jobs', () => {
     expect(await broker.lag(jobsTopic('inference'))).toBe(100)
   })
 
-  it('publishes jobs again if workers are idle, although the queue reports their records', async () => {
+  it('publishes jobs again if workers are idle in three sweeps in a row', async () => {
     await createMany(10, true)
     const { turn } = await openTurns({ slots: 4, running: 1 })
     await database.advance(31_000)

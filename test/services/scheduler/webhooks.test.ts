@@ -21,7 +21,7 @@ import { until } from '../../support/stack.ts'
 const SECRET = `whsec_${Buffer.from('a secret of thirty-two characters').toString('base64')}`
 const client = new OpenAI({ apiKey: 'none', webhookSecret: SECRET })
 
-/** One request as the receiver got it. */
+/** A webhook request as the receiver got it. */
 interface Received {
   readonly path: string
   readonly headers: IncomingHttpHeaders
@@ -64,7 +64,7 @@ async function openReceiver(answer: Answer = (res) => void res.end()): Promise<R
   }
 }
 
-/** A number in use over time, with its maximum and its mean. */
+/** Tracks how many requests are in progress, and calculates their maximum and their mean over time. */
 class Usage {
   #now = 0
   #sum = 0
@@ -81,19 +81,19 @@ class Usage {
     this.most = Math.max(this.most, this.#now)
   }
 
-  /** Mean weighted by time, from the first change to the last one. */
+  /** Mean over the time from the first change to the last one. */
   get mean(): number {
     return this.#sum / (this.#since - (this.#from ?? 0))
   }
 }
 
-/** A store, and a sender whose iterations the test controls. */
+/** A store with jobs, and a sender of webhooks. The sender runs only when the test calls `deliver`. */
 interface Setup extends AsyncDisposable {
   readonly store: Store
   readonly database: TestDatabase
   readonly sender: WebhookSender
   readonly metrics: Metrics
-  /** One iteration and everything it started. Returns the deliveries of a job. */
+  /** Sends all deliveries that are due, waits for their end, and returns the deliveries of one job. */
   deliver(jobId: string): ReturnType<Store['listDeliveries']>
 }
 
@@ -110,7 +110,7 @@ async function openSetup(changes: Partial<WebhookOptions> = {}): Promise<Setup> 
     sender,
     metrics,
     async deliver(jobId) {
-      await sender.turn(new AbortController().signal)
+      await sender.sendDue(new AbortController().signal)
       await sender.drain(new AbortController().signal)
       return await store.listDeliveries(jobId)
     },
@@ -121,7 +121,7 @@ async function openSetup(changes: Partial<WebhookOptions> = {}): Promise<Setup> 
   }
 }
 
-/** A finished job with a webhook. */
+/** Creates a job with a webhook and completes it. Returns its id. */
 async function completed(store: Store, url: string, changes: Partial<NewJob> = {}): Promise<string> {
   const run = await running(store, { webhook: { url, events: ['job.completed'] }, ...changes })
   await store.complete(run, { result: { ok: true } })
@@ -221,7 +221,7 @@ describe('webhook deliveries', () => {
     expect(receiver.received).toHaveLength(2)
   })
 
-  it('are not sent to a private address, even if the name had a public address at submission', async () => {
+  it('are not sent to a private address, even if the host name had a public address at submission', async () => {
     await using receiver = await openReceiver()
     const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
     await using setup = await openSetup({ policy: { allowPrivate: false }, resolve })
@@ -234,7 +234,7 @@ describe('webhook deliveries', () => {
     expect(receiver.received).toHaveLength(0)
   })
 
-  it('of one job arrive in order, even if the first one fails', async () => {
+  it('of one job arrive in order, even if the first attempt fails', async () => {
     await using receiver = await openReceiver((res) => res.writeHead(receiver.received.length === 1 ? 500 : 200).end())
     await using setup = await openSetup({ retriesMs: [1] })
     const { store } = setup
@@ -246,7 +246,7 @@ describe('webhook deliveries', () => {
     expect(types).toEqual(['job.started', 'job.started', 'job.completed'])
   })
 
-  it('to one host have at most four in flight, and do not delay other hosts', async () => {
+  it('to a slow host run at most four at once, and do not delay other hosts', async () => {
     const held: ServerResponse[] = []
     let isSlow = true
     await using receiver = await openReceiver((res, { headers }) => {
@@ -260,7 +260,7 @@ describe('webhook deliveries', () => {
     for (let i = 0; i < 20; i++) slow.push(await completed(store, `http://slow.example:${receiver.port}/`))
     const quick = await completed(store, `http://quick.example:${receiver.port}/`)
     await until(async () => {
-      await sender.turn(new AbortController().signal)
+      await sender.sendDue(new AbortController().signal)
       return (await store.listDeliveries(quick))[0]?.state === 'delivered'
     })
     await until(() => held.length === 4)
@@ -276,7 +276,7 @@ describe('webhook deliveries', () => {
     expect(receiver.received).toHaveLength(21)
   })
 
-  it('leave at most thirty-two connections open', async () => {
+  it('to many hosts use at most 32 connections at once', async () => {
     const held: ServerResponse[] = []
     await using receiver = await openReceiver((res) => void held.push(res))
     const resolve = async () => [{ address: '127.0.0.1', family: 4 }]
@@ -284,15 +284,15 @@ describe('webhook deliveries', () => {
     for (let i = 0; i < 36; i++) {
       await completed(setup.store, `http://host-${i}.example:${receiver.port}/`, { tenant: `key_${i % 3}` })
     }
-    await setup.sender.turn(new AbortController().signal)
+    await setup.sender.sendDue(new AbortController().signal)
     await until(() => held.length === 32)
-    await setup.sender.turn(new AbortController().signal)
+    await setup.sender.sendDue(new AbortController().signal)
     expect(held).toHaveLength(32)
     held[0]?.end()
     await until(() => held.length === 33)
   })
 
-  it('of a burst to one host are sent as its four permits become free, each in one attempt', async () => {
+  it('of a burst to one host start as soon as one of the four permits of the host is free', async () => {
     const answerMs = 100
     const sending = new Usage()
     await using receiver = await openReceiver((res) => {
@@ -312,7 +312,7 @@ describe('webhook deliveries', () => {
         return run.id
       }),
     )
-    const turns = setInterval(() => void setup.sender.turn(new AbortController().signal), 500)
+    const turns = setInterval(() => void setup.sender.sendDue(new AbortController().signal), 500)
     onTestFinished(() => clearInterval(turns))
     await until(() => receiver.received.length === ids.length, { withinMs: 60_000 })
     clearInterval(turns)
@@ -323,12 +323,12 @@ describe('webhook deliveries', () => {
     expect(deliveries.filter(({ state, tries }) => state !== 'delivered' || tries !== 1)).toEqual([])
   })
 
-  it('that are unsent at a drain are due immediately, without a counted attempt', async () => {
+  it('that are unsent at a drain stay due, with zero counted attempts', async () => {
     const held: ServerResponse[] = []
     await using receiver = await openReceiver((res) => void held.push(res))
     await using setup = await openSetup()
     for (let i = 0; i < 6; i++) await completed(setup.store, receiver.url)
-    await setup.sender.turn(new AbortController().signal)
+    await setup.sender.sendDue(new AbortController().signal)
     await until(() => held.length === 4)
     const drained = setup.sender.drain(new AbortController().signal)
     for (const res of held) res.end()
@@ -337,7 +337,7 @@ describe('webhook deliveries', () => {
     expect(await setup.store.takeDeliveries(10, 1_000)).toMatchObject([{ tries: 0 }, { tries: 0 }])
   })
 
-  it('of a job.started event have the status of the event, even if they are sent later', async () => {
+  it('of a job.started event have the status in_progress, even if the job has already ended', async () => {
     await using receiver = await openReceiver()
     await using setup = await openSetup()
     const run = await running(setup.store, { webhook: { url: receiver.url, events: ['job.started', 'job.completed'] } })
@@ -350,13 +350,13 @@ describe('webhook deliveries', () => {
     ])
   })
 
-  it('without a response are aborted by a drain and retried', async () => {
+  it('that wait for a response are aborted by a drain, and retried by the next process', async () => {
     await using receiver = await openReceiver((res) => {
       if (receiver.received.length > 1) res.end()
     })
     await using setup = await openSetup()
     const id = await completed(setup.store, receiver.url)
-    await setup.sender.turn(new AbortController().signal)
+    await setup.sender.sendDue(new AbortController().signal)
     await until(() => receiver.received.length === 1)
     await setup.sender.drain(AbortSignal.abort())
     expect(await setup.store.listDeliveries(id)).toMatchObject([
@@ -376,7 +376,7 @@ describe('webhook deliveries', () => {
   })
 })
 
-/** Another sender over the store, as after a restart. */
+/** Opens a second sender on the store of the first, as after a restart of the scheduler. */
 async function openSetupOver({ store, database, metrics }: Setup): Promise<Setup> {
   const keysOf = async () => [webhookKeyOf(SECRET)]
   const policy = { allowPrivate: true }
@@ -384,7 +384,7 @@ async function openSetupOver({ store, database, metrics }: Setup): Promise<Setup
   return {
     ...{ store, database, metrics, sender },
     async deliver(jobId) {
-      await sender.turn(new AbortController().signal)
+      await sender.sendDue(new AbortController().signal)
       await sender.drain(new AbortController().signal)
       return await store.listDeliveries(jobId)
     },
@@ -392,10 +392,10 @@ async function openSetupOver({ store, database, metrics }: Setup): Promise<Setup
   }
 }
 
-describe('the result of a webhook delivery', () => {
+describe('the outcome of a webhook delivery', () => {
   const answered = (status: number, headers: IncomingHttpHeaders = {}) => ({ status, headers })
 
-  it.each([200, 201, 204, 299])('is delivered for the status %d', (status) => {
+  it.each([200, 201, 204, 299])('is success for the status %d', (status) => {
     expect(outcomeOf(answered(status), 1, RETRIES_MS, 0.5)).toEqual({ state: 'delivered', status })
   })
 
@@ -407,7 +407,7 @@ describe('the result of a webhook delivery', () => {
     })
   })
 
-  it('has a retry delay that varies by 10 %', () => {
+  it('has a retry delay with 10 % random variation', () => {
     const error = new ServiceError('upstream_timeout', 'silence')
     const wait = (random: number) => outcomeOf(error, 1, RETRIES_MS, random)
     expect(wait(0)).toMatchObject({ state: 'pending', retryInMs: 4_500, error: 'silence' })
@@ -438,7 +438,7 @@ describe('webhook secrets', () => {
     return { directory, keys: openFileKeys(join(directory, 'keys')) }
   }
 
-  /** Whether the official SDK accepts the signature of a delivery by a secret. */
+  /** Returns whether the official SDK accepts the signature of a delivery with this secret. */
   async function verifies({ body, headers }: Received, webhookSecret: string): Promise<boolean> {
     const receiver = new OpenAI({ apiKey: 'none', webhookSecret })
     const unwrapped = receiver.webhooks.unwrap(body, headers as Record<string, string>)
@@ -482,7 +482,7 @@ describe('webhook secrets', () => {
     expect([await verifies(last, old), await verifies(last, next.secret)]).toEqual([false, true])
   })
 
-  it('of projects do not replace WEBHOOK_SECRET or the secret file of earlier versions', async () => {
+  it('of a project are used in addition to WEBHOOK_SECRET or the secret file of earlier versions', async () => {
     const { keys, directory } = await openKeys()
     await using receiver = await openReceiver()
     const deliver = async (webhookSecret: string | undefined) => {
@@ -507,7 +507,7 @@ describe('webhook secrets', () => {
     await expect(deliver(undefined)).rejects.toMatchObject({ name: 'ConfigError', problems })
   })
 
-  it('postpone a delivery while they cannot be read', async () => {
+  it('that cannot be read delay the deliveries of the project', async () => {
     await using receiver = await openReceiver()
     let isAway = true
     const keysOf = async () => {

@@ -28,7 +28,7 @@ beforeAll(async () => {
 })
 afterAll(() => service[Symbol.asyncDispose]())
 
-/** The error of a refused form; no blob of the upload may remain. */
+/** Uploads a form that must be refused, and returns the error. Waits until no blob of the upload remains. */
 async function refusal(parts: readonly Part[]): Promise<object> {
   return await errorOf(await service.uploadParts(parts))
 }
@@ -39,7 +39,7 @@ async function errorOf(response: Response): Promise<object> {
   return { status: response.status, ...error }
 }
 
-/** Sends bytes as the body of a form. */
+/** Sends raw bytes as the body of a form, and returns the error. */
 async function sendBytes(body: Buffer | string, headers: Record<string, string> = {}): Promise<object> {
   return await errorOf(
     await fetch(service.url + TRANSCRIPTIONS, {
@@ -50,7 +50,7 @@ async function sendBytes(body: Buffer | string, headers: Record<string, string> 
   )
 }
 
-describe('an uploaded audio file', () => {
+describe('an audio upload', () => {
   it.each<[string, Part[], object]>([
     ['if there is no file', [MODEL], { code: 'missing_required_parameter' }],
     [
@@ -118,7 +118,7 @@ describe('an uploaded audio file', () => {
     expect((await client.answer()).status).toBe(413)
   })
 
-  it('is refused with 400 under another field name', async () => {
+  it('is refused with 400 if the field of the file is not named file', async () => {
     const parts = [{ name: 'audio', filename: 'a.wav', value: AUDIO }, MODEL]
 
     expect(await refusal(parts)).toMatchObject({ status: 400, param: 'audio', code: 'invalid_value' })
@@ -163,11 +163,11 @@ describe('a transcription form', () => {
     ['prompt', 'a'.repeat(20_000), { code: 'string_above_max_length' }],
     ['prompt', 'a'.repeat(5_000_000), { code: 'string_above_max_length' }],
     ['chunking_strategy', '{"a":'.repeat(50_000), { code: 'invalid_value' }],
-  ])('is refused with 400 because of %s if the value is very long', async (param, value, error) => {
+  ])('is refused with 400 if the value of %s is very long', async (param, value, error) => {
     expect(await fields({ [param]: value })).toMatchObject({ status: 400, param, ...error })
   })
 
-  it('is refused if its model is missing, is unknown, or has another task', async () => {
+  it('is refused if its model is missing, unknown, or not a transcription model', async () => {
     expect(await refusal([FILE])).toMatchObject({ status: 400, param: 'model', code: 'missing_required_parameter' })
     expect(await refusal(partsOf({ model: '' }))).toMatchObject({ status: 400, param: 'model' })
     expect(await refusal(partsOf({ model: 'no-such' }))).toMatchObject({ status: 404, code: 'model_not_found' })
@@ -179,7 +179,7 @@ describe('a transcription form', () => {
     ['response_format', { response_format: 'diarized_json' }],
     ['include', { 'include[]': 'logprobs' }],
     ['timestamp_granularities', { response_format: 'verbose_json', 'timestamp_granularities[]': 'word' }],
-  ])('is refused with 400 because of %s if the model does not support the value: %j', async (param, more) => {
+  ])('is refused with 400 because of %s if the model does not support %j', async (param, more) => {
     const error = await refusal(partsOf({ model: PLAIN, ...more }))
 
     expect(error).toMatchObject({ status: 400, param, code: 'unsupported_value' })
@@ -232,18 +232,18 @@ describe('the known speakers of a transcription', () => {
   })
 })
 
-describe('the body of an invalid transcription request', () => {
+describe('an invalid transcription request', () => {
   const FORM = formBytes([FILE, MODEL])
 
   it.each<[string, Buffer | string, Record<string, string>, object]>([
-    ['as JSON', '{"model":"speech-1"}', { 'content-type': 'application/json' }, { status: 415 }],
+    ['if it is JSON', '{"model":"speech-1"}', { 'content-type': 'application/json' }, { status: 415 }],
     [
-      'as a URL-encoded form',
+      'if it is a URL-encoded form',
       'model=speech-1',
       { 'content-type': 'application/x-www-form-urlencoded' },
       { status: 415 },
     ],
-    ['as audio without a form', AUDIO, { 'content-type': 'audio/wav' }, { status: 415 }],
+    ['if it is audio without a form', AUDIO, { 'content-type': 'audio/wav' }, { status: 415 }],
     ['if it is compressed', gzipSync(FORM), { 'content-encoding': 'gzip' }, { status: 415 }],
     ['if the content type has no boundary', FORM, { 'content-type': 'multipart/form-data' }, { status: 400 }],
     ['if the boundary is too long', FORM, { 'content-type': `multipart/form-data; boundary=${'b'.repeat(300)}` }, {}],
@@ -263,7 +263,7 @@ describe('the body of an invalid transcription request', () => {
     expect(await sendBytes(body, headers)).toMatchObject({ status: 400, type: 'invalid_request_error', ...error })
   })
 
-  it('is refused in a job if its file names a blob', async () => {
+  it('in a job is refused if its file is the name of a blob instead of data', async () => {
     const file = { blob: 'upl_of_somebody_else', sha256: '00', bytes: 1, format: 'wav' }
 
     const response = await service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } })
@@ -272,21 +272,23 @@ describe('the body of an invalid transcription request', () => {
   })
 
   it.each<[string, unknown, object]>([
-    ['a missing file', undefined, { param: 'body.file', code: 'missing_required_parameter' }],
+    ['missing', undefined, { param: 'body.file', code: 'missing_required_parameter' }],
     ['a URL', 'https://example.com/a.wav', { param: 'body.file', code: 'invalid_value' }],
     ['invalid base64', 'data:audio/wav;base64,*', { param: 'body.file', code: 'invalid_value' }],
-    ['invalid base64 next to a filename', { data: '*', filename: 'a.wav' }, { param: 'body.file.data' }],
+    ['an object with invalid base64', { data: '*', filename: 'a.wav' }, { param: 'body.file.data' }],
     ['an empty file', { data: '' }, { param: 'body.file', code: 'invalid_audio' }],
     ['a picture', 'data:audio/wav;base64,iVBORw0KGgo=', { param: 'body.file', code: 'invalid_audio' }],
-    ['a file over the size limit', { data: 'A'.repeat(270_000) }, { status: 413, param: 'body.file' }],
+    ['larger than the size limit', { data: 'A'.repeat(270_000) }, { status: 413, param: 'body.file' }],
     ['a number', 7, { param: 'body.file', code: 'invalid_type' }],
-  ])('is refused in a job with %s', async (_what, file, error) => {
+  ])('in a job is refused if its file is %s', async (_what, file, error) => {
     const response = await service.post('/v1/jobs', { endpoint: TRANSCRIPTIONS, body: { model: SPEECH, file } })
 
     expect(await errorOf(response)).toMatchObject({ status: 400, ...error })
   })
+})
 
-  it('is refused with 401 without a key before the body arrives', async () => {
+describe('a transcription request without a key', () => {
+  it('gets 401 before its body arrives', async () => {
     using client = await openRaw(service.url)
 
     client.send(rawRequest(`POST ${TRANSCRIPTIONS}`, [`content-type: ${FORM_TYPE}`, 'content-length: 1000'], 'x'))

@@ -24,7 +24,10 @@ async function* transcript(...events: TranscribeEvent[]) {
   yield* events
 }
 
-/** Labels the events of a transcript with speakers. `passed` lists the forwarded events; `diarize` receives the list. */
+/**
+ * Adds speaker labels to the events of a transcript. `passed` lists the events that were forwarded so far; the simulated `diarize` function
+ * may read it.
+ */
 async function run(diarize: (passed: string[]) => Promise<Turn[]>, events: TranscribeEvent[], more: object = {}) {
   const passed: string[] = []
   const progress: Progress[] = []
@@ -48,8 +51,8 @@ async function run(diarize: (passed: string[]) => Promise<Turn[]>, events: Trans
   return { passed, progress }
 }
 
-describe('the segments of a diarized transcript', () => {
-  test('are sent after the diarization, while texts and progress are sent before', async () => {
+describe('the diarization of a transcript', () => {
+  test('delays the segments, but not the text and the progress', async () => {
     const known = async (passed: string[]) => {
       while (passed.length < 3) await new Promise(setImmediate)
       return TURNS
@@ -59,7 +62,7 @@ describe('the segments of a diarized transcript', () => {
     expect(progress.map(({ phase, percent }) => [phase, percent])).toEqual([['diarizing', null]])
   })
 
-  test('wait for a diarization that precedes the transcription if both run on one machine', async () => {
+  test('starts at the first text if the transcription runs on the same machine, and otherwise at once', async () => {
     let before: string[] | undefined
     const diarize = async (passed: string[]) => {
       before = [...passed]
@@ -71,13 +74,13 @@ describe('the segments of a diarized transcript', () => {
     expect(before).toEqual([])
   })
 
-  test('are not diarized if there is no speech', async () => {
+  test('does not run if there is no speech', async () => {
     const diarize = () => Promise.reject(new Error('unexpected diarization'))
     const { passed } = await run(diarize, [START, ...END])
     expect(passed).toEqual(['start', 'usage', 'finish'])
   })
 
-  test('have their words if requested', async () => {
+  test('keeps the words of the segments if the request asks for words', async () => {
     const request = { speakers: [], words: true }
     const { passed } = await run(() => Promise.resolve(TURNS), [START, ...say('one', 0), ...END], { request })
     expect(passed).toContain('A words')
@@ -96,7 +99,7 @@ describe('the progress of a transcription', () => {
   })
 })
 
-test('a transcript of four hours with words and log probabilities fits into a response', () => {
+test('a transcript of four hours with words and log probabilities is below the maximum size', () => {
   const [seconds, wordsASecond, tokensAWord] = [4 * 3_600, 3, 1.4]
   const word = { word: 'something', start: 12_345.67, end: 12_345.99 }
   const logprob = { token: ' something', logprob: -0.123_456_789, bytes: [...Buffer.from(' something')] }

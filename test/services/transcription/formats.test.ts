@@ -140,7 +140,7 @@ describe('a transcription response', () => {
     })
   })
 
-  it('is a stream of deltas and segments in diarized_json, where each delta names its segment', async () => {
+  it('is a stream of deltas and segments in diarized_json, and each delta has a segment id', async () => {
     const events = eventsOf(await (await ask({ response_format: 'diarized_json', stream: 'true' })).text())
 
     expect(events.filter(({ type }) => type === 'transcript.text.segment')).toEqual(DIARIZED)
@@ -149,7 +149,7 @@ describe('a transcription response', () => {
     expect(events.at(-1)).toMatchObject({ text: 'Hello world. How are you?' })
   })
 
-  it('is a stream whose log probabilities are those of the response without streaming', async () => {
+  it('has equal log probabilities with and without streaming', async () => {
     const events = eventsOf(await (await ask({ 'include[]': 'logprobs', stream: 'true' })).text())
     const whole = (await askJson({ 'include[]': 'logprobs' })) as { logprobs: object[] }
 
@@ -203,7 +203,7 @@ describe('a failed transcription', () => {
     expect(text).not.toContain('[DONE]')
   })
 
-  it('is not returned as complete if the engine stops before its end event', async () => {
+  it('ends its stream with an error if the engine stops before the end event', async () => {
     await using service = await startTranscriptions({
       async *script() {
         yield { type: 'start', language: 'en', duration: 9, input_tokens: 90 }
@@ -241,8 +241,8 @@ describe('a transcript without speech', () => {
   })
 })
 
-describe('numbers of a transcript that JSON cannot represent', () => {
-  it('are returned as zero, and times are rounded to milliseconds', () => {
+describe('the numbers of a transcript', () => {
+  it('are finite, and times are rounded to milliseconds', () => {
     const segment = segmentOf({
       start: 0.1 + 0.2,
       end: Number.NaN,
@@ -257,7 +257,7 @@ describe('numbers of a transcript that JSON cannot represent', () => {
 })
 
 describe('a speaker label', () => {
-  it('precedes consecutive segments of one speaker once', () => {
+  it('appears once before consecutive segments of one speaker', () => {
     const said = [
       ['A', ' One.'],
       ['A', ' Two. '],
@@ -315,7 +315,7 @@ describe('any transcript', () => {
   it.each<[TranscriptFormat, string]>([
     ['srt', ','],
     ['vtt', '.'],
-  ])('has subtitles in %s that parse to its cues', async (format, point) => {
+  ])('has subtitles in %s with the text and the times of its segments', async (format, point) => {
     await fc.assert(
       fc.asyncProperty(segments, async (given) => {
         const file = String(await encodeTranscript(eventsFrom(given), contextOf({ format })))
@@ -335,7 +335,7 @@ describe('any transcript', () => {
         for (const [index, { start, end }] of said.entries()) {
           const shown = cues[index]?.times[1] ?? 0
           const spoken = Math.max(ms(start), ms(end))
-          // A cue of less than 0.8 s is shown longer, so that it can be read.
+          // A cue that would be visible for less than 0.8 s is extended up to 0.8 s, so that it can be read.
           expect(shown).toBeGreaterThanOrEqual(spoken)
           expect(shown).toBeLessThanOrEqual(Math.max(spoken, ms(start) + 800))
         }
@@ -343,12 +343,12 @@ describe('any transcript', () => {
     )
   })
 
-  /** Texts of segments split anywhere, also within surrogate pairs, each with the log probability of its piece. */
+  /** Generates the texts of segments, each cut into pieces at any position, also within surrogate pairs. */
   const pieces = fc.array(
     fc.tuple(fc.array(fc.string({ unit: fc.constantFrom(' ', 'a', '\ud83d', '\ude00', '\n'), maxLength: 4 })), text),
   )
 
-  it('has deltas that concatenate to the done event, however its events were divided and merged', () => {
+  it('has deltas that add up to the text of the done event, however the engine split the text', () => {
     fc.assert(
       fc.property(pieces, fc.boolean(), (given, isMerged) => {
         const events = eventsOfPieces(given.map(([cut]) => cut))
@@ -368,7 +368,7 @@ describe('any transcript', () => {
   })
 
   it.each<TranscriptFormat>(['json', 'text', 'srt', 'vtt', 'verbose_json', 'diarized_json'])(
-    'has an equal %s response after its events were merged',
+    'has the same %s response if a worker merges its events',
     async (format) => {
       const request = { speakers: [], diarize: true, words: true, logprobs: true, temperature: 0 }
       const events = await Array.fromAsync(speak(request as unknown as Parameters<typeof speak>[0]))
@@ -395,7 +395,7 @@ describe('the detection of an audio format', () => {
     )
   })
 
-  it('ends with an error after a long series of tags', () => {
+  it('fails for a file of 100 ID3 tags without audio', () => {
     const sniffer = new AudioSniffer('a.mp3')
 
     expect(() => {
@@ -411,7 +411,7 @@ interface WireEvent {
   readonly logprobs?: object[]
 }
 
-/** Data of an event stream, without its end mark. */
+/** Parses the JSON data of each event in a stream, and leaves out the end mark `[DONE]`. */
 function eventsOf(stream: string): WireEvent[] {
   const lines = stream.split('\n').filter((line) => line.startsWith('data: {'))
   return lines.map((line) => JSON.parse(line.slice('data: '.length)))
@@ -437,7 +437,7 @@ function eventsFrom(segments: readonly TranscriptSegment[]): TranscribeEvent[] {
   ]
 }
 
-/** One segment per list of pieces. */
+/** Returns the events of a transcript that has one segment per list of pieces, and one text event per piece. */
 function eventsOfPieces(all: readonly (readonly string[])[]): TranscribeEvent[] {
   const texts = all.flatMap((pieces, segment) =>
     pieces.map((text): TranscribeEvent => {
@@ -462,7 +462,7 @@ function ms(seconds: number): number {
   return Math.round(seconds * 1_000)
 }
 
-/** Parses a subtitle file by its grammar; throws if it is invalid. */
+/** Parses a subtitle file strictly by the grammar of its format, and throws if the file is invalid. */
 function parseCues(file: string, format: string): { times: number[]; text: string; point: string }[] {
   const blocks = file.split('\n\n')
   if (blocks.pop() !== '') throw new Error('no blank line at the end')

@@ -32,7 +32,7 @@ describe('the transcription endpoint', () => {
   })
   afterAll(() => service[Symbol.asyncDispose]())
 
-  /** Uploads, and returns the request that the worker received. */
+  /** Uploads a form, and returns the request that the worker received. */
   const received = async (parts: readonly Part[], init?: RequestInit): Promise<SeenRequest> => {
     const response = await service.uploadParts(parts, init)
     expect({ status: response.status, text: await response.text() }).toMatchObject({ status: 200 })
@@ -208,7 +208,7 @@ describe('the transcription endpoint', () => {
     expect((await fields({ language: given })).language).toBe(code)
   })
 
-  it('uses a single hinted language as the language, and adds hinted words to the prompt', async () => {
+  it('uses a single language hint as the language, and adds hinted words to the prompt', async () => {
     const request = await fields({ 'languages[]': 'fr', prompt: 'Earlier.', 'keywords[]': ['Sluice', 'Kafka'] })
 
     expect(request).toMatchObject({ language: 'fr', prompt: 'Earlier.\nSluice, Kafka' })
@@ -238,7 +238,7 @@ describe('the transcription endpoint', () => {
   })
 })
 
-describe('an interrupted upload', () => {
+describe('an upload that fails or whose caller disconnects', () => {
   it('leaves no blob if the client disconnects in the middle of the file', async () => {
     await using service = await startTranscriptions()
     const form = formBytes([FILE, MODEL])
@@ -305,7 +305,7 @@ describe('an interrupted upload', () => {
     await until(async () => (await service.blobs()).length === 0)
   })
 
-  it('leaves no blob if the caller disconnects during the transcription', async () => {
+  it('leaves no blob if the caller disconnects after the upload, during the transcription', async () => {
     const { promise: isAborted, resolve } = Promise.withResolvers<void>()
     await using service = await startTranscriptions({
       async *script(_request, { signal }) {
@@ -352,7 +352,8 @@ describe('a durable transcription', () => {
     const first = await ask(service, { 'idempotency-key': 'k1' }, { temperature: '0' })
     const firstText = await first.text()
     const [blob] = await service.blobs()
-    // The second call counts as equal to the first call, although it has another order of parts, another filename and another spelling of a number.
+    // The second call must count as equal to the first one. Only the order of its parts, the name of its file and the spelling of a number
+    // differ.
     const parts = [{ name: 'temperature', value: '0.0' }, MODEL, { ...FILE, filename: 'other.wav' }]
     const second = await service.uploadParts(parts, { headers: { 'idempotency-key': 'k1' } })
 
@@ -378,7 +379,7 @@ describe('a durable transcription', () => {
     await until(async () => (await service.blobs()).length === 1)
   })
 
-  it('is redriven with a copy of its audio', async () => {
+  it('that failed runs again as a new job with a copy of the audio', async () => {
     let tries = 0
     await using service = await startTranscriptions({
       async *script(request) {
@@ -398,7 +399,7 @@ describe('a durable transcription', () => {
     expect(service.seen.every(({ heard }) => heard === sha256(AUDIO))).toBe(true)
   })
 
-  it('stores its stream as events, and streams them like a synchronous call', async () => {
+  it('returns an equal stream for a repeated request with its idempotency key', async () => {
     await using service = await startTranscriptions()
 
     const plain = await (await ask(service, {}, { stream: 'true' })).text()
@@ -497,12 +498,12 @@ describe('the tokens of a transcription', () => {
   })
 })
 
-/** The job of a response. */
+/** Returns the job in the body of a response. */
 async function jobOf(response: Response | Promise<Response>): Promise<WireJob> {
   return (await (await response).json()) as WireJob
 }
 
-/** Data of an event stream, without its end mark. */
+/** Parses the JSON data of each event in a stream, and leaves out the end mark `[DONE]`. */
 function eventsOf(stream: string): Record<string, unknown>[] {
   const lines = stream.split('\n').filter((line) => line.startsWith('data: {'))
   return lines.map((line) => JSON.parse(line.slice('data: '.length)))
@@ -531,7 +532,7 @@ function bearer(): Record<string, string> {
   return { authorization: `Bearer ${TEST_KEY}` }
 }
 
-/** The request head of an upload over a raw connection. @param length Undefined: chunked */
+/** Returns the HTTP request head of an upload over a raw connection. If `length` is undefined, the body is chunked. */
 function head(length: number | undefined): string {
   const framing = length === undefined ? 'transfer-encoding: chunked' : `content-length: ${length}`
   const lines = ['host: test', `authorization: Bearer ${TEST_KEY}`, `content-type: ${FORM_TYPE}`, framing]

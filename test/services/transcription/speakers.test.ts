@@ -5,7 +5,7 @@ import { SpeakerLabels } from '#services/transcription/speakers.ts'
 import type { Turn } from '#shared/engines/engine.ts'
 import { NO_FIGURES } from '#shared/engines/openai/transcript/decode.ts'
 
-/** A segment of words of one second each, from `start`. */
+/** Returns a segment that begins at `start`. Each of its words takes one second. */
 function say(text: string, start = 0): TranscriptSegment {
   const words = text.split(' ').map((word, at): Word => ({ word, start: start + at, end: start + at + 1 }))
   return { ...NO_FIGURES, start, end: start + words.length, text: ` ${text}`, words }
@@ -15,7 +15,7 @@ function turn(speaker: string, start: number, end: number): Turn {
   return { speaker, start, end }
 }
 
-/** Speakers and texts. */
+/** Formats each piece as `speaker:text`, for comparison. */
 function shown(pieces: readonly TranscriptSegment[]): string[] {
   return pieces.map(({ speaker, text }) => `${speaker}:${text}`)
 }
@@ -38,7 +38,7 @@ describe('a segment with several speakers', () => {
     expect(shown(labels.split({ ...short, ...(words && { words }) }))).toEqual(['A: one two three'])
   })
 
-  test('assigns each word to the speaker of most of its duration, or to the nearest speaker', () => {
+  test('assigns each word to the speaker with the longest overlap, or to the nearest speaker', () => {
     const labels = new SpeakerLabels([turn('x', 0, 0.4), turn('y', 0.4, 1.2), turn('z', 9, 10)], [])
     expect(shown(labels.split(say('mine yours theirs')))).toEqual(['A: mine yours theirs'])
     expect(shown(labels.split(say('far', 8)))).toEqual(['B: far'])
@@ -56,7 +56,7 @@ describe('a segment without word times', () => {
     expect(labels.split(segment)).toMatchObject([{ speaker, text: segment.text, end: 4 }])
   })
 
-  test('is assigned to one speaker if no speaker turns are known', () => {
+  test('is assigned to speaker A if no speaker turns are known', () => {
     expect(shown(new SpeakerLabels([], []).split(say('hello')))).toEqual(['A: hello'])
   })
 })
@@ -102,11 +102,11 @@ describe('any segments divided by speakers', () => {
     start: fc.integer({ min: 0, max: 60 }),
   })
 
-  test('have the complete text in order, and each part has one speaker and its words', () => {
+  test('have the complete text in order, and one speaker per part', () => {
     fc.assert(
       fc.property(labelled, ({ turns, texts, hasWords, lost, start }) => {
         const segment = say(texts.join(' '), start)
-        // An engine may return words in another spelling than in the text.
+        // An engine may spell a word differently in its list of words than in the text. The word at `lost` simulates this.
         const words = segment.words
           ?.map((word, at) => (at === lost ? { ...word, word: '?' } : word))
           .filter(({ word }) => word !== '')

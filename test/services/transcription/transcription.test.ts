@@ -1,3 +1,8 @@
+/*
+ * Tests with recorded speech through the whole service: upload, queue, worker, the real local model server, and back. Uploads and response
+ * formats are tested in intake.test.ts and formats.test.ts.
+ */
+
 import { mkdtemp, readFile, rm, symlink } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,11 +13,6 @@ import { findSpeech } from '../../support/speech/speech.ts'
 import { join as joined, RATE, samplesOf, silence, waveOf } from '../../support/speech/wave.ts'
 import { framesOf } from '../../support/speech/worker.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
-
-/*
- * Recorded speech through the whole service: upload, queue, worker, the real local model server, and back. Uploads and response formats are
- * tested in intake.test.ts and formats.test.ts.
- */
 
 const MODEL = 'whisper-tiny.en'
 const PATH = '/v1/audio/transcriptions'
@@ -29,7 +29,10 @@ const MODES = [
 
 type Json = Record<string, unknown>
 
-/** True for the long run, in which each test uses both brokers. In the short run, only streams and durable jobs use both. */
+/**
+ * True for the long test run, in which each test runs with the in-memory broker and with Kafka. In the short run, only tests of streams and
+ * of durable jobs use both.
+ */
 const isLong = Boolean(process.env.SLUICE_TEST_LONG)
 
 for (const [mode, kafka] of MODES) {
@@ -41,7 +44,7 @@ for (const [mode, kafka] of MODES) {
       let dataDir: string
       beforeAll(async () => {
         dataDir = await mkdtemp(join(tmpdir(), 'sluice-speech-'))
-        // Files that are prepared once per machine.
+        // The model files are prepared once per machine. The data directory links to them.
         await symlink(MODELS_DIR, join(dataDir, 'models'))
         stack = await startStack({ models: MODELS, settings: { DATA_DIR: dataDir }, kafka: kafka ?? undefined })
       }, 60_000)
@@ -125,7 +128,7 @@ for (const [mode, kafka] of MODES) {
       test('the transcription of recorded speech runs as one durable job, which reports progress', {
         timeout: 420_000,
       }, async () => {
-        // The recording is longer than a minute, but has less than a minute of speech because of the pause.
+        // The recording lasts 70 s, but 35 s of it are a pause, so less than a minute is speech.
         const reading = await readingOfDickens()
         const file = waveOf(joined([reading.slice(0, 20 * RATE), silence(35), reading.slice(0, 15 * RATE)]))
         const headers = { prefer: 'respond-async' }
@@ -180,7 +183,7 @@ for (const [mode, kafka] of MODES) {
           status: 400,
           code: 'unsupported_value',
           param: 'language',
-          message: expect.stringMatching(/knows English only.*Set model to .*whisper-base.*or set language to 'en'/),
+          message: expect.stringMatching(/supports English only.*Set model to .*whisper-base.*or set language to 'en'/),
         })
         const statuses = [
           (await upload(german, { language: 'en' })).status,
@@ -198,7 +201,8 @@ for (const [mode, kafka] of MODES) {
           expect(response.status).toBe(200)
           await response.body?.getReader().read()
           stop.abort()
-          // Only one model is in memory. If the cancelled call continued, then it would delay this call for more than a minute.
+          // The local server has only one copy of the model. If the cancelled call continued, then this call would wait for more than a
+          // minute.
           const answer = (await (
             await upload(clip('beckett').bytes, {}, { signal: AbortSignal.timeout(30_000) })
           ).json()) as Json
@@ -229,7 +233,10 @@ function formOf(file: Buffer, fields: Record<string, string | string[]>): FormDa
 
 let dickens: Promise<Int16Array> | undefined
 
-/** This recording has another sample rate than the other clips. The server converts it once for all tests. */
+/**
+ * Returns a recorded reading of Dickens. The recording has another sample rate than the other clips, so the local server converts it, once
+ * for all tests.
+ */
 function readingOfDickens(): Promise<Int16Array> {
   dickens ??= (async () => {
     await using local = openServer()

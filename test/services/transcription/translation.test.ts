@@ -1,10 +1,13 @@
+/*
+ * Tests of POST /v1/audio/translations as the official SDK calls it, with a simulated speech server that translates
+ * (docs/guides/transcription.md).
+ */
+
 import OpenAI, { toFile } from 'openai'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type SpeechServer, startSpeechServer } from '../../support/speech/server.ts'
 import { startTranscriptionWorker, WAVE } from '../../support/speech/worker.ts'
 import { TEST_KEY, until } from '../../support/stack.ts'
-
-/** POST /v1/audio/translations as the official SDK calls it, with a speech server that translates (docs/guides/transcription.md). */
 
 const TRANSLATE = '/v1/audio/translations'
 const TEXT = 'How are you? Fine.'
@@ -91,7 +94,7 @@ test('the translation endpoint supports every format of the SDK', async () => {
   })
 })
 
-test('the translation endpoint requests json if the server has no other format, and creates one subtitle', async () => {
+test('the translation endpoint creates one subtitle from json if the server has no other format', async () => {
   const srt = await client.audio.translations.create({ file: await file(), model: 'short', response_format: 'srt' })
   expect(srt).toBe(`1\n00:00:00,000 --> 00:00:04,000\n${TEXT}\n\n`)
   expect(speech.calls.at(-1)?.fields.response_format).toEqual(['json'])
@@ -113,7 +116,7 @@ test('the translation endpoint cancels the upstream call if the caller disconnec
   await Promise.all([speech.calls.at(-1)?.closed, call])
 })
 
-test('the translation endpoint refuses unsupported fields with their name', async () => {
+test('the translation endpoint refuses an unsupported field, and names the field', async () => {
   const failure = async (more: object) =>
     (await client.audio.translations
       .create({ file: await file(), model: 'whisper-1', ...more })

@@ -1,3 +1,8 @@
+/*
+ * Tests of the transcription worker through the API, with a simulated speech server and a simulated local model server. Tests with the real
+ * servers are in transcription.test.ts.
+ */
+
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, expect, inject, test } from 'vitest'
@@ -12,11 +17,6 @@ import {
 } from '../../support/speech/server.ts'
 import { framesOf, startTranscriptionWorker, WAVE, type WorkerOptions } from '../../support/speech/worker.ts'
 import { until } from '../../support/stack.ts'
-
-/*
- * The transcription worker behind the API, with a scripted speech server and a scripted local model server. The real ones are in
- * transcription.test.ts.
- */
 
 const TRANSCRIBE = '/v1/audio/transcriptions'
 const VERBOSE = {
@@ -44,12 +44,12 @@ function sends(body: unknown, status = 200, headers: Record<string, string> = {}
   return (_, answer) => answer.json(body, status, headers)
 }
 
-/** Runs scripts in order, and repeats the last one. */
+/** Returns a script for a simulated server. Each call runs the next of the given scripts, and further calls repeat the last one. */
 function inTurn(...scripts: SpeechScript[]): SpeechScript {
   return (call, answer) => (scripts.length > 1 ? scripts.shift() : scripts[0])?.(call, answer)
 }
 
-/** A service whose model `s1` runs on a speech server, next to a local model server. */
+/** Starts a service whose model `s1` runs on a simulated speech server. A second server simulates the local model server. */
 async function startOn(
   { upstream = { [TRANSCRIBE]: sends(VERBOSE) }, local = LASTS_4 }: { upstream?: SpeechScripts; local?: SpeechScripts },
   { models, ...options }: Partial<Omit<WorkerOptions, 'models'>> & { models?: (url: string) => object[] } = {},
@@ -86,7 +86,7 @@ describe.each([
   ['through Kafka', inject('kafka')],
 ])('an audio upload to a worker, %s', { timeout: 60_000 }, (mode, kafka) => {
   test.skipIf(mode !== 'embedded' && !kafka)(
-    'reaches its model unchanged, and the response of the model is returned',
+    'reaches the model unchanged, and returns the response of the model',
     async () => {
       await using service = await startOn({}, { kafka: kafka ?? undefined })
       const fields = { model: 's1', response_format: 'verbose_json', 'timestamp_granularities[]': ['word', 'segment'] }
@@ -147,7 +147,7 @@ describe('the check of audio before transcription', () => {
     expect(answer).toMatchObject({ duration: 4.321, usage: { seconds: 5, input_tokens: 50, output_tokens: 4 } })
   })
 
-  test('is skipped if there is no decoder, and a log entry reports that once', async () => {
+  test('is skipped if there is no decoder, with one log entry for all calls', async () => {
     const warned: unknown[] = []
     await using service = await startOn(
       {},
@@ -173,7 +173,7 @@ describe('the check of audio before transcription', () => {
 })
 
 describe('an upload of audio over the limit of its key', () => {
-  /** Starts a worker with two slots. The first call of its models hangs until `go` settles. */
+  /** Starts a transcription worker with two slots. The first model call hangs until the promise `go` settles. */
   async function startHanging(go: Promise<void>) {
     const hangs: SpeechScript = async (_, answer) => {
       await go
@@ -204,7 +204,7 @@ describe('an upload of audio over the limit of its key', () => {
     return await startOn({ local }, { models })
   }
 
-  test('is refused with 429, or queued as a durable job, while shorter audio runs', async () => {
+  test('is refused with 429 as a plain call, and waits in the queue as a durable job', async () => {
     const go = Promise.withResolvers<void>()
     await using service = await startHanging(go.promise)
     const first = service.upload({ model: 's1' })
@@ -229,26 +229,26 @@ describe('an upload of audio over the limit of its key', () => {
 describe('the limit on audio in progress per key', () => {
   const share = () => new AudioQuota({ secondsPerKey: 100, secondsMax: 1_000 })
 
-  test('is the maximum of the worker for the only file of a key, and the remainder for further files', () => {
+  test('applies only if the key already has another file in progress', () => {
     const files = share()
     const one = files.enter('key_1')
-    expect(one.waitForTurn).toBe(1_000)
+    expect(one.secondsMax).toBe(1_000)
     one.take(30)
-    expect([files.enter('key_1').waitForTurn, files.enter('key_2').waitForTurn]).toEqual([70, 1_000])
+    expect([files.enter('key_1').secondsMax, files.enter('key_2').secondsMax]).toEqual([70, 1_000])
   })
 
-  test('admits at least one minute of audio, and is released at the end of the call', () => {
+  test('admits at least one minute per file, even if earlier files exceed the limit', () => {
     const files = share()
     const one = files.enter('key_1')
     one.take(900)
     const other = files.enter('key_1')
-    expect(other.waitForTurn).toBe(60)
+    expect(other.secondsMax).toBe(60)
     expect(() => other.take(61)).toThrow(
       'This key has 900 s of audio in progress on this worker; the maximum is 100 s at once.',
     )
     one.leave()
     other.leave()
-    expect(files.enter('key_1').waitForTurn).toBe(1_000)
+    expect(files.enter('key_1').secondsMax).toBe(1_000)
   })
 
   test('counts both of two files that are decoded concurrently', () => {
@@ -281,7 +281,7 @@ describe('diarization', () => {
     expect([diarize?.file.equals(WAVE), diarize?.fields['known_speaker_names[]']]).toEqual([true, ['agent']])
   })
 
-  test('sends the text without speakers in a stream first, and the segments after the diarization', async () => {
+  test('does not delay the text of a stream, which precedes the segments with speakers', async () => {
     await using service = await startOn({ local })
     const frames = await framesOf(await service.upload({ ...fields, stream: 'true' }))
     const texts = frames.filter(({ type }) => type === 'transcript.text.delta').map(({ delta }) => delta)
@@ -290,7 +290,7 @@ describe('diarization', () => {
     expect(frames.at(-1)).toMatchObject({ type: 'transcript.text.done', text: VERBOSE.text })
   })
 
-  test('ends the call and cancels the model if it fails', async () => {
+  test('that fails cancels the transcription and fails the call', async () => {
     const hanging = Promise.withResolvers<SpeechCall>()
     const hangs: SpeechScript = (call) => hanging.resolve(call)
     const refuses: SpeechScript = async (_, answer) => {
@@ -308,7 +308,7 @@ describe('diarization', () => {
     await (await hanging.promise).closed
   })
 
-  test('is cancelled if the model fails', async () => {
+  test('is cancelled if the transcription model fails', async () => {
     const hanging = Promise.withResolvers<SpeechCall>()
     const hangs: SpeechScript = (call) => hanging.resolve(call)
     const refuses: SpeechScript = async (_, answer) => {
@@ -346,7 +346,7 @@ describe('a failed call of a transcription model', () => {
     expect(service.speech.calls).toHaveLength(1)
   })
 
-  test('is repeated with the fallback model', async () => {
+  test('is repeated with the fallback model after status 401', async () => {
     const engine = (url: string, path: string) => ({ type: 'openai', base_url: `${url}/${path}` })
     const models = (url: string) => [
       { id: 's1', pool: 'transcription', engine: engine(url, 'v1'), fallbacks: ['s2'] },
@@ -358,7 +358,7 @@ describe('a failed call of a transcription model', () => {
     expect(service.speech.calls.map(({ fields }) => fields.model)).toEqual([['s1'], ['s2']])
   })
 
-  test('ends the stream with an error if text was sent', async () => {
+  test('ends the stream with an error if text was already sent', async () => {
     const seen = Promise.withResolvers<void>()
     const breaks: SpeechScript = async (_, answer) => {
       answer.open()
@@ -457,7 +457,7 @@ describe('a durable transcription in a worker', () => {
     expect(service.speech.calls).toHaveLength(0)
   })
 
-  test('stops its model if it is cancelled', async () => {
+  test('aborts the upstream call when the job is cancelled', async () => {
     const received = Promise.withResolvers<{ closed: Promise<void> }>()
     await using service = await startOn({ upstream: { [TRANSCRIBE]: (call) => received.resolve(call) } })
     const { id } = (await (await service.upload({ model: 's1' }, WAVE, durable)).json()) as Job
