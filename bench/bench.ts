@@ -105,10 +105,7 @@ async function measure({ sections, options }: Command, signal: AbortSignal): Pro
   }
 }
 
-/**
- * @param cpuMs CPU time that the whole machine used, in ms. If the value is high, then other work on the machine has
- * affected the figures
- */
+/** @param cpuMs CPU time in ms that the whole machine used. A high value shows that other work on the machine has affected the figures */
 function circumstancesOf(ms: number, cpuMs: number, versions: ReadonlySet<string>): string {
   const machine = [
     `${availableParallelism()} cores (${cpus()[0]?.model.trim() ?? 'unknown CPU'})`,

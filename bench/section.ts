@@ -6,7 +6,7 @@ export interface Section {
   readonly name: string
   readonly summary: string
   readonly title: string
-  /** Text before the tables, which describes the measured targets and loads and the terms of the tables. */
+  /** Text before the tables. Describes the targets and loads, and defines the terms in the tables. */
   readonly introduction: string
   measure(run: Run): Promise<string[]>
 }

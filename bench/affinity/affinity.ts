@@ -1,7 +1,7 @@
 /*
- * Measures the gain of affinity. The results are compared with those of callers that pin each conversation to a server
- * themselves. One run measures all targets, so their ratios do not depend on the machine. The mock servers wait instead
- * of computing.
+ * Measures the gain of affinity: calls of one conversation go to the server whose prefix cache has their prompt. The results are compared
+ * with those of callers that pin each conversation to a server themselves. One run measures all targets, so their ratios do not depend on
+ * the machine. The mock servers wait instead of computing.
  */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
@@ -23,7 +23,7 @@ const BLOCKS = { large: 4_000, small: 1_200 }
  */
 const THINK_MS = 300
 const STAGGER_MS = 37
-/** Times at which one server leaves and returns, after the start of the first conversation. */
+/** Times in ms, after the start of the first conversation, at which one server leaves and returns. */
 const OUTAGE_MS = { from: 900, to: 1_900 }
 /**
  * Time in ms after which pinned callers use a returned server again. A circuit breaker needs about the same time,
@@ -32,7 +32,7 @@ const OUTAGE_MS = { from: 900, to: 1_900 }
 const RETURN_MS = 300
 /** Repetitions of the rounds with one prompt. The p95 of one round of 144 short calls varies by more than the 5 % that the goal allows. */
 const ONE_PROMPT_REPEATS = 3
-/** Time of the calls before the first measurement, in ms. The JVM of Kafka and the workers compile their code in this time. */
+/** Duration in ms of the calls before the first measurement. The JVM of Kafka and the workers compile their code in this time. */
 const WARM_UP_MS = { service: 4_000, fleet: 20_000 }
 export const SYSTEM = 'You are a careful assistant of our company. '.repeat(60)
 
@@ -42,7 +42,10 @@ type Prompts = (typeof PROMPTS)[number]
 
 interface Target {
   readonly name: string
-  /** URL and model of the next call of a conversation. */
+  /**
+   * Returns the URL and model of the next call of a conversation. Both may differ per conversation, because some targets pin it to a
+   * server.
+   */
   readonly to: (conversation: number) => { readonly url: string; readonly model: string }
 }
 
@@ -50,7 +53,7 @@ interface Figures {
   readonly share: number
   readonly p50: number
   readonly p95: number
-  /** Highest number of calls of a server, relative to the mean. */
+  /** Number of calls of the busiest server, divided by the mean over all servers. 1 is a perfect balance. */
   readonly maxToMean: number
 }
 
@@ -214,7 +217,7 @@ async function converse(to: () => ReturnType<Target['to']>, id: string, firstTok
   }
 }
 
-/** Text that has no block in common with that of another seed. */
+/** Returns a text that is different in each block for each seed, so that conversations share no cached blocks. */
 function wordsOf(seed: string, chars: number): string {
   let [text, hash] = ['', seed]
   while (text.length < chars) {

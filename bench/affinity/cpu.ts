@@ -10,7 +10,7 @@ import type { Run, Section } from '../section.ts'
 import { modelsOn, SERVERS, SYSTEM } from './affinity.ts'
 
 const CALLERS = 64
-/** Minimum rounds, because the difference is small. */
+/** Minimum number of rounds. The difference between `off` and `auto` is so small that fewer rounds would not show it. */
 const ROUNDS_MIN = 8
 
 export const AFFINITY_CPU: Section = {

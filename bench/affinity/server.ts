@@ -1,9 +1,11 @@
 /*
- * Mock model server with a prefix cache, in its own process. Prints its address on standard output. `node server.ts BLOCKS`.
+ * Mock model server with a prefix cache, in its own process: `node server.ts BLOCKS`. Prints its address on standard output.
  *
- * The cache is an LRU of BLOCKS blocks of 64 characters. A block of the prompt that is not cached takes 4 ms, and an answer 60 ms after its
- * first token. Servers thus wait instead of computing. `GET /stats` returns the counts so far, `POST /reset` clears counts and cache. After
- * `POST /down`, the server closes the connection of each new call, until `POST /up`.
+ * The cache is an LRU of BLOCKS blocks of 64 characters. The first token is delayed by 4 ms per block of the prompt that is not cached. The
+ * answer ends 60 ms after its first token. The server thus waits instead of computing.
+ *
+ * `GET /stats` returns the counts so far, `POST /reset` clears counts and cache. After `POST /down`, the server closes the connection of
+ * each new call, until `POST /up`.
  */
 import { createHash } from 'node:crypto'
 import { createServer, type IncomingMessage } from 'node:http'
@@ -57,7 +59,7 @@ async function textOf(req: IncomingMessage): Promise<string> {
   return text
 }
 
-/** Finds the cached blocks at the start of a prompt, and then caches all blocks of the prompt. */
+/** Counts the cached blocks at the start of a prompt, then caches all blocks of the prompt. */
 function read(text: string): { readonly blocks: number; readonly hits: number } {
   const blocks = Math.floor(text.length / BLOCK_CHARS)
   let [hash, hits] = ['', 0]

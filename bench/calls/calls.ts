@@ -28,7 +28,8 @@ const QUICK_LOADS = ['whole, 64 callers', '64 streams']
 /** Warm-up time in seconds. A single caller sends few requests through Kafka, so its JVM takes longest to compile its code. */
 const WARM_UP = { quick: 1, normal: 4, loneThroughKafka: 12 } as const
 /**
- * Wait after a start, in milliseconds. During this time the process releases memory that it needed only for starting.
+ * Wait after a start, in milliseconds. Meanwhile the process releases the memory that it needed only for starting, which would otherwise
+ * count as its usage.
  */
 const SETTLE_MS = 3_000
 

@@ -1,5 +1,6 @@
 /*
- * Measures how much later the research of one project ends while another project reads documents that take much time.
+ * Measures fairness between projects: how much later the research of one project ends while another project reads documents that take much
+ * time.
  */
 import { urlOf } from '../machine/processes.ts'
 import { createKey, startSluice, untilAnswered } from '../machine/sluice.ts'
@@ -10,7 +11,7 @@ import { PAGES } from './pages.ts'
 
 const OTHER_RUNS = 10
 const RUNS = { quick: 3, normal: 9 }
-/** Time for which the other project runs before the measurement, so that its documents are being read. */
+/** Time in ms for which the other project runs before the measurement, so that its documents are being read when the measurement starts. */
 const LEAD_MS = 1_500
 const KINDS = Object.keys(PAGES)
 

@@ -1,7 +1,7 @@
 import { deflateSync } from 'node:zlib'
 
 /*
- * Pages that take a reader much time for their size, and an ordinary page.
+ * Pages whose parsing takes much time for their size, such as 20,000 nested elements, and one ordinary page.
  */
 
 interface Page {

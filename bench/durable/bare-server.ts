@@ -1,6 +1,6 @@
 /*
- * A bare server that shows the minimum cost of submits over HTTP, in its own process. The server parses a job, answers 202, stores nothing,
- * and reports each job as completed. Prints its address on standard output.
+ * A bare HTTP server, in its own process. The measured cost of this server is the minimum cost of submitting jobs over HTTP. The server
+ * parses a job, answers 202, stores nothing, and reports each job as completed. Prints its address on standard output.
  */
 import { createServer, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'

@@ -15,7 +15,7 @@ import { openPgBoss } from './pgboss.ts'
 import type { JobSystem } from './system.ts'
 
 export interface DurableFigures extends Readonly<Record<string, number>> {
-  /** Submits per second. With the shape `whole`, completed jobs per second. */
+  /** Submitted jobs per second. With the shape `whole`, completed jobs per second. */
   readonly perSecond: number
   readonly p50: number
   readonly p99: number

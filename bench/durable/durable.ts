@@ -14,7 +14,10 @@ const LOADS = {
   'until completed, 32 callers': ['whole', 32],
 } as const
 type LoadName = keyof typeof LOADS
-/** A system is warm if its best rate rose by less than 3 % in the last 8 loads. The JVM of Kafka compiles its code for about a minute. */
+/**
+ * Warm-up: a system counts as warm if its best rate has risen by less than 3 % in the last 8 loads. The JVM of Kafka compiles its code for
+ * about a minute.
+ */
 const WARM_UP: LoadName = 'until completed, 32 callers'
 const WARM = { rise: 0.03, loads: 8, loadsMax: 45, quickLoadsMax: 1 } as const
 const LOAD_TIMEOUT_MS = 300_000

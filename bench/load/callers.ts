@@ -15,6 +15,8 @@ export interface Load {
   readonly callers: number
   /** Length in KiB of a document in each prompt. If undefined, the prompt is only a question. */
   readonly promptKib?: number
+  /** Headers of each request, in addition to those that every request has. */
+  readonly headers?: Readonly<Record<string, string>>
 }
 
 export interface Results {
@@ -124,8 +126,8 @@ export async function openChat(address: Address, load: Load, model = 'bench'): P
 const DOCUMENT = 'In 1889 a tower of iron was built for a fair, 330 metres high, and "never taken down".\n'
 const QUESTION = 'What is the capital of France, and what is it known for? Name three things.'
 
-function chatRequest(address: Address, { shape, promptKib = 0 }: Load, model: string): Buffer {
-  return encodeRequest(address, '/v1/chat/completions', {
+function chatRequest(address: Address, { shape, promptKib = 0, headers = {} }: Load, model: string): Buffer {
+  const body = {
     model,
     messages: [
       { role: 'system', content: 'You are a helpful assistant. Answer in full sentences, and keep it short.' },
@@ -137,5 +139,6 @@ function chatRequest(address: Address, { shape, promptKib = 0 }: Load, model: st
     temperature: 0.7,
     max_tokens: 128,
     stream: shape !== 'whole',
-  })
+  }
+  return encodeRequest(address, '/v1/chat/completions', body, { headers })
 }

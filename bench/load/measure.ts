@@ -9,7 +9,7 @@ import type { Address } from './connection.ts'
  */
 const CPU_MS_MIN = 200
 
-/** A service under load. The CPU time of its processes is measured, and that of the broker separately. */
+/** A service under load. The CPU time of the broker is reported separately from that of the other processes. */
 export interface Target {
   readonly name: string
   readonly address: Address

@@ -2,7 +2,7 @@ import { freePort } from '../../test/support/processes/free-ports.ts'
 
 const REPLY_TIMEOUT_MS = 30_000
 
-/** Reserves a port for the inspector of one process. The process must be started with the returned flag. */
+/** Chooses a port for the inspector (debugger protocol) of one process. The process must be started with the returned flag. */
 export async function chooseInspector(): Promise<{ readonly flag: string; open(): Promise<Inspector> }> {
   const port = await freePort()
   return { flag: `--inspect=127.0.0.1:${port}`, open: () => Inspector.open(port) }

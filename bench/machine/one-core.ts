@@ -25,7 +25,10 @@ export class OneCore implements Disposable {
     this.#setCores(process.pid, this.#cores)
   }
 
-  /** Changes all threads of the process. Later threads and children inherit the setting (man 2 sched_setaffinity). */
+  /**
+   * Sets the cores on which the threads of a process may run. All existing threads are changed. Later threads and children inherit the
+   * setting (man 2 sched_setaffinity).
+   */
   #setCores(pid: number, cores: readonly number[]): void {
     if (!this.isPinned) return
     execFileSync('taskset', ['--all-tasks', '--cpu-list', '--pid', cores.join(','), String(pid)], { stdio: 'pipe' })

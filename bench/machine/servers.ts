@@ -40,7 +40,7 @@ export interface Postgres extends Server {
 
 /**
  * Options of the JVM for a measurement of latency that lasts only minutes. The JVM then compiles with its fast compiler (C1) only. The optimizing
- * compiler (C2) works for minutes after the start and takes up to a whole core, which a broker in production has behind it.
+ * compiler (C2) would work during the first minutes and take up to a whole core. A broker in production has finished this work long ago.
  */
 export const SHORT_LIVED_JVM = '-XX:TieredStopAtLevel=1'
 

@@ -18,7 +18,7 @@ export interface SluiceOptions {
   /** Name of the service and of its processes, data directory and topics, unique in the run. */
   readonly name: string
   readonly models: readonly string[]
-  /** Kafka, through which the roles communicate. Sluice runs in one process if undefined. */
+  /** Kafka, through which the roles communicate. If undefined, Sluice runs in one process without Kafka. */
   readonly kafka?: Kafka | undefined
   /** Roles that are started in addition to the ingress. Ignored without Kafka. */
   readonly workers?: readonly string[]

@@ -54,7 +54,9 @@ export async function measureCapacity(run: Run): Promise<string[]> {
 class OpenCallers {
   readonly refusalMs: number[] = []
   failures = 0
-  /** Number of calls that were retried at least once during the load, and number of first retries that were admitted. */
+  /**
+   * `retried`: number of calls that were retried at least once during the load. `admitted`: number of those whose first retry was admitted.
+   */
   retried = 0
   admitted = 0
   readonly #address: Address

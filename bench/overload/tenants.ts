@@ -39,7 +39,7 @@ export async function measureTenants(run: Run): Promise<string[]> {
           decimals: 0,
         },
         measured: samples.median(target, flood, `${kind}P99`),
-        // Goal: at most twice the wait without a flood, plus the duration of one job.
+        // Goal for the wait of tenant B: at most twice its wait without the flood of tenant A, plus the duration of one job.
         max: Math.round(2 * samples.median(target, 'alone', `${kind}P99`) + JOB_MS),
       })),
     ),

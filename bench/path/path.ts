@@ -7,9 +7,9 @@ import { renderGoals, renderTable } from '../results/tables.ts'
 import type { Run, Section } from '../section.ts'
 
 /*
- * Counts the files and functions of the product that one call runs through. The counts come from V8's precise coverage of one process with
- * the echo model. Anonymous functions and functions that also run in an idle process are not counted. The counts have limits, because a
- * reader has to follow a call through these files.
+ * Counts the files and functions of the product that one call runs through. A reader has to follow a call through these files, so the
+ * counts have upper limits. V8's precise coverage of one process with the echo model gives the counts. Anonymous functions and functions
+ * that also run in an idle process are not counted.
  */
 
 const ROOT = fileURLToPath(new URL('../../', import.meta.url))
@@ -18,7 +18,7 @@ const ROOT = fileURLToPath(new URL('../../', import.meta.url))
  * tasks has run at least once.
  */
 const IDLE_MS = 6_000
-/** Time after an answer in which its follow-up work ends, in milliseconds. Writing usage records is such work. */
+/** Wait in milliseconds after an answer, in which the work after the answer ends, such as writing the usage record. */
 const SETTLE_MS = 150
 const MODEL = 'echo-1'
 const CONTENT = 'hello there you'

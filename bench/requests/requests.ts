@@ -52,7 +52,7 @@ async function measure(run: Run): Promise<string[]> {
     const stop = async (sluice: Sluice) => {
       for (const { pid } of sluice.processes) await processes.stop(pid)
     }
-    // The first start creates the schema.
+    // A first start and stop creates the tables, which are then filled directly.
     await stop(await start())
     run.print(`writing ${rows.toLocaleString()} rows to ${store}`)
     if (url === undefined) fillSqlite(join(processes.dir, name, 'store.db'), rows, endMs)
@@ -95,6 +95,7 @@ function readsOf(endMs: number, rows: number): Read[] {
   const ago = (ms: number) => Math.floor((endMs - ms) / 1_000)
   const filters = {
     all: '',
+    'all, with the lines of batches': 'batch_lines=true',
     'middle of the log': `after=${endMs - SPAN_MS / 2}_1`,
     project: 'project=key_env',
     'model, half of the calls': 'model=m0',
@@ -139,6 +140,7 @@ function readsOf(endMs: number, rows: number): Read[] {
     'models of a key': `${week}&group_by=model&key=k7`,
     'projects of a model': `${week}&group_by=project&model=m3`,
     'days of an endpoint': `${week}&group_by=day&endpoint=/v1/embeddings`,
+    'days, projects, keys and models of a week': `${week}&group_by=day,project,key,model`,
     'hours of a day': `from=${day(endMs - DAY_MS)}&to=${day(endMs - DAY_MS)}&group_by=hour`,
     'projects of 90 days': `from=${day(endMs - 89 * DAY_MS)}&to=${day(endMs)}&group_by=project&order_by=cost`,
   }
@@ -155,7 +157,7 @@ const COLUMNS = `id, started_at_ms, ended_at_ms, project, key_id, endpoint, kind
   first_output_ms, duration_ms, input_tokens, cached_input_tokens, output_tokens, cost_nanos, attempts, job_id, batch_id, trace_id, user_agent`
 const SUMS = `count(*), sum(CASE WHEN status >= 500 THEN 1 ELSE 0 END), sum(input_tokens), 0, sum(output_tokens), 0, sum(cost_nanos)`
 
-/** Statement that adds the calls. @param numbers Source of rows `i`, `k`, from 1 to the number of calls, with the number of the key */
+/** Returns the SQL statement that adds the calls. @param numbers SQL source of rows with one column `i`, from 1 to the number of calls */
 function callsOf(rows: number, endMs: number, numbers: string): string {
   const endedAt = `CAST(${endMs - SPAN_MS} + i * ${SPAN_MS / rows} AS bigint)`
   const duration = 'i * 7919 % 10000'
@@ -180,7 +182,7 @@ function fillSqlite(file: string, rows: number, endMs: number): void {
   db.close()
 }
 
-/** Creates the partitions of the week first, because the service creates those of the present only. */
+/** Creates the partitions of the past week first, because the service creates partitions only for the present. */
 async function fillPostgres(url: string, rows: number, endMs: number): Promise<void> {
   const client = new Client({ connectionString: url })
   await client.connect()

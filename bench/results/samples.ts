@@ -43,7 +43,10 @@ export class Samples {
     return median(this.#of(target, load).map(({ figures }) => figures[figure] ?? Number.NaN))
   }
 
-  /** Target divided by base, both measured in one round, because other work on the machine affects both measurements of a round equally. */
+  /**
+   * Returns the figure of the target divided by that of the base. Both are measured in one round, because other work on the machine affects
+   * both equally.
+   */
   ratio(target: string, base: string, load: string, figure: string): number {
     return this.#paired(target, base, load, figure, (value, other) => value / other)
   }

@@ -14,7 +14,7 @@ export function renderTable(head: readonly string[], rows: readonly (readonly st
   return [line(head), line(head.map(() => '---')), ...rows.map(line)].join('\n')
 }
 
-/** A column of a table of samples: a figure of the target, or its ratio to that figure of a base target. */
+/** A column of a table of samples. Shows a figure of the target, or the ratio of this figure to that of a base target. */
 export interface Column {
   readonly title: string
   readonly figure: string
