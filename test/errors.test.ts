@@ -9,7 +9,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const codes = Object.keys(ERRORS) as ErrorCode[]
 
-/** Validates a body by a schema and returns the problem as [code, param, message]. */
+/** Validates a body, which must be invalid, and returns the error as [code, param, message]. */
 function problem(schema: z.ZodType, body: unknown, wording: Wording = 'openai') {
   try {
     parseBody(schema, body, wording)
@@ -117,17 +117,17 @@ describe('error headers', () => {
   })
 
   /**
-   * Expected values of `x-should-retry`. Codes that are not listed have no such header, so SDKs apply their own rule: 408, 409, 429 and 5xx are
-   * retried.
+   * Expected values of the header `x-should-retry`. For codes that are not listed, the header is absent, and SDKs apply their own rule: they
+   * retry 408, 409, 429 and 5xx.
    */
   const SHOULD_RETRY: Partial<Record<(typeof codes)[number], 'true' | 'false'>> = {
     ...{ request_timeout: 'true', idempotency_key_in_use: 'true' },
-    // A retry cannot resolve these conflicts.
+    // The state of the job causes these conflicts and will not change soon, so a retry would get the same error.
     ...{ job_not_finished: 'false', job_already_finished: 'false', job_cancelled: 'false' },
-    // The service has already retried these calls itself, or they have used up all of their time.
+    // The service itself has already retried these calls, or they have used up their time.
     ...{ upstream_error: 'false', upstream_timeout: 'false', worker_lost: 'false', sandbox_lost: 'false' },
     ...{ timeout: 'false', job_expired: 'false', slow_reader: 'false' },
-    // An operator must fix these failures.
+    // Only the operator can fix the causes of these errors, so an early retry would get the same error.
     ...{ upstream_refused: 'false', jobs_unavailable: 'false' },
     // A retry does not help before the next month, or before an operator raises the budget.
     ...{ insufficient_quota: 'false' },
@@ -135,7 +135,7 @@ describe('error headers', () => {
 
   test.each(codes)('of %s include the expected value of x-should-retry for the SDKs', (code) => {
     expect(errorHeaders(new ServiceError(code, 'x'))['x-should-retry']).toBe(SHOULD_RETRY[code])
-    // If an error is stored with a job, then its headers do not change.
+    // The headers of an error that is stored with a job: no Retry-After, because the error is final.
     expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9 }), true)).toEqual({ 'x-should-retry': 'false' })
   })
 
@@ -144,6 +144,11 @@ describe('error headers', () => {
     for (const code of conflicts) expect(errorHeaders(new ServiceError(code, 'x'))).toHaveProperty('x-should-retry')
     const early = errorHeaders(new ServiceError('job_not_finished', 'x', { retryAfterMs: 2_000 }))
     expect(early).toEqual({ 'retry-after': '2', 'x-should-retry': 'true' })
+  })
+
+  test('omit x-should-retry for an upstream failure with Retry-After, so that clients retry', () => {
+    for (const code of ['upstream_error', 'upstream_timeout'] as const)
+      expect(errorHeaders(new ServiceError(code, 'x', { retryAfterMs: 9_500 }))).toEqual({ 'retry-after': '10' })
   })
 })
 
@@ -300,13 +305,13 @@ describe('the first problem of a request body', () => {
     expect(message?.length).toBeLessThan(200)
   })
 
-  test('is reported as nesting beyond the limit, even at a depth that could exhaust the stack', () => {
+  test('is the nesting depth of the body if the depth exceeds the limit', () => {
     expect(problem(z.unknown(), nested(DEPTH_MAX))).toBeUndefined()
     expect(problem(z.unknown(), nested(DEPTH_MAX + 1))?.[0]).toBe('invalid_value')
     expect(problem(z.unknown(), nested(200_000))?.[0]).toBe('invalid_value')
   })
 
-  test('is none for lone surrogates, because parsing replaces them by U+FFFD', () => {
+  test('is never a lone surrogate, because parsing replaces lone surrogates by U+FFFD', () => {
     const body = { a: ['\ud800x', { '\udc00': '😀' }], b: { c: 1 } }
     const sound = parseBody(z.unknown(), body, 'openai') as typeof body
     expect(sound).toEqual({ a: ['\ufffdx', { '\ufffd': '😀' }], b: { c: 1 } })

@@ -1,3 +1,10 @@
+/*
+ * Tests that no request blocks the event loop for long. The limit of the product is 50 ms per block, so that other requests are answered in the
+ * meantime.
+ *
+ * A block is measured as CPU time of the service's main thread, so that other work on the machine does not count. The limit of the test is 100
+ * ms, and larger on slow machines ({@link slowness}).
+ */
 import { existsSync, readFileSync } from 'node:fs'
 import { availableParallelism, homedir, loadavg } from 'node:os'
 import { join } from 'node:path'
@@ -10,18 +17,16 @@ import { cpuMs } from './support/loop-hold.ts'
 import { type SingleProcess, startSingleProcess } from './support/processes/single-process.ts'
 import { ECHO_MODEL } from './support/stack.ts'
 
-/**
- * Holds of the event loop. No request may hold the loop for more than 50 ms, and other requests are answered meanwhile.
- *
- * A hold is measured as CPU time of the main thread of the service, so that other work on the machine does not count. The bound here is 100
- * ms, and larger on slow machines ({@link slowness}).
- */
+/** Maximum CPU time in ms for which a request may block the event loop in this test. */
 const HOLD_MS_MAX = 100
-/** CPU time that one string of {@link LARGE_PIECES} takes on the reference machine: 20 to 25 ms. */
+/**
+ * CPU time in ms to join the pieces of one large string ({@link LARGE_PIECES}). The reference machine needs 20 to 25 ms. A slower machine gets
+ * proportionally larger limits.
+ */
 const JOIN_MS = 25
-/** Number of pieces of 128 KiB in a body of 28 MB. Joining the pieces takes long, mostly because the kernel maps memory. */
+/** Number of pieces of 128 KiB in a body of 28 MB. Joining them is slow, mostly because the kernel must map memory. */
 const LARGE_PIECES = 224
-/** Maximum wait of a request for `/healthz` on an idle machine, while the service handles a large request. */
+/** Maximum response time of `/healthz` on an idle machine, while the service handles a large request. */
 const HEALTH_MS_MAX = 250
 
 const weights = join(
@@ -52,7 +57,7 @@ beforeAll(async () => {
   })
   const chat = { model: hasWeights ? 'llama-1' : 'echo-1', max_tokens: 1, messages: [{ role: 'user', content: 'hi' }] }
   expect(await send(service.url, 'POST /v1/chat/completions', JSON.stringify(chat))).toBe(200)
-  // Loads the model and the vocabulary before the measurement.
+  // The first request makes the service load the model and its vocabulary, so that the load is not measured.
   const tokens = { model: 'embed-1', input: [1, 2, 3] }
   expect(await send(service.url, 'POST /v1/embeddings', JSON.stringify(tokens))).toBe(502)
 })
@@ -62,9 +67,13 @@ afterAll(async () => {
   await hostile.upstream[Symbol.asyncDispose]()
 })
 
-/** Number of runnable processes per processor. Bounds are scaled by this number. This test and the service are two of the processes. */
+/**
+ * Number of runnable processes per processor, including this test and the service. Time limits are multiplied by this number, so that a busy
+ * machine does not make the test fail.
+ */
 function crowding(): number {
-  // The load average lags by a minute, so the number of running processes counts too: `0.5 0.4 0.3 RUNNING/ALL PID`.
+  // The load average is up to a minute old, so the current number of running processes is read, too. The format of the file is `0.5 0.4 0.3
+  // RUNNING/ALL PID`.
   const now = process.platform === 'linux' ? readFileSync('/proc/loadavg', 'utf8') : ''
   const running = Number(/(\d+)\/\d+ \d+\n$/.exec(now)?.[1] ?? 0)
   return Math.max(1, Math.max(loadavg()[0] ?? 0, running) / availableParallelism())
@@ -72,7 +81,7 @@ function crowding(): number {
 
 const ownDelay = monitorEventLoopDelay({ resolution: 1 })
 
-/** Wait for the response of `/healthz`. The time for which this process itself was blocked while it made the request is subtracted. */
+/** Measures the response time of `/healthz`. The longest time for which the test process itself was blocked is subtracted. */
 async function healthMs(): Promise<number> {
   ownDelay.reset()
   const sentAt = performance.now()
@@ -80,7 +89,11 @@ async function healthMs(): Promise<number> {
   return Math.max(0, performance.now() - sentAt - ownDelay.max / 1e6)
 }
 
-/** Polls `/healthz` while `work` runs. @returns the longest wait, and the crowding of the machine */
+/**
+ * Polls `/healthz` while `work` runs.
+ *
+ * @returns The longest response time, and the load of the machine ({@link crowding})
+ */
 async function longestHealthMs(work: Promise<unknown>): Promise<{ waitedMs: number; crowd: number }> {
   let isDone = false
   const done = work.finally(() => {
@@ -97,8 +110,8 @@ async function longestHealthMs(work: Promise<unknown>): Promise<{ waitedMs: numb
 }
 
 /**
- * Speed of this machine relative to the reference: the time to build one string of 28 MB. Virtual machines whose memory is mapped page by page
- * took five times as long.
+ * Factor by which this machine is slower than the reference machine, measured by the time to build one string of 28 MB. On virtual machines that
+ * map memory page by page, the factor was five.
  */
 function slowness(): number {
   const piece = 'hello world '.repeat(Math.floor((128 * 1024) / 12))
@@ -128,16 +141,16 @@ async function checkRow({ name, make, send, holds, isWarmed }: HostileInput): Pr
 }
 
 describe('a hostile request', () => {
-  it.each([...HOSTILE_INPUTS, ...HOSTILE_STORED])('holds the event loop for at most 50 ms: $name', checkRow)
+  it.each([...HOSTILE_INPUTS, ...HOSTILE_STORED])('blocks the event loop for at most 50 ms: $name', checkRow)
 })
 
 describe('a hostile upstream response', () => {
   it.each(hostileAnswers((script) => hostile.upstream.script(script)))(
-    'holds the event loop for at most 50 ms: $name',
+    'blocks the event loop for at most 50 ms: $name',
     checkRow,
   )
 })
 
 describe.skipIf(!hasWeights)('a hostile call of an in-process model', () => {
-  it.each(modelInputs('llama-1'))('holds the event loop for at most 50 ms: $name', checkRow)
+  it.each(modelInputs('llama-1'))('blocks the event loop for at most 50 ms: $name', checkRow)
 })

@@ -1,3 +1,7 @@
+/*
+ * Runs the programs of examples/ unchanged against a real service. Each program needs only Node.js or Python, except examples/job.ts, which uses
+ * the SDK.
+ */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { createHmac } from 'node:crypto'
 import { once } from 'node:events'
@@ -9,11 +13,12 @@ import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vites
 import { freePort } from './support/processes/free-ports.ts'
 import { type Stack, startStack, TEST_KEY, until } from './support/stack.ts'
 
-/* The programs of examples/, unchanged, against a real service. Each uses only Node or Python, except examples/job.ts, which uses the SDK. */
-
 const execute = promisify(execFile)
 const EXAMPLES = join(import.meta.dirname, '../examples')
-/** Event of a job at which its connection is cut. The first two events are sent at once, later ones singly. */
+/**
+ * The proxy cuts the connection before the event with this number. The number is above 2, because the service sends the first two events of a job
+ * together.
+ */
 const CUT_AT = 5
 const PROGRAM_MS = 50_000
 const LANGUAGES = [
@@ -113,7 +118,7 @@ describe.each(LANGUAGES)('example programs in $language', ({ command, extension 
   })
 
   it.skipIf(extension === 'ts')(
-    'report empty and undecodable prompts, a failed line, and an absent service in one line',
+    'report an undecodable prompt, a failed request and an unreachable service without a traceback',
     async () => {
       const fails = async (stdin: string | Buffer, env: Record<string, string> = {}) => {
         const options = { env: environment(env), timeout: PROGRAM_MS }
@@ -153,7 +158,7 @@ describe.each(LANGUAGES)('example programs in $language', ({ command, extension 
   }
 })
 
-/** Collects the output of a process while it runs; the process is stopped when the test ends. */
+/** Returns a function that reads the output of a process so far. The process is killed at the end of the test. */
 function listenTo(child: ChildProcess): () => string {
   onTestFinished(() => void child.kill('SIGKILL'))
   let text = ''
@@ -164,8 +169,8 @@ function listenTo(child: ChildProcess): () => string {
 }
 
 /**
- * A proxy in front of the service. Cuts one connection before event {@link CUT_AT} of a job, and one at the first poll of a batch.
- * `follows` records the query of each follow request.
+ * Starts a proxy in front of the service. The proxy cuts one connection before event {@link CUT_AT} of a job, and one at the first poll of a
+ * batch. `follows` contains the query string of each request for events.
  */
 async function startBreakingProxy(to: string): Promise<{ url: string; follows: string[]; polls: string[] }> {
   const follows: string[] = []

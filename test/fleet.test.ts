@@ -19,7 +19,7 @@ const USAGE = { prompt_tokens: 1, completion_tokens: 1 }
 interface Ending {
   status: number
   text: string
-  /** The response is complete: a JSON body, or a stream that ended in [DONE]. */
+  /** True if the response is complete: a JSON body, or a stream that ended with [DONE]. */
   isWhole: boolean
   isErrorFrame: boolean
   afterMs: number
@@ -27,10 +27,10 @@ interface Ending {
 
 // Each test starts about three processes, which takes up to a minute on a busy machine.
 describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, () => {
-  it('retries calls without output after a worker is killed, and ends streams with output by an error frame', async () => {
+  it('after a worker is killed, retries its calls without output and ends its streams with an error frame', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
-    // There are fewer slots per worker than calls, so each of the two workers runs streamed and unstreamed calls.
+    // One worker has too few slots for all calls. Both workers therefore run streamed calls and calls without streaming.
     const slots = { INFERENCE_SLOTS: '30' }
     const [doomed] = [await fleet.start('inference', slots), await fleet.start('inference', slots)]
     const silent: Promise<Ending>[] = []
@@ -70,7 +70,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     expect(await leaving.exited).toBe(0)
   })
 
-  it('finishes the calls of an ingress that received SIGTERM, and refuses new ones with 503', async () => {
+  it('finishes the calls of an ingress that received SIGTERM, and refuses new calls with 503', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     await fleet.start('inference')
@@ -91,7 +91,7 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     const leaving = await fleet.start('inference', { DRAIN_MS: '300' })
     const calls = callMany(fleet, ingress, 5, '!echo first_ms=8000\nanswer', false)
     await untilRunning(ingress, 5)
-    // The second worker starts only after the first one has requeued its jobs. Until then, the first worker keeps running them.
+    // The second worker is started only after the first one has requeued its jobs. Until then, the jobs run on the first worker.
     leaving.kill('SIGTERM')
     await leaving.exited
     await fleet.start('inference')
@@ -99,43 +99,46 @@ describe.skipIf(!kafka)('a fleet of processes on Kafka', { timeout: 240_000 }, (
     expect(ingress.log.filter((line) => line.reason === 'handed_back')).toHaveLength(5)
   })
 
-  it.skipIf(!postgres)('leaves interactive_slots of each worker to calls while jobs of low priority run', async () => {
-    const released = Promise.withResolvers<void>()
-    const lines = () => upstream.calls.filter(({ body }) => JSON.stringify(body).includes('line')).length
-    await using upstream = await startUpstream(async ({ body }, answer) => {
-      if (JSON.stringify(body).includes('line')) await released.promise
-      const message = { role: 'assistant', content: 'ok' }
-      answer.json({ choices: [{ index: 0, message, finish_reason: 'stop' }], usage: USAGE })
-    })
-    const engine = { type: 'openai', base_url: `${upstream.url}/v1` }
-    await using database = await openPostgresDatabase(postgres ?? '')
-    await using fleet = await openFleet(kafka ?? '', [{ id: 'm', interactive_slots: 1, engine }])
-    const settings = { DATABASE_URL: database.url, INFERENCE_SLOTS: '2' }
-    const ingress = await fleet.start('ingress', settings)
-    await Promise.all([fleet.start('inference', settings), fleet.start('inference', settings)])
-    const bodyOf = (content: string) => ({ model: 'm', messages: [{ role: 'user', content }] })
-    const submit = async (_: unknown, nth: number) => {
-      const job = { endpoint: '/v1/chat/completions', body: bodyOf(`line ${nth}`), priority: 'low' }
-      return ((await (await fleet.post(ingress, '/v1/jobs', job)).json()) as { id: string }).id
-    }
-    const jobs = await Promise.all(Array.from({ length: 8 }, submit))
-    await until(() => lines() === 2, { withinMs: 60_000 })
-    for (const content of ['first call', 'second call', 'third call'])
-      expect((await fleet.post(ingress, '/v1/chat/completions', bodyOf(content))).status, content).toBe(200)
-    expect(lines(), 'jobs of low priority that run').toBe(2)
-    released.resolve()
-    for (const id of jobs)
-      await until(
-        async () => {
-          const headers = { authorization: `Bearer ${TEST_KEY}` }
-          const response = await fetch(`${ingress.url}/v1/jobs/${id}?wait=10`, { headers })
-          return ((await response.json()) as { status: string }).status === 'completed'
-        },
-        { withinMs: 60_000 },
-      )
-  })
+  it.skipIf(!postgres)(
+    'reserves interactive_slots of each worker for calls while jobs of low priority run',
+    async () => {
+      const released = Promise.withResolvers<void>()
+      const lines = () => upstream.calls.filter(({ body }) => JSON.stringify(body).includes('line')).length
+      await using upstream = await startUpstream(async ({ body }, answer) => {
+        if (JSON.stringify(body).includes('line')) await released.promise
+        const message = { role: 'assistant', content: 'ok' }
+        answer.json({ choices: [{ index: 0, message, finish_reason: 'stop' }], usage: USAGE })
+      })
+      const engine = { type: 'openai', base_url: `${upstream.url}/v1` }
+      await using database = await openPostgresDatabase(postgres ?? '')
+      await using fleet = await openFleet(kafka ?? '', [{ id: 'm', interactive_slots: 1, engine }])
+      const settings = { DATABASE_URL: database.url, INFERENCE_SLOTS: '2' }
+      const ingress = await fleet.start('ingress', settings)
+      await Promise.all([fleet.start('inference', settings), fleet.start('inference', settings)])
+      const bodyOf = (content: string) => ({ model: 'm', messages: [{ role: 'user', content }] })
+      const submit = async (_: unknown, nth: number) => {
+        const job = { endpoint: '/v1/chat/completions', body: bodyOf(`line ${nth}`), priority: 'low' }
+        return ((await (await fleet.post(ingress, '/v1/jobs', job)).json()) as { id: string }).id
+      }
+      const jobs = await Promise.all(Array.from({ length: 8 }, submit))
+      await until(() => lines() === 2, { withinMs: 60_000 })
+      for (const content of ['first call', 'second call', 'third call'])
+        expect((await fleet.post(ingress, '/v1/chat/completions', bodyOf(content))).status, content).toBe(200)
+      expect(lines(), 'jobs of low priority that run').toBe(2)
+      released.resolve()
+      for (const id of jobs)
+        await until(
+          async () => {
+            const headers = { authorization: `Bearer ${TEST_KEY}` }
+            const response = await fetch(`${ingress.url}/v1/jobs/${id}?wait=10`, { headers })
+            return ((await response.json()) as { status: string }).status === 'completed'
+          },
+          { withinMs: 60_000 },
+        )
+    },
+  )
 
-  it('exits with code 1 immediately at a second signal during a drain', async () => {
+  it('has workers that exit with code 1 immediately at a second signal during a drain', async () => {
     await using fleet = await openFleet(kafka ?? '')
     const ingress = await fleet.start('ingress')
     const worker = await fleet.start('inference')
@@ -163,7 +166,7 @@ describe('a process of all roles', () => {
       }),
     })
     const exited = once(child, 'exit')
-    // The two signals differ, because the system could deliver two equal signals as one.
+    // The test sends two different signals, because the system may deliver two equal pending signals as one.
     child.kill('SIGINT')
     child.kill('SIGTERM')
     expect((await answer.text()).endsWith('data: [DONE]\n\n')).toBe(true)
@@ -232,7 +235,7 @@ describe('log output on a terminal', () => {
 
   it('strips terminal control sequences from values', () => {
     const text = line({ path: '/\x1b[2J\x9b1A', msg: 'request', err: { message: '\x1b]0;title\x07x' } })
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what must not be there
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: the test searches for control characters
     expect(text.replace(/^\S+ /, '')).not.toMatch(/[\u0000-\u0009\u000b-\u001f\u007f-\u009f]/)
   })
 })
@@ -243,7 +246,7 @@ async function emptyDirectory(): Promise<string> {
   return directory
 }
 
-/** Starts some roles, or all of them, in a child process. `output` returns the text that it has printed so far. */
+/** Starts the service with the given roles, or with all roles, in a child process. `output` returns the text that the process has printed so far. */
 async function startMain(roles: string[], settings: Record<string, string>, directory?: string) {
   const dataDir = directory ?? (await emptyDirectory())
   const modelsFile = join(dataDir, 'models.yaml')

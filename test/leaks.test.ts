@@ -1,3 +1,7 @@
+/*
+ * Tests that calls leave nothing behind. After many calls with every outcome, no job, attempt, socket, timer, blob or memory of them may remain.
+ * All roles run in the test process, so a leak of any role is visible here.
+ */
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setFlagsFromString } from 'node:v8'
@@ -8,15 +12,10 @@ import { PoolName } from '#schemas/job.ts'
 import { openRaw, rawRequest } from './support/raw-http.ts'
 import { type Stack, startStack, TEST_KEY, until } from './support/stack.ts'
 
-/*
- * Leaks. After any number of calls with any outcome, no job, attempt, socket, timer, blob or memory of them remains. All roles run in this
- * process, so a leak anywhere shows here.
- */
-
 const CHAT = '/v1/chat/completions'
 const MESSAGES = '/v1/messages'
 const HEADERS = { authorization: `Bearer ${TEST_KEY}`, 'content-type': 'application/json' }
-/** Calls per round, and the number of them in flight at once. */
+/** CALLS: number of calls per round. AT_ONCE: number of concurrent calls. */
 const CALLS = 160
 const AT_ONCE = 20
 
@@ -29,7 +28,7 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-/** Random numbers in [0, 1), equal for equal seeds (mulberry32). */
+/** Returns a generator of random numbers in [0, 1). Equal seeds give equal sequences (mulberry32). */
 function seeded(seed: number): () => number {
   let state = seed
   return () => {
@@ -43,10 +42,10 @@ function seeded(seed: number): () => number {
 const say = (content: string, more: object = {}) =>
   JSON.stringify({ model: 'echo-1', max_tokens: 5_000, messages: [{ role: 'user', content }], ...more })
 
-/** One way in which a client can make a call. */
+/** One way in which a client can make a call, for example with an early disconnect. */
 type Way = (path: string, random: () => number, agent: Agent) => Promise<unknown>
 
-/** Sends a body and reads the whole response. */
+/** Way that sends a request and reads the complete response. */
 const send =
   (bodyOf: (random: () => number) => string): Way =>
   async (path, random, dispatcher) => {
@@ -59,7 +58,7 @@ const send =
     return await body.text()
   }
 
-/** Sends a body and disconnects at a random moment before the end, on its own connection or a pooled one. */
+/** Way that sends a request and disconnects at a random time before the end of the response. The connection is a new one or one of a pool. */
 const leave =
   (bodyOf: (random: () => number) => string): Way =>
   async (path, random, dispatcher) => {
@@ -91,7 +90,7 @@ const WAYS: Way[] = [
     client.send(rawRequest(`POST ${path}`, [...lines(HEADERS), 'content-length: 500'], half))
     await new Promise((resolve) => setTimeout(resolve, random() * 20))
   },
-  // Requests a stream, and disconnects with unread data.
+  // Requests a stream and disconnects without having read all of it.
   async (path, random) => {
     using client = await openRaw(stack.url)
     client.socket.pause()
@@ -109,7 +108,7 @@ function lines(headers: Record<string, string>): string[] {
   return Object.entries(headers).map(([name, value]) => `${name}: ${value}`)
 }
 
-/** Makes the calls of one round. The seed decides their order and the moments of disconnection. */
+/** Makes the calls of one round. The seed determines their order and the times of disconnection. */
 async function round(seed: number): Promise<void> {
   const random = seeded(seed)
   const agent = new Agent({ connections: AT_ONCE })
@@ -124,11 +123,12 @@ async function round(seed: number): Promise<void> {
   await agent.destroy()
 }
 
-/** Live resources of this process, by kind. */
+/** Counts the resources of this process that Node.js lists as active, by type. */
 function resources(): Record<string, number> {
   const counts: Record<string, number> = {}
   for (const type of process.getActiveResourcesInfo()) {
-    // Short-lived timers and DNS requests are ignored; every other kind must return to its count.
+    // Only these types are compared, because their counts must return to the initial values. Other types, such as DNS requests, come and go by
+    // themselves.
     if (['Timeout', 'TCPSocketWrap', 'TCPServerWrap', 'FSReqPromise', 'Zlib'].includes(type)) {
       counts[type] = (counts[type] ?? 0) + 1
     }
@@ -141,7 +141,8 @@ const LEFT = /^(?:sluice_attached_jobs|sluice_pool_running|sluice_queue_unacked_
 async function jobsAndAttempts(): Promise<number> {
   const { body } = await request(`${stack.url}/metrics`, { reset: true })
   const samples = [...(await body.text()).matchAll(LEFT)]
-  // Waiting and running calls, on the worker and in the queue, of each pool.
+  // Checks that the metrics exist. Each pool has four: queued and running calls of the ingress, running jobs of the worker, and unacknowledged
+  // records of the queue.
   expect(samples).toHaveLength(4 * PoolName.options.length)
   return samples.reduce((sum, [, value]) => sum + Number(value), 0)
 }
@@ -177,14 +178,15 @@ describe('calls that succeed, fail or are cancelled', () => {
     }
   })
 
-  it('leave no heap memory after repeated rounds', async () => {
+  it('do not increase the size of the heap over repeated rounds', async () => {
     for (const seed of [11, 12, 13]) await round(seed)
-    // The connection of a refused upload may stay open for two seconds.
+    // The service keeps the connection of a refused upload open for up to two seconds, so the test waits for longer.
     await new Promise((resolve) => setTimeout(resolve, 2_200))
     const before = await heapBytes()
     const rounds = [21, 22, 23, 24]
     for (const seed of rounds) await round(seed)
-    // A leaked request, job or socket takes several kilobytes per call. Without a leak, growth over 6,000 calls is zero.
+    // Allowed growth: 2,000 bytes per call. A leaked request, job or socket would need several kilobytes per call. Without a leak, the heap does
+    // not grow over 6,000 calls.
     const allowed = 2_000 * CALLS * rounds.length
     await until(async () => (await heapBytes()) < before + allowed)
   })

@@ -4,7 +4,7 @@ import { openFleet } from './support/processes/fleet.ts'
 import { startLocalKafka, whyNoLocalKafka } from './support/processes/kafka.ts'
 import { until } from './support/stack.ts'
 
-// Each test stops a broker, so it starts a broker of its own with deploy/kafka-local.sh.
+// Each test stops a Kafka broker, so it starts its own one with deploy/kafka-local.sh instead of using the shared one.
 const missing = inject('kafka') === null ? 'no Kafka' : await whyNoLocalKafka()
 if (missing) process.stderr.write(`Outage tests are skipped: ${missing}\n`)
 
@@ -28,7 +28,8 @@ describe.skipIf(missing)('an ingress while Kafka is down', () => {
       return response.status === 503 ? response : undefined
     })
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(0)
-    // The ingress stays ready at first, because the replacement of one broker takes some seconds. Only a longer outage makes the ingress unready.
+    // At first the ingress stays ready, because another broker usually takes over within seconds. The ingress becomes unready only if the outage
+    // lasts longer.
     expect((await fetch(`${ingress.url}/readyz`)).status).toBe(200)
     await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 503, { withinMs: 40_000 })
     await kafka.resume()
@@ -44,17 +45,17 @@ describe.skipIf(missing)('an ingress while Kafka is down', () => {
       { withinMs: 30_000 },
     )
     expect(again).toContain('back again')
-    // The calls above can succeed before all consumers have their partitions again. Only then is the ingress ready.
+    // The ingress is ready only when all its consumers have their partitions again. The calls above may succeed before that.
     await until(async () => (await fetch(`${ingress.url}/readyz`)).status === 200, { withinMs: 30_000 })
   })
 })
 
-/** Kafka's default settings. deploy/kafka-local.sh shortens them for other tests. */
+/** Failover times as in Kafka's default settings. deploy/kafka-local.sh sets shorter ones for other tests. */
 const FAILOVER_AS_SHIPPED = 'broker.session.timeout.ms=9000\nbroker.heartbeat.interval.ms=2000\n'
 
 /**
- * Nodes that are killed, one after the other. Each leads a third of the partitions. Node 1 is the only controller of this small cluster, so it must
- * stay up for failover.
+ * Numbers of the nodes that are killed, one after the other. Each leads a third of the partitions. Node 1 is not killed: it is the only
+ * controller of this small cluster, and failover needs a controller.
  */
 const KILLED = process.env.SLUICE_TEST_LONG ? [2, 3] : [2]
 
@@ -104,7 +105,7 @@ describe.skipIf(missing)('a fleet after the failure of one of three Kafka broker
     expect(readiness.filter((status) => status !== 200)).toEqual([])
     for (const { log } of [ingress, worker]) {
       expect(log.filter(({ msg }) => msg === 'no Kafka broker answers')).toEqual([])
-      expect(log.filter(({ msg }) => msg === 'Kafka settings delay the replacement of a dead broker')).toHaveLength(1)
+      expect(log.filter(({ msg }) => msg === 'Kafka settings delay the failover from a dead broker')).toHaveLength(1)
     }
   })
 })

@@ -1,3 +1,4 @@
+/* Tests that a fleet survives malformed records in its topics (docs/internals/protocol.md, Records). The test itself writes these records. */
 import { gzipSync } from 'node:zlib'
 import kafkajs, { type Message } from 'kafkajs'
 import { describe, expect, inject, it } from 'vitest'
@@ -17,8 +18,6 @@ import { openPostgresDatabase } from './support/jobs/stores.ts'
 import { type Fleet, openFleet, type RoleProcess } from './support/processes/fleet.ts'
 import { until } from './support/stack.ts'
 
-/** Malformed records that a foreign producer writes into the topics of a running fleet (docs/internals/protocol.md, Records). */
-
 const kafka = inject('kafka')
 const postgres = inject('postgres')
 const OPERATOR = 'sk-operator-0123456789'
@@ -29,7 +28,7 @@ const JOB = {
 }
 const BODY = { dialect: 'openai', model: 'echo-1', turns: [{ role: 'user', parts: [{ type: 'text', text: 'hi' }] }] }
 
-/** Records that no process of the service writes. */
+/** Malformed records for every topic. No process of the service writes such records. */
 const POISON: readonly Message[] = [
   { value: null },
   { key: 'a key', value: null },

@@ -1,4 +1,4 @@
-/** Regression tests: attacks on the embeddings and transcription pools that once succeeded. */
+/** Regression tests for attacks on the embeddings and transcription pools that succeeded in earlier versions. */
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -37,7 +37,10 @@ const BOUNDS = { inputsMax: 64, tokensMax: 10_000, waitMs: 1, callsMax: 4 }
 let open: AsyncDisposableStack
 afterEach(() => open.disposeAsync())
 
-/** Embeds the texts of several concurrent jobs. `spoil` changes the upstream's response if `POISON` is among the texts. */
+/**
+ * Runs several embedding jobs concurrently, so that their texts are sent to the upstream in one request. If `POISON` is among the texts, then
+ * `spoil` changes the upstream's response.
+ */
 async function embedAtOnce(texts: readonly string[], spoil: (entries: Entry[], place: number) => Entry[]) {
   open = new AsyncDisposableStack()
   const calls: string[][] = []
@@ -106,7 +109,7 @@ describe('an input token that is not a safe integer', () => {
 })
 
 describe('a short text in a queue of many long texts', () => {
-  it('is sent with only a few of the long texts, so that the call takes a short time', async () => {
+  it('is sent to the upstream together with at most ten of the long texts', async () => {
     open = new AsyncDisposableStack()
     const embedder = open.use(await startEmbedder())
     const catalogue = loadModels(pathOf('../models.yaml'))
@@ -153,7 +156,7 @@ describe('the prompt tokens of a transcription', () => {
     expect(usageOf(events, form)).toMatchObject({ ...usage, input_token_details })
   })
 
-  /** Usage in the response, or at the end of the stream. */
+  /** Returns the usage that a caller receives: in the response, or at the end of the stream. */
   function usageOf(events: TranscribeEvent[], form: string): unknown {
     const transcript = { format: 'json', words: false, segments: false, logprobs: false } as const
     const ids = { request_id: 'req_1', call_id: '1', created_at: 1, model: 's1' }

@@ -1,11 +1,10 @@
+/* Runs the commands of README.md verbatim. The service has a scripted model with the name that the commands use. */
 import { execFile } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { SANDBOX_MISSING, testZygote } from './support/sandbox/sandbox.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY } from './support/stack.ts'
-
-/* The commands of README.md, run verbatim against the service with a scripted model of the same name. */
 
 const execute = promisify(execFile)
 const TEXT = readFileSync(new URL('../README.md', import.meta.url), 'utf8')

@@ -1,17 +1,15 @@
+/*
+ * Tests that comments and documents reference only files, headings and constants that exist.
+ *
+ * A comment names a document by its path, and a section by its heading after a comma. A source file is named by its path. The file name alone is
+ * enough in three cases. The name is unique, the file is in the same folder, or the file is in the folder that the test mirrors. Migrations are
+ * left out, because an applied migration must never change.
+ */
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { basename, dirname, extname, join, normalize } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { Settings } from '#shared/config/settings.ts'
-
-/*
- * Comments and documents reference existing files, headings and constants.
- *
- * A comment names a document by its path, and a section by its heading after a comma. A source file is named by its path. The bare name is
- * enough if the name is unique. For a file in the same folder, or in the folder that the test mirrors, the bare name is enough, too.
- * Migrations are left out,
- * because an applied migration never changes.
- */
 
 const ROOT = new URL('..', import.meta.url).pathname
 const FILES = execFileSync('git', ['ls-files', '-co', '--exclude-standard'], { cwd: ROOT, encoding: 'utf8' })
@@ -21,7 +19,7 @@ const TREE = new Set(FILES.flatMap((file) => [file, ...foldersOf(file)]))
 const DOCUMENTS = FILES.filter((file) => /^(docs\/[\w/-]+|[A-Z]+)\.md$/.test(file))
 const CODE = FILES.filter((file) => /\.(ts|js|py|sh|ya?ml)$|Dockerfile$/.test(file) && file !== 'package-lock.json')
 
-/** Names of files outside the repository: created at run time, part of a model, or of third-party programs. */
+/** Names of files that are not in the repository. Such files are created at run time, or belong to models or third-party programs. */
 const FOREIGN = new Set([
   ...['keys.json', 'manifest.json', 'config.json', 'index.json', 'package.json', 'tokenizer.json', 'tsconfig.json'],
 ])
@@ -79,7 +77,7 @@ describe('the documents of the repository', () => {
     expect(lost).toEqual([])
   })
 
-  test('name only existing files of the folder in each row of the code map', () => {
+  test('name, in each row of the code map, only files that exist in the folder of the row', () => {
     const rows = rowsOf('ARCHITECTURE.md', 'Code map').flatMap(([folders = '', holds = '']) =>
       ticked(holds)
         .filter(isPart)
@@ -127,7 +125,7 @@ function foldersOf(file: string): string[] {
   return folder === '.' ? [] : [folder, ...foldersOf(folder)]
 }
 
-/** Each comment as one line of text, without the code after it. */
+/** Returns each comment of a file as one line of text, without the code after it. */
 function commentsOf(file: string): string[] {
   const text = textOf(file)
   const isScript = !['.ts', '.js'].includes(extname(file))
@@ -139,7 +137,7 @@ function commentsOf(file: string): string[] {
   return [...docstrings, ...runsOf(text, /^(?:.*\s)?# (.*)$/)].map(flat)
 }
 
-/** Comment lines, with adjacent ones joined. */
+/** Returns the comments of a text. Adjacent comment lines are joined to one. */
 function runsOf(text: string, comment: RegExp): string[] {
   const runs: string[] = []
   let isOpen = false
@@ -156,7 +154,7 @@ function flat(comment: string): string {
   return comment.replace(/\n\s*\*? ?/g, ' ')
 }
 
-/** File names in a text that are words of their own; URLs and glob patterns are left out. */
+/** Returns the file names in a text. URLs and glob patterns are left out. */
 function namesIn(text: string): string[] {
   const names = text.matchAll(/(?<![\w./:@$*{-])[\w][\w./-]*\.(?:ts|py|md|ya?ml|sql|json|sh)\b(?![\w/*-])/g)
   return [...names].map(([name]) => name).filter((name) => !FOREIGN.has(name))
@@ -172,7 +170,10 @@ function begins(text: string, heading: string): boolean {
   return text.startsWith(heading) && !/^\w/.test(text.slice(heading.length))
 }
 
-/** Looks for a path below the root, below the folder of the referencing file or its mirrored source, or as a unique file name. */
+/**
+ * Whether a file or folder exists. The path may be relative to the root of the repository or to the folder of the referencing file. For a test,
+ * it may be relative to the mirrored source folder. A unique file name is enough.
+ */
 function isThere(path: string, from: string): boolean {
   const name = path.replace(/\/$/, '')
   const folders = ['.', dirname(from), dirname(from).replace(/^test\//, '')]
@@ -196,7 +197,7 @@ function linksOf(text: string): { path: string; anchor: string | undefined }[] {
   return [...links].map(([, path = '', anchor]) => ({ path, anchor }))
 }
 
-/** Words between backticks that begin with a folder of the repository. */
+/** Returns the words between backticks that begin with the name of a folder of the repository. */
 function pathsIn(text: string): string[] {
   const folders = [...new Set(FILES.filter((file) => file.includes('/')).map((file) => file.split('/')[0]))].join('|')
   const isPath = new RegExp(`^(${folders})/[\\w./-]*$`)
@@ -212,7 +213,7 @@ function ticked(text: string): string[] {
   return [...text.matchAll(/`([^`\n]+)`/g)].map(([, word = '']) => word)
 }
 
-/** Rows of the table below a heading, without the table header. */
+/** Returns the cells of the table below a heading, without the table header. */
 function rowsOf(document: string, heading: string): string[][] {
   const [, section = ''] = textOf(document).split(`## ${heading}\n`)
   const lines = (section.split('\n## ')[0] ?? '').split('\n').filter((line) => line.startsWith('|'))

@@ -1,4 +1,4 @@
-import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtempDisposable, readdir, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, describe, expect, inject, it } from 'vitest'
@@ -25,9 +25,11 @@ const [kafka, postgres] = [inject('kafka'), inject('postgres')]
 const s3 = kafka && postgres ? await startS3() : undefined
 afterAll(async () => await s3?.[Symbol.asyncDispose]())
 
-describe.skipIf(!s3)('a fleet over S3 without a common directory', { timeout: 240_000 }, () => {
-  it('serves every endpoint, with large bodies, and each call at another ingress than the call before', async () => {
-    const directory = await mkdtemp(join(tmpdir(), 'sluice-s3-'))
+describe.skipIf(!s3)('a fleet that uses S3 instead of a common directory', { timeout: 240_000 }, () => {
+  it('serves large bodies on every endpoint even if consecutive calls reach different ingresses', async () => {
+    // Removed last, after the processes that write to it have ended.
+    await using temporary = await mkdtempDisposable(join(tmpdir(), 'sluice-s3-'))
+    const directory = temporary.path
     const corpus = join(directory, 'corpus')
     await mkdir(corpus)
     const text = `# Herons\n\nHerons build their nests in tall trees near water.\n\n${'Herons eat fish. '.repeat(6_000)}`
@@ -83,11 +85,10 @@ describe.skipIf(!s3)('a fleet over S3 without a common directory', { timeout: 24
       expect(files.includes('blobs'), `${role} has a directory of blobs`).toBe(false)
     }
     expect(s3?.requests.some((request) => request.startsWith('PUT'))).toBe(true)
-    await rm(directory, { recursive: true, force: true })
   })
 })
 
-/** Two records of a durable job that a worker of another version could not read. */
+/** Writes two dead letters: records of a durable job that a worker of another version could not read. */
 async function addDeadLetters(prefix: string, id: string): Promise<void> {
   const call = { attempt: 0, pool: 'inference', kind: 'generate', tenant: 'p', model: 'echo-1', stream: false }
   const value = JSON.stringify({ id, ...call, created_at_ms: Date.now(), deadline_ms: Date.now() + 60_000 })

@@ -8,7 +8,7 @@ import { ROLES } from '#services/services.ts'
 
 const ROOT = join(import.meta.dirname, '..')
 const RUN_MS = 60_000
-/** Program that imports modules of the project with the compile cache, like `services/main.js`. */
+/** Program that imports the given modules of the project with the compile cache, as `services/main.js` does, and prints which modules were loaded. */
 const LOAD = `
   const { enableCompileCache, Module } = await import('node:module')
   const [cache, ...files] = process.argv.slice(1)
@@ -26,7 +26,7 @@ beforeAll(async () => {
 
 afterAll(() => rm(cache, { recursive: true, force: true }))
 
-/** Built-in modules of Node and paths of CommonJS modules that are loaded along with modules of the project. */
+/** Returns the modules that are loaded when files of the project are imported: built-in modules of Node.js, and paths of CommonJS modules. */
 async function loaded(...files: string[]): Promise<string> {
   const paths = [...SHARED, ...files].map((file) => join(ROOT, file))
   const args = ['--input-type=module', '-e', LOAD, cache, ...paths]

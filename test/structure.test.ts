@@ -1,4 +1,4 @@
-/** Limits on the shape of the product: folders import in one direction, files stay readable in one sitting, folders stay short. */
+/** Tests limits on the structure of the product. Folders import each other in one direction only, and files and folders have a maximum size. */
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { dirname, join, normalize } from 'node:path'
@@ -17,7 +17,7 @@ const sources = new Map(
   files.filter((file) => /\.tsx?$/.test(file)).map((file) => [file, readFileSync(join(ROOT, file), 'utf8')]),
 )
 
-/** Imports between folders of the product, as `from -> to`. */
+/** Returns the imports between folders of the product, in the form `from -> to`. */
 function arrows(): Set<string> {
   const all = new Set<string>()
   for (const [file, text] of sources)

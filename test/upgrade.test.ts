@@ -1,8 +1,9 @@
 /**
- * A rolling upgrade: processes of the oldest supported version and of this version in one fleet. A store of an even older version is refused.
+ * Tests a rolling upgrade: processes of the oldest supported version and of this version run in one fleet. A database of an even older version
+ * must be refused.
  *
- * The oldest supported version is the last commit that changed the first migration, because no database of an earlier commit can be upgraded. The
- * source tree of that commit comes from the git history.
+ * The oldest supported version is the last commit that changed the first migration: a database of any earlier commit cannot be upgraded. The
+ * source tree of that commit is read from the git history.
  */
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -28,13 +29,17 @@ const git = async (...args: string[]) => (await run('git', args, { cwd: ROOT }))
 const { oldest, refused, missing } = await findVersions()
 if (missing !== undefined) process.stderr.write(`Tests of upgrades are skipped: ${missing}\n`)
 
-/** Finds the oldest supported commit and the last commit with the former schema. If the git history lacks them, `missing` is the reason. */
+/**
+ * Finds the oldest supported commit, and the last commit with the former database schema, which must be refused. If the git history lacks one of
+ * them, then `missing` is the reason.
+ */
 async function findVersions(): Promise<{ oldest: string; refused: string; missing?: string }> {
   const schema = `${MIGRATIONS}/postgres/001-schema.sql`
   const oldest = await git('log', '-1', '--format=%H', '--', schema).catch(() => '')
   if (oldest === '') return { oldest, refused: '', missing: `no commit of ${schema} here` }
   const first = await git('log', '--diff-filter=A', '--format=%H', '--', schema)
-  // The first commit of a shallow clone has no parent, and seems to add all files.
+  // The parent of the commit that added the first migration has the former schema. In a shallow clone, the oldest commit seems to add all files,
+  // and has no parent.
   const refused = await git('rev-parse', '--verify', '--quiet', `${first}^`).catch(() => '')
   if (refused === '') return { oldest, refused, missing: 'the history here is too short (git fetch --unshallow)' }
   const later = await git('rev-list', '--count', `${oldest}..HEAD`, '--', 'services', 'shared', 'schemas')
@@ -59,7 +64,10 @@ afterAll(async () => {
   if (scratch) await rm(scratch, { recursive: true, force: true })
 })
 
-/** Installs packages that only the old version needs in the directory above its tree, where Node finds them after `node_modules`. */
+/**
+ * Installs the packages that only the old version needs. The directory is above the tree of the old version. Node.js looks there if the
+ * `node_modules` in the tree does not have a package.
+ */
 async function installRemoved(): Promise<void> {
   const [old = {}, now = {}] = await Promise.all([oldTree, ROOT].map(dependenciesOf))
   const removed = Object.entries(old).flatMap(([name, version]) => (name in now ? [] : [`${name}@${version}`]))
@@ -80,14 +88,14 @@ const PAIRS: { worker: Version; ingress: Version }[] = [
 
 describe.skipIf(!kafka || missing !== undefined)('a fleet with old and new versions', () => {
   it.each(PAIRS)(
-    'answers calls with and without streaming and durable calls: $worker workers, $ingress ingresses',
+    'completes plain, streamed and durable calls: $worker workers, $ingress ingresses',
     async (versions) => {
       await using database = postgres ? await openPostgresDatabase(postgres) : undefined
       await using fleet = await openFleet(kafka ?? '')
       const settings: Record<string, string> = database ? { DATABASE_URL: database.url } : {}
       const { ingress, worker } = await startBoth(fleet, versions, settings)
       expect((await chat(fleet, ingress, 'the first', false)).status).toBe(200)
-      // This job is sent before the first heartbeat of the worker, so the ingress has no capacity report of the worker yet.
+      // The job and the calls are sent before the first heartbeat of the worker. The ingress must therefore work without a capacity report.
       const durable = database ? expectDurable(fleet, ingress) : undefined
       const calls = Array.from({ length: 10 }, (_, index) => chat(fleet, ingress, `call ${index}`, index % 2 === 0))
       for (const [index, answer] of (await Promise.all(calls)).entries()) {
@@ -98,7 +106,7 @@ describe.skipIf(!kafka || missing !== undefined)('a fleet with old and new versi
         expect(answer.text.includes('[DONE]')).toBe(index % 2 === 0)
       }
       await durable
-      // Unsolicited messages such as heartbeats must be readable by the other version.
+      // Each version must understand the messages that the other one sends without a request, such as heartbeats.
       const lost = [...ingress.log, ...worker.log].filter(({ msg }) =>
         /^(reply|record) not understood/.test(String(msg)),
       )
@@ -135,7 +143,10 @@ describe.skipIf(missing !== undefined)('a store of a version before the oldest s
   })
 })
 
-/** Returns the statements of the former schema. After each migration, a statement records it as applied. */
+/**
+ * Returns SQL that creates a database with the former schema. After the statements of each migration, a statement records that migration as
+ * applied.
+ */
 async function refusedSchema(dialect: string): Promise<string[]> {
   const names = (await git('ls-tree', '--name-only', refused, `${MIGRATIONS}/${dialect}/`)).split('\n')
   const all = names.map(async (name) => {

@@ -1,4 +1,4 @@
-/** Runs the calls of one client: its snippet of docs/get-started/clients.md, then its file in cases/ with the objects of the snippet. */
+/** Tests one client library: runs its snippet of docs/get-started/clients.md, then its file in cases/, which uses the variables of the snippet. */
 import { execFile } from 'node:child_process'
 import { copyFile, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -113,7 +113,7 @@ async function askSh(run: Run): Promise<Report> {
       (answer): Said => ({ answer: answer.trim() }),
       (error: Error): Said => ({ error: error.message }),
     )
-  // A load generator runs with the settings of its snippet.
+  // The snippet of a load generator prints a report. The function `page` of its case file then prints the number of successful requests.
   const isForLoads = client.requests !== undefined
   if (isForLoads) await linkWeights(directory)
   const report: Report = { page: await shell(isForLoads ? '. ./page.sh >&2; . ./case.sh; page' : '. ./page.sh') }
@@ -124,7 +124,10 @@ async function askSh(run: Run): Promise<Report> {
   return report
 }
 
-/** Links the weights of the default model to the place where a service in this directory stores them. */
+/**
+ * Links the weights of the default model into `.data/models`, as if `npm start` had downloaded them. The snippets of load generators extract the
+ * tokenizer from these weights.
+ */
 async function linkWeights(directory: string): Promise<void> {
   const weights = join(cacheDirectory(), '..', 'models')
   await prepareWeights(DEFAULT_MODEL, weights)

@@ -9,14 +9,15 @@ export interface Client {
   /** File in cases/. Default: its name, with the extension of its language. */
   readonly file?: string
   /**
-   * For a load generator: number of requests of its snippet. The function `page` of its case prints the number of successful ones. The tokenizer comes from the default model in `.data/models`, as after `npm start`.
+   * Number of requests that the snippet of a load generator sends. The function `page` in the case file prints the number of successful requests,
+   * and the test compares both numbers.
    */
   readonly requests?: number
   /** Calls that the client does not make, with the reason. */
   readonly without?: Readonly<Partial<Record<CallName, string>>>
 }
 
-/** Calls of a client besides its snippet. */
+/** Calls of a client in addition to its snippet. */
 export type CallName = 'whole' | 'streamed' | 'tools'
 
 /** Newer packages are ignored, so that transitive dependencies are reproducible. Update this date together with the versions. */

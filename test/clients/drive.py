@@ -1,6 +1,8 @@
-"""Runs the three calls of a client: `python drive.py CASE QUESTIONS`. The file CASE imports the module `page`, the snippet of
-docs/get-started/clients.md, which is beside it, and defines `whole`, `streamed` and `tools`. Each takes a prompt; `streamed` gives the pieces of
-the answer, the others its text. The last line printed is JSON: by call the answer, or the error.
+"""Runs the three calls of a client: `python drive.py CASE QUESTIONS`.
+
+The file CASE defines the functions `whole`, `streamed` and `tools`, each with a prompt as its argument. `streamed` returns the pieces of the
+answer, and the other functions return its text. CASE imports the module `page` from its directory: the snippet of docs/get-started/clients.md. The
+last line of the output is a JSON object with the answer or the error of each call.
 """
 
 import asyncio

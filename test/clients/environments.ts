@@ -17,7 +17,7 @@ const UV = 'uv==0.13.9'
 export interface Environment {
   /** Directory of the environment. Programs below this directory can import the packages. */
   readonly directory: string
-  /** Contains the commands of the packages, and `python`; undefined for npm. */
+  /** Directory of `python` and the commands of the packages. Undefined for npm. */
   readonly bin: string | undefined
 }
 
@@ -48,7 +48,7 @@ export async function openEnvironment(client: Client, cache: string): Promise<En
 /**
  * The environment of a coding agent, 200 to 400 MB. The package is a platform-specific program, installed by its install script.
  *
- * @param pin Such as `opencode-ai@1.18.33`
+ * @param pin Package and version, such as `opencode-ai@1.18.33`
  * @param cache Directory of all environments
  * @throws Error with the message of the installer if the package cannot be installed
  */

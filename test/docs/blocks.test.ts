@@ -10,12 +10,15 @@ import { SubmitJob } from '#schemas/jobs.ts'
 import { loadModels } from '#shared/models/models.ts'
 import { type Block, blocksOf, PAGES } from '../support/docs/blocks.ts'
 
-/* Checks the code blocks of README.md and docs/ that are data. commands.test.ts runs programs and commands, test/clients those of clients. */
+/*
+ * Checks the JSON and YAML blocks of README.md and docs/. Blocks with commands and programs are run by commands.test.ts, those of client programs
+ * by test/clients.
+ */
 
 const BLOCKS = PAGES.flatMap(blocksOf)
 const DATA = ['json', 'yaml']
 const PROGRAMS = ['sh', 'js', 'ts', 'python']
-/** Minimum characters of a reason, so that it states one. */
+/** Minimum length of the reason in a comment `not run: REASON`, so that the reason is more than a word. */
 const REASON_LENGTH_MIN = 20
 
 const ofLanguage = (language: string) =>
@@ -50,7 +53,7 @@ describe('code blocks of the documentation', () => {
     for (const { file = '', code } of shown) expect(`${code}\n`).toBe(await readFile(join('examples', file), 'utf8'))
   })
 
-  it('name an API client only in docs/get-started/clients.md, whose blocks test/clients runs', () => {
+  it('name an API client only in docs/get-started/clients.md', () => {
     expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/get-started/clients.md')).toBe(
       true,
     )
@@ -90,7 +93,8 @@ describe('YAML blocks of the documentation', () => {
     const directory = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     onTestFinished(() => rm(directory, { recursive: true }))
     const path = join(directory, 'models.yaml')
-    // Fallbacks in the examples name models of the repository's models.yaml, so those models are added.
+    // Examples may name fallback models that exist only in the repository's models.yaml. The models of that file are added, so that the example
+    // is valid.
     const ours = parse(await readFile('models.yaml', 'utf8')).models as { id: string }[]
     const { models, ...rest } = parse(wholeOf(code)) as { models: { id: string }[] }
     const ids = models.map(({ id }) => id)

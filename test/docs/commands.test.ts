@@ -17,9 +17,9 @@ import { join as joined, samplesOf, silence, waveOf } from '../support/speech/wa
 import { ECHO_MODEL, type Stack, startStack, until } from '../support/stack.ts'
 
 /*
- * Runs the commands and programs of README.md and docs/ unchanged. The service has the models of models.yaml, the sandbox, and research
- * over the documentation. Transcription and embeddings use real models. The chat model is scripted, for speed, and the
- * text-to-speech server is part of the test.
+ * Runs the commands and programs of README.md and docs/ unchanged. The service has the models of models.yaml, the sandbox, and research over the
+ * documentation. Transcription and embeddings use real models. The chat model is replaced by a scripted one, for speed. The text-to-speech server
+ * is part of the test.
  */
 
 const PROGRAMS = ['sh', 'js', 'ts', 'python']
@@ -47,7 +47,7 @@ describe.skipIf(missing.length > 0)('commands in the documentation', () => {
   beforeAll(async () => {
     const dataDir = await mkdtemp(join(tmpdir(), 'sluice-docs-'))
     cleanups.push(() => rm(dataDir, { recursive: true, force: true }))
-    // Models and sandbox are prepared once per machine and shared by all test runs.
+    // The models and the sandbox are linked from a cache of this machine, because their preparation takes long.
     await symlink(MODELS_DIR, join(dataDir, 'models'))
     await symlink(SANDBOX_DIR, join(dataDir, basename(SANDBOX_DIR)))
     const speaker = await startUpstream(async (_, answer) => {
@@ -93,7 +93,7 @@ describe.skipIf(missing.length > 0)('commands in the documentation', () => {
     if (blocks.length > 0) expect(await runPage(blocks, world)).toEqual({ failed: undefined, output: '' })
   })
 
-  /** Files that commands of the pages use: recordings and requests. */
+  /** Creates the files that commands of the pages use: recordings and request bodies. */
   async function filesIn(dataDir: string): Promise<string> {
     const directory = join(dataDir, 'files')
     await mkdir(directory)

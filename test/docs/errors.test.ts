@@ -1,6 +1,9 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
+import { z } from 'zod'
 import { ERRORS } from '#schemas/error.ts'
+import { nextStepOf, REMEDIES } from '#services/ingress/admin/next-step.ts'
+import { problemError } from '#services/ingress/body/problem.ts'
 
 /** Code and status of each table row that starts with an error code. */
 const ROWS = [...readFileSync('docs/reference/errors.md', 'utf8').matchAll(/^\| `(\w+)` \| (\d{3}) \|/gm)].map(
@@ -12,4 +15,79 @@ it('docs/reference/errors.md has one row per error code, with its status', () =>
   expect(ROWS.toSorted(), 'rows of docs/reference/errors.md, which must equal schemas/error.ts').toEqual(
     expected.toSorted(),
   )
+})
+
+it('docs/reference/errors.md has the remedy of each code that the API, the command line and the console show', () => {
+  const page = readFileSync('docs/reference/errors.md', 'utf8')
+  const shown = [...page.matchAll(/^\| `(\w+)` \| \d{3} \| .* \| (.*) \|$/gm)].map(([, code, remedy = '']) => [
+    code,
+    remedy.replaceAll(/\[([^\]]*)\]\([^)]*\)/g, '$1'),
+  ])
+  const ofOperators = (text: string) => ` Operators: ${text.charAt(0).toLowerCase()}${text.slice(1)}`
+  const expected = Object.entries(REMEDIES).map(([code, [caller, operator]]) => [
+    code,
+    caller + (operator === undefined ? '' : ofOperators(operator)),
+  ])
+  expect(Object.fromEntries(shown)).toEqual(Object.fromEntries(expected))
+})
+
+it('the suggested next step after a failed request is different for operators and for other callers', () => {
+  const failed = { id: 'req_1', errorCode: 'upstream_error', errorMessage: 'It failed.', errorParam: null }
+  expect(nextStepOf(failed, true)).toBe("Use another model. Check the log of the model's server.")
+  expect(nextStepOf(failed, false)).toBe(
+    'Use another model. If the error persists, send the request id req_1 to the operator.',
+  )
+  expect(nextStepOf({ ...failed, errorCode: null }, true)).toBeNull()
+})
+
+const Body = z.object({
+  max_tokens: z.int().min(1).max(4_096).optional(),
+  temperature: z.number().max(2, 'decimal').optional(),
+  role: z.enum(['user', 'system']).optional(),
+  window: z
+    .string()
+    .regex(/^\d+h$/, 'must be a number of hours')
+    .optional(),
+  user: z.string().max(3).optional(),
+  stop: z.array(z.string()).min(1).max(2).optional(),
+  model: z.string(),
+})
+const BODIES: readonly (readonly [body: object, step: string])[] = [
+  [{ max_tokens: '100' }, 'Send max_tokens as a number, not as a string.'],
+  [{ max_tokens: 5_000 }, 'Send max_tokens <= 4096.'],
+  [{ max_tokens: 0 }, 'Send max_tokens >= 1.'],
+  [{ temperature: 3.5 }, 'Send temperature <= 2.'],
+  [{ role: 'bot' }, "Send one of these values as role: 'user', 'system'."],
+  [{ window: '1d' }, 'Send window as a number of hours.'],
+  [{ user: 'long' }, 'Shorten user to at most 3 characters.'],
+  [{ stop: ['a', 'b', 'c'] }, 'Send at most 2 elements in stop.'],
+  [{ model: undefined }, 'Add the field model.'],
+]
+it.each(
+  BODIES.flatMap(([body, step]) => (['openai', 'messages'] as const).map((wording) => ({ body, step, wording }))),
+)('the next step names field and value of the error of $body in the wording $wording', ({ body, step, wording }) => {
+  const sent = { model: 'm', ...body }
+  const [issue] = Body.safeParse(sent).error?.issues ?? []
+  const { code, message, param } = problemError(issue as z.core.$ZodIssue, sent, wording)
+  const row = { id: 'req_1', errorCode: code, errorMessage: message, errorParam: param }
+  expect(nextStepOf(row, false)).toBe(wording === 'openai' ? step : step.replace("', '", "' or '"))
+})
+
+it.each([
+  ['model_not_found', 'No access. Did you mean qwen3-8b? This key may use: qwen3-8b.', 'Use qwen3-8b.'],
+  ['model_not_found', 'No access. This key may use: qwen3-8b, bge.', 'Use one of these models: qwen3-8b, bge.'],
+  ['model_not_found', 'No access.', 'Use a model from GET /v1/models.'],
+  ['not_found', 'Invalid URL (POST /v1/chat). Did you mean /v1/chat/completions?', 'Use /v1/chat/completions.'],
+  ['unsupported_parameter', 'Unsupported.', 'Remove the field logprobs.'],
+  ['permission_denied', 'No.', 'Inference needs the scope calls, /v1/admin needs admin.'],
+  ['invalid_request', 'The request is invalid.', null],
+])('the next step after %s with the message "%s" is "%s"', (errorCode, errorMessage, step) => {
+  expect(nextStepOf({ id: 'req_1', errorCode, errorMessage, errorParam: 'logprobs' }, false)).toBe(step)
+})
+
+it('no next step only refers to the message or the parameter of the error', () => {
+  for (const errorCode of Object.keys(REMEDIES))
+    expect(nextStepOf({ id: 'req_1', errorCode, errorMessage: null, errorParam: 'x' }, true) ?? '').not.toMatch(
+      /\b(message|param)\b/,
+    )
 })

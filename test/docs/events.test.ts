@@ -45,7 +45,7 @@ describe('the tables in docs/reference/events.md', () => {
     expect(codes.toSorted()).toEqual([...CLOSED_BY_RFC, ...Object.values(WS_CLOSE)].toSorted())
     const { heartbeatMs, idleMs } = SOCKET_BOUNDS
     expect(text).toContain(
-      `sends a ping every ${heartbeatMs / 1000} seconds, and closes a connection without data for ${idleMs / 1000} seconds.`,
+      `sends a ping every ${heartbeatMs / 1000} seconds. If the client sends nothing for ${idleMs / 1000} seconds, `,
     )
     expect(text).toContain(`\`${WS_PROTOCOL}\``)
   })
@@ -66,7 +66,7 @@ interface Frame {
   readonly data: string
 }
 
-/** The frames of a stream, without comments and `retry:`. */
+/** Reads the frames of an event stream. Comments and `retry:` lines are skipped. */
 async function framesOf(response: Response): Promise<Frame[]> {
   expect(response.headers.get('content-type')).toMatch(/^text\/event-stream/)
   const field = (frame: string, name: string) => new RegExp(`^${name}: (.*)$`, 'm').exec(frame)?.[1]
@@ -119,7 +119,7 @@ describe.skipIf(SANDBOX_MISSING !== undefined)('the documented event streams', (
   }
 
   it.each(STREAMS)(
-    'match the events, the field event and the field id of the row %s (event: %s, id: %s)',
+    'send the events that the row %s documents (with the field event: %s, with the field id: %s)',
     async (stream = '', event, id, order = '', last = '') => {
       const path = ticked(stream)[0] ?? ''
       const frames = await framesOf(await open(path))

@@ -19,7 +19,10 @@ const ROWS = [...readFileSync('docs/reference/limits.md', 'utf8').matchAll(/^\| 
   },
 )
 
-/** A documented value in the unit of its setting: bytes, seconds if the name has SECONDS, milliseconds, or a count. */
+/**
+ * Converts a documented value to the unit of its setting. Times are in seconds if the name contains SECONDS, otherwise in milliseconds. Sizes are
+ * in bytes, and counts have no unit.
+ */
 function parseDefault(setting: string, documented: string): number {
   if (documented === 'none') return 0
   const [, number = '', unit = ''] = /^([\d,]+)(?: (\w+))?$/.exec(documented) ?? []
@@ -27,7 +30,7 @@ function parseDefault(setting: string, documented: string): number {
   return setting.includes('SECONDS') ? value / 1_000 : value
 }
 
-/** Settings whose default depends on the machine. */
+/** Settings that are not compared, because their default depends on the machine. */
 const MACHINE_DEPENDENT = new Set(['DISK_FREE_BYTES_MIN'])
 
 it.each(ROWS.filter(({ setting }) => !MACHINE_DEPENDENT.has(setting)))(

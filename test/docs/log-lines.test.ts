@@ -4,7 +4,7 @@ import { expect, it } from 'vitest'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** Messages in the first column of the table of log messages. A shortened message ends in `…`. */
+/** Returns the messages in the first column of the page's table. A documented message that ends in `…` is a prefix of the logged one. */
 async function namedLines(): Promise<string[]> {
   const page = await readFile(join(ROOT, 'docs/operate/monitoring.md'), 'utf8')
   const [, section = ''] = page.split('## Log messages\n')

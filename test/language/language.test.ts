@@ -103,7 +103,7 @@ describe('the texts of the repository', () => {
     expect(lines.slice(0, 50).join('\n'), `texts that break a rule; npm run language prints all of a file`).toBe('')
   })
 
-  it('contain every text that the list of exceptions quotes, each with a reason', () => {
+  it('contain every text that the list of exceptions quotes, and each exception has a reason', () => {
     const unused = EXCEPTIONS.filter(({ file, text }) => !readFileSync(file, 'utf8').includes(text))
     expect(unused.map(({ text }) => text)).toEqual([])
     for (const { reason } of EXCEPTIONS) expect(reason.length, 'reason of an exception').toBeGreaterThan(20)

@@ -4,13 +4,14 @@ import { APIS, failuresOf } from '../clients/agents/check.ts'
 import { cacheDirectory, openAgent } from '../clients/environments.ts'
 
 /*
- * Coding agents as real processes, configured as in docs/get-started/clients.md. Task: two parallel reads, an edit, a command, and the agent's own web search or MCP tool. The first run installs about 1 GB from npm below the user's cache directory.
+ * Runs coding agents as real processes, configured as in docs/get-started/clients.md. The task has two parallel file reads, an edit, a command,
+ * and a use of the agent's own web search or MCP tool. The first run installs about 1 GB from npm below the user's cache directory.
  */
 
-/** An agent waits for minutes before it gives up a retry. */
+/** Timeout of one run. An agent whose calls fail would otherwise retry for minutes. */
 const RUN_MS = 150_000
 
-/** With CI=true the reason is thrown, because a skip would hide a failure. */
+/** Installs an agent. If that fails, then its tests are skipped; with CI=true the error is thrown instead, because a skip would hide the failure. */
 async function findAgent(pin: string): Promise<{ directory: string; bin: string } | undefined> {
   try {
     return await openAgent(pin, cacheDirectory())
@@ -29,7 +30,7 @@ for (const agent of AGENTS.filter(({ name }) => WITH_EVERY_CHANGE.includes(name)
   describe.skipIf(!found)(agent.package, () => {
     describe.each(Object.keys(agent.models))('the coding agent with the model %s', (model) => {
       it.each(APIS)(
-        'completes a task with file reads, an edit and a command on an upstream of the API %s',
+        'completes a task with file reads, an edit and a command if the upstream serves the API %s',
         { timeout: RUN_MS },
         async (api) => {
           expect(await failuresOf(agent, bin, directory, api, model)).toEqual([])

@@ -21,7 +21,7 @@ import {
 } from '../support/sdk.ts'
 import { type Stack, TEST_KEY } from '../support/stack.ts'
 
-/** The calls of these tests have equal types in both major versions, so the newest one represents both. */
+/** The tests use only calls that have the same types in both major versions, so all are typed as the newest version. */
 const SDKS = [
   { major: 1, Client: Anthropic },
   { major: 0, Client: Anthropic0 as unknown as typeof Anthropic },
@@ -195,7 +195,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       const timeouts = await countAnswers(stacks.free, 504)
       const error = await failureOf(open(stacks.free, { maxRetries: 2 }).messages.create(say('!echo fail=timeout')))
       expect(error).toBeInstanceOf(major > 0 ? Anthropic.GatewayTimeoutError : Client.InternalServerError)
-      await expect.poll(timeouts).toBe(1)
+      await expect.poll(timeouts, { timeout: 10_000 }).toBe(1)
     })
 
     it('throws APIError if a stream fails after its first deltas', async () => {
@@ -266,7 +266,7 @@ describeBothModes('the @anthropic-ai/sdk package', inject('kafka'), (stacks) => 
       ['Authorization', { apiKey: null, authToken: TEST_KEY }],
       ['x-api-key', { apiKey: 'sk-not-sent-000', defaultHeaders: { authorization: null, 'x-api-key': TEST_KEY } }],
     ] as const) {
-      it(`accepts an API key in ${header}`, async () => {
+      it(`can send its key in the header ${header}`, async () => {
         const answer = await open(stacks.free, options).messages.create(say('let me in'))
         expect(answer.content).toMatchObject([{ text: 'let me in' }])
       })

@@ -10,7 +10,10 @@ import { findPythonEnv } from '../support/processes/python.ts'
 import { pinsOf } from '../support/python-cases.ts'
 import { type Stack, startStack } from '../support/stack.ts'
 
-/* Snippets of docs/get-started/clients.md, unchanged, with the packages of other tests; test/clients/run runs all of them. */
+/*
+ * Runs snippets of docs/get-started/clients.md unchanged: those whose packages other tests have installed. test/clients/run runs the snippets of
+ * all clients.
+ */
 
 const IN_NODE_MODULES = ['openai-node', 'anthropic-node', 'ai-sdk', 'openai-agents-js']
 const IN_SDK_NEW = ['openai-python', 'anthropic-python']

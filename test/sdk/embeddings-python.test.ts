@@ -11,7 +11,7 @@ const CASES = casesOf(SCRIPT)
 
 const TEXTS = ['one', 'two words', UNICODE]
 
-/** The environments are those of python.test.ts, named like their requirements files. */
+/** Python environments, shared with python.test.ts. Their names are those of their requirements files. */
 const ENVS = await Promise.all(
   ['new', 'middle', 'old'].map(async (name) => {
     const pins = pinsOf(name)

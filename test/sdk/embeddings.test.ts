@@ -13,14 +13,17 @@ import { describeEmbeddings, MODEL } from '../support/embeddings/service.ts'
 import { failureOf, UNICODE } from '../support/sdk.ts'
 import { TEST_KEY } from '../support/stack.ts'
 
-/** One major version of the package. The calls of these tests have equal types in all versions, so the newest one represents all. */
+/**
+ * Major versions of the `openai` package. The tests use only calls that have the same types in all of them, so all are typed as the newest
+ * version.
+ */
 const SDKS = [
   { major: 7, Client: OpenAI },
   { major: 6, Client: OpenAI6 },
   { major: 4, Client: OpenAI4 },
 ] as unknown as { readonly major: number; readonly Client: typeof OpenAI }[]
 
-/** One generation of the Vercel package with its provider. The types of the newest one represent both. */
+/** Two generations of the Vercel AI SDK, each with its provider package. Both are typed as the newest one. */
 const VERCEL = [
   { name: 'ai 7 with openai-compatible 3', ai: ai7, create: createOpenAICompatible },
   { name: 'ai 6 with openai-compatible 2', ai: ai6, create: createOpenAICompatible2 },
@@ -30,7 +33,7 @@ const TEXTS = ['one', 'two words', UNICODE]
 const VECTORS = TEXTS.map((text) => vectorOf(text))
 const TOKENS = TEXTS.reduce((sum, text) => sum + tokensOf(text), 0)
 
-/** The list and its usage, field by field. */
+/** Schema of the response: every field, and no further field. */
 const Answer = z.strictObject({
   object: z.literal('list'),
   data: z.array(
@@ -50,7 +53,7 @@ const Answer = z.strictObject({
   }),
 })
 
-/** The float32 values of the numbers in a response. */
+/** Converts the vectors of a response to float32. */
 const float32 = (vectors: readonly (readonly number[])[]) => vectors.map((vector) => Float32Array.from(vector))
 
 describeEmbeddings('embeddings through official packages', inject('kafka'), (service) => {

@@ -110,7 +110,7 @@ describeBothModes('ChatOpenAI of LangChain', inject('kafka'), (stacks) => {
   it('ChatOpenAI does not retry a response with the status 400', async () => {
     const refusals = await countAnswers(stacks.free, 400)
     await failureOf(open(stacks.free, { temperature: 5, maxRetries: 6 }).invoke('x'))
-    await expect.poll(refusals).toBe(1)
+    await expect.poll(refusals, { timeout: 10_000 }).toBe(1)
   })
 
   it('ChatOpenAI retries automatically until a slot is free', async () => {

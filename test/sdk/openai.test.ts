@@ -22,7 +22,10 @@ import {
 } from '../support/sdk.ts'
 import { TEST_KEY } from '../support/stack.ts'
 
-/** One major version of the package. The calls of these tests have equal types in all versions, so the newest one represents all. */
+/**
+ * One major version of the `openai` package. The tests use only calls that have the same types in all versions, so all are typed as the newest
+ * version.
+ */
 interface Sdk {
   readonly major: number
   readonly Client: typeof OpenAI
@@ -34,7 +37,7 @@ const Forecast = z.object({ city: z.string(), days: z.number().int() })
 
 const PLAIN = { type: 'json_schema', json_schema: { name: 'forecast', strict: true, schema: WEATHER.schema } }
 
-// The zod function of version 4 needs zod 3, which is not installed; its parser also accepts a plain schema.
+// `forecast` of version 4 is a plain schema: the zod function of that version needs zod 3, which is not installed.
 const SDKS = [
   { major: 7, Client: OpenAI, forecast: zodResponseFormat(Forecast, 'forecast') },
   { major: 6, Client: OpenAI6, forecast: zodResponseFormat6(Forecast, 'forecast') },
@@ -104,7 +107,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(chunks.at(-1)?.choices[0]?.finish_reason).toBe('stop')
     })
 
-    it('assembles a stream into a completion by the stream helper of the package', async () => {
+    it('assembles a stream into a completion with the stream helper of the package', async () => {
       const stream = helpersOf(open()).stream({ ...say(UNICODE), stream_options: { include_usage: true } })
       let text = ''
       stream.on('content', (delta) => {
@@ -144,7 +147,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(answer.choices[0]?.message).not.toHaveProperty('tool_calls')
     })
 
-    it('sends the results of several parallel tool calls by their ids', async () => {
+    it('sends the result of each parallel tool call with the id of the call', async () => {
       const body = { ...say('!echo call=get_weather calls=2\nx'), tools: [TOOL] }
       const first = await open().chat.completions.create(body)
       const message = first.choices[0]?.message
@@ -181,7 +184,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       const streamed = await helpersOf(open()).stream(body).finalChatCompletion()
       expect(whole.choices[0]?.message.parsed).toEqual({ city: 'city', days: expect.any(Number) })
       const { parsed, content } = streamed.choices[0]?.message ?? {}
-      // Version 4 parses a plain schema only without streaming.
+      // In version 4, only the call without streaming parses the answer by a plain schema, so the test parses the streamed text itself.
       expect(major > 4 ? parsed : JSON.parse(content ?? '')).toEqual(whole.choices[0]?.message.parsed)
     })
 
@@ -269,7 +272,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       const timeouts = await countAnswers(stacks.free, 504)
       const call = open(stacks.free, { maxRetries: 2 }).chat.completions.create(say('!echo fail=timeout'))
       expect(await failureOf(call)).toBeInstanceOf(Client.InternalServerError)
-      await expect.poll(timeouts).toBe(1)
+      await expect.poll(timeouts, { timeout: 10_000 }).toBe(1)
     })
 
     it('throws APIError if a stream fails after its first deltas', async () => {
@@ -334,7 +337,7 @@ describeBothModes('the openai package', inject('kafka'), (stacks) => {
       expect(answers).toEqual(words)
     })
 
-    it('accepts its key in the x-api-key header', async () => {
+    it('can send its key in the x-api-key header', async () => {
       const defaultHeaders = { authorization: null, 'x-api-key': TEST_KEY }
       const client = open(stacks.free, { apiKey: 'sk-not-sent-000', defaultHeaders })
       expect((await client.models.list()).data).toHaveLength(2)

@@ -4,7 +4,7 @@ import { CASES_MS, casesOf, pinsOf, runCases } from '../support/python-cases.ts'
 import { describeBothModes } from '../support/sdk.ts'
 import { TEST_KEY } from '../support/stack.ts'
 
-/** Scripts and their environments, which are named like their requirements files. */
+/** The tests to run: each is a script in a Python environment. The name of an environment is that of its requirements file. */
 const RUNS = await Promise.all([
   prepare('new', 'openai'),
   prepare('middle', 'openai'),
@@ -18,9 +18,9 @@ interface Run {
   readonly name: string
   /** File name in test/sdk/python. */
   readonly script: string
-  /** Functions of the script, in order. */
+  /** Names of the test functions in the script, in order. */
   readonly cases: readonly string[]
-  /** Directory of the environment; undefined without one. */
+  /** Directory of the environment's programs; undefined if the environment could not be installed. */
   readonly bin: string | undefined
 }
 

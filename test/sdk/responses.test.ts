@@ -1,11 +1,10 @@
+/* Tests clients that use the Responses API by default, instead of chat completions. */
 import { createOpenAI } from '@ai-sdk/openai'
 import { generateText, Output, stepCountIs, streamText, tool } from 'ai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { z } from 'zod'
 import { UNICODE, WEATHER, WEATHER_ARGUMENTS } from '../support/sdk.ts'
 import { type Stack, startStack, TEST_KEY } from '../support/stack.ts'
-
-/** Clients that use the Responses API by default. */
 
 let stack: Stack
 beforeAll(async () => {

@@ -7,7 +7,7 @@ import { TEST_KEY } from '../support/stack.ts'
 const SCRIPT = 'transcription_cases.py'
 const CASES = casesOf(SCRIPT)
 
-/** The environments are those of python.test.ts, named like their requirements files. */
+/** Python environments, shared with python.test.ts. Their names are those of their requirements files. */
 const ENVS = await Promise.all(
   ['new', 'middle', 'old'].map(async (name) => {
     const pins = pinsOf(name)

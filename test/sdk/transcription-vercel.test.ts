@@ -16,7 +16,10 @@ for (const mode of ['embedded', 'Kafka']) {
     })
     afterAll(() => service[Symbol.asyncDispose]())
 
-    /** The provider selects the format by the model name, so the service has aliases with these names. */
+    /**
+     * Transcribes a recording. The SDK chooses the response format by the name of the model, so the service has aliases with the names of
+     * OpenAI's models.
+     */
     const ask = (model: string, options: Record<string, string | string[] | number | object> = {}) => {
       const openai = createOpenAI({ apiKey: TEST_KEY, baseURL: `${service.url}/v1` })
       const providerOptions = { openai: options as never }

@@ -11,7 +11,10 @@ import { failureOf } from '../support/sdk.ts'
 import { SPEECH, sha256, startTranscriptions, type Transcriptions, wav } from '../support/speech/service.ts'
 import { TEST_KEY, until } from '../support/stack.ts'
 
-/** One major version of the package. The calls of these tests have equal types in all versions, so the newest one represents all. */
+/**
+ * Major versions of the `openai` package. The tests use only calls that have the same types in all of them, so all are typed as the newest
+ * version.
+ */
 const SDKS = [
   { major: 7, Client: OpenAI },
   { major: 6, Client: OpenAI6 },
@@ -24,7 +27,7 @@ const VOICE = `data:audio/wav;base64,${wav(3).toString('base64')}`
 
 const DurationUsage = z.strictObject({ type: z.literal('duration'), seconds: z.number() })
 
-/** The result objects (docs/reference/compatibility.md, Transcripts), field by field. */
+/** Schemas of the result objects (docs/reference/compatibility.md, Transcripts): every field, and no further field. */
 const SPEC = {
   json: z.strictObject({
     text: z.string(),

@@ -24,11 +24,11 @@ import { type Stack, TEST_KEY } from '../support/stack.ts'
 type Ai = typeof ai7
 type Model = Parameters<Ai['generateText']>[0]['model']
 
-/** One generation of the package with one of its providers. The types of the newest one represent both. */
+/** One generation of the Vercel AI SDK with one of its provider packages. All are typed as the newest one. */
 interface Sdk {
   readonly name: string
   readonly ai: Ai
-  /** Status of an overload in the provider's protocol. */
+  /** HTTP status that means overload in the provider's protocol. */
   readonly overloaded: number
   model(stack: Stack, id?: string, key?: string): Model
 }
@@ -63,7 +63,7 @@ function anthropic(create: typeof createAnthropic): Sdk['model'] {
 
 const Forecast = z.object({ city: z.string(), days: z.number().int() })
 
-/** Returns the error of the last call from an error that wraps the retries. */
+/** The SDK wraps the errors of all tries in one error. Returns the error of the last try. */
 function causeOf(ai: Ai, error: unknown): Record<string, unknown> {
   const last = ai.RetryError.isInstance(error) ? error.lastError : error
   expect(ai.APICallError.isInstance(last)).toBe(true)
@@ -71,7 +71,7 @@ function causeOf(ai: Ai, error: unknown): Record<string, unknown> {
 }
 
 beforeAll(() => {
-  // The package warns about unknown model names.
+  // Switches off the warnings that the SDK logs about unknown model names.
   Object.assign(globalThis, { AI_SDK_LOG_WARNINGS: false })
 })
 afterAll(() => {
@@ -88,7 +88,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
 
   describe.each(SDKS)('the Vercel AI SDK as $name', ({ ai, model, overloaded }) => {
     const ask = (prompt: string, stack = stacks.free) => ({ model: model(stack), prompt, maxRetries: 0 })
-    /** Starts a stream that does not log failures, because the test checks them. */
+    /** Starts a stream. `onError` does nothing, so that the SDK does not log failures, which the tests check themselves. */
     const stream = (prompt: string, more: object = {}) =>
       ai.streamText({ ...ask(prompt), onError: () => {}, ...more } as Parameters<Ai['streamText']>[0])
     const toolsWith = (seen: unknown[]) => ({
@@ -210,7 +210,7 @@ describeBothModes('the Vercel AI SDK', inject('kafka'), (stacks) => {
     it('does not retry a response with the status 400', async () => {
       const refusals = await countAnswers(stacks.free, 400)
       await failureOf(ai.generateText({ ...ask('x'), topP: 5, maxRetries: 2 }))
-      await expect.poll(refusals).toBe(1)
+      await expect.poll(refusals, { timeout: 10_000 }).toBe(1)
     })
 
     it('ends a failed stream with an error part', async () => {

@@ -1,4 +1,4 @@
-/** A service with callers of two projects and an operator. */
+/** Helper for tests of the admin API. Starts a service with three API keys: two callers in different projects (alice, bob) and an operator (op). */
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Writable } from 'node:stream'
@@ -9,7 +9,7 @@ import { ECHO_MODEL, type Stack, startStack, until } from './stack.ts'
 const WHO = ['alice', 'bob', 'op'] as const
 type Who = (typeof WHO)[number]
 
-/** The secret of the key of a caller. */
+/** Returns the API key of a caller, such as `sk-alice-0123456789`. */
 export const secretOf = (who: string) => `sk-${who}-0123456789`
 
 /** A page of jobs; only the fields that tests read. */
@@ -19,7 +19,7 @@ export interface Page {
   readonly last_id: string | null
 }
 
-/** Calls of one of the callers. */
+/** Sends HTTP requests with the API key of one caller. */
 export interface Caller {
   get(path: string): Promise<Response>
   post(path: string, body?: unknown): Promise<Response>
@@ -28,15 +28,23 @@ export interface Caller {
 export interface Admin extends AsyncDisposable {
   readonly stack: Stack
   as(who: string): Caller
-  /** Submits a chat job. @param more Fields of the job, and its `model` */
+  /**
+   * Submits a chat job.
+   *
+   * @param more Fields of the job, and its `model`
+   */
   submit(who: string, prompt: string, more?: Record<string, unknown>): Promise<string>
-  /** A job as its project reads it. */
+  /** Reads a job with the caller's key from `/v1/jobs/:id`, not from the admin API. */
   job(who: string, id: string): Promise<Record<string, unknown>>
-  /** Audit events of admin actions in the log. */
-  deeds(): Record<string, unknown>[]
+  /** Log lines of the service that record an admin action (audit events). */
+  auditEvents(): Record<string, unknown>[]
 }
 
-/** @param options `models`: number of models, echo-1 and so on; `aliases`: aliases of echo-1; `dataDir`: a directory that outlives the service */
+/**
+ * Starts a service with the keys of {@link secretOf}.
+ * @param options `models` is the number of echo models, named echo-1, echo-2 and so on. `aliases` are further names of echo-1. `dataDir` is an
+ * existing data directory, which is not deleted at the end.
+ */
 export async function openAdmin(
   options: {
     models?: number
@@ -82,7 +90,7 @@ export async function openAdmin(
     async job(who, id) {
       return (await (await as(who).get(`/v1/jobs/${id}`)).json()) as Record<string, unknown>
     },
-    deeds: () => lines.filter(({ msg }) => msg === 'admin API action performed'),
+    auditEvents: () => lines.filter(({ msg }) => msg === 'admin API action performed'),
     async [Symbol.asyncDispose]() {
       await stack[Symbol.asyncDispose]()
     },

@@ -17,7 +17,7 @@ export interface EndedBatch {
   readonly errors: readonly ResultLine[]
 }
 
-/** Uploads lines unchanged and creates a batch from them. */
+/** Uploads the given lines as a file, without changes or checks, and creates a batch whose requests are these lines. */
 export async function createBatch(
   client: OpenAI,
   endpoint: string,
@@ -30,7 +30,7 @@ export async function createBatch(
   return await client.batches.create(asked)
 }
 
-/** Runs bodies as a batch with the custom ids `r0`, `r1` and so on, and returns the results. */
+/** Runs the request bodies as one batch with the custom ids `r0`, `r1` and so on, waits for its end, and returns the results. */
 export async function runBatch(client: OpenAI, endpoint: string, bodies: readonly object[]): Promise<EndedBatch> {
   const lines = bodies.map((body, i) => JSON.stringify({ custom_id: `r${i}`, method: 'POST', url: endpoint, body }))
   return await endOf(client, await createBatch(client, endpoint, lines))

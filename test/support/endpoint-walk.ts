@@ -1,4 +1,4 @@
-/** Calls of every endpoint of the API, with large bodies where the endpoint accepts them, spread over several ingresses. */
+/** Calls every endpoint of the API once, with large bodies where the endpoint accepts them. Successive requests go to different ingresses. */
 import { expect } from 'vitest'
 import { WebSocket } from 'ws'
 import { WS_PROTOCOL } from '#schemas/ws.ts'
@@ -7,7 +7,7 @@ import { describedRoutes } from '#services/ingress/openapi/openapi.ts'
 import { wav } from './speech/service.ts'
 import { TEST_KEY, until } from './stack.ts'
 
-/** Larger than the 64 KiB that a record carries. */
+/** Text of 110 KB. Queue records carry at most 64 KiB, so this text takes the path for larger bodies. */
 export const LARGE = 'large text '.repeat(10_000)
 const ENDED = new Set(['completed', 'failed', 'cancelled', 'canceled', 'ended', 'expired'])
 const RESEARCH = { model: 'deep-research', messages: [{ role: 'user', content: 'Where do herons nest?' }] }
@@ -27,7 +27,10 @@ export class EndpointWalk {
   readonly #walked = new Set<string>()
   #calls = 0
 
-  /** @param urls Ingresses. Each call goes to the next one, so no object is read where it was written */
+  /**
+   * @param urls Base URLs of the ingresses. Each call goes to the next ingress, so that an object is read at another ingress than the one that
+   * created it
+   */
   constructor(urls: readonly string[]) {
     this.#urls = urls
   }
@@ -66,7 +69,7 @@ export class EndpointWalk {
     })
   }
 
-  /** Calls an endpoint until the status of the object is an end. */
+  /** Polls an object until its status is final, such as completed or failed, and returns the object. */
   async ended(name: string, id: string): Promise<Json> {
     const read = async () => {
       const found = await this.call(name, [id])
@@ -75,7 +78,7 @@ export class EndpointWalk {
     return await until(read, { withinMs: 120_000 })
   }
 
-  /** Sends a chat completion over the WebSocket and returns the text of its frames. */
+  /** Sends a chat completion over `GET /v1/ws` and returns the text of its frames. */
   async webSocket(content: string): Promise<string> {
     this.#walked.add('GET /v1/ws')
     const headers = { authorization: `Bearer ${TEST_KEY}` }
@@ -155,14 +158,18 @@ export async function walkModels(walk: EndpointWalk, hasSandbox: boolean): Promi
   const flagged = await walk.call('POST /v1/moderations', [], { body: { input: [LARGE, LARGE] } })
   expect(flagged.results).toHaveLength(2)
   const code = `import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.savefig("plot.png")\nprint("x" * ${LARGE.length})`
-  // The endpoint is called only if this machine has a sandbox, because no worker of the pool runs otherwise.
+  // The code endpoint is called only if this machine has a sandbox. Without a sandbox, the code pool has no worker.
   if (hasSandbox)
     expect((await walk.call('POST /v1/tools/code', [], { body: { code, lang: 'python' } })).plots).toHaveLength(1)
   const report = await walk.call('POST /v1/deep-research', [], { body: RESEARCH })
   expect(report.choices[0].message.content).toContain('eron')
 }
 
-/** @param hook URL of a webhook receiver that refuses every delivery */
+/**
+ * Calls the endpoints of durable jobs and of webhook deliveries.
+ * @param hook URL of a webhook receiver that refuses every delivery, so that the test can read and retry a failed delivery
+ * @returns Id of the completed job
+ */
 export async function walkJobs(walk: EndpointWalk, hook: string): Promise<string> {
   const endpoint = '/v1/chat/completions'
   const body = { endpoint, body: chat(LARGE), webhook: { url: hook } }
@@ -221,10 +228,23 @@ export async function walkBatches(walk: EndpointWalk): Promise<void> {
   await walk.call('POST /v1/messages/batches/:id/cancel', [second.id])
 }
 
-/** @param job A completed durable job with a failed delivery */
+/**
+ * Calls the endpoints of the admin API.
+ * @param job Id of a completed durable job that has a failed webhook delivery
+ */
 export async function walkAdmin(walk: EndpointWalk, job: string): Promise<void> {
   const at = (path: string) => `/v1/admin/${path}`
-  for (const path of ['jobs', 'audit', 'pools', 'models', 'findings', 'metrics', 'pauses', 'requests'])
+  for (const path of [
+    'jobs',
+    'audit',
+    'pools',
+    'models',
+    'findings',
+    'metrics',
+    'pauses',
+    'requests',
+    'requests/failures',
+  ])
     await walk.call(`GET ${at(path)}`)
   expect(JSON.stringify(await walk.call(`GET ${at('jobs/:id')}`, [job]))).toContain(job)
   for (const how of ['cancel', 'redrive'])
@@ -256,7 +276,7 @@ async function walkCalls(walk: EndpointWalk): Promise<void> {
   const call = walk.send('POST /v1/chat/completions', [], { body: chat(content) })
   const find = async () => (await walk.call('GET /v1/admin/requests/active')).data[0]
   const { id } = await until(find, { withinMs: 30_000 })
-  // The cancel is repeated, because only the ingress of the call can cancel it, and each request goes to another ingress.
+  // The cancel is repeated until it succeeds. Only the ingress that runs the call can cancel it, and each request goes to the next ingress.
   await until(async () => (await walk.send('POST /v1/admin/requests/:id/cancel', [id], {})).ok)
   expect((await call).ok).toBe(false)
   await until(async () => (await walk.send('GET /v1/admin/requests/:id', [id], {})).ok, { withinMs: 30_000 })

@@ -46,7 +46,11 @@ export async function collect(engine: ChatEngine, request = ask(), signal?: Abor
   return events
 }
 
-/** The error of a call. @throws Error if the call succeeds */
+/**
+ * The error of a call.
+ *
+ * @throws Error if the call succeeds
+ */
 export async function failure(engine: ChatEngine, request = ask(), signal?: AbortSignal): Promise<ServiceError> {
   const events = await collect(engine, request, signal).catch((error: ServiceError) => error)
   if (Array.isArray(events)) throw new Error(`expected a failure, got ${JSON.stringify(events)}`)

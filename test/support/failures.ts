@@ -1,14 +1,16 @@
-/** Writes the failures of a run, including hooks and imports, to a file: the middle of a long log may be truncated. */
+/**
+ * Writes the failures of a test run to a file, including those of hooks and imports. The file is needed, because CI may truncate the middle of a
+ * long log.
+ */
 import { writeFileSync } from 'node:fs'
 import type { Reporter, TestModule } from 'vitest/node'
 
-/** Lines per error: its message, and where it was thrown. */
+/** Maximum lines written per error: its message, and the first lines of its stack. */
 const LINES = 12
 
-/** An error as vitest reports it. */
 type Thrown = Readonly<{ message?: string; stack?: string }>
 
-/** A reporter in addition to vitest's own. The file is empty if no test failed. */
+/** A vitest reporter that runs in addition to the default one. The file is empty if no test failed. */
 export class Failures implements Reporter {
   readonly #path: string
 

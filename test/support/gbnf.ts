@@ -7,11 +7,14 @@ type Piece =
   | { readonly kind: 'choice'; readonly of: readonly (readonly Piece[])[] }
   | { readonly kind: 'repeat'; readonly of: Piece; readonly min: number; readonly max: number }
 
-/** Characters that represent a negated class, or a wide range. */
+/** A negated class generates only these characters. An ordinary class generates one of them in half of the cases, if it contains any. */
 const SAMPLES = [...'aZ0 _-.,/:@+é漢🎉']
 const FUEL = 400
 
-/** Generates sentences of a grammar. @param random Numbers from 0 to 1 */
+/**
+ * Generates random sentences of a grammar. Tests check that each sentence is a valid value of the JSON Schema from which the grammar was made.
+ * @param random Returns numbers from 0 to 1
+ */
 export class Sentences {
   readonly #rules: ReadonlyMap<string, Piece>
   readonly #costs = new Map<string, number>()
@@ -29,13 +32,20 @@ export class Sentences {
     this.#measure()
   }
 
-  /** A random sentence of the grammar. @throws Error if the grammar has no finite sentence */
+  /**
+   * A random sentence of the grammar.
+   *
+   * @throws Error if the grammar has no finite sentence
+   */
   next(): string {
     this.#fuel = FUEL
     return this.#write({ kind: 'rule', name: 'root' })
   }
 
-  /** Computes the steps of the shortest sentence of each rule. */
+  /**
+   * Computes for each rule the number of steps of its shortest sentence. When the step budget is used up, generation takes the cheapest
+   * alternatives and therefore ends.
+   */
   #measure(): void {
     for (let hasChanged = true; hasChanged; ) {
       hasChanged = false

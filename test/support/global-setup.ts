@@ -8,16 +8,16 @@ import { namedFiles } from './tiers.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {
-    /** `host:port` of a real Kafka; null without one: tests that need it are skipped. */
+    /** `host:port` of a real Kafka. Null if there is none: then tests that need Kafka are skipped. */
     kafka: string | null
-    /** URL of a real Postgres; null without one: tests that need it are skipped. */
+    /** URL of a real Postgres. Null if there is none: then tests that need Postgres are skipped. */
     postgres: string | null
-    /** Socket of a Docker daemon; null without one: tests that need it are skipped, in CI too. */
+    /** Path of the socket of a Docker daemon. Null if there is none: then tests that need Docker are skipped, in CI too. */
     docker: string | null
   }
 }
 
-/** Provides the values that tests `inject`. With CI=true a missing service is an error. */
+/** Provides the values that tests read with vitest's `inject`. If CI=true, then a missing Kafka or Postgres is an error. */
 export async function setup(project: TestProject): Promise<() => Promise<void>> {
   const texts = await testTexts(project)
   const needs = (name: string) => texts.some((text) => text.includes(`inject('${name}')`))
@@ -39,7 +39,7 @@ export async function setup(project: TestProject): Promise<() => Promise<void>> 
   }
 }
 
-/** Sources of the test files of this run: a service starts only if one of them uses it. */
+/** Source texts of the test files of this run. Kafka, for example, starts only if one of these texts contains `inject('kafka')`. */
 async function testTexts(project: TestProject): Promise<string[]> {
   const { testFiles } = await project.globTestFiles(namedFiles())
   return await Promise.all(testFiles.map((file) => readFile(file, 'utf8')))

@@ -1,7 +1,10 @@
 import { type HostileInput, post, send } from './hostile-inputs.ts'
 import { type Script, startUpstream } from './processes/upstream.ts'
 
-/** Answers of upstreams that cost far more than their tokens, by the API of the upstream and the endpoint of the call. */
+/**
+ * An answer of an upstream that costs the service far more CPU time than its number of tokens suggests. Tests check that none of these answers
+ * blocks the event loop.
+ */
 interface HostileAnswer {
   readonly name: string
   readonly api: 'openai' | 'responses' | 'anthropic'
@@ -19,7 +22,7 @@ const message = (message: object): Script => {
   return (_call, answer) => answer.json({ choices: [{ index: 0, finish_reason: 'stop', message }] })
 }
 
-/** A Responses stream of `count` messages with one character each. */
+/** An answer in the stream format of the Responses API: `count` messages with one character each. */
 function messages(count: number): Script {
   const frames: object[] = [{ type: 'response.created', response: { id: 'r', status: 'in_progress', output: [] } }]
   for (let index = 0; index < count; index++) {
@@ -39,7 +42,7 @@ function messages(count: number): Script {
   }
 }
 
-/** A chat stream of a text in deltas of 4,096 characters. */
+/** An answer in the stream format of chat completions: one text, in deltas of 4,096 characters. */
 function streamed(text: string): Script {
   const frames: object[] = []
   for (let at = 0; at < text.length; at += 4_096) {
@@ -48,7 +51,7 @@ function streamed(text: string): Script {
   return chatStream(frames)
 }
 
-/** A chat stream of `count` tokens with log probabilities. */
+/** An answer in the stream format of chat completions: `count` tokens with 20 log probabilities each. */
 function logprobs(count: number): Script {
   const content = Array(20).fill({ token: 'a', logprob: -0.5, bytes: [97], top_logprobs: [] })
   const frame = { choices: [{ index: 0, delta: { content: 'a'.repeat(20) }, logprobs: { content } }] }
@@ -136,7 +139,7 @@ const HOSTILE_ANSWERS: readonly HostileAnswer[] = [
   },
 ]
 
-/** Models of an upstream that gives each row its answer. */
+/** Starts a test upstream and returns one model per API. {@link hostileAnswers} sets the answer of each call. */
 export async function startHostileUpstream() {
   const upstream = await startUpstream()
   const engines = {
@@ -148,7 +151,11 @@ export async function startHostileUpstream() {
   return { upstream, models }
 }
 
-/** The rows, for calls to the models of {@link startHostileUpstream}. @param give Sets the next answer of the upstream */
+/**
+ * Requests that receive the hostile answers from {@link startHostileUpstream}.
+ *
+ * @param give Sets the next answer of the upstream
+ */
 export function hostileAnswers(give: (script: Script) => void): HostileInput[] {
   return HOSTILE_ANSWERS.map(({ name, api, path, request = {}, script }) => {
     const prompt =

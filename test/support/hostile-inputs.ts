@@ -3,16 +3,23 @@ import { WebSocket } from 'ws'
 import { WS_PROTOCOL } from '#schemas/ws.ts'
 import { TEST_KEY } from './stack.ts'
 
-/** The largest and oddest requests of each endpoint, which cost the service the most computation. A new endpoint adds its rows. */
+/**
+ * A request that costs the service much CPU time, because it is large or unusual. Tests send each one and measure how long it blocks the event
+ * loop. Each new endpoint adds its own.
+ */
 export interface HostileInput {
   readonly name: string
-  /** Builds the body. One at a time, because all together would fill the memory of the test. */
+  /** Builds the body. Called just before the request is sent, because all bodies together would fill the memory of the test process. */
   make(): Buffer
-  /** Sends the body and settles with the response. @returns HTTP status, if any */
+  /**
+   * Sends the body and settles with the response.
+   *
+   * @returns HTTP status, if any
+   */
   send(url: string, made: Buffer): Promise<number | undefined>
-  /** Whether the row is sent once before the measurement, because its first answer compiles much code. */
+  /** If true, then the request is sent once before the measurement. The first answer of this type spends most of its time in the JIT compiler. */
   readonly isWarmed?: boolean
-  /** For a known violation of the bound: duration in milliseconds, and the reason. */
+  /** Set only if this request is known to block the event loop longer than allowed: the expected duration, and the reason. */
   readonly holds?: { readonly ms: number; readonly why: string }
 }
 
@@ -26,7 +33,7 @@ const RESPONSES = '/v1/responses'
 const EMBEDDINGS = '/v1/embeddings'
 const CODE = '/v1/tools/code'
 
-/** Sends one request and waits for the end of its response. A cut connection has status 0. */
+/** Sends one request and waits for the end of its response. If the server cuts the connection, then the returned status is 0. */
 export function send(
   url: string,
   line: string,
@@ -53,7 +60,7 @@ export function send(
   })
 }
 
-/** A row with a JSON body for a path. */
+/** A hostile request that sends a JSON body to `path`. */
 export function post(name: string, path: string, make: () => unknown, more: Partial<HostileInput> = {}): HostileInput {
   return {
     name: `POST ${path} with ${name}`,
@@ -84,7 +91,7 @@ const words = (bytes: number) => 'hello world '.repeat(Math.floor(bytes / 12))
 const nested = (depth: number) => `${'['.repeat(depth)}${']'.repeat(depth)}`
 const pixels = (bytes: number) => `data:image/png;base64,${'iVBORw0K'.repeat(Math.floor(bytes / 8))}`
 const responses = (input: readonly object[]) => ({ model: 'echo-1', input })
-/** Function calls at even indexes, and their outputs at odd ones. */
+/** Returns item `index` of a list in which each function call is followed by its output. */
 const callItem = (index: number) =>
   index % 2 === 0
     ? { type: 'function_call', call_id: `c${index}`, name: 'f', arguments: '{}' }
@@ -250,7 +257,7 @@ export const HOSTILE_INPUTS: readonly HostileInput[] = [
   ...SOCKET_INPUTS,
 ]
 
-/** Rows for a model that runs in-process, instead of an echo model. */
+/** Hostile requests to a model that runs inside the worker process, whose prompts must be tokenized. The other requests go to the echo model. */
 export function modelInputs(model: string): HostileInput[] {
   return [
     post(`a text of words for ${model}`, CHAT, () => chat(words(LARGE), { model })),

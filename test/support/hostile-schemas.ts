@@ -1,4 +1,4 @@
-/** Properties p0, p1, … */
+/** Returns the value of the keyword `properties` of a JSON Schema: `count` properties named p0, p1 and so on, with the schemas from `schema`. */
 export function properties(count: number, schema: (index: number) => unknown): Record<string, unknown> {
   return Object.fromEntries(Array.from({ length: count }, (_, index) => [`p${index}`, schema(index)]))
 }

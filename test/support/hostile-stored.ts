@@ -1,7 +1,6 @@
+/* Requests with the largest and most unusual stored objects: files, batches and conversations (see {@link HostileInput}). */
 import { type HostileInput, post, send } from './hostile-inputs.ts'
 import { TEST_KEY } from './stack.ts'
-
-/** The largest and oddest stored objects: files, batches and conversations (see {@link HostileInput}). */
 
 const MIB = 1024 * 1024
 const LARGE = 28 * MIB
@@ -43,7 +42,7 @@ function file(name: string, make: () => Buffer): HostileInput {
   }
 }
 
-/** A response that continues a conversation. */
+/** Creates an empty conversation, then sends a request of the Responses API that adds `makeInput()` to this conversation. */
 function inConversation(name: string, makeInput: () => unknown): HostileInput {
   const path = '/v1/responses'
   return post(`${name} in a conversation`, path, () => ({ model: 'echo-1', conversation: 'ID', input: makeInput() }), {

@@ -1,4 +1,7 @@
-/** Runs `work` and returns the longest hold of the event loop, in milliseconds of CPU time. Other load on the machine does not count. */
+/**
+ * Runs `work` and returns the longest time without a return to the event loop, in milliseconds. The unit is CPU time of this thread, so that
+ * other load on the machine does not change the result.
+ */
 export async function longestHold(work: () => Promise<unknown>): Promise<number> {
   let longestMs = 0
   let last = cpuMs()

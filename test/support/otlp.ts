@@ -15,6 +15,8 @@ export interface ReceivedSpan {
   readonly attributes: Readonly<Record<string, unknown>>
   readonly links: readonly { readonly traceId: string; readonly id: string }[]
   readonly isError: boolean
+  /** Message of the status. Empty for a span without an error. */
+  readonly statusMessage: string
   readonly service: unknown
 }
 
@@ -22,13 +24,13 @@ export interface OtlpReceiver extends AsyncDisposable {
   readonly url: string
   readonly spans: readonly ReceivedSpan[]
   readonly requests: readonly { readonly path: string; readonly headers: NodeJS.Dict<string | string[]> }[]
-  /** Status of further answers. Default: 200. */
+  /** HTTP status of all further answers, to simulate a failing receiver. Default: 200. */
   status: number
-  /** Waits until a trace has no orphan and contains all names, and returns its spans. */
+  /** Waits until a trace contains spans of all the names and none with a missing parent, then returns its spans. */
   tree(traceId: string, names: readonly string[], withinMs?: number): Promise<ReceivedSpan[]>
 }
 
-/** An OTLP/HTTP receiver with its own decoder of the Protobuf encoding. */
+/** Starts an OTLP/HTTP receiver. The receiver has its own Protobuf decoder, so that an error in the encoder of the product cannot hide itself. */
 export async function startOtlpReceiver(): Promise<OtlpReceiver> {
   const spans: ReceivedSpan[] = []
   const requests: OtlpReceiver['requests'][number][] = []
@@ -68,7 +70,7 @@ export async function startOtlpReceiver(): Promise<OtlpReceiver> {
   return receiver
 }
 
-/** Spans whose parent is missing, except one root without a parent. */
+/** Spans whose parent is missing. A root span, which names no parent, is not an orphan. */
 export function orphansOf(spans: readonly ReceivedSpan[]): ReceivedSpan[] {
   const ids = new Set(spans.map(({ id }) => id))
   return spans.filter(({ parentId }) => parentId !== '' && !ids.has(parentId))
@@ -154,6 +156,7 @@ function spansOf(request: Buffer): ReceivedSpan[] {
           id: sub(link, 2)[0]?.toString('hex') ?? '',
         })),
         isError: sub(span, 15).length > 0,
+        statusMessage: String(sub(sub(span, 15)[0] ?? Buffer.alloc(0), 2)[0] ?? ''),
         service,
       }
     })

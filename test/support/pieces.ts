@@ -1,6 +1,6 @@
 import type { Pieces } from '#services/ingress/body/validate.ts'
 
-/** Runs all pieces without yielding. */
+/** Runs a divided computation to its end, without returning to the event loop between its pieces. */
 export function doAll<T>(work: Pieces<T>): T {
   for (;;) {
     const step = work.next()

@@ -1,13 +1,13 @@
-/** Prints the progress of a run: finished files, files that run for long, and the slowest ones. */
+/** Prints the progress of a test run: finished files, files that are slow, and at the end the slowest ones. */
 import type { Reporter, TestCase, TestModule, TestSpecification } from 'vitest/node'
 
-/** Time after which a running file is named. */
+/** A test file that runs longer than this is printed with each progress line. */
 const SLOW_MS = 20_000
-/** Interval between lines while no file ends. */
+/** Interval between progress lines if no file ends. */
 const EVERY_MS = 30_000
 const SLOWEST = 8
 
-/** A reporter in addition to vitest's own, which prints results. */
+/** A vitest reporter that runs in addition to the default one. The default reporter prints the results. */
 export class Progress implements Reporter {
   #files = 0
   #startedMs = 0

@@ -5,32 +5,35 @@ import { promisify } from 'node:util'
 
 const run = promisify(execFile)
 const SCRIPTS = join(import.meta.dirname, '..', 'sdk', 'python')
-/** Timeout inside a script, which prints where it hung. */
+/** Timeout of one run of a Python script. */
 const SCRIPT_MS = 230_000
 
-/** Timeout of a hook that runs {@link runCases}, with one retry. On an idle machine it takes seconds. */
+/**
+ * Timeout of a vitest hook that calls {@link runCases}: two runs, because a crashed script is retried once. On an idle machine a run takes
+ * seconds.
+ */
 export const CASES_MS = 2 * SCRIPT_MS + 10_000
 
-/** The pinned packages of an environment of test/sdk/python. */
+/** Returns the packages of one Python environment of test/sdk/python, with their versions, as pip reads them. */
 export function pinsOf(env: string): string[] {
   const lines = readFileSync(join(SCRIPTS, `requirements-${env}.txt`), 'utf8').split('\n')
   return lines.filter((line) => line !== '' && !line.startsWith('#'))
 }
 
-/** The cases of a script of test/sdk/python, in order. */
+/** Returns the names of the test functions (`case_…`) in a script of test/sdk/python, in order. */
 export function casesOf(script: string): string[] {
   const text = readFileSync(join(SCRIPTS, script), 'utf8')
   return [...text.matchAll(/^(?:async )?def (case_\w+)/gm)].map(([, name]) => String(name))
 }
 
 /**
- * Runs all cases of a script of test/sdk/python. With CI=true a crashed script is retried once, because vitest does not retry hooks; the
- * reason is printed.
+ * Runs all test functions (cases) of a script of test/sdk/python. With CI=true a crashed script is run once more and the reason is printed,
+ * because vitest does not retry hooks.
  *
- * @param bin Directory of the environment.
- * @param given Arguments of the script.
- * @returns null or a failure per case
- * @throws Error if the script itself crashes or hangs
+ * @param bin Directory of the Python executable.
+ * @param given Arguments of the script, passed as JSON.
+ * @returns For each case: its failure, or null if the case passed
+ * @throws Error if the script itself crashes or exceeds the timeout
  */
 export async function runCases(bin: string, script: string, given: object): Promise<Record<string, string | null>> {
   return runOnce(bin, script, given).catch((error: Error) => {

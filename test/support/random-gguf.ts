@@ -1,20 +1,21 @@
+/*
+ * Writes a tiny model file for llama.cpp (GGUF format) with random weights, so that tests need no download. The output of the model has no
+ * meaning. Control tokens begin with id 259, after 3 special tokens and 256 single bytes.
+ */
 import { writeFile } from 'node:fs/promises'
-
-/** A tiny llama.cpp model with random weights and meaningless output. Control tokens begin with id 259. */
 
 const [EMBEDDING, LAYERS, HEADS, FEED_FORWARD] = [32, 1, 2, 32]
 const ALIGNMENT = 32
-/** GGUF value types. */
 const [U32, I32, F32, BOOL, STRING, ARRAY] = [4, 5, 6, 7, 8, 9]
-/** Token types. */
+/** Codes of the token types in the GGUF format. */
 const [NORMAL, UNKNOWN, CONTROL, BYTE] = [1, 2, 3, 6]
 
 export interface RandomGguf {
-  /** Chat template of the file; undefined: none. */
+  /** Chat template that is stored in the file. If undefined, then the file has none. */
   readonly template?: string | undefined
   readonly controlTokens?: readonly string[]
   readonly addsBos?: boolean
-  /** Number of ordinary tokens, which follow the control tokens. */
+  /** Further ordinary tokens. The first of these has the id after the last control token. */
   readonly words?: readonly string[]
 }
 
@@ -100,7 +101,7 @@ function assemble(metadata: readonly Buffer[], tensors: readonly Tensor[]): Buff
   return Buffer.concat([padded(head), ...data])
 }
 
-/** Deterministic weights. */
+/** Returns pseudo-random weights that are the same in every run. Weights of norm layers are 1. */
 function weightsOf(count: number, isNorm: boolean): Buffer {
   let state = 12_345
   const weights = Float32Array.from({ length: count }, () => {

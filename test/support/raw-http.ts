@@ -8,21 +8,21 @@ export interface RawAnswer {
   readonly body: string
 }
 
-/** A client that sends exactly the given bytes. Dispose it. */
+/** A TCP client that sends exactly the given bytes, so that tests can send malformed HTTP. Dispose it. */
 export interface RawClient extends Disposable {
   readonly socket: Socket
   /** All bytes received so far. */
   readonly received: string
-  /** The server closed its side, or cut the connection. */
+  /** True after the server closed its side, or reset the connection. */
   readonly isEnded: boolean
-  /** The server cut the connection: sending fails. */
+  /** True after the server reset the connection, so that sending fails. */
   readonly isCut: boolean
   send(bytes: string | Uint8Array): void
   /** Waits for response number `index` of this connection, which must have a Content-Length. */
   answer(index?: number): Promise<RawAnswer>
 }
 
-/** Connects to `http://host:port`. Keeps its own side open after the server closed its side, as a hostile client would. */
+/** Connects to `http://host:port`. The client does not close its own side when the server closes, because a hostile client may do the same. */
 export async function openRaw(url: string): Promise<RawClient> {
   const { hostname, port } = new URL(url)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })

@@ -5,10 +5,10 @@ import { afterAll, beforeAll, describe } from 'vitest'
 import { hashOf } from '#shared/keys/keys.ts'
 import { type Stack, startStack, until } from './stack.ts'
 
-/** A model id with a slash: some clients escape it in paths. */
+/** A model id that contains a slash. Some clients write the slash as %2F in URL paths, so the service must accept both forms. */
 export const SLASHED = 'org/echo-2'
 
-/** A tool as JSON Schema; the echo engine calls it when a prompt contains its name. */
+/** A tool definition. If a prompt contains the name of a tool, then the echo engine answers with a call of that tool. */
 export const WEATHER = {
   name: 'get_weather',
   description: 'The weather of a city',
@@ -20,32 +20,35 @@ export const WEATHER = {
   },
 }
 
-/** Arguments that the echo engine generates from the schema of {@link WEATHER}. */
+/** Arguments that the echo engine puts into a call of {@link WEATHER}. The engine generates them from the schema. */
 export const WEATHER_ARGUMENTS = { city: 'city', days: 1 }
 
-/** Text that breaks if characters are split: two, three and four bytes, a joined emoji, a quote. */
+/**
+ * Text that detects decoding errors at the borders of stream chunks. The text has characters of two to four bytes, an emoji of several code
+ * points, quotes and control characters.
+ */
 export const UNICODE = 'naïve "日本語" 👩‍👩‍👧 ß\n\tend'
 
-/** A script that streams for a quarter of an hour, so an earlier end means that it was stopped. */
+/** A prompt that makes the echo engine stream one token per second for a quarter of an hour. A call that ends earlier was stopped. */
 export const ENDLESS = '!echo tokens=1000 delay_ms=1000'
 
-/** Concurrent calls that {@link SdkStacks.full} accepts: the maximum that one file makes there. */
+/** Maximum concurrent calls of the service {@link SdkStacks.full}. */
 const PLACES = 6
 
-/** The services that one file of SDK tests shares. Tests change no settings and leave no calls running. */
+/** The services that all SDK tests of one file share. A test must not change their settings or leave calls running. */
 export interface SdkStacks {
-  /** No limits. */
+  /** A service without limits. */
   readonly free: Stack
-  /** Accepts a few concurrent calls and refuses the next with 503: see {@link occupy}. */
+  /** A service that accepts {@link PLACES} concurrent calls and refuses the next with 503: see {@link occupy}. */
   readonly full: Stack
-  /** Allows one request per minute: see {@link useUp}. */
+  /** A service that allows each key one request per minute: see {@link useUp}. */
   readonly limited: Stack
 }
 
 /**
- * Runs tests against the embedded service and, if available, over Kafka.
+ * Runs the tests twice: with the embedded broker and, if a Kafka is available, over Kafka.
  *
- * @param address The value of `inject('kafka')`.
+ * @param address The value of `inject('kafka')`: address of the Kafka, or null.
  */
 export function describeBothModes(title: string, address: string | null, tests: (stacks: SdkStacks) => void): void {
   for (const mode of ['embedded', 'Kafka']) {
@@ -89,7 +92,7 @@ export async function untilRunning(stack: Stack, count: number): Promise<void> {
   await until(async () => (await metric(stack, 'sluice_pool_running')) === count)
 }
 
-/** Counts responses with one of these statuses from now on. */
+/** Starts to count the HTTP responses with one of these statuses. The returned function reads the count since this call. */
 export async function countAnswers(stack: Stack, ...statuses: number[]): Promise<() => Promise<number>> {
   const count = async () => {
     const counts = statuses.map((status) => metric(stack, 'sluice_http_requests_total', { status: String(status) }))
@@ -99,14 +102,14 @@ export async function countAnswers(stack: Stack, ...statuses: number[]): Promise
   return async () => (await count()) - before
 }
 
-/** Uses up the one request of {@link SdkStacks.limited}, so that the next one within a minute gets 429. */
+/** Sends the one request that {@link SdkStacks.limited} allows per minute, so that the next request gets 429. */
 export async function useUp(stack: Stack): Promise<void> {
   await (
     await stack.post('/v1/chat/completions', { model: 'echo-1', messages: [{ role: 'user', content: 'x' }] })
   ).text()
 }
 
-/** Fills all slots of {@link SdkStacks.full} until disposed. */
+/** Fills all slots of {@link SdkStacks.full} with endless calls, which are cancelled at disposal. */
 export async function occupy(stack: Stack): Promise<AsyncDisposable> {
   const leave = new AbortController()
   const body = { model: 'echo-1', messages: [{ role: 'user', content: ENDLESS }] }
@@ -123,9 +126,10 @@ export async function occupy(stack: Stack): Promise<AsyncDisposable> {
 }
 
 /**
- * Makes one call per client while the service is full, frees slots after each was refused once, and returns the results of the calls.
+ * Tests that an SDK retries a refused call. Each client makes one call while the service is full. After each call was refused once, the slots are
+ * freed. Returns the results of the calls.
  *
- * @param call Makes the call, with the retries of the SDK.
+ * @param call Makes the call with a client whose SDK retries refused calls.
  */
 export async function callWhileFull<Client, T>(
   stack: Stack,
@@ -140,7 +144,11 @@ export async function callWhileFull<Client, T>(
   return await answers
 }
 
-/** The rejection of a promise. @throws if it is fulfilled */
+/**
+ * Returns the error with which a promise rejects.
+ *
+ * @throws Error if the promise is fulfilled
+ */
 export async function failureOf(promise: PromiseLike<unknown>): Promise<Record<string, unknown>> {
   const nothing = {}
   const failure = await Promise.resolve(promise).then(
@@ -152,9 +160,9 @@ export async function failureOf(promise: PromiseLike<unknown>): Promise<Record<s
 }
 
 /**
- * An OpenAI SDK client whose key belongs to another project than the test key.
+ * Adds an API key of another project and returns an OpenAI SDK client with this key.
  *
- * @param endpoints Permissions of its key; default: all.
+ * @param endpoints Endpoints that the key may call; default: all.
  */
 export async function openStranger(stack: Stack, endpoints?: readonly string[]): Promise<OpenAI> {
   const secret = 'sk-stranger-0123456789'

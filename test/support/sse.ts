@@ -3,12 +3,15 @@ import { failureFrame, SSE_END, sseText } from '#services/ingress/http/reply.ts'
 import type { AnswerStream, Frame } from '#shared/kinds/answer.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Messages encoded as an HTTP event stream. */
+/** Encodes frames as an HTTP event stream. */
 export function sseOf(frames: readonly Frame[]): string {
   return frames.map(sseText).join('')
 }
 
-/** A whole HTTP event stream: the frames of some events, and its end. */
+/**
+ * Encodes a complete response as an HTTP event stream: the frames of all events, and the end mark of the format. If the stream fails at its end,
+ * then an error frame is last.
+ */
 export function sseStream<Event>(
   stream: AnswerStream<Event> | undefined,
   events: readonly Event[],
@@ -23,12 +26,12 @@ export function sseStream<Event>(
   }
 }
 
-/** The last frames of a failed stream. */
+/** The error frame with which a failed stream ends. */
 export function sseFailure(error: ServiceError, format: WireFormat = 'openai'): string {
   return sseText(failureFrame(error, format, 'req_1'))
 }
 
-/** The `data:` of each event, JSON texts in order, without a final `[DONE]`. */
+/** Returns the JSON text of each `data:` line, in order. The end mark `[DONE]` is left out. */
 export function dataOf(text: string): string[] {
   const lines = text.split('\n').filter((line) => line.startsWith('data: ') && line !== 'data: [DONE]')
   return lines.map((line) => line.slice('data: '.length))

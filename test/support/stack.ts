@@ -21,7 +21,7 @@ export interface Stack extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
   readonly dataDir: string
-  /** The broker of its jobs, for records that no caller can send. */
+  /** The broker of the service. Tests use it to publish records that no HTTP request can create. */
   readonly broker: Broker
   /** Posts JSON with the test key. */
   post(path: string, body: unknown, init?: RequestInit): Promise<Response>
@@ -29,7 +29,7 @@ export interface Stack extends AsyncDisposable {
 }
 
 export interface StackOptions {
-  /** Address of a Kafka; unset: the embedded broker. */
+  /** Address of a Kafka. If unset, then the service uses the embedded broker. */
   readonly kafka?: string | undefined
   /** Entries of models.yaml; default: echo-1. */
   readonly models?: readonly object[]
@@ -39,13 +39,13 @@ export interface StackOptions {
   readonly sockets?: Partial<SocketBounds>
   /** Sandboxes for code; default: none. */
   readonly sandboxes?: readonly LoadAdapter[]
-  /** Default: silent. */
+  /** Log of the service; default: nothing is logged. */
   readonly log?: Log
-  /** A directory that outlives the service; default: a new one. */
+  /** Data directory that the caller creates and deletes. Default: a new directory, which is deleted at the end. */
   readonly dataDir?: string
 }
 
-/** The scripted engine, with all permissions. */
+/** A model on the echo engine, which executes scripts in the prompt. The model accepts every type of input. */
 export const ECHO_MODEL = {
   id: 'echo-1',
   engine: { type: 'echo' },
@@ -63,7 +63,7 @@ export async function startStack(options: StackOptions = {}): Promise<Stack> {
     DATA_DIR: dataDir,
     MODELS_FILE: modelsFile,
     SLUICE_API_KEY: TEST_KEY,
-    // Most tests call as a project without further rights.
+    // Most tests check the rights of an ordinary project key, so the first key gets no admin rights.
     FIRST_KEY_ADMIN: 'false',
     LOG_LEVEL: process.env.TEST_LOG ?? 'silent',
     KAFKA_BROKERS: options.kafka,
@@ -104,7 +104,7 @@ const POLL_INTERVAL_MS_MAX = 100
 /**
  * Polls until a condition holds. The interval grows, because a check may cost a request or a database connection on a busy machine.
  *
- * @throws after `withinMs`, with the last value
+ * @throws Error after `withinMs`, with the source text of the condition
  */
 export async function until<T>(
   condition: () => T | Promise<T>,

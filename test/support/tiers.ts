@@ -1,7 +1,7 @@
 /**
- * Test files of a run. `npm test` is the short tier: end-to-end calls, units, third-party SDKs and the broker suite on one small Kafka. Files
- * that need a model, Postgres, containers, fleets of processes or minutes run with `npm run test:all`. A new file runs in both unless it is
- * listed here.
+ * Selects the test files of a run. `npm test` runs the short tier: end-to-end calls, units, third-party SDKs and the broker suite on one small
+ * Kafka. `npm run test:all` also runs the files that need a model, Postgres, containers, fleets of processes or minutes. Both run a new file,
+ * unless it is added to the list below.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'
@@ -26,11 +26,11 @@ const LONG = [
   'test/services/scheduler/dead-letter.test.ts',
   // Tests of the command line, which start one process per call.
   'test/services/cli/**',
-  // A browser.
+  // Tests that need a browser.
   'test/services/console/**',
   'test/services/ingress/pages/search.test.ts',
   'test/data-dir.test.ts',
-  // Postgres.
+  // Tests that need Postgres.
   'test/shared/{store/{store,family,operator,partitions,pooler,postgres,plans,turns},blobs/{blobs,fleet-blobs},keys/keys,capacity/fleet-counts,usage/ledger}.test.ts',
   'test/shared/jobs/worker/compose.test.ts',
   'test/services/ingress/responses/{fleet,hosted}.test.ts',
@@ -46,7 +46,7 @@ const LONG = [
   'test/services/inference/preload.test.ts',
   // Tests that install coding agents from npm.
   'test/sdk/agents.test.ts',
-  // Sandboxes.
+  // Tests that start sandboxes.
   'test/shared/sandbox/{docker,many-runs,scan,zygote}.test.ts',
   'test/shared/sandbox/{conformance/**,wasm/wasm.test.ts}',
   'test/services/code/**',
@@ -58,10 +58,12 @@ const LONG = [
 
 /** Files that take about a minute, longest first. A run starts with them, so that none runs alone at the end. */
 const LONGEST = [
-  'test/chaos/outages.test.ts',
   'test/docs/commands.test.ts',
-  'test/deploy/alerts.test.ts',
+  'test/chaos/brokers.test.ts',
+  'test/chaos/outages.test.ts',
   'test/shared/broker/kafka.test.ts',
+  'test/services/console/screens.test.ts',
+  'test/scaling.test.ts',
   'test/simulation/simulation.test.ts',
   'test/chaos/chaos.test.ts',
   'test/services/transcription/transcription.test.ts',
@@ -69,6 +71,15 @@ const LONGEST = [
   'test/services/code/fleet.test.ts',
   'test/services/research/fleet.test.ts',
   'test/fleet.test.ts',
+  'test/outage.test.ts',
+  'test/services/console/playground.test.ts',
+  'test/shared/sandbox/conformance/zygote.test.ts',
+  'test/shared/local-server/speakers.test.ts',
+  'test/shared/store/plans.test.ts',
+  'test/services/ingress/responses/fleet.test.ts',
+  'test/services/cli/table-batch.test.ts',
+  'test/s3-fleet.test.ts',
+  'test/shared/broker/kafka-topics.test.ts',
   'test/shared/engines/chat-engine.test.ts',
   'test/shared/local-server/speech.test.ts',
   'test/services/ingress/jobs/events.test.ts',
@@ -89,12 +100,12 @@ const LONGEST = [
   'test/sdk/vercel.test.ts',
   'test/sdk/openai.test.ts',
   'test/shared/broker/broker.test.ts',
-  // SDK files run last. On a new machine, each waits until the first of them has created the environments.
+  // The SDK files run last. On a new machine each of them waits until the first one has installed the Python environments.
   'test/sdk/embeddings-python.test.ts',
   'test/sdk/transcription-python.test.ts',
 ]
 
-/** Runs the longest files first, and the others in the order of vitest. */
+/** Orders the test files of a run: those of {@link LONGEST} first, the others in the order of vitest. */
 export class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
     const place = (file: TestSpecification) => {
@@ -106,15 +117,16 @@ export class LongestFirst extends BaseSequencer {
 }
 
 /**
- * Files that a run leaves out: none if files are named, else {@link LONG}. With `--mode all` only files with results in SLUICE_TEST_DONE, a
- * JSON report of vitest, are left out.
+ * Returns the files that a run leaves out. If the command line names files, then none are left out. With `--mode all`, files that already have
+ * results in SLUICE_TEST_DONE (a JSON report of vitest) are left out, so that an interrupted run can continue. Otherwise the files of {@link
+ * LONG} are left out.
  */
 export function leftOut(mode: string): string[] {
   if (namedFiles().length > 0) return []
   return mode === 'all' ? done(process.env.SLUICE_TEST_DONE) : LONG
 }
 
-/** Parts of paths on the command line: `npm test -- end-to-end ws/`. */
+/** Parts of file paths that were given on the command line, such as `end-to-end` and `ws/` in `npm test -- end-to-end ws/`. */
 export function namedFiles(): string[] {
   return parseCLI(['vitest', ...process.argv.slice(2)], { allowUnknownOptions: true }).filter
 }

@@ -4,7 +4,7 @@ import { type Stack, TEST_KEY, until } from './stack.ts'
 
 type Frame<T extends ServerFrame['type']> = Extract<ServerFrame, { type: T }>
 
-/** A client of `GET /v1/ws`. Every received frame is validated by the schema. Dispose it. */
+/** A WebSocket client of `GET /v1/ws`. Every received frame is validated against the schema. Dispose it. */
 export interface WsClient extends Disposable {
   readonly ws: WebSocket
   /** Frames received so far. */
@@ -14,11 +14,11 @@ export interface WsClient extends Disposable {
   send(frame: object): void
   /** Sends `request.create` of a chat completion with the prompt or script `content`. */
   chat(id: string, content: string, more?: object, frame?: object): void
-  /** The frames of an id, in order. */
+  /** Returns the frames of the call `id` so far, in order. */
   about(id: string): ServerFrame[]
-  /** Waits for the frame that ends an id. */
+  /** Waits for the last frame of the call `id`. */
   end(id: string): Promise<ServerFrame>
-  /** Waits for the first frame of a type, for an id if given. */
+  /** Waits for the first frame of a type; if `id` is given, only frames of that call count. */
   frame<T extends ServerFrame['type']>(type: T, id?: string): Promise<Frame<T>>
   /** Waits until the connection is closed. */
   closing(): Promise<{ readonly code: number; readonly reason: string }>
@@ -28,13 +28,13 @@ export interface WsOptions {
   readonly protocols?: readonly string[]
   readonly headers?: Record<string, string>
   readonly path?: string
-  /** Answers pings; default true. */
+  /** Whether the client answers pings of the server. Default: true. */
   readonly autoPong?: boolean
 }
 
 const ENDS: ReadonlySet<string> = new Set(['request.completed', 'request.failed', 'request.cancelled'])
 
-/** Whether a frame ends its id. */
+/** Whether a frame is the last one of its call. */
 export function isEnd(frame: ServerFrame): boolean {
   return ENDS.has(frame.type)
 }
@@ -46,7 +46,7 @@ export async function openWs(stack: Stack, options: WsOptions = {}): Promise<WsC
   return client
 }
 
-/** An upgrade that got an HTTP response. */
+/** HTTP response to a WebSocket upgrade that the server refused. */
 export interface Refusal {
   readonly status: number
   readonly headers: Readonly<Record<string, string | string[] | undefined>>

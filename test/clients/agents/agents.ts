@@ -11,14 +11,14 @@ export interface Agent {
   /** Exact version of its npm package. */
   readonly package: string
   /**
-   * Names of models that the agent treats differently. The agent has no entry for the first model. The value is a text, in the form `TOOL: RESULT`,
-   * that a call with this model must contain.
+   * Names of models that the agent treats differently. The first name is not in the agent's own list of models. The value is a text that at least
+   * one tool call with this model must contain. The call is written as `TOOL: RESULT`.
    */
   readonly models: Readonly<Record<string, string>>
   readonly command: readonly string[]
   /** Files of the project in addition to those of every agent. */
   readonly files?: Readonly<Record<string, string>>
-  /** The agent does not send reasoning back with the responses of the model. */
+  /** True if the agent's next request does not contain the reasoning of the model's last response. */
   readonly dropsThoughts?: true
   /** Replaces text of the snippet. */
   readonly replace?: readonly [from: string, to: string]
@@ -77,7 +77,7 @@ const continueCli: Agent = {
 
 export const AGENTS: readonly Agent[] = [codex, claude, opencode, qwen, continueCli]
 
-/** opencode with the APIs that are not its default. */
+/** opencode, configured for an API other than chat completions, its default. */
 export const OPENCODE_BY: Readonly<Record<'messages' | 'responses', Agent>> = {
   messages: { ...opencode, replace: ['@ai-sdk/openai-compatible', '@ai-sdk/anthropic'] },
   responses: { ...opencode, dropsThoughts: true, replace: ['@ai-sdk/openai-compatible', '@ai-sdk/openai'] },

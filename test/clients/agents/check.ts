@@ -13,7 +13,7 @@ export const APIS: readonly Api[] = ['chat', 'messages', 'responses']
 const MODEL_ID = 'scripted-1'
 
 /**
- * Runs an agent with one of its models, by an alias.
+ * Runs an agent against Sluice and a scripted upstream. The model name that the agent sends is an alias in Sluice.
  *
  * @param bin Directory of the agent's command
  * @param parent Directory for its project and home, removed afterwards

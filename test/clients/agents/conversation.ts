@@ -5,7 +5,7 @@ export type Json = Record<string, unknown>
 /** A tool that the model may call. */
 export interface Offer {
   readonly name: string
-  /** Responses: the namespace that holds the tool. */
+  /** Responses API only: namespace of the tool. */
   readonly namespace?: string | undefined
   /** The input is free text, not a JSON object. */
   readonly isCustom: boolean
@@ -13,7 +13,7 @@ export interface Offer {
   readonly parameters: readonly string[]
 }
 
-/** A call of an earlier answer with its result. */
+/** A tool call of an earlier answer, with its result. */
 export interface Result {
   readonly name: string
   readonly output: string
@@ -30,7 +30,7 @@ export interface Conversation {
   readonly thoughts: number
   /** Whether the caller requested reasoning. */
   readonly wantsThought: boolean
-  /** Options of the response. */
+  /** Body of the request. */
   readonly request: Json
 }
 
@@ -49,7 +49,7 @@ export interface Frame {
   readonly data: Json | '[DONE]'
 }
 
-/** Reader and writer of one API. Requests are validated strictly, as by the vendor's server. */
+/** Reads the requests of one API and writes its responses. Requests are validated strictly, as by the vendor's server. */
 export interface Wire {
   readonly path: string
   /** @throws Refusal with the message of the 400 */

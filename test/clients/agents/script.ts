@@ -68,7 +68,7 @@ function stagesOf(offers: readonly Offer[], directory: string): Stage[] {
   return fileStages(tools, offers, directory)
 }
 
-/** Codex with a model that composes its tools in JavaScript. */
+/** Stages for Codex if it offers the tool `exec`, which runs JavaScript that calls the other tools. */
 function execStages(offer: Offer): Stage[] {
   const stage = (code: string, ...expected: string[]) => ({
     calls: [{ offer, input: freeText(offer, code) }],
@@ -99,7 +99,7 @@ function codexStages(shell: Offer, patch: Offer | undefined): Stage[] {
 /** Names and parameters of an agent's file tools. */
 interface FileTools {
   readonly read: string
-  /** Parameter of the read tool. */
+  /** Name of the read tool's parameter for the file path. */
   readonly path: string
   readonly edit: string
   readonly shell: string

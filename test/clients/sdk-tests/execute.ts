@@ -38,7 +38,7 @@ export async function execute(suite: Suite, installed: Installed, url: string): 
   }
 }
 
-/** Sequential, because the service needs the two cores, too. Warnings of Python are not under test. */
+/** Runs the tests one after the other, because the service needs CPU time, too. Warnings of Python are not under test. */
 function pytest(
   { tests, plugins = [] }: Suite,
   { directory, bin = '' }: Installed,
@@ -70,7 +70,7 @@ function vitest(
   return launch(process.execPath, [program, ...options, `--root=${directory}`, ...files], directory, env)
 }
 
-/** Output of a program. Failed tests are no failure of the program. */
+/** Runs a program and returns its output, whatever its exit code is, because the code is also not 0 if tests fail. */
 function launch(command: string, args: string[], cwd: string, env: Record<string, string>): Promise<string> {
   return new Promise((resolve, reject) => {
     const options = { cwd, env, timeout: SUITE_MS, maxBuffer: OUTPUT_BYTES_MAX }

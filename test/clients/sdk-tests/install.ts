@@ -19,9 +19,9 @@ export interface Installed {
 }
 
 /**
- * Installs a suite, or finds it.
+ * Installs a suite, unless an earlier run has installed it.
  *
- * @param source A checkout of its repository; undefined: downloaded
+ * @param source A checkout of its repository. If undefined, then the tests are downloaded.
  * @throws Error with the message of git, pip or npm on failure
  */
 export async function install(suite: Suite, cache: string, source: string | undefined): Promise<Installed> {
@@ -42,7 +42,7 @@ export async function install(suite: Suite, cache: string, source: string | unde
   return { directory, bin: environment.bin }
 }
 
-/** The tests are written for jest, whose functions vitest also provides. */
+/** Configures vitest to run tests that are written for jest, whose functions vitest also provides. */
 async function writeVitestConfig(directory: string): Promise<void> {
   await writeFile(join(directory, 'setup.mjs'), "import { vi } from 'vitest'\nglobalThis.jest = vi\n")
   const config = { test: { globals: true, setupFiles: ['./setup.mjs'] } }

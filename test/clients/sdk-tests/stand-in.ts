@@ -29,7 +29,7 @@ const MODEL = 'string'
 const EXAMPLE = 'Example data'
 const SILENCE = waveOf(silence(1))
 
-/** By the placeholder in the tests. Longer placeholders first, so that `message_batch_id` does not match `batch_id`. */
+/** For each id in the tests: the function that creates its object. Longer ids come first, so that `message_batch_id` does not match `batch_id`. */
 const MAKES: readonly (readonly [dummy: string, make: Make])[] = [
   ['resp_677efb5139a88190b512bc3fef8e535d', makeResponse],
   ['previous_response_id', makeResponse],
@@ -77,7 +77,7 @@ export async function startStandIn(service: string, key: string): Promise<StandI
   }
 }
 
-/** The last event of a Responses stream. */
+/** The response object in the last event of a Responses stream. */
 function lastResponse(stream: string): Json {
   const data = stream.split('\n').findLast((line) => line.startsWith('data: {'))
   return JSON.parse(data?.slice('data: '.length) ?? '{}').response

@@ -15,7 +15,7 @@ export interface Suite {
   readonly path: '/v1' | ''
   /** Files and folders below the test folder. */
   readonly tests: readonly string[]
-  /** Plugins of pytest in its own configuration. */
+  /** pytest plugins that the SDK's own configuration loads. The tests run without this configuration, so the plugins are named here. */
   readonly plugins?: readonly string[]
 }
 

@@ -1,11 +1,11 @@
-"""Shared by the scripts of the Python SDKs: the runner of cases, and observations of the service.
+"""Runner of the cases of the Python SDKs, and functions that observe the service. All scripts of the SDKs use this module.
 
-A script defines functions named ``case_…`` and calls :func:`main`. It is started with one argument, a JSON object::
+A script defines functions named ``case_…`` and calls :func:`main`. The script is started with one argument, a JSON object::
 
     {"key": "sk-…", "free": "http://…", "full": "http://…", "limited": "http://…"}
 
-``free`` has no limits, ``full`` holds a few calls at once, ``limited`` allows one a minute. What is printed is one
-JSON object: the name of each case, and null or why it failed.
+The service at ``free`` has no limits, the one at ``full`` runs a few concurrent calls, and the one at ``limited`` allows
+one call per minute. The script prints one JSON object: for each case, null or the reason of the failure.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""The openai package, any major from 1 on, against the embeddings of the service.
+"""Runs the openai package, of any major version from 1 on, against the embeddings of the service.
 
-Given is also what to expect: ``texts``, their ``vectors`` as numbers, and ``tokens`` of them all.
+The argument also contains the expected values: ``texts``, their ``vectors`` as numbers, and the total number of ``tokens``.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-/** The code blocks of README.md and docs/, and how to run them. */
+/** Finds the code blocks of README.md and docs/, and the comments that define how the tests run them. */
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -11,11 +11,11 @@ const ROOT = join(import.meta.dirname, '../../..')
  * code around a block that is a file.
  */
 export interface Block {
-  /** `docs/guides/jobs.md:26`: the line of its fence. */
+  /** Page and line of the block's fence, such as `docs/guides/jobs.md:26`. */
   readonly place: string
   readonly page: string
   readonly language: string
-  /** Text after the language in the fence: the name of a client, in docs/get-started/clients.md. */
+  /** Text after the language in the fence. In docs/get-started/clients.md, the text is the name of a client. */
   readonly name: string
   readonly code: string
   /** File name in the first comment of the code, such as `// hook.mjs: npm install express openai`. */
@@ -25,7 +25,7 @@ export interface Block {
   readonly after: readonly string[]
 }
 
-/** README.md and every page of docs/. */
+/** README.md and every page of docs/, except the decision records in docs/adr/. */
 export const PAGES: readonly string[] = [
   'README.md',
   ...readdirSync(join(ROOT, 'docs'), { recursive: true, encoding: 'utf8' })
@@ -34,10 +34,14 @@ export const PAGES: readonly string[] = [
     .toSorted(),
 ]
 
-/** A comment before a fence that configures the block; other comments are ignored. */
+/** An HTML comment with a word or phrase, a colon and a value, as described at {@link Block}. Other comments are ignored. */
 const MARK = /^<!-- (\w[\w ]*): (.*) -->$/
 
-/** The blocks of a page, in order. @throws Error for an unknown mark */
+/**
+ * The blocks of a page, in order.
+ *
+ * @throws Error for an unknown mark
+ */
 export function blocksOf(page: string): Block[] {
   const lines = readFileSync(join(ROOT, page), 'utf8').split('\n')
   const blocks: Block[] = []

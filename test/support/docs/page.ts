@@ -1,4 +1,4 @@
-/** Runs the commands and programs of a page in order, as a reader does who copies them. */
+/** Runs the commands and programs of a documentation page in order, as if a reader copied them. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmod, cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
@@ -8,36 +8,36 @@ import { LAUNCHER } from '../processes/sluice.ts'
 import { TEST_KEY } from '../stack.ts'
 import type { Block } from './blocks.ts'
 
-/** Below node_modules, so that programs find the packages of the project. */
+/** Working directory of the pages. The directory is below node_modules, so that programs can import the packages of the project. */
 const DIRECTORY = join(import.meta.dirname, '../../../node_modules/.cache/sluice-docs')
 const PAGE_MS = 280_000
-/** Characters of the output that a failure shows. */
+/** Maximum characters of a block's output in an error message. */
 const TAIL = 2_000
 
-/** Environment of the commands of a page. */
+/** Values that replace the addresses, ports and ids that pages contain. */
 export interface World {
   /** Base URL of the service; replaces http://127.0.0.1:8080. */
   readonly url: string
   readonly dataDir: string
-  /** Replaces port 9000, on which webhook receivers listen. */
+  /** Free port that replaces port 9000, on which webhook receivers in pages listen. */
   readonly port: number
   /** Directory with a `python3` that has the packages of the SDKs. */
   readonly bin: string
   /** Directory of the files that pages mention, such as speech.wav. */
   readonly files: string
-  /** An ended job; replaces JOB_ID until a command of the page submits another. */
+  /** Id of an ended job. The id replaces JOB_ID until a command of the page submits another job. */
   readonly jobId: string
 }
 
-/** Result of a page: the block at which it stopped, and the output of that block. */
+/** Result of a page: the block that failed, if any, and the output of the last block. */
 export interface PageRun {
   readonly failed: string | undefined
   readonly output: string
 }
 
 /**
- * Runs the blocks of a page in one shell, up to the first failure. An error response counts as a failure, by an option of `curl`. JOB_ID,
- * KEY_ID and SECRET_ID stand for the ids that the previous command created.
+ * Runs the blocks of a page in one shell and stops at the first failure. `curl` runs with an option that makes an error response a failure. In
+ * commands, JOB_ID, KEY_ID and SECRET_ID are replaced by the ids that earlier commands created.
  */
 export async function runPage(blocks: readonly Block[], world: World): Promise<PageRun> {
   await mkdir(DIRECTORY, { recursive: true })
@@ -98,7 +98,7 @@ function endAll(pid: number | undefined): void {
   }
 }
 
-/** Shell code that runs a block. Programs are written to files. */
+/** Returns the shell code that runs a block. A program in another language is written to a file first. */
 async function stepOf(block: Block, index: number, directory: string, world: World): Promise<string> {
   const here = (text: string) =>
     text
@@ -118,7 +118,7 @@ async function stepOf(block: Block, index: number, directory: string, world: Wor
   return `echo ${index} > at; rm -f ids/*.used; OUTPUT=$PWD/${index}.out\n{\n:\n${commands}\n} > "$OUTPUT" 2>&1`
 }
 
-/** Replaces words such as JOB_ID by the last created id; constant within a block. */
+/** Shell code that replaces JOB_ID, KEY_ID and SECRET_ID in the arguments by the newest id. Within one block an id does not change. */
 const REPLACE = `#!/usr/bin/env bash
 args=()
 for arg in "$@"; do
@@ -130,7 +130,7 @@ done
 note() { [[ -z $2 || -e $IDS/$1.used ]] || echo "$2" > "$IDS/$1"; }
 `
 
-/** Wrappers of commands that pages call. */
+/** Scripts that run instead of the commands `curl` and `sluice` of a page. The scripts replace ids in arguments, and record the ids in responses. */
 const COMMANDS: Readonly<Record<string, string>> = {
   curl: `${REPLACE}
 PATH=\${PATH#*:}

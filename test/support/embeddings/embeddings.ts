@@ -4,22 +4,24 @@ import { type Answer, type ScriptedUpstream, type SeenCall, startUpstream } from
 /** Length of the vectors of {@link startEmbedder}. */
 export const DIMENSIONS = 24
 
-/** Behaviour of the embedder. */
 export interface EmbedderOptions {
   readonly dimensions?: number
-  /** Returns numbers although base64 was requested, as some servers do. */
+  /** The server returns vectors as arrays of numbers although base64 was requested. Some real servers do this. */
   readonly isFloatOnly?: boolean
-  /** Refuses `encoding_format`, as other servers do. */
+  /** The server refuses requests with the field `encoding_format`. Some real servers do this. */
   readonly refusesFormat?: boolean
-  /** Leaves out usage. */
+  /** The server returns no `usage`. */
   readonly hasNoUsage?: boolean
-  /** Reports tokens per text, as the local model server does. */
+  /** The server returns the number of tokens of each text, as the local model server does. */
   readonly tellsEach?: boolean
   /** Awaited before each response. */
   readonly before?: (texts: readonly string[]) => Promise<void> | void
 }
 
-/** A real OpenAI-compatible server on 127.0.0.1 whose vectors depend only on the text. */
+/**
+ * An HTTP server for tests with the OpenAI embeddings API. The vector of a text is computed from a hash of the text, so that tests can predict
+ * it.
+ */
 export interface Embedder extends AsyncDisposable {
   readonly upstream: ScriptedUpstream
   /** Texts of each call, in order of arrival. */
@@ -28,7 +30,7 @@ export interface Embedder extends AsyncDisposable {
   readonly atOnceMax: number
 }
 
-/** Starts an embedder. A text with `REFUSE` in it is refused as too long, with its index in the call. */
+/** Starts an embedder. If a text contains `REFUSE`, then the call is refused with the error "too long" and the index of that text. */
 export async function startEmbedder(options: EmbedderOptions = {}): Promise<Embedder> {
   const calls: string[][] = []
   let [atOnce, atOnceMax] = [0, 0]
@@ -71,16 +73,16 @@ function respond({ body }: SeenCall, answer: Answer, options: EmbedderOptions): 
   })
   const tokens = texts.reduce((sum, text) => sum + tokensOf(text), 0)
   const usage = { prompt_tokens: tokens, total_tokens: tokens }
-  // The results are sent in reverse order, because clients must use the index.
+  // The results are sent in reverse order, because clients must use the field `index`, not the order.
   answer.json({ object: 'list', data: data.reverse(), model: body.model, ...(!options.hasNoUsage && { usage }) })
 }
 
-/** Tokens of a text at the embedder: its words plus one. */
+/** Number of tokens of a text at the embedder. The rule is arbitrary: the number of words, plus one. */
 export function tokensOf(text: string): number {
   return text.trim().split(/\s+/).length + 1
 }
 
-/** The vector of a text at the embedder: length 1, with all digits of float32. */
+/** Vector that the embedder returns for a text. The vector has length 1, and uses the full precision of float32. */
 export function vectorOf(text: string, dimensions = DIMENSIONS): Float32Array {
   const numbers = new Float64Array(dimensions)
   for (let i = 0; i < dimensions; i += 8) {

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe } from 'vitest'
 import { type Stack, startStack } from '../stack.ts'
 import { type Embedder, embedderModel, startEmbedder } from './embeddings.ts'
 
-/** The service with an embedder behind it, for one test file. */
+/** A service and its embeddings server, which all tests of one file share. */
 export interface EmbeddingsService {
   readonly stack: Stack
   readonly embedder: Embedder
@@ -11,9 +11,9 @@ export interface EmbeddingsService {
 export const MODEL = 'embed-1'
 
 /**
- * Runs tests against the embedded service and, if available, over Kafka.
+ * Runs the tests twice: with the embedded broker and, if a Kafka is available, over Kafka.
  *
- * @param address The value of `inject('kafka')`.
+ * @param address The value of `inject('kafka')`: address of the Kafka, or null.
  */
 export function describeEmbeddings(
   title: string,

@@ -20,7 +20,7 @@ export interface RoleProcess {
   kill(signal: NodeJS.Signals): void
 }
 
-/** Attached jobs of an ingress in a state, from its metrics. */
+/** Number of attached jobs of an ingress in a state, read from its metrics. */
 export async function jobsHeld(ingress: RoleProcess, state: 'queued' | 'running'): Promise<number> {
   const headers = { authorization: `Bearer ${TEST_KEY}` }
   const text = await (await fetch(`${ingress.url}/metrics`, { headers })).text()
@@ -28,16 +28,24 @@ export async function jobsHeld(ingress: RoleProcess, state: 'queued' | 'running'
   return [...samples].reduce((sum, [, of, count]) => sum + (of === state ? Number(count) : 0), 0)
 }
 
-/** Several processes over one Kafka, with a topic prefix of their own. */
+/** Several service processes over one Kafka. Each fleet has its own topic prefix, so that fleets do not see each other's records. */
 export interface Fleet extends AsyncDisposable {
   readonly dataDir: string
-  /** @param tree Source tree of another version; default: this one. */
+  /**
+   * Starts a process of one role.
+   *
+   * @param tree Source tree of another version of the service; default: this one
+   */
   start(role: Role, settings?: Record<string, string>, tree?: string): Promise<RoleProcess>
   /** Posts to an ingress with the test key. */
   post(ingress: RoleProcess, path: string, body: unknown, init?: RequestInit): Promise<Response>
 }
 
-/** Creates a fleet, whose processes are killed when it is disposed. @param kafka host:port */
+/**
+ * Creates a fleet. Disposing kills its processes.
+ *
+ * @param kafka Address of the Kafka, as host:port
+ */
 export async function openFleet(kafka: string, models: readonly object[] = [ECHO_MODEL]): Promise<Fleet> {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-fleet-'))
   const modelsFile = join(dataDir, 'models.yaml')

@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
 
-/** Ports that were free a moment ago. All are bound until all are known, so that they differ. */
+/** Returns ports that were free a moment ago. All ports are opened before the first is closed, so that no port occurs twice. */
 export async function freePorts(count: number): Promise<number[]> {
   const probes = await Promise.all(
     Array.from({ length: count }, async () => {

@@ -1,4 +1,4 @@
-/** A real HAProxy (Debian package): round robin over ingresses, with health checks of `/readyz`. */
+/** Starts a real HAProxy (Debian package) that distributes calls over several ingresses by round robin, and checks their health with `/readyz`. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'

@@ -1,6 +1,6 @@
 /**
- * A real Kafka for tests, in this order: the one in KAFKA_BROKERS; one in Docker; one that deploy/kafka-local.sh starts with Java. Without any
- * of them, the tests that need one are skipped and the reason is printed.
+ * Finds a real Kafka for tests. The first of these that exists is used: the one in KAFKA_BROKERS; one in Docker; one that deploy/kafka-local.sh
+ * starts with Java. If there is none, then the tests that need Kafka are skipped and the reason is printed.
  */
 import { execFile } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
@@ -16,23 +16,23 @@ const SCRIPT = join(import.meta.dirname, '../../../deploy/kafka-local.sh')
 /** Kafka 4.2, the first version with share groups enabled. */
 const IMAGE = 'confluentinc/cp-kafka:8.2.0'
 const DOCKER_SOCKET = '/var/run/docker.sock'
-/** The first start downloads 44 MB and formats storage; later ones take seconds. */
+/** The timeout covers the first start, which downloads 44 MB and formats storage. Later starts take seconds. */
 const COMMAND_TIMEOUT_MS = 120_000
 
 /** Limits the compiler of the JVM. A broker that runs for a minute would otherwise spend most of its CPU time in the optimising compiler. */
 export const SHORT_LIVED = { KAFKA_JAVA: '-XX:TieredStopAtLevel=1' }
 
 export interface TestKafka {
-  /** `host:port`, several separated by commas. */
+  /** Addresses of the brokers, as `host:port`, separated by commas. */
   readonly address: string
   stop(): Promise<void>
 }
 
-/** A private Kafka, for tests that stop it. */
+/** A Kafka that only one test uses, so that the test may stop it. */
 export interface LocalKafka extends TestKafka, AsyncDisposable {
-  /** Stops one node, from 1, or all; keeps ports and data. `SIGKILL` simulates a crash. */
+  /** Stops one node (numbered from 1), or all nodes. Ports and data are kept. `SIGKILL` simulates a crash. */
   down(signal: 'SIGTERM' | 'SIGKILL', node?: number): Promise<void>
-  /** Sends SIGSTOP or SIGCONT to a node, from 1. */
+  /** Sends SIGSTOP or SIGCONT to one node (numbered from 1). */
   signal(name: 'SIGSTOP' | 'SIGCONT', node: number): void
   /** Restarts one node, or all. */
   resume(node?: number): Promise<void>
@@ -40,7 +40,11 @@ export interface LocalKafka extends TestKafka, AsyncDisposable {
   startEmpty(): Promise<void>
 }
 
-/** Finds or starts a broker. @returns the broker, or the reason why there is none */
+/**
+ * Finds or starts a broker.
+ *
+ * @returns The broker, or the reason why there is none
+ */
 export async function findKafka(): Promise<TestKafka | string> {
   const given = process.env.KAFKA_BROKERS
   if (given) return { address: given, stop: async () => undefined }
@@ -97,7 +101,7 @@ export async function alterTopic(address: string, name: string, settings: Record
   )
 }
 
-/** Deletes a topic. Resolves when the controller has accepted the request; the brokers follow. */
+/** Deletes a topic. Resolves when the controller has accepted the request; the brokers may delete the topic a little later. */
 export async function deleteTopic(address: string, name: string): Promise<void> {
   await withAdmin(address, (admin) => admin.deleteTopics({ topics: [name] }))
 }

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { request } from 'undici'
 
-/** The packages of {@link startKatan}, for `findPythonEnv('katan', KATAN)`. */
+/** Python packages of {@link startKatan}, to be installed with `findPythonEnv('katan', KATAN)`. */
 export const KATAN = ['llm-katan==0.22.0'] as const
 
 /** Keys that the server accepts; calls with other keys are refused. */
@@ -16,14 +16,16 @@ const START_MS = 60_000
 const STOP_MS = 5_000
 
 export interface Katan extends AsyncDisposable {
-  /** http://127.0.0.1:port; chat completions are under /v1, messages under /v1/messages. */
+  /** Base URL, such as http://127.0.0.1:4711. Chat completions are under /v1, messages under /v1/messages. */
   readonly url: string
 }
 
 /**
- * Starts llm-katan, an independent server of both APIs that echoes its input: a third-party peer.
+ * Starts llm-katan, a server with the OpenAI and Anthropic APIs that echoes its input. Sluice is tested against it, because independent authors
+ * wrote it.
  *
- * @param bin Directory of the Python environment with {@link KATAN}. @param options More of its options, such as `--chunk-delay-ms 20`.
+ * @param bin Directory of the Python environment with {@link KATAN}.
+ * @param options Further command-line options of the server, such as `--chunk-delay-ms 20`.
  */
 export async function startKatan(bin: string, options: readonly string[] = []): Promise<Katan> {
   const port = await freePort()
@@ -36,7 +38,7 @@ export async function startKatan(bin: string, options: readonly string[] = []): 
       ...['--api-keys', `openai=${KATAN_KEYS.openai},anthropic=${KATAN_KEYS.anthropic}`],
       ...['--stats-file', join(home, 'stats.json'), '--max-concurrent', '16', ...options],
     ],
-    // The server makes no requests to a model hub with these variables.
+    // With this variable, the server sends no requests to a model hub.
     { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, HF_HUB_OFFLINE: '1' } },
   )
   const exited = new Promise<void>((resolve) => child.once('close', () => resolve()))
@@ -77,7 +79,10 @@ async function untilAnswers(url: string, isRunning: () => boolean): Promise<void
   throw new Error(`no answer at ${url}`)
 }
 
-/** The server cannot choose a free port itself. If another process takes the port in between, the start fails with an error. */
+/**
+ * Finds a free port, because the server cannot choose one itself. If another process takes the port in between, then the start fails with an
+ * error.
+ */
 async function freePort(): Promise<number> {
   const server = createServer()
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))

@@ -1,9 +1,11 @@
-/**
- * Preloaded into a service process. Reports to the parent the longest hold of the event loop, in milliseconds of CPU time. Other load on the machine does not count.
+/*
+ * A module that is preloaded into a service process. On request of the parent process, the module reports the longest time without a return to
+ * the event loop. The time is CPU time in milliseconds, so that other load on the machine does not count.
  */
 const QUESTION = 'longest hold?'
 
-// Child processes of the service inherit this preload, but their channel belongs to the service. Only the service itself reports.
+// Child processes of the service inherit this preload. Only the service itself reports, because the message channel of a child process has
+// another purpose.
 if (process.argv[1]?.endsWith('services/main.js')) watch()
 
 function watch(): void {

@@ -1,6 +1,6 @@
 /**
- * "Machines" on one host: network namespaces on a bridge, each with an own /etc, /opt, /var/lib, users and host names. The bridge is in a namespace
- * too, so the network of the host does not change. Requires root, `ip` and overlay mounts.
+ * Simulates several machines on one host. Each is a network namespace on a common bridge, with its own /etc, /opt, /var/lib, users and host
+ * names. The bridge is in a namespace, too, so the network of the host does not change. Requires root, `ip` and overlay mounts.
  */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
@@ -14,9 +14,17 @@ const CLIENT_MS = 120_000
 
 export interface Machine {
   readonly address: string
-  /** Runs a script as root with bash and returns its output. @throws Error with both outputs if the script fails */
+  /**
+   * Runs a script as root with bash and returns its output.
+   *
+   * @throws Error with both outputs if the script fails
+   */
   run(script: string, env?: Record<string, string>): Promise<string>
-  /** Starts a long command. @returns its output so far */
+  /**
+   * Starts a command that runs until the end of the test.
+   *
+   * @returns Functions that read its output so far, and whether it has exited
+   */
   start(command: readonly string[], env?: Record<string, string>): { readonly output: () => string; exited(): boolean }
 }
 
@@ -33,7 +41,11 @@ export function whyNoMachines(): string | undefined {
   return status === 0 ? undefined : `no namespaces (root, iproute2, overlay): ${String(stderr).trim()}`
 }
 
-/** @param count Machines with the addresses 10.0.0.1 and up */
+/**
+ * Creates machines.
+ *
+ * @param count Number of machines, with the addresses 10.0.0.1, 10.0.0.2 and so on
+ */
 export async function openMachines(count: number): Promise<Machines> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-machines-'))
   const processes: ChildProcess[] = []
@@ -56,7 +68,8 @@ export async function openMachines(count: number): Promise<Machines> {
   for (let n = 1; n <= count; n++) {
     const own = join(directory, String(n))
     for (const name of ['upper', 'work', 'opt', 'lib']) mkdirSync(join(own, name), { recursive: true })
-    // The upper directory of the overlay is on a tmpfs, because an overlay cannot be the upper directory of another overlay.
+    // The upper directory is on a tmpfs. The disk of the host may itself be an overlay, and an overlay cannot be the upper directory of another
+    // one.
     const pid = await hold(`set -e
       mount -t tmpfs t ${own} && mkdir ${own}/upper ${own}/work
       mount -t overlay o -o lowerdir=/etc,upperdir=${own}/upper,workdir=${own}/work /etc
@@ -104,7 +117,7 @@ function machineOf(address: string, pid: number, processes: ChildProcess[]): Mac
       return output()
     },
     start(command, env = {}) {
-      // nsenter does not fork without a pid namespace, so the child is the command itself.
+      // The pid of the child is that of the command: without a pid namespace, nsenter does not fork.
       const { child, output } = enter(command, env)
       processes.push(child)
       return { output, exited: () => child.exitCode !== null || child.signalCode !== null }

@@ -1,4 +1,4 @@
-/** A real PgBouncer (Debian package) in front of a Postgres of the tests. */
+/** Starts a real PgBouncer (Debian package) in front of a Postgres server of the tests. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -12,16 +12,16 @@ import { serverUser } from './postgres.ts'
 const START_MS = 30_000
 const ROOT_PATH = '/usr/sbin'
 
-/** Disposing stops it and deletes its directory. */
+/** A running PgBouncer. Disposing stops it and deletes its directory. */
 export interface LocalPgBouncer extends AsyncDisposable {
-  /** URL of the server's database through the pooler. */
+  /** URL of the database, with the address of the pooler instead of the server. */
   readonly url: string
-  /** Stops the pooler and keeps its port. SIGINT waits for transactions, SIGKILL simulates a crash. */
+  /** Stops the pooler; the port is kept for the restart. SIGINT waits for running transactions, SIGKILL simulates a crash. */
   down(signal: 'SIGINT' | 'SIGKILL'): Promise<void>
   resume(): Promise<void>
 }
 
-/** `default` sets neither `pool_mode` nor a pool size, so PgBouncer's defaults apply. */
+/** Pool mode of PgBouncer. `default` sets neither a mode nor a pool size, so that PgBouncer's own defaults apply. */
 export type PoolMode = 'transaction' | 'session' | 'default'
 
 /** Reason why PgBouncer cannot start here; undefined if it can. */
@@ -35,7 +35,8 @@ export function whyNoPgBouncer(): string | undefined {
 /**
  * Starts a pooler for the databases of a server.
  *
- * @param poolSize Server connections per database: few, so that transactions of one client use many connections.
+ * @param poolSize Maximum connections to the server per database. The value is low, so that successive transactions of one client use different
+ * connections.
  */
 export async function startPgBouncer(server: string, mode: PoolMode, poolSize = 4): Promise<LocalPgBouncer> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-pgbouncer-'))

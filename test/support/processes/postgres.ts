@@ -1,6 +1,6 @@
 /**
- * A real Postgres for tests, in this order: the one in DATABASE_URL; one in Docker; one from Debian's package. Without any of them, the tests
- * that need one are skipped and the reason is printed.
+ * Finds a real Postgres for tests. The first of these that exists is used: the one in DATABASE_URL; one in Docker; one from Debian's package. If
+ * there is none, then the tests that need Postgres are skipped and the reason is printed.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -24,18 +24,21 @@ export interface TestPostgres {
   stop(): Promise<void>
 }
 
-/** A private server, for tests that stop it. */
+/** A server that only one test uses, so that the test may stop it. */
 export interface LocalPostgres extends TestPostgres, AsyncDisposable {
-  /** Stops the server and keeps its port and data. SIGINT is its fast shutdown, SIGKILL simulates a crash. */
+  /** Stops the server; port and data are kept for the restart. SIGINT requests Postgres's fast shutdown, SIGKILL simulates a crash. */
   down(signal: 'SIGINT' | 'SIGKILL'): Promise<void>
-  /** Freezes the server with SIGSTOP, like a machine that hangs; a second call continues it. */
+  /** Stops the server with SIGSTOP, to simulate a machine that hangs. `thaw` continues it. */
   freeze(): void
   thaw(): void
-  /** Restarts the server. */
   resume(): Promise<void>
 }
 
-/** Finds or starts a server. @returns the server, or the reason why there is none */
+/**
+ * Finds or starts a server.
+ *
+ * @returns The server, or the reason why there is none
+ */
 export async function findPostgres(): Promise<TestPostgres | string> {
   const given = process.env.DATABASE_URL
   if (given) return { url: given, stop: async () => undefined }
@@ -91,7 +94,7 @@ export async function startLocalPostgres(): Promise<LocalPostgres> {
   }
 }
 
-/** The server and the processes of its connections, which form one process group. */
+/** Sends a signal to the server and to its child processes, one of which serves each connection. */
 function freezeGroup(server: ChildProcess, signal: 'SIGSTOP' | 'SIGCONT'): void {
   for (const pid of [server.pid ?? 0, ...childrenOf(server.pid ?? 0)]) process.kill(pid, signal)
 }
@@ -139,14 +142,14 @@ async function answers(url: string): Promise<boolean> {
   }
 }
 
-/** Directory of `initdb` and `postgres`: in the path, or of Debian's newest version. */
+/** Directory of the programs `initdb` and `postgres`: from PATH, otherwise the newest version of Debian's package. */
 function binaries(): string | undefined {
   const versions = existsSync(DEBIAN) ? readdirSync(DEBIAN).toSorted((a, b) => Number(b) - Number(a)) : []
   const places = [...(process.env.PATH ?? '').split(':'), ...versions.map((version) => join(DEBIAN, version, 'bin'))]
   return places.find((place) => existsSync(join(place, 'initdb')) && existsSync(join(place, 'postgres')))
 }
 
-/** Account of a server process: Postgres and PgBouncer refuse root. Empty: this user. */
+/** User that runs a server process, because Postgres and PgBouncer refuse to run as root. An empty object means the current user. */
 export function serverUser(): { uid?: number; gid?: number } | undefined {
   if (process.getuid?.() !== 0) return {}
   const lines = readFileSync('/etc/passwd', 'utf8').split('\n')
@@ -163,7 +166,8 @@ async function startInDocker(): Promise<TestPostgres | string> {
     const container = await new GenericContainer(IMAGE)
       .withEnvironment({ POSTGRES_USER: 'sluice', POSTGRES_PASSWORD: 'sluice', POSTGRES_DB: 'sluice' })
       .withExposedPorts(5432)
-      // The first start initialises the directory and stops again.
+      // The container is ready at the second occurrence of this line. The first comes from the temporary server that initialises the data
+      // directory.
       .withWaitStrategy(Wait.forLogMessage(/ready to accept connections/, 2))
       .start()
     const url = `postgres://sluice:sluice@${container.getHost()}:${container.getMappedPort(5432)}/sluice`

@@ -10,13 +10,14 @@ const run = promisify(execFile)
 
 const PYTHON_MIN = [3, 10] as const
 
-/** Timeout of the preparation of one environment; an older lock belongs to a dead run. */
+/** Timeout of the preparation of one environment. A lock that is older than this belongs to a process that died. */
 const PREPARE_MS = 240_000
 
 /**
- * {@link pythonEnv}, or undefined with a printed reason if it is unavailable, for `describe.skipIf(!bin)`.
+ * Calls {@link pythonEnv}. If the environment is unavailable, then the reason is printed and the result is undefined, for
+ * `describe.skipIf(!bin)`.
  *
- * With CI=true the reason is thrown, because a skip would hide a failure.
+ * With CI=true the reason is thrown as an error, because a skip would hide a failure.
  */
 export async function findPythonEnv(name: string, requirements: readonly string[]): Promise<string | undefined> {
   try {
@@ -74,7 +75,7 @@ async function requirePython(): Promise<void> {
   if (!isNew) throw new Error(`${wanted}, found ${major}.${minor}`)
 }
 
-/** Only one process can create a directory, so the directory is the lock between test files. */
+/** Takes a lock. The lock is a directory, because only one process can create a directory. */
 async function takeLock(path: string): Promise<boolean> {
   await mkdir(join(path, '..'), { recursive: true })
   try {

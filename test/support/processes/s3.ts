@@ -1,6 +1,6 @@
 /**
- * An S3 server for tests: the one in S3_TEST_ENDPOINT, with credentials in AWS_*, or moto (PyPI) in its own process. In front of it, a
- * proxy adds faults.
+ * Finds an S3 server for tests: the one in S3_TEST_ENDPOINT with the credentials in AWS_*, otherwise moto (PyPI) in a process of its own.
+ * Requests pass through a proxy, which can simulate faults.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -18,27 +18,32 @@ const SLOW_DOWN =
   '<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
 
 /**
- * `down` closes each connection, `unanswered` only after the server has answered. `held` keeps connections without an answer until the next fault is
- * set. `slow-down` answers 503. `truncate` cuts answers after a few bytes.
+ * Faults of the proxy. `down`: each connection is closed. `unanswered`: the connection is closed after the server has executed the request.
+ * `held`: requests get no answer until the next fault is set. `slow-down`: requests get status 503. `truncate`: answers are cut after a few
+ * bytes.
  */
 export type Fault = 'none' | 'down' | 'unanswered' | 'held' | 'slow-down' | 'truncate'
 
 export interface TestS3 extends AsyncDisposable {
   readonly endpoint: string
-  /** Bucket and endpoint, behind the proxy. */
+  /** Bucket, and address of the proxy as its endpoint. */
   readonly location: S3Location
-  /** Settings and credentials of a process. */
+  /** Environment variables with which a service process uses this server. */
   readonly settings: Readonly<Record<string, string>>
-  /** Requests of the proxy so far, as `METHOD path`. */
+  /** Requests that the proxy received so far, as `METHOD path`. */
   readonly requests: readonly string[]
   /**
-   * @param times Requests with the fault; afterwards `none`
-   * @param only The fault concerns only matching requests, as `METHOD path`
+   * Sets the fault of the proxy.
+   * @param times Number of requests with the fault; later requests have none
+   * @param only If given, then only requests whose `METHOD path` matches have the fault
    */
   fail(fault: Fault, times?: number, only?: RegExp): void
 }
 
-/** The credentials of the process are set, because the AWS SDK reads them from the environment. Undefined if no server is available. */
+/**
+ * Starts the server and its proxy. Returns undefined if there is no server. The credentials are also set in this process, because the AWS SDK
+ * reads them from the environment.
+ */
 export async function startS3(): Promise<TestS3 | undefined> {
   const given = process.env.S3_TEST_ENDPOINT
   const server = given ? { url: given, stop: async () => undefined } : await startMoto()
@@ -123,7 +128,7 @@ async function startProxy(target: string) {
   }
 }
 
-/** The Host header remains, because it is part of the signature. */
+/** Forwards a request to the server. The Host header is not changed, because the signature of the request covers it. */
 function forward(target: string, req: IncomingMessage, res: ServerResponse, fault: Fault): void {
   const { hostname, port } = new URL(target)
   const out = request({ hostname, port, method: req.method, path: req.url, headers: req.headers }, (answer) => {

@@ -1,4 +1,7 @@
-/** A real Kafka that requires TLS with client certificates, SASL and ACLs. */
+/**
+ * Starts a real Kafka that requires TLS with client certificates, authenticates users with SASL, and restricts them by access control lists
+ * (ACLs).
+ */
 import { execFile } from 'node:child_process'
 import { pbkdf2Sync, randomBytes } from 'node:crypto'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
@@ -23,19 +26,20 @@ export interface SecureKafka extends AsyncDisposable {
   readonly nodes: LocalKafka
   /** Options of the user `admin`, for clients of the test. */
   readonly options: KafkaOptions
-  /** PEM files of a client: `ca`, `cert`, `key`, and `otherCa`, which signed no broker. */
+  /** Paths of the PEM files of a client. `otherCa` is a certificate authority that has signed no broker, to test that clients reject it. */
   readonly files: Readonly<Record<'ca' | 'cert' | 'key' | 'otherCa', string>>
   readonly tls: KafkaTls
-  /** Allows operations for a user on every name with a prefix. */
+  /** Allows a user the given operations on all topics and groups whose names begin with a prefix. */
   allow(user: string, prefix: string, topics: readonly AclName[], groups: readonly AclName[]): Promise<void>
 }
 export type AclName = keyof typeof kafkajs.AclOperationTypes
 
 /**
- * Users with a password equal to their name: `admin` and `sluice` may do all, with PLAIN; `sluice` also with SCRAM and OAUTHBEARER.
- * `fleet` and `daily` (PLAIN) may do what {@link SecureKafka.allow} permits.
+ * Starts Kafka with four users, whose passwords equal their names. `admin` and `sluice` may do everything and log in with PLAIN; `sluice` can
+ * also use SCRAM and OAUTHBEARER. `fleet` and `daily` log in with PLAIN, and may do only the operations of {@link SecureKafka.allow}.
  *
- * @param nodes Number of brokers, each also a controller. @param more Additional lines of server.properties.
+ * @param nodes Number of brokers, each of which is also a controller.
+ * @param more Additional lines of server.properties.
  */
 export async function startSecureKafka(nodes = 1, more = ''): Promise<SecureKafka> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-kafka-secure-'))
@@ -68,7 +72,7 @@ export async function startSecureKafka(nodes = 1, more = ''): Promise<SecureKafk
   }
 }
 
-/** A token endpoint (RFC 6749) for unsigned tokens, which Kafka accepts if it has no validator. */
+/** Starts a token endpoint (RFC 6749) that issues unsigned tokens. Kafka accepts them if no validator is configured. */
 export async function startTokenEndpoint(lifetimeS = 3_600) {
   const requests: { readonly body: string; readonly authorization: string | undefined }[] = []
   const endpoint = { isAway: false }
@@ -177,7 +181,7 @@ async function addScramUser(address: string, tls: KafkaTls, name: string): Promi
   const [host = '', port] = (address.split(',')[0] ?? '').split(':')
   const connection = new Connection('test', { tls: { ...tls }, sasl: ADMIN })
   await connection.connect(host, Number(port))
-  // The users are created one by one, because Kafka refuses a request that names a user twice.
+  // Each user is created in a request of its own, because Kafka refuses a request that contains a user twice.
   for (const [digest, mechanism, bytes] of [
     ['sha256', 1, 32],
     ['sha512', 2, 64],

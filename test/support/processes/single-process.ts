@@ -9,21 +9,21 @@ import { stringify } from 'yaml'
 import { ECHO_MODEL, TEST_KEY, until } from '../stack.ts'
 import { ENVIRONMENT } from './environment.ts'
 
-/** A second API key of every {@link SingleProcess}. */
+/** A second API key that every {@link SingleProcess} accepts, in addition to the test key. */
 export const OTHER_KEY = 'sk-other-0123456789'
 
-/** Every role in one child process, with embedded queue and store. Dispose it. */
+/** The service in one child process that runs all roles, with embedded queue and store. Dispose it. */
 export interface SingleProcess extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
   /** Path of its models.yaml. */
   readonly modelsFile: string
   readonly isAlive: boolean
-  /** Output so far: log and messages. */
+  /** Text that the process has printed so far: log lines and messages. */
   readonly output: string
   /** Resident memory, in MiB. */
   rssMib(): number
-  /** The longest hold of its event loop since the last call, in milliseconds. */
+  /** Returns the longest time without a return to the event loop since the last call, in milliseconds of CPU time. */
   longestHoldMs(): Promise<number>
   signal(name: NodeJS.Signals): void
 }
@@ -31,7 +31,7 @@ export interface SingleProcess extends AsyncDisposable {
 export interface SingleProcessOptions {
   readonly models?: readonly object[]
   readonly settings?: Readonly<Record<string, string>>
-  /** Heap limit. */
+  /** Heap limit of Node in MiB (`--max-old-space-size`). Default: that of Node. */
   readonly heapMib?: number
 }
 

@@ -1,4 +1,4 @@
-/** A `sluice` command in this process, without the start of a process, which takes longer than most commands. */
+/** Runs `sluice` commands inside the test process, because the start of a process takes longer than most commands. */
 import { PassThrough } from 'node:stream'
 import { text } from 'node:stream/consumers'
 import { main } from '#services/cli/cli.ts'
@@ -8,7 +8,10 @@ import type { Ran } from './sluice.ts'
 
 const TERMINAL_COLUMNS = 200
 
-/** Runs a command with piped output and only the given settings. Commands that read standard input or signals need a process of their own. */
+/**
+ * Runs a command as if its output went to a pipe. The command has only the given environment variables. Commands that read standard input or
+ * react to signals cannot run here.
+ */
 export async function sluiceHere(
   args: readonly string[],
   env: Record<string, string> = {},
@@ -16,7 +19,7 @@ export async function sluiceHere(
   return await run(args, env, false)
 }
 
-/** Output of a command on a terminal. */
+/** Runs a command as if its output went to a terminal, and returns the output. */
 export async function sluiceTable(args: readonly string[], env: Record<string, string>): Promise<string> {
   return (await run(args, env, true)).out
 }

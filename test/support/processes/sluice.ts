@@ -1,4 +1,4 @@
-/** The `sluice` command in a child process, as people and scripts run it. */
+/** Runs the `sluice` command in a child process, as users and scripts do. */
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -23,7 +23,7 @@ export interface RunOptions {
   env?: Record<string, string> | undefined
   stdin?: string
   cwd?: string
-  /** Called when the process is running. */
+  /** Called after the start of the process. */
   onStart?: (child: ReturnType<typeof spawn>) => void
 }
 
@@ -50,7 +50,7 @@ export async function sluice(
   }
 }
 
-/** A directory that is deleted at the end of the test. */
+/** Creates an empty directory, which is deleted at the end of the test. */
 export async function emptyDirectory(): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-cli-'))
   onTestFinished(() => rm(directory, { recursive: true, force: true }))

@@ -7,37 +7,40 @@ export interface SeenCall {
   readonly headers: IncomingHttpHeaders
   readonly body: Record<string, unknown>
   readonly receivedAtMs: number
-  /** Settles with the time at which the socket of the call closed before the end of the response. */
+  /** Settles if the client disconnects before the end of the response, with the time of the disconnect. */
   readonly closed: Promise<number>
 }
 
-/** Steps of a scripted response. Each step runs synchronously; a script without await never yields in between. */
+/**
+ * Functions by which a script writes its response. None of them yields to the event loop, so a script without `await` writes everything in one
+ * turn.
+ */
 export interface Answer {
   json(body: unknown, status?: number, headers?: Record<string, string>): void
   /** Sends text with a status and a content type. */
   text(body: string, contentType: string, status?: number): void
   /** Sends the headers, by default of an event stream. */
   open(contentType?: string, headers?: Record<string, string>): void
-  /** One frame: a JSON object, or text after `data: `. */
+  /** Sends one frame of an event stream: an object as JSON, or a text unchanged. */
   frame(data: unknown, event?: string): void
-  /** Raw bytes of the stream. Settles when the socket has written them. */
+  /** Sends raw bytes. Settles when the socket has written them. */
   bytes(bytes: string | Uint8Array): Promise<void>
   end(): void
   /** Destroys the socket in the middle of the response. */
   cut(): void
 }
 
-/** Answers one call. A script that returns without an end leaves the response open: a stalled upstream. */
+/** Answers one call. If a script returns without `end` or `cut`, then the response stays open, which simulates a stalled upstream. */
 export type Script = (call: SeenCall, answer: Answer) => void | Promise<void>
 
-/** A real HTTP server with scripted responses, including faults, that records its calls. */
+/** An HTTP server in place of an upstream. Scripts write its responses, including faults, and each call is recorded. */
 export interface ScriptedUpstream extends AsyncDisposable {
   /** http://127.0.0.1:port */
   readonly url: string
   readonly calls: readonly SeenCall[]
   /** Number of open connections. */
   readonly connections: number
-  /** Adds scripts; each call takes the next one, and the last one serves all further calls. */
+  /** Adds scripts to the queue. Each call takes the next script; the last script answers all further calls. */
   script(...scripts: Script[]): void
 }
 
@@ -89,7 +92,7 @@ async function seeCall(request: IncomingMessage, response: ServerResponse): Prom
   return { path: request.url ?? '', headers: request.headers, body, receivedAtMs, closed }
 }
 
-/** Steps of a scripted response on a real server. */
+/** Returns the functions of {@link Answer} for the response of an HTTP server. */
 export function answerOn(response: ServerResponse): Answer {
   return {
     json(body, status = 200, headers = {}) {

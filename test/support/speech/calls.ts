@@ -4,10 +4,10 @@ import { ModelConfig } from '#schemas/models.ts'
 import type { AudioFile, TranscribeOptions, TranscriptionEngine } from '#shared/engines/engine.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 
-/** An upload for tests that do not decode it. */
+/** Content of an audio file for tests that do not decode it. */
 export const CONTENT = Buffer.from('RIFF....WAVE pretend audio')
 
-/** A transcription model on a server at `url` (without /v1). */
+/** Configuration of a transcription model on the server at `url` (without /v1). */
 export function speechModel(url: string, engine: object = {}, model: object = {}): ModelConfig {
   return ModelConfig.parse({
     id: 's1',
@@ -17,7 +17,7 @@ export function speechModel(url: string, engine: object = {}, model: object = {}
   })
 }
 
-/** A model on the local model server. */
+/** Configuration of a transcription model on the local model server. */
 export function localModel(engine: object = {}): ModelConfig {
   return ModelConfig.parse({
     id: 's1',
@@ -33,7 +33,7 @@ export function askTranscript(fields: object = {}): TranscribeRequest {
   return TranscribeRequest.parse({ model: 's1', audio, ...fields })
 }
 
-/** A file that counts its open streams. */
+/** An uploaded file that counts its open streams, so that tests detect a stream that is never closed. */
 export function fileOf(content: Buffer = CONTENT): AudioFile & { readonly unclosed: number } {
   let unclosed = 0
   return {
@@ -72,7 +72,11 @@ export async function collectTranscript(
   return events
 }
 
-/** The error of a call. @throws Error if the call succeeds */
+/**
+ * The error of a call.
+ *
+ * @throws Error if the call succeeds
+ */
 export async function transcriptFailure(...args: Parameters<typeof collectTranscript>): Promise<ServiceError> {
   const events = await collectTranscript(...args).catch((error: ServiceError) => error)
   if (Array.isArray(events)) throw new Error(`expected a failure, got ${JSON.stringify(events)}`)
@@ -83,7 +87,6 @@ export function transcriptOf(events: readonly TranscribeEvent[]): string {
   return events.map((event) => (event.type === 'text' ? event.text : '')).join('')
 }
 
-/** Events of one type. */
 export function eventsOf<T extends TranscribeEvent['type']>(
   events: readonly TranscribeEvent[],
   type: T,

@@ -1,8 +1,8 @@
 """
-Who speaks in pieces whose voices are points on a circle: `cluster.py CODE SITE PIECES NAMES`, prints labels as JSON.
+Assigns pieces of speech to speakers: `cluster.py CODE SITE PIECES NAMES`. Prints the labels of the speakers as JSON.
 
-PIECES: a JSON list of [degrees, seconds, track]. NAMES: a JSON object of known voices, degrees by name; a voice has
-the nearest name, if there are any.
+The voices of this test are points on a circle. PIECES: a JSON list of [degrees, seconds, track]. NAMES: a JSON object with
+the degrees of each known voice by name. A voice gets the name of the nearest known voice, if there is one.
 """
 
 import json

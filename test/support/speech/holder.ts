@@ -1,4 +1,4 @@
-/** A process with a busy local model server, to be killed: prints the pid of the server once a transcription runs. */
+/** A process with a local model server, for tests that kill it. When a transcription is running, the process prints the pid of the server. */
 import { readFile } from 'node:fs/promises'
 import { form, openServer } from './running.ts'
 

@@ -1,4 +1,4 @@
-/** One recording in every accepted container and codec, created once per run of a test file. */
+/** Converts one recording to every audio format (container and codec) that the service accepts, for tests of the decoder. */
 import { execFile } from 'node:child_process'
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -9,7 +9,11 @@ import type { Environment } from '#shared/local-server/environment.ts'
 
 const MAKE = fileURLToPath(new URL('./make_fixtures.py', import.meta.url))
 
-/** The files by name. @param source A WAV file */
+/**
+ * Returns the converted files by name.
+ *
+ * @param source The recording, as a WAV file
+ */
 export async function makeKinds(environment: Environment, source: string): Promise<Record<string, Buffer>> {
   const directory = await mkdtemp(join(tmpdir(), 'kinds-'))
   try {

@@ -1,8 +1,8 @@
 """
-Is it English? `language.py CODE SITE WINDOWS DETECTED`, prints "sure", or the code of the other language in quotes.
+Runs the check for English: `language.py CODE SITE WINDOWS DETECTED`. Prints "sure", or the code of another language in quotes.
 
-WINDOWS: a JSON list of [avg_logprob, temperature, no_speech_prob, seconds]. DETECTED: what a model of many languages
-says, as JSON; null without one.
+WINDOWS: a JSON list of [avg_logprob, temperature, no_speech_prob, seconds]. DETECTED: the language that a multilingual model
+detects, as JSON; null if there is no such model.
 """
 
 import json

@@ -1,5 +1,5 @@
 """
-Writes one recording in every container and coding the service takes: `make_fixtures.py SITE SOURCE.wav DIRECTORY`.
+Writes one recording in every supported container and codec: `make_fixtures.py SITE SOURCE.wav DIRECTORY`.
 
 PyAV comes from the local model server's own environment.
 """

@@ -1,4 +1,4 @@
-/** Quality figures: errors of a transcript, or of speaker turns, against the truth. */
+/** Measures the quality of transcripts and of speaker recognition, compared with the correct result. */
 
 /** Splits a text into comparable words. Numbers and hyphens are removed and titles are spelled out, because transcripts write these in several ways. */
 function soundsOf(text: string): string[] {
@@ -9,7 +9,7 @@ function soundsOf(text: string): string[] {
   return plain.split(' ').filter((word) => word !== '')
 }
 
-/** Edit distance in words (substitutions, insertions, deletions), and the words of the first text. */
+/** Returns the number of wrong, missing and additional words in the second text, and the number of words in the first text. */
 export function wordErrors(said: string, heard: string): { errors: number; words: number } {
   const [from, to] = [soundsOf(said), soundsOf(heard)]
   let row = Array.from({ length: to.length + 1 }, (_, index) => index)
@@ -24,7 +24,7 @@ export function wordErrors(said: string, heard: string): { errors: number; words
   return { errors: row.at(-1) ?? 0, words: from.length }
 }
 
-/** A segment of one speaker, in seconds. */
+/** A time segment in which one speaker speaks, in seconds. */
 export interface Turn {
   readonly start: number
   readonly end: number
@@ -32,8 +32,8 @@ export interface Turn {
 }
 
 /**
- * Part of the spoken time with the wrong speaker, in steps of 10 ms, with the best one-to-one assignment of names. Time that only one of the
- * lists marks as speech is ignored.
+ * Fraction of the spoken time that was assigned to the wrong speaker, measured in steps of 10 ms. Names are matched one to one, as well as
+ * possible. Time that only one of the lists marks as speech is ignored.
  */
 export function speakerError(truth: readonly Turn[], found: readonly Turn[]): number {
   const shared = new Map<string, number>()
@@ -51,8 +51,8 @@ export function speakerError(truth: readonly Turn[], found: readonly Turn[]): nu
 }
 
 /**
- * The diarization error rate without a collar, in steps of 10 ms: missed, false and confused speech per second of speech. Overlapping speech
- * counts for both speakers. Names are assigned one to one, as well as possible.
+ * Diarization error rate (missed, false and confused speech per second of speech), measured in steps of 10 ms. Errors near the borders of
+ * segments count, too (no collar). Overlapping speech counts for both speakers. Names are matched one to one, as well as possible.
  */
 export function diarizationError(truth: readonly Turn[], found: readonly Turn[]): number {
   const shared = new Map<string, number>()
@@ -75,7 +75,7 @@ export function diarizationError(truth: readonly Turn[], found: readonly Turn[])
   return (wrong - matched(shared)) / spoken
 }
 
-/** Assigns names greedily: first the pair of names with the most common time. */
+/** Matches each correct speaker with a found one: first the pair with the most common time. Returns the total common time of the pairs. */
 function matched(shared: ReadonlyMap<string, number>): number {
   const taken = new Set<string>()
   let sum = 0

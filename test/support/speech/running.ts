@@ -1,4 +1,4 @@
-/** The real local model server for tests: prepared once per machine, started per test file. */
+/** Starts the real local model server for tests. The environment is prepared once per machine; each test file starts a server of its own. */
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { FormData, request } from 'undici'
@@ -6,13 +6,13 @@ import { type Environment, prepareEnvironment } from '#shared/local-server/envir
 import { LocalServer, type LocalServerOptions } from '#shared/local-server/local-server.ts'
 import { openLog } from '#shared/log/log.ts'
 
-/** Directory of test runs for models and Python packages of the server. */
+/** Directory in which test runs keep models and Python packages of the server. */
 export const MODELS_DIR = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
 
 /**
- * The prepared environment; undefined with a printed reason without Python or a package index.
+ * Prepares the environment of the server. If Python or a package index is missing, then the reason is printed and the result is undefined.
  *
- * With CI=true the reason is thrown, because a skip would hide a failure.
+ * With CI=true the reason is thrown as an error, because a skip would hide a failure.
  */
 export async function findEnvironment(): Promise<Environment | undefined> {
   try {
@@ -24,7 +24,7 @@ export async function findEnvironment(): Promise<Environment | undefined> {
   }
 }
 
-/** A response, read completely. */
+/** A complete response. */
 export interface Answer {
   readonly status: number
   readonly headers: Record<string, string | string[] | undefined>
@@ -33,11 +33,11 @@ export interface Answer {
   readonly json: any
 }
 
-/** A private server and its calls. */
+/** A model server that only one test uses, with functions that send requests to it. */
 export interface TestServer extends AsyncDisposable {
   readonly server: LocalServer
   post(path: string, body: Buffer | FormData | object): Promise<Answer>
-  /** Starts a call and yields its events as they arrive. */
+  /** Sends a request for a stream, and yields its events as they arrive. */
   events(path: string, form: FormData, signal?: AbortSignal): AsyncGenerator<StreamEvent>
 }
 
@@ -45,10 +45,10 @@ export interface TestServer extends AsyncDisposable {
 // biome-ignore lint/suspicious/noExplicitAny: tests look into answers they expect
 export type StreamEvent = Record<string, any>
 
-/** Timeout in ms. A loaded machine may decode a window of audio at all temperatures in this time. */
+/** Timeout of a call in ms. On a busy machine, the model may need minutes for one window of audio, because it retries at several temperatures. */
 const CALL_MS = 600_000
 
-/** Opens a server on the prepared environment. The process starts with the first call. */
+/** Opens a server with the prepared environment. The server process starts with the first call. */
 export function openServer(options: Partial<LocalServerOptions> = {}): TestServer {
   const server = new LocalServer({ directory: MODELS_DIR, log: openLog('silent', 'test'), ...options })
   const send = async (path: string, body: Buffer | FormData | object, signal: AbortSignal) => {

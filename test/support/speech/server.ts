@@ -15,24 +15,24 @@ export interface SpeechCall {
   /** The uploaded file, or the whole body if it is not a form. */
   readonly file: Buffer
   readonly filename: string | undefined
-  /** Settles when the socket of the call closed before the end of the response. */
+  /** Settles if the client closes the connection before the end of the response. */
   readonly closed: Promise<void>
 }
 
-/** Answers one call. A script that returns without an end leaves the response open: a stalled server. */
+/** Answers one call. If a script returns without `end` or `cut`, then the response stays open, which simulates a stalled server. */
 export type SpeechScript = (call: SpeechCall, answer: Answer) => void | Promise<void>
 
-/** A real HTTP server in place of a speech server, with scripted responses, that records its calls. */
+/** An HTTP server in place of a speech server. Scripts write its responses, and each call is recorded. */
 export interface SpeechServer extends AsyncDisposable {
   readonly url: string
   readonly calls: readonly SpeechCall[]
-  /** Maximum concurrent calls. */
+  /** Maximum number of concurrent calls so far. */
   readonly mostAtOnce: number
-  /** Connects like a worker to its local model server. */
+  /** Connects to this server, as a worker connects to its local model server. */
   connect(): Promise<UpstreamTarget>
 }
 
-/** Scripts by path; other paths answer 404. */
+/** Scripts by request path. Other paths are answered with 404. */
 export type SpeechScripts = Readonly<Record<string, SpeechScript>>
 
 /** Starts a speech server on a free port. */

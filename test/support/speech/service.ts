@@ -1,4 +1,4 @@
-/** Transcription over HTTP: the whole service, with a scripted worker. */
+/** Starts the complete service for tests of transcription over HTTP. The worker is scripted: it runs no model. */
 import { createHash } from 'node:crypto'
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -21,9 +21,9 @@ import { ECHO_MODEL, type Stack, TEST_KEY } from '../stack.ts'
 
 export const TRANSCRIPTIONS = '/v1/audio/transcriptions'
 
-/** A model with every feature. */
+/** Id of a model that has every transcription feature. */
 export const SPEECH = 'speech-1'
-/** A model for English that returns text and segments only. */
+/** Id of a model for English only, which returns text and segments, but no words or speakers. */
 export const PLAIN = 'speech-plain'
 
 const engine = { type: 'local', model: 'whisper-tiny.en' }
@@ -40,7 +40,7 @@ const MODELS = [
   },
 ]
 
-/** Behaviour of the worker for a request; default: {@link speak}. */
+/** Produces the events of the worker for a request; default: {@link speak}. */
 export type Script = (request: TranscribeRequest, context: AttemptContext) => AsyncIterable<TranscribeEvent>
 
 /** A request as the worker received it, with the hash of its audio. */
@@ -48,7 +48,7 @@ export type SeenRequest = TranscribeRequest & { readonly heard: string; readonly
 
 /** A running service. Dispose it. */
 export interface Transcriptions extends Stack {
-  /** Requests of the worker, in order. */
+  /** Requests that the worker received, in order. */
   readonly seen: SeenRequest[]
   /** Names of the stored blobs, including unfinished ones. */
   blobs(): Promise<string[]>
@@ -127,7 +127,6 @@ export async function startTranscriptions(options: TranscriptionsOptions = {}): 
   }
 }
 
-/** One part of a form. */
 export interface Part {
   readonly name?: string
   readonly filename?: string
@@ -138,7 +137,7 @@ export interface Part {
 export const BOUNDARY = 'sluice-test-boundary'
 export const FORM_TYPE = `multipart/form-data; boundary=${BOUNDARY}`
 
-/** A form as bytes, exactly as given: no part of it is generated. */
+/** Encodes a multipart form. Names and values are written exactly as given. */
 export function formBytes(parts: readonly Part[]): Buffer {
   const chunks = parts.flatMap(({ name, filename, type, value }) => {
     const names = [
@@ -152,7 +151,7 @@ export function formBytes(parts: readonly Part[]): Buffer {
   return Buffer.concat([...chunks, Buffer.from(`--${BOUNDARY}--\r\n`)])
 }
 
-/** The parts of a call: the audio, and fields with one or several values. */
+/** Returns the form parts of a transcription call: the audio file, and fields with one or several values. */
 export function partsOf(fields: Readonly<Record<string, string | readonly string[]>>, audio = wav(1)): Part[] {
   const parts = Object.entries(fields).flatMap(([name, value]) =>
     (typeof value === 'string' ? [value] : value).map((each) => ({ name, value: each })),
@@ -183,7 +182,7 @@ export function sha256(bytes: Buffer): string {
   return createHash('sha256').update(bytes).digest('hex')
 }
 
-/** Two sentences of two speakers, in the order of the schema, with all requested features. */
+/** Default script of the worker: two sentences of two speakers, with all requested features, in the order that the schema requires. */
 export async function* speak(request: TranscribeRequest): AsyncGenerator<TranscribeEvent> {
   const named = request.speakers.map(({ name }) => name)
   const speakers = request.diarize ? [...named, 'A', 'B'].slice(0, 2) : []

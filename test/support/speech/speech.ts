@@ -1,4 +1,4 @@
-/** Recorded human speech for tests, from Python packages, downloaded once per machine. */
+/** Provides recorded human speech for tests. The recordings come from Python packages, and are downloaded once per machine. */
 import { execFile } from 'node:child_process'
 import { mkdir, mkdtemp, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { homedir } from 'node:os'
@@ -14,14 +14,14 @@ const PLACE = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'slu
 const UNPACK = fileURLToPath(new URL('./unpack_speech.py', import.meta.url))
 
 /**
- * (1) A wheel with two readings (MIT). (2) pyannote.audio (MIT), with half a minute of a telephone call and its speaker turns.
- * (3) The sources of PocketSphinx (BSD), with public-domain LibriVox clips.
+ * Packages that contain recordings. (1) moonshine-voice (MIT): two readings. (2) pyannote.audio (MIT): half a minute of a telephone call, with
+ * the turns of its speakers. (3) The sources of PocketSphinx (BSD): public-domain clips of LibriVox.
  */
 const PACKAGES = {
   moonshine: {
     pin: 'moonshine-voice==0.1.5',
     sha256: '1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496',
-    // Only the recordings in the package are used, so the platform of the package does not matter and is fixed.
+    // The platform is fixed, because only the recordings in the package are used, and those are equal for all platforms.
     flags: ['--only-binary=:all:', '--platform', 'manylinux_2_34_x86_64'],
   },
   pyannote: {
@@ -32,12 +32,13 @@ const PACKAGES = {
   pocketsphinx: {
     pin: 'pocketsphinx==5.1.1',
     sha256: '675778b309a22dfc9b7d37f7621976bba491d2a5f8c59696bd77fd6d07271355',
-    // The option is set only for this package. For all packages, pip would also build the build tools from source.
+    // The source package is needed, because only the sources contain the clips. The option names only this package. Otherwise pip would also build
+    // the build tools from source.
     flags: ['--no-binary=pocketsphinx'],
   },
 } as const
 
-/** Texts of the clips without punctuation; one misspelling of PocketSphinx is corrected. */
+/** Correct texts of the clips, without punctuation. One misspelling in PocketSphinx's own texts is corrected. */
 const TEXTS: Readonly<Record<string, string>> = {
   'austen-0870':
     'and mister john dashwood had then leisure to consider how much there might be prudently in his power to do for them',
@@ -57,13 +58,12 @@ export interface Clip {
   readonly bytes: Buffer
 }
 
-/** A recording and its speaker turns. */
 export interface Call {
   readonly bytes: Buffer
   readonly truth: readonly Turn[]
 }
 
-/** Half a minute of a real telephone call of two people who interrupt each other. */
+/** Returns half a minute of a real telephone call of two people who interrupt each other, with its speaker turns. */
 export async function telephoneCall(): Promise<Call> {
   await speechClips()
   const [bytes, rttm] = await Promise.all([
@@ -82,7 +82,7 @@ export async function telephoneCall(): Promise<Call> {
   return { bytes, truth }
 }
 
-/** {@link speechClips}, or undefined with a printed reason; with CI=true the reason is thrown. */
+/** Returns all clips. If they cannot be downloaded, then the reason is printed and the result is undefined; with CI=true the reason is thrown. */
 export async function findSpeech(): Promise<Record<string, Clip> | undefined> {
   try {
     return await speechClips()
@@ -93,7 +93,11 @@ export async function findSpeech(): Promise<Record<string, Clip> | undefined> {
   }
 }
 
-/** All clips by name. @throws Error if pip cannot download them */
+/**
+ * Returns all clips by name, and downloads them if necessary.
+ *
+ * @throws Error if pip cannot download them
+ */
 async function speechClips(): Promise<Record<string, Clip>> {
   if (!(await stat(PLACE).catch(() => undefined))) await fetchClips(PLACE)
   const clips = Object.entries(TEXTS).map(async ([name, text]) => {
@@ -122,7 +126,7 @@ async function fetchClips(place: string): Promise<void> {
     }
     const clips = join(workDir, 'clips')
     await run('python3', ['-I', '-B', UNPACK, workDir, clips], { timeout: FETCH_MS })
-    // If the rename fails, then another test file has prepared the directory first.
+    // If the rename fails, then another test file has created the directory in the meantime, and its clips are used.
     await rename(clips, place).catch(() => {})
   } finally {
     await rm(workDir, { recursive: true, force: true })

@@ -1,15 +1,19 @@
-/** Samples of WAV files, mono and 16 bits. */
+/* Reads, writes and compares samples of WAV files: mono, 16 bits. */
 
-/** Sample rate of decoded audio, per second. */
+/** Samples per second. */
 export const RATE = 16_000
 
-/** The samples of a plain WAV file as the server writes it. */
+/** Returns the samples of a WAV file with a header of 44 bytes, as the local model server writes it. */
 export function samplesOf(wave: Buffer): Int16Array {
   const data = wave.subarray(44)
   return new Int16Array(data.buffer.slice(data.byteOffset, data.byteOffset + (data.byteLength & ~1)))
 }
 
-/** A WAV file. @param rate Sample rate in the header */
+/**
+ * Encodes samples as a WAV file.
+ *
+ * @param rate Sample rate in the header
+ */
 export function waveOf(samples: Int16Array, rate = RATE): Buffer {
   const header = Buffer.alloc(44)
   header.write('RIFF', 0)
@@ -27,7 +31,7 @@ export function waveOf(samples: Int16Array, rate = RATE): Buffer {
   return Buffer.concat([header, Buffer.from(samples.buffer, samples.byteOffset, samples.byteLength)])
 }
 
-/** Concatenated recordings. */
+/** Concatenates recordings. */
 export function join(parts: readonly Int16Array[]): Int16Array {
   const whole = new Int16Array(parts.reduce((sum, part) => sum + part.length, 0))
   let at = 0
@@ -42,7 +46,10 @@ export function silence(seconds: number): Int16Array {
   return new Int16Array(Math.round(seconds * RATE))
 }
 
-/** Loudness of each tenth of a second: nearly equal for two encodings of one recording. */
+/**
+ * Returns the loudness of each tenth of a second. The values are nearly equal for two encodings of one recording, so tests use them to compare
+ * encodings.
+ */
 export function loudness(samples: Int16Array): number[] {
   const step = RATE / 10
   return Array.from({ length: Math.floor(samples.length / step) }, (_, index) => {
@@ -51,7 +58,7 @@ export function loudness(samples: Int16Array): number[] {
   })
 }
 
-/** Correlation of two series over their common length, 1 for the same shape. */
+/** Returns the correlation of two series over their common length. 1 means the same shape. */
 export function correlation(a: readonly number[], b: readonly number[]): number {
   const length = Math.min(a.length, b.length)
   const [x, y] = [a.slice(0, length), b.slice(0, length)].map((series) => {
@@ -62,7 +69,7 @@ export function correlation(a: readonly number[], b: readonly number[]): number 
   return dot(x, y) / Math.sqrt(dot(x, x) * dot(y, y))
 }
 
-/** A WAV file of 32-bit floating point, one list of samples per channel. */
+/** Encodes samples as a WAV file with 32-bit floating-point numbers. Each channel is one list. */
 export function floatWaveOf(channels: readonly Float32Array[], rate = RATE): Buffer {
   const [first = new Float32Array()] = channels
   const samples = new Float32Array(first.length * channels.length)
@@ -80,7 +87,10 @@ export function floatWaveOf(channels: readonly Float32Array[], rate = RATE): Buf
   return file
 }
 
-/** Recordings whose voice is lost if channels are averaged and samples rounded naively, by the defect. */
+/**
+ * Returns WAV files of a voice whose channels or samples are unusual, each with the name of its defect. A decoder that just averages the channels
+ * and rounds the samples would lose the voice.
+ */
 export function oddWaves(recording: Buffer): [string, Buffer][] {
   const voice = Float32Array.from(samplesOf(recording), (sample) => sample / 32_768)
   const map = (change: (sample: number, at: number) => number) => voice.map(change)

@@ -20,7 +20,7 @@ const PATH = '/v1/audio/transcriptions'
 export interface WorkerOptions {
   /** Entries of models.yaml. */
   readonly models: readonly object[]
-  /** Connects to the replacement of the local model server. */
+  /** Connects to the test server that replaces the local model server. */
   readonly connect: (signal: AbortSignal) => Promise<UpstreamTarget>
   readonly settings?: Readonly<Record<string, string>>
   readonly kafka?: string | undefined
@@ -28,14 +28,14 @@ export interface WorkerOptions {
   readonly onLog?: (line: Record<string, unknown>) => void
 }
 
-/** Fields of a form; a list becomes a field per value. */
+/** Fields of a form. A list is sent as one field per value. */
 export type Fields = Readonly<Record<string, string | readonly string[]>>
 
 /** A running service with a transcription worker. Dispose it. */
 export interface TranscriptionWorker extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string
-  /** Uploads a file with the test key. */
+  /** Sends a transcription request with a file, using the test key. */
   upload(fields: Fields, file?: Buffer, init?: RequestInit): Promise<Response>
   get(path: string): Promise<Response>
   /** Cancels a durable job. */
@@ -45,7 +45,7 @@ export interface TranscriptionWorker extends AsyncDisposable {
   readonly blobDir: string
 }
 
-/** Starts an ingress, a scheduler and a transcription worker in this process, with a private local model server. */
+/** Starts an ingress, a scheduler and a transcription worker in this process. A test server replaces the local model server. */
 export async function startTranscriptionWorker(options: WorkerOptions): Promise<TranscriptionWorker> {
   const dataDir = await mkdtemp(join(tmpdir(), 'sluice-transcribe-'))
   const modelsFile = join(dataDir, 'models.yaml')
@@ -102,7 +102,7 @@ export async function startTranscriptionWorker(options: WorkerOptions): Promise<
   }
 }
 
-/** The header of a WAV file, for tests that do not decode it. */
+/** Beginning of a WAV file, for tests that do not decode it. */
 export const WAVE = Buffer.concat([Buffer.from('RIFF\0\0\0\0WAVEfmt '), Buffer.alloc(200, 7)])
 
 function formOf(fields: Fields, file: Buffer): FormData {
@@ -114,7 +114,7 @@ function formOf(fields: Fields, file: Buffer): FormData {
   return form
 }
 
-/** The objects of an event stream. */
+/** Returns the JSON objects of an event stream, in order. */
 export async function framesOf(response: Response): Promise<Record<string, unknown>[]> {
   const frames = (await response.text()).split('\n\n').filter((frame) => frame.startsWith('data: {'))
   return frames.map((frame) => JSON.parse(frame.slice('data: '.length)))

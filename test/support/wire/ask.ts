@@ -13,7 +13,7 @@ export const WAYS: readonly Way[] = [
   'responses stream',
 ]
 
-/** Serves each case below a path of its name. */
+/** Starts an upstream server for all cases. The first part of the request path is the name of the case that is served. */
 export async function serveCases(cases: readonly WireCase[]): Promise<{ url: string } & AsyncDisposable> {
   const byName = new Map(cases.map((one) => [one.name, one]))
   const server = createServer((request, response) => void serve(byName, request, response))
@@ -37,7 +37,7 @@ async function serve(
   const asked = JSON.parse(Buffer.concat(chunks).toString())
   const name = request.url?.split('/')[1] ?? ''
   const found = cases.get(name)
-  // Simulates a server that refuses a parameter, but accepts the request without this parameter.
+  // The case `us_reject` simulates a server that refuses the parameter `stream_options`, but accepts the same request without it.
   const isAccepted = name === 'us_reject' && asked.stream_options === undefined
   const served = isAccepted ? cases.get('wh_ct_plain') : found
   if (!served) return void response.writeHead(500).end()
@@ -50,7 +50,7 @@ async function serve(
   if (after === 'reset') setTimeout(() => response.socket?.resetAndDestroy(), 50)
 }
 
-/** One model per case, with the same name. */
+/** Returns the configuration of one model per case. The name of the model is that of the case. */
 export function modelsOf(cases: readonly WireCase[], url: string): object[] {
   return cases.map(({ name, upstream }) => ({
     id: name,
@@ -85,13 +85,14 @@ const BODIES: Readonly<Record<string, object>> = {
   },
   responses: {
     input: HI,
-    // A stored response is retried, and its stream ends with an error of the service instead of the upstream's message.
+    // `store` is false, because stored responses behave differently on errors. The service retries a stored response, and reports an error of its
+    // own instead of the upstream's message.
     store: false,
     tools: NAMES.map((name) => ({ type: 'function', name, parameters: PARAMETERS, strict: false })),
   },
 }
 
-/** Requests a case through one API. */
+/** Sends a request for the model of a case through one API of the service. */
 export async function askFor(stack: Stack, name: string, way: Way, more: object = {}): Promise<Got> {
   const [api = '', isStream] = way.split(' ')
   const usage = api === 'chat' && isStream ? { stream_options: { include_usage: true } } : {}

@@ -1,31 +1,31 @@
 import { readFileSync } from 'node:fs'
 
-/** API of the caller, with ` stream` after it for a streamed response. */
+/** API that the caller uses. The suffix ` stream` means a streamed response. */
 export type Way = 'chat' | 'chat stream' | 'messages' | 'messages stream' | 'responses' | 'responses stream'
 
-/** Expectations of a response. Absent fields are not checked, except that a response without `status` must be a success. */
+/** Expected response. Absent fields are not checked, with one exception: if `status` is absent, then the response must be a success. */
 export interface Expected {
-  /** HTTP status in the OpenAI format. */
+  /** HTTP status that callers of the OpenAI APIs must get. */
   readonly status?: number
-  /** Part of the error message. */
+  /** Text that the error message must contain. */
   readonly words?: string
   /** Text that the error message must not contain. */
   readonly hides?: string
   readonly param?: string
-  /** Not retryable: no Retry-After, `x-should-retry: false`. */
+  /** True if the error must not be retried: it has no Retry-After, and `x-should-retry: false`. */
   readonly isFinal?: boolean
   readonly text?: string
   readonly reasoning?: string
   /** Name and arguments of each tool call, in order; their ids must differ. */
   readonly calls?: readonly (readonly [string, object])[]
-  /** Arguments of all tool calls are JSON objects, unless the response was truncated by its length. */
+  /** If true, then the arguments of all tool calls must be JSON objects, unless the response was truncated because of its length. */
   readonly callsParse?: boolean
   readonly finish?: string
-  /** Tokens of the input, of the output, and the cached tokens of the input. */
+  /** Expected token counts: input, output, and cached tokens of the input. */
   readonly usage?: readonly number[]
-  /** Parts of the body that one API must return. */
+  /** For each API: texts that the response body must contain. */
   readonly contains?: Partial<Record<Way, readonly string[]>>
-  /** Alternative expectations. */
+  /** The response must meet at least one of these expectations. */
   readonly either?: readonly Expected[]
 }
 
@@ -37,14 +37,14 @@ export interface WireCase {
   readonly head?: Readonly<Record<string, string>>
   readonly body?: string
   readonly base64?: string
-  /** Sent in place of `body`. */
+  /** Raw bytes that the upstream sends in place of `body`. */
   readonly bytes?: Buffer
-  /** The connection after the body: ended (default), reset, or open and idle. */
+  /** Behaviour of the connection after the body: closed normally (default), reset, or left open without data. */
   readonly after?: 'end' | 'reset' | 'idle'
   readonly expect: Expected
 }
 
-/** Responses that failed on 2026-11-25. */
+/** Responses of real servers that an earlier version of Sluice handled wrongly (found on 2026-11-25). */
 export const SEEN: readonly WireCase[] = readFileSync(new URL('answers.jsonl', import.meta.url), 'utf8')
   .trimEnd()
   .split('\n')

@@ -106,7 +106,7 @@ const allowed = (mode: string) => ({
   },
 })
 
-/** Requests that must reach an upstream of the same API unchanged. */
+/** Requests that must reach an upstream with the same API without any change. */
 export const REQUESTS: readonly Record<string, unknown>[] = [
   { messages: CONVERSATION, ...FIELDS, tools: TOOLS, tool_choice: 'required' },
   ...['none', 'auto', allowed('auto'), allowed('required')].map((tool_choice) => ({
@@ -197,7 +197,7 @@ const CALLS = [
   { id: 'call_2', type: 'custom', custom: { name: 'sql', input: 'select 1' } },
 ]
 
-/** Responses, each with the request fields that select its form. */
+/** Responses of an upstream, each with the request fields for which an upstream answers in this form. */
 export const ANSWERS: readonly { readonly asked: object; readonly answer: Record<string, unknown> }[] = [
   {
     asked: {},
@@ -241,7 +241,7 @@ export const ANSWERS: readonly { readonly asked: object; readonly answer: Record
 
 type Json = Record<string, unknown>
 
-/** The chunks by which OpenAI streams a response. */
+/** Splits a response into the chunks in which OpenAI would stream it. */
 export function chunksOf(answer: Json): Json[] {
   const { usage, choices, moderation, ...head } = answer as Json & { choices: Json[] }
   const [{ message, logprobs, finish_reason } = {}] = choices

@@ -35,7 +35,10 @@ function openai(name: string, more: Partial<WireCase>): WireCase {
   return { name, upstream: 'openai', head: SSE, expect: USED, ...more }
 }
 
-/** Bytes that contradict the headers. */
+/**
+ * Responses with unusual framing that must be understood: other line ends, blank lines, or a content type that does not match the body. An HTML
+ * page must become a 502 error.
+ */
 const FRAMING: readonly WireCase[] = [
   openai('crlf_no_end', { body: STREAM.replaceAll('\n', '\r\n').trimEnd() }),
   openai('byte_order_mark', { body: `\ufeff${STREAM}` }),
@@ -148,5 +151,8 @@ const ENDS: readonly WireCase[] = [
   }),
 ]
 
-/** Valid responses in unusual frames, encodings and connections, and similar invalid ones. */
+/**
+ * Upstream responses with unusual framing, compression or connection behaviour. Most are valid. The invalid ones
+ * are similar, and must be reported as errors.
+ */
 export const CONNECTIONS: readonly WireCase[] = [...FRAMING, ...CODINGS, ...ENDS]

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 
 /**
- * Names of the fields that a `.d.ts` file of a generated SDK declares, by interface with its namespaces, such as
+ * Returns the field names that a `.d.ts` file of a generated SDK declares, for each interface. Interface names include their namespaces, such as
  * `ChatCompletionChunk.Choice.Delta`.
  */
 export function declaredFields(file: string): Map<string, string[]> {
@@ -25,7 +25,7 @@ export function declaredFields(file: string): Map<string, string[]> {
   return fields
 }
 
-/** Names of all fields inside a value. */
+/** Returns the names of all fields in a value and in the values nested in it. */
 export function fieldsIn(value: unknown, found = new Set<string>()): Set<string> {
   if (typeof value !== 'object' || value === null) return found
   for (const [name, inner] of Object.entries(value)) {

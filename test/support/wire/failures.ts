@@ -22,7 +22,7 @@ function openai(
   }
 }
 
-/** Error bodies with an error status. */
+/** Upstream responses with an error status, in the various body formats of servers. */
 const BODIES: readonly WireCase[] = [
   openai('tgi', 422, { error: BAD, error_type: 'validation' }, REFUSED),
   openai('ollama_words', 400, { error: BAD }, REFUSED),
@@ -115,7 +115,7 @@ const BODIES: readonly WireCase[] = [
 const BILL = 'You exceeded your current quota, please check your plan and billing details.'
 const UNPAID = { status: 502, isFinal: true, hides: 'billing details' }
 
-/** Errors because of unpaid bills or of temporary limits. */
+/** Upstream errors that report an unpaid bill (final), or a temporary limit (to be retried). */
 const QUOTAS: readonly WireCase[] = [
   openai(
     'quota_by_type',
@@ -158,7 +158,7 @@ const QUOTAS: readonly WireCase[] = [
 const AWAY = 'worker is gone'
 const GONE = { status: 503, words: AWAY }
 
-/** Errors inside a response of status 200. */
+/** Upstream responses with status 200 that contain an error object, as some servers send them. */
 const INSIDE: readonly WireCase[] = [
   openai('in_body', 200, { error: { message: BAD, type: 'invalid_request_error', code: null } }, REFUSED),
   openai('in_body_array', 200, [{ error: { code: 400, message: BAD, status: 'INVALID_ARGUMENT' } }], REFUSED),
@@ -244,5 +244,5 @@ const INSIDE: readonly WireCase[] = [
   },
 ]
 
-/** Errors as servers in use send them. */
+/** All errors, as real servers send them. */
 export const FAILURES: readonly WireCase[] = [...BODIES, ...QUOTAS, ...INSIDE]

@@ -1,4 +1,4 @@
-/** A message joined from the frames of its stream, as clients of the Messages API do. */
+/** Joins the frames of a Messages stream to a message, as clients of the API do. */
 export function messageOf(frames: readonly Frame[]): Record<string, unknown> {
   let message: Record<string, unknown> = {}
   const blocks: Record<string, unknown>[] = []
@@ -41,7 +41,7 @@ function addDelta(
   else throw new Error(`unknown delta ${String(type)}`)
 }
 
-/** The input of a truncated tool call is empty. */
+/** Parses the input of a tool call. If the response was truncated, then the JSON is invalid and the input is empty. */
 function parsed(json: string): unknown {
   try {
     return JSON.parse(json)

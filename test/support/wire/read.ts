@@ -1,12 +1,12 @@
 import { dataOf } from '../sse.ts'
 import type { Way } from './case.ts'
 
-/** A response of any API, whole or streamed, in one form. */
+/** A response in a common form, for all three APIs, streamed or not. */
 export interface Got {
   readonly status: number
   readonly headers: Headers
   readonly body: string
-  /** Error message; undefined: success. */
+  /** Error message; undefined if the call succeeded. */
   readonly error?: string
   readonly param?: string | null
   readonly text: string
@@ -42,7 +42,6 @@ const READERS: Readonly<Record<Way, (body: string) => Parts>> = {
   'responses stream': (body) => readResponse(gatherResponse(framesOf(body))),
 }
 
-/** Reads a response. */
 export async function readAnswer(way: Way, response: Response): Promise<Got> {
   const { status, headers } = response
   const body = await response.text()
@@ -90,7 +89,7 @@ function readChoice(delta: Json, finish: string | null, parts: Parts): void {
   }
 }
 
-/** Messages stream → message. */
+/** Joins the events of a Messages stream to a message. */
 function gatherMessage(events: readonly Json[]): Json {
   let message: Json = { content: [] }
   const inputs: string[] = []
@@ -145,7 +144,7 @@ function callOf({ id, name, input }: Json): Call {
   return { id, name, arguments: typeof input === 'string' ? input : JSON.stringify(input) }
 }
 
-/** Responses stream → its final response, whose text must equal the deltas. */
+/** Returns the final response of a Responses stream, whose text must equal the concatenated deltas. */
 function gatherResponse(events: readonly Json[]): Json {
   const last = events.at(-1)?.response
   const deltas = events.map(({ type, delta }) => (type === 'response.output_text.delta' ? delta : '')).join('')

@@ -1,11 +1,11 @@
-import { readFileSync } from 'node:fs'
-
-/**
- * Sample values of the types that an SDK declares, so that fields of a new version are tested without a list.
+/*
+ * Generates sample values for the types that an SDK declares. When a new version of the SDK adds a field, tests cover it without a list of
+ * fields.
  *
- * Parses the declarations that code generators write: interfaces, aliases, unions, arrays, literals. Each sample after the first differs from
- * it in one field.
+ * The parser understands the declarations that code generators write: interfaces, aliases, unions, arrays, literals. Each sample after the first
+ * differs from the first in one field.
  */
+import { readFileSync } from 'node:fs'
 
 type Shape =
   | { kind: 'value'; value: unknown }
@@ -14,7 +14,7 @@ type Shape =
   | { kind: 'union'; of: Shape[] }
   | { kind: 'object'; fields: Map<string, Shape> }
 
-/** Values of fields with vague types, by name. */
+/** Sample values, by field name, of fields with a general type such as `string`, for which no valid value can be derived. */
 export type Values = Readonly<Record<string, unknown>>
 
 const TOKENS = /'(?:[^'\\]|\\.)*'|[A-Za-z_$][\w$.]*|-?\d+(?:\.\d+)?|[{}[\]()<>|&;:?,=]/g
@@ -23,7 +23,12 @@ export class SdkTypes {
   readonly #shapes = new Map<string, Shape>()
   readonly #values: Values
 
-  /** @param file A `.d.ts` file @param values Samples of fields by name */
+  /**
+   * Reads the types of a file.
+   *
+   * @param file A `.d.ts` file
+   * @param values Sample values by field name
+   */
   constructor(file: string, values: Values = {}) {
     this.#values = values
     const text = readFileSync(file, 'utf8').replaceAll(/\/\*[\s\S]*?\*\//g, '')
@@ -33,12 +38,12 @@ export class SdkTypes {
       if (!this.#shapes.has(name)) this.#shapes.set(name, new Reader(rest).read())
     }
     for (const [, name = '', rest = ''] of text.matchAll(/^ *(?:export )?type (\w+) = ([^;]+);/gm)) {
-      // A namespace may declare an interface again that is also declared outside of it.
+      // `type X = namespace.X` repeats an interface under a second name, so it is skipped. The first declaration of a name is used.
       if (!this.#shapes.has(name) && !rest.endsWith(`.${name}`)) this.#shapes.set(name, new Reader(rest).read())
     }
   }
 
-  /** All samples of a type. */
+  /** Returns all sample values of a type. */
   samples(name: string): unknown[] {
     return this.#samplesOf({ kind: 'name', name: name.split('.').at(-1) ?? name })
   }
@@ -49,7 +54,7 @@ export class SdkTypes {
     return [...shape.fields.keys()]
   }
 
-  /** Samples of one field of an interface. */
+  /** Returns sample values for one field of an interface. */
   fieldSamples(name: string, field: string): unknown[] {
     const shape = this.#shapes.get(name)
     const inner = shape?.kind === 'object' ? shape.fields.get(field) : undefined
@@ -68,7 +73,8 @@ export class SdkTypes {
         return unique(shape.of.flatMap((each) => this.#samplesOf(each))).filter((value) => value !== null)
       case 'name': {
         const known = this.#shapes.get(shape.name.split('.').at(-1) ?? '')
-        // Types of other files are treated as strings, such as those of models.
+        // A type with a namespace that this file does not declare belongs to another file. Such types, for example those of model names, are
+        // treated as strings.
         if (!known && shape.name.includes('.')) return [STRING]
         if (!known) throw new Error(`unknown type ${shape.name}`)
         return this.#samplesOf(known)
@@ -145,7 +151,7 @@ class Reader {
   #object(): Shape {
     const fields = new Map<string, Shape>()
     while (!this.#take('}')) {
-      // An index signature, such as `[key: string]`, permits any field.
+      // An index signature such as `[key: string]` permits any field, so no field is recorded.
       const isIndex = this.#take('[')
       const name = this.#next().replaceAll("'", '')
       if (isIndex) while (this.#next() !== ']');

@@ -31,7 +31,7 @@ const fOf = (more: object) => ({
   ...more,
 })
 
-/** Streams of chat completions as servers send them: name, body, expectation. */
+/** Streams of chat completions as real servers send them: name, body and expected response. */
 const STREAMS: readonly (readonly [string, string, WireCase['expect']])[] = [
   [
     'vllm',
@@ -210,7 +210,7 @@ const RESPONSES: readonly WireCase[] = [
   },
 ]
 
-/** Valid responses of servers in use. */
+/** All valid responses, as real servers send them. */
 export const SERVERS: readonly WireCase[] = [
   ...STREAMS.map(([name, body, expect]): WireCase => ({ name, upstream: 'openai', head: SSE, body, expect })),
   ...WHOLES.map(
