@@ -17,7 +17,7 @@ import type { ModelListAnswer } from '#schemas/answers/models.ts'
 import { syncClock } from './clock.ts'
 
 export type Job = z.infer<typeof JobAnswer>
-/** A durable job in the form for operators, without input and output. */
+/** A durable job as the admin API returns it: without input and output. */
 export type OperatorJob = z.infer<typeof OperatorJobAnswer>
 export type AnyJob = Job | OperatorJob
 /** A batch. Only the admin API returns the project. */

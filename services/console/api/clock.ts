@@ -65,7 +65,7 @@ export function clockText(seconds: number, hasSeconds = false): string {
   return new Date(seconds * 1_000).toLocaleTimeString(LOCALE, hasSeconds ? { ...CLOCK, second: '2-digit' } : CLOCK)
 }
 
-/** A month such as `2026-11`, as `November 2026`. */
+/** Formats a month: `2026-11` becomes `November 2026`. */
 export function monthText(month: string): string {
   return new Date(`${month}-01T00:00:00Z`).toLocaleDateString(LOCALE, {
     month: 'long',
@@ -106,7 +106,10 @@ export function offsetText(seconds: number): string {
   return seconds < 1 ? '+0 s' : `+${durationText(seconds)}`
 }
 
-/** Formats a duration that is measured in ms, such as `120 ms`, `2.0 s` or `45 s`. A dash if unknown. */
+/**
+ * Formats a duration in seconds, such as `120 ms`, `2.0 s` or `45 s`. A dash if undefined. An infinite duration is above the last bucket of
+ * the histogram, which ends at 10 min.
+ */
 export function latencyText(seconds: number | undefined): string {
   if (seconds === undefined) return '–'
   if (!Number.isFinite(seconds)) return '> 10 min'

@@ -76,7 +76,8 @@ export async function fetchMetrics(abort: AbortSignal): Promise<Metrics | undefi
 /** Records a scrape, at most one per 10 s, and drops scrapes older than five minutes. @param atMs Time of the scrape */
 export function recordScrape(now: Metrics, atMs: number): void {
   const last = history.at(-1)
-  // After a restart, earlier counters are higher than current counters, so the differences would be negative.
+  // After a restart, the earlier counters are higher than the current ones. The history is
+  // cleared, because the differences would be negative.
   if (last && last.metrics.sum(PROCESS_START) !== now.sum(PROCESS_START)) history.length = 0
   while (atMs - (history[0]?.atMs ?? atMs) > WINDOW_MS) history.shift()
   if (atMs - (history.at(-1)?.atMs ?? Number.NEGATIVE_INFINITY) >= SCRAPE_INTERVAL_MS)

@@ -51,7 +51,10 @@ export async function loadNames(signal: AbortSignal): Promise<void> {
   store(KEYS, keys.data)
 }
 
-/** Returns the query with which the screen Requests lists the failed requests of a finding. Empty if the finding is not about requests. */
+/**
+ * Returns the query that makes the screen Requests list the failed requests of a finding, which is a problem that a health check reports.
+ * Empty if the finding names neither a model nor an error code.
+ */
 export function failedRequestsOf({ model, error_code }: Finding): string {
   if (!model && !error_code) return ''
   return new URLSearchParams({

@@ -25,7 +25,7 @@ export interface ChartSeries {
   /** CSS class that sets the colour. */
   readonly mark: 'running' | 'waiting' | 'failed'
   readonly values: readonly (number | null)[]
-  /** Draws the series as bars, on the scale of the chart. */
+  /** Draws this series as bars. The other series of the chart remain lines, on the same scale. */
   readonly hasBars?: boolean
 }
 
@@ -39,7 +39,7 @@ export interface ChartProps {
   readonly axisOf: (nth: number) => string
   /** Maximum labels of the time axis. */
   readonly labelsMax?: number
-  /** Draws one bar per interval instead of lines. */
+  /** Draws all series as bars instead of lines. */
   readonly hasBars?: boolean
 }
 
@@ -143,7 +143,7 @@ function besideOf(share: number) {
   return share < 0.5 ? { left: gap(share) } : { right: gap(1 - share) }
 }
 
-/** Intervals with a label: all, or at most `most` at equal distances. */
+/** Returns the indices of the intervals that get a label: all of them, or `most` at equal distances if there are more. */
 export function labelledOf(count: number, most: number): readonly number[] {
   const length = Math.min(count, most)
   return Array.from({ length }, (_, nth) => Math.floor(((nth + 0.5) * count) / length))

@@ -16,7 +16,7 @@ interface ActionMenuProps {
 }
 
 const GAP_PIXELS = 4
-/** Bounds of the size of a menu, as set in styles/parts.css. */
+/** Width of a menu and height of one item. The menu is placed by these sizes, because its real size is known only after layout. */
 const WIDTH_PIXELS = 180
 const ITEM_PIXELS = 44
 

@@ -456,7 +456,10 @@ export function usePoll(
   }, inputs)
 }
 
-/** Delay in ms until the object URL is revoked, within which the browser starts the download. */
+/**
+ * Delay in ms before the object URL is revoked. An earlier revocation could cancel the
+ * download, because the browser starts the download later.
+ */
 const REVOKE_DELAY_MS = 10_000
 
 export function download(name: string, content: string | Blob): void {

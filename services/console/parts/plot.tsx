@@ -18,7 +18,10 @@ interface PlotProps {
   readonly textOf?: (most: number) => string
 }
 
-/** A line chart over time on one scale, newest at the right. Infinite values are drawn at the top, and only zeros as a flat line. */
+/**
+ * A line chart over time on one scale, newest at the right. Infinite values are drawn at the top.
+ * If all values are zero, then a flat line is drawn.
+ */
 export function Plot({ label, series, samples = SAMPLES, topMin = 1, textOf = String }: PlotProps) {
   const most = Math.max(topMin, ...series.flatMap(({ values }) => values.filter(Number.isFinite)))
   const isFlat = series.every(({ values }) => values.every((value) => value === 0))

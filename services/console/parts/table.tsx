@@ -38,7 +38,6 @@ interface TableProps extends Layout {
   readonly children: ComponentChildren
 }
 
-/** Layout of the table around a cell. */
 const TableLayout = createContext<Layout>({ columns: [] })
 
 /** @param columns Column heads. A column of buttons has an empty head */
@@ -88,7 +87,10 @@ export function Cell({ column = '', children }: CellProps) {
 
 const MISSING = '–'
 
-/** Attributes of all cells of a column. The column has a number, so that a column that is left out does not move the others. */
+/**
+ * Returns the attributes of all cells of a column. Each cell has an explicit column number in the grid. Otherwise a column that is left out
+ * would shift the columns after it.
+ */
 function placeOf(column: string, { columns, numbers = [], main, optional = [], card = {} }: Layout) {
   const classes = {
     number: numbers.includes(column),
@@ -103,7 +105,7 @@ function placeOf(column: string, { columns, numbers = [], main, optional = [], c
   return { class: names.join(' '), 'data-column': column, style: { gridColumn: String(columns.indexOf(column) + 1) } }
 }
 
-/** Sets the title of a text that ends in an ellipsis to the whole text. */
+/** Shows the whole text on hover, as the `title` of the cell, if the cell cuts the text with an ellipsis. */
 function showWhole(target: Element): void {
   const cut = target.closest<HTMLElement>('.below, td > div')
   if (cut && cut.scrollWidth > cut.clientWidth && !target.closest('[title]')) cut.title = cut.innerText

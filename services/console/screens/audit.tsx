@@ -187,8 +187,8 @@ function Row({ event, earlier }: { readonly event: Event; readonly earlier: read
 }
 
 /**
- * Returns the changed fields of an event. An event contains only the new values, so the value before comes from the newest earlier event of the same
- * object that has the field. The fields of a nested object, such as `limits`, are separate.
+ * Returns the changed fields of an event. An event contains only the new values, so the value before comes from the newest earlier event of
+ * the same object that has the field. Each field inside a nested object, such as `limits`, is compared on its own.
  *
  * @param earlier Events before this event, newest first
  */
@@ -208,10 +208,10 @@ function fieldsOf(change: Readonly<Record<string, unknown>>): Readonly<Record<st
   return Object.fromEntries(fields)
 }
 
-/** Names of fields that the form of keys and projects shows by other words. */
+/** Labels of the fields whose label is not made from the field name. The form for keys and projects shows the same labels. */
 const FIELDS: Readonly<Record<string, string>> = { expires_at: 'Expires', scopes: 'Permissions' }
 
-/** The name of a field, in the words of the form of keys and projects. */
+/** Returns the label of a field, as in the form for keys and projects. */
 export function fieldName(path: string): string {
   const name = path.replace(/^limits\./, '')
   return limitName(name) ?? FIELDS[name] ?? capitalized(name.replaceAll(/[._]/g, ' '))

@@ -66,7 +66,7 @@ export function BatchScreen({ id }: { readonly id: string }) {
   )
 }
 
-/** Reads a batch until it has ended. @param isOwn False: the batch may be of another project, so that only the admin API returns it */
+/** Reads a batch until it has ended. @param isOwn If false, then the batch may belong to another project, so the admin API is used */
 function useBatch(id: string, isOwn: boolean) {
   const batch = useSignal<Batch | undefined>(undefined)
   const problem = useSignal('')
@@ -209,11 +209,14 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
 
 interface Csv {
   readonly content: Blob
-  /** Whether the batch was made from a table whose file does not exist any more. The results then have their custom ids instead of its columns. */
+  /**
+   * True if the batch was made from a table whose file no longer exists. The CSV then has the custom ids
+   * of the requests instead of the columns of the table.
+   */
   readonly isTableGone: boolean
 }
 
-/** The results as CSV. If the batch was made from a table, then with the columns of this table. */
+/** Returns the results as CSV. If the batch was made from a table, then the CSV also has the columns of this table. */
 async function csvOf({ id, metadata }: Batch): Promise<Csv> {
   const response = await fetchApi(`/v1/batches/${id}/results?format=csv`)
   const tableId = metadata[TABLE_FILE_KEY]

@@ -14,14 +14,15 @@ import {
 import { OutputLines } from '#shared/tables/output.ts'
 
 /*
- * Tables from which the console and `sluice batch` make batches. The table is uploaded as a file, whose id is in the metadata of the batch. The CSV
- * with the results therefore has the columns of the table, also in another browser. Row 3 of a table has the custom id `row-3`.
+ * Tables from which the console and `sluice batch` make batches. The table is uploaded as a file, and the metadata of the batch contains
+ * the id of this file. A later download of the results reads the file, so the CSV has the columns of the table even in another browser. Row
+ * 3 of a table has the custom id `row-3`.
  */
 
 export const COMMAND = 'npx sluice batch prompts.csv --model MODEL --prompt-column prompt'
 /** Maximum bytes of a file that are read to find its separator, or the endpoint in its first line. */
 export const HEAD_BYTES = 256 * 1024
-/** Maximum bytes of a table, whose rows are in the memory of the tab. */
+/** Maximum bytes of a table. The bound is low, because all rows are in the memory of the tab. */
 const TABLE_BYTES_MAX = 20_000_000
 const ROWS_MAX = 50_000
 

@@ -179,7 +179,7 @@ const problems = computed<readonly Problem[]>(() => {
   return all.toSorted((a, b) => Number(b.isError) - Number(a.isError))
 })
 
-/** Without a title, the first clause of the message is the title. */
+/** If the finding has no title, then the first clause of its message becomes the title. */
 function problemOf(finding: Finding): Problem {
   const { message, cause, since, projects, status } = finding
   const [, clause = message, rest = ''] = /^(.{1,80}?)(?:: |\. )(.*)$/s.exec(message) ?? []
@@ -202,7 +202,7 @@ function problemOf(finding: Finding): Problem {
   }
 }
 
-/** Time of today, or an earlier day in UTC. */
+/** Returns the time of day if the time is less than 24 hours ago, and otherwise the date in UTC. */
 function sinceText(seconds: number): string {
   const isToday = serviceNow() - seconds < DAY_SECONDS
   return isToday ? clockText(seconds) : dayText(new Date(seconds * 1_000).toISOString().slice(0, 10))
@@ -308,8 +308,8 @@ const MODELS_MAX = 6
 const jobs = (count: number) => (count === 1 ? '1 job' : `${count.toLocaleString('en')} jobs`)
 
 /**
- * Metrics that the plots can show, by their name in the URL. In each plot, the first line has the colour of running work, and the second line that of
- * queued work.
+ * Metrics that the plots can show, by their name in the URL. The first line of a plot has the colour of running work, and the second line
+ * has the colour of queued work.
  */
 const PLOTS = {
   jobs: { name: 'Jobs', lines: ['running', 'waiting'], textOf: jobs, topMin: 1 },

@@ -51,7 +51,7 @@ const samples = new Map<string, PoolSample[]>()
 /**
  * Returns the current state of a pool, and records a sample for its plots.
  *
- * @param pool The pool from the admin API. Undefined if the key lacks the scope `admin`
+ * @param pool The pool from the admin API. Undefined if the key lacks the scope `admin` or the store is unreachable
  */
 export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolState {
   const durable = pool?.jobs?.queued
@@ -86,8 +86,8 @@ function ageOf(at: number | null): number | undefined {
 }
 
 /**
- * Returns the age of the oldest queued job in seconds. Only the admin API has the exact age, so other keys get the value of the metric, which is
- * updated less often.
+ * Returns the age of the oldest queued job in seconds, from the metrics. This age is used only if the admin API did not return the pool,
+ * because the metric is updated less often.
  */
 function oldestIn(now: Metrics, pool: string): number | undefined {
   const ages = now.all('sluice_jobs_oldest_seconds', { pool, state: 'queued' }).map(({ value }) => value)

@@ -162,8 +162,7 @@ interface Document {
 }
 
 /**
- * Endpoint that always creates a durable job. Unlike the other endpoints below, this endpoint does not accept the
- * header `Prefer`.
+ * Endpoint that always creates a durable job. This endpoint does not accept the header `Prefer`, so {@link endpointsOf} adds it by name.
  */
 const BATCHES = '/v1/batches'
 
@@ -172,8 +171,8 @@ export function isBatch(job: AnyJob | undefined): boolean {
 }
 
 /**
- * Returns the counts that are shown as part of the status of a batch. Undefined for any other job, which can succeed
- * although child jobs failed.
+ * Returns the counts that are shown as part of the status of a batch. Undefined for any other job, such as a research job, because that job
+ * can succeed although some of its child jobs failed.
  */
 export function batchCountsOf(job: AnyJob): AnyJob['child_counts'] {
   return isBatch(job) ? job.child_counts : undefined
@@ -182,7 +181,10 @@ export function batchCountsOf(job: AnyJob): AnyJob['child_counts'] {
 /** Ids of models that the filters suggest. Empty until loaded. */
 export const modelIds = signal<readonly string[]>([])
 
-/** Loads the suggestions of the filters: the models, and the endpoints whose requests can run as durable jobs. Without them, nothing is suggested. */
+/**
+ * Loads the suggestions of the filters: the models, and the endpoints whose requests can run as durable jobs. If
+ * a request fails, then its suggestions are left out.
+ */
 export async function loadSuggestions(): Promise<void> {
   const path = isOperator.peek() ? '/v1/admin/models' : '/v1/models'
   const models = async () => {

@@ -46,7 +46,7 @@ function limitsOf(id: string, workers: readonly Worker[]): ModelCapacity['limits
   return [...newest.values()].toSorted((a, b) => a.server - b.server)
 }
 
-/** Share of cached prompt tokens: of the model, and of each server if there are several. */
+/** Returns the percentage of prompt tokens that were read from the cache: of the model, and of each server if there are several. */
 export function cachedStats({ cached_share: all, servers }: ModelServers): [string, string][] {
   if (all === null) return []
   const each = servers.length > 1 ? servers : []

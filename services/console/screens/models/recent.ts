@@ -35,7 +35,7 @@ export const recent = signal<ReadonlyMap<string, Recent>>(new Map())
 
 export async function refreshRecent(models: readonly string[], abort: AbortSignal): Promise<void> {
   if (models.length === 0) return
-  // The start is a whole minute, so that equal reads have equal URLs.
+  // The start is a whole minute, so that the reads within one minute have equal URLs and the same window.
   const since = String(Math.floor(serviceNow() / 60 - WINDOW_MINUTES) * 60)
   const failures = await fetchJson<z.infer<typeof RequestFailuresListAnswer>>(
     `/v1/admin/requests/failures?${new URLSearchParams({ since })}`,

@@ -14,7 +14,7 @@ export const PATH = '/v1/admin/requests'
 const ERRORS_PAGE = '/docs/guide/errors'
 const CANCELLED = 499
 
-/** @param id Id of a request, durable job or answer from the URL, unchecked */
+/** @param id Id of a request, a durable job or an answer. The id comes from the URL and is not validated */
 export function RequestScreen({ id }: { readonly id: string }) {
   const request = useSignal<RequestAnswer | undefined>(undefined)
   const problem = useSignal('')
@@ -172,7 +172,7 @@ function Attempts({ request }: { readonly request: RequestAnswer }) {
   )
 }
 
-/** @param place URL of the server, otherwise the id of the worker */
+/** @param place URL of the server that ran the attempt, or the id of the worker if there is no URL */
 function RanOn({ place }: { readonly place: string | null }) {
   if (!place) return null
   return (
@@ -222,7 +222,6 @@ function Times({ request: { queue_ms, first_output_ms, duration_ms, attempts } }
   )
 }
 
-/** Fields in the order of the page. */
 function fieldsOf(request: RequestAnswer): Field[] {
   const { model, project, key_id, worker, job_id, batch_id, attempts, cost_usd } = request
   const { input_tokens, cached_input_tokens, output_tokens, sdk_retry, retry_of } = request

@@ -19,7 +19,10 @@ const HOURS_MAX = 7
 type Report = z.infer<typeof UsageReport>
 type Row = Report['data'][number]
 
-/** Ranges by id, in the order of the buttons. The last 24 hours are 23 complete hours and the current hour, because the ledger has the sums of hours. */
+/**
+ * Ranges by id, in the order of the buttons. The last 24 hours are 23 complete hours and the current
+ * hour, because usage is stored as one sum per hour.
+ */
 const RANGES: ReadonlyMap<string, string> = new Map([
   ['24h', 'Last 24 hours'],
   ['1', 'Today'],
@@ -151,7 +154,7 @@ function monthStart(day: string, months: number): string {
   return dayOf(Date.UTC(Number(day.slice(0, 4)), Number(day.slice(5, 7)) - 1 + months) / 1_000)
 }
 
-/** Start of the current hour or day in Unix seconds. Usage since then is not complete, so comparisons leave it out. */
+/** Start of the current hour or day in Unix seconds. The usage of this hour or day is not complete, so comparisons leave it out. */
 function incompleteFrom({ unit }: View): number {
   return startOf(unit === 'hour' ? hourOf(serviceNow()) : dayOf(serviceNow()))
 }

@@ -107,8 +107,8 @@ class Audio {
   }
 
   /**
-   * Sends the file once for words. If speakers are requested, sends the file a second time, because no response format has both words and
-   * speakers.
+   * Transcribes the file with the time of each word. If speakers are requested, then the file is sent a second time, because no response
+   * format has both words and speakers.
    *
    * @param canDiarize Whether the model identifies speakers
    */
