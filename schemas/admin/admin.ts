@@ -4,7 +4,7 @@ import { IncludeChildren } from '#schemas/jobs.ts'
 
 const TEXT_MAX = 256
 
-/** A name, id or path. Control characters are rejected. One of them, NUL, cannot be stored in Postgres. */
+/** A name, id or path. Control characters are rejected, because one of them, NUL, cannot be stored in Postgres. */
 const Text = z
   .string()
   .min(1)

@@ -72,7 +72,8 @@ function openBatched(openers: EngineOpeners, model: ModelConfig) {
     tokensMax: embeddings.batch_tokens_max,
     waitMs: embeddings.batch_wait_ms,
     callsMax: callsOf(engine),
-    // The span of a batch is a child of the first call's span, and has links to the spans of all other calls.
+    // The span of a batch is a child of the first call's span. Links connect the span to the spans
+    // of the other calls, up to {@link BATCH_LINKS_MAX}.
     traced: (calls, options, run) => {
       const links = calls.slice(1, BATCH_LINKS_MAX).map(({ traceparent }) => traceparent)
       return tracedCall({ operation: 'embeddings', model, links }, options, run)

@@ -65,10 +65,10 @@ function guessAll(texts: readonly string[]): number {
 }
 
 /**
- * Ranks documents by cosine similarity to the query. Must be run by `runYielding`, because a job may have 2,048
- * documents.
+ * Ranks documents by cosine similarity to the query. The generator yields after each document, and `runYielding` then returns to the event
+ * loop from time to time. Otherwise a job with 2,048 documents would block the event loop.
  *
- * @param vectors Vectors of the documents, then that of the query.
+ * @param vectors Vectors of the documents, then the vector of the query.
  * @throws ServiceError `upstream_error` if a vector is missing or has another length
  */
 function* rank(vectors: readonly string[]): Generator<undefined, RankedDocument[]> {

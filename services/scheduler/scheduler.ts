@@ -56,7 +56,7 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const shared = await sharedKeyOf(config)
   if (shared) warnOfShared(log, shared)
   const keys = await ports.openKeys()
-  // The root of the webhook secrets is created here, so that the start fails if the key store is not writable.
+  // The key from which all webhook secrets are derived is created here. If the key store is not writable, then the start fails.
   await keys.webhookRoot()
   let sweeps: Sweeps | undefined
   const presence = await openPresence(ports, boot, () => sweeps?.waiting ?? [])
@@ -119,7 +119,8 @@ function openLoops(
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
   const canRun = () => store.isReachable
-  // Without a broker, due jobs stay scheduled. Queued jobs could not be published and would wait for the next republish.
+  // Without a broker, due jobs are not moved to the queue. A job that is queued without a broker cannot be
+  // published, so it would wait for the next republish.
   const canPublish = () => store.isReachable && broker.isReachable
   const isAlone = config.databaseUrl === undefined
   const common = { log, isAlone, canRun }

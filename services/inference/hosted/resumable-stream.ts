@@ -16,7 +16,7 @@ const PACE_PIECES = 20
 
 const CUT: GenerateEvent = { type: 'cut', choice: 0 }
 
-/** Number of published pieces over all rounds of an answer. More pieces mean a longer interval. */
+/** Number of pieces that all rounds of one answer have published. The interval between two pieces grows with this number. */
 export interface DeltaInterval {
   pieces: number
 }
@@ -25,7 +25,7 @@ export interface DeltaInterval {
  * Publishes the output of one run of the model while the model still generates (docs/internals/design.md, Composed jobs).
  *
  * Each published piece is stored. If a worker stops during the run, then the next attempt first publishes the stored pieces again, under
- * their original keys. Subscribers therefore do not receive them twice. The attempt then runs the model again.
+ * their original keys. A key is published only once, so subscribers receive no piece twice. The attempt then runs the model again.
  *
  * While the new output equals the stored output, no event is published. At the first difference, a `cut` event discards the published text,
  * and all of the new text follows.

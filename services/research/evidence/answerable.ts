@@ -80,8 +80,8 @@ const EVIDENCE_SUM = 1.5
 /** Sentences on each side of a quote in which its terms are searched. */
 const EVIDENCE_WINDOW = 2
 /**
- * The test for evidence examines at most `EVIDENT_QUOTES` quotes that contain the subjects of the question. Only the best
- * `EVIDENT_QUOTES_READ` quotes are searched for them.
+ * The test for evidence examines at most `EVIDENT_QUOTES` quotes, and only quotes that contain the subjects of the question. These quotes
+ * are selected from the best `EVIDENT_QUOTES_READ` quotes.
  */
 const EVIDENT_QUOTES = 20
 const EVIDENT_QUOTES_READ = 60

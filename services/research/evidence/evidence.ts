@@ -42,7 +42,10 @@ export interface Candidate extends Quote {
 export interface PartEvidence {
   readonly text: string
   readonly terms: ReadonlySet<string>
-  /** Whether the part asks for a number or a date. Only for such parts are differing values of the sources reported. */
+  /**
+   * Whether this part of the question asks for a number or a date. If sources state different values, then the report mentions the
+   * difference only for such a part.
+   */
   readonly isValueAsked: boolean
   readonly candidates: readonly Candidate[]
 }
@@ -166,8 +169,8 @@ export function* scoredParts(
 }
 
 /**
- * Whether the sentences of a part that contain a question have a word that the corpus lacks. Words with synonyms, and the noun after `which` or
- * `what`, do not count.
+ * Whether the corpus lacks a word of a part of the question. Only the sentences that ask something are examined, or all sentences if none
+ * does. Words with synonyms, and the noun after `which` or `what`, do not count.
  */
 export function asksForAbsent({ text, terms }: PartEvidence, absent: ReadonlySet<string>): boolean {
   const sentences = text.split(SENTENCE_END)

@@ -55,7 +55,10 @@ const DEFAULT = /\bdefault/i
 const NUMBER = /^(?!(?:19|20)\d\d$)\d[\d.]*$/
 
 const WEIGHTS = {
-  /** Share of the weight of the question's terms that occurs in the sentence and around it. Each term is multiplied by the credit of its position. */
+  /**
+   * Share of the weight of the question's terms that occurs in the sentence and around it. The weight of
+   * each term is multiplied by the credit of its position.
+   */
   whole: 0.55,
   /**
    * Weights of the fit of the sentence to the requested type of answer, such as a date (see `fitOf`). `fitAbout` weighs the fit times the value of
