@@ -16,7 +16,7 @@
 #   KAFKA_CACHE     default ${XDG_CACHE_HOME:-$HOME/.cache}/sluice/kafka
 #   KAFKA_RUN_DIR   default ${TMPDIR:-/tmp}/sluice-kafka-$UID; one cluster per run directory, one subfolder per node
 #   KAFKA_NODES     default 1. Node 1 is also the controller; without it there are no leader elections
-#   KAFKA_QUORUM    number of nodes that are controllers too, default 1; with 3, leaders are elected without any one node
+#   KAFKA_QUORUM    number of nodes that are controllers too, default 1; with 3, leaders are still elected if one node is down
 #   KAFKA_HOST      default 127.0.0.1; set it to this machine's address so that workers on other machines can connect.
 #                   The broker has no authentication, so use this only in a trusted network
 #   KAFKA_PORT      port of node 1 (the controller uses the next port, node N uses port + N); default: a free port

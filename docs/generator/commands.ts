@@ -20,7 +20,7 @@ export function commandSections(): string {
   return `${table(['Group', 'Command', 'Purpose'], list)}\n\n${sections.join('\n')}`
 }
 
-/** Further paragraphs and examples are left out: `--help` prints them. */
+/** Returns the section of one command. Further paragraphs and the examples of its help text are left out, because `--help` prints them. */
 function sectionOf(name: string, help: string, printedIn: Map<string, string>): string {
   const [body = ''] = help.split(/^Examples:$/m)
   const [usage = '', description = '', ...blocks] = body.trim().split('\n\n')

@@ -7,7 +7,7 @@ import type { Quote } from './evidence/evidence.ts'
 /** Maximum citations of a report. All citations share one event of at most 512 KiB, and one citation takes up to 4.4 KiB. */
 const CITATIONS_MAX = 100
 const CHARS_PER_TOKEN = 4
-/** Maximum gaps listed in a report, and maximum UTF-16 units of each gap. */
+/** Maximum gaps (unanswered parts and missing words of the question) that a report lists, and maximum UTF-16 units of each gap. */
 const GAPS_MAX = 12
 const GAP_CHARS_MAX = 80
 /**
@@ -58,7 +58,10 @@ export function assemble(draft: Draft, notes: ReportNotes, tokensMax = Number.PO
   return report.content.length <= charsMax ? report : cut(report, charsMax)
 }
 
-/** Returns the gaps to report, each truncated to 80 UTF-16 units. Measure words, such as "long" in "how long", are omitted. */
+/**
+ * Returns the gaps (unanswered parts and missing words of the question) to report, each truncated to 80 UTF-16 units. Measure words, such
+ * as "long" in "how long", are omitted.
+ */
 export function reportableGaps(question: string, gaps: readonly string[]): string[] {
   const asking = new Set([...question.matchAll(new RegExp(`\\bhow (${MEASURES})\\b`, 'gi'))].map(([, word]) => word))
   const shown = gaps.filter((gap) => !asking.has(gap))

@@ -56,7 +56,8 @@ export async function startScheduler(ports: Ports): Promise<Service> {
   const shared = await sharedKeyOf(config)
   if (shared) warnOfShared(log, shared)
   const keys = await ports.openKeys()
-  // The key from which all webhook secrets are derived is created here. If the key store is not writable, then the start fails.
+  // The root secret, from which the default webhook secrets of projects are derived, is created here. If
+  // the key store is not writable, then the start fails.
   await keys.webhookRoot()
   let sweeps: Sweeps | undefined
   const presence = await openPresence(ports, boot, () => sweeps?.waiting ?? [])

@@ -4,8 +4,9 @@ import { durationText } from '#shared/lib/duration.ts'
  * Estimates the offset between the clocks of the service and the browser, which may be hours apart. Pages compute ages from times of the
  * service, so the browser's clock alone would give wrong ages.
  *
- * A `date` header has whole seconds and was written while the request was in flight. Both facts give a lower and an upper bound of the
- * offset. The value closest to zero within these bounds is used, so clocks that may be equal are treated as equal.
+ * The service writes the `date` header after the request was sent and before the response arrives, and rounds it down to a second. The
+ * header therefore gives a lower and an upper bound of the offset. The offset within these bounds that is closest to zero is used, so
+ * clocks that may be equal are treated as equal.
  */
 
 let aheadMs = 0

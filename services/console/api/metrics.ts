@@ -118,8 +118,8 @@ export function latencyOf(name: string, labels: Readonly<Record<string, string>>
 }
 
 /**
- * Returns a quantile of the observations between two scrapes, or of all observations if there was none in between. Interpolates linearly within a
- * bucket, like `histogram_quantile` of Prometheus.
+ * Returns a quantile of the observations between two scrapes, or of all observations if there were none between the scrapes. Interpolates
+ * linearly within a bucket, like `histogram_quantile` of Prometheus.
  *
  * @param share 0.5 for the median
  * @returns Seconds. Infinite beyond the last bound, and undefined without observations

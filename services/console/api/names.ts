@@ -19,7 +19,10 @@ interface Named {
 const PROJECTS = 'sluice-projects'
 const KEYS = 'sluice-keys'
 
-/** After a reload of the page, the names in session storage, until {@link loadNames} has read the current ones. */
+/**
+ * Names of projects and keys. After a reload of the page, these are the names in session storage,
+ * until {@link loadNames} has read the current names.
+ */
 export const namedProjects = signal<readonly Named[]>(remembered(PROJECTS) ?? [])
 export const namedKeys = signal<readonly Named[]>(remembered(KEYS) ?? [])
 

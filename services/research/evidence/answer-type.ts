@@ -1,8 +1,8 @@
 /*
  * The type of answer that a question asks for (a date, a number, a reason), and whether a text contains such an answer.
  *
- * The type is found by patterns of question words, which are imprecise. Among sentences about the question, a sentence with an answer of
- * the type is therefore only preferred. Only dates, numbers and persons are required: a text without a number cannot answer "how many".
+ * The type is found by patterns of question words, which are imprecise. For most types, a sentence with an answer of the type is therefore
+ * preferred, but not required. Only dates, numbers and persons are required, because a text without a number cannot answer "how many".
  */
 
 export type AnswerType =

@@ -88,16 +88,17 @@ const KIND = 0.5
 /**
  * Finds the sentences that answer a question. Yields to the event loop between passages.
  *
- * 1. Only gaps are returned if an anchor of the question is in no source. An anchor is an exact string such as a version. In a small
- *    corpus, only gaps are also returned if the sources do not answer (see `answerable.ts`).
+ * 1. If an anchor of the question is in no source, then only gaps are returned, which are the unanswered parts and missing
+ *    words of the question. An anchor is an exact string such as a version. In a small corpus, only gaps are also returned if
+ *    the sources do not answer (see `answerable.ts`).
  * 2. The best passages are chosen, and further passages of the best sources.
  * 3. Each sentence of the chosen passages is scored against each part of the question (see `signals.ts`).
  * 4. In a large corpus, only gaps are returned if none of the best sentences has enough evidence.
  *
  * @param read Passages of all sources that were read, ranked by relevance to the question, best first.
  * @param corpus Statistics of a large corpus. Undefined for a small corpus, or if its terms were not counted.
- * @param isReranked Whether the order of the passages also depends on embeddings. Passages are then scored by their
- * rank instead of by their own BM25 score.
+ * @param isReranked Whether the order of the passages also depends on embeddings. Passages are then
+ * scored by their rank instead of by their own BM25 score.
  */
 export function* findEvidence(
   question: Question,

@@ -79,13 +79,16 @@ const WEIGHTS = {
   length: -0.47,
   /** Share of the question's terms that occur neither in the sentence nor in the sentences next to it. */
   missing: -0.9,
-  /** Similarity of label or heading to the question, if it asks for a definition or a default value (see {@link labelFit}). 0 for other questions. */
+  /**
+   * Similarity of label or heading to the question, if the question asks for a definition or a default
+   * value (see {@link labelFit}). 0 for other questions.
+   */
   labelAsked: 1.29,
   /** 1 for a line that states a value, such as `Default: 0`, if the question asks for a value. */
   value: 0.95,
   /**
-   * Both are 0 unless the question asks for a value. `default`: 1 for a sentence with the word `default`. `example`: 1 for a sentence with
-   * words such as `for example`.
+   * The signals `default` and `example` are 0 unless the question asks for a value. `default`: 1 for a sentence with the word `default`.
+   * `example`: 1 for a sentence with words such as `for example`.
    */
   default: 0.94,
   example: -0.54,

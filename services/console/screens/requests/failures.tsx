@@ -32,7 +32,7 @@ export function useFailures(query: Query, inputs: readonly unknown[] = []) {
 
 interface FailuresProps {
   readonly query: Query
-  /** Filters of the screen Requests for the links of the table. */
+  /** Filters that the links of the table set on the screen Requests. */
   readonly filters: Query
   readonly hasProjects?: boolean
   /** Whether the numbers of failures by class of status precede the table. */
