@@ -11,7 +11,6 @@ interface Setting {
   readonly unset: string | undefined
 }
 
-/** One table per section of the settings. */
 export function settingTables(): string {
   const sections = sectionsOf().map(([title, settings]) => {
     const rows = settings.map(({ name, description, value, unset }) => [

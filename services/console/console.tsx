@@ -160,7 +160,6 @@ function MenuGroup({ name: group, entries, onOpen }: MenuGroupProps) {
   )
 }
 
-/** The key that is signed in, with its project. */
 function Account() {
   const own = ownKey.value
   if (!own) return null

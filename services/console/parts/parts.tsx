@@ -335,7 +335,6 @@ interface CountProps {
   readonly value: number
   /** Path below {@link BASE} of the counted objects. */
   readonly path: string
-  /** Whether the number is one of failures; default: false. */
   readonly isFailures?: boolean
 }
 
@@ -418,7 +417,6 @@ export function TryIt({ model, capabilities, class: className }: TryItProps) {
 
 const retries = new EventTarget()
 
-/** Runs all polls of the current screen now. */
 export function retryPolls(): void {
   retries.dispatchEvent(new Event('retry'))
 }

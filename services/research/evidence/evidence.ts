@@ -124,7 +124,6 @@ export function* findEvidence(
   return { candidates: merged(parts), parts, gaps }
 }
 
-/** The question as a whole, and its clauses. */
 interface AskedParts {
   readonly whole: Part
   readonly clauses: readonly Part[]

@@ -89,7 +89,6 @@ function BatchOutcome({ total, failed }: { readonly total: number; readonly fail
   )
 }
 
-/** Shows the error of a failed request, and the next step for the reader. */
 function Failure({ request }: { readonly request: RequestAnswer }) {
   const { status, error_code, error_message, error_param, upstream_message, next_step } = request
   if (status < 400 || status === CANCELLED) return null
