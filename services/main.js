@@ -20,9 +20,7 @@ if (Number.parseInt(process.versions.node, 10) < NODE_MIN) {
 enableCache()
 await import('./start.ts')
 
-/**
- * The directory is in the home directory of this user, because its files are executed and no other user may write them.
- */
+/** The cache directory is in the home directory of this user. Its files are executed, so no other user may write them. */
 function enableCache() {
   try {
     nodeModule.enableCompileCache(join(homedir(), '.cache', 'sluice', 'compiled'))

@@ -20,7 +20,7 @@ import { prepareInBackground } from '#shared/prepare-progress.ts'
 import type { Service } from '#shared/process/lifecycle.ts'
 import { Rerankers } from './rerank.ts'
 
-/** Maximum base64 characters of the vectors in one event, which is half of the maximum JSON of an event. */
+/** Maximum base64 characters of the vectors in one event: half of the maximum size of an event in JSON. */
 const PIECE_CHARS = 256 * 1024
 
 /** Maximum time in ms between event-loop yields while inputs are checked. */

@@ -120,8 +120,8 @@ function openLoops(
   const leaseMs = Math.min(REAPER_LEASE_MS_MAX, Math.floor(config.jobLeaseMs / 2))
   const reapMs = Math.min(REAP_MS_MAX, leaseMs / 4)
   const canRun = () => store.isReachable
-  // Without a broker, due jobs are not moved to the queue. A job that is queued without a broker cannot be
-  // published, so it would wait for the next republish.
+  // Without a broker, due jobs are not moved to the queue. A job that is queued without a broker cannot be published, so it would wait
+  // until the loop that republishes lost records finds it.
   const canPublish = () => store.isReachable && broker.isReachable
   const isAlone = config.databaseUrl === undefined
   const common = { log, isAlone, canRun }

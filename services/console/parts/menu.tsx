@@ -21,10 +21,9 @@ const WIDTH_PIXELS = 180
 const ITEM_PIXELS = 44
 
 /**
- * A button with a menu of the secondary actions of a table row, by the ARIA menu button pattern. The arrow keys, Home
- * and End move between the items. Escape and a press elsewhere close the menu. The menu is a popover, because the table
- * would clip any other element. A dialog of an item must be rendered outside of the
- * menu, because the menu is hidden while the dialog is open.
+ * A button with a menu of the secondary actions of a table row, by the ARIA menu button pattern. The arrow keys, Home and End move between
+ * the items. Escape and a press elsewhere close the menu. The menu is a popover, because the table would clip any other element. An item's
+ * dialog must be rendered outside of the menu, because the menu is hidden while the dialog is open.
  */
 export function ActionMenu({ label, items }: ActionMenuProps) {
   const id = useId()

@@ -9,8 +9,8 @@ addEventListener('popstate', () => {
 })
 
 /**
- * Links within the console navigate without a page load. Modified clicks, `target` links and links to an anchor keep the behaviour of the
- * browser.
+ * Links within the console navigate without a page load. The browser handles clicks with a modifier
+ * key, `target` links and links to an anchor as usual.
  */
 addEventListener('click', (event) => {
   const link = (event.target as Element | null)?.closest?.('a')

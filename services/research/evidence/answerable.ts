@@ -40,8 +40,9 @@ import { creditIn, passageTermsOf } from './signals.ts'
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 /**
- * Minimum shares of the question's idf weight that a passage must contain, for languages other than English. Their stop words and endings are covered
- * less well. The first value is for short questions, the second for questions of any length that ask for a date or a number.
+ * Minimum shares of the question's idf weight that a passage must contain, for languages other than English. The stop words and endings of
+ * these languages are known less well, so lower shares suffice. The first value is for short questions, the second for questions of any
+ * length that ask for a date or a number.
  */
 const SHORT_FOREIGN_MASS_MIN = 0.5
 const FOREIGN_TYPED_MASS_MIN = 0.4
@@ -253,11 +254,11 @@ interface EvidencePart {
 
 /** Signals of one quote. Terms of the question count if they are near the quote, in its heading or in its title. */
 export interface EvidenceSignals {
-  /** Sum of the idf weights of the terms other than subjects, 0 to 1. Each weight is multiplied by the credit of its position. */
+  /** Sum of the idf weights of the found terms, without subjects, 0 to 1. Each weight is multiplied by the credit of its position. */
   readonly sum: number
-  /** Natural logarithm of 1 + the number of terms other than subjects. */
+  /** Natural logarithm of 1 + the number of found terms, without subjects. */
   readonly count: number
-  /** Fraction of all terms, 0 to 1. */
+  /** Fraction of all terms of the question that were found, 0 to 1. */
   readonly share: number
 }
 

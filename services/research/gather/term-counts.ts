@@ -6,7 +6,8 @@ const COUNT_TIMEOUT_MS = 10_000
 const TIME_SHARE = 0.5
 
 /**
- * Counts how many passages of the corpus contain each word. The result, including a timeout, is a recorded step.
+ * Counts how many passages of the corpus contain each word. The result, including a timeout, is a recorded
+ * step, so a resumed run continues with the same counts.
  *
  * @returns The counts. Undefined if there are several backends, or if the backend cannot count its whole corpus in time
  * @throws ServiceError of the backend, or the signal's reason

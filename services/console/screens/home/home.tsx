@@ -281,7 +281,10 @@ async function fetchPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
 
 let isFetchingFindings = false
 
-/** Reads the findings, separately from the refresh and at most once at a time, because a check of an unreachable database takes seconds. */
+/**
+ * Reads the findings of the health checks, separately from the refresh and at most once at a time,
+ * because a check of an unreachable database takes seconds.
+ */
 async function fetchFindings(abort: AbortSignal): Promise<void> {
   if (isFetchingFindings) return
   isFetchingFindings = true

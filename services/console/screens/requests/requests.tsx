@@ -172,7 +172,7 @@ function MoreFilters() {
       }}
     >
       <summary class="button">Filters{count > 0 && ` (${count})`}</summary>
-      {/* The panel receives the focus of a click between its fields, so that it stays open. */}
+      {/* A click between the fields gives the focus to the panel. Otherwise the focus could leave the filters, which would close them. */}
       <div class="card fields" tabIndex={-1}>
         <FilterFields />
         <button type="button" onClick={({ currentTarget }) => close(currentTarget.closest('details'))}>

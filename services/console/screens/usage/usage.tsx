@@ -149,7 +149,7 @@ function boundsOf(range: string, today: string): readonly [from: string, to: str
   return [queryParam('from') || to, to]
 }
 
-/** First day of the month of a day. @param months Months that are added */
+/** Returns the first day of the month that contains `day`. @param months Number of months by which the result is shifted */
 function monthStart(day: string, months: number): string {
   return dayOf(Date.UTC(Number(day.slice(0, 4)), Number(day.slice(5, 7)) - 1 + months) / 1_000)
 }
