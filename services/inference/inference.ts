@@ -110,7 +110,8 @@ export async function startInference(ports: Ports): Promise<Service> {
 }
 
 /**
- * Validates the body of a job, with an event-loop yield per {@link PIECE_PARTS} parts. Must be run by `runYielding`.
+ * Validates the body of a job. The generator yields after every {@link PIECE_PARTS} parts,
+ * so that `runYielding` can return to the event loop.
  *
  * @throws ZodError if the body is not a valid request
  */

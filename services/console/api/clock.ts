@@ -88,7 +88,7 @@ export function dateText(seconds: number): string {
   return new Date(seconds * 1_000).toLocaleDateString(LOCALE, DAY)
 }
 
-/** A UTC day such as `2030-01-31`, in the format of all dates. */
+/** Formats a UTC day: `2030-01-31` becomes `31 Jan 2030`. */
 export function dayText(day: string): string {
   return new Date(`${day}T00:00:00Z`).toLocaleDateString(LOCALE, { ...DAY, timeZone: 'UTC' })
 }

@@ -236,7 +236,7 @@ function authorName(author: string): string {
   return author === 'service' ? 'Service' : author
 }
 
-/** An action such as `webhook_secret.created`, as `Webhook secret created`. */
+/** Formats an action: `webhook_secret.created` becomes `Webhook secret created`. */
 function actionName(action: string): string {
   return capitalized(action.replaceAll(/[._]/g, ' '))
 }

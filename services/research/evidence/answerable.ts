@@ -60,8 +60,8 @@ const ASKED_MIN = 0.25
 const ASKED_COUNT_MIN = 0.5
 const ASKED_COUNTED_MIN = 3
 /**
- * Credit of a term by the place at which it was found. The text itself gives credit 1, the title alone `TITLE_CREDIT`, and a synonym
- * `SYNONYM_CREDIT`.
+ * Credit of a term by the position at which it was found. The text itself gives credit 1, the title
+ * alone `TITLE_CREDIT`, and a synonym `SYNONYM_CREDIT`.
  */
 const TITLE_CREDIT = 0.5
 const SYNONYM_CREDIT = 0.7

@@ -331,7 +331,7 @@ interface PlottedMetric {
 function plottedMetric(): PlottedMetric {
   const all: Readonly<Record<string, PlottedMetric>> = PLOTS
   const name = queryParam('plot')
-  // The URL may contain any name, including those of Object.prototype.
+  // The URL may contain any name, including `constructor` and other names of Object.prototype, so only own properties are read.
   return (Object.hasOwn(all, name) ? all[name] : undefined) ?? PLOTS.jobs
 }
 

@@ -198,7 +198,7 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
       const { id } = await fetchJson<AnyJob>(`${url}/redrive`, { method: 'POST' })
       navigate(`${BASE}/jobs/${id}`)
     })
-  // The button is then not highlighted, because a request that failed due to its own content would fail again.
+  // A request that failed due to its own content would fail again, so the button is then not highlighted.
   const isInvalid = job.error?.type === 'invalid_request_error'
   const canRedrive = ['failed', 'cancelled', 'expired'].includes(job.status)
   return (

@@ -10,7 +10,7 @@ import { LoadState } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 
 export const PATH = '/v1/admin/requests'
-/** Page of the guide with a table row per error code. The code is the id of the row. */
+/** Page of the guide with a table row per error code. The HTML id of each row is its error code. */
 const ERRORS_PAGE = '/docs/guide/errors'
 const CANCELLED = 499
 

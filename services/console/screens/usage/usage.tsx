@@ -296,7 +296,7 @@ function changeText(value: number, before: number | undefined): string {
   return `${percent < 0 ? '−' : '+'}${Math.abs(percent)} %`
 }
 
-/** A UTC hour, such as `26 Nov 2026, 15:00`. @param later Seconds that are added */
+/** Formats a UTC hour, such as `26 Nov 2026, 15:00`. @param later Seconds that are added */
 function hourText(hour: string, later = 0): string {
   const text = hourOf(startOf(hour) + later)
   return `${dayText(text.slice(0, 10))}, ${text.slice(11, 13)}:00`
@@ -422,8 +422,8 @@ function Groups({ report: { data, total, has_more }, view }: { readonly report: 
 }
 
 /**
- * Range filter of the screen Requests in seconds, by the range that this screen shows. The request log covers 7 days, so longer
- * ranges have no entry.
+ * Value of the range filter of the screen Requests, in seconds, for each range of this screen. The request
+ * log covers 7 days, so longer ranges have no entry.
  */
 const REQUESTS_RANGE: Readonly<Record<string, string>> = { '24h': '86400', '1': '86400', '7': '604800' }
 
