@@ -88,7 +88,7 @@ const KIND = 0.5
 /**
  * Finds the sentences that answer a question. Yields to the event loop between passages.
  *
- * 1. If an anchor of the question is in no source, then only gaps are returned, which are the unanswered parts and missing
+ * 1. If an anchor of the question is in no source, then only gaps are returned. Gaps are the unanswered parts and missing
  *    words of the question. An anchor is an exact string such as a version. In a small corpus, only gaps are also returned if
  *    the sources do not answer (see `answerable.ts`).
  * 2. The best passages are chosen, and further passages of the best sources.

@@ -282,7 +282,7 @@ async function fetchPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
 let isFetchingFindings = false
 
 /**
- * Reads the findings of the health checks, separately from the refresh and at most once at a time,
+ * Reads the findings of the health checks, at most once at a time. The refresh does not wait for them,
  * because a check of an unreachable database takes seconds.
  */
 async function fetchFindings(abort: AbortSignal): Promise<void> {

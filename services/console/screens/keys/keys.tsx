@@ -90,10 +90,7 @@ function KeysAndProjects() {
   )
 }
 
-/**
- * Ids of the keys that belong to the owner of the service: the key in SLUICE_API_KEY, and
- * the key that the service creates at its first start.
- */
+/** Ids of the keys of the service's owner: the key in SLUICE_API_KEY, and the key that the service creates at its first start. */
 const FIRST_KEY_IDS = ['key_env', 'key_first']
 
 function isOwnersKey(id: string | undefined): boolean {

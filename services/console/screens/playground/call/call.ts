@@ -144,7 +144,7 @@ for await (const chunk of stream) {
 
 /**
  * Returns the request body for SDK code. `stream_options` is left out, because the code prints only the text. If the SDK has no method for
- * the endpoint, then `stream` is left out too, because the code then sends a plain POST and prints the whole answer.
+ * the endpoint, then the code sends a plain POST and prints the whole answer. `stream` is left out in this case.
  */
 function bodyOf({ body, method }: Call): Record<string, unknown> {
   const { stream_options: _, stream, ...rest } = body
