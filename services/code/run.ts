@@ -148,11 +148,7 @@ class CodeRun {
   }
 }
 
-/**
- * Reads the input files of a run.
- *
- * @throws ServiceError `not_found` for a file that was deleted after the run was submitted
- */
+/** @throws ServiceError `not_found` for a file that was deleted after the run was submitted */
 async function readFiles(blobs: Blobs, files: readonly CodeFile[]): Promise<SandboxFile[]> {
   const read: SandboxFile[] = []
   for (const { id, name } of files) read.push({ name, bytes: await readFile(blobs, id, name) })

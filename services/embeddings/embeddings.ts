@@ -180,11 +180,7 @@ async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal
   return texts
 }
 
-/**
- * Decodes token ids.
- *
- * @param index Position of the input, for error messages. Undefined for the only input of a request
- */
+/** @param index Position of the input, for error messages. Undefined for the only input of a request */
 async function decode(
   ids: readonly number[],
   index: number | undefined,
@@ -247,11 +243,7 @@ class Vectors {
     return this.#count
   }
 
-  /**
-   * Adds a vector.
-   *
-   * @throws ServiceError `unsupported_value` if the vector is shorter than the requested dimensions
-   */
+  /** @throws ServiceError `unsupported_value` if the vector is shorter than the requested dimensions */
   put(index: number, vector: Float32Array, tokens: number): void {
     this.#vectors[index] = vectorToBase64(this.#dimensions === undefined ? vector : shorten(vector, this.#dimensions))
     this.#tokens += tokens

@@ -90,11 +90,7 @@ export class DeliveryQueue {
     return undefined
   }
 
-  /**
-   * Releases the permit of a message.
-   *
-   * @param answerMs Duration of the request. Undefined if no request was sent
-   */
+  /** @param answerMs Duration of the request. Undefined if no request was sent */
   release(taken: Taken, answerMs?: number): void {
     const host = this.#hostOf(taken.host)
     if (answerMs !== undefined) host.answerMs += ANSWER_WEIGHT * (Math.max(1, answerMs) - host.answerMs)

@@ -44,11 +44,7 @@ const BLOBS_MS = 600_000
 const REAPER_LEASE_MS_MAX = 5_000
 const REAP_MS_MAX = 1_000
 
-/**
- * Starts the scheduler.
- *
- * @throws ConfigError without a store
- */
+/** @throws ConfigError without a store */
 export async function startScheduler(ports: Ports): Promise<Service> {
   const { broker, blobs, config, log, metrics, models, store, version } = ports
   if (!store) throw new ConfigError(['DATABASE_URL: must be set for the role scheduler'])
@@ -176,8 +172,6 @@ interface LoopOptions {
    */
   canRun(): boolean
   /**
-   * Runs one iteration.
-   *
    * @param stopped Aborts when the loop is stopped. Waits then end, and started work is finished.
    * @returns `true` if there is more to do, so that the next iteration follows at once
    */

@@ -32,7 +32,6 @@ export interface ChartSeries {
 export interface ChartProps {
   readonly label: string
   readonly series: readonly ChartSeries[]
-  /** Returns the time of the nth interval as text. */
   readonly timeOf: (nth: number) => string
   readonly textOf: (value: number) => string
   /** Returns the label of the nth interval on the time axis. */

@@ -17,7 +17,6 @@ export const WINDOW_MINUTES = 15
 const SAMPLE_MAX = 100
 /** Maximum number of models with these figures. Further models are shown without the figures, because each model costs a read. */
 const MODELS_MAX = 50
-/** Maximum number of concurrent reads. */
 const CONCURRENCY = 4
 
 export interface Recent {

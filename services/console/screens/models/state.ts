@@ -25,7 +25,6 @@ export interface ModelState {
   /** Number of queued calls and jobs of all projects. Undefined if unknown to this process. */
   readonly waiting: number | undefined
   readonly pause: Pause | undefined
-  /** Pause of the pool of the model. */
   readonly poolPause: Pause | undefined
   /** Problem of the model, such as failing calls. */
   readonly finding: Finding | undefined
