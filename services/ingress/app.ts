@@ -1,7 +1,7 @@
 /*
  * The HTTP application of the ingress: one handler for every row of the route table (`routes.ts`).
  *
- * A request passes these checks in order. `shared/capacity/capacity.ts` lists the numbered gates.
+ * A request passes these checks in order. `shared/capacity/capacity.ts` lists the numbered gates, which delay or refuse work.
  * 1. Request id, Host header, and route (404, 405). Nearly all requests match an inference path and then skip Express,
  *    which would compare the path with every route.
  * 2. API key (401, 403).
@@ -9,7 +9,8 @@
  * 4. Body: size, time and type (400, 408, 413, 415), and memory, which is gate 3 (503).
  * 5. Handler of the row, such as `answerCall` for endpoints that create jobs.
  *
- * The invariant: when a call ends, even by a failure, its reservations are released and its remaining uploads deleted.
+ * The invariant: when a call ends, even by a failure, its reservations of tokens, budget, memory and stored bytes are released. Uploads
+ * that no durable job has taken over are deleted.
  */
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
@@ -138,8 +139,8 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
     if (route.isCall) {
       end = await enterCall(context, key, isJobSubmission(call), (left) => setLimitHeaders(reply, format, left))
     } else setLimitHeaders(reply, format, context.limits.remaining(key))
-    // The body is passed to a callback instead of being stored in a local variable. A suspended async function keeps its variables in memory, and a
-    // call may take minutes.
+    // The body is passed to a callback instead of being stored in a local variable. A suspended async function keeps its
+    // variables in memory, so the body would stay in memory until the end of the call, which may take minutes.
     await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)
       reply.log.noteModel(body)
@@ -179,8 +180,8 @@ function keyOf(context: IngressContext, route: Route, { log, format }: HttpReply
     authorize(key, route.path, route.scope)
     return key
   } catch (error) {
-    // The request log records refused calls, and refused requests without a valid key. Refused reads with a valid key
-    // are not recorded.
+    // The request log records refused calls (requests that create work), and refused requests without a valid key. Other
+    // refused requests, such as reads with a valid key, are not recorded.
     if (route.isCall || log.facts.key_id === undefined) log.refused(route.path, route.kind, true)
     throw error
   }

@@ -72,8 +72,8 @@ function showFleet({ metrics }: Pick<Ports, 'metrics'>, jobs: AttachedJobs): voi
     })
     metrics.gauge('sluice_queue_empty_seconds', { pool }, () => {
       const loads = [...jobs.fleetWork(pool).models.values()]
-      // The gauge shows the longest time until a queue is empty: the queue of the whole pool, or that of one model. A model with a concurrency
-      // limit uses few slots, so its calls may wait longer than all others.
+      // The gauge shows the maximum over the queue of the whole pool and the queue of each model. A model with a concurrency
+      // limit uses few slots, so its queue may need more time than the queue of the pool.
       const all = [
         secondsToEmpty(loads, jobs.presence.slots(pool)),
         ...loads.map((load) => secondsToEmpty([load], jobs.presence.slotsOf(pool, load.model))),

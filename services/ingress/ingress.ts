@@ -156,7 +156,10 @@ async function openContext(ports: Ports, keys: ApiKeys, jobs: AttachedJobs, clos
   return { context, fleet }
 }
 
-/** Running and queued work now, by project and of the whole service. The counts of durable jobs are those of the whole fleet. */
+/**
+ * Returns the current number of running and waiting calls and durable jobs, per project and for the whole service. Calls are
+ * those of this ingress, and durable jobs are those of the whole fleet.
+ */
 async function workByProject(jobs: AttachedJobs, store: StoreView): Promise<Map<string, Gauges>> {
   const found = new Map<string, { -readonly [Name in keyof Gauges]: number }>()
   const add = (project: string, name: keyof Gauges, count: number) => {

@@ -54,8 +54,8 @@ function refuseOtherTypes(given: string): void {
 }
 
 /**
- * Returns a sentence with the position of a JSON syntax error. Empty if unknown. V8's message quotes the body, so only
- * the position is taken from it.
+ * Describes a JSON syntax error with its position. Empty if V8's message has no position, because such a message may
+ * quote the body, which must not appear in logs.
  */
 function positionOf({ message, offset }: JsonSyntaxError): string {
   // For a long body, which is parsed in pieces, the position in V8's message is wrong.
@@ -259,8 +259,8 @@ export class ByteBlocks {
   }
 
   /**
-   * Joins all bytes and empties this object. Does not yield, because joining the largest body takes only a few
-   * milliseconds.
+   * Joins all bytes and empties this object. Does not yield to the event loop, because joining the largest body takes only
+   * a few milliseconds.
    */
   take(): Buffer {
     const blocks = this.#blocks

@@ -99,7 +99,7 @@ export function outputTokens(model: ModelConfig, asked: number | undefined): num
  * Reads the inputs of a call (docs/reference/compatibility.md, Embedding requests): one text, several texts, one token
  * list, or several token lists. The type of the first element decides.
  *
- * The check uses no schema, because a call may contain 300,000 tokens.
+ * The inputs are not checked with a zod schema, which would be slow for a call with 300,000 tokens.
  *
  * @param field Name of the field, such as `input`
  * @throws ServiceError a 400 with the path of the first problem, such as `input[3]`

@@ -96,8 +96,8 @@ function missing(field: string): Problem {
 }
 
 /**
- * Whether a number exceeds the range of a double. For example, `JSON.parse` reads 1e400 as Infinity. A number in a
- * query is still a text here.
+ * Whether a number exceeds the range of a double. For example, `JSON.parse` reads 1e400 as Infinity. Texts are checked
+ * too, because a number in a query string is not parsed yet.
  */
 function isInfinite(value: unknown): boolean {
   const isNumeric = typeof value === 'number' || (typeof value === 'string' && /^[-+]?\d[\d.]*(e\+?\d+)?$/i.test(value))
@@ -159,7 +159,10 @@ export function beginningOf(text: string, charsMax: number): string {
   return (cut.length < text.length && /[\ud800-\udbff]$/.test(cut) ? cut.slice(0, -1) : cut).toWellFormed()
 }
 
-/** Description of a format with an example, if the schema has one. A regular expression would not help most callers. */
+/**
+ * Describes an expected format in the words of the schema's message, which may contain an example. Most callers cannot
+ * use the regular expression.
+ */
 function expectedOfFormat({ format, message, pattern = format }: FormatIssue): { words?: string; pattern: string } {
   if (format === 'date') return { words: 'a day of the calendar such as 2030-01-31', pattern }
   const [, words] = /^(?:must be|Expected) (.*)$/.exec(message) ?? []

@@ -64,8 +64,8 @@ function checkSound<T extends z.ZodType>(schema: T, sound: unknown, wording: Wor
 const PIECE_ENTRIES = 500
 
 /**
- * Checks long maps in pieces. Inside a map, zod continues after the first problem, and collecting every problem of a
- * long map takes long.
+ * Checks long maps in pieces, and stops after the first piece with a problem. Zod ignores {@link FIRST_PROBLEM} inside a
+ * map, and collecting every problem of a long map takes long.
  */
 function checkMaps(schema: z.ZodObject, body: Record<string, unknown>, wording: Wording): void {
   for (const [field, record] of MAPS.get(schema) ?? findMaps(schema)) {
@@ -113,8 +113,8 @@ interface Portion {
 }
 
 /**
- * Checks a body like {@link parseBody}, but divides many messages into several pieces. The first piece also contains
- * all other fields of the body.
+ * Checks a body like {@link parseBody}, but divides a long list of messages into pieces, with an event-loop yield after
+ * each. The first piece also contains all other fields of the body.
  *
  * @throws ServiceError a 400 whose `param` is the path of the first problem
  */
@@ -333,10 +333,10 @@ export function refuseUnknown(schema: z.ZodObject, value: unknown, path = ''): v
 }
 
 /**
- * Returns the fields of a request that have no internal form, and that an upstream of the same API receives unchanged.
- * Fields with null count as absent.
+ * Returns the fields of a request that Sluice does not interpret. An upstream with the API of the request receives these
+ * fields unchanged. Fields with null count as absent.
  *
- * @param consumed Fields that have an internal form, which are left out
+ * @param consumed Fields that Sluice interprets, which are left out
  * @returns Undefined if no field is left
  */
 export function extraOf(object: object, consumed: ReadonlySet<string>): Record<string, unknown> | undefined {

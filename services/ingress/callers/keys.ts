@@ -63,7 +63,7 @@ export class ApiKeys {
   /**
    * Reads the keys. If no key was ever created and SLUICE_API_KEY is unset, then a random key is created and stored.
    *
-   * @param store Closed together with the keys, or if reading the keys fails
+   * @param store Closed when this object is closed, or if reading the keys fails
    * @param fixedSecret Value of SLUICE_API_KEY, which is always valid and never stored
    * @param isAdmin Whether the first key, fixed or created, has the scope `admin`
    * @throws The store's error if the store cannot be reached or read
@@ -356,8 +356,8 @@ const SHOWN_MAX = 10
  * its name, then the id takes precedence.
  *
  * A key without a project counts as a project of its own. A text with the form of an id is accepted even if no project
- * has this id. The jobs and usage of a deleted project may still be stored. Any other text must be the name of exactly
- * one project.
+ * has this id, because the jobs and usage of a deleted project may still be stored. Any other text must be the name of
+ * exactly one project.
  *
  * @throws ServiceError `invalid_value` if the text is neither an id nor the name of exactly one project
  */

@@ -8,8 +8,8 @@
  * 3. Tokens, budget and a concurrent call of the project are reserved (gates 5 and 6). The job is submitted to
  *    `AttachedJobs`.
  * 4. Output is sent as a stream, as bytes, or as a whole. If the caller disconnects, then the job is cancelled.
- * 5. At the end, the usage replaces the reservation. Tokens are added to limits and access log as soon as they are
- *    known. The ledger entry is written when the call ends (docs/operate/usage.md).
+ * 5. As soon as the token counts are known, they replace the reservation in the limits. When the call ends, the access-log line
+ *    and the entry of the usage ledger are written (docs/operate/usage.md).
  *
  * The invariant: a job never outlives its call, and each reservation is settled or released once.
  */

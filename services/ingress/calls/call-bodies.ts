@@ -102,7 +102,7 @@ export class CallBodies {
     this.#record(null, null)
   }
 
-  /** Never rejects, because the answer was already sent. */
+  /** Records the request and the answer. Never rejects, because the answer was already sent. A failure is logged. */
   async end(end: 'completed' | 'failed' | 'cancelled', answer: Answer, encode: EncodeContext): Promise<void> {
     let text: string | null = null
     let answerPreview: string | null = null
@@ -130,8 +130,8 @@ export class CallBodies {
 }
 
 /**
- * Ratio of the maximum bytes of events to those of the recorded answer. Events are longer than the answer, for example
- * with log probabilities.
+ * Maximum bytes of the buffered events, as a multiple of the maximum bytes of the recorded answer. Events are longer
+ * than the recorded answer, for example if they contain log probabilities.
  */
 const EVENTS_BYTES_FACTOR = 16
 
@@ -157,7 +157,7 @@ function textOf(value: unknown, bytesMax: number): string {
   }
   const bytes = Buffer.from(text)
   if (bytes.length <= bytesMax) return text
-  // The cut may split a character, whose bytes are then decoded as U+FFFD.
+  // The cut may split a character. The decoder writes its incomplete bytes as U+FFFD, which is removed here.
   return (
     bytes
       .subarray(0, bytesMax)

@@ -24,7 +24,7 @@ interface EndedCall {
 const PATH_CHARS_MAX = 200
 
 /**
- * Id of the attached job of a request. The answer contains the id of the job, so the two ids can be looked up from each
+ * Returns the id of the attached job of a request. Both ids have the same random part, so each id can be derived from the
  * other.
  */
 export function attachedIdOf(requestId: string): string {
@@ -208,7 +208,7 @@ export class CallLog {
     if (project === '') return this.#context.requests?.addUnauthenticated(row)
     this.#context.requests?.add(row)
     const isFailed = isFailedStatus(row.status)
-    // The handler records the usage of a call that ran. A refused call is recorded here, as failed and without usage.
+    // The handler adds the usage of a call that ran to the ledger. A refused call is added here, as failed and without usage.
     if (isFailed && facts.cost_nanos === undefined)
       void this.#context.usage?.add(refusedEntry(row, facts.model ?? this.#knownModel, isKnown))
     this.#context.history?.add({
@@ -226,7 +226,10 @@ function outcomeOf(status: number | string, refusal: string | undefined): string
   return status < 500 ? 'client_error' : 'failed'
 }
 
-/** Ledger entry of a refused call. Names that callers invent are not stored, because the ledger is never deleted. */
+/**
+ * Ledger entry of a refused call. A model or path that does not exist is left out, because callers could invent any
+ * number of names, and the ledger is never deleted.
+ */
 function refusedEntry({ project, keyId, endpoint, endedAtMs }: RequestRow, model = '', isKnown = true): UsageEntry {
   return {
     ...{

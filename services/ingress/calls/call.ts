@@ -58,7 +58,7 @@ export interface IngressContext {
   readonly closing: AbortSignal
   readonly models: ModelCatalogue
   readonly conversations: Conversations
-  /** Endpoints whose calls become jobs, with those of the extensions. */
+  /** Endpoints whose calls become jobs, including the endpoints of extensions. */
   readonly endpoints: readonly JobEndpoint[]
   readonly blobs: Blobs
   readonly keys: ApiKeys
@@ -281,8 +281,8 @@ export interface Reply {
    */
   readonly disconnected: AbortSignal
   /**
-   * Aborts when {@link disconnected} aborts, and also when this process drains. Used by waits for work that continues
-   * without the caller.
+   * Aborts when {@link disconnected} aborts, and also when this process drains. Waits for a durable job use this signal,
+   * because the job continues without the caller.
    */
   readonly disconnectedOrDraining: AbortSignal
   readonly isDisconnected: boolean

@@ -14,21 +14,21 @@
  * 1. The last {@link SHORT_WINDOW_MS}, if {@link SHORT_WINDOW_BASIS} requests ended in them. After an outage, the rate is
  *    right again as soon as this window has no outage in it.
  * 2. The whole time since the first start, if fewer than {@link RATE_BASIS} requests ended in the last
- *    {@link RATE_WINDOW_MS}. An outage therefore lowers the rate and never removes it.
+ *    {@link RATE_WINDOW_MS}. An outage therefore lowers the rate, but the rate does not become unknown.
  *
  * In all of these windows, the time before the first start is not counted, such as the load of a model. Requests that
  * failed very fast, such as invalid requests, are not counted either.
  *
- * The rate is unknown during the first wave, because only the fastest requests have ended. The first wave ends when as
- * many requests were answered as are running. After twice the mean run time, {@link WAVE_ANSWERS} answers are enough.
- * A growing number of running requests then does not extend the wave. The rate also needs {@link RATE_BASIS} ended
- * requests, or {@link RATE_BASIS_MS} since the first start.
+ * The first wave is the first request of each slot. During the first wave the rate is unknown, because only the fastest
+ * requests have ended. The first wave ends when as many requests were answered as are running. If the number of running
+ * requests grows, then {@link WAVE_ANSWERS} answers end the wave after twice the mean run time. The rate also needs
+ * {@link RATE_BASIS} ended requests, or {@link RATE_BASIS_MS} since the first start.
  *
  * The estimated end is the current time plus the remaining requests divided by the rate.
  *
  * During the first wave, {@link roughRatesOf} gives a range of rates after {@link ROUGH_BASIS} ended requests:
- * 1. Lower bound: the ended requests per elapsed time, reduced by twice the standard error of their number. This rate is the maximum-likelihood
- *    estimate for exponentially distributed run times, of which those of the running requests are censored.
+ * 1. Lower bound: the ended requests per elapsed time, reduced by twice the standard error of their number. If run times are
+ *    exponentially distributed, then this rate is the maximum-likelihood estimate with running requests as censored observations.
  * 2. Upper bound: all running requests end now.
  *
  *     256 slots, 1 to 3 s per request: 26 requests have ended after 1.2 s. The bounds are 16 and 235 per second, and the true rate is 128.
@@ -207,7 +207,10 @@ export function roughRatesOf(
   return { least: count / seconds / (1 + 2 / Math.sqrt(count)), most: (count + runningOf(rows)) / seconds }
 }
 
-/** Answers, and failures that took about as long as answers. */
+/**
+ * Keeps the rows of completed requests. Rows of failed requests are kept only if their mean run time is at least
+ * {@link FAILURE_PART_MIN} of the mean run time of completed requests.
+ */
 function countedRows(rows: readonly ChildTimes[]): readonly ChildTimes[] {
   const answers = rows.filter(({ state, recent }) => state === 'completed' && recent > 0)
   const failures = rows.filter(({ state, recent }) => TERMINAL.has(state) && state !== 'completed' && recent > 0)
@@ -230,8 +233,8 @@ export function rateOf(rows: readonly ChildTimes[], sinceMs: number, nowMs: numb
   if (answered === 0 || count === 0 || !hasBasis) return null
   const hasManyAnswers = answered >= WAVE_ANSWERS && nowMs - firstMs >= 2 * meanRunMs(recent)
   if (answered < runningCount && !hasManyAnswers) return null
-  // First wave: all completed requests ended inside the window, but may have started before its start. The rate then covers the time since the first
-  // start. Otherwise a window shorter than the run time of these requests would make the rate too high.
+  // In the first wave, all completed requests ended inside the window, but may have started before the window. The rate then
+  // covers the time since the first start. Otherwise a window shorter than the run time of a request would make the rate too high.
   const isFirstWave = answered === recentAnswers(rows)
   const fromMs = isFirstWave ? firstMs : Math.max(sinceMs, firstMs)
   return (1_000 * count) / Math.max(1_000, nowMs - fromMs)

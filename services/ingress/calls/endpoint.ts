@@ -17,7 +17,7 @@ export function takeBody(call: PreparedCall): unknown {
   return body
 }
 
-/** Encoding options of an answer, without the job id and the creation time, which a job adds later. */
+/** Encoding options of an answer, without the job id and the creation time, which are known only after the job was created. */
 export function encodeOf({ model, named, encode }: PreparedCall, requestId: string) {
   return { request_id: requestId, model: named ?? model, include_usage: false, version: '', ...encode }
 }

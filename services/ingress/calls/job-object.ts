@@ -20,7 +20,7 @@ export interface ChildCounts {
   readonly requests_per_second?: number | null
   /** Expected end of the batch in Unix seconds. Null without a rate. */
   readonly estimated_end_at?: number | null
-  /** Earliest and latest expected end in Unix seconds, after the first answers and until there is a rate. Otherwise null. */
+  /** Earliest and latest expected end in Unix seconds. Null before the first answers, and as soon as `requests_per_second` is known. */
   readonly estimated_end_range?: { readonly earliest: number; readonly latest: number } | null
 }
 
