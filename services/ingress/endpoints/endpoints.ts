@@ -13,8 +13,8 @@ import { speech } from './speech.ts'
 import { transcriptions, translations } from './transcription/transcription.ts'
 
 /**
- * Every endpoint whose calls become jobs. Each can be called over HTTP, over a WebSocket and in `POST /v1/jobs`. A
- * header of the call makes its job durable.
+ * Every endpoint whose calls become jobs. Each can be called over HTTP, over a WebSocket and in `POST /v1/jobs`. The
+ * header `Prefer: respond-async` or `Idempotency-Key` makes the job of a call durable.
  */
 export const JOB_ENDPOINTS: readonly JobEndpoint[] = [
   chatCompletions,

@@ -9,8 +9,8 @@ import { aboutDocuments, rerank as kind } from '#shared/kinds/rerank/rerank.ts'
 import { requireShort } from './embeddings.ts'
 
 /**
- * Maximum bytes of JSON of the documents that an answer can repeat. The queue record contains these documents a second
- * time, in addition to the inputs.
+ * Maximum bytes of the documents as JSON if the answer must repeat them (`return_documents`). The queue record then
+ * contains the documents twice: as inputs, and for the answer.
  */
 const REPEATED_BYTES_MAX = 48 * 1024
 

@@ -163,12 +163,12 @@ function rangeOf({ from, to, group_by }: ReadUsage): { from: string; to: string 
   throw new ServiceError('invalid_value', message, { param: 'from' })
 }
 
-/** Start of a UTC day or hour. */
+/** Converts the start of a UTC day (`2026-11-28`) or hour (`2026-11-28T02`) to Unix time in ms. */
 function atMsOf(time: string): number {
   return Date.parse(time.length > 10 ? `${time}:00:00Z` : time)
 }
 
-/** Budgets of the calling key and its project. Operators receive all budgets, those with the largest spent part first. */
+/** Returns the budgets of the calling key and its project. Operators receive all budgets, sorted by the spent fraction, highest first. */
 export async function budgetsFor(
   context: IngressContext,
   { key }: Call,
@@ -193,7 +193,7 @@ async function withForecasts(
   const range = { from: dayOf(nowMs - FORECAST_DAYS * DAY_MS), to: dayOf(nowMs) }
   const query = { project, ...range, groupBy: ['project', 'key', 'day'], limit: ROWS_MAX + 1 } as const
   const rows = budgets.length === 0 ? [] : await ledger.sum(query)
-  // A truncated list lacks costs, and the forecasts from it would be too good.
+  // A truncated list does not contain all costs, and forecasts from it would be too low. In this case no forecast is made.
   const costs = rows.length > ROWS_MAX ? [] : rows
   const days = new Map<string, Map<string, number>>()
   for (const { group, costNanos } of costs) {

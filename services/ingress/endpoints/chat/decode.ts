@@ -65,8 +65,8 @@ export function* decodeChat(body: unknown, context: DecodeContext): Pieces<Gener
 }
 
 /**
- * Fields of the request that have an internal form, or that concern only the job, such as `store` and `metadata`. An
- * upstream of the same API receives all other fields unchanged (docs/reference/compatibility.md, Chat requests).
+ * Fields that `GenerateRequest` represents, or that concern only the job, such as `store` and `metadata`. An upstream with
+ * the chat completions API receives all other fields unchanged (docs/reference/compatibility.md, Chat requests).
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'messages', 'stream', 'stream_options', 'temperature', 'top_p', 'max_completion_tokens', 'max_tokens'],
@@ -77,8 +77,8 @@ const CONSUMED: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Returns the fields that the upstream receives unchanged. Some fields have an internal form only for some of their
- * values. All other values, such as a `top_k` of 0, are returned too.
+ * Returns the fields that the upstream receives unchanged. For some fields, `GenerateRequest` represents only some values.
+ * All other values, such as a `top_k` of 0, are returned too.
  */
 function requestExtra(chat: ChatRequest, isSame: boolean): GenerateRequest['extra'] {
   const { stream_options, response_format: format, top_k } = chat
@@ -169,8 +169,8 @@ function functionTool(tool: Extract<ChatTool, { type: 'function' }>): Tool {
 }
 
 /**
- * Converts a custom tool to a function with one string parameter, for upstreams of other APIs. These upstreams cannot
- * enforce a grammar, so the description of the function contains the grammar.
+ * Converts a custom tool to a function with one string parameter, for upstreams without the chat completions API. These
+ * upstreams cannot enforce a grammar, so the description of the function contains the grammar.
  */
 function customTool(tool: Extract<ChatTool, { type: 'custom' }>): Tool {
   const { name, description, format } = tool.custom
@@ -253,7 +253,7 @@ const MAX_TOKENS = 16
 const CHOICES_MAX = 2_048
 
 /**
- * Fields of the request that have an internal form, or that concern only the job. An upstream of the same API receives
+ * Fields that `GenerateRequest` represents, or that concern only the job. An upstream with the completions API receives
  * all other fields unchanged.
  */
 const COMPLETION_CONSUMED: ReadonlySet<string> = new Set([

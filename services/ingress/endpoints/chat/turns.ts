@@ -151,8 +151,8 @@ function isSilent(message: AssistantMessage): boolean {
 }
 
 /**
- * Returns the fields of an assistant message that have no internal form. An upstream of another API receives a text instead of a refusal or audio,
- * and no `function_call`.
+ * Returns the fields of an assistant message that `Turn` does not represent. An upstream without the chat completions API
+ * receives a text instead of a refusal or audio, and no `function_call`.
  */
 function messageFields({ refusal, audio, function_call }: AssistantMessage): NativePart[] {
   const fields: NativePart[] = []
@@ -179,8 +179,8 @@ function decodeCall(call: NonNullable<AssistantMessage['tool_calls']>[number]): 
 }
 
 /**
- * Fields of a message that have an internal form, or that only repeat another part of the message. All other fields are sent unchanged to an
- * upstream of the same API.
+ * Fields of a message that `Turn` represents, or that only repeat another part of the message. An upstream with the chat
+ * completions API receives all other fields unchanged.
  */
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set([
   ...['role', 'content', 'name', 'refusal', 'reasoning_content', 'tool_calls', 'tool_call_id'],

@@ -89,8 +89,8 @@ const OUTPUT_CONSUMED: ReadonlySet<string> = new Set(['format', 'effort'])
 const METADATA_CONSUMED: ReadonlySet<string> = new Set(['user_id'])
 
 /**
- * Returns fields that have no internal form, such as `display` of `thinking`, and objects of unknown types. An upstream
- * of the Messages API receives both unchanged.
+ * Returns the fields that `GenerateRequest` cannot represent, such as `display` of `thinking`, and objects of unknown types.
+ * An upstream of the Messages API receives both unchanged.
  */
 function extra({
   thinking,

@@ -317,7 +317,8 @@ function partsOf(block: Known, param: string, context: BlockContext): Part[] {
 }
 
 /**
- * Returns the unchanged block for an upstream of the Messages API, which can cite it. Other upstreams receive its text.
+ * Returns the unchanged block for an upstream of the Messages API, which can cite the block. Other upstreams receive the
+ * text of the block.
  */
 function textOrNative(part: ReturnType<typeof nativePart>, { model }: BlockContext): Part {
   return isMessagesUpstream(model) ? part : { type: 'text', text: part.text ?? '' }

@@ -145,8 +145,8 @@ function reasoning({ reasoning }: ResponsesRequest, model: ModelConfig): Generat
 }
 
 /**
- * Fields of the request that have an internal form, or that concern only the stored response. An upstream of the same
- * API receives all other fields unchanged.
+ * Fields that `GenerateRequest` represents, or that concern only the stored response. An upstream of the Responses API
+ * receives all other fields unchanged.
  */
 const CONSUMED: ReadonlySet<string> = new Set([
   ...['model', 'input', 'instructions', 'previous_response_id', 'conversation', 'tools', 'tool_choice', 'stream'],
@@ -298,8 +298,8 @@ function decodeNamespace(tool: ResponsesTool, path: Path, at: string): DecodedTo
   if (tools.length === 0) return [{ tool: nativeOnly(tool), path: at }]
   return tools.map((inner, index): DecodedTool => {
     const innerPath = [...path, 'tools', index]
-    // An upstream of the Responses API must receive the namespace only once. The first function of the namespace
-    // contains it as `native`, and the other functions have null.
+    // An upstream of the Responses API must receive the namespace only once. The first function therefore contains the
+    // whole namespace as `native`, and the other functions have null.
     const native = index === 0 ? tool : null
     const innerPlace = `${at}.tools[${index}]`
     if (inner.type !== 'function' && inner.type !== 'custom') {
@@ -354,8 +354,8 @@ export function shownTools(asked: ResponsesRequest['tools']): object[] {
 type ToolUse = Pick<GenerateRequest, 'tool_choice' | 'allowed_tools' | 'parallel_tool_calls'>
 
 /**
- * Returns the internal form of the tool choice. If the choice has none, then `native` contains the choice as the client
- * sent it.
+ * Returns the tool choice as fields of `GenerateRequest`. If these fields cannot represent the choice, then `native`
+ * contains the choice as the client sent it.
  */
 function toolUse(
   { tool_choice, parallel_tool_calls }: Pick<ResponsesRequest, 'tool_choice' | 'parallel_tool_calls'>,

@@ -129,7 +129,7 @@ export function hasEnded({ state }: DurableJob): boolean {
 
 /*
  * Stream of a stored response (docs/guides/responses.md, Streams), derived from the recorded events of its job. Any
- * ingress can therefore continue a stream, and an event has the same number everywhere.
+ * ingress can therefore continue a stream, and an event has the same number in every stream.
  *
  * Output events of the job and its last event keep their number in the stream. The first event of the job,
  * `job.queued`, becomes `response.created` (0) and `response.queued` (1). Other events of the job are not part of the
