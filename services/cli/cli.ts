@@ -166,7 +166,7 @@ function unknownOption(name: string, commandOptions: readonly string[]): Command
   )
 }
 
-/** Names under which people look for a command. */
+/** Names that users may try for a command, with the name of the command for the error message. */
 const OTHER_NAMES: Readonly<Record<string, string>> = { request: 'logs', requests: 'logs', calls: 'logs' }
 
 function commandOf(name: string): Command {

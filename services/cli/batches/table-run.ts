@@ -133,7 +133,7 @@ class TableRun {
     return await this.#write(await this.#follow(await this.#create(files.retry, hash, requests)))
   }
 
-  /** Creates the batch of these rows. A repeated command finds the batch by the hash of all rows, also if a trial has run some of them. */
+  /** Creates a batch of the given rows. Its metadata contains the hash of all rows, so that a repeated command finds this batch. */
   async #createFor(ids: ReadonlySet<string>): Promise<BatchView> {
     const { converted, files, out } = this.#parts
     const { requests, hash } = converted
@@ -194,7 +194,7 @@ class TableRun {
     return await this.#parts.batches.findByMetadata(TABLE_KEY, this.#tableHash, EARLIER_MAX)
   }
 
-  /** Follows batches that still run, and then adds the results of all. */
+  /** Follows earlier batches that still run, and then adds the results of all earlier batches. */
   async #addEnded(earlier: readonly BatchView[]): Promise<void> {
     const { follower, out } = this.#parts
     for (const batch of earlier) {

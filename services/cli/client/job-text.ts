@@ -58,7 +58,7 @@ export function describeJob(job: JobView, batch?: BatchView): string {
     ['project', job.project],
     ['status', `${job.status}${queueText(job)}`],
     ['pending', job.waits && `${job.waits.message} (${job.waits.reason})`],
-    // The model, worker and output of a batch job are those of its internal job, so they are not shown.
+    // The job of a batch only coordinates the requests. Its worker and output are not shown, and the model is read from the batch.
     ['worker', isBatch ? '' : job.worker],
     ['endpoint', batch?.endpoint ?? job.endpoint],
     ['model', isBatch ? batch?.model : job.model],
@@ -80,8 +80,8 @@ export function describeJob(job: JobView, batch?: BatchView): string {
 }
 
 /**
- * Returns the number of the attempt, or an empty text for a batch. A batch begins another attempt after each wait for its requests, so its
- * number does not count failures.
+ * Returns the number of the attempt, or an empty text for a batch. A batch begins another attempt after each wait for its
+ * requests, so the number of attempts of a batch does not count failures.
  */
 export function attemptText(job: JobView): string {
   return job.attempt && !isOfBatch(job) ? String(job.attempt) : ''

@@ -2,7 +2,7 @@ import type { FailedAttempt } from '#schemas/admin/requests.ts'
 import type { DurableEvent } from '#schemas/durable-job.ts'
 import { isFailedStatus, type RequestRow } from '#shared/store/requests.ts'
 
-/** Reason of the event `job.retrying` for an attempt that a draining worker returned, which has not failed. */
+/** Reason in the event `job.retrying` if a draining worker returned the job to the queue. Such an attempt has not failed. */
 const HANDED_BACK = 'handed_back'
 
 interface RetryData {

@@ -50,8 +50,8 @@ const deadLetterCounts = new WeakMap<object, Cached<FleetFacts['deadLetters']>>(
 const callFacts = new WeakMap<object, Map<string, Cached<CallFacts>>>()
 
 /**
- * GET /v1/admin/findings: current problems with their remedies, as in `sluice doctor`. A key without the scope `admin` receives those of its own
- * project: failing models, failed and refused calls, and budgets.
+ * GET /v1/admin/findings: current problems with their remedies, as in `sluice doctor`. A key without the scope `admin` receives only the
+ * problems of its own project: failing models, failed and refused calls, and budgets.
  *
  * @throws ServiceError `permission_denied` for findings of the machine without the scope `admin`
  */
@@ -99,7 +99,8 @@ async function callsOf(context: IngressContext, call: Call, project: string | un
     log && failingModels(context, log, project).catch(() => []),
     context.models.hasPrices ? budgetsFor(context, call, project).catch(() => []) : [],
   ])
-  // A project receives the open circuits of the models that its key may call, even if other projects made the failed calls.
+  // A key without the scope `admin` receives the open circuit breakers of the models that it may call, even if calls of other
+  // projects opened them.
   const openCircuits = [...context.jobs.presence.openCircuits].flatMap(([id, workers]) => {
     const model = context.models.find(id)
     return project === undefined || (model && isUsable(model, call.key)) ? [{ model: id, workers }] : []

@@ -120,8 +120,8 @@ const CONCRETE_STEPS: readonly (readonly [code: RegExp, message: RegExp, step: s
 type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorParam'>
 
 /**
- * Returns what the reader of a failed request can do next, with the field and the value from the error message if possible. Null if nothing is known
- * beyond the message.
+ * Returns the next step for the reader of a failed request, with the field and the value from the error message if possible. Null if
+ * no step is known besides the text of the error message.
  *
  * @param isOperator Whether the reader has access to the service. The next step of other readers is to send the request id to the operator
  */

@@ -194,13 +194,16 @@ function jobIdOf(id: string): string {
   return id.replace(/^(msg_?batch_|batch_|resp_|msg_|chatcmpl-)(?=\w{32}$)/, 'job_')
 }
 
-/** Filters for single requests. With one of them, a list has the lines of batches. */
+/** Filters for single requests. With one of these filters, the list contains each request of a batch, as {@link hasLines} describes. */
 const LINE_FILTERS = [
   ...(['model', 'endpoint', 'server', 'error_code', 'min_duration_ms'] as const),
   ...(['job_id', 'batch_id', 'trace_id'] as const),
 ]
 
-/** Whether a list has the lines of batches. If not, then each batch has one row, so that a large batch does not hide all other requests. */
+/**
+ * Whether the list contains a row for each line (request) of a batch. If not, then each batch has one row, so that a large
+ * batch does not hide all other requests.
+ */
 function hasLines(asked: ListRequests): boolean {
   if (asked.batch_lines !== undefined) return asked.batch_lines === 'true'
   const [first] = asked.status === undefined ? [0] : statusesOf(asked.status)

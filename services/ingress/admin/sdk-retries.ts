@@ -1,8 +1,10 @@
 /*
  * Retries of a request by the SDK of its caller, for the detail of a request.
  *
- * An SDK sends a retry as a new request with the number of the retry (header `x-stainless-retry-count`), but without the id of the request before.
- * A request and its retry therefore have equal project, key, endpoint, model and user agent, consecutive numbers, and times that fit. If a caller sends several such requests at the same time, then the retry of another request may be found.
+ * An SDK sends a retry as a new request. The header `x-stainless-retry-count` contains the number of the retry, but no header
+ * contains the id of the first request. A request and its retry are therefore matched by equal project, key, endpoint, model and
+ * user agent, by consecutive numbers, and by their times. If a caller sends several such requests at the same time, then the
+ * retry of another request may be found.
  */
 import { CANCELLED_STATUS, type RequestLog, type RequestQuery, type RequestRow } from '#shared/store/requests.ts'
 
@@ -18,7 +20,7 @@ const STATUSES: readonly (readonly [number, number])[] = [
   [CANCELLED_STATUS, CANCELLED_STATUS],
 ]
 
-/** Returns the failed or cancelled request whose retry the given request is. */
+/** Returns the failed or cancelled request after which the SDK sent the given request as its retry. */
 export async function requestBefore(log: RequestLog, row: RequestRow): Promise<RequestRow | undefined> {
   const { sdkRetry, userAgent, startedAtMs } = row
   if (sdkRetry === null) return undefined
@@ -57,7 +59,8 @@ async function retryOf(log: RequestLog, row: RequestRow, durationMsMax: number):
   })
   const fits = ({ userAgent, startedAtMs }: RequestRow) =>
     userAgent === row.userAgent && startedAtMs >= sinceMs && startedAtMs <= startMsMax
-  // Both directions must agree, so a retry that belongs to a later request is skipped.
+  // The search is repeated from the retry back to its request. If it finds another request, then the retry belongs to that
+  // request and is skipped.
   for (const retry of rows.filter(fits)) if ((await requestBefore(log, retry))?.id === row.id) return retry
   return undefined
 }

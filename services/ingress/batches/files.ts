@@ -61,7 +61,8 @@ export async function readUpload(context: IngressContext, call: Call, req: Incom
   const fields = await readForm(req, bounds, {
     isFile: (name, filename) => filename !== undefined || name === 'file',
     take: async (part) => {
-      // `file` is set only after the first file has arrived completely. This flag is set at its beginning, so that a second file is refused.
+      // The flag is set when the first file begins, so that a second file is refused. The variable `file` is set only after the
+      // first file has arrived completely.
       if (part.name !== 'file' || isTaken) throw unexpected(part.name)
       isTaken = true
       file = await storeFile(context, call, part, (line) => hold(held, line))

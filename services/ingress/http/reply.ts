@@ -257,7 +257,7 @@ export class HttpReply implements Reply {
     res.write(`: ${text}\n\n`)
   }
 
-  /** Writes the head together with the first frame. One system call less per stream. */
+  /** Writes the head together with the first frame, which saves one system call per stream. */
   #openStream(): void {
     const res = this.#res
     if (res.headersSent || res.destroyed) return
@@ -383,7 +383,8 @@ export async function writePieces(
 /**
  * Writes whole frames of a stream, which in nearly all cases fit into the send buffer.
  *
- * @returns Undefined if the client accepts more. Otherwise a promise that resolves when it does, or rejects with `slow_reader`
+ * @returns Undefined if the client accepts more frames. Otherwise a promise that resolves when the client accepts more
+ * frames, or rejects with `slow_reader`
  */
 function writeFrames(res: ServerResponse, text: string, slowReaderMs: number): Promise<void> | undefined {
   if (text.length > PIECE) return writePieces(res, framePieces(text), slowReaderMs)

@@ -74,7 +74,7 @@ async function sendEvents(context: IngressContext, reply: Reply, job: DurableJob
 }
 
 /**
- * Queue position of a waiting job. Null if the job has an event after `job.queued`.
+ * Queue position of a waiting job. Null if an event followed `job.queued`, because the job then no longer waits.
  *
  * @param known The job as read before
  */

@@ -149,8 +149,8 @@ function headOf({ id, tag, summary, description, guide }: Operation): JsonSchema
 }
 
 /**
- * Returns the answers of endpoints outside the route table. Unlike other answers, they have no header with a request
- * id.
+ * Returns the answers of endpoints outside the route table, such as health checks. The answers of these endpoints have no
+ * header with a request id.
  */
 function answersWithoutHeaders({ answers }: Operation): JsonSchema {
   const rendered = Object.entries(answers).map(([status, answer]) => {

@@ -3,8 +3,9 @@ import { escaped, GUIDE } from './guide.ts'
 import { withSiteHeader } from './site.ts'
 
 /*
- * API reference: an HTML page made from the OpenAPI document. Each operation is a `<details>` element below the heading of its tag, and each schema
- * is one below the heading Schemas. The page works without JavaScript. The script adds the filter and the copy buttons.
+ * API reference: an HTML page made from the OpenAPI document. Each operation is a `<details>` element below the heading of its tag.
+ * Each schema is a `<details>` element below the heading Schemas. The page works without JavaScript. The script adds the filter and
+ * the copy buttons.
  */
 
 interface Schema {

@@ -100,8 +100,8 @@ export interface SocketBounds {
   /** Maximum requests and subscriptions that are open at the same time on one connection. */
   readonly inFlightMax: number
   /**
-   * Maximum unsent bytes per connection. Beyond this maximum, no further output of its requests is read from their
-   * jobs.
+   * Maximum unsent bytes per connection. Beyond this maximum, the ingress reads no further output from the jobs of the
+   * connection, which pauses their workers.
    */
   readonly bufferedBytesMax: number
   /** Maximum unsent replies per connection. Beyond this maximum, no frames are read from the client. */

@@ -1,4 +1,4 @@
-/* API reference in the browser: the filter, and the item that a link leads to is opened. */
+/* Script of the API reference: filters the items, and opens the item that the fragment of the URL names. */
 const items = [...document.querySelectorAll('.item')]
 const sections = [...document.querySelectorAll('.reference > section')]
 const filter = document.querySelector('.filter')
@@ -19,7 +19,7 @@ input.addEventListener('input', () => {
   status.textContent = words.length === 0 ? '' : count === 1 ? '1 match' : `${count} matches`
 })
 
-/* Opens the item of the fragment, and the items that contain it. */
+/* Opens the item that the fragment of the URL names, and the items that contain it. */
 function openTarget() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)))
   if (!target?.classList.contains('item')) return
