@@ -202,8 +202,8 @@ function healthOf(ports: Ports, problems: () => string[]): Health {
 }
 
 /**
- * Binds the port once and releases it. Called before any other work of the start, because the ingress starts last. A
- * port conflict would otherwise be detected only after models were downloaded and a key was created.
+ * Binds the port once and releases it. Called before all other parts of the process start, because the ingress is the last
+ * part to start. A port conflict would otherwise be detected only after models were downloaded and a key was created.
  *
  * @throws ConfigError if the port is in use, not permitted or not on this machine
  */

@@ -15,7 +15,6 @@ interface Failure {
 
 const MESSAGE_CHARS = 200
 
-/** Counts failed requests by error code. */
 export class Failures {
   readonly byCode = new Map<string, Failure>()
 
@@ -35,7 +34,6 @@ export class Failures {
   }
 }
 
-/** Reads the failed requests of a batch. */
 export async function failuresOf(batches: BatchesApi, { id, request_counts }: BatchView): Promise<Failures> {
   const failures = new Failures()
   if (request_counts.failed === 0) return failures

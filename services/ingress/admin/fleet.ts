@@ -18,14 +18,17 @@ import { audit } from './audit.ts'
 const COUNT_AGE_MS = 1_000
 
 /**
- * Maximum time in ms for a count by Kafka or the store. If the count takes longer, then the answer has null in its place, so that the state of the
- * pools is available during an outage.
+ * Maximum time in ms for a count by Kafka or the store. If the count takes longer, then the answer contains null instead of the
+ * count, so that the state of the pools is available during an outage.
  */
 const COUNT_TIMEOUT_MS = 2_000
 
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
 
-/** GET /v1/admin/pools: workers, slots, and waiting jobs of each pool. The field `calls` counts the attached calls of all ingresses. */
+/**
+ * GET /v1/admin/pools: workers, slots, and waiting jobs of each pool. The field `calls` counts the calls of all ingresses whose
+ * callers wait on an open connection.
+ */
 export async function listPools(context: IngressContext, call: Call): Promise<void> {
   const depth = await inTime(depthOf(context))
   const data = await Promise.all(PoolName.options.map((pool) => poolObject(context, pool, depth)))
@@ -310,8 +313,8 @@ export async function readMetrics({ metrics }: IngressContext, call: Call): Prom
 
 /**
  * Returns the running and queued calls of each model of a pool, with the limit of the model. This limit is often far
- * below the number of slots of the pool. The field `full` is true if a worker reports jobs that wait for a permit of the
- * model.
+ * below the number of slots of the pool. The field `full` is true if a worker reports jobs that wait, because the
+ * concurrency limit of the model is reached.
  */
 export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jobs'>, pool: PoolName) {
   const { models: works } = jobs.fleetWork(pool)
@@ -322,8 +325,8 @@ export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jo
     const servers = 'base_url' in engine || 'base_urls' in engine ? addressesOf(engine).length : 0
     const limit = Math.min(jobs.presence.slotsOf(pool, id), jobs.presence.adaptiveLimitOf(pool, id, servers))
     const { running = 0, queued = 0 } = works.get(id) ?? {}
-    // An ingress counts a call as running from the time at which a worker received it. The call may still wait in the worker for a permit of its
-    // model. Running calls beyond the limit are therefore counted as queued.
+    // An ingress counts a call as running from the time at which a worker received it. The call may still wait in the worker, if
+    // the concurrency limit of its model is reached. Running calls beyond the limit are therefore counted as queued.
     const parked = Math.max(0, running - limit)
     return { id, limit, running: running - parked, queued: queued + parked, full: full.has(id) }
   })

@@ -2,8 +2,8 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { RequestRow } from '#shared/store/requests.ts'
 
 /**
- * Remedies of each error code, as listed in docs/reference/errors.md. The first is for the caller. The second needs access to the service, so it is for
- * the operator.
+ * Remedies of each error code, as listed in docs/reference/errors.md. The first remedy is for the caller. The second
+ * remedy is for the operator, because it needs access to the service.
  */
 export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, operator?: string]>> = {
   invalid_request: ['Fix the problem that `message` states.'],
@@ -88,8 +88,9 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
 type Found = Readonly<Record<string, string | undefined>>
 
 /**
- * Next steps with values of the error message. Each row has a pattern of the error code, a pattern of the message in the wording of one API, and the
- * step. `{name}` in a step is the group of this name, and `{field}` the field of the error. The first match applies.
+ * Next steps that contain values of the error message. Each row has a pattern of the error code, a pattern of the message in the
+ * wording of one API, and the step. In a step, `{name}` is replaced with the group of this name in the message pattern, and
+ * `{field}` with the field of the error. The first matching row applies.
  */
 const CONCRETE_STEPS: readonly (readonly [code: RegExp, message: RegExp, step: string])[] = [
   [

@@ -183,8 +183,8 @@ async function findRows(log: RequestLog, id: string, project: string | undefined
 }
 
 /**
- * Returns the request id for the id of an answer or of an attached job, which differs only in its prefix. Any other id
- * is returned unchanged.
+ * Returns the request id for the id of an answer or of a job that is not stored, which differs only in its prefix. Any other
+ * id is returned unchanged.
  */
 function requestIdOf(id: string): string {
   return id.replace(/^(chatcmpl-|cmpl-|resp_|msg_|job_)(?=[0-9A-Za-z]{24}$)/, 'req_')
@@ -290,11 +290,11 @@ const SHOWN_MAX = 200
 const TURN_CALLS = 20
 
 /**
- * GET /v1/admin/requests/active: attached calls of the caller's project that wait or run, the oldest first. Keys with the scope `admin` receive the
- * calls of all projects.
+ * GET /v1/admin/requests/active: calls of the caller's project that wait or run on an open connection, the oldest first. Keys with
+ * the scope `admin` receive the calls of all projects.
  *
- * The list contains only the calls of this ingress, which holds their connections. Durable jobs are listed by `GET /v1/jobs`, and ended calls by the
- * request log.
+ * The list contains only the calls of this ingress, which holds their connections. Durable jobs are listed by `GET /v1/jobs`, and
+ * ended calls by the request log.
  */
 export async function listActiveRequests(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListActiveRequests, call.query)
@@ -353,7 +353,8 @@ function activeShownBy(context: IngressContext): (job: AttachedJob) => ActiveReq
     const { request_id, created_at_ms, tenant, pool, model } = envelope
     const caller = callOfJob(job)
     const keyId = caller?.key.id ?? ''
-    // A call keeps its queue position until its first output, because the worker that received it may have no free permit for its model.
+    // A call has a queue position until its first output. The worker that received the call may still delay it, because the
+    // concurrency limit of its model is reached.
     const place = job.firstOutputAtMs === undefined ? context.jobs.placeOf(job) : undefined
     return {
       ...{

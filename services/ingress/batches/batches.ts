@@ -49,7 +49,8 @@ export async function createBatch(context: IngressContext, call: Call, body: unk
   const windowMs = windowOf(context, asked.completion_window)
   const keepMs = (asked.output_expires_after?.seconds ?? 0) * 1_000 || context.config.fileRetentionMs
   const table = asked.metadata?.[TABLE_FILE_KEY] ?? ''
-  // The CSV of the results has the columns of the table, so the table is stored as long as the result files. Their retention begins when the batch ends.
+  // The CSV of the results has the columns of the table. The table is therefore stored as long as the result files, whose
+  // retention begins when the batch ends.
   if (isFileId(table)) {
     await requireFiles(context).refer(projectIdOf(call.key), [table], windowMs + BATCH_WRAP_UP_MS + keepMs)
   }

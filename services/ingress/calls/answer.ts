@@ -4,7 +4,8 @@
  *
  * 1. If the endpoint or the caller requires it, then the job is durable, and `durable.ts` answers. Otherwise the job is
  *    attached to the call (docs/internals/design.md, Owners).
- * 2. The endpoint prepares the body in the internal form of its kind. Code runs of the end user are counted (gate 4).
+ * 2. The endpoint prepares the body in the internal form of its kind. For the code tool, the run counts against the limit
+ *    of the caller's end user (gate 4).
  * 3. Tokens, budget and a concurrent call of the project are reserved (gates 5 and 6). The job is submitted to
  *    `AttachedJobs`.
  * 4. Output is sent as a stream, as bytes, or as a whole. If the caller disconnects, then the job is cancelled.
@@ -43,7 +44,7 @@ const CHAR_BYTES = 2
  */
 const IN_MEMORY_BYTES_MAX = 1024 * 1024
 
-/** The call of each attached job, for the list of running and waiting calls. */
+/** The call of each attached job (a job that is held in memory, not stored), for the list of running and waiting calls. */
 const callsOfJobs = new WeakMap<AttachedJob, Pick<Call, 'key' | 'path'>>()
 
 export function callOfJob(job: AttachedJob): Pick<Call, 'key' | 'path'> | undefined {

@@ -194,7 +194,7 @@ export class CallLog {
       outputTokens: facts.output_tokens ?? 0,
       costNanos: facts.cost_nanos ?? 0,
       attempts: facts.attempts ?? 0,
-      // The id of an attached job follows from the request id, so only other job ids are stored.
+      // The id of an attached job can be derived from the request id, so only other job ids are stored.
       jobId: facts.job_id === undefined || facts.job_id === attachedIdOf(this.requestId) ? null : facts.job_id,
       batchId: null,
       traceId: traceIdOf(this.traceparent ?? incomingContext(headers)),

@@ -133,7 +133,10 @@ export interface CallFacts {
   worker?: string
   server?: string
   attempts?: number
-  /** Only for the request log. The access log leaves them out, because the messages of upstream servers may quote prompts. */
+  /**
+   * Failed attempts for the request log. The access log does not contain these attempts, because the messages of upstream servers
+   * may quote prompts.
+   */
   failed_attempts?: readonly FailedAttempt[]
   queue_ms?: number
   first_output_ms?: number
@@ -153,8 +156,8 @@ export interface PreparedCall {
   readonly model: string
   readonly named?: string | undefined
   /**
-   * Body in the internal form of the kind. After a job was created from it, {@link takeBody} removes it, so that the
-   * memory can be freed.
+   * Body in the internal form of the kind (`schemas/kinds/`), which is independent of the API. After a job was created from
+   * the body, {@link takeBody} removes it, so that the memory can be freed.
    */
   body: unknown
   /** Id of the caller's end user, whose calls have their own rate limit. */
@@ -178,8 +181,8 @@ export interface PreparedCall {
   readonly isBytes?: boolean
   readonly timeoutMs: number
   /**
-   * Grace period in ms for a partial result after a cancel. Only for composed durable jobs. If undefined, then a cancel
-   * ends the job at once.
+   * Grace period in ms for a partial result after a cancel. Only for composed jobs, such as deep research. If undefined,
+   * then a cancel ends the job at once.
    */
   readonly partialMs?: number
   readonly answerBytesMax?: number

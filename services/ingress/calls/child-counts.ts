@@ -11,13 +11,13 @@
  *     8 slots, 2 s per request: 120 requests have ended 30 s after the first start, so the rate is 4 per second.
  *
  * The rate covers the last {@link RATE_WINDOW_MS}, or one of two other windows:
- * 1. The last {@link SHORT_WINDOW_MS}, if {@link SHORT_WINDOW_BASIS} requests ended in them. After an outage, the rate is
- *    right again as soon as this window has no outage in it.
- * 2. The whole time since the first start, if fewer than {@link RATE_BASIS} requests ended in the last
+ * 1. The last {@link SHORT_WINDOW_MS}, if {@link SHORT_WINDOW_BASIS} requests were answered in them. After an outage, the
+ *    rate is right again as soon as the outage is older than this window.
+ * 2. The whole time since the first start, if fewer than {@link RATE_BASIS} requests were answered in the last
  *    {@link RATE_WINDOW_MS}. An outage therefore lowers the rate, but the rate does not become unknown.
  *
- * In all of these windows, the time before the first start is not counted, such as the load of a model. Requests that
- * failed very fast, such as invalid requests, are not counted either.
+ * In all of these windows, the time before the first start, in which for example the model is loaded, is not counted.
+ * Requests that failed very fast, such as invalid requests, are not counted either.
  *
  * The first wave is the first request of each slot. During the first wave the rate is unknown, because only the fastest
  * requests have ended. The first wave ends when as many requests were answered as are running. If the number of running
@@ -60,13 +60,14 @@ const ROUGH_ELAPSED_MS_MIN = 250
  */
 const FAILURE_PART_MIN = 0.25
 /**
- * Number of the newest completed parts whose requests count for the rate. The requests of unfinished parts count in addition.
+ * Number of the newest completed parts of a batch whose requests count for the rate. The requests of unfinished parts count
+ * in addition.
  */
 const RECORDED_PARTS = 5
 
 /**
- * Maximum requests per part. A job may have at most 500 child jobs, so a batch of 50,000 requests has 500 parts of 100
- * requests.
+ * Maximum requests per part of a batch. Each part is a child job, and a job may have at most 500 child jobs. A batch of
+ * 50,000 requests has 500 parts of 100 requests.
  */
 export const PART_REQUESTS = 100
 export const PARTS_IN_FLIGHT_MAX = 20
@@ -127,7 +128,8 @@ async function countChildren({ store }: IngressContext, { id, tenant, children }
 }
 
 /**
- * Returns the current counts of a running batch: those of its last progress event, plus the ended requests of unfinished parts.
+ * Returns the current counts of a running batch: those of its last progress event, plus the ended requests of unfinished
+ * parts (groups of {@link PART_REQUESTS} requests).
  *
  * @param reported Counts of the last progress event, which contain only whole parts
  */
@@ -222,7 +224,7 @@ function runningOf(rows: readonly ChildTimes[]): number {
   return sumOf(rows.filter(({ state }) => state === 'in_progress').map(({ count }) => count))
 }
 
-/** Returns the number of requests that ended per second since `sinceMs`. Null during the first wave. */
+/** Returns the number of requests that ended per second since `sinceMs`. Null if the rate is unknown, such as during the first wave. */
 export function rateOf(rows: readonly ChildTimes[], sinceMs: number, nowMs: number): number | null {
   const recent = countedRows(rows)
   const count = sumOf(recent.map((row) => row.recent))

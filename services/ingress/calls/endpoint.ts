@@ -118,8 +118,8 @@ export function isUsable(model: ModelConfig, key: Pick<Caller['key'], 'models'>)
 const FORWARDED = ['x-session-id', 'x-session-affinity', 'session-id'] as const
 
 /**
- * Headers that are not copied here, even if `forward_headers` names them. The field `traceparent` of the job contains all three, and upstream requests
- * get them from this field.
+ * Headers that are not copied here, even if `forward_headers` names them. The field `traceparent` of the job contains all
+ * three, and upstream requests get them from this field.
  */
 const TRACE_CONTEXT: ReadonlySet<string> = new Set(['traceparent', 'tracestate', 'baggage'])
 

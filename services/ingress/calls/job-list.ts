@@ -192,7 +192,7 @@ export class Group {
     this.#parents = new Set([root, ...Array.from({ length: PARTS_MAX }, (_, nth) => childJobId(root, String(nth)))])
   }
 
-  /** Whether a job belongs to the group. The parts of a batch do not, because they only organize its calls. */
+  /** Whether a job belongs to the group. The parts of a batch are not included, because a part only groups up to 100 requests. */
   has({ depth, parent_id, kind }: DurableJob): boolean {
     return depth > 0 && kind !== batchPart.name && this.#parents.has(parent_id ?? '')
   }

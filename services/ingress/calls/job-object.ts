@@ -134,7 +134,7 @@ function ofChildren({ total, completed, failed }: ChildCounts): object {
 
 /**
  * Progress in the last `job.progress` event. Handlers send no progress event when they end, so a completed job is shown
- * with 100 %. The progress of a batch comes from the current counts, because its events count only whole parts.
+ * with 100 %. The progress of a batch comes from the current counts, because its events count only whole groups of requests.
  */
 function progressOf({ state, kind, progress }: DurableJob, counts: ChildCounts | undefined): object | null {
   const shown = (progress as { progress?: object } | null)?.progress

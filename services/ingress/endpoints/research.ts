@@ -64,8 +64,8 @@ export const research: JobEndpoint = {
 }
 
 /**
- * Converts a research request to its internal form. The last message is the question, and the messages before it are
- * context.
+ * Converts a request to a `ResearchRequest`, the body of the job. The last message is the question, and the messages
+ * before it are context.
  *
  * @param model Id of the research model in the catalogue
  * @throws ServiceError for options that a report does not support, and if the last message is not a question

@@ -24,7 +24,7 @@ import { dayOf, monthOf } from '#shared/usage/usage.ts'
 
 const DAY_MS = 86_400_000
 const NANOS_PER_USD = 1_000_000_000
-/** Maximum groups of a report in JSON with one dimension. */
+/** Maximum groups of a report in JSON that is grouped by one field (`group_by`). */
 const GROUPS_MAX = 1_000
 /** Maximum rows of a report in CSV, or with several dimensions. */
 const ROWS_MAX = 20_000
@@ -107,7 +107,10 @@ function isCsvAccepted({ headers }: Call): boolean {
   return /^\s*text\/csv\b/i.test(headers.accept ?? '')
 }
 
-/** A line per group. With one dimension, the name of a project or key is in the column `name`, otherwise in `project_name` or `key_name`. */
+/**
+ * Returns the report as CSV, with one line per group. If the report has one dimension, then the name of a project or key is in
+ * the column `name`. Otherwise, the name is in the column `project_name` or `key_name`.
+ */
 function csvOf({ data }: UsageReport, dimensions: readonly UsageGroup[]): string {
   const amounts = Object.keys(shownAs(totalOf([]))) as (keyof UsageSums)[]
   const isSingle = dimensions.length === 1

@@ -113,8 +113,8 @@ interface InputView {
 }
 
 /**
- * GET /v1/jobs/{id}/input: the input of the job, in the internal form of its kind. Only the project of the job may read
- * it. The input is deleted together with the job.
+ * GET /v1/jobs/{id}/input: the input of the job, in the internal form of its kind (`schemas/kinds/`) instead of the form of
+ * the API. Only the project of the job may read the input. The input is deleted together with the job.
  *
  * @throws ServiceError `job_not_found`; `internal_error` if the blob of the input is missing
  */

@@ -4,7 +4,10 @@ import { CONSOLE, consoleFiles, findScreen, isAsset, PageFile, pageHeaders } fro
 import { GUIDE, guideFiles } from './guide.ts'
 import { type OpenApi, referenceHtml } from './reference.ts'
 
-/** Pages and their files, by path, except the API reference and the OpenAPI document. No API key is required, because the files contain no data of clients. */
+/**
+ * Pages and their files, by path, except the API reference and the OpenAPI document. No API key is required, because the files
+ * contain no data of clients.
+ */
 const FILES: ReadonlyMap<string, PageFile> = new Map([
   ['/docs/site.css', PageFile.at(new URL('site/site.css', import.meta.url))],
   ['/docs/theme.js', PageFile.at(new URL('site/theme.js', import.meta.url))],

@@ -39,8 +39,8 @@ import { type BatchTools, callerOf } from './tools.ts'
 const PROBLEMS_MAX = 100
 
 /**
- * Number of parts whose results are recorded together as one step. A resumed attempt then reads one record per group
- * instead of one per part.
+ * A batch runs in parts of up to 100 requests. The results of this number of parts are recorded together as one step, so
+ * that a resumed attempt reads one record per group instead of one per part.
  */
 const PARTS_PER_STEP = 5
 /** Endpoint name in the jobs that run parts of a batch. No route has this path, so callers cannot use the endpoint. */
@@ -168,8 +168,8 @@ class BatchRun {
       return { value: { ...files, finalizing_at_ms } }
     })
     await dropParts(this.#tools, ids)
-    // Only a completed batch deletes the input here. After a failure, the next attempt needs the input to write partial
-    // results.
+    // If the batch was cancelled or reached its time limit, then the input is kept. If this attempt fails, then the next attempt
+    // needs the input to write the partial results again.
     if (status === 'completed') await this.#dropInput()
     const { counts, usage } = sumOf(parts)
     const cost_nanos = this.#costOf(plan, { counts, usage })
@@ -289,7 +289,7 @@ interface Plan {
   readonly problems: readonly BatchProblem[]
 }
 
-/** Validates every line of a batch and divides the lines into parts. Only one line at a time is in memory. */
+/** Validates every line of a batch, and divides the lines into parts of {@link PART_REQUESTS}. Only one line at a time is in memory. */
 async function planBatch(tools: BatchTools, request: BatchRequest, tenant: string, signal: AbortSignal): Promise<Plan> {
   const { dialect, endpoint, input } = request
   const { lineBytesMax, context } = tools

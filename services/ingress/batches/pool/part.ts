@@ -60,8 +60,8 @@ interface OwnPart {
 }
 
 /**
- * Ends the attempt of a part whose next line waits for a rate limit or a budget, which frees the slot. The next attempt
- * resumes at this line.
+ * Ends the attempt of a part of a batch if the next line (request) must wait for a rate limit or a budget. This frees the
+ * slot of the part. The next attempt resumes at this line.
  */
 class LineWaits extends ServiceError {
   constructor({ message, retryAfterMs = WAIT_MS, code }: ServiceError) {

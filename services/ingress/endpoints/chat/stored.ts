@@ -232,8 +232,8 @@ function isNative(part: Part): part is NativePart {
 }
 
 /**
- * Whether a native part belongs to the message content. A native part without a type contains fields of the message
- * itself (shared/engines/openai/encode.ts).
+ * Whether a native part, which upstreams receive unchanged, belongs to the message content. A native part without a type
+ * contains fields of the message itself (shared/engines/openai/encode.ts).
  */
 function isPart({ value }: NativePart): boolean {
   return value.type !== undefined

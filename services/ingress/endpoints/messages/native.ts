@@ -42,7 +42,7 @@ export function nativePart(block: object, text = substituteOf(block as Fields)):
   return { type: 'native', dialect: 'anthropic', value, ...(text === undefined || text === '' ? {} : { text }) }
 }
 
-/** Text between two blocks, such as a blank line. Only upstreams of other APIs receive this text. */
+/** Text between two blocks, such as a blank line. An upstream of the Messages API receives the blocks without this text. */
 export function textBetween(text: string): NativePart {
   return { type: 'native', dialect: 'anthropic', value: {}, text }
 }

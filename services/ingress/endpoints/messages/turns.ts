@@ -287,9 +287,9 @@ const CONSUMED_BY_TEXT: ReadonlySet<string> = new Set([
 ])
 
 /**
- * Converts a block to parts (docs/reference/compatibility.md, Turns and blocks). Text documents and search results
- * become text. An upstream of the Messages API can cite such blocks, so it receives them unchanged. Other documents
- * need a model that reads files.
+ * Converts a block to parts (docs/reference/compatibility.md, Turns and blocks). An upstream of the Messages API receives
+ * text documents and search results unchanged, because it can cite them. For other upstreams, these blocks become text.
+ * Other documents need a model that reads files.
  */
 function decodeReadable(block: ReadableBlock, param: string, context: BlockContext): Part[] {
   if (block instanceof Unknown) return [unknownPart(block, param, context.model)]

@@ -246,7 +246,7 @@ async function changeConversation(
 }
 
 /**
- * Records that a response continues a conversation. When the response has ended, its output is added to the
+ * Records that a response continues a conversation. When the response has ended, its input and output are added to the
  * conversation.
  *
  * @param read Version of the conversation from which the prompt of the response was built
@@ -299,8 +299,8 @@ function busy(): ServiceError {
 }
 
 /**
- * Returns the change of a conversation at the end of a response. The output is added, unless the response failed.
- * Undefined while the response runs.
+ * Returns the change of a conversation at the end of a response: the input and the output are added, unless the response
+ * failed. Undefined while the response runs.
  */
 async function endOfResponse(
   context: IngressContext,

@@ -147,7 +147,7 @@ export class ItemTurns {
 
   /**
    * Adds an item of a hosted tool. If Sluice ran the tool, then the item becomes a call with its output. Otherwise it
-   * becomes a native part.
+   * becomes a native part, which an upstream of the Responses API receives unchanged.
    */
   #run(item: Parameters<typeof hostedTurns>[0]): void {
     const { name, input, output } = hostedTurns(item)
@@ -234,8 +234,8 @@ const MEDIA: Partial<Record<Part['type'], 'images' | 'audio' | 'files'>> = {
 const MEDIA_PARTS: ReadonlySet<string> = new Set(['input_image', 'input_file', 'input_audio'])
 
 /**
- * Fields that describe a call and its result, which upstreams of other APIs receive as text. An item without any of
- * these fields is left out.
+ * Fields that describe a call and its result, which upstreams of other APIs receive as text. For these upstreams, an item
+ * without any of these fields is left out, and so is a generated image.
  */
 const READABLE = ['action', 'arguments', 'input', 'operation', 'output', 'result', 'results'] as const
 

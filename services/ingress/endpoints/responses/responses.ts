@@ -128,8 +128,8 @@ function isKept(context: IngressContext, body: unknown): boolean {
 }
 
 /**
- * @param keeps True if the response is stored. Hosted tools run only for stored responses, because their calls must
- * survive the loss of a worker
+ * @param keeps True if the response is stored. Sluice runs hosted tools, such as web search, only for stored responses,
+ * because the calls of these tools must survive the loss of a worker
  */
 async function decode(context: IngressContext, caller: Caller, asked: ResponsesRequest, keeps: boolean) {
   const model = getModel(context, caller, asked.model, 'inference')

@@ -24,7 +24,8 @@ const FIELDS_BYTES_MAX = SPEAKERS_MAX * FIELD_BYTES_MAX + 512 * 1024
 const FRAMING_BYTES_MAX = 256 * 1024
 
 /**
- * An uploaded audio file, stored in a blob. The JSON contains the hash of the file, so that two uploads of one file have equal idempotency fingerprints.
+ * An uploaded audio file, stored in a blob. The JSON contains the hash of the file, so that two uploads of one file have
+ * equal idempotency fingerprints.
  */
 export class UploadedAudio {
   readonly blob: string
@@ -112,7 +113,7 @@ async function storeAudio(context: IngressContext, call: Call, file: FormFile): 
       sniffer.push(chunk)
       yield chunk
     }
-    // An error at this place fails the write of the blob, so that no blob is stored for an empty file.
+    // An error that is thrown here fails the write of the blob, so that no blob is stored for an empty file.
     if (bytes === 0) throw new ServiceError('invalid_audio', 'The audio file is empty.', { param: 'file' })
     sniffer.end()
   }
