@@ -6,8 +6,8 @@ import { endedAt, exitCodeOf, type JobView, queueText } from './job.ts'
 
 /*
  * Extracts readable text from streamed chunks and results of all endpoints. A result of an unknown shape is shown as
- * JSON, and a chunk of an unknown shape is not shown. With `--format json`, commands print the original JSON and do not
- * use this module.
+ * JSON, and a chunk of an unknown shape is not shown. With `--json`, commands print the original JSON and do not use
+ * this module.
  */
 
 const OUTPUT_CHARS_MAX = 300

@@ -146,8 +146,8 @@ function modelsOf(names: readonly string[], jobs: readonly JobView[], fleet: Fle
 }
 
 /**
- * Returns the maximum concurrent jobs of a model, summed over its workers. For each worker, the maximum is the smaller of its slots and its highest
- * concurrency limit for the model.
+ * Returns the maximum concurrent jobs of a model, summed over its workers that do not drain. For each worker, the maximum is the
+ * smaller of its slots and its highest concurrency limit for the model.
  */
 function capacityOf(model: string, workers: readonly WorkerView[]): number {
   return workers.reduce((sum, { slots, draining, concurrency_limits: bounds }) => {

@@ -85,7 +85,7 @@ export async function updateKey(context: IngressContext, call: Call, body: unkno
   await sendKey(context, call, key)
 }
 
-/** POST /v1/admin/keys/{id}/rotate: creates a key with the rights of the old key, which expires after the overlap. */
+/** POST /v1/admin/keys/{id}/rotate: creates a key with the rights of the old key, which expires after `grace_period_seconds`. */
 export async function rotateAnyKey(context: IngressContext, call: Call, body: unknown): Promise<void> {
   checkFields(RotateKey, body)
   const { grace_period_seconds: gracePeriodSeconds = GRACE_PERIOD_SECONDS, expires_at } = parseBody(

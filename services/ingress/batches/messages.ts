@@ -273,8 +273,8 @@ function refuseOtherTypes({ headers }: IncomingMessage): void {
 
 const AROUND_BYTES_MAX = 1_024
 /**
- * Text that precedes the list of requests in the body. Each character stands for one byte, so a byte order mark appears as three
- * characters.
+ * Text that precedes the list of requests in the body. Each byte of the body becomes one character, so a UTF-8 byte order mark
+ * appears as three characters.
  */
 const LIST_START = /^(?:\xef\xbb\xbf)?\s*\{\s*"requests"\s*:\s*$/
 const LIST_END = /^\s*\}\s*$/

@@ -22,9 +22,9 @@ interface RecordedBodies {
 }
 
 /**
- * Records the bodies of one attached call for the request log, as JSON texts of bounded length. The events of a stream
- * are joined into a whole answer. No answer is recorded if the call failed, or if the answer is sent as
- * bytes. Events beyond the memory bound of one call or of all calls are not recorded either.
+ * Records the bodies of one call for the request log, as JSON texts of bounded length. The events of a stream are joined into
+ * a whole answer. No answer is recorded in three cases: the call failed, the answer is sent as bytes, or its events exceed the
+ * memory bound of one call or of all calls.
  */
 export class CallBodies {
   readonly #context: IngressContext
@@ -58,8 +58,8 @@ export class CallBodies {
   }
 
   /**
-   * Returns undefined if the bodies of this call are not recorded. There are three possible reasons: the retention is 0, the log is off (the
-   * default), or the header `x-log-bodies: off` was sent.
+   * Returns undefined if the bodies of this call are not recorded. There are three possible reasons: the retention is 0 (the
+   * default), the request log is off, or the header `x-log-bodies: off` was sent.
    */
   static of(context: IngressContext, call: Call, kind: Kind, recorded: RecordedBodies): CallBodies | undefined {
     if (!context.bodies || call.headers[OPT_OUT] === 'off') return undefined

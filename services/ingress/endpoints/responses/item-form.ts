@@ -27,8 +27,8 @@ const ITEM_ID = /^[\w-]{1,128}$/
 export const CONVERSATION_CHARS_MAX = 2 * 1024 * 1024
 
 /**
- * Converts items to their stored form in a conversation. Must be run by `runYielding`. The number of items is checked
- * first.
+ * Converts items to their stored form in a conversation. Must be run by `runYielding`. The total size is checked before
+ * each item is converted.
  *
  * @param field Name of the list, such as `items`
  * @param referenced Targets of item references, by id
