@@ -311,7 +311,7 @@ class Printer {
   }
 }
 
-/** Returns the fields of a row of CSV and of the table of one request. Times are converted to text. */
+/** Returns the fields of a request for CSV, and for the table of one request. Times are converted to text. */
 function shownOf({
   object: _type,
   failed_attempts: _attempts,

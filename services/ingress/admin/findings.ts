@@ -167,8 +167,8 @@ async function poolFacts(
 ): Promise<PoolFacts> {
   const queued = depth?.filter((row) => row.pool === pool && row.state === 'queued') ?? []
   const oldestCallMs = jobs.oldestQueuedAtMs(pool) ?? Number.POSITIVE_INFINITY
-  // The longest wait is that of work with normal priority. Work of low priority, such as the lines of a batch, is
-  // expected to wait for long and is not a problem.
+  // Only work of normal priority counts for the longest wait. Work of low priority, such as the requests of a batch, is
+  // expected to wait for long, which is not a problem.
   const urgent = queued.filter(({ priority }) => priority !== 'low')
   const oldestMs = Math.min(oldestCallMs, ...urgent.map(({ oldest_at_ms }) => oldest_at_ms))
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)

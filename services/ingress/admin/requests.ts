@@ -263,7 +263,7 @@ function shownBy(context: IngressContext, call: Call): (row: RequestRow) => Requ
   })
 }
 
-/** Id of the batch of a line, or of the batch itself, in the form of its API. */
+/** Returns the batch id of a row that is a batch, or a request of a batch. The prefix of the id depends on the API of the batch. */
 function batchIdOf({ batchId, batchCalls, jobId, endpoint }: RequestRow): string | null {
   const id = batchId ?? (batchCalls === null ? null : jobId)
   return id?.replace('job_', endpoint.startsWith('/v1/messages') ? 'msgbatch_' : 'batch_') ?? null

@@ -319,8 +319,8 @@ export function formatOf(path: string): WireFormat {
 }
 
 /**
- * Returns the API format of a request. For paths that both vendors' SDKs call, and for unknown paths, the header
- * `anthropic-version` decides, because Anthropic SDKs always send it. Every other path has one format
+ * Returns the API format of a request. SDKs of both vendors call paths with the segment `messages` or `models`. For these
+ * paths, the header `anthropic-version` decides, because Anthropic SDKs always send it. Every other path has one format
  * (docs/internals/protocol.md, Errors).
  */
 export function formatOfRequest({ path, headers }: Pick<IncomingMessage, 'headers'> & { path: string }): WireFormat {

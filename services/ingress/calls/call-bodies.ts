@@ -88,7 +88,7 @@ export class CallBodies {
     this.#held = bytes
   }
 
-  /** Records the request body of a call that is refused before its job starts. Never throws, because the caller receives the refusal. */
+  /** Records the request body of a call that is refused before its job starts. Never throws, so that the caller receives the refusal. */
   static refused(context: IngressContext, call: Call, kind: Kind, body: unknown): void {
     try {
       CallBodies.of(context, call, kind, { body, hasAnswer: false })?.refused()

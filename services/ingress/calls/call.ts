@@ -164,8 +164,8 @@ export interface PreparedCall {
   readonly userId?: string | undefined
   readonly attachments?: readonly string[]
   /**
-   * Stored segments of a conversation with which the prompt begins. A durable job stores references to these segments
-   * instead of a copy.
+   * Stored segments (blobs of earlier turns of a conversation) with which the prompt begins. A durable job stores references to
+   * these segments instead of a copy.
    */
   readonly history?: SharedHistory | undefined
   readonly stream: boolean
@@ -235,7 +235,7 @@ export interface EndpointReference {
  */
 export interface JobEndpoint {
   readonly path: string
-  /** Loads the schemas of the answer, which need 3 MiB of memory. */
+  /** Loads the schemas of the answer. They need 3 MiB of memory, so they are loaded only when the API reference is requested. */
   describe(): Promise<EndpointReference>
   readonly format: WireFormat
   readonly kind: Kind

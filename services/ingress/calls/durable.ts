@@ -388,8 +388,8 @@ class StoredOutput implements Output, AsyncDisposable {
 }
 
 /**
- * Returns the stream format of the recorded chunks. Event names of the Anthropic format are not recorded, so they are
- * added here.
+ * Returns the stream encoder for recorded chunks. The chunks are already in the format of the API, except for the event names
+ * of the Anthropic format, which are added here.
  */
 function storedOutputStream(endpoint: string): AnswerStream {
   const isNamed = formatOf(endpoint) === 'anthropic'

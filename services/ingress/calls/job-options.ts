@@ -56,7 +56,10 @@ export function prefersAsync({ prefer }: IncomingHttpHeaders): boolean {
 
 const JOB_SUBMISSIONS = /^\/v1\/(jobs|files|batches|messages\/batches)(\/|$)/
 
-/** Whether a call creates a durable job. Only the path and the headers are used, because the body is not read yet. */
+/**
+ * Whether the path and the headers of a call request a durable job, a file or a batch. The body is not read yet, so its field
+ * `background` is not considered.
+ */
 export function isJobSubmission({ path, headers }: Pick<Call, 'path' | 'headers'>): boolean {
   if (JOB_SUBMISSIONS.test(path)) return true
   return headers['idempotency-key'] !== undefined || prefersAsync(headers)

@@ -106,8 +106,8 @@ const DIST = new URL('../../console/dist/', import.meta.url)
 
 /**
  * Returns the files of the console by path. Empty if the console is not built. The names of assets contain a hash, so
- * browsers cache assets forever. All files are read at the start. A later build replaces the assets, and index.html as
- * read here would then name assets that no longer exist.
+ * browsers cache assets forever. All files are read at the start. Otherwise index.html would name assets that no longer exist
+ * after a later build.
  */
 export function consoleFiles(dist = DIST): ReadonlyMap<string, PageFile> {
   const assets = new URL('assets/', dist)

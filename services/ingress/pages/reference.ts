@@ -168,7 +168,7 @@ interface Field {
   readonly text: string
 }
 
-/** Fields of an object, with the fields of objects inside it as `limits.running`. */
+/** Returns the fields of an object. The field of an inner object has a name such as `limits.running`. */
 function fieldsOf(schema: Schema, prefix = '', depth = 0): readonly Field[] {
   const all = [schema, ...(schema.allOf ?? [])]
   return all.flatMap(({ properties = {}, required = [] }) =>

@@ -153,7 +153,8 @@ interface SocketReplyOptions {
 /**
  * The answer to one request or subscription on a WebSocket, which the client identifies by an id.
  *
- * If the client cancels or the connection closes, then attached jobs are cancelled. Durable jobs continue.
+ * If the client cancels or the connection closes, then attached jobs, which are not stored, are cancelled. Durable jobs
+ * continue.
  */
 export class SocketReply implements Reply {
   readonly kind: SocketReplyOptions['kind']

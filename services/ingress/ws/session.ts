@@ -33,7 +33,7 @@ export interface SessionOptions {
  * One WebSocket connection with the states `open → closing → closed`.
  *
  * While the connection is open, the session reads frames and runs their requests concurrently. At the first reason to
- * close, no more frames are accepted, and attached jobs are cancelled. Durable jobs continue.
+ * close, no more frames are accepted, and attached jobs, which are not stored, are cancelled. Durable jobs continue.
  */
 export class Session {
   readonly id = newId('ws_')

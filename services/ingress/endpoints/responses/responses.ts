@@ -160,8 +160,8 @@ async function decode(context: IngressContext, caller: Caller, asked: ResponsesR
 }
 
 /**
- * Returns the stored segments at the beginning of the prompt. Empty if decoding changed the turns of the previous response, because the prompt then
- * differs from the segments.
+ * Returns the stored segments (blobs of earlier turns) with which the prompt begins. Empty if decoding changed the turns of the
+ * previous response, because the prompt then differs from the segments.
  */
 function sharedOf(
   { previous_response_id: id, instructions }: ResponsesRequest,
