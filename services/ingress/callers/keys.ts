@@ -116,7 +116,7 @@ export class ApiKeys {
    * hours after their key was checked.
    *
    * @param key Valid key, from {@link find}
-   * @returns A function that ends the watch. If it is never called, then the callback is never freed
+   * @returns A function that ends the watch. Each caller must call it, because otherwise the callback stays in memory until the key ends
    */
   watch({ hash }: ApiKey, onEnd: OnEnd): () => void {
     const watchers = this.#watchers.get(hash) ?? new Set()

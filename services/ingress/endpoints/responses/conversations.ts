@@ -347,8 +347,8 @@ const ITEM_ID = /^[a-z]{2,3}_([0-9A-Za-z]{8,64})_\d{1,6}$/
  * Reads the stored context of a request: the previous response or conversation, and referenced items. Their size is
  * limited to the characters of one request body.
  *
- * A response stores references to all segments of its conversation. Reading therefore does not follow the chain of
- * previous responses, so it needs few reads and cannot loop.
+ * A response stores references to all segments (blobs of earlier turns) of its conversation. Reading therefore does not
+ * follow the chain of previous responses, so it needs few reads and cannot loop.
  *
  * @throws ServiceError for a response that does not exist, failed, was cancelled or has not ended
  */

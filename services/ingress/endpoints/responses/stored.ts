@@ -34,8 +34,8 @@ import { shownTools } from './decode.ts'
  * Stored responses. Each is a durable job of this endpoint, and the response id is derived from the job id. Request
  * fields that a response repeats are stored with the job.
  *
- * The prompt refers to the segments of the earlier conversation (`shared/jobs/durable/history.ts`). The chain of
- * previous responses is therefore not read when a response is continued.
+ * The prompt refers to the segments (blobs of earlier turns) of the conversation (`shared/jobs/durable/history.ts`). The
+ * chain of previous responses is therefore not read when a response is continued.
  */
 
 export const RESPONSES_PATH = '/v1/responses'
