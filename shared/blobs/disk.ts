@@ -12,7 +12,7 @@ import { type Blobs, isKey, type OldBlob, requireKey } from './blobs.ts'
 /** The version of `readFile` with a callback takes 25 % less CPU time than that of `node:fs/promises`. */
 const readFile = promisify(readFileWithCallback)
 
-/** Retry-After for a full disk, in ms. The purge, which may free space, runs every minute. */
+/** Retry-After after a write to a full disk, in ms. The purge of expired data runs every minute and may free space. */
 const FULL_RETRY_MS = 60_000
 const SWEEP_MAX = 256
 const ID_FILE = '.directory-id'

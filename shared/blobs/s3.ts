@@ -1,9 +1,11 @@
 /**
  * Blobs as objects of an S3 bucket, so that processes need no shared directory.
  *
- * A small value is written with one request. A stream is sent as a multipart upload, which holds one part in memory and is aborted if the stream
- * fails. If a read breaks off, then it continues at the next missing byte, and only in the same version of the object. Failed requests are retried
- * for some seconds. After that, callers receive `overloaded` as an infrastructure error, so no accepted job fails because of S3.
+ * A small value is written with one request. A stream is sent as a multipart upload, which holds one part in memory and is aborted if the
+ * stream fails. If a read breaks off, then it continues at the next missing byte, and only in the same version of the object.
+ *
+ * Failed requests are retried for some seconds. After that, callers receive `overloaded`, marked as an infrastructure error. Such an error
+ * uses no attempt of a job, so no accepted job fails because of S3.
  *
  * Credentials come from the standard chain of the AWS SDK: environment, shared files, web identity, container and instance roles.
  */

@@ -184,7 +184,6 @@ function kafkaSaslOf(s: Settings): KafkaConfig['sasl'] {
   return { mechanism, ...login, tokenUrl, scope: s.KAFKA_SASL_OAUTHBEARER_SCOPE }
 }
 
-/** Whether `npx` or `npm exec` started this process. */
 export function isStartedByNpx(): boolean {
   return process.env.npm_command === 'exec'
 }

@@ -117,8 +117,8 @@ interface DataDirectories {
 }
 
 /**
- * Checks at the start that the process can write its data. A process with a single role uses DATA_DIR only if its blobs are stored there, so only
- * then the directory is checked.
+ * Checks at the start that the process can write its data. A process with all roles (`isWhole`) always needs DATA_DIR. A process with one
+ * role needs DATA_DIR only if its blobs are stored there, so otherwise DATA_DIR is not checked.
  *
  * @throws ConfigError if a checked directory is not writable
  */

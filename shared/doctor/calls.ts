@@ -3,12 +3,15 @@
  *
  * 1. A model fails if its newest calls failed: three in a row, or all that the request log has of the model. The finding stays until a call
  *    succeeds, however long ago the last call was.
- * 2. Rates and refusals cover the last 15 minutes. A few failed or refused calls are no problem of the service, so each rate has a minimum count.
+ * 2. Rates and refusals cover the last 15 minutes. A few failed or refused calls are no problem of the service, so each rate has a minimum
+ *    count.
  * 3. An open circuit breaker is a finding of its own, unless rule 1 already reports its model.
  *
- * Rule 1 ignores calls that do not show whether a model works. Examples are calls that were refused for lack of capacity, were cancelled, exceeded
- * their own deadline, or were rejected because of their content. A call with the code
- * `overloaded` that a worker ran was not refused. The upstream was busy, or the circuit breaker of the upstream was open.
+ * Rule 1 ignores calls that do not show whether a model works. Examples are calls that were refused for lack of capacity, were cancelled,
+ * exceeded their own deadline, or were rejected because of their content.
+ *
+ * A call with the code `overloaded` counts as failed if a worker ran it, because the upstream was then busy or its circuit breaker was
+ * open. If no worker ran the call, then it was refused for lack of capacity.
  */
 import type { BudgetState } from '#schemas/usage.ts'
 import { type Finding, failed, warned } from './check.ts'
@@ -16,8 +19,8 @@ import { type Finding, failed, warned } from './check.ts'
 export const RECENT_MINUTES = 15
 const STREAK_MIN = 3
 /**
- * Minimum fraction of failed calls since the first failure of a model. Below this fraction, a later failure counts as the first one. A single success
- * is therefore tolerated.
+ * Minimum fraction of failed calls for a period in which a model counts as failing. The period begins at the oldest failure since which at
+ * least this fraction of the calls failed. The fraction is below 1, so a few successes do not end the period.
  */
 const FAILING_SHARE_MIN = 0.8
 const FAILED_MIN = 3
@@ -68,15 +71,15 @@ export interface FailingModel {
   /** Error code of the newest failure. */
   readonly code: string | null
   /**
-   * `firstAtMs` is the end of the oldest failed call since which nearly all calls failed. If `isFirstCut`, then failures may have begun earlier,
-   * because older calls in the log were not read.
+   * End of the oldest failed call since which at least 80 % of the calls failed, in ms since the epoch. If `isFirstCut`, then failures may
+   * have begun earlier, because older calls in the log were not read.
    */
   readonly firstAtMs: number
   readonly isFirstCut: boolean
   /** Failed calls and all calls of the log since `firstAtMs`. */
   readonly failed: number
   readonly calls: number
-  /** Failed calls since the first of the last days from which on nearly all calls failed. Undefined if there is no such day. */
+  /** Calls of the newest consecutive days on which at least 80 % of the calls failed. Undefined if the newest day has fewer failures. */
   readonly days?: FailedDays | undefined
   /** Number of consecutive failed calls by project. */
   readonly projects: ReadonlyMap<string, number>
@@ -157,7 +160,8 @@ export function failingModel(model: string, rows: readonly EndedRow[], hasMore: 
 }
 
 /**
- * Returns the oldest failure since which nearly all calls failed. A model that answers only now and then counts as failing since its first failure.
+ * Returns the oldest failure since which at least {@link FAILING_SHARE_MIN} of the calls failed. A model that answers only now and then
+ * therefore counts as failing since its first failure.
  */
 function firstFailureIn(rows: readonly EndedRow[], isFailed: (row: EndedRow) => boolean): EndedRow | undefined {
   let [count, first]: [number, EndedRow | undefined] = [0, undefined]
@@ -170,8 +174,8 @@ function firstFailureIn(rows: readonly EndedRow[], isFailed: (row: EndedRow) => 
 }
 
 /**
- * Returns the failed calls since the first of the last days from which on nearly all calls failed. A model that fails since today has no such day,
- * because most calls of the day may have completed.
+ * Sums the calls of the newest consecutive days on which at least {@link FAILING_SHARE_MIN} of the calls failed. Undefined if the newest
+ * day has fewer failures, for example because the model worked in the morning.
  *
  * @param days Sums per UTC day, such as `2030-01-31`
  */

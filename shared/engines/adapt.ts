@@ -7,11 +7,11 @@ import { isOpenAiServer } from './upstream/servers.ts'
 /*
  * Selects the unknown fields of a request that are sent to an upstream (`pass` of a model in models.yaml).
  *
- * Clients send new fields of an API before Sluice supports them. The default `pass: all` therefore sends every field except those below, which
- * address the engine or a gateway instead of the model.
+ * Clients send new fields of an API before Sluice supports them. The default `pass: all` therefore sends every unknown field, except the
+ * fields below, which address the engine or a gateway instead of the model.
  *
- * Otherwise a caller could overtake other tenants inside the engine, or detect by timing whether another tenant sent the same prompt. The caller
- * could also make the upstream fetch an internal address or run code in the engine.
+ * With these fields, a caller could overtake other tenants inside the engine, or detect by timing whether another tenant sent the same
+ * prompt. The caller could also make the upstream fetch an internal address or run code in the engine.
  */
 const ENGINE_FIELDS: ReadonlySet<string> = new Set([
   // Fields of vLLM and SGLang that control scheduling, isolate or transfer the prompt cache, or run code.

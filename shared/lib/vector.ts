@@ -24,7 +24,7 @@ export function shortNumbers(vector: Float32Array): number[] {
   return numbers
 }
 
-/** First power of ten that is tried for numbers of at least 0.1. For smaller numbers, the first power is higher. */
+/** First power of ten that {@link shortNumber} tries for numbers of at least 0.1. For smaller numbers, the first power is higher. */
 const SCALE_MIN = 1e6
 /** Largest power of ten with which {@link shortNumber} divides. The quotient is correctly rounded up to this power. */
 const SCALE_MAX = 1e22

@@ -19,7 +19,10 @@ export interface LlamaEngineOptions {
   readonly weightsDir: string
   /** Directory of the operator's own GGUF files. Default: weightsDir. */
   readonly modelsDir?: string | undefined
-  /** Whether a call prepares known weights that are missing. False if another part of the service prepares all weights. Default: true. */
+  /**
+   * Whether a call prepares (downloads) built-in weights that are missing. False if another part of the service prepares all weights.
+   * Default: true.
+   */
   readonly prepare?: boolean | undefined
   /** The Python interpreter that prepares weights. Default: python3 of the PATH. */
   readonly python?: string | undefined
@@ -31,10 +34,10 @@ export interface LlamaEngineOptions {
 /**
  * Opens a chat engine that runs a GGUF file in this process with llama.cpp (node-llama-cpp), on the CPU. The engine supports only text.
  *
- * The model is loaded by the first call or by `preload`. Up to `engine.parallel` calls generate concurrently, and the others wait. A grammar enforces
- * JSON and tool arguments (limits in grammar/grammar.ts). Tools are selected by tools.ts, at most one call per answer.
+ * The model is loaded by the first call or by `preload`. Up to `engine.parallel` calls generate concurrently, and the others wait. A
+ * grammar enforces JSON and tool arguments (limits in grammar/grammar.ts). Tools are selected by tools.ts, at most one call per answer.
  *
- * @throws ConfigError if the configuration names neither a file nor known weights
+ * @throws ConfigError if the configuration names neither a file nor built-in weights
  */
 export function openLlamaEngine(model: ModelConfig, options: LlamaEngineOptions): ChatEngine {
   return new LlamaEngine(model, options)

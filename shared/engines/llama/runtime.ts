@@ -105,7 +105,7 @@ export async function openRuntime(
   }
 }
 
-/** One position of the context stays free. When the context is full, the library drops tokens of the prompt. */
+/** One position of the context always stays free, because the library drops tokens of the prompt when the context is full. */
 const RESERVED_TOKENS = 1
 
 /** Creates the error of a prompt that is too long. The message states the context length that the list of models also shows. */

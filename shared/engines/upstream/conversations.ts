@@ -1,15 +1,16 @@
 /*
  * Even distribution of conversations over the servers of a model.
  *
- * The problem: a hash gives some servers more conversations than others. With 24 conversations on four servers, one server gets about 9 instead of 6.
- * If its prefix cache is too small for 9, then each turn evicts the prompts of the others.
+ * The problem: a hash gives some servers more conversations than others. With 24 conversations on four servers, one server gets about 9
+ * instead of 6. If the prefix cache of this server is too small for 9, then each call evicts the prompts of other conversations.
  *
- * The ingress derives four keys from the key of a conversation. Each derived key orders the servers differently (`affinity.ts`). The conversation
- * gets the key whose first server has the fewest recent conversations (Azar et al., Balanced Allocations, 1999). The chosen key is part of each call,
- * so workers need no state. The number of remembered conversations is bounded. For an evicted conversation, the ingress chooses a key again.
+ * The ingress derives four keys from the key of a conversation. Each derived key orders the servers differently (`affinity.ts`). The
+ * conversation gets the key whose first server has the fewest recent conversations (Azar et al., Balanced Allocations, 1999). The chosen
+ * key is part of each call, so workers need no state. The number of remembered conversations is bounded. For an evicted conversation, the
+ * ingress chooses a key again.
  *
- * Several ingresses cannot agree on a choice, and each disagreement computes the prompt on a second server. In such a fleet, every conversation
- * therefore has the first of its four keys.
+ * Several ingresses could choose different keys for one conversation, and a second server would then compute the prompt again. In a fleet
+ * with several ingresses, every conversation therefore has the first of its four keys.
  */
 import type { ModelConfig, UpstreamConfig } from '#schemas/models.ts'
 import { firstServer, type RankedServer, seedOf } from './affinity.ts'

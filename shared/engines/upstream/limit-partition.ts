@@ -84,7 +84,10 @@ export class UpstreamFleet {
     return share
   }
 
-  /** Returns the limits to publish to other processes. A limit is published only after its first decrease. */
+  /**
+   * Returns the limits to publish to other processes. Until its first decrease, a limit has its configured value, which every process has,
+   * so the limit is not published.
+   */
   limitsToPublish(models: Iterable<string>): PublishedLimit[] {
     return [...models].flatMap((model) => this.#partitions.get(model)?.limitsToPublish() ?? [])
   }
@@ -161,6 +164,8 @@ export class ModelPartition {
   }
 
   /**
+   * Sets the servers of the model. The lists have one entry per server, in the same order.
+   *
    * @param onChange Called when the number of permits may have increased
    * @param breakers Circuit breakers of the servers
    */

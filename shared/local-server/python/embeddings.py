@@ -39,7 +39,8 @@ class Embedder:
         self._directory = directory
         self._lock = threading.Lock()
         self._threads = min(THREADS_MAX, os.cpu_count() or 1)
-        # Limits the runs of all calls. A call waits again for each batch, so a large call does not block small ones.
+        # Limits how many batches the model runs at once, over all calls. A call waits again for each batch, so a large call does not block
+        # small ones.
         self._runs = threading.Semaphore(self._threads)
         self._session: onnxruntime.InferenceSession | None = None
         self._tokenizer: Tokenizer | None = None
@@ -89,7 +90,7 @@ class Embedder:
             # thread, and several runs share the cores.
             options.intra_op_num_threads = 1
             options.inter_op_num_threads = 1
-            # The arena would never free memory: each thread would hold as much as its longest text has needed.
+            # The memory arena of ONNX Runtime would never free memory. Each thread would hold as much as its longest text has needed.
             options.enable_cpu_mem_arena = False
             self._tokenizer = tokenizer
             session = onnxruntime.InferenceSession(

@@ -31,8 +31,8 @@ def warm(headroom_bytes: int) -> None:
     execution.RESERVE_BYTES = RESERVE_BYTES
     wasm_asyncio.make_it_work()
     _send(b"L", json.dumps(execution.warm()).encode())
-    # Closes the cached font files, because open files are not part of the memory. The temporary bytearray makes the
-    # allocator grow; freed memory stays with the allocator.
+    # Closes the cached font files, because the image of the interpreter contains only its memory and no open files. The temporary bytearray
+    # makes the allocator grow now. The freed memory stays with the allocator and is part of the image.
     sys.modules["matplotlib.font_manager"]._get_font.cache_clear()
     bytearray(headroom_bytes)
     os.chdir(SCRATCH)

@@ -1,9 +1,10 @@
 /*
  * Detects duplicate sources, so that mirrors and syndicated texts count as one source.
  *
- * Texts with equal words are duplicates. Texts with similar SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007). There is
- * one exception. A sentence of one text may be a changed copy of a sentence of the other. The texts are then separate sources. Examples are pages
- * that are generated from one template with different numbers.
+ * Texts with equal words are duplicates. Texts with similar SimHashes are duplicates too (Charikar 2002; Manku, Jain and Das Sarma 2007).
+ *
+ * Exception: if a sentence of one text is a changed copy of a sentence of the other text, then the texts count as separate sources.
+ * Examples are pages that are generated from one template with different numbers.
  */
 import { sha256Of } from '#shared/search/search.ts'
 

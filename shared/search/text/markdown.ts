@@ -170,7 +170,10 @@ function cells(line: string): string {
     .join(' | ')
 }
 
-/** Match the start of a link or an image up to its address. The text part excludes brackets, so that the engine does not try again inside it. */
+/**
+ * Match the start of a link or an image up to its address. The text part excludes brackets, so that the regular expression does not
+ * backtrack inside the text.
+ */
 const IMAGE = /!\[([^[\]\n]{0,300})\]\(/g
 const LINK = /\[([^[\]\n]{1,300})\]\(/g
 const TARGET_CHARS_MAX = 2_300
@@ -192,8 +195,8 @@ function inlineText(line: string, start: RegExp): string {
 }
 
 /**
- * Removes the markup of a line. Each pattern is bounded, so that no line takes long. Link addresses are matched in a lookahead, because the engine
- * does not try other lengths of a lookahead.
+ * Removes the markup of a line. Each pattern is bounded, so that no line takes long. Link addresses are matched in a lookahead, because the
+ * regular-expression engine does not backtrack into a lookahead.
  */
 function plain(line: string): string {
   const unmarked = line

@@ -14,7 +14,10 @@ const ROBOTS_TTL_MS = 3_600_000
 const FAILURE_TTL_MS = 60_000
 const ORIGINS_MAX = 100
 
-/** Content of a robots.txt. If there is none, then `all` (every page of the site may be read) or `nothing` (no page may be read). */
+/**
+ * Content of a robots.txt. `all` if the site has no such file, so that every page may be read. `nothing` if the file could not be fetched,
+ * so that no page may be read.
+ */
 type Rules = Buffer | 'all' | 'nothing'
 
 export class Robots {

@@ -12,13 +12,14 @@ import {
 /*
  * Runtime cost of a grammar.
  *
- * llama.cpp maintains a stack for each possible continuation of the text so far, and checks each stack against each token of the vocabulary.
- * Alternatives with the same beginning continue in parallel.
+ * llama.cpp maintains a stack for each possible continuation of the text so far, and checks each stack against each token of the
+ * vocabulary. Alternatives with the same beginning continue in parallel.
  *
- * If two such alternatives contain themselves, then the number of continuations doubles at each level. A few dozen tokens would then take minutes of
- * uninterruptible CPU time.
+ * If two alternatives with the same beginning are recursive, then the number of continuations doubles at each level. A few dozen tokens
+ * would then take minutes of uninterruptible CPU time.
  *
- * While the grammar is written, two numbers of each piece are therefore counted and bounded: its possible beginnings and its parallel continuations.
+ * While the grammar is written, two numbers of each piece are therefore counted and bounded: its possible beginnings and its parallel
+ * continuations.
  */
 
 /**
@@ -178,7 +179,7 @@ export class Comparison {
 }
 
 /**
- * Whether no value that is generated for one alternative is accepted by another alternative.
+ * Whether the alternatives are disjoint: each value that the grammar generates for one alternative is rejected by all other alternatives.
  *
  * @param isWhole Whether the generated objects have only the properties that `base` and the alternative list.
  */

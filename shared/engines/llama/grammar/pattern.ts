@@ -74,7 +74,7 @@ type Node =
   | { readonly kind: 'ahead'; readonly of: Node; readonly isNegative: boolean }
 
 /**
- * Returns the texts in which a pattern is found.
+ * Returns the language of all texts that contain a match of the pattern.
  *
  * @throws SchemaProblem for an invalid pattern, or for a construct that is not regular
  */

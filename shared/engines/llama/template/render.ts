@@ -153,8 +153,8 @@ interface Node {
 }
 
 /**
- * Undefined values in loops and filters. Jinja treats them as empty: `for call in message.tool_calls` runs zero times, and `tool.description | trim`
- * is an empty text. The JavaScript library throws instead.
+ * Parses a template so that undefined values in loops and filters count as empty, as in Jinja. For example, `for call in
+ * message.tool_calls` runs zero times, and `tool.description | trim` is an empty text. The JavaScript library throws instead.
  *
  * Each name in these places is therefore replaced with `name if name is defined else []` in the parsed program.
  */

@@ -53,9 +53,9 @@ FLOATS = ("flt", "fltp", "dbl", "dblp")
 NOT_NUMBERS_MAX = 0.5
 # If a file was written as a stream, then its RIFF header declares a size near the maximum integer, which is ignored.
 RIFF_SIZELESS = 0x7FFF_0000
-# The declared duration may exceed the real one by this much, because codecs count padding.
+# A declared duration may exceed the maximum duration by this much, because codecs count padding in it.
 DECLARED_SLACK_SECONDS = 1.0
-# Fraction of the declared length that may be missing, because many writers round it or count padding.
+# Fraction of the declared length that may be missing before the file is refused. Many writers round the length or count padding.
 MISSING_MAX = 0.1
 
 NOT_AUDIO = "The file is not audio in one of the supported formats, or it is damaged."

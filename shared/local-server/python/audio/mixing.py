@@ -20,12 +20,15 @@ MEMORY = 0.93
 # Bounds of the correlation with the loudest channel. Below the first value, a channel is inverted. Above the second
 # value, a channel is not inverted. In between, the last decision stays.
 AGAINST, ALONG = -0.2, 0.2
-# If a mix has less than this fraction of the loudest channel's energy, then it has lost the voice.
+# If a mix has less than this fraction of the loudest channel's energy, then the channels have cancelled each other. The loudest channel is
+# then used alone.
 LOST = 0.05
-# For samples in floating point: the level below which this fraction of a block stays becomes half of full scale.
+# For samples in floating point: if less than this fraction of a block is within full scale, then the file is scaled down. The level that
+# this fraction of the block does not exceed then becomes half of full scale (HEADROOM).
 LOUD = 0.95
 HEADROOM = 2.0
-# Ratio of the energy of second differences to that of the samples, at 16 kHz. A sound below about 180 Hz has less.
+# Minimum ratio of the energy of second differences to that of the samples, at 16 kHz, for a channel with voice. Sounds below about 180 Hz
+# have a lower ratio and count as rumble.
 RUMBLE = 2e-5
 # Larger samples count as invalid. The limit is high, because some writers use the scale of 32-bit integers.
 NUMBER_MAX = 1e10

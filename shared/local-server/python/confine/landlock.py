@@ -32,7 +32,8 @@ def restrict(readable: list[str], writable: list[str]) -> int:
         return 0
     known = ALL | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)
     known |= IOCTL_DEVICE if version >= 5 else 0
-    # The kernel accepts a structure with fewer fields, and one with more fields if these are zero.
+    # The kernel accepts a structure with fewer fields than it knows, and one with more fields if these are zero. One structure therefore
+    # works for all versions.
     attributes = struct.pack("=QQQ", known, TCP if version >= 4 else 0, ABSTRACT_SOCKETS_AND_SIGNALS * (version >= 6))
     ruleset = libc.syscall(CREATE_RULESET, attributes, len(attributes), 0)
     if ruleset < 0:

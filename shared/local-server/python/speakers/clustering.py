@@ -15,18 +15,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# Groups are joined up to this average cosine distance: within two minutes of audio, and within the whole recording.
+# Maximum average cosine distance at which two groups of speech pieces are joined: first within two minutes of audio, and then within the
+# whole recording.
 BLOCK_DISTANCE_MAX, DISTANCE_MAX = 0.45, 0.55
 # Maximum groups of which every pair is compared, because the time grows with the third power of their number.
 GROUPS_MAX = 800
-# The voice of a shorter piece is too uncertain to begin a group.
+# Minimum seconds of a piece that may begin a group. The voice of a shorter piece is too uncertain.
 SURE_SECONDS = 0.9
 # A group with less speech than the first value counts as a speaker only if its similarity to every other speaker is
 # below the second value.
 SPEAKER_SECONDS, UNLIKE_MAX = 3.0, 0.3
-# Cost of a change of speaker within a track, in units of similarity times seconds.
+# Cost of a change of speaker within a track, which is a run of pieces that the segmentation assigns to one speaker. The unit is similarity
+# times seconds.
 CHANGE_COST = 0.3
-# For the assignment of a piece, the other pieces of its track together count as at most this many seconds.
+# When a piece is assigned to a group, the voices of the other pieces in its track also count. Together they count as at most this many
+# seconds.
 TRACK_SECONDS = 1.0
 
 
@@ -37,7 +40,7 @@ class Voice:
     seconds: float
     track: tuple[int, int]
     vector: np.ndarray | None
-    # True if several speakers speak at once. Such a piece begins no group.
+    # True if several speakers speak at once. Such a piece begins no group, because its voice is a mixture.
     is_overlap: bool = False
 
 

@@ -15,10 +15,9 @@ from speech.speech import Speech
 
 KNOWN_MAX = 4
 SECONDS_MIN, SECONDS_MAX = 2.0, 10.0
-# Decoding of a voice sample stops at this length. A shorter sample that is still too long is refused with its exact
-# length.
+# Decoding of a voice sample stops after this many seconds. A sample that is too long but ends earlier is refused with its exact length.
 DECODED_SECONDS_MAX = 60
-# A decoder may return some milliseconds more or less than were recorded.
+# Tolerance of SECONDS_MIN and SECONDS_MAX, in seconds, because a decoder may return some milliseconds more or less than were recorded.
 TOLERANCE = 0.05
 
 

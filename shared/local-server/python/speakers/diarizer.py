@@ -23,7 +23,8 @@ from speech.samples import RATE, to_float
 KNOWN_MIN = 0.7
 # Pieces within a block of this length are joined first, and then the groups of all blocks.
 BLOCK_SECONDS = 120
-# The edges of pieces are uncertain, so a shorter change of speaker is ignored. A shorter pause does not end a turn.
+# A change of speaker that is shorter than the first value is ignored, because the edges of pieces are uncertain. A pause that is shorter
+# than the second value does not end a turn.
 TURN_SECONDS_MIN = 0.3
 PAUSE_SECONDS_MAX = 0.5
 

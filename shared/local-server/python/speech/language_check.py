@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# A window with a lower log probability is unsure: at temperature 0, and after the temperature was raised.
+# A window with a lower log probability counts as unsure. The first value applies at temperature 0, and the second after the temperature was
+# raised.
 LOGPROB_MIN, RAISED_LOGPROB_MIN = -0.8, -0.7
 # The multilingual model, if present, checks a window with a lower log probability.
 DOUBTFUL_LOGPROB_MIN = -0.5

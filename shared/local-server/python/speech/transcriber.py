@@ -229,7 +229,7 @@ class _Recorder:
 
     def align(self, encoded: object, start: list[int], texts: list[list[int]], *args: object, **options: object):
         results = self._model.align(encoded, start, texts, *args, **options)
-        # faster-whisper aligns one window per call, with all of its segments as one text.
+        # faster-whisper aligns one window per call and passes all segments of the window as one text. The lists therefore cover one window.
         self._tokens = [token for text in texts for token in text]
         self._probabilities = [float(p) for result in results for p in result.text_token_probs]
         return results

@@ -24,9 +24,9 @@ class Names:
     """The names of a program. Control flow is ignored: a name that is bound anywhere has that meaning everywhere."""
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
-        #: Name → dotted path of its module, or of its member of a module.
+        #: Dotted path of the module, or of the member of a module, to which each name refers.
         self.paths: dict[str, str] = {}
-        #: Denied names that `from module import *` may have bound. Only their use shows whether it did.
+        #: Denied names that `from module import *` may have bound. The import alone is allowed, but a use of such a name is not.
         self.starred: dict[str, str] = {}
         self.constants: dict[str, tuple[Value, ...]] = {}
         self.classes = {"cls"}

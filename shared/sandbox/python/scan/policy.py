@@ -27,14 +27,15 @@ DENIED_MODULES = frozenset(
 # Modules that are also denied as an attribute of another module, such as `random._os` and `traceback.sys`. `select` is
 # excluded, because it is also the name of functions (`numpy.select`).
 HIDDEN_MODULES = (DENIED_MODULES | {"builtins", "importlib", "sys"}) - {"select"}
-# Allowed modules of the standard library with a leading underscore. All others implement denied modules.
+# Allowed modules of the standard library whose names begin with an underscore. All other such modules are denied, because many of them
+# implement denied modules.
 PRIVATE_ALLOWED = frozenset(("__future__", "__main__", "_codecs", "_thread"))
 # Members of a denied module that are allowed.
 ALLOWED_MEMBERS = ("multiprocessing.cpu_count", "multiprocessing.dummy", "multiprocessing.pool.ThreadPool")
 # Members that have the name of a denied module by coincidence.
 HOMONYMS = frozenset(("scipy.signal",))
 
-# Denied members of allowed modules, with all of their own members.
+# Denied members of allowed modules. All members of a denied member are denied too.
 DENIED_MEMBERS = frozenset(
     """
     asyncio.create_subprocess_exec asyncio.create_subprocess_shell asyncio.open_connection asyncio.start_server
@@ -62,7 +63,7 @@ DENIED_ATTRIBUTES = frozenset(
     subprocess_shell to_clipboard
     """.split()
 )
-# Plain names that lead to such objects.
+# Names of variables that lead to the namespaces of other modules, or to the construction of classes.
 DENIED_NAMES = frozenset("__builtins__ __build_class__ __loader__ __spec__".split())
 
 # Methods of any object whose first or second argument, or one of PATH_KEYWORDS, is a path.
@@ -74,7 +75,8 @@ PATH_METHODS = frozenset(
     to_latex to_markdown to_parquet to_pickle to_stata to_xml tofile
     """.split()
 )
-# Functions of modules with such an argument. The added names are too common to be checked on other objects.
+# Functions of modules whose first or second argument, or one of PATH_KEYWORDS, is a path. The added names, such as `open`, are too common
+# to be checked as methods of any object.
 PATH_FUNCTIONS = PATH_METHODS | frozenset(
     """
     BZ2File ExcelFile ExcelWriter FileHandler FileIO GzipFile HDFStore LZMAFile ZipFile basicConfig connect iterparse load

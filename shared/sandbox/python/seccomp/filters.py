@@ -19,7 +19,7 @@ from seccomp.assembler import (
 )  # fmt: skip
 from seccomp.calls import ALLOWED, CLONE, CLONE3, DENIED
 
-# Result that returns 0 without making the call.
+# Filter result that skips the system call and returns 0, as if the call had succeeded.
 PRETEND = ERRNO
 CLONE_THREAD, CLONE_NAMESPACES = 0x0001_0000, 0x7E02_0080
 FCNTL, TGKILL, PRLIMIT = ALLOWED["fcntl"], ALLOWED["tgkill"], ALLOWED["prlimit64"]

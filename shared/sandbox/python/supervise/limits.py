@@ -11,7 +11,8 @@ STACK_BYTES_MAX = 8 << 20
 CPU_GRACE_SECONDS = 2
 # Assumed size of a warm interpreter if /proc cannot be read.
 ADDRESS_SPACE_BYTES = 1 << 30
-# First kernel version that counts processes and queued signals per user namespace.
+# First kernel version that counts processes and queued signals per user namespace. Older kernels count them per user of the whole machine,
+# so the limits of one run would depend on other runs. On such kernels, these two limits are not set.
 COUNTS_IN_NAMESPACES = (5, 14)
 # Maximum queued signals of a process, because each takes kernel memory. Only real-time signals can be queued several
 # times.
