@@ -1,9 +1,9 @@
 /**
  * Detects that processes of a fleet use different blob stores.
  *
- * Each store has a random id, which its first process writes. All processes renew one lease in the job store, under the id of their
- * blob store. If a process has another id, then the lease is refused. The process then logs that other processes cannot find its blobs.
- * The lease expires after the last process has ended, so a stopped fleet may use another store.
+ * Each store has a random id, which its first process writes. All processes renew one lease in the job store, with the id of their blob
+ * store as the holder of the lease. The lease is refused to a process with another id. That process then logs that it and the other
+ * processes cannot read each other's blobs. The lease expires after the last process has ended, so a stopped fleet may use another store.
  */
 import { atAlignedInterval } from '#shared/lib/aligned-interval.ts'
 import type { Log } from '#shared/log/log.ts'

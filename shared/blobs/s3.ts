@@ -45,8 +45,8 @@ export interface S3Location {
 }
 
 /**
- * Bytes of one part of a multipart upload. S3 requires at least 5 MiB, except for the last part. With the maximum of 10,000 parts, a blob may have
- * 80 GiB.
+ * Bytes of one part of a multipart upload. S3 requires at least 5 MiB, except for the last part. With the maximum of 10,000 parts, a blob
+ * may have 78 GiB.
  */
 const PART_BYTES = 8 * 1024 * 1024
 /**
@@ -62,7 +62,7 @@ const SILENCE_MS_MAX = 10_000
 const CONNECTIONS_MAX = 64
 /** Maximum blobs that are read as streams at the same time. Streams have separate connections, so that slow readers do not delay other requests. */
 const STREAMS_MAX = 512
-/** Maximum consecutive attempts to continue a read that receive no byte. Then the read fails. */
+/** Maximum consecutive attempts to continue a broken read without receiving a byte. After that, the read fails. */
 const RESUMES_MAX = 3
 const RESUME_DELAY_MS = 200
 const RETRY_AFTER_MS = 5_000

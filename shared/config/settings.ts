@@ -6,7 +6,7 @@ import { RUN_SECONDS_MAX } from '#schemas/kinds/code.ts'
 import { TRACES } from './traces.ts'
 
 const HOUR_MS = 3_600_000
-/** Minimum of BODY_BUDGET_BYTES. Two bodies of 32 MiB, the default maximum, fit into it, because a body takes three times its size in memory. */
+/** Minimum of BODY_BUDGET_BYTES, which is enough for two bodies of 32 MiB (the default maximum). A body takes three times its size in memory. */
 const BODY_BUDGET_BYTES_MIN = 192 * 1024 * 1024
 const Switch = z.stringbool()
 const Milliseconds = whole(1, 24 * HOUR_MS)

@@ -155,7 +155,10 @@ function isRestored({ native, custom, namespace, called }: Tool): boolean {
   return native === undefined && (custom === true || namespace !== undefined || called !== undefined)
 }
 
-/** @param isSame Whether caller and upstream use the same dialect. If true, then native parts are kept, and only custom tools are replaced. */
+/**
+ * @param isSame Whether caller and upstream use the same dialect. If true, then native parts (content that only this dialect has) are kept,
+ * and only custom tools are replaced
+ */
 function withoutNative(request: GenerateRequest, isSame: boolean): GenerateRequest {
   const hasNative = ({ native, native_only, custom }: Tool) =>
     custom || (!isSame && (native !== undefined || native_only))
@@ -202,7 +205,7 @@ class ToolNames {
   constructor({ tools, turns }: GenerateRequest, dialect: Dialect | undefined) {
     this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
     for (const tool of tools) {
-      // A native tool keeps its own name, so its calls in earlier turns must keep that name too.
+      // A native tool, which only one API defines, keeps its own name. Its calls in earlier turns must keep that name too.
       if (tool.native !== undefined && !tool.native_only) this.#sent.set(tool.name, tool.name)
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)

@@ -138,7 +138,7 @@ const BLOCKS_MAX = 4_096
 const OPEN_BLOCKS_MAX = 1_000
 const WAITING_CHARS_MAX = 4 * 1024 * 1024
 const EVENT_CHARS = 100
-/** Maximum characters of a native block. Such a block is buffered until it is complete. */
+/** Maximum characters of a native block, which is a block of an unknown type. Such a block is buffered until it is complete. */
 const NATIVE_CHARS_MAX = 16 * 1024 * 1024
 
 export type BlockFields = Readonly<Record<string, unknown>>

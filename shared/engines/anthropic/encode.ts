@@ -270,7 +270,8 @@ function encodePart(part: Part, param: string, sameDialect: boolean): object | u
     case 'audio':
       throw new ServiceError('unsupported_value', 'This model does not support audio input.', { param })
     case 'native':
-      // A native part without fields was only added to separate two texts, so it is not sent.
+      // A native part contains content that only this API has. A part without fields was only added to separate two texts, so it is not
+      // sent.
       return Object.keys(part.value).length === 0 ? undefined : part.value
   }
 }

@@ -153,8 +153,8 @@ async function beginsWith(call: SequenceCall, plan: Plan, choice: number, text: 
 }
 
 /**
- * Generates the rest of a choice that became a tool call in the template's form. The model first selects the tool's name, then generates the
- * arguments.
+ * Generates the rest of a choice that became a tool call in the form of the model's chat template. The model first selects the tool's name,
+ * then generates the arguments.
  *
  * @param spoken Tokens of the answer before the call
  */

@@ -178,10 +178,11 @@ interface Form {
 /**
  * Converts turns into the messages of a chat completion.
  *
- * A tool message contains only text, so media of tool results follow in a user message. A tool error gets the prefix `Error:`. Earlier reasoning
- * becomes `reasoning_content`, which DeepSeek and other servers require in messages with tool calls.
+ * A tool message contains only text, so media of tool results follow in a user message. A tool error gets the prefix `Error:`. Earlier
+ * reasoning becomes `reasoning_content`, which DeepSeek and other servers require in messages with tool calls.
  *
- * A native part with a type becomes a content part. A native part without a type contains extra fields of the message.
+ * A native part contains content that only the API of the caller has. With a type, the part becomes a content part. Without a type, the
+ * part contains extra fields of the message.
  */
 function encodeTurns(request: GenerateRequest, isOpenAi: boolean): object[] {
   const form = { isSame: request.dialect === 'openai', isOpenAi }

@@ -64,7 +64,7 @@ interface Frame {
 
 type TextType = 'text' | 'refusal' | 'reasoning'
 
-/** Item types that become tool calls. All other items except messages and reasoning are native. */
+/** Item types that become tool calls. All other items except messages and reasoning are passed on unchanged, as native parts. */
 const CALLS: Readonly<Record<string, 'function' | 'custom'>> = { function_call: 'function', custom_tool_call: 'custom' }
 const MESSAGE_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'role', 'content'])
 const CALL_CONSUMED: ReadonlySet<string> = new Set(['id', 'type', 'status', 'call_id', 'name', 'arguments', 'input'])

@@ -68,8 +68,8 @@ function tools(request: GenerateRequest, nativeChoice: unknown): object {
 }
 
 /**
- * Encodes the tools. A native tool is sent unchanged. One native tool may be represented by several tools, and all but the first have `native: null`,
- * so that it is sent only once.
+ * Encodes the tools. A native tool, which only this API defines, is sent unchanged. One native tool may be represented by several tools.
+ * All but the first of these tools have `native: null`, so that the native tool is sent only once.
  */
 function encodeTools(tools: readonly Tool[], isSame: boolean): object[] {
   return tools.flatMap((tool) => {

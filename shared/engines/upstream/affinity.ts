@@ -52,8 +52,8 @@ interface Conversation {
 }
 
 /**
- * Returns the model whose server the affinity key selects: the first of the model and its fallbacks with several servers and `affinity: auto`.
- * Undefined if there is none, and the call then needs no key.
+ * Returns the model whose servers the affinity key of a call selects from. Among the requested model and its fallbacks, this is the first
+ * model with several servers and `affinity: auto`. If there is none, then the result is undefined, and the call needs no key.
  *
  * @param find Returns the model with an id
  */

@@ -85,8 +85,8 @@ export class UpstreamFleet {
   }
 
   /**
-   * Returns the limits to publish to other processes. Until its first decrease, a limit has its configured value, which every process has,
-   * so the limit is not published.
+   * Returns the limits to publish to other processes. Until its first decrease, a limit has its initial value, which is equal in every
+   * process, so the limit is not published.
    */
   limitsToPublish(models: Iterable<string>): PublishedLimit[] {
     return [...models].flatMap((model) => this.#partitions.get(model)?.limitsToPublish() ?? [])

@@ -48,7 +48,8 @@ PYTHON_VERSION = {"python": ".".join(map(str, sys.version_info[:3]))}
 OURS = os.path.dirname(__file__) + "/"
 # Path prefixes of the standard library and of installed libraries, read before the program can extend sys.path.
 LIBRARY_PLACES = ("<frozen ", *(f"{place}/" for place in sys.path if place))
-# Sources of compiled libraries, whose frames have no directory.
+# Extensions of the sources of compiled libraries. The frames of such libraries have file names without a directory, so the extension
+# identifies them.
 COMPILED = (".pyx", ".pxi", ".pxd")
 # Hint about the options of this interpreter, which newer versions of Python append to the error of a missing module.
 NO_SITE_HINT = re.compile(r"\. Site initialization is disabled, [^\n]*", re.ASCII)
@@ -245,7 +246,7 @@ def _report(error: BaseException, trace: types.TracebackType | None) -> int:
     _clean(error)
     hook = sys.excepthook
     try:
-        # The built-in hook would read the source lines from a file, which does not exist.
+        # The built-in hook would read the source lines from the file, which does not exist. `_print` takes the lines from `linecache`.
         if hook is sys.__excepthook__:
             _print(error)
         else:

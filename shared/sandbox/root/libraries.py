@@ -21,7 +21,8 @@ def copy_needed(root: str, target: str, also: tuple[str, ...]) -> None:
 
     `also` names libraries that are loaded at run time. If this machine lacks one of them, then that library is skipped.
     """
-    # The original interpreter is examined too. It may find libpython in its own directory, where the copy has none.
+    # The original interpreter is examined too. The original may find libpython in its own directory, while the copy of the interpreter does
+    # not find it.
     files = [os.path.realpath(sys.executable), *filter(_is_elf, _all_files(root))]
     needed = {path: name for name, path in _listed_by_ldd(files) if not path.startswith(root + os.sep)}
     for path, name in needed.items():

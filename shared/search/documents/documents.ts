@@ -134,8 +134,8 @@ export class DocumentReader {
   }
 
   /**
-   * Prefers the thread that the project used last, then the thread that has been idle longest. If the documents of a project end their threads, then
-   * the project waits for new threads. Running threads stay with other projects.
+   * Prefers the thread that the project used last, then the thread that has been idle longest. A project whose documents end their threads
+   * therefore waits for new threads itself, and other projects keep their running threads.
    */
   #takeThread(project: string): DocumentThread {
     const own = this.#idle.findLastIndex((thread) => thread.project === project)

@@ -11,7 +11,7 @@ const RAW_CHARS_PER_CHAR = 2
  * text.
  */
 const CPU_MS_MAX = 1_000
-/** CPU time in ms that is added to this maximum for each character read so far, so that long texts are read to their end. */
+/** CPU time in ms that is added to {@link CPU_MS_MAX} for each character read so far, so that long texts are read to their end. */
 const CPU_MS_PER_CHAR = 0.01
 
 type Pdf = Awaited<ReturnType<typeof getDocumentProxy>>

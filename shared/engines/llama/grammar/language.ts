@@ -20,7 +20,7 @@ export const END = 0x11_0001
  */
 const STEPS_MAX = 22_000
 const LANGUAGES_MAX = 20_000
-/** Number of characters of read text that count as one computation step of {@link STEPS_MAX}. */
+/** Reading this many characters of a text counts as one computation step of {@link STEPS_MAX}. */
 const READ_CHARS = 32
 export const STATES_MAX = 2_000
 

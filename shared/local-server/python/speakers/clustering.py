@@ -25,8 +25,8 @@ SURE_SECONDS = 0.9
 # A group with less speech than the first value counts as a speaker only if its similarity to every other speaker is
 # below the second value.
 SPEAKER_SECONDS, UNLIKE_MAX = 3.0, 0.3
-# Cost of a change of speaker within a track, which is a run of pieces that the segmentation assigns to one speaker. The unit is similarity
-# times seconds.
+# Cost of a change of speaker between two consecutive pieces of one track, in units of similarity times seconds. The segmentation assigns
+# all pieces of a track to one speaker.
 CHANGE_COST = 0.3
 # When a piece is assigned to a group, the voices of the other pieces in its track also count. Together they count as at most this many
 # seconds.

@@ -25,7 +25,8 @@ DOUBTFUL_LOGPROB_MIN = -0.5
 # Number of unsure windows that prove another language. If all windows of a recording are unsure and have this much
 # speech together, then fewer windows are enough.
 WINDOWS_MAX, SPEECH_SECONDS_MIN = 3, 4.0
-# A window with a higher value is noise. Whisper itself has this default; synthetic German speech had 0.55.
+# A window with a higher no-speech probability counts as noise. This is Whisper's own default. Synthetic German speech reached 0.55, so a
+# lower value would treat speech as noise.
 NO_SPEECH_MIN = 0.6
 
 

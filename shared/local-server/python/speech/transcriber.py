@@ -17,8 +17,8 @@ from speech.samples import RATE, Block, blocks, vad_options
 # Automatic temperature: if a text repeats itself or is improbable, then the next temperature is tried.
 LADDER = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 FRAMES_A_SECOND = 100
-# Maximum tokens of a prompt: the limit of the model, minus a few, because encoding the text again may give more tokens.
-# Of a longer prompt, the end is kept.
+# Maximum tokens of a prompt: the limit of the model, minus a few, because encoding the text again may give more tokens. Only the end of a
+# longer prompt is used.
 PROMPT_TOKENS_MAX = 216
 # If a phrase of up to this many tokens occurs twice in a row in a prompt, then one copy is removed. The model would
 # otherwise repeat the phrase forever.
