@@ -94,8 +94,8 @@ function promptOf({ completes }: ChatEngine, request: GenerateRequest, prompt: n
 }
 
 /**
- * Emits the prompt before the text of each choice (`echo` of the completions API). An engine that receives the prompt as a conversation does not
- * repeat it.
+ * Emits the prompt before the text of each choice (`echo` of the completions API). An engine that receives the prompt as a conversation
+ * does not repeat the prompt itself.
  */
 function* echoed({ completion, turns, n }: GenerateRequest, prompt: number): Generator<GenerateEvent> {
   const [part] = turns[prompt]?.parts ?? []

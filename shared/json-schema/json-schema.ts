@@ -183,7 +183,10 @@ export function canonical(value: unknown): string {
   )
 }
 
-/** Whether `additionalProperties` restricts every property that the schema does not list. With `patternProperties`, some of them are exempt. */
+/**
+ * Whether `additionalProperties` restricts every property that the schema does not list. With `patternProperties`, the result is false,
+ * because some of these properties are exempt.
+ */
 function isClosed({ additionalProperties = true, patternProperties }: Schema): boolean {
   return additionalProperties !== true && !isSchema(patternProperties)
 }

@@ -77,8 +77,8 @@ class Reader {
   readonly #json: Buffer
   #at = 0
   /**
-   * Cached end of the last long string. While the reader decides where to split, each enclosing array or object searches for the end of the same
-   * string.
+   * Cached end of the last long string. While the reader decides where to split, each enclosing array or object asks for the end of the
+   * same string. Without the cache, each of them would search the string again.
    */
   #searched = { start: -1, to: 0, isFound: false }
 
@@ -316,7 +316,10 @@ function setOwn(object: Record<string, unknown>, key: string, value: unknown): v
   Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true })
 }
 
-/** Maximum nesting depth of JSON. Functions that visit a received value call themselves for each level. */
+/**
+ * Maximum nesting depth of JSON. Functions that visit a received value call themselves for each level, so deeper JSON could overflow the
+ * stack.
+ */
 export const DEPTH_MAX = 128
 /** Maximum keys per object. In larger objects, the hash table of V8 becomes slow, so that parsing or visiting one key takes a microsecond. */
 const KEYS_MAX = 50_000

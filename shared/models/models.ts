@@ -74,7 +74,10 @@ export class ModelCatalogue implements Models {
     }
   }
 
-  /** Replaces the models with those of another catalogue, then calls the listeners. Unchanged models stay the same objects. */
+  /**
+   * Replaces the models with those of another catalogue, then calls the listeners. Unchanged models stay the same objects, so their open
+   * engines are used further.
+   */
   become(next: ModelCatalogue): void {
     const before = new Map(this.#models.map((model) => [model.id, model]))
     this.#models = next.models.map((model) => {

@@ -65,7 +65,7 @@ export function customIdOf(row: number): string {
   return `row-${row}`
 }
 
-/** Whether each of these columns is empty. */
+/** Whether all given columns of a row are empty. White space does not count. */
 export function isEmptyRow(row: Row, columns: readonly string[]): boolean {
   return columns.every((column) => cellText(row.get(column)).trim() === '')
 }

@@ -176,7 +176,8 @@ export interface ModelCall {
 /**
  * Span of one call of a model, by the semantic conventions for generative AI of OpenTelemetry.
  *
- * The span is also the {@link CallTrace} of the call: engines send its context to the server, and report the server.
+ * The span is also the {@link CallTrace} of the call. Engines send the context of the span to the server, and report to the span which
+ * server answers.
  */
 export class ModelSpan {
   readonly traceparent: string

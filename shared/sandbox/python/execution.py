@@ -35,8 +35,8 @@ from scan import scan as policy
 FILE = "main.py"
 # Libraries that every program can import, and whose versions are reported.
 LIBRARIES = ("numpy", "pandas", "scipy", "matplotlib", "seaborn")
-# Modules that are imported before the first program, in this order. The fast ones of the standard library are imported
-# together, and the STEPS one by one, because each of them takes long.
+# Modules that are imported before the first program, in this order. Modules of STANDARD are fast and are imported together. Modules of
+# STEPS take long and are imported one by one, so that a container can accept a job between two of them.
 STANDARD = (
     "collections", "csv", "dataclasses", "datetime", "decimal", "fractions", "functools", "itertools", "math", "queue",
     "re", "statistics", "string", "typing",
@@ -53,7 +53,7 @@ LIBRARY_PLACES = ("<frozen ", *(f"{place}/" for place in sys.path if place))
 COMPILED = (".pyx", ".pxi", ".pxd")
 # Hint about the options of this interpreter, which newer versions of Python append to the error of a missing module.
 NO_SITE_HINT = re.compile(r"\. Site initialization is disabled, [^\n]*", re.ASCII)
-# Python 3.10 has no exception groups.
+# Python 3.10 has no exception groups, so the value is then an empty tuple.
 GROUP = getattr(builtins, "BaseExceptionGroup", ())
 IMPORT = builtins.__import__
 # The program may have replaced stdout and stderr, so the originals are flushed as well.
@@ -278,7 +278,7 @@ def _clean(error: BaseException) -> None:
         pending += [error.__cause__, error.__context__, *(error.exceptions if isinstance(error, GROUP) else ())]
     for each in seen.values():
         if _is_inside_library(BaseException.__cause__.__get__(each) or BaseException.__context__.__get__(each)):
-            # Setting the cause also suppresses the context.
+            # Setting `__cause__` also hides the context in the printed traceback.
             BaseException.__cause__.__set__(each, None)
 
 

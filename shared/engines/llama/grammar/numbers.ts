@@ -69,7 +69,8 @@ interface Step {
 /**
  * Writes the grammar of numbers within bounds that are multiples of all steps. Undefined if there are none.
  *
- * @throws SchemaProblem if there are too many to list, and their last digits do not identify them
+ * @throws SchemaProblem if there are too many multiples to list, and the last digits of a number do not show whether the number is a
+ * multiple
  */
 function multiplesOf(steps: readonly number[], bounds: Bounds, isInteger: boolean): string | undefined {
   const step = commonStep(steps, isInteger)
@@ -220,8 +221,8 @@ function narrowRange(bounds: Bounds, digitsMax: number): string | undefined {
   for (const digits of NARROW_DIGITS.filter((each) => each <= digitsMax)) {
     const scale = 10 ** digits
     const numberOf = (fraction: number) => Number(`${whole}.${String(fraction).padStart(digits, '0')}`)
-    // Both bounds are treated as excluded. The product above may be rounded, so each loop moves its end until the
-    // fraction is inside the bounds.
+    // Both bounds are treated as excluded. The product above may be rounded, so each loop moves its end of the range until the fraction is
+    // inside the bounds.
     let from = Math.floor((near - whole) * scale)
     while (numberOf(from) <= near) from++
     let to = Math.min(scale - 1, Math.ceil((far - whole) * scale))

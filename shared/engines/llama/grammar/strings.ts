@@ -107,8 +107,8 @@ export function stringAutomaton(languages: Languages, schema: Schema): State[] {
 }
 
 /**
- * Returns an automaton that accepts the same texts, but only with `min` to `max` characters. Each state is combined with a number of characters.
- * Undefined if there are too many states.
+ * Returns an automaton that accepts the same texts, but only with `min` to `max` characters. Each new state is a pair of a state and the
+ * number of characters that were read so far. Undefined if there are too many states.
  */
 function countedStates(languages: Languages, states: readonly State[], min: number, max: number): State[] | undefined {
   const countMax = max === Number.POSITIVE_INFINITY ? min : max

@@ -218,7 +218,7 @@ class _Channels:
         self._layout = frame.layout
         self._numbers = NotNumbers() if frame.format.name in FLOATS else None
         self._count = frame.layout.nb_channels
-        # The format is not planar, because PyAV fails on the planes of a layout without a name.
+        # The output has interleaved channels ("flt"), because PyAV cannot read separate planes of a layout without a name.
         self._resampler = av.AudioResampler(format="flt", layout=frame.layout, rate=rate)
         self._mixer = Mixer(self._count)
         self._writer = writer

@@ -15,7 +15,7 @@ DEPTH_MAX = 64
 SIMPLE_METHODS = frozenset("lower lstrip removeprefix removesuffix replace rstrip strip swapcase upper".split())
 
 Value = str | bytes | int
-# Possible values of each name that the program binds only once, to constants.
+# Possible values of each name that the program binds only once, to a constant or in a loop over constants.
 Constants = Mapping[str, Sequence[Value]]
 
 

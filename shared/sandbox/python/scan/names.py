@@ -89,7 +89,7 @@ def _defined_by(statement: ast.stmt) -> Iterator[str]:
         yield from (alias.asname or alias.name for alias in statement.names)
     else:
         for target, values in _assignments(statement):
-            # An assignment such as `exec = exec` still binds the builtin.
+            # An assignment such as `exec = exec` still binds the builtin, so the name does not become a function of the program.
             used = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
             if target not in used:
                 yield target

@@ -25,7 +25,7 @@ def forbidden_paths(node: ast.Call, path: str | None, is_open_own: bool, constan
     elif _takes_path(node.func, path):
         for argument in _path_arguments(node):
             for value in candidates(argument, constants):
-                # For these functions, a number is an index or a size, and never a file descriptor.
+                # For these functions, a number is an index or a size and never a file descriptor, so only texts are checked.
                 if not isinstance(value, int):
                     yield from _forbidden(value)
 

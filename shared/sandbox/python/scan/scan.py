@@ -53,7 +53,8 @@ class _Scan:
     def __init__(self, tree: ast.AST) -> None:
         self._tree = tree
         self._names = Names(ast.walk(tree))
-        # Ids of `__import__` nodes whose call was already checked with its arguments.
+        # Ids of `__import__` nodes whose call was already checked with its arguments. Such a node is not reported again as a use of the
+        # name.
         self._called_imports: set[int] = set()
 
     def findings(self) -> Iterator[tuple[int, str]]:

@@ -31,8 +31,8 @@ DRAIN_SECONDS = 0.5
 TICK_SECONDS = 0.02
 POLL_SECONDS_MAX = 60.0
 POLLRDHUP = 0x2000
-# Number from which descriptors are used for the sources of descriptors 0 to 3. The sources are moved there first, so that no source is overwritten
-# before it is copied.
+# Descriptors 0 to 3 are replaced by copies of other descriptors, the sources. Each source is first moved to a number from this one on, so
+# that no source is overwritten before it is copied.
 DESCRIPTORS_FROM, DESCRIPTORS_MAX = 64, 4096
 SETUP_FAILED = 70
 NICE = 5

@@ -14,7 +14,7 @@ export class GuestMemory {
   #memory: Memory | undefined
   #view = new DataView(new ArrayBuffer(0))
 
-  /** Called after instantiation, because the imports need this object before the memory exists. */
+  /** Called after the WebAssembly module is instantiated. The imports of the module need this object before the memory exists. */
   attach(memory: Memory): void {
     this.#memory = memory
   }

@@ -33,7 +33,7 @@ export class Inode {
   modifiedNs = EPOCH_NS
 }
 
-/** A prepared file, whose bytes are loaded by the first read. */
+/** A read-only file, whose bytes are loaded when the file is first read. */
 export class StoredFile extends Inode {
   readonly size: number
   readonly #load: () => Uint8Array
