@@ -1,5 +1,8 @@
 const YIELD_INTERVAL_MS = 2
-/** Duration in ms for which a new computation runs before it waits behind others. Most computations are small and end within this time. */
+/**
+ * If other computations wait, then a new computation runs for this time in ms before it joins the queue. Most computations are small and
+ * end within this time.
+ */
 const SYNC_BUDGET_MS = 1
 
 /** Waiting computations by project, which are resumed round robin. The first project of the map has waited longest. */

@@ -28,7 +28,10 @@ import { watchCorpus } from './watch.ts'
 
 const DOCUMENT_CHARS_MAX = 2 * 1024 * 1024
 const RETRY_DELAY_MS = 5_000
-/** Maximum documents that are parsed in advance while another one is indexed, and number of documents between two checks of the index size. */
+/**
+ * READ_AHEAD: maximum documents that are parsed in advance while another document is indexed. SIZE_CHECK_DOCUMENTS: number of documents
+ * between two checks of the index size.
+ */
 const READ_AHEAD = 3
 const SIZE_CHECK_DOCUMENTS = 20
 const NO_SNAPSHOTS: Promise<Snapshot[]> = Promise.resolve([])

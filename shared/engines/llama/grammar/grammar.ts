@@ -70,7 +70,7 @@ export function writeSchemaGrammar(schema: Schema, param: string, { isStrict = t
     return new GrammarWriter(schema, isStrict).write()
   } catch (cause) {
     if (!isStrict && cause instanceof Impossible) return JSON_OBJECT_GRAMMAR
-    // The cause may be a stack overflow, if the schema is nested too deeply or recursive.
+    // Any other cause may be a stack overflow, because the schema is nested too deeply or recursive.
     const isProblem = cause instanceof SchemaProblem
     const problem = isProblem ? cause.message : 'is too large, or has endless recursion'
     const path = isProblem ? cause.path : ''
