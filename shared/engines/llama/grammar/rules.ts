@@ -117,8 +117,8 @@ interface Repetition {
 }
 
 /**
- * Repeats a rule. A count above 256 is written as nested blocks of 64, so that 100,000 characters need some hundred rules. For example, "up to 200"
- * is written as "up to 63, or 64 and up to 136".
+ * Repeats a rule. A count above 256 is written as nested blocks of 64, so that 100,000 characters need some hundred rules. For example, "up
+ * to 300" is written as "up to 63, or else 64 followed by up to 236".
  *
  * @param add Creates a rule from a text and returns its name.
  */
