@@ -106,8 +106,8 @@ export function termSet(text: string): Set<string> {
 }
 
 /**
- * Splits a compound name into its parts, so that `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by each of their words. Numbers (`1.5`)
- * and names of two parts (`PostgreSQL`) stay whole.
+ * Splits a compound name into its parts, so that `JOB_LEASE_MS`, `bodyLimit` and `KeepAliveTimeout` are found by each of their words.
+ * Numbers (`1.5`) stay whole, and so do capitalised names of two parts (`PostgreSQL`, `JavaScript`), which are one word for a reader.
  */
 function partsOf(found: string): string[] {
   const joined =

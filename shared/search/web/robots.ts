@@ -15,8 +15,8 @@ const FAILURE_TTL_MS = 60_000
 const ORIGINS_MAX = 100
 
 /**
- * Content of a robots.txt. `all` if the site has no such file, so that every page may be read. `nothing` if the file could not be fetched,
- * so that no page may be read.
+ * Content of a robots.txt. `all` if the site has no usable file (for example status 404, or a file that is too large), so that every page
+ * may be read. `nothing` if the server failed or could not be reached, so that no page may be read.
  */
 type Rules = Buffer | 'all' | 'nothing'
 
