@@ -104,7 +104,10 @@ export class WarmPool<Member extends PoolMember> {
     }
   }
 
-  /** Starts the missing members. After a failed start, the retry timer calls this function. */
+  /**
+   * Starts the missing members. While the retry timer of a failed start runs, no member is started. When the timer ends, it calls this
+   * function.
+   */
   #fill(): void {
     const { startsMax } = this.#options
     if (this.#closing.signal.aborted || this.#retry !== undefined) return
