@@ -1,6 +1,6 @@
 /*
- * Decides whether the sources answer a question at all. A wrong answer is worse than no answer, so shared words alone do not suffice.
- * Terms are weighted by their idf.
+ * Decides whether the sources answer a question at all. A wrong answer is worse than no answer, so shared words alone do not suffice. Terms
+ * are weighted by their idf (inverse document frequency), so rare terms count more.
  *
  * In a small corpus, a question must pass two tests:
  * 1. One passage contains terms with a minimum share of the question's total weight ({@link isCarried}).
@@ -10,9 +10,9 @@
  * In a large corpus, such shares mislead in both directions. A short question reaches a high share by chance. A long question describes a
  * situation, as in "On a laptop in our office". No document contains these words, so the share is low even next to the answer.
  *
- * For this reason, {@link isEvident} uses a logistic regression over three signals of the best quotes ({@link evidenceOf}). The first two signals
- * are sums, which do not fall with the length of the question. The idf of a term in n of N passages is about ln(N / n). If the idf of
- * independent terms add up to ln(N), then about one passage contains all of them by chance. Only a larger sum is evidence.
+ * For this reason, {@link isEvident} uses a logistic regression over three signals of the best quotes ({@link evidenceOf}). The first two
+ * signals are sums, which do not fall with the length of the question. The idf of a term in n of N passages is about ln(N / n). If the idf
+ * of independent terms add up to ln(N), then about one passage contains all of them by chance. Only a larger sum is evidence.
  */
 
 import type { CountedPassage } from '#services/research/question/passages.ts'
@@ -34,15 +34,15 @@ import { answerTypesOf, asksAmount, fitOf, holdsAmount, requiredOf } from './ans
 import { creditIn, passageTermsOf } from './signals.ts'
 
 /**
- * Minimum share of the total idf weight of the question's terms that one passage must contain. `SHORT_MASS_MIN` applies to questions of up
- * to 3 terms.
+ * Minimum share of the question's total weight that the terms in one passage must have. The weight of a term is its idf, so rare terms
+ * count more. `SHORT_MASS_MIN` applies to questions of up to 3 terms.
  */
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 /**
- * Minimum shares of the question's idf weight that a passage must contain, for languages other than English. The stop words and endings of
- * these languages are known less well, so lower shares suffice. The first value is for short questions, the second for questions of any
- * length that ask for a date or a number.
+ * Minimum shares of the question's total weight that the terms in one passage must have, for languages other than English. The stop words
+ * and endings of these languages are known less well, so lower shares suffice. The first value is for short questions, the second for
+ * questions of any length that ask for a date or a number.
  */
 const SHORT_FOREIGN_MASS_MIN = 0.5
 const FOREIGN_TYPED_MASS_MIN = 0.4

@@ -67,7 +67,10 @@ export interface LargeCorpus {
 const PASSAGES_MAX = 64
 const BEST_SOURCES = 8
 const SOURCE_PASSAGES = 8
-/** Minimum ratio of the idf weight of a source's best passage to that of the best passage of all sources. A source below this ratio is dropped. */
+/**
+ * Minimum weight of a source's best passage, as a fraction of the weight of the best passage of all sources. The weight of a passage is the
+ * sum of the idf of the question's terms in it. A source below this fraction is dropped.
+ */
 const SOURCE_SHARE_MIN = 0.55
 /**
  * Minimum share of the idf weight of the question's terms that a sentence and its surroundings (label, heading, title, neighbours) must

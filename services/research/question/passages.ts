@@ -68,8 +68,9 @@ export function weightsIn(terms: readonly string[], passages: readonly CountedPa
 }
 
 /**
- * Ranks passages, best first. Several BM25 rankings are fused by reciprocal rank fusion. There is one ranking by all terms of the question, one by
- * each clause, and one by each pair of the three rarest terms. A passage that answers only one clause can therefore still rank high.
+ * Ranks passages, best first. Several BM25 rankings are merged by reciprocal rank fusion: each ranking adds 1 / (60 + rank) to the score of
+ * a passage. There is one ranking by all terms of the question, one by each clause, and one by each pair of the three rarest terms. A
+ * passage that answers only one clause can therefore still rank high.
  */
 export function* rankPassages(
   question: Question,

@@ -13,8 +13,8 @@ const OWN_TERMS_MIN = 3
 const WORDS_PER_YIELD = 50
 const CLAUSES_PER_YIELD = 10
 /**
- * Minimum corpus size that is assumed when weights are computed. Otherwise a term that occurs in most of a few passages would have nearly no
- * weight.
+ * Minimum corpus size that is assumed when weights are computed. Otherwise a term that occurs in most
+ * passages of a small corpus would have nearly no weight.
  */
 const PASSAGES_MIN = 20
 const RARE_MAX = 3

@@ -106,7 +106,10 @@ function shortened(text: string): string {
   return text.slice(0, read).toWellFormed()
 }
 
-/** Merges the rankings by words and by cosine (RRF). Passages after the first 64 have no vectors and keep the order by words. */
+/**
+ * Merges the rankings by words and by cosine similarity through reciprocal rank fusion. Passages after the
+ * first 64 have no vectors and keep the order by words.
+ */
 function fused(ranked: readonly CountedPassage[], nearness: Similarity): CountedPassage[] {
   const first = ranked.slice(0, PASSAGES_MAX)
   const near = first.filter((passage) => nearness.has(passage))
