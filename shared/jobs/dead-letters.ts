@@ -91,8 +91,8 @@ export async function findDeadLetter(broker: Pick<Broker, 'history'>, offset: nu
 }
 
 /**
- * Discards a record. Kafka cannot delete a record from the middle of a topic. Instead, a marker with the offset of the record is appended, and
- * readers skip the record. Retention deletes the record before the marker.
+ * Discards a record. Kafka cannot delete a record from the middle of a topic. Instead, a marker with the offset of the record is appended,
+ * and readers skip the record. The marker is newer, so retention deletes the record first, and a discarded record never reappears.
  *
  * @throws ServiceError `overloaded` if the broker is unreachable
  */

@@ -124,7 +124,6 @@ export function isTry({ code }: ErrorBody): boolean {
   return row.isTry ?? true
 }
 
-/** Error of an attempt whose worker was lost. */
 export const LOST: ErrorBody = failure('worker_lost', 'The worker that ran this request was lost.')
 
 function failLost(): Decision {

@@ -180,7 +180,10 @@ export function secondsToEmpty(loads: Iterable<Load>, slots: number): number | u
 
 interface Held {
   value: number
-  /** Largest value that was added since {@link sinceMs}. {@link HOLD_MS} after `sinceMs`, the reported value becomes this value. */
+  /**
+   * Largest smaller value that was added since {@link sinceMs}. If no value reaches the reported one for {@link HOLD_MS}, then this value
+   * is reported next.
+   */
   largest: number
   sinceMs: number
 }

@@ -265,9 +265,11 @@ export function heartbeatIntervalOf(peers: HeartbeatIntervals, own: string, isId
 }
 
 /**
- * Returns the time in ms by which the failure detector waits longer for a peer with a long heartbeat interval, 2 × (`interval` − 1) × 500 ms. If the
- * channel is late, then the heartbeats of all processes are late. The additional time suffices for this process to detect the delay by its own late
- * heartbeat, before it suspects a peer.
+ * Returns the additional time in ms for which the failure detector waits for a peer with a long heartbeat interval: 2 × (`interval` − 1) ×
+ * 500 ms.
+ *
+ * If the channel is late, then the heartbeats of all processes are late. In the additional time, this process detects by its own late
+ * heartbeat that the channel is late, and suspects no peer.
  *
  * @param interval Heartbeat interval in units of 500 ms
  */

@@ -1,9 +1,9 @@
 /**
- * Readers for records of other processes, of any version. During a rolling upgrade, older processes receive fields, events and kinds that they do not
- * support.
+ * Readers for records of other processes, of any version. During a rolling upgrade, older processes receive fields, events and kinds that
+ * they do not support.
  *
- * Unknown fields are stripped (`tolerant.ts`). An event or control record of an unknown type is ignored. A job that this version cannot run is
- * returned as a foreign job (`unsupported-jobs.ts`). An unreadable record gives undefined.
+ * Unknown fields are stripped (`tolerant.ts`). An event or control record of an unknown type is ignored. A job that this version cannot run
+ * is read as an {@link UnsupportedJob} (`unsupported-jobs.ts`). For an unreadable record, the readers return undefined.
  */
 import { z } from 'zod'
 import { DurableEvent, type Priority } from '#schemas/durable-job.ts'

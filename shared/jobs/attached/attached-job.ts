@@ -33,7 +33,7 @@ const PAUSE_BYTES = 256 * 1024
 const RESUME_BYTES = 64 * 1024
 /** Bytes of unread output at which the job fails. Reached only if one answer is very large, or if the worker ignores the pause. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024
-/** Maximum failed attempts that are recorded per job, oldest first. */
+/** Maximum failed attempts that are recorded per job. Later failures are not recorded. */
 const FAILED_ATTEMPTS_MAX = 10
 
 interface OutputOptions {
@@ -52,8 +52,8 @@ export interface NewAttachedJob extends OutputOptions {
   readonly model: string
   readonly body: unknown
   /**
-   * Bytes that a memory budget charges for the body until the call ends, so that the body may stay in memory. If undefined, then the body must be
-   * stored.
+   * Size of the body in bytes, which a memory budget has reserved until the call ends. The body may therefore stay in memory. If undefined,
+   * then no memory is reserved, so the body must be stored (`body.ts`).
    */
   readonly heldBytes?: number | undefined
   readonly stream: boolean
@@ -83,7 +83,7 @@ export interface JobOwner {
 }
 
 export class AttachedJob {
-  /** Envelope without the body, because a large body must not stay in memory for the life of the job. */
+  /** Content of the queue record, without the body. A large body must not stay in memory for the life of the job. */
   readonly envelope: AttachedEnvelope
   readonly id: string
   /** Timers that the owner sets and clears: the job's deadline, the wait for a worker, and the delay before the next attempt. */
@@ -139,7 +139,7 @@ export class AttachedJob {
     return this.envelope.stream && this.firstOutputAtMs !== undefined
   }
 
-  /** Records the span of the time in the queue. The attempt's worker records the rest. */
+  /** Records the trace span of the time in the queue. The worker of the attempt records the later spans. */
   traceQueue(): void {
     const { tracer } = tracing
     if (!tracer) return
@@ -152,8 +152,8 @@ export class AttachedJob {
       'sluice.attempt': this.attempt,
       'sluice.project': tenant,
       'sluice.queue.ahead': this.attempt === 1 ? this.ahead : undefined,
-      // Time in the first part of the wait: in the fair queue of its tenant or, for a retry, until the retry delay has passed. The second part is
-      // the wait for a worker.
+      // Time before the job was sent to the broker. In this time, the job waits in the fair queue or, for a retry, until the retry delay
+      // has passed. After this time, the job waits for a worker.
       'sluice.queue.held_ms': heldMs,
       'sluice.queue.reason':
         heldMs * 2 <= endMs - startMs ? 'worker' : this.attempt === 1 ? 'fair_queue' : 'retry_delay',
@@ -329,8 +329,9 @@ export class JobRegistry extends Map<string, AttachedJob> {
   }
 
   /**
-   * Jobs of a suspected worker that are cheap to run again on another worker. These jobs have sent no output, and started less than `workerLostMs`
-   * before the last heartbeat of the worker. Jobs with an earlier crash are excluded. Otherwise slow workers could use up all attempts of a job.
+   * Jobs of a suspected worker that are cheap to run again on another worker. These jobs have sent no output, and started less than
+   * `workerLostMs` before the last heartbeat of the worker. The repetition counts as a crash of the job. Jobs with an earlier crash are
+   * excluded, because otherwise slow workers could use up all attempts of a job.
    *
    * @param workerLostMs Silence after which the worker is declared dead
    */
@@ -346,7 +347,8 @@ export const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
-  // The delay before a retry grows with each return of the job, so the maximum is reached after about a minute.
+  // Maximum returns by workers that did not run the job. The delay before a retry grows with each return, so 40 returns take about a
+  // minute.
   handBacksMax: 40,
   delayMsMax: 5_000,
 }

@@ -105,8 +105,7 @@ export class AttachedJobs implements JobOwner {
       listener: {
         onSuspected: (peer) => jobs.#onWorkerSuspected(peer),
         onLost: (peer) => jobs.#onWorkerLost(peer),
-        // The control channel may deliver records before the constructor code below has set the sender, so the sender
-        // may be undefined here.
+        // The control channel may deliver records before the code below has set the sender, so the sender may be undefined here.
         onControl: (record) => {
           jobs.#sender?.onControl(record)
           options.pauses?.onControl(record)
@@ -281,8 +280,8 @@ export class AttachedJobs implements JobOwner {
   }
 
   #retry(job: AttachedJob, reason: string, delayMs: number): void {
-    // Workers may return a job without starting it any number of times. The job therefore fails if its start timeout has passed and no live worker
-    // can start it.
+    // Workers may return a job again and again without running it. The job therefore fails if its start timeout has passed and no live
+    // worker can start it.
     const waitedMs = Date.now() - job.envelope.created_at_ms
     const isTooLate =
       reason === 'handed_back' && waitedMs >= Math.min(this.#options.startTimeoutMs, NO_WORKER_TIMEOUT_MS)
@@ -405,7 +404,8 @@ export class AttachedJobs implements JobOwner {
   }
 
   #stopWorker(job: AttachedJob): void {
-    // A cancel is sent only if a worker may have the job, because workers store only a limited number of cancels of unknown jobs.
+    // A cancel is sent only if a worker may have the job. Workers store only a limited number of cancels of unknown jobs, so a needless
+    // cancel could displace another one.
     if (job.sentAtMs !== undefined) this.presence.send({ type: 'cancel', job_id: job.id })
   }
 

@@ -1,17 +1,20 @@
 /*
  * Sends attached jobs to the topics of their pools.
  *
- * The problem: the queue of the broker serves jobs in order of arrival. If every job were sent at once, then one tenant could delay all others.
+ * The problem: the queue of the broker serves jobs in order of arrival. If every job were sent at once, then one tenant could delay all
+ * others.
  *
- * How it works: a job is published at once if no other job waits and the prefetch allows one more. Otherwise the job waits in the fair queue of its
- * pool (`tenant-dispatcher.ts`), which releases one job of each tenant in rotation. The prefetch of an ingress is its share of the free slots, or of
- * a quarter of all slots if that is more. In a full pool, a new call therefore waits behind few other jobs. Several ingresses divide the slots by
- * tenant.
+ * How it works: the prefetch of an ingress is its maximum of published jobs that no worker has started. A job is published at once if no
+ * other job waits and the prefetch is not used up. Otherwise the job waits in the fair queue of its pool (`tenant-dispatcher.ts`), which
+ * releases one job of each tenant in rotation. The prefetch is the number of free slots, or a quarter of all slots if that is more. In a
+ * full pool, a new call therefore waits behind few other jobs. Several ingresses divide the prefetch in proportion to their waiting
+ * tenants.
  *
- * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. The body of a waiting job is stored
- * for all attempts, so that waiting jobs need little memory.
+ * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. The body of a waiting job is
+ * stored for all attempts, so that waiting jobs need little memory.
  *
- * If the broker is unreachable, then a new job is refused at once. A job that the fair queue has already released returns to the head of the queue.
+ * If the broker is unreachable, then a new job is refused at once. A job that the fair queue has already released returns to the head of
+ * the queue.
  */
 
 import type { ErrorBody } from '#schemas/error.ts'
@@ -30,8 +33,8 @@ import type { Log } from '#shared/log/log.ts'
 import type { AttachedJob, NewAttachedJob } from './attached-job.ts'
 
 /**
- * Minimum prefetch of a pool, in jobs: 3 for a single ingress, and 4 for several ingresses, each of which gets its share. Without prefetch, slots of
- * a small pool would be idle, because a round trip to the broker may take longer than a job.
+ * Minimum prefetch of a pool, in jobs: 3 for a single ingress. Several ingresses divide 4 among them. Without prefetch, slots of a small
+ * pool would be idle, because a round trip to the broker may take longer than a job.
  */
 const PREFETCH_MIN = { alone: 3, shared: 4 }
 const DISPATCH_INTERVAL_MS = 1_000
@@ -192,8 +195,8 @@ export class Sender {
   }
 
   /**
-   * Returns the prefetch of a pool. Heartbeats may not include jobs that this ingress has sent recently. The free slots are therefore limited to all
-   * slots minus the running jobs of this ingress.
+   * Returns the prefetch of a pool. The last heartbeats of workers may still report slots as free for which this ingress has sent jobs
+   * since. The free slots are therefore limited to all slots minus the running jobs of this ingress.
    */
   #prefetchIn(pool: PoolName, running: number): number {
     const { presence } = this.#options
@@ -252,8 +255,8 @@ function unstartedReason(presence: Presence, { envelope, sentAtMs }: AttachedJob
   const { pool, model } = envelope
   if (presence.workers(pool).length === 0) return `No ${pool} worker is running.`
   if (!presence.hasModel(pool, model)) return `No ${pool} worker has the model '${model}'.`
-  // A record that no worker has started although slots are free may have been lost by the broker after its
-  // acknowledgement.
+  // The broker may lose a record after it has acknowledged the record. A record counts as lost if no worker has started its job for
+  // `waitMs` although slots are free.
   const isLost = sentAtMs !== undefined && Date.now() - sentAtMs >= waitMs && presence.freeSlots(pool) > 0
   return isLost ? 'No worker started the request in time.' : undefined
 }

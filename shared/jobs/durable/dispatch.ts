@@ -88,7 +88,7 @@ export class Dispatcher {
     }
   }
 
-  /** Called when a job has ended, so that another record may be published (see {@link QueueNotifier}). */
+  /** Called when a job has ended. Its slot is free again, so another queue record may be published ({@link QueueNotifier}). */
   ended(job: DurableJob): void {
     this.#notifier?.ended(job)
   }

@@ -160,7 +160,7 @@ export class DurableJobs {
     return (await this.#store.find(scope, id)) !== undefined
   }
 
-  /** True if the job existed and its retention has ended. The result is reliable only until the purge removes the row. */
+  /** True if the job existed and its retention has ended. After the purge has removed the row, the result is false. */
   async isPast(scope: Scope, id: string): Promise<boolean> {
     return await this.#store.isPast(scope, id)
   }
@@ -353,8 +353,8 @@ export class DurableJobs {
 }
 
 /**
- * Time in ms by which the stored segments of a conversation (`history.ts`) outlive the retention of the jobs that refer to them. A job may end after
- * its deadline, and is retained from its end.
+ * Time in ms by which the stored segments of a conversation (`history.ts`) outlive the retention of the jobs that refer to them. The
+ * retention of a job begins at its end, which may be later than its deadline. Without this margin, a segment could expire before its job.
  */
 const HISTORY_GRACE_MS = 3_600_000
 
@@ -365,7 +365,8 @@ function requireEnded({ state }: DurableJob, done: string): void {
 
 export function isDefinitelyUndone(error: unknown): boolean {
   const { code, isUndone } = ServiceError.from(error)
-  // The code `overloaded` may mean that the response was lost, so the job may exist. Any other code proves that the store has answered.
+  // The code `overloaded` may mean that the response was lost, so the job may exist. Any other code proves that the store has answered and
+  // created no job.
   return isUndone || code !== 'overloaded'
 }
 

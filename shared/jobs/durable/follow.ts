@@ -194,8 +194,8 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
 }
 
 /**
- * Whether the store may have more events after this page, because a page ends at a maximum number of events or bytes. One unit of `sizeOf` takes at
- * most six bytes of JSON.
+ * Whether the store may have more events after this page, because a page ends at a maximum number of events or bytes. A character that
+ * `sizeOf` counts takes at most six bytes of JSON.
  */
 function isPageFull(events: readonly DurableEvent[]): boolean {
   return events.length === PAGE || sizeOf(events, EVENTS_BYTES_MAX / 6) > EVENTS_BYTES_MAX / 6

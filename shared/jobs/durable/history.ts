@@ -15,12 +15,12 @@ import { TERMINAL } from './follow.ts'
 /*
  * Shared storage for the history of chained responses.
  *
- * The problem: a response that continues another response has the whole conversation as its prompt. If each job stored a copy, then a chain of n
- * responses would take space in the order of n².
+ * The problem: a response that continues another response has the whole conversation as its prompt. If each job stored a copy, then a chain
+ * of n responses would take space in the order of n².
  *
- * How it works: a job stores its own turns, and names the segments that hold the earlier turns. A segment is a blob of at least 64 KiB. A job writes
- * a segment when its own stored turns reach this size. Until then, turns are stored with the job, so a chain of n short responses takes at most n ×
- * 64 KiB.
+ * How it works: a turn is one message of the conversation. A job stores its own turns, and names the segments that hold the earlier turns.
+ * A segment is a blob of at least 64 KiB. A job writes a segment when its own stored turns reach this size. Until then, turns are stored
+ * with the job, so a chain of n short responses takes at most n × 64 KiB.
  *
  * Example:
  * 1. The first job stores turn 1 with the job.
@@ -28,9 +28,9 @@ import { TERMINAL } from './follow.ts'
  * 3. The third job names segment A, and stores turns 4, 5 with the job.
  * 4. The fourth job has turns 4 to 7, which together reach 64 KiB. The job writes segment B with them, and names A and B.
  *
- * A segment is a hidden file of the project with a reference count. The erasure of the last job that refers to a segment deletes the segment.
- * Otherwise the segment expires with the last of these jobs. The text of a conversation is limited like a body, so a prompt has at most some hundred
- * segments.
+ * A segment is a hidden file of the project with a reference count. The erasure of the last job that refers to a segment deletes the
+ * segment. Otherwise the segment expires with the last of these jobs. The text of a conversation is limited like a body, so a prompt has at
+ * most some hundred segments.
  */
 
 interface HistoryContext {
@@ -194,8 +194,8 @@ async function isOrphan({ key, ageMs }: OldBlob, store: BlobOwners | undefined, 
   // The row of a file is written right after the last byte of its upload. A blob that has the minimum age and no row is therefore orphaned.
   if (store?.files && isFileId(key)) return !(await store.files.has(key))
   const id = ownerOfBlob(key)
-  // A key that is longer than the id of its job may belong to an attached call. The store does not know attached calls, so such a blob is kept
-  // for the maximum duration of a call.
+  // A blob whose key is not exactly the id of a durable job may belong to an attached call. The store does not contain attached calls, so
+  // such a blob is kept for the maximum duration of a call.
   if (id !== key && ageMs < callMs) return false
   if (id === undefined && key.startsWith('job_')) return true
   if (id === undefined || !store) return ageMs > UNKNOWN_OWNER_AGE_MS

@@ -33,8 +33,8 @@ import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
 
 /**
- * Number of the last attempt after which a job with an unreadable body is still returned to its owner for a retry. During a rolling upgrade, a newer
- * worker usually receives the job within this number of attempts.
+ * Maximum attempt number at which a job with an unreadable body is returned to its owner for a retry. In a later attempt, the job fails.
+ * During a rolling upgrade, a newer worker usually receives the job within this number of attempts.
  */
 const UNREADABLE_ATTEMPTS_MAX = 10
 /**
@@ -59,9 +59,7 @@ export class Attempt {
   readonly #abort = new AbortController()
   readonly #parked = Promise.withResolvers<'parked'>()
   #pause: PromiseWithResolvers<void> | undefined
-  /**
-   * True if the body is an object that an ingress in this process passed, already in the form that the handler expects.
-   */
+  /** True if an ingress in this process passed the body as an object that the handler accepts, so that the body is not parsed again. */
   readonly #isUnparsed: boolean
   #hasOutput = false
   #firstOutputAtMs: number | undefined
@@ -108,7 +106,10 @@ export class Attempt {
     }
   }
 
-  /** Starts the span of the attempt. For a durable job, the time in the queue gets a span too; for a call, the ingress records it. */
+  /**
+   * Starts the trace span of the attempt. For a durable job, the time in the queue gets a span here too. For an attached call, the ingress
+   * records that time.
+   */
   begin(worker: string): void {
     const { tracer } = tracing
     if (!tracer) return

@@ -1,9 +1,10 @@
 /*
  * Submits the child jobs of one attempt of a composed job, and reads their ends.
  *
- * A child has an id derived from parent id and key, so a submission that a later attempt repeats returns the existing child. A submission is a write
- * of the parent's row. If the claim of this worker has ended, then the submission fails. Submissions are sequential, so that each child is counted
- * before the next limit check. The limits are 500 children per job, 50 unended children by default, and 3 levels.
+ * A child has an id derived from parent id and key, so a submission that a later attempt repeats returns the existing child. A submission
+ * also writes the parent's row. If the claim of this worker has ended, then the store rejects this write, and the submission fails.
+ * Submissions are sequential, so that each child is counted before the next limit check. The limits are 500 children per job, 50 unended
+ * children by default, and 3 levels.
  */
 
 import type { DurableJob } from '#schemas/durable-job.ts'

@@ -3,14 +3,14 @@
  *
  * The invariant: each claim has a reserved slot, and a permit of its model's bulkhead.
  *
- * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, round robin over tenants. If no slot
- * is free, then the record is acknowledged and dropped, and no attempt is counted. A later claim on any worker takes the job.
+ * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, round robin over tenants. If
+ * no slot is free, then the record is acknowledged and dropped, and no attempt is counted. A later claim on any worker takes the job.
  *
- * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to the broker for 25 ms first, and
- * durable jobs get the rest (docs/internals/design.md, Fairness).
+ * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to attached calls for 25
+ * ms first, and durable jobs get the slots that no call takes (docs/internals/design.md, Fairness).
  *
- * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free, attached calls have
- * 25 ms to take it.
+ * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free, attached
+ * calls have 25 ms to take it.
  */
 
 import type { JobEnvelope, PoolName } from '#schemas/job.ts'
@@ -33,16 +33,20 @@ const UNKNOWN_MODEL_MS = 300_000
 /** Maximum number of jobs per claim statement. The bound limits memory, because each job may have a body of 64 KiB. */
 const PULL_MAX = 64
 /**
- * Maximum number of queues in `#held`, whose waiting tenants are all at their concurrency limit. The scheduler announces the jobs of further queues
- * again.
+ * Maximum number of queues in `#held`. A queue is held if all its waiting tenants are at their concurrency limit. Jobs of further queues
+ * wait until the scheduler announces them again.
  */
 const HELD_QUEUES_MAX = 1_000
 const PULL_MS = 1_000
-/** Time in ms for which slots beyond the durable jobs' share are offered to attached calls. The value is several round trips to the broker. */
+/**
+ * Time in ms for which free slots are offered to attached calls, while durable jobs use half of all slots. The value is several round trips
+ * to the broker.
+ */
 const OFFER_MS = 25
 /**
- * If no attached call arrived recently, then durable jobs may take all slots, but calls may nevertheless wait in the queue. At most once per second,
- * durable jobs therefore leave half of the slots free for 100 ms. Without such calls, half of the slots are idle for at most a tenth of the time.
+ * If no attached call arrived recently, then durable jobs may take all slots, although calls may wait in the queue. At most once per
+ * second, durable jobs therefore leave half of the slots free for 100 ms. If no such call waits, then half of the slots are idle for at
+ * most a tenth of the time.
  */
 const FIRST_OFFER_MS = 100
 const FIRST_OFFER_EVERY_MS = 1_000
@@ -190,7 +194,7 @@ export class Claims {
     const { length: count } = deliveries
     const claimed = await this.#claim(lane, bulkhead, kind, count)
     for (const delivery of deliveries) delivery.acknowledge()
-    // The claim failed, so jobs of this queue still wait. The periodic claim tries again.
+    // If the claim failed, then jobs of this queue still wait. The periodic claim tries again.
     if (claimed === undefined) bulkhead.wait(lane.priority)
     if (claimed !== count) this.#options.poller.free()
   }
@@ -236,8 +240,8 @@ export class Claims {
   }
 
   /**
-   * Called if fewer jobs were claimed than slots were reserved. If jobs still wait, then their tenants are at their limits. No event reports the end
-   * of this state, so the queue is retried.
+   * Called if fewer jobs were claimed than slots were reserved. If jobs still wait, then their tenants are at their concurrency limits. No
+   * event reports when a tenant is below its limit again, so the queue is retried periodically.
    */
   async #noteHeld(of: QueuedOf): Promise<void> {
     if (this.#held.size < HELD_QUEUES_MAX && (await this.#options.runs.isWaiting(of))) {

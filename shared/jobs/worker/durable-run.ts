@@ -2,14 +2,14 @@
  * Encodes the output of one attempt of a durable job in the format of the endpoint, and commits it to the store, in order.
  *
  * 1. With streaming, output is committed every 50 ms, or less often if the store is slow. Writes take at most a quarter of a run's time.
- * 2. An end, a retry or a wait for children is committed together with the remaining output. A cancel, or the return of
- *    the job to its queue, drops that output.
- * 3. A failure is retried by the rules of `decide.ts`. An exhausted retry budget means that many jobs fail at the same time, so retries are then
- *    spread over a longer time.
+ * 2. An end, a retry or a wait for children is committed together with the remaining output. A cancel, or the return of the job to its
+ *    queue, drops the remaining output.
+ * 3. A failure is retried by the rules of `decide.ts`. An exhausted retry budget means that many jobs fail at the same time, so retries are
+ *    then spread over a longer time.
  * 4. Events are published after their commit (`owner-writes.ts`).
  *
- * The invariant: if the store rejects a write, then the claim of this worker has ended, and `onStop` is called. While the store is unreachable, the
- * engine waits (backpressure) instead of losing output.
+ * The invariant: if the store rejects a write, then the claim of this worker has ended, and `onStop` is called. While the store is
+ * unreachable, the engine waits (backpressure) instead of losing output.
  */
 
 import type { DurableJob } from '#schemas/durable-job.ts'
@@ -38,8 +38,8 @@ import type { AttemptSink } from './reporter.ts'
 const FLUSH_MS = 50
 const BUSY_SHARE = 1 / 4
 /**
- * Maximum pause between writes, in ms. The usual pause is four times the duration of the last write, so one slow write would otherwise delay output
- * for long.
+ * Maximum pause between two writes, in ms. The pause is four times the duration of the last write. Without this maximum, one slow write
+ * would delay output for long.
  */
 const PAUSE_MS_MAX = 2_000
 /** Bytes of uncommitted output at which the engine must wait. */
@@ -119,7 +119,7 @@ export class DurableRun implements AttemptSink {
     this.#whole = new EventBuffer(kind.merge)
     this.#bytesMax = kind.answerBytesMax ?? ANSWER_BYTES_MAX
     this.#pending = new EventBuffer(kind.merge)
-    // A partial result was requested during an earlier attempt, so this attempt starts with that request.
+    // If a partial result was requested during an earlier attempt, then this attempt starts with that request.
     if (moved.job.cancel_requested_at_ms !== null) this.#wrapsUp.abort()
   }
 
@@ -175,7 +175,7 @@ export class DurableRun implements AttemptSink {
   async completed(): Promise<void> {
     await this.#stopFlushing()
     await this.#writeBacklog()
-    // Some output could not be encoded and is missing in the store, so the job must not end as completed.
+    // If some output could not be encoded, then it is missing in the store, so the job must not end as completed.
     if (this.#encodingError !== undefined) throw this.#encodingError
     const events = this.#whole.takeAll()
     const result = await this.#answer.whole(events, this.#encode)
@@ -311,8 +311,8 @@ export class DurableRun implements AttemptSink {
   }
 
   /**
-   * Commits output until the rest fits into the next write, which also contains the end or the step. If output cannot be encoded, then that write
-   * reports the error.
+   * Commits output until the rest fits into the next write, which also contains the end or the step. If output cannot be encoded, then the
+   * next write reports the error.
    */
   async #writeBacklog(): Promise<void> {
     while (!this.#isBacklogSmall() && !this.#writes.isLost) await this.#writeSome()

@@ -117,8 +117,7 @@ export class DurableRuns {
     this.#pulls.add(pull)
     try {
       const claimed = await pull
-      // The lease has expired since the claim was sent, so other workers may already run these jobs. The claim counts
-      // as failed.
+      // If the lease has expired since the claim was sent, then other workers may already run these jobs. The claim counts as failed.
       if (this.#lapses !== lapses) return undefined
       this.#serve(queueKey, claimed)
       return claimed.flatMap((dispatch) => this.#holdNext(dispatch, kind) ?? [])
@@ -149,7 +148,8 @@ export class DurableRuns {
     clearTimeout(this.#lapseTimer)
     this.giveUp()
     await this.#renewing
-    // A requeue may wait for Kafka for longer than the process may take to close. After the lease is released, the scheduler requeues the rest.
+    // A requeue may wait for Kafka for longer than the process may take to close, so this wait is bounded. After the lease is released, the
+    // scheduler requeues the remaining jobs.
     await Promise.race([this.#reconciling, new Promise((resolve) => setTimeout(resolve, RECONCILE_MS))])
     await this.#options.store.deregister(this.#options.boot).catch((error: unknown) => {
       this.#options.log.info({ err: error }, 'worker lease could not be released; it expires on its own')
@@ -168,8 +168,8 @@ export class DurableRuns {
     const sink = new DurableRun(job, kind, moved, boot, options)
     log.info({ ...jobFields(moved.job), worker: boot }, 'job started')
     sink.publishSoon(moved)
-    // If an older attempt of this job still runs here, then its claim has ended. The older attempt is stopped now, because renewals stop only
-    // attempts that are in the map.
+    // If an older attempt of this job still runs here, then its claim has ended. The older attempt is stopped now, because renewals stop
+    // only attempts in `#held`, and the new attempt replaces it there.
     this.#held.get(job.id)?.sink.lose()
     this.#held.set(job.id, { attempt, sink })
     return { job, sink }

@@ -3,12 +3,13 @@
  *
  * The problem: a record that waits in a full worker could have started on another worker. A worker therefore never prefetches.
  *
- * How it works: a pool has one lane per priority, each with its own queue and loop. A poll requests a quarter of the lane's free slots, but at least
- * 8 of them if so many are free. A burst is therefore distributed over the workers. Attached calls are passed to `calls.ts`, and durable jobs to
- * `claims.ts`. Example: with 64 free slots a poll requests 16 records, with 20 slots 8 records, and with 5 slots 5 records.
+ * How it works: a pool has one lane per priority, each with its own queue and loop. A poll requests a quarter of the lane's free slots, but
+ * at least 8 of them if so many are free. A burst is therefore distributed over the workers. Attached calls are passed to `calls.ts`, and
+ * durable jobs to `claims.ts`. Example: with 64 free slots a poll requests 16 records, with 20 slots 8 records, and with 5 slots 5 records.
  *
- * The invariant: no poll requests more records than its lane has free slots. If one lane takes slots that a pending poll of the other lane needs,
- * then that poll is aborted. Models that hold no slot may use extra slots, unless another worker could start the job.
+ * The invariant: no poll requests more records than its lane has free slots. If one lane takes slots that a pending poll of the other lane
+ * needs, then that poll is aborted. If one model holds all slots, then another model may use extra slots beyond them, unless another worker
+ * could start the job.
  */
 
 import { setTimeout } from 'node:timers/promises'

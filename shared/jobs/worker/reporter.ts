@@ -3,15 +3,16 @@
  *
  * The problem: one record per token would overload the broker, and a fixed batch interval would delay the first token.
  *
- * How it works: at most one record per ingress is in flight. Events that arrive in the meantime go into the next record, and events of one job are
- * merged. The batch size therefore follows the load, as in Nagle's algorithm. Records of many events start at least 6 ms apart. Each record costs
- * worker, broker and ingress about 2 ms of CPU time together, even if the record is small.
+ * How it works: at most one record per ingress is in flight. Events that arrive in the meantime go into the next record, and events of one
+ * job are merged. The batch size therefore follows the load, as in Nagle's algorithm. Records of many events start at least 6 ms apart,
+ * because each record costs worker, broker and ingress about 2 ms of CPU time together, even if the record is small.
  *
- * The invariant: events of an attempt arrive in order and without gaps, or the ingress detects the gap by `seq`. A record is resent until the broker
- * accepts it, and senders wait meanwhile (backpressure). An event that the broker rejects as too large fails its own attempt only.
+ * The invariant: events of an attempt arrive in order and without gaps, or the ingress detects the gap by `seq`. A record is resent until
+ * the broker accepts it, and senders wait meanwhile (backpressure). An event that the broker rejects as too large fails its own attempt
+ * only.
  *
- * Example: an idle worker sends its first token at once. If a round trip takes 5 ms and 100 streams produce 50 tokens per second each, then a record
- * carries about 25 events.
+ * Example: an idle worker sends its first token at once. If 100 streams produce 50 tokens per second each, and a round trip takes less than
+ * 6 ms, then a record carries about 30 events.
  *
  * If ingress and worker share a process, then events are passed as objects (`LocalEvents`).
  */
@@ -41,7 +42,7 @@ export interface AttemptSink {
    * @throws ServiceError `answer_too_large`. `internal_error` if the event does not fit into any record
    */
   event(event: unknown): Promise<void> | undefined
-  /** Sets the upstream server of the attempt, which is reported with its end. */
+  /** Sets the upstream server that runs the attempt. The event at the end of the attempt contains the server. */
   ranOn(server: string): void
   readonly onProgress?: ((progress: Progress) => void) | undefined
   /**
@@ -215,8 +216,9 @@ class AttemptEvents implements ReportedEvents {
 /**
  * Events of an attempt whose ingress is in the same process, numbered from 1.
  *
- * Events of one socket read are merged and delivered before the next socket is read. A burst over many streams is therefore delivered in order, and
- * no token waits for tokens of another stream. Slow readers cause no backlog here, because the ingress buffers their output and pauses the attempt.
+ * Events that arrive in one read from the socket of an upstream are merged, and delivered before the next socket is read. A burst over many
+ * streams is therefore delivered in order, and no token waits for tokens of another stream. Slow readers cause no backlog here, because the
+ * ingress buffers their output and pauses the attempt.
  */
 class LocalEvents implements ReportedEvents {
   readonly canRestart = false

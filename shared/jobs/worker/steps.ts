@@ -124,7 +124,7 @@ export async function valueOfOutput(output: StepOutput, blobs: Blobs): Promise<u
  */
 const UNTRACED: ReadonlySet<string> = new Set(['admit', 'clock', 'tell'])
 
-/** Runs a step in a span below that of the attempt. */
+/** Runs a step in a trace span whose parent is the span of the attempt. */
 async function traced<T>(
   kind: string,
   { id, attempt, traceparent }: StepsOptions['job'],

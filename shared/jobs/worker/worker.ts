@@ -79,7 +79,7 @@ interface WorkerOptions {
   readonly version: string
   readonly store: Store | undefined
   readonly leaseMs: number
-  /** Time in ms for which jobs of an unknown kind are requeued. Default: that of {@link UnsupportedJobs}. */
+  /** Time in ms for which jobs of an unknown kind are requeued. Default: 5,000. */
   readonly requeueForMs?: number | undefined
   /** Memory budget for bodies from blobs, in bytes (see `fetchBodyWithin`). */
   readonly bodyBudgetBytes: number
@@ -128,8 +128,8 @@ export class Worker {
       onDelivery: (lane, delivery) => this.#onDelivery(lane, delivery),
       extra: (free) => bulkheads.extra(free),
       hasFreePeer: () => this.#hasFreePeer(),
-      // Freed slots are given to durable jobs up to their share, then to parked calls, then to the queue. Parked calls wait on this worker for a
-      // permit.
+      // A freed slot goes to durable jobs, then to parked calls, and then to new records of the queue. Durable jobs get at most half of the
+      // slots while attached calls are expected. A parked call is already on this worker, and waits for a permit of its model.
       onSlotReleased: () => {
         this.#claims?.pull()
         this.#parkedCalls.admitNext()

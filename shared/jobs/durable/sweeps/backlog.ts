@@ -24,7 +24,10 @@ export class Backlog {
   #webhooks: PendingWebhooks | undefined
   #readAtMs = 0
 
-  /** @param hasClaimer Whether some worker claims such jobs from the store as soon as a slot is free, so that they need no record */
+  /**
+   * @param hasClaimer Whether some worker was notified that jobs of this pool, kind, model and priority wait. This worker claims them from
+   * the store as soon as a slot is free, so they need no queue record
+   */
   constructor(store: Store, broker: Broker, hasClaimer: (of: QueuedOf) => boolean = () => false) {
     this.#store = store
     this.#broker = broker
@@ -57,19 +60,19 @@ export class Backlog {
     return this.#isStale ? [] : this.#queued
   }
 
-  /** Queues whose waiting jobs were announced to no worker, as of the last count. */
+  /** Pools, kinds, models and priorities whose waiting jobs were announced to no worker, as of the last count. */
   get withoutClaimer(): readonly QueuedOf[] {
     return this.#withoutClaimer
   }
 
-  /** True if jobs of the pool waited at the last count, and a worker was notified of every queue that they wait in. */
+  /** True if jobs of the pool waited at the last count, and some worker was notified of each kind, model and priority of them. */
   hasClaimer(pool: PoolName): boolean {
     return this.#withClaimer.has(pool) && this.#waiting.get(pool) === 0
   }
 
   /**
-   * Returns the minimum number of lost records: waiting jobs minus records in the queue, at the last count. Records republished since then are
-   * subtracted (see {@link counted}).
+   * Returns the minimum number of lost queue records: waiting jobs minus records in the queue, at the last count. Records republished since
+   * then are subtracted (see {@link counted}).
    */
   missing(pool: PoolName): number {
     return this.#missing.get(pool) ?? 0
@@ -79,7 +82,7 @@ export class Backlog {
     this.#missing.set(pool, Math.max(0, this.missing(pool) - published))
   }
 
-  /** Whether the queue already contains two records for each waiting job. A third record would only fill the queue. */
+  /** Whether the queue already contains two records for each waiting job. Another republication would then only fill the queue. */
   hasTwice(pool: PoolName, lag: number): boolean {
     return lag >= 2 * (this.#waiting.get(pool) ?? 0)
   }

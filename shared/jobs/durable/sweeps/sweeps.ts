@@ -35,15 +35,15 @@ const LOST_AFTER_MS = 30_000
 const LOST_FROM_EMPTY_MS = 5_000
 
 /**
- * Minimum age in ms and maximum number of jobs to republish while the queue is not empty. Only few jobs are republished, because a loss is then not
- * proven.
+ * Minimum age in ms and maximum number of jobs to republish while the queue is not empty. Only few jobs are republished, because records
+ * that still wait in the queue do not prove a loss.
  */
 const SEARCH = { olderThanMs: 300_000, limit: 5 }
 
 /** Minimum fraction of free slots at which workers count as idle. Busy workers also have a few free slots between two jobs. */
 const IDLE_SHARE = 0.25
 
-/** Number of consecutive runs for which workers must be idle before jobs are republished for this reason. */
+/** Number of consecutive sweeps for which workers must be idle before queued jobs are republished because of idle workers. */
 const IDLE_TURNS = 3
 
 /** Time in ms without records on the control channel after which the reported free slots count as outdated. */
@@ -232,10 +232,11 @@ function countStates(moved: readonly TransitionResult[]): Record<string, number>
 }
 
 /**
- * Deletes jobs, files, conversations and rows of the request log after their retention, with blobs. A lease ensures that only one scheduler purges at a time. Blobs are
- * deleted after their job, so a crash in between can leave orphaned blobs, but never a job without its body.
+ * Deletes jobs, files, conversations and rows of the request log after their retention, with blobs. A lease ensures that only one scheduler
+ * purges at a time. Blobs are deleted after their job, so a crash in between can leave orphaned blobs, but never a job without its body.
  *
- * After each step, the purge pauses for as long as the step took. Half of the time of an embedded store therefore stays available for other work.
+ * After each step, the purge pauses for as long as the step took. Half of the time of an embedded store therefore stays available for other
+ * work.
  *
  * @param stopped Ends the purge after the current step
  * @returns True if there is more to delete
@@ -330,8 +331,7 @@ export class Republisher {
   #isIdle(pool: PoolName): boolean {
     if (this.#presence.silenceMs > SILENCE_MS_MAX) return false
     const workers = this.#presence.workers(pool).filter(({ draining }) => !draining)
-    // The slots reserved for the interactive lane are not counted as idle. These slots stay free even if many batch
-    // jobs wait.
+    // Slots that are reserved for the interactive lane are not counted as idle, because they stay free even if many batch jobs wait.
     const freeOf = ({ slots, running }: Peer) => Math.max(0, slots - reservedSlots(slots) - running)
     const free = workers.reduce((sum, worker) => sum + freeOf(worker), 0)
     return free > 0 && free >= this.#presence.slots(pool) * IDLE_SHARE
