@@ -15,7 +15,7 @@
 export interface Broker {
   /** Name of the adapter for logs and `/readyz`, such as `kafka (share groups)` or `memory`. */
   readonly name: string
-  /** False from the detection of an outage until a broker answers again. Then `submit` rejects at once (guarantee 5). */
+  /** False from the detection of an outage until a broker answers again. While false, `submit` rejects at once (guarantee 5). */
   readonly isReachable: boolean
   /** Duration of the current outage, in ms. 0 while a broker answers, and undefined if outages cannot occur. */
   readonly unreachableMs?: number

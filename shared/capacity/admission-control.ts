@@ -16,8 +16,8 @@ export const POSITIONS_MAX = 200
 /** Wait of a job in ms that proves that all slots are busy. The measured completion rate is then that of all slots. */
 const BUSY_MS = 250
 /**
- * Minimum wait in ms of the oldest job before the estimate assumes that other ingresses use slots too. From then on, the peak number of running jobs
- * of this ingress counts as its share of the slots.
+ * Minimum wait in ms of the oldest job before the estimate assumes that other ingresses use slots too. From then on, the estimate uses the
+ * peak number of running jobs of this ingress instead of all slots.
  */
 const SETTLED_MS = 5_000
 /** Interval in ms over which the peak number of running jobs is measured. The peak of the previous interval counts too. */
@@ -242,7 +242,7 @@ function retryAfterOf(ms: number, mostMs = RETRY_AFTER_MS_MAX): number {
   return Math.min(mostMs, Math.max(RETRY_AFTER_MS_MIN, ms))
 }
 
-/** Multiple of `START_TIMEOUT_MS` for {@link AdmissionControl.late}. */
+/** A waiting job is rejected if its total wait would exceed this multiple of `START_TIMEOUT_MS` ({@link AdmissionControl.late}). */
 const LATE_RATIO = 2
 const CAPACITY_TTL_MS = 100
 
@@ -436,7 +436,10 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     return queue.capacity.count
   }
 
-  /** Returns the number of concurrent jobs that the pool can run. While durable jobs wait for the same slots, only half of the slots count. */
+  /**
+   * Returns the number of concurrent jobs that the pool can run. While durable jobs wait for the same slots, only half of the slots count,
+   * because durable jobs may use the other half.
+   */
   #readCapacity(work: Work & { readonly pool: PoolName }): number {
     const { pool, kind, model } = work
     const bound = this.#presence.capacityOf(pool, work)

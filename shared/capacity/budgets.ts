@@ -179,8 +179,8 @@ export class Budgets {
   }
 
   /**
-   * Reserves as {@link reserve}, but waits up to {@link RESERVED_WAIT_MS} if calls of this process have reserved the rest. Calls usually cost much
-   * less than they reserve.
+   * Reserves as {@link reserve}, but waits up to {@link RESERVED_WAIT_MS} if calls of this process have reserved the rest of the budget.
+   * Calls usually cost much less than they reserve.
    *
    * @param signalOf Called at the first wait. Returns the signal that ends the wait, such as for a disconnected caller
    */

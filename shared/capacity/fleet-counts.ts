@@ -67,7 +67,10 @@ export interface FleetCounts {
 export class MinuteWindow {
   readonly name: string
   syncedAtMs = -Infinity
-  /** Number of running calls of this ingress that have reserved tokens. At 0, the next call is admitted even if its estimate exceeds the limit. */
+  /**
+   * Number of running calls of this ingress that have reserved tokens. At 0, the next call is admitted even if its estimate exceeds the
+   * limit, because otherwise such a call could never run.
+   */
   reservations = 0
   #minute = 0
   #settled = 0

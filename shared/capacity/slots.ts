@@ -246,7 +246,10 @@ function toEnd<Key, Value>(map: Map<Key, Value>, key: Key): void {
 const PUBLISH_INTERVAL_MS = 200
 /** Age in ms at which a report of another ingress expires, because that ingress has ended or is unreachable. */
 const STALE_MS = 2_000
-/** Cache lifetime of a computed share, in ms. The waiting tenants change with every call, so the share is not computed each time. */
+/**
+ * Cache lifetime in ms of the fraction of a queue that this ingress may fill. The waiting tenants change with every call, so the fraction
+ * is not computed each time.
+ */
 const PARTITION_TTL_MS = 50
 const QUEUES_MAX = 32
 const TENANTS_MAX = 32

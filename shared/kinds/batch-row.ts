@@ -72,7 +72,6 @@ export function* batchRowIn(value: unknown, limit = UNLIMITED): Generator<undefi
   }
 }
 
-/** Returns the vector of an embedding answer for one input. */
 function vectorIn(body: unknown): unknown {
   return Vector.safeParse(body).data?.data[0].embedding
 }

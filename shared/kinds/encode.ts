@@ -62,7 +62,10 @@ export function nativeEvent(
   return { type: 'native', choice, dialect, scope, text: JSON.stringify(value) }
 }
 
-/** Joins the pieces of the native events of one choice and parses each complete text as an object. Events of other dialects are ignored. */
+/**
+ * Joins the pieces of native events ({@link nativeEvent}) of one choice, and parses each complete text as an object. Events of other
+ * dialects are ignored.
+ */
 export class NativeReader {
   readonly #dialect: Dialect
   #pieces: string[] = []

@@ -41,7 +41,7 @@ export function ownerOfBlob(key: string): string | undefined {
   return /^(job_[0-9A-HJKMNP-TV-Z]{10}\w{22})(-\w+)?$/.exec(key)?.[1]
 }
 
-/** Returns a lower bound of the ids that are created at a time or later, for range queries. */
+/** Returns a lower bound of the ids that are created at `atMs` or later, for range queries. */
 export function firstJobId(atMs: number): string {
   return PREFIX + timeTextOf(atMs)
 }

@@ -185,7 +185,7 @@ export interface EnteredJob extends UsageEntry {
   readonly request?: RequestRow | undefined
 }
 
-/** A tab, because ids, models and paths contain no control characters. */
+/** Separates the values in the name of a group. A tab, because ids, models and paths contain no control characters. */
 export const GROUP_SEPARATOR = '\t'
 
 export interface UsageQuery {
@@ -311,10 +311,10 @@ export interface HistoryStore {
   add(samples: readonly HistorySample[]): Promise<void>
   read(query: HistoryQuery): Promise<HistorySample[]>
   /**
-   * Merges samples before `fineAfter` into one per 5 minutes, and deletes samples before `purgeBefore`. Each call merges and deletes at most `limit`
-   * samples.
+   * Merges samples before `fineAfter` into one per 5 minutes, and deletes samples before `purgeBefore`. Each call merges and deletes at
+   * most `limit` samples.
    *
-   * @returns Whether there may be more
+   * @returns Whether there may be more samples to merge or delete
    */
   tidy(fineAfter: number, purgeBefore: number, limit: number): Promise<boolean>
 }

@@ -3,8 +3,8 @@ import type { BudgetForecast } from '#schemas/usage.ts'
 /*
  * Forecast of a monthly budget: the day on which the budget is used up if spending continues as in the last days.
  *
- * The rate is the cost since the start of the first day with spending, at most FORECAST_DAYS days ago, divided by the time since then. A whole week
- * includes a weekend. Without spending on two days, there is no forecast, because one day says little about the others.
+ * The rate is the cost since the start of the first day with spending, at most FORECAST_DAYS days ago, divided by the time since then. A
+ * whole week includes a weekend. A forecast needs spending on at least two days, because one day says little about the others.
  *
  *     Budget $30, spent $9, $1.20 per day over the last 7 days: 21 / 1.20 = 17.5 days. If the month ends in 3 days, then the budget lasts.
  */

@@ -1,9 +1,10 @@
 /*
- * Writes the request log (`shared/store/requests.ts`) in the background, so that a call never waits for the log and never fails because of it.
+ * Writes the request log (`shared/store/requests.ts`) in the background, so that a call never waits for the log and never fails because of
+ * it.
  *
- * Rows wait in memory, and are written once per second or as soon as a batch is full. While the store is unreachable, a bounded number of rows waits.
- * Beyond it, the oldest rows are dropped and counted in `sluice_request_log_dropped_total`. At a drain the rest is written. If a process is killed,
- * then the rows of the last second are lost.
+ * Rows wait in memory, and are written once per second or as soon as a batch is full. While the store is unreachable, a bounded number of
+ * rows waits. Beyond this number, the oldest rows are dropped and counted in `sluice_request_log_dropped_total`. At a drain, the remaining
+ * rows are written. If a process is killed, then the rows of the last second are lost.
  */
 
 import type { FailedAttempt } from '#schemas/admin/requests.ts'

@@ -136,7 +136,7 @@ export class ChannelReceiver implements Receiver {
     // The gap is measured from request to request. After a fetch that takes longer than the gap, the next fetch follows at once.
     poll.requestedAtMs = performance.now()
     const answers = await this.#fetch(poll)
-    // Rotates the order, so that the partition that was last in a full response is first in the next response.
+    // Rotates the order of the partitions. A response has a maximum size, so it may lack the last partitions of the order.
     poll.positions.push(...poll.positions.splice(0, 1))
     await this.#take(poll.positions, answers)
     return false

@@ -135,7 +135,7 @@ export class KafkaProducer {
     }
     const error = new KafkaRefusal(`Producing to ${key}`, code)
     if (IDENTITY_LOST.includes(code)) {
-      // Another call may have replaced the producer id while this call waited for its response. The new id is kept.
+      // If another call has replaced the producer id while this call waited for its response, then the new id is kept.
       if (identity === this.#current) this.#forgetIdentity()
       return { error, canRetry: true }
     }

@@ -34,8 +34,8 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
 }
 
 /**
- * Transcribes speech into English text. Translation is a separate kind, because older workers cannot translate: a worker puts a job of an unknown
- * kind back into its queue.
+ * Transcribes speech into English text. Translation is a separate kind, because workers of older versions cannot translate. A worker
+ * requeues a job of an unknown kind, so a newer worker runs the job.
  */
 export const translate: Kind<TranscribeRequest, TranscribeEvent> = { ...transcribe, name: 'translate' }
 

@@ -69,7 +69,8 @@ const TYPES: Record<string, string> = {
 export function sweepStatement(move: Transition): Statement {
   const picked = `picked AS MATERIALIZED (${pickOf(move, true)})`
   const moved = `moved AS (${updateOf(move, 'SELECT id FROM picked')} ${returning(move)})`
-  // Rows that another sweep has locked are skipped. `picked` is materialized. Otherwise the planner might run the selection once per row.
+  // Rows that another sweep has locked are skipped. `picked` is materialized, because otherwise the planner might run the selection once
+  // per row.
   const sql = join(picked, moved, ...eventsOf(move))
   if (move.pickFair === undefined) return { name: move.name, sql }
   return {

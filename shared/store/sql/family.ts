@@ -98,8 +98,8 @@ export function recordedStepOf(row: Row): RecordedStep {
 }
 
 /**
- * Margin in ms for a parent that ends after its deadline. The reaper ends such a parent 10 s after the deadline, or later if its sweeps are delayed.
- * The retention of a child must nevertheless end after that of its parent, so the margin is added to it.
+ * Margin in ms for a parent that ends after its deadline. The reaper ends such a parent 10 s after the deadline, or later if its sweeps are
+ * delayed. The retention of a child must nevertheless end after that of its parent, so this margin is added to the retention of the child.
  */
 const GRACE_MS = 60_000
 
@@ -120,8 +120,8 @@ const CHILD_MS = 'now_ms() + CAST(:child_deadline_in_ms AS bigint)'
 const CHILD_UNTIL = `CASE WHEN ${CHILD_MS} < moved.deadline_ms THEN ${CHILD_MS} ELSE moved.deadline_ms END`
 
 /**
- * State transition: the holder of a job submits a child. The write fails if the job has ended or has another holder. The child's retention ends after
- * that of its parent. The purge of the parent deletes both, so the child exists until then.
+ * State transition: the holder of a job submits a child. The write fails if the job has ended or has another holder. The child's retention
+ * ends after that of its parent, and the purge of the parent deletes both. The child therefore exists as long as its parent.
  */
 export const SUBMIT: Transition = {
   name: 'submit',

@@ -82,9 +82,13 @@ export const PAST_PARENTS: Statement = {
 }
 
 /**
- * Marks the children of an expired job as expired, so that the next purges delete them before their parent. Without the row of the parent, they would
- * not be found. The negative depth as expiry time sorts the deepest level first, because only jobs without children can be deleted. The condition
- * `coalesce(purge_at_ms, 0)` matches no index. Otherwise Postgres might scan the whole index of expired rows.
+ * Marks the children of an expired job as expired, so that the next purges delete them before their parent. If the parent were deleted
+ * first, then its children would not be found.
+ *
+ * Purges delete jobs in order of expiry. The expiry time is therefore set to the negative depth, so that the deepest children, which have
+ * no children themselves, are deleted first.
+ *
+ * The condition `coalesce(purge_at_ms, 0)` matches no index. Otherwise Postgres might scan the whole index of expired rows.
  */
 export const PURGE_CHILDREN: Statement = {
   name: 'purge_children',

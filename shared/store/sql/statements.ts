@@ -48,7 +48,8 @@ export const FIND_PAST: Statement = {
           AND NOT ${KEPT}`,
 }
 
-// `coalesce` makes the condition match no index of unerased jobs, so that the job is found by its id. See `STATE` in transitions.ts for the reason.
+// `coalesce` makes the condition match no index of unerased jobs, so that Postgres finds the job by its id. Otherwise Postgres might keep a
+// plan that scans this whole index for each job.
 const UNERASED = `FROM jobs WHERE id = :id AND coalesce(erased_at_ms, 0) = 0 AND ${VISIBLE}`
 export const FIND_CONTENT = readsTexts('find_content', ['request', 'result'], (texts) => `SELECT ${texts} ${UNERASED}`)
 export const FIND_RESULT = readsTexts('find_result', ['result'], (text) => `SELECT ${text} ${UNERASED}`)
@@ -154,8 +155,8 @@ export const QUEUED_MODELS: Statement = {
 }
 
 /**
- * SQL condition: the job has ended. The concatenation with '' matches no index of states, so that jobs are found by their ids. See `STATE` in
- * transitions.ts for the reason.
+ * SQL condition: the job has ended. The concatenation with '' matches no index of states, so that Postgres finds jobs by their ids.
+ * Otherwise Postgres might keep a plan that scans a whole index of states for each job.
  */
 const ENDED = `jobs.state || '' IN ('completed', 'failed', 'cancelled', 'expired')`
 

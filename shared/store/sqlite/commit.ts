@@ -70,7 +70,10 @@ export class GroupCommit {
   #running: Promise<void> | undefined
   #syncing: Promise<void> | undefined
 
-  /** @param db Database in WAL mode and locked exclusively. No other file descriptor of its file may be closed before the lock ends. */
+  /**
+   * @param db Database in WAL mode and locked exclusively. No other file descriptor of its file may be closed before the lock ends, because
+   * closing a descriptor releases all POSIX locks of the process on the file
+   */
   constructor(db: DatabaseSync, { onFull = () => {}, sync = promisify(fdatasync) }: GroupCommitOptions = {}) {
     this.#onFull = onFull
     this.#db = db

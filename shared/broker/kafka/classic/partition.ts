@@ -1,9 +1,9 @@
 /**
- * State of one partition in a classic consumer. Each record moves `waiting → out → done`, or back to `waiting` when released. `out` means delivered
- * to the caller.
+ * State of one partition in a classic consumer. Each record moves `waiting → out → done`, or back to `waiting` when released. `out` means
+ * delivered to the caller.
  *
- * After a rebalance, kafkajs restarts at the committed offset, so unfinished records arrive again. Records that are `out` are recognised by their
- * offsets and skipped. `waiting` records are removed first.
+ * After a rebalance, kafkajs restarts at the committed offset, so unfinished records arrive again. Records that are `out` are recognised by
+ * their offsets and skipped. Records that are `waiting` are removed at the restart, because they arrive again too.
  */
 
 export interface ClassicRecord {

@@ -92,8 +92,8 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   /**
-   * Starts again with a new consumer of kafkajs, after the topic was recreated. The present one could wait at an offset that the new topic has already
-   * passed.
+   * Starts again with a new consumer of kafkajs, after the topic was recreated. The current consumer would continue at its offset in the
+   * old topic, and skip all records of the new topic below this offset.
    */
   restart(): void {
     this.#endRun()
@@ -270,8 +270,8 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   #onBatch({ batch }: EachBatchPayload): void {
-    // kafkajs has reset the position to the start, because the topic was recreated and has no record at the previous
-    // position. The state of the old partition is dropped.
+    // If the batch ends before an offset that was already received, then the topic was recreated, and kafkajs has reset its position to the
+    // start. The state of the old partition is dropped.
     if (Number(batch.lastOffset()) < this.#partition(batch.partition).seen) this.#partitions.delete(batch.partition)
     const partition = this.#partition(batch.partition)
     partition.add(

@@ -1,16 +1,18 @@
 /**
  * The connections of kafkajs, by the address of their broker.
  *
- * The problem: a broker that hangs keeps its connections open, and accepts new ones. A client of kafkajs waits for its responses until the request
- * timeout, and connects to it again and again. The client also fetches nothing from healthy brokers, because a fetch loop starts again only after all
- * its requests have ended. Without fetches, the client sends no heartbeats, so that a rebalance of the group waits for it too.
+ * The problem: a broker that hangs keeps its connections open, and accepts new ones. A client of kafkajs waits for its responses until the
+ * request timeout, and connects to it again and again. The client also fetches nothing from healthy brokers, because a fetch loop starts
+ * again only after all its requests have ended. Without fetches, the client sends no heartbeats, so that a rebalance of the group waits for
+ * it too.
  *
- * How it works: the controller of Kafka fences a broker that hangs, and {@link KafkaCluster} learns of it from the metadata. Four times per second,
- * the connections to fenced brokers are closed. New connections to them fail at once, and request new metadata. For kafkajs, the broker has died. kafkajs
- * therefore rejects the pending requests, and loads the metadata with the new leaders.
+ * How it works: the controller of Kafka fences a broker that hangs, and {@link KafkaCluster} learns of it from the metadata. Four times per
+ * second, the connections to fenced brokers are closed. New connections to them fail at once, and request new metadata. For kafkajs, the
+ * broker has died. kafkajs therefore rejects the pending requests, and loads the metadata with the new leaders.
  *
- * If requests were sent to a broker and no bytes arrived within {@link SILENT_TICKS} comparisons, then the metadata is requested at once. A live broker
- * sends bytes more often, because it answers a fetch without records after half a second.
+ * At the same interval, the numbers of sent and received bytes are compared with the previous ones. If requests were sent to a broker and
+ * no bytes arrived within {@link SILENT_TICKS} comparisons, then the metadata is requested at once. A live broker sends bytes more often,
+ * because it answers a fetch without records after half a second.
  */
 import { connect, isIP, Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
@@ -38,7 +40,7 @@ interface Broker {
   readonly host: string
   readonly port: number
   readonly connections: Set<Connection>
-  /** Number of comparisons since requests were sent and nothing was received. 0 if nothing is expected. */
+  /** Number of comparisons of the byte counts since requests were sent and nothing was received. 0 if no response is expected. */
   silentTicks: number
 }
 

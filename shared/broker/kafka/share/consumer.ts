@@ -27,8 +27,8 @@ const ACQUIRED_TTL_MS = 500
  */
 const SPLIT_POLL_MS = 100
 /**
- * Maximum of this wait if the number of requested records is less than the number of leaders. The value is shorter, because leaders are then polled in
- * rotation, and each poll delays the polls of the other leaders.
+ * Maximum time in ms for which a broker waits for records, if fewer records are requested than brokers lead partitions. The value is
+ * shorter, because leaders are then polled in rotation, and each poll delays the polls of the other leaders.
  */
 const ROTATING_POLL_MS = 25
 
