@@ -135,8 +135,8 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Returns the slots that this ingress can use while other ingresses use the rest. Until enough jobs were observed,
-   * this is all slots.
+   * Returns the number of slots that this ingress can use while other ingresses use the remaining slots. Until enough jobs were observed,
+   * the result is the number of all slots.
    */
   #usable(places: number, takesMs: number, now: number): number {
     const [oldest] = this.#waiting.values()
@@ -205,7 +205,8 @@ class Completions {
 }
 
 /**
- * Retry-After of a rejected caller ends when the estimated wait has fallen to this fraction of `startTimeoutMs`. The rest absorbs estimation errors.
+ * Retry-After of a rejected caller ends when the estimated wait has fallen to this fraction of `startTimeoutMs`. The remaining fraction
+ * absorbs estimation errors.
  */
 const RETRY_TARGET_RATIO = 0.8
 /** Factor on Retry-After, so that workers that are slower than estimated have time to catch up. */

@@ -147,8 +147,7 @@ export class Budgets {
   /**
    * Reserves the estimated cost in each budget of a key and its project.
    *
-   * @throws ServiceError `insufficient_quota` if a budget is spent. `rate_limit_exceeded` if calls in flight may spend
-   * the rest
+   * @throws ServiceError `insufficient_quota` if a budget is spent. `rate_limit_exceeded` if calls in flight may spend the remaining budget
    */
   async reserve(key: KeyOf, nanos: number): Promise<BudgetReservation> {
     const budgets = this.#options.ledger && nanos > 0 ? this.#of(key) : []
@@ -209,7 +208,7 @@ export class Budgets {
     }
   }
 
-  /** @returns Whether the project has a free place among the waiting calls */
+  /** @returns False if the maximum number of calls already waits, of the project or in total */
   #enterWait(project: string): boolean {
     const own = this.#waiting.get(project) ?? 0
     if (own >= WAITING_MAX_PER_PROJECT || this.#waitingCalls >= WAITING_MAX) return false

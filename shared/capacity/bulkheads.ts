@@ -7,8 +7,8 @@ const BUSY_MS = 1_000
 /** Time in ms for which a worker that does not have a model remembers that jobs of the model wait in the store. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
- * {@link ModelBulkheads.unknownForMs} is the time since the first job for an unknown model. If no such job arrives for this long (ms), then that time
- * starts again from 0.
+ * Time in ms without a new job for an unknown model after which the age of this model starts again from 0. {@link
+ * ModelBulkheads.unknownForMs} returns the age: the time since the first job for the unknown model.
  */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of bulkheads. At the maximum, bulkheads without jobs are dropped. */
@@ -36,18 +36,20 @@ export interface BulkheadsOptions {
 }
 
 /**
- * Bulkhead: the limit on concurrent jobs of one model on one worker. The class also records whether durable jobs of the model wait in the store.
+ * Bulkhead: the limit on concurrent jobs of one model on one worker. The class also records whether durable jobs of the model wait in the
+ * store.
  *
  * The problem: without a limit per model, calls of one slow model occupy all slots of the worker, and no other model can run.
  *
- * How it works: a model has as many permits as its engine supports concurrent calls. Attached calls and durable jobs share the permits, and each
- * group can always get half of them. Durable jobs may be claimed up to a quarter beyond the permits, so that the engine never waits for the store
- * between two jobs.
+ * How it works: a model has as many permits as its engine supports concurrent calls. Attached calls and durable jobs share the permits, and
+ * each group can always get half of them. Durable jobs may be claimed up to a quarter beyond the permits, so that the engine never waits
+ * for the store between two jobs.
  *
- * Jobs of low priority leave `interactive` permits free, even while no call runs. Otherwise a call would wait until a batch line ends.
+ * Jobs of low priority leave `interactive` permits free, even while no call runs. Otherwise a call would wait until a job of low priority
+ * ends.
  *
- * Example: capacity 8. Durable jobs alone may claim 10, or 7 if they have low priority. With 8 attached calls running, 4 durable jobs may still be
- * claimed, which then wait briefly in the engine's queue.
+ * Example: capacity 8. Durable jobs alone may claim 10, or 7 if they have low priority. With 8 attached calls running, 4 durable jobs may
+ * still be claimed, which then wait briefly in the engine's queue.
  */
 export class ModelBulkhead implements Work, SlotHolder {
   readonly kind: string

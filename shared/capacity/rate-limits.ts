@@ -350,8 +350,8 @@ export class RateLimits implements RunningLimits {
   }
 
   /**
-   * Returns the number of running calls. Outdated counts of other ingresses are ignored while the store is reachable, because the caller reads new
-   * counts next.
+   * Returns the number of running calls. While the store is reachable, outdated counts of other ingresses are not included, because the
+   * caller of this method reads new counts next.
    */
   #countedIn(running: Running, nowMs: number): number {
     return this.#fleet?.isReachable && !running.isFresh(nowMs) ? running.local : running.all(nowMs)

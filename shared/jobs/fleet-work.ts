@@ -181,8 +181,8 @@ export function secondsToEmpty(loads: Iterable<Load>, slots: number): number | u
 interface Held {
   value: number
   /**
-   * Largest smaller value that was added since {@link sinceMs}. If no value reaches the reported one for {@link HOLD_MS}, then this value
-   * is reported next.
+   * Largest value since {@link sinceMs}. All values since then were smaller than `value`. After {@link HOLD_MS}, this value replaces
+   * `value`.
    */
   largest: number
   sinceMs: number

@@ -134,8 +134,9 @@ export class Peers {
   }
 
   /**
-   * Maximum concurrent calls of a model by the adaptive limits of its servers. Infinity if a server has none, because it never signalled overload.
-   * All workers publish the limit of each server, and the limit with the highest generation is the newest.
+   * Maximum concurrent calls of a model by the adaptive limits of its servers. Infinity if a server has none, because it never signalled
+   * overload. All workers publish the limit of each server. The generation of a limit counts its decreases, so the limit with the highest
+   * generation is the newest.
    */
   adaptiveLimitOf(pool: PoolName, model: string, servers: number): number {
     const newest = new Map<number, NonNullable<Capacity['adaptive_limits']>[number]>()

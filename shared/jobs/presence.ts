@@ -133,8 +133,8 @@ export class Presence extends Peers {
   }
 
   /**
-   * Time in ms since this process last received its own heartbeat, minus the part of its heartbeat interval above 500 ms. A small value shows that
-   * the channel works.
+   * Time in ms since this process last received its own heartbeat, minus the part of its heartbeat interval above 500 ms. A small value
+   * shows that the channel works, also at a long interval.
    */
   get silenceMs(): number {
     return Math.max(0, Date.now() - this.#lastEchoMs - this.heartbeatMs + HEARTBEAT_MS)

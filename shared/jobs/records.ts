@@ -219,8 +219,8 @@ interface RecordType {
 }
 
 /**
- * Rate-limited log of ignored records. The first record of each sort is logged at once, and later records once a minute with their count. Other
- * processes control the number of such records, so the log must not grow with it.
+ * Rate-limited log of ignored records. The first record of each type is logged at once, and later records once a minute with their count.
+ * Other processes control the number of such records, so the log must not grow with it.
  */
 export class UnknownRecordLog {
   readonly #log: Log

@@ -90,16 +90,16 @@ export interface JobTransitions {
   complete(run: HeldAttempt, end: CompletedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   fail(run: HeldAttempt, end: FailedEnd & { output?: Output }): Promise<TransitionResult | undefined>
   /**
-   * in_progress → scheduled in `delayMs`. The retry counts against the retry budget unless `isTry` is false. If a cancel was requested, then the job
-   * is cancelled instead, unless it still has time to write a partial result.
+   * in_progress → scheduled in `delayMs`. The retry counts as a try of the job unless `isTry` is false. If a cancel was requested, then the
+   * job is cancelled instead, unless it still has time to write a partial result.
    */
   retry(
     run: HeldAttempt,
     end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
   ): Promise<TransitionResult | undefined>
   /**
-   * in_progress → queued, without using the retry budget. The caller publishes the job. If a cancel was requested, then the job is cancelled instead,
-   * unless it still has time to write a partial result.
+   * in_progress → queued, without counting a try. The caller publishes the job. If a cancel was requested, then the job is cancelled
+   * instead, unless it still has time to write a partial result.
    */
   handBack(run: HeldAttempt, output?: Output): Promise<TransitionResult | undefined>
   honourCancel(
@@ -137,10 +137,10 @@ export interface FamilyTransitions {
    */
   submitChild(run: HeldAttempt, child: NewChild): Promise<TransitionResult | undefined>
   /**
-   * in_progress → waiting, until the children `ids` have ended, or until `wrapUpMs` before the deadline. The retry budget is unchanged.
+   * in_progress → waiting, until the children `ids` have ended, or until `wrapUpMs` before the deadline. No try is counted.
    *
-   * The job is queued instead if all children have already ended, or if it was cancelled and may write a partial result. The caller then publishes
-   * the job.
+   * The job is queued instead if all children have already ended, or if it was cancelled and may write a partial result. The caller then
+   * publishes the job.
    *
    * If a cancel was requested and no time for a partial result is left, then the job is cancelled, as for {@link JobTransitions.retry}.
    */

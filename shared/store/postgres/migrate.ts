@@ -120,7 +120,10 @@ async function tryLock(holder: Client): Promise<boolean> {
   return row?.is_mine === true
 }
 
-/** Returns the error that Postgres would report at the first CREATE TABLE, so that this problem is reported before anything is changed. */
+/**
+ * Error for a `search_path` without an existing schema, with the SQLSTATE that Postgres would report at the first CREATE TABLE. The problem
+ * is thus reported before anything is changed.
+ */
 function noSchema(): Error {
   return Object.assign(new Error('no schema of the search_path exists'), { code: '3F000' })
 }

@@ -318,8 +318,8 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
 const PAIRED: ReadonlySet<string> = new Set(['failed', 'own', 'sdk_retry'])
 
 /**
- * The statements of a page: the page itself, the counts of outcomes of its scan, and the end of the scan. The end of the scan is needed only if a
- * filter of the query has no index (`isFiltered`).
+ * Returns the statements of a query. `page` reads the rows of a page. `outcomes` counts the outcomes of the matching rows among the scanned
+ * rows. `end` finds the last scanned row, and is needed only if a filter of the query has no index (`isFiltered`).
  *
  * @param isShared True for Postgres
  * @param hasUpstreamMessages Whether the counts have the messages of upstream servers
@@ -383,7 +383,10 @@ export function requestsToScan(query: RequestQuery, isShared: boolean, hasUpstre
 const GROUPS = 'project, model, status, error_code, is_run'
 /** Added to a count, so that all counts have the same number of digits and are ordered as texts. */
 const COUNT_OFFSET = 1_000_000
-/** Number of requests with a message, time and id of the newest of them, and the message. The maximum of this text has the most frequent message. */
+/**
+ * Text with four values: the number of requests with an error message, the time and the id of the newest of these requests, and the
+ * message. The maximum of these texts therefore contains the most frequent message.
+ */
 const FREQUENT = `CAST(${COUNT_OFFSET} + calls AS text) || ' ' || newest || ' ' || message`
 
 function cursorOf(row: Row | undefined) {

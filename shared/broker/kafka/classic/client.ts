@@ -1,6 +1,6 @@
 /**
- * Configures kafkajs for production on Node 24. Log messages are passed to `onProblem`. kafkajs itself retries only briefly, because the adapters
- * retry forever. A patch of kafkajs prevents timer warnings.
+ * Configures kafkajs for production on Node 24. Log messages are passed to `onProblem`. kafkajs itself retries only briefly, because the
+ * adapters retry forever. Patches of kafkajs prevent timer warnings, and change how a consumer joins its group.
  */
 
 import { createRequire } from 'node:module'

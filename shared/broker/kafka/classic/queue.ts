@@ -357,8 +357,8 @@ async function unplaced(cluster: KafkaCluster, topic: string): Promise<number[]>
 
 /**
  * Returns a start offset for each given partition without a committed position. The start is the last position of the group that an earlier
- * version used, or the oldest record for which a caller may still wait. The beginning of the topic is not used, because a share group may have
- * processed days of records there.
+ * version used, or the oldest record for which a caller may still wait. The beginning of the topic is not used, because a share group may
+ * already have processed the records of days there.
  *
  * @param waitMsMax Age after which no caller waits for a record any more. If undefined, then all records are needed.
  * @throws Error if a broker is unreachable or refuses

@@ -22,8 +22,8 @@ const TAKE_WAIT_MS = 1_000
 /** Time in ms after which fetched records without a waiting `take` call are released. */
 const ACQUIRED_TTL_MS = 500
 /**
- * Maximum time in ms for which a broker waits for records, if several brokers lead partitions of the topic. The value is short, because the requested
- * records are divided among these leaders until their polls end.
+ * Maximum time in ms for which a broker waits for records, if several brokers lead partitions of the topic. The requested records are
+ * divided among these leaders, and until a poll ends, no other leader can deliver the part of its leader. The value is therefore short.
  */
 const SPLIT_POLL_MS = 100
 /**

@@ -121,8 +121,8 @@ export class Membership {
   }
 
   /**
-   * Waits for a free place in a full group. Exiting would not help, because a restarted process would find the group
-   * full as well.
+   * Reports a full group, and lengthens the heartbeat interval until another member leaves. The process does not exit, because a restarted
+   * process would find the group full as well.
    */
   #waitWhileFull(response: HeartbeatResponse): HeartbeatResponse {
     if (!this.#isFull) {

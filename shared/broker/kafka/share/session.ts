@@ -137,8 +137,8 @@ export class ShareSession {
       this.#emptyPolls = records.length > 0 || acks.length > 0 ? 0 : this.#emptyPolls + 1
       const failed = response.partitions.find(({ errorCode }) => errorCode !== CODE.none)
       if (failed && records.length === 0) this.#noteFailure(failed)
-      // A broker may answer an empty poll early. The session then waits for the rest of the poll time, because
-      // otherwise the next polls would follow without a pause.
+      // A broker may answer an empty poll early. The session then waits until the poll time has passed, because otherwise the next polls
+      // would follow without a pause.
       const earlyMs = sentAt + maxWaitMs - performance.now()
       if (records.length === 0 && acks.length === 0 && earlyMs > 1) await sleep(earlyMs)
       return records
@@ -282,8 +282,10 @@ export class ShareSession {
   }
 
   /**
-   * Handles a failed partition, which the next fetch adds again. The error `offsetNotAvailable` is ignored and may last for hours. A new group
-   * starts at a point in time, for which an empty partition has no offset.
+   * Handles a partition whose fetch failed. The next fetch adds the partition again.
+   *
+   * The error `offsetNotAvailable` is ignored, because it is normal and may last for hours. A new group starts at a point in time, and an
+   * empty partition has no offset for this time.
    *
    * @throws KafkaRefusal for any other error
    */

@@ -65,7 +65,9 @@ export class Backlog {
     return this.#withoutClaimer
   }
 
-  /** True if jobs of the pool waited at the last count, and some worker was notified of each kind, model and priority of them. */
+  /**
+   * True if jobs of the pool waited at the last count, and some worker was notified of the kind, model and priority of each of these jobs.
+   */
   hasClaimer(pool: PoolName): boolean {
     return this.#withClaimer.has(pool) && this.#waiting.get(pool) === 0
   }

@@ -64,8 +64,8 @@ const FINE_SECONDS = 88_200
 const HISTORY_SECONDS = HISTORY_RANGES['7d'].length + 3_600
 
 /**
- * Limits for the sweep that requeues or fails jobs of dead workers ({@link Sweeps.reap}). `crashesMax` is a number of workers, and the grace periods
- * are in ms.
+ * Limits for the sweep that requeues or fails jobs of dead workers ({@link Sweeps.reap}). `crashesMax` is the number of dead workers after
+ * which their job fails. The grace periods are in ms.
  */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 

@@ -229,8 +229,8 @@ const NOT_FILTERED: ChatFilterResults = {
 }
 
 /**
- * Returns the content filter results of the upstream or of the classifier, completed to all categories (docs/reference/compatibility.md, Chat
- * answers).
+ * Returns the content filter results of the upstream or of the classifier. A category without a result counts as not filtered
+ * (docs/reference/compatibility.md, Chat answers).
  */
 export function filterResults(event: FinishEvent): ChatFilterResults {
   return event.filter === undefined ? NOT_FILTERED : { ...NOT_FILTERED, ...event.filter }
