@@ -106,10 +106,7 @@ export class Attempt {
     }
   }
 
-  /**
-   * Starts the trace span of the attempt. For a durable job, the time in the queue gets a span here too. For an attached call, the ingress
-   * records that time.
-   */
+  /** Starts the attempt's span. The time in the queue gets a span here for a durable job, and in the ingress for an attached call. */
   begin(worker: string): void {
     const { tracer } = tracing
     if (!tracer) return

@@ -122,7 +122,7 @@ async function tryLock(holder: Client): Promise<boolean> {
 
 /**
  * Error for a `search_path` without an existing schema, with the SQLSTATE that Postgres would report at the first CREATE TABLE. The problem
- * is thus reported before anything is changed.
+ * is reported before anything is changed.
  */
 function noSchema(): Error {
   return Object.assign(new Error('no schema of the search_path exists'), { code: '3F000' })
