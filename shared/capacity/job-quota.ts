@@ -174,8 +174,8 @@ export class JobQuota {
       throw new ServiceError('overloaded', message, { retryAfterMs: 2_000, isUndone: true, reason: 'store' })
     }
     await this.#count()
-    // The count is outdated, so a quota that looks full may have free capacity by now. The job waits for the count in
-    // progress instead of being refused.
+    // If the count is outdated, then a quota that looks full may have free capacity by now. The job waits for the count in progress instead
+    // of being refused.
     if (this.#counting !== undefined && !this.#hasCapacity(place)) await this.#counting
   }
 

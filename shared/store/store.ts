@@ -117,7 +117,8 @@ export interface JobTransitions {
    */
   cancel(scope: Scope, id: string, how?: CancelHow): Promise<Dispatch | undefined>
   /**
-   * Deletes request, result and events of a job that has ended. The rest of the row remains until the purge. Returns false if the job has not ended.
+   * Deletes request, result and events of a job that has ended. The other columns of the row remain until the purge. Returns false if the
+   * job has not ended.
    */
   erase(scope: Scope, id: string): Promise<boolean>
   /** Hides the ended children of a job. The next purges delete them. */

@@ -27,8 +27,8 @@ const RETRY_AFTER_MS = 1_000
 const COUNT_MAX = 2 ** 20
 
 /**
- * Maximum bytes of a batch. The limit for channels is below the broker's default limit of 1 MiB. The limit for queues is low, because a consumer that
- * requests one record receives the whole batch.
+ * Maximum bytes of a batch. The limit for channels is below the broker's default limit of 1 MiB. The limit for queues is low, because the
+ * response to a consumer that requests one record contains the whole batch.
  */
 export const batchBytesMax = { queue: 64 * 1024, channel: 900 * 1024 } as const
 

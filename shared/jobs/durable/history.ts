@@ -48,10 +48,10 @@ export interface SharedBody {
 }
 
 /**
- * Moves the beginning of a prompt into shared segments. If no job is created afterwards, then the caller must
- * {@link releaseHistory release} the result.
+ * Moves the beginning of a prompt into shared segments. If no job is created afterwards, then the caller must {@link releaseHistory
+ * release} the result.
  *
- * @param before Existing segments, which together contain consecutive turns. The first turn of the first segment has the index `at`
+ * @param before Existing segments, which together contain consecutive turns. `at` is the index in the prompt of their first turn
  */
 export async function shareHistory(
   { files, blobs, holding, tenant, keepMs }: HistoryContext,

@@ -382,8 +382,8 @@ export class Attempts {
     if (isAttached) poller.countAttached(1)
     const mustWait = isAttached && !parkedCalls.canStart(lane, bulkhead)
     if (!mustWait) enter()
-    // The grace period of a drain has ended: all attempts that were running are already being returned to their owners. This attempt was claimed
-    // later, so it is returned too.
+    // If the grace period of a drain has ended, then all attempts that were running are already being returned to their owners. This
+    // attempt was claimed later, so it is returned too.
     if (this.#isHandingBack) attempt.handBack()
     try {
       const turn = mustWait

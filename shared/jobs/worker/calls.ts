@@ -102,8 +102,8 @@ export class Calls {
       })
       return
     }
-    // No worker of this pool has the model yet. During a rollout, another worker may have it soon, so the job is returned to its ingress, which
-    // retries it.
+    // If no worker of this pool has the model, then another worker may have it soon, for example during a rollout. The job is therefore
+    // returned to its ingress, which retries it.
     if (!isKnown) {
       poller.pause()
       return void events.handedBack()

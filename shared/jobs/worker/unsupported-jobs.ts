@@ -59,7 +59,7 @@ export class UnsupportedJobs {
 
   async #handle(lane: Lane, delivery: Delivery, job: UnsupportedJob): Promise<void> {
     const { requeueForMs = REQUEUE_TIMEOUT_MS, poller } = this.#options
-    // No live worker supported the kind of this job within the timeout, so the job is given up.
+    // If no live worker supported the kind of this job within the timeout, then the job is given up.
     if (Date.now() - this.#firstSeen(job) > requeueForMs) return this.#giveUp(delivery, job)
     poller.enter(lane)
     await this.#requeue(lane, delivery, job)

@@ -311,7 +311,7 @@ export class Worker {
     const job = (delivery.payload as JobEnvelope | undefined) ?? readJob(delivery.value)
     const { kinds } = this.#definition
     const kind = job && Object.hasOwn(kinds, job.kind) ? kinds[job.kind] : undefined
-    // This version does not support the kind of the job, but another worker may.
+    // If this version does not support the kind of the job, then the record is requeued, because another worker may support the kind.
     if (!job || !kind) this.#unsupported.onDelivery(lane, delivery)
     else if (isAttached(job)) this.#calls.onDelivery(lane, delivery, job, kind)
     else if (this.#claims) this.#claims.onDelivery(lane, delivery, job, kind)

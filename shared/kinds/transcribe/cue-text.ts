@@ -150,7 +150,7 @@ function endScoreOf(
 
 function markScoreOf(text: string, next: string, binds: ReadonlySet<string>): number | undefined {
   if (isInsideNumber(text, next)) return SCORES.insideNumber
-  // The period is part of a title or of an initial before a name, so it does not end a sentence.
+  // A period after a title or after an initial before a name does not end a sentence.
   if (text.endsWith('.') && (binds.has(text.slice(0, -1).toLowerCase()) || /^\p{Lu}\.$/u.test(text))) {
     return SCORES.afterBound
   }

@@ -100,8 +100,8 @@ function divide(segment: TranscriptSegment, text: string, language: string): Cue
     const to = endOf(timed, from)
     const start = starts[from] as number
     const last = ends[to - 1] as number
-    // The last cue of a segment ends with the segment. If the segment ends much later than its last word, then the rest is silence, and the cue ends
-    // with the word.
+    // The last cue of a segment ends with the segment. If the segment ends much later than its last word, then the time in between is
+    // silence, and the cue ends with the word.
     const until = to === tokens.length && segment.end <= last + LINGER_SECONDS_MAX ? Math.max(last, segment.end) : last
     const end = isTimed ? Math.min(until, start + CUE_SECONDS_MAX) : last
     cues.push({ start, end, lines: linesOf(tokens, from, to) ?? [] })

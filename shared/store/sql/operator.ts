@@ -59,8 +59,8 @@ export class SqlOperator implements OperatorStore {
 
 function isAsked(row: Row, { pool, model, states, isOwn }: OperatorJobs): boolean {
   if (row.erased_at_ms !== null || (isOwn && Number(row.depth) > 0)) return false
-  // By the clock of this process, the retention of the row has ended. The purge uses the clock of the database and has
-  // not run yet, so the row is hidden here.
+  // If the retention of the row has ended by the clock of this process, then the row is hidden. The purge, which uses the clock of the
+  // database, may not have run yet.
   if (row.purge_at_ms !== null && Number(row.purge_at_ms) <= Date.now()) return false
   const isOfState = states === undefined || states.some((state) => state === row.state)
   return isOfState && row.pool === (pool ?? row.pool) && row.model === (model ?? row.model)

@@ -268,8 +268,8 @@ interface Condition {
 /**
  * Returns the filters of a query, most selective first. Each filter in `indexed` has an index that begins with its column.
  *
- * In Postgres, the indexes and the order of the list use the expression `ended_at_ms + 0`. The primary key, which has the plain column, does not
- * match it. Otherwise the planner may choose the primary key and read many rows that the filter excludes.
+ * In Postgres, the indexes and the order of the list use the expression `ended_at_ms + 0`, which the primary key with its plain column does
+ * not match. With the plain column, the planner might choose the primary key and read many rows that the filter excludes.
  */
 function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Condition[] } {
   const { project, keyId, model, endpoint, server, statuses, errorCode, jobId, batchId, traceId, sdkRetry } = query

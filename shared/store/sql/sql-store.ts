@@ -388,8 +388,8 @@ async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): 
     const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
     taken.push(...(await db.pick(statements.takeDeliveries, params)))
     if (taken.length === limit) break
-    // The statement found fewer blocked messages than it may read. All remaining due messages are being delivered by other processes, so the search
-    // ends.
+    // If the statement found fewer blocked messages than it may read, then other processes are delivering all remaining due messages, so
+    // the search ends.
     if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
   }
   return taken.map(deliveryOf)
