@@ -108,7 +108,10 @@ function decideFailed(
   return { do: 'retry', delayMs }
 }
 
-/** Removes the Retry-After of an upstream failure that was retried already, so that clients do not retry the call again (`shared/kinds/errors.ts`). */
+/**
+ * Removes the Retry-After of an upstream failure that was retried already, so that clients do not retry the call again
+ * (`shared/kinds/errors.ts`).
+ */
 function finalError(error: ErrorBody, { tries }: History): ErrorBody {
   const { retry_after_ms, ...rest } = error
   const isUpstreamFailure = error.code === 'upstream_error' || error.code === 'upstream_timeout'

@@ -139,9 +139,10 @@ export function errorHeaders(
 /**
  * Whether a client should retry a failed request. If undefined, then SDKs decide by the status.
  *
- * 1. An error `job_not_finished` has a Retry-After if the client wanted to read the result, which will exist later. The error has none if the client
- *    wanted to delete the job.
- * 2. A failure of an upstream server has a Retry-After only if Sluice has not retried the call (`decide.ts`). Example: calls to the server are paused.
+ * 1. An error `job_not_finished` has a Retry-After if the client wanted to read the result, which will exist later. The error has none if
+ *    the client wanted to delete the job.
+ * 2. A failure of an upstream server has a Retry-After only if Sluice has not retried the call (`decide.ts`). Example: calls to the server
+ *    are paused.
  */
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
   if (code === 'job_not_finished') return retryAfterMs !== undefined

@@ -175,8 +175,8 @@ export interface RequestLog {
   /** Adds rows. A row with the id and start time of a stored row is ignored. A batch of rows may therefore be sent again after a lost response. */
   add(rows: readonly RequestRow[]): Promise<void>
   /**
-   * Returns a page of requests, newest first by default. Each page reads a bounded number of rows. If few of these rows match, then the page is short, and the
-   * search continues on the next page.
+   * Returns a page of requests, newest first by default. Each page reads a bounded number of rows. If few of these rows match, then the
+   * page is short, and the search continues on the next page.
    */
   list(query: RequestQuery): Promise<RequestPage>
   /**

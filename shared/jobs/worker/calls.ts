@@ -43,7 +43,10 @@ const SEEN_MAX = 1_000
 
 /** Number of deliveries of one record after which its job counts as poison. Kafka silently drops a record after five deliveries. */
 const DELIVERIES_MAX = 4
-/** Minimum age of a job, in ms, at which its ingress can count as dead. Before this age, the first heartbeat of the ingress may not have arrived yet. */
+/**
+ * Minimum age of a job, in ms, at which its ingress can count as dead. Before this age, the first heartbeat of the ingress may not have
+ * arrived yet.
+ */
 const ORPHAN_AGE_MS = 5_000
 
 /** Maximum number of requeues of a call if this worker has the model but no free permit. */

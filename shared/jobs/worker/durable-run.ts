@@ -376,7 +376,10 @@ export class DurableRun implements AttemptSink {
     }
   }
 
-  /** Takes the output of a failed attempt. If encoding fails as well, then the job fails without output, because otherwise it would never end. */
+  /**
+   * Takes the output of a failed attempt. If encoding fails as well, then the job fails without output, because otherwise the job would
+   * never end.
+   */
   #takeOutputIfEncodable(withProgress: boolean): NewEvent[] {
     try {
       return this.#takeOutput(withProgress)

@@ -6,7 +6,10 @@ import { DELIVERY_COLUMNS, JOB_COLUMNS, type Statement } from './statements.ts'
 /** Text that sorts after every job id. */
 const BEYOND_ALL = 'job_~'
 
-/** Bounds of a scan. Conditions on `id` select the daily partitions. The index is on the expression `id || ''`, so conditions on it limit the range. */
+/**
+ * Bounds of a scan. Conditions on `id` select the daily partitions. The index is on the expression `id || ''`, so conditions on it limit
+ * the range.
+ */
 const DAYS = 'id < :after AND id >= :since'
 const BROKEN = "purge_at_ms IS NOT NULL AND erased_at_ms IS NULL AND state <> 'completed'"
 const IDLE = "state IN ('queued', 'scheduled')"

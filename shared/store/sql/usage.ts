@@ -59,8 +59,8 @@ const ADD: Write = {
 }
 
 /**
- * Deletes the usage record of a job, and adds its usage to the ledger and its row to the request log, in one transaction. A record without calls, such
- * as that of a batch, is deleted without a ledger entry.
+ * Deletes the usage record of a job, and adds its usage to the ledger and its row to the request log, in one transaction. A record without
+ * calls, such as that of a batch, is deleted without a ledger entry.
  */
 const ENTER: Write = {
   postgres: {

@@ -24,8 +24,8 @@ const REQUEST_TIMEOUT_MS = 8_000
 const RETRY = { retries: 2, initialRetryTime: 50, maxRetryTime: 500, restartOnFailure: async () => false } as const
 
 /**
- * Retries of a consumer before it ends: at least 5 s in sum. Within this time, the controller fences a dead broker, and the consumer continues with the
- * new leaders. If the consumer ended earlier, then its group would rebalance.
+ * Retries of a consumer before it ends: at least 5 s in sum. Within this time, the controller fences a dead broker, and the consumer
+ * continues with the new leaders. If the consumer ended earlier, then its group would rebalance.
  */
 export const CONSUMER_RETRY = { ...RETRY, retries: 14 } as const
 
@@ -153,9 +153,10 @@ export function assignAfter(beforeJoin: () => Promise<void>, membership: Members
 }
 
 /**
- * Changes three methods of the consumer groups of kafkajs. `joinAndSync` runs `beforeJoin` and joins with the earlier member id. `heartbeat` looks for
- * the new coordinator after the loss of the old one. Without this change, the consumer would end, and a new consumer would need seconds to join.
- * `recoverFromFetch` does not join again after a partition has moved to another leader, because the members keep their partitions.
+ * Changes three methods of the consumer groups of kafkajs. `joinAndSync` runs `beforeJoin` and joins with the earlier member id.
+ * `heartbeat` looks for the new coordinator after the loss of the old one. Without this change, the consumer would end, and a new consumer
+ * would need seconds to join. `recoverFromFetch` does not join again after a partition has moved to another leader, because the members
+ * keep their partitions.
  */
 function patchGroup(): void {
   const Group = createRequire(import.meta.url)('kafkajs/src/consumer/consumerGroup') as {

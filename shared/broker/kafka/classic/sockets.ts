@@ -117,7 +117,8 @@ function changesOf({ connections }: Broker) {
 }
 
 function close({ socket, isOpen }: Connection, { host, port }: Broker): void {
-  // An attempt to connect ends only by an error. An open connection ends by `end`, which a destroyed socket does not emit.
+  // An attempt to connect ends only by an error. An open connection ends by the event `end`, which a destroyed socket does not emit, so the
+  // event is emitted here.
   if (!isOpen) return void socket.destroy(refusal(host, port))
   socket.destroy()
   socket.emit('end')
