@@ -92,8 +92,8 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   /**
-   * Starts again with a new consumer of kafkajs, after the topic was recreated. The current consumer would continue at its offset in the
-   * old topic, and skip all records of the new topic below this offset.
+   * Starts again with a new consumer of kafkajs, after the topic was recreated. The current consumer would continue at its old offset if
+   * the new topic has already reached this offset, and would skip all earlier records.
    */
   restart(): void {
     this.#endRun()

@@ -22,13 +22,13 @@ const TAKE_WAIT_MS = 1_000
 /** Time in ms after which fetched records without a waiting `take` call are released. */
 const ACQUIRED_TTL_MS = 500
 /**
- * Maximum time in ms for which a broker waits for records, if several brokers lead partitions of the topic. The requested records are
- * divided among these leaders, and until a poll ends, no other leader can deliver the part of its leader. The value is therefore short.
+ * Maximum time in ms for which a broker waits for records, if several brokers lead partitions of the topic. Each of these leaders is asked
+ * for a part of the requested records, and no other leader can deliver this part until the poll ends. The value is therefore short.
  */
 const SPLIT_POLL_MS = 100
 /**
  * Maximum time in ms for which a broker waits for records, if fewer records are requested than brokers lead partitions. The value is
- * shorter, because leaders are then polled in rotation, and each poll delays the polls of the other leaders.
+ * shorter than {@link SPLIT_POLL_MS}, because leaders are then polled in rotation, and each poll delays the polls of the other leaders.
  */
 const ROTATING_POLL_MS = 25
 
