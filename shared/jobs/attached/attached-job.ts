@@ -53,7 +53,7 @@ export interface NewAttachedJob extends OutputOptions {
   readonly body: unknown
   /**
    * Size of the body in bytes, which a memory budget has reserved until the call ends. The body may therefore stay in memory. If undefined,
-   * then no memory is reserved, so the body must be stored (`body.ts`).
+   * then no memory is reserved, so the body must be stored (`shared/jobs/body.ts`).
    */
   readonly heldBytes?: number | undefined
   readonly stream: boolean

@@ -1,17 +1,18 @@
 /*
  * Durable jobs, for submitters and subscribers: create, read, cancel, erase, run again and follow.
  *
- * The store alone decides the state of a durable job (docs/internals/design.md, Owners), so every returned state or event is already committed.
+ * The store alone decides the state of a durable job (docs/internals/design.md, Owners), so every returned state or event is already
+ * committed.
  *
  * Steps of a creation:
- * 1. The number of jobs is checked, then budget is reserved (gates b and 5 of `shared/capacity/capacity.ts`). A replay reserves nothing, because a
- *    replay makes no external calls.
+ * 1. The number of jobs is checked, then budget is reserved (gates b and 5 of the list in `shared/capacity/capacity.ts`). A replay reserves
+ *    nothing, because a replay makes no external calls.
  * 2. Stored bytes are reserved, and a body over 64 KiB is written to a blob (gate c).
  * 3. The row is committed with its first event, so that the event exists before any subscriber can follow the job.
  * 4. The queue record is published. If the broker is unreachable, then the scheduler publishes the record later.
  *
- * The invariant: a refused job leaves no data behind. If the outcome of a creation is unknown, then the blob sweep deletes orphaned blobs. A creation
- * whose response was lost is repeated with the same id, so it returns the job of the first creation.
+ * The invariant: a refused job leaves no data behind. If the outcome of a creation is unknown, then the blob sweep deletes orphaned blobs.
+ * A creation whose response was lost is repeated with the same id, so it returns the job of the first creation.
  */
 
 import type { DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
