@@ -2,7 +2,7 @@
  * CSV output by RFC 4180, for spreadsheets.
  *
  * A spreadsheet runs a cell as a formula if the cell begins with = + - @ or a control character (OWASP, CSV injection). Texts such as names
- * and models come from users, so such a text gets an apostrophe in front. Numbers are written unchanged.
+ * and models come from users, so a text with such a beginning gets an apostrophe in front. Numbers are written unchanged.
  */
 
 const FORMULA = /^[=+\-@\t\r\n]/

@@ -47,10 +47,10 @@ export async function getPreparationState<Found>(thing: Prepared<Found>): Promis
 }
 
 /**
- * Ensures that an artefact exists, and returns its facts.
+ * Ensures that an artefact exists, and returns the result of `thing.find`, such as its path.
  *
- * Concurrent calls share the work, even in several processes. One call works, and the others wait and report its progress. A call may be interrupted
- * at any point and repeated.
+ * Concurrent calls share the work, even in several processes. One call works, and the others wait and report its progress. A call may be
+ * interrupted at any point and repeated.
  *
  * @param make Builds the artefact below `workDir` and renames it to its final path
  * @throws Errors of `make`, or the abort reason
@@ -126,7 +126,8 @@ export class BackgroundPreparation {
   }
 
   /**
-   * Returns the facts of the artefact when it is ready. Starts a preparation, unless one runs or failed within the last minute.
+   * Returns data about the artefact, such as its path, when it is ready. Starts a preparation, unless one runs or failed within the last
+   * minute.
    *
    * @param signal Ends the wait, but not the preparation
    * @throws ServiceError `model_loading` with the reason, if the preparation failed, or the abort reason of the signal

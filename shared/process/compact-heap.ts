@@ -3,16 +3,17 @@ import { performance } from 'node:perf_hooks'
 /*
  * Returns unused memory of a process to the operating system, which V8 and glibc would otherwise keep.
  *
- * 1. V8 collects garbage when the heap is nearly full, and the heap of an idle process never is. Minutes after a burst of large bodies, resident
- *    memory was still 1.3 GiB for a heap of 43 MiB. The heap is therefore compacted after the start, and when the process is idle after a burst.
- *    Compaction blocks the event loop for about 0.1 s.
+ * 1. V8 collects garbage when the heap is nearly full, and the heap of an idle process never is. Minutes after a burst of large bodies,
+ *    resident memory was still 1.3 GiB for a heap of 43 MiB. The heap is therefore compacted after the start, and when the process is idle
+ *    after a burst. Compaction blocks the event loop for about 0.1 s.
  *
- * 2. glibc serves large blocks from its own heap after it has released a block of that size (up to 32 MiB). Small blocks between them then prevent
- *    the heap from shrinking. In a measurement, 388 of 544 MiB of resident memory were in that heap. The variable `MALLOC_MMAP_THRESHOLD_` disables
- *    this (mallopt(3)).
+ * 2. glibc serves large blocks from its own heap after it has released a block of that size (up to 32 MiB). Small blocks between them then
+ *    prevent the heap from shrinking. In a measurement, 388 of 544 MiB of resident memory were in that heap. The variable
+ *    `MALLOC_MMAP_THRESHOLD_` disables this behaviour (mallopt(3)).
  *
- * `npm start` and the image set the variable and start `node --expose-gc`. Without that flag, the heap is not compacted. Rejected: access to the
- * collector through a second context (`node:vm`). In a process with two contexts, V8 optimizes less, and each call cost 50 % more CPU.
+ * `npm start` and the image set the variable and start `node --expose-gc`. Without that flag, the heap is not compacted. Rejected: access
+ * to the collector through a second context (`node:vm`). In a process with two contexts, V8 optimizes less, and each call cost 50 % more
+ * CPU.
  */
 
 /**

@@ -1,24 +1,27 @@
 /*
  * Affinity: the calls of a conversation go to one server of the model, whose prefix cache has the start of their prompt.
  *
- * The problem: placement by load sends each turn to another server, which computes the whole prompt again. With four servers, every second cached
- * prompt token was lost.
+ * The problem: placement by load sends each turn to another server, which computes the whole prompt again. With four servers, every second
+ * cached prompt token was lost.
  *
- * 1. The ingress computes the key of the conversation once ({@link affinityKeyOf}). The key is part of the request, so a retry has the same key.
- * 2. Weighted rendezvous hashing (Thaler and Ravishankar 1998) gives each key an order of the servers. All workers compute the same order without a
- *    store. A server that leaves moves only its own keys, each to the second server of its order.
- * 3. The load of each server is bounded, similar to consistent hashing with bounded loads (Mirrokni et al. 2018). A call above the bound of a server
- *    goes to the next server of its order. If every server is above its bound, then the least loaded server gets the call.
+ * 1. The ingress computes the key of the conversation once ({@link affinityKeyOf}). The key is part of the request, so a retry has the same
+ *    key.
+ * 2. Weighted rendezvous hashing (Thaler and Ravishankar 1998) gives each key an order of the servers. All workers compute the same order
+ *    without a store. If a server is removed, then only its own keys move, each to the second server of its order.
+ * 3. The load of each server is bounded, similar to consistent hashing with bounded loads (Mirrokni et al. 2018). A call above the bound of
+ *    a server goes to the next server of its order. If every server is above its bound, then the least loaded server gets the call.
  * 4. A single ingress distributes conversations evenly over the first servers of their orders (`conversations.ts`).
  *
- * The bound is 1.25 times the mean of the calls in flight, or 1 to 3 standard deviations above the mean if that is more. Calls that arrive at random
- * have a standard deviation of the square root of their mean. Servers with few calls would otherwise exceed the bound by chance. The number of
- * deviations depends on the key. A loaded server therefore always moves the same keys, whose prompts are then cached on the next server.
+ * The bound is 1.25 times the mean of the calls in flight, or 1 to 3 standard deviations above the mean if that is more. With the factor
+ * 1.25 alone, servers with few calls would exceed the bound by chance. The deviation of calls that arrive at random is the square root of
+ * their mean, and the code uses the square root of the mean plus 1. The number of deviations depends on the key. A loaded server therefore
+ * always moves the same keys, whose prompts are then cached on the next server.
  *
- * If a key has several calls in flight, then callers share it, such as one prompt for all users. Calls with such a key are placed by load alone.
+ * If a key has several calls in flight, then several callers share the key, for example because all users send one prompt. Calls with such
+ * a key are placed by load alone.
  *
- * Example: 4 servers with 10, 4, 5 and 4 calls in flight. With the new call, the mean is 6 and the deviation √7, about 2.6. A key with 1.5 deviations
- * leaves the first server, because 11 calls are more than 6 + 1.5 × 2.6. A key with 2 deviations stays.
+ * Example: 4 servers with 10, 4, 5 and 4 calls in flight. With the new call, the mean is 6 and the deviation √(6 + 1), about 2.6. A key
+ * with 1.5 deviations leaves the first server, because 11 calls are more than 6 + 1.5 × 2.6. A key with 2 deviations stays.
  */
 
 import { createHash } from 'node:crypto'

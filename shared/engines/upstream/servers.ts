@@ -48,9 +48,9 @@ interface QueuedCall {
 }
 
 /**
- * The upstream servers of one model. A call with an affinity key goes to the preferred server of the key (`affinity.ts`). Any other call goes to the working
- * server with the lowest load relative to its weight. Calls without a permit wait in a queue. Each waiting call belongs to a job, so the worker's
- * slots bound the queue.
+ * The upstream servers of one model. A call with an affinity key goes to the preferred server of the key (`affinity.ts`). Any other call
+ * goes to the working server with the lowest load relative to its weight. Calls without a permit wait in a queue. Each waiting call belongs
+ * to a job, so the worker's slots bound the queue.
  */
 export class Servers<Own extends Server> {
   readonly all: readonly Own[]

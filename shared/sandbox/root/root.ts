@@ -11,8 +11,9 @@ import { orUnavailable } from '#shared/sandbox/sandbox.ts'
 /*
  * The root file system of a sandbox: an interpreter and its libraries, and nothing else of this machine.
  *
- * The root is built once, without privileges, and does not refer to the files from which it was built. The zygote adapter mounts the root read-only,
- * and the Docker adapter builds its image from the root. Sluice's own code is mounted at /opt/sandbox, so new code needs no new root.
+ * The root is built once, without privileges, and does not refer to the files from which it was built. The zygote adapter mounts the root
+ * read-only, and the Docker adapter builds its image from the root. Sluice's own code is not part of the root, so new code needs no new
+ * root. The zygote adapter mounts the code at /opt/sandbox, and the Docker adapter adds the code to the image.
  */
 
 const SOURCES = ['requirements.txt', 'build_root.py', 'libraries.py'] as const

@@ -3,9 +3,9 @@ import { folded } from './fold.ts'
 import { type Piece, piecesOf, spansOf } from './scripts.ts'
 
 /*
- * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`, and stop words are omitted. In a script without
- * spaces, the terms are n-grams of two or three characters. Words are not used there, because a question and a document may be split differently.
- * Example: `長江は長い` has `長江`, `江は`, `は長`, `長い`.
+ * Splits a text into search terms. English words are stemmed, so that `retry` finds `retries`, and stop words are omitted. In a script
+ * without spaces, the terms are n-grams of two or three characters. Words are not used there, because a word segmenter may split a question
+ * and a document differently. Example: `長江は長い` has `長江`, `江は`, `は長`, `長い`.
  *
  * The index, passages and (through `query-terms.ts`) questions all use these terms.
  */
