@@ -26,9 +26,10 @@ from audio.mixing import BLOCK, Mixer, NotNumbers, Writer  # noqa: E402
 
 # FFmpeg's names of the accepted formats. m4a and mp4 have one name, and so have mp3, mpga and MPEG audio.
 DEMUXERS = {"wav": "wav", "mp3": "mp3", "flac": "flac", "ogg": "ogg", "mov": "mp4", "matroska": "webm", "mpeg": "mpeg"}
-# Formats with an exact duration in the header.
+# Formats with an exact duration in the header. A file that contains less audio than its header declares is refused as truncated.
 EXACT = ("flac", "mov", "matroska")
-# Formats whose duration is computed from the content or the last page, and is nearly exact.
+# Formats whose duration is computed from the content or the last page, and is nearly exact. A file that declares a duration above the
+# maximum is refused before decoding.
 DECLARING = (*EXACT, "wav", "ogg")
 DECODERS = (
     "aac aac_latm ac3 adpcm_ima_qt adpcm_ima_wav adpcm_ms alac eac3 flac mp1 mp1float mp2 mp2float mp3 mp3float opus "
