@@ -1,208 +1,7 @@
 import type { PoolName } from '#schemas/job.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { type Work, workKey } from './fair-queue.ts'
-
-const TIMES_MAX = 32
-/**
- * Minimum number of measured job durations from which a mean is computed. With fewer, the shortest duration is used instead, because the first jobs
- * may include a model load.
- */
-const TIMES_MIN = 5
-const RUNNING_MAX = 1_000
-/**
- * Maximum queue length for which exact positions are computed. In a longer queue, each job is reported as the last job.
- */
-export const POSITIONS_MAX = 200
-/** Wait of a job in ms that proves that all slots are busy. The measured completion rate is then that of all slots. */
-const BUSY_MS = 250
-/**
- * Minimum wait in ms of the oldest job before the estimate assumes that other ingresses use slots too. From then on, the estimate uses the
- * peak number of running jobs of this ingress instead of all slots.
- */
-const SETTLED_MS = 5_000
-/** Interval in ms over which the peak number of running jobs is measured. The peak of the previous interval counts too. */
-const PEAK_MS = 30_000
-
-/**
- * Estimates the wait of a new job from the jobs that compete for the same slots (docs/internals/design.md, Fairness).
- *
- * While jobs wait, the estimate is (jobs ahead) × (interval between completions). Before 20 completions, the interval is (job duration) / (slots). A
- * running job that exceeds the usual duration counts with the time for which it has run.
- *
- * With several ingresses, each ingress counts only its own jobs and completions. Both numbers shrink by the same factor, so the estimate stays
- * correct.
- *
- * Example: 30 jobs ahead and 2 completions per second give 15 s.
- */
-export class WaitEstimate<Job = unknown> {
-  readonly #completions = new Completions()
-  readonly #waiting = new Map<Job, number>()
-  readonly #running = new Map<Job, number>()
-  readonly #times: number[] = []
-  #busySinceMs: number | undefined
-  #peak = { fromMs: 0, before: 0, now: 0 }
-
-  get waiting(): ReadonlyMap<Job, number> {
-    return this.#waiting
-  }
-
-  entered(job: Job, now: number): void {
-    this.forget(job)
-    this.#waiting.set(job, now)
-  }
-
-  /** Removes a job without counting its duration, because the job was returned to its queue or its worker died. */
-  forget(job: Job): void {
-    this.#waiting.delete(job)
-    this.#running.delete(job)
-  }
-
-  started(job: Job, now: number): void {
-    this.#waiting.delete(job)
-    this.#running.set(job, now)
-    this.#rollPeak(now)
-    this.#peak.now = Math.max(this.#peak.now, this.#running.size)
-  }
-
-  left(job: Job, now: number): void {
-    const startedAtMs = this.#running.get(job)
-    this.forget(job)
-    if (startedAtMs === undefined) return
-    this.#times.push(now - startedAtMs)
-    if (this.#times.length > TIMES_MAX) this.#times.shift()
-  }
-
-  completed(now: number): void {
-    this.#busySince(now)
-    this.#completions.add(now)
-  }
-
-  /**
-   * Returns the estimated wait of a new job in ms. 0 if no job is ahead or if there are no measurements.
-   *
-   * @param queued Jobs of this ingress that would run before the new job.
-   * @param places Number of slots that can run the job. 0 if unknown
-   */
-  estimateMs(queued: number, now: number, places = 0): number {
-    return queued === 0 ? 0 : queued * (this.everyMs(now, places) ?? 0)
-  }
-
-  /** Returns the interval in ms between two job starts while jobs wait. Undefined without measurements. */
-  everyMs(now: number, places: number): number | undefined {
-    const busySinceMs = this.#busySince(now)
-    const busyMs = busySinceMs === undefined ? undefined : this.#completions.everyMs(now, busySinceMs)
-    if (busyMs !== undefined) return busyMs
-    // Some slots may have been idle during the measurement. Fully busy workers would complete jobs in shorter intervals than the measured one.
-    const leastMs = this.#completions.everyMs(now)
-    const takesMs = this.#takesMs(now)
-    if (takesMs === undefined || places === 0) return leastMs
-    return Math.min(takesMs / this.#usable(places, takesMs, now), leastMs ?? Number.POSITIVE_INFINITY)
-  }
-
-  /**
-   * Position of a job that waits in this ingress, or at a worker for a permit of its model. The next job to start has position 1. Undefined for a job
-   * that runs.
-   *
-   * @param places Number of slots that can run the job. 0 if unknown
-   */
-  positionOf(job: Job, places: number, inOrder: (jobs: Job[]) => [Job, number][]): number | undefined {
-    const parked = places > 0 ? Math.max(0, this.#running.size - places) : 0
-    if (this.#waiting.has(job)) {
-      // Each waiting stream requests its position every second, so the work per request must not grow with a long queue.
-      if (this.#waiting.size > POSITIONS_MAX) return this.#waiting.size + parked
-      const jobs = [...this.#waiting.keys()]
-      const [, before = 0] = inOrder(jobs).find(([one]) => one === job) ?? []
-      return parked + before + 1
-    }
-    if (parked === 0 || parked > POSITIONS_MAX || this.#running.size > RUNNING_MAX) return undefined
-    const position = [...this.#running.keys()].indexOf(job) - places + 1
-    return position > 0 ? position : undefined
-  }
-
-  /** Mean duration in ms. A running job that exceeds the usual duration counts with the time for which it has run. */
-  #takesMs(now: number): number | undefined {
-    const ended = this.#times.length
-    const [oldest] = this.#running.values()
-    if (ended === 0) return oldest === undefined ? undefined : now - oldest
-    const usual = ended < TIMES_MIN ? Math.min(...this.#times) : sumOf(this.#times) / ended
-    let [sum, count] = [usual * ended, ended]
-    for (const startedAtMs of this.#running.values()) {
-      if (now - startedAtMs <= usual || count === ended + RUNNING_MAX) break
-      sum += now - startedAtMs
-      count++
-    }
-    return sum / count
-  }
-
-  /**
-   * Returns the number of slots that this ingress can use while other ingresses use the remaining slots. Until enough jobs were observed,
-   * the result is the number of all slots.
-   */
-  #usable(places: number, takesMs: number, now: number): number {
-    const [oldest] = this.#waiting.values()
-    if (oldest === undefined || now - oldest < Math.max(SETTLED_MS, 2 * takesMs)) return places
-    this.#rollPeak(now)
-    return Math.max(1, Math.min(places, Math.max(this.#peak.before, this.#peak.now)))
-  }
-
-  #busySince(now: number): number | undefined {
-    const [oldest] = this.#waiting.values()
-    if (oldest === undefined || now - oldest < BUSY_MS) this.#busySinceMs = undefined
-    else this.#busySinceMs ??= now
-    return this.#busySinceMs
-  }
-
-  #rollPeak(now: number): void {
-    const { fromMs, now: peak } = this.#peak
-    if (now - fromMs < PEAK_MS) return
-    this.#peak = { fromMs: now, before: now - fromMs < 2 * PEAK_MS ? peak : 0, now: this.#running.size }
-  }
-}
-
-function sumOf(numbers: readonly number[]): number {
-  return numbers.reduce((sum, one) => sum + one, 0)
-}
-
-const WINDOW_MS = 30_000
-
-/** Completions are counted per second, so that the window of 30 s needs 30 numbers instead of one entry per job. */
-const BUCKET_MS = 1_000
-
-const SAMPLES_MIN = 20
-
-interface Bucket {
-  readonly fromMs: number
-  count: number
-}
-
-class Completions {
-  readonly #buckets: Bucket[] = []
-
-  add(now: number): void {
-    const last = this.#buckets.at(-1)
-    if (last && now - last.fromMs < BUCKET_MS) {
-      last.count++
-      return
-    }
-    this.#buckets.push({ fromMs: now, count: 1 })
-    this.#forget(now)
-  }
-
-  everyMs(now: number, sinceMs = 0): number | undefined {
-    this.#forget(now)
-    let [fromMs, count] = [now, 0]
-    for (const bucket of this.#buckets) {
-      if (bucket.fromMs < sinceMs) continue
-      fromMs = Math.min(fromMs, bucket.fromMs)
-      count += bucket.count
-    }
-    return count < SAMPLES_MIN ? undefined : Math.max(1, now - fromMs) / count
-  }
-
-  #forget(now: number): void {
-    while (this.#buckets[0] && this.#buckets[0].fromMs <= now - WINDOW_MS) this.#buckets.shift()
-  }
-}
+import { WaitEstimate } from './wait-estimate.ts'
 
 /**
  * Retry-After of a rejected caller ends when the estimated wait has fallen to this fraction of `startTimeoutMs`. The remaining fraction
@@ -279,6 +78,8 @@ interface QueuesPresence {
   capacityOf(pool: PoolName, work: Work): number | undefined
   slots(pool: PoolName): number
   workers(pool: PoolName): readonly PoolWorker[]
+  /** Returns an object if every worker of the model is still preparing the model, and otherwise undefined. */
+  preparing(pool: PoolName, model: string): object | undefined
 }
 
 /**
@@ -290,7 +91,7 @@ interface QueuesPresence {
  * The invariants: an admitted job is expected to start within `startTimeoutMs`. The retries of a tenant arrive no faster than jobs complete.
  *
  * How it works, with one estimate for each pool, and one for each model that has its own concurrency limit:
- * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts.
+ * 1. Estimate the wait: jobs ahead in the fair queue, times the interval between two starts ({@link WaitEstimate}).
  * 2. If the estimate fits `startTimeoutMs`, then admit the job.
  * 3. Otherwise reject the job. The Retry-After ends when the remaining wait is 80 % of `startTimeoutMs`. The retry is at least one interval after
  *    that of the tenant's previously rejected job. Above the maximum, Retry-After is a random time between half of the maximum and the maximum.
@@ -308,6 +109,8 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   readonly #queues = new Map<string, WaitQueue<Job>>()
   /** The queue in which each job is counted. If a model's limit becomes known while jobs wait, then these jobs stay in their first queue. */
   readonly #queueOf = new WeakMap<Job, WaitQueue<Job>>()
+  /** Jobs at workers whose model is being prepared. */
+  readonly #preparing = new Set<Job>()
 
   constructor(presence: QueuesPresence, startTimeoutMs: number) {
     this.#presence = presence
@@ -338,7 +141,7 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     const known = this.#queues.get(key)
     if (known) return known
     const queue: WaitQueue<Job> = {
-      waitEstimate: new WaitEstimate(),
+      waitEstimate: new WaitEstimate(inFairOrder),
       isBounded,
       servedSentAtMs: 0,
       retriesAtMs: new Map(),
@@ -349,31 +152,48 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   }
 
   entered(job: Job): void {
-    this.#queueOf.get(job)?.waitEstimate.forget(job)
+    const now = Date.now()
+    this.#queueOf.get(job)?.waitEstimate.forget(job, now)
+    this.#preparing.delete(job)
     const queue = this.of(job.envelope)
     this.#queueOf.set(job, queue)
-    queue.waitEstimate.entered(job, Date.now())
+    queue.waitEstimate.entered(job, now)
   }
 
   started(job: Job): void {
     const queue = this.#queueOf.get(job)
-    queue?.waitEstimate.started(job, Date.now())
-    if (queue) queue.servedSentAtMs = Math.max(queue.servedSentAtMs, job.sentAtMs ?? 0)
+    if (!queue) return
+    const { envelope, sentAtMs = 0 } = job
+    queue.waitEstimate.started(job, Date.now(), queue.isBounded ? this.#capacityOf(queue, envelope) : 0)
+    queue.servedSentAtMs = Math.max(queue.servedSentAtMs, sentAtMs)
+    if (!this.#presence.preparing(envelope.pool, envelope.model)) return
+    this.#preparing.add(job)
+    queue.waitEstimate.preparing(job)
+  }
+
+  /** Called when a worker has published its state, because a model may have become ready. */
+  onCapacity(): void {
+    for (const job of this.#preparing) {
+      if (this.#presence.preparing(job.envelope.pool, job.envelope.model)) continue
+      this.#preparing.delete(job)
+      this.#queueOf.get(job)?.waitEstimate.prepared(job, Date.now())
+    }
   }
 
   left(job: Job): void {
     this.#queueOf.get(job)?.waitEstimate.left(job, Date.now())
     this.#queueOf.delete(job)
+    this.#preparing.delete(job)
   }
 
   /** Queue position and estimated wait of a job that has not started. Undefined if the job runs. */
   waitOf(job: Job): { readonly position: number; readonly waitMs: number | undefined } | undefined {
     const queue = this.#queueOf.get(job)
     if (!queue) return undefined
-    const places = this.#capacityOf(queue, job.envelope)
-    const position = queue.waitEstimate.positionOf(job, places, inFairOrder)
+    const now = Date.now()
+    const position = queue.waitEstimate.positionOf(job, now)
     if (position === undefined) return undefined
-    const everyMs = queue.waitEstimate.everyMs(Date.now(), places)
+    const everyMs = queue.waitEstimate.everyMs(now, this.#capacityOf(queue, job.envelope))
     return { position, waitMs: everyMs === undefined ? undefined : position * everyMs }
   }
 
@@ -402,7 +222,7 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
     for (const queue of this.#queues.values()) {
       const { waitEstimate } = queue
       const [first] = waitEstimate.waiting.keys()
-      const everyMs = first && waitEstimate.everyMs(now, this.#capacityOf(queue, first.envelope))
+      const everyMs = first && waitEstimate.provenEveryMs(now, this.#capacityOf(queue, first.envelope))
       if (!everyMs || waitEstimate.waiting.size * everyMs + waitedMs(waitEstimate, now) <= mostMs) continue
       for (const [job, before] of inFairOrder([...waitEstimate.waiting.keys()])) {
         const waitMs = before * everyMs
@@ -453,8 +273,8 @@ export class AdmissionControl<Job extends QueuedJob = QueuedJob> {
   }
 }
 
-function waitedMs(waitEstimate: WaitEstimate<never> | WaitEstimate<QueuedJob>, now: number): number {
-  const [oldest = now] = waitEstimate.waiting.values()
+function waitedMs({ waiting }: { readonly waiting: ReadonlyMap<unknown, number> }, now: number): number {
+  const [oldest = now] = waiting.values()
   return now - oldest
 }
 

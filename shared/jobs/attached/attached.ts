@@ -18,7 +18,7 @@ import type { ErrorBody } from '#schemas/error.ts'
 import type { JobEvent } from '#schemas/event.ts'
 import { PoolName } from '#schemas/job.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
-import { AdmissionControl, POSITIONS_MAX } from '#shared/capacity/admission-control.ts'
+import { AdmissionControl } from '#shared/capacity/admission-control.ts'
 import { type Decision, decide, LOST, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
 import { type PoolWork, type Work, workOf } from '#shared/jobs/fleet-work.ts'
 import { type Peer, preparingText } from '#shared/jobs/peers.ts'
@@ -105,7 +105,8 @@ export class AttachedJobs implements JobOwner {
       listener: {
         onSuspected: (peer) => jobs.#onWorkerSuspected(peer),
         onLost: (peer) => jobs.#onWorkerLost(peer),
-        // The control channel may deliver records before the code below has set the sender, so the sender may be undefined here.
+        // The control channel may deliver records before the code below has set the sender and the admission control, so both may be undefined here.
+        onCapacity: () => jobs.#admission?.onCapacity(),
         onControl: (record) => {
           jobs.#sender?.onControl(record)
           options.pauses?.onControl(record)
@@ -214,8 +215,6 @@ export class AttachedJobs implements JobOwner {
     const wait = this.placeOf(job)
     if (!wait) return undefined
     const { position, waitMs } = wait
-    // Exact positions are not computed for queues longer than {@link POSITIONS_MAX}.
-    if (position > POSITIONS_MAX) return `more than ${POSITIONS_MAX} calls in queue`
     return `#${position} in queue${waitMs === undefined ? '' : `, about ${Math.max(1, Math.round(waitMs / 1_000))} s`}`
   }
 
@@ -414,9 +413,9 @@ export class AttachedJobs implements JobOwner {
     const shown = error?.code === 'timeout' ? (this.#unpreparedError(job) ?? error) : error
     for (const timer of Object.values(job.timers)) clearTimeout(timer)
     if (job.stored && 'blob' in job.stored) this.#sender.dropBlob(job.id)
+    if (end === 'completed') this.#admission.completed(job.envelope)
     this.#admission.left(job)
     this.#sender.leave(job)
-    if (end === 'completed') this.#admission.completed(job.envelope)
     job.finish(shown)
     this.#options.observer.onEnd(job, end, shown)
   }

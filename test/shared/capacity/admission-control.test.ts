@@ -30,7 +30,10 @@ class Overload {
   readonly retryAfterSeconds: number[] = []
   ended = 0
   #callers = 0
-  readonly #gate = new AdmissionControl({ capacityOf: () => undefined, slots: () => 0, workers: () => [] }, START_MS)
+  readonly #gate = new AdmissionControl(
+    { capacityOf: () => undefined, slots: () => 0, workers: () => [], preparing: () => undefined },
+    START_MS,
+  )
   readonly #doesRetry: (nth: number) => boolean
   readonly #retryMsMax: number | undefined
 
@@ -170,7 +173,7 @@ class FixedWaits extends AdmissionControl {
   readonly #waitsMs: Readonly<Record<string, number>>
 
   constructor(waitsMs: Readonly<Record<string, number>>) {
-    super({ capacityOf: () => 1, slots: () => 1, workers: () => [] }, START_MS)
+    super({ capacityOf: () => 1, slots: () => 1, workers: () => [], preparing: () => undefined }, START_MS)
     this.#waitsMs = waitsMs
   }
 

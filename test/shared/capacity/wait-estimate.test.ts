@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { WaitEstimate } from '#shared/capacity/admission-control.ts'
+import { WaitEstimate } from '#shared/capacity/wait-estimate.ts'
 
 it('the wait estimate is the number of jobs ahead divided by the measured completion rate', () => {
   const admission = new WaitEstimate()
@@ -60,15 +60,15 @@ function ran(admission: WaitEstimate, count: number, takesMs: number, fromMs = 0
     admission.entered(job, now)
     admission.started(job, now)
     now += takesMs
-    admission.left(job, now)
     admission.completed(now)
+    admission.left(job, now)
   }
   return now
 }
 
-it('the wait estimate after three completions is jobs ahead × mean duration / slots', () => {
+it('the wait estimate after six completions is jobs ahead × mean duration / slots', () => {
   const admission = new WaitEstimate()
-  const now = ran(admission, 3, TAKES_MS)
+  const now = ran(admission, 6, TAKES_MS)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
   // The estimate stays the same after an hour without jobs.
   expect(admission.estimateMs(10, now + 3_600_000, PLACES)).toBe((10 * TAKES_MS) / PLACES)
@@ -80,17 +80,57 @@ it('the wait estimate uses all slots of the pool, even if only few calls run con
   expect(admission.estimateMs(50, now, 100)).toBe(500)
 })
 
-it('the wait estimate before any completion uses the age of the oldest running job as the duration', () => {
+it('the wait estimate before any completion uses a tenth of the age of the oldest running job', () => {
   const admission = new WaitEstimate()
   for (const startedAtMs of [0, 1_000]) admission.started({}, startedAtMs)
-  expect(admission.estimateMs(10, 4_000, PLACES)).toBe(20_000)
-  expect(admission.estimateMs(10, 8_000, PLACES)).toBe(40_000)
+  expect(admission.estimateMs(10, 4_000, PLACES)).toBe(2_000)
+  expect(admission.estimateMs(10, 8_000, PLACES)).toBe(4_000)
   expect(new WaitEstimate().estimateMs(1_000, 8_000, PLACES)).toBe(0)
 })
 
-it('the wait estimate ignores the duration of the first job, which includes loading the model', () => {
+it('a cold job, which may load the model, counts a tenth, and nothing as soon as another job has ended', () => {
   const admission = new WaitEstimate()
-  const now = ran(admission, 2, TAKES_MS, ran(admission, 1, 60_000))
+  let now = ran(admission, 1, 60_000)
+  expect(admission.estimateMs(10, now, PLACES)).toBe(30_000)
+  expect(admission.everyMs(now, PLACES), 'expected interval after a cold job').toBeUndefined()
+  now = ran(admission, 5, TAKES_MS, now)
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+  // After five minutes without a job, the model may have to be loaded again.
+  now = ran(admission, 1, 60_000, now + 301_000)
+  expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
+})
+
+it('a refusal counts a fifth of the estimate per measured duration, and a stream receives the whole estimate', () => {
+  const admission = new WaitEstimate()
+  let now = ran(admission, 1, TAKES_MS)
+  for (const part of [1, 2, 3, 4, 5, 5]) {
+    now = ran(admission, 1, TAKES_MS, now)
+    expect(admission.estimateMs(10, now, PLACES)).toBeCloseTo((10 * TAKES_MS * part) / 5 / PLACES)
+    expect(admission.everyMs(now, PLACES)).toBe(TAKES_MS / PLACES)
+  }
+})
+
+it('the duration of a job excludes the preparation of its model', () => {
+  const admission = new WaitEstimate()
+  const job = {}
+  admission.started(job, 0)
+  admission.preparing(job)
+  expect(admission.estimateMs(10, 60_000, PLACES)).toBe(0)
+  admission.prepared(job, 60_000)
+  admission.left(job, 62_000)
+  expect(admission.estimateMs(10, 62_000, PLACES)).toBe(1_000)
+})
+
+it('the duration of a job excludes its wait at a worker for a permit', () => {
+  const admission = new WaitEstimate()
+  let now = ran(admission, 1, 1)
+  const jobs = Array.from({ length: 12 }, () => ({}))
+  for (const job of jobs) admission.started(job, now, PLACES)
+  for (const [at, job] of jobs.entries()) {
+    if (at % PLACES === 0) now += TAKES_MS
+    admission.completed(now)
+    admission.left(job, now)
+  }
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
@@ -106,7 +146,7 @@ it('the wait estimate grows with the age of hanging jobs, even if earlier jobs w
 
 it('the wait estimate excludes slots that calls of other ingresses occupy', () => {
   const admission = new WaitEstimate()
-  const now = ran(admission, 3, TAKES_MS)
+  const now = ran(admission, 6, TAKES_MS)
   admission.started({}, now)
   admission.entered({}, now)
   expect(admission.estimateMs(10, now + 1_000, PLACES)).toBe(25_000)
@@ -115,7 +155,7 @@ it('the wait estimate excludes slots that calls of other ingresses occupy', () =
 
 it('the wait estimate does not count requeued attempts as durations', () => {
   const admission = new WaitEstimate()
-  const now = ran(admission, 5, TAKES_MS)
+  const now = ran(admission, 6, TAKES_MS)
   const job = {}
   for (let i = 0; i < 40; i++) {
     admission.started(job, now)
@@ -124,18 +164,35 @@ it('the wait estimate does not count requeued attempts as durations', () => {
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
+const byName = (jobs: readonly string[]) => jobs.toSorted().map((job, before): [string, number] => [job, before])
+
 it('the position of a waiting job is after all jobs that wait at a worker for a permit', () => {
-  const waits = new WaitEstimate<string>()
-  const inOrder = (jobs: string[]) => jobs.toSorted().map((job, before): [string, number] => [job, before])
+  const waits = new WaitEstimate<string>(byName)
   for (const job of ['r1', 'r2', 'r3']) {
     waits.entered(job, 0)
-    waits.started(job, 0)
+    waits.started(job, 0, 2)
   }
   waits.entered('b', 0)
   waits.entered('a', 0)
-  const positionOf = (job: string, places: number) => waits.positionOf(job, places, inOrder)
-  expect(['r1', 'r2', 'r3', 'a', 'b'].map((job) => positionOf(job, 2))).toEqual([undefined, undefined, 1, 2, 3])
-  expect(['r3', 'a', 'b'].map((job) => positionOf(job, 0))).toEqual([undefined, 1, 2])
+  const positions = () => ['r1', 'r2', 'r3', 'a', 'b'].map((job) => waits.positionOf(job, 0))
+  expect(positions()).toEqual([undefined, undefined, 1, 2, 3])
   waits.left('r1', 1)
-  expect(['r3', 'a', 'b'].map((job) => positionOf(job, 2))).toEqual([undefined, 1, 2])
+  expect(positions()).toEqual([undefined, undefined, undefined, 1, 2])
+})
+
+it('each job of a queue with 5,000 jobs has its own position, and the queue is sorted once per second', () => {
+  const sorts: number[] = []
+  const waits = new WaitEstimate<number>((jobs) => {
+    sorts.push(jobs.length)
+    return jobs.map((job, before) => [job, before])
+  })
+  const jobs = Array.from({ length: 5_000 }, (_, job) => job)
+  for (const job of jobs) waits.entered(job, 0)
+  expect(jobs.map((job) => waits.positionOf(job, 0))).toEqual(jobs.map((job) => job + 1))
+  for (const job of jobs.slice(0, 1_000)) waits.started(job, 500)
+  expect(waits.positionOf(4_999, 900), 'position before the queue is sorted again').toBe(4_000)
+  expect(jobs.slice(1_000).map((job) => waits.positionOf(job, 1_000))).toEqual(
+    jobs.slice(0, 4_000).map((job) => job + 1),
+  )
+  expect(sorts).toEqual([5_000, 4_000])
 })
