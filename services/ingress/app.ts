@@ -23,6 +23,7 @@ import { similarNameOf } from '#shared/lib/similar-name.ts'
 import { readJsonBody, sendError, type WireFormat } from './body/body.ts'
 import { authenticate, authorize, setLimitHeaders } from './callers/keys.ts'
 import { type Call, COMPLETED, type IngressContext, refusalOf, throwIfRefused } from './calls/call.ts'
+import { CallBodies } from './calls/call-bodies.ts'
 import type { CallLog } from './calls/call-log.ts'
 import { isJobSubmission } from './calls/job-options.ts'
 import { HttpReply, type RoutedRequest } from './http/reply.ts'
@@ -223,7 +224,8 @@ async function readBody(context: IngressContext, route: Route, call: Call, req: 
   try {
     if (route.readBody) return await route.readBody(context, call, req)
     const { bodyBytesMax: bytesMax, bodyStallMs: stallMs } = context.config
-    return await readJsonBody(req, { bytesMax, stallMs }, call.held)
+    const onMalformed = route.isCall ? (body: Buffer) => CallBodies.malformed(context, call, body) : undefined
+    return await readJsonBody(req, { bytesMax, stallMs }, call.held, onMalformed)
   } finally {
     left.removeEventListener('abort', refuse)
   }

@@ -7,6 +7,7 @@ import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { JsonSyntaxError, readJson, refuseShape } from '#shared/json/read.ts'
+import { findJsonProblem } from '#shared/json/syntax-error.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 const NEWLINE = 0x0a
@@ -169,7 +170,8 @@ function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefi
     return yield* readJson(bytes)
   } catch (error) {
     if (!(error instanceof JsonSyntaxError)) throw error
-    const message = `The line is not JSON.${dialect === 'requests' ? ` ${FORM}` : ''}`
+    const { problem, fix } = (yield* findJsonProblem(bytes)) ?? { problem: '', fix: '' }
+    const message = `The line is not JSON.${dialect === 'requests' ? ` ${FORM}` : ''} ${problem} ${fix}`.trim()
     throw new ServiceError('invalid_request', message, { cause: error })
   }
 }

@@ -4,6 +4,7 @@ import type { Readable, Transform } from 'node:stream'
 import * as zlib from 'node:zlib'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { JsonSyntaxError, readJson, refuseShape } from '#shared/json/read.ts'
+import { findJsonProblem } from '#shared/json/syntax-error.ts'
 import { errorHeaders, messagesErrorBody, messagesStatus, openaiErrorBody, openaiStatus } from '#shared/kinds/errors.ts'
 import { concatBytes } from '#shared/lib/concat-bytes.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -18,8 +19,14 @@ import { runToEnd, runYielding } from '#shared/lib/yielding.ts'
  * @throws ServiceError (docs/reference/compatibility.md, Requests) 413 `request_too_large`, 415
  * `unsupported_media_type`, 408 `request_timeout`; 400 for an empty body, invalid JSON or UTF-8, and excessive nesting;
  * `overloaded`
+ * @param onMalformed Called with a body that is not JSON, before the error is thrown
  */
-export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, held: HeldBytes): Promise<unknown> {
+export async function readJsonBody(
+  req: IncomingMessage,
+  bounds: BodyBounds,
+  held: HeldBytes,
+  onMalformed?: (body: Buffer) => void,
+): Promise<unknown> {
   const { 'content-length': length = 0, 'transfer-encoding': encoding } = req.headers
   // A request without Transfer-Encoding and Content-Length has no body (RFC 9112 §6.3).
   if (encoding === undefined && Number(length) === 0) throw invalid(NO_BODY)
@@ -27,14 +34,16 @@ export async function readJsonBody(req: IncomingMessage, bounds: BodyBounds, hel
   if (type !== 'application/json') refuseOtherTypes(type)
   const json = withoutByteOrderMark(await readBytes(req, bounds, (bytes) => held.hold(bytes * HELD_PER_BYTE)))
   if (json.length === 0) throw invalid(NO_BODY)
-  if (!isUtf8(json)) throw invalid('The body is not valid UTF-8.')
+  if (!isUtf8(json)) throw invalid('The body is not valid UTF-8. Encode the body as UTF-8.')
   const values = await runYielding(refuseShape(json))
   held.hold(json.length * HELD_PER_BYTE + values * HELD_PER_VALUE)
   try {
     return await runYielding(readJson(json))
   } catch (error) {
     if (!(error instanceof JsonSyntaxError)) throw error
-    const message = `We could not parse the JSON body of your request. ${positionOf(error)}`
+    onMalformed?.(json)
+    const { problem, fix } = (await runYielding(findJsonProblem(json))) ?? { problem: '', fix: '' }
+    const message = `We could not parse the JSON body of your request. ${problem} ${fix}`
     throw new ServiceError('invalid_request', message.trim(), { cause: error })
   }
 }
@@ -51,18 +60,6 @@ function refuseOtherTypes(given: string): void {
   const charset = parameters.find((parameter) => parameter.startsWith('charset='))?.slice('charset='.length)
   if (charset === undefined || CHARSETS.has(charset.replaceAll('"', ''))) return
   throw new ServiceError('unsupported_media_type', 'The charset of the body must be utf-8.')
-}
-
-/**
- * Describes a JSON syntax error with its position. Empty if V8's message has no position, because such a message may
- * quote the body, which must not appear in logs.
- */
-function positionOf({ message, offset }: JsonSyntaxError): string {
-  // For a long body, which is parsed in pieces, the position in V8's message is wrong.
-  if (offset > 0) return `The JSON is invalid or incomplete near byte ${offset}.`
-  const position = / in JSON at position \d+ \((line \d+ column \d+)\)$/.exec(message)
-  if (position) return `${message.slice(0, position.index)} at ${position[1]}.`
-  return message === 'Unexpected end of JSON input' ? 'The JSON is incomplete.' : ''
 }
 
 function invalid(message: string): ServiceError {

@@ -62,11 +62,24 @@ export class CallBodies {
    * default), the request log is off, or the header `x-log-bodies: off` was sent.
    */
   static of(context: IngressContext, call: Call, kind: Kind, recorded: RecordedBodies): CallBodies | undefined {
-    if (!context.bodies || call.headers[OPT_OUT] === 'off') return undefined
-    const { request_bodies_seconds: own } = effectiveLimits(call.key, context.config, (id) => context.keys.limitsOf(id))
-    const ownMs = own === undefined ? null : 1_000 * own
-    if ((ownMs ?? context.config.requestBodiesMs) === 0) return undefined
-    return new CallBodies(context, call, kind, recorded, ownMs)
+    const retentionMs = retentionOf(context, call)
+    return retentionMs === undefined ? undefined : new CallBodies(context, call, kind, recorded, retentionMs)
+  }
+
+  /** Records the beginning of a body that is not JSON. */
+  static malformed(context: IngressContext, call: Call, body: Buffer): void {
+    const retentionMs = retentionOf(context, call)
+    if (retentionMs === undefined) return
+    const request = beginningOf(body, context.config.requestBodyBytesMax)
+    const times = timesOf(retentionMs)
+    context.bodies?.add({
+      id: call.requestId,
+      ...times,
+      request,
+      answer: null,
+      promptPreview: null,
+      answerPreview: null,
+    })
   }
 
   /**
@@ -122,11 +135,23 @@ export class CallBodies {
 
   #record(answer: string | null, answerPreview: string | null): void {
     const { requestId: id } = this.#call
-    const atMs = Date.now()
-    const expiresAtMs = this.#retentionMs === null ? null : atMs + this.#retentionMs
+    const times = timesOf(this.#retentionMs)
     const previews = { promptPreview: this.#promptPreview, answerPreview }
-    this.#context.bodies?.add({ id, atMs, expiresAtMs, request: this.#request, answer, ...previews })
+    this.#context.bodies?.add({ id, ...times, request: this.#request, answer, ...previews })
   }
+}
+
+/** Retention of a call's bodies in ms. Null if REQUEST_BODIES_MS applies. Undefined if the bodies of the call are not recorded. */
+function retentionOf(context: IngressContext, { key, headers }: Call): number | null | undefined {
+  if (!context.bodies || headers[OPT_OUT] === 'off') return undefined
+  const { request_bodies_seconds: own } = effectiveLimits(key, context.config, (id) => context.keys.limitsOf(id))
+  const ownMs = own === undefined ? null : 1_000 * own
+  return (ownMs ?? context.config.requestBodiesMs) === 0 ? undefined : ownMs
+}
+
+function timesOf(retentionMs: number | null): { readonly atMs: number; readonly expiresAtMs: number | null } {
+  const atMs = Date.now()
+  return { atMs, expiresAtMs: retentionMs === null ? null : atMs + retentionMs }
 }
 
 /**
@@ -155,8 +180,11 @@ function textOf(value: unknown, bytesMax: number): string {
     text += piece
     if (text.length > bytesMax) break
   }
-  const bytes = Buffer.from(text)
-  if (bytes.length <= bytesMax) return text
+  return beginningOf(Buffer.from(text), bytesMax)
+}
+
+function beginningOf(bytes: Buffer, bytesMax: number): string {
+  if (bytes.length <= bytesMax) return bytes.toString()
   // The cut may split a character. The decoder writes its incomplete bytes as U+FFFD, which is removed here.
   return (
     bytes

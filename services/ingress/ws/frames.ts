@@ -1,10 +1,10 @@
 import type { WebSocket } from 'ws'
 import { ClientFrame, type ServerFrame } from '#schemas/ws.ts'
 import { CLIENT_RETRY_AFTER_MS_MAX } from '#services/ingress/body/body.ts'
-import { excerpt } from '#services/ingress/body/problem.ts'
 import { parseBody } from '#services/ingress/body/validate.ts'
 import { HELD_PER_BYTE, HELD_PER_VALUE, type HeldBytes } from '#shared/capacity/byte-budgets.ts'
 import { readJson, refuseShape } from '#shared/json/read.ts'
+import { findJsonProblem } from '#shared/json/syntax-error.ts'
 import { errorHeaders, openaiErrorBody } from '#shared/kinds/errors.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
@@ -22,7 +22,6 @@ export type ReadFrame =
  */
 const BEGINNINGS: ReadonlySet<unknown> = new Set(['request.create', 'job.subscribe'])
 const ID_CHARS_MAX = 64
-const SHOWN_BYTES = 1_024
 
 /**
  * Reads a frame. Errors are returned instead of thrown. A large frame must be read with `runYielding`.
@@ -47,8 +46,8 @@ function* parse(data: Buffer): Generator<undefined, object> {
   try {
     value = yield* readJson(data)
   } catch (cause) {
-    const shown = excerpt(data.toString('utf8', 0, SHOWN_BYTES))
-    throw new ServiceError('invalid_request', `The frame is not JSON: ${shown}`, { cause })
+    const { problem, fix } = (yield* findJsonProblem(data)) ?? { problem: '', fix: '' }
+    throw new ServiceError('invalid_request', `The frame is not JSON. ${problem} ${fix}`.trim(), { cause })
   }
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value
   throw new ServiceError('invalid_request', 'The frame is not a JSON object.')

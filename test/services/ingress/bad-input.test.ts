@@ -93,16 +93,19 @@ describe.each(PATHS)('the body of POST %s', (path) => {
   })
 
   test.each([
-    ['{"model":"echo-1",}', ' Expected double-quoted property name at line 1 column 19.'],
-    ['{"model":"echo-1"\n "stream":true}', " Expected ',' or '}' after property value at line 2 column 2."],
-    ['{"model":"echo-1"', " Expected ',' or '}' after property value at line 1 column 18."],
-    ['{"model":"echo-1","messages":[{"role":', ' The JSON is incomplete.'],
-    // For this body, the message of the V8 parser would repeat the text of the body, so the error contains no parser message.
-    ['my secret', ''],
+    [
+      '{"model":"echo-1",}',
+      'Unexpected } after a comma at line 1 column 19, after `{"model":"…",`. Remove the comma before }.',
+    ],
+    [
+      '{"model":"echo-1","messages":[{"role":',
+      'The JSON ends before it is complete at line 1 column 39, after `{"model":"…","messages":[{"role":`. Send the whole JSON, which must end with }]}.',
+    ],
+    ['my secret', 'Unexpected text at line 1 column 1. Send a JSON object.'],
   ])(
-    'is refused with the position of the error, but without the text of the body, if it is %j',
+    'is refused with position, fields before the error and a fix, but without values of the body, if it is %j',
     async (body, place) => {
-      const message = `We could not parse the JSON body of your request.${place}`
+      const message = `We could not parse the JSON body of your request. ${place}`
       expect(await refusalOf(await postBytes(path, body), path)).toMatchObject({ ...invalid, message })
     },
   )
@@ -117,7 +120,7 @@ describe.each(PATHS)('the body of POST %s', (path) => {
     const [head = '', tail = ''] = JSON.stringify(valid({ messages: [{ role: 'user', content: '@' }] })).split('@')
     const body = Buffer.concat([Buffer.from(head), Buffer.from(bytes), Buffer.from(tail)])
     const refusal = await refusalOf(await postBytes(path, body), path)
-    expect(refusal).toMatchObject({ ...invalid, message: 'The body is not valid UTF-8.' })
+    expect(refusal).toMatchObject({ ...invalid, message: 'The body is not valid UTF-8. Encode the body as UTF-8.' })
   })
 
   test.each([null, [], 'x', 7, true, [valid()]])(

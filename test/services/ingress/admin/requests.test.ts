@@ -35,11 +35,13 @@ describe('the request log', () => {
       const response = await door.as(who).get(`/v1/admin/requests/${id}`)
       return response.status === 200 ? ((await response.json()) as Row) : undefined
     })
-  const chat = async (who: string, content: string, more: { body?: object; headers?: Record<string, string> } = {}) => {
+  const chat = async (who: string, content: string, more: { body?: object; headers?: Record<string, string> } = {}) =>
+    await send(who, JSON.stringify(bodyOf(content, more.body)), more.headers)
+  const send = async (who: string, body: string, headers: Record<string, string> = {}) => {
     const response = await fetch(`${door.stack.url}${CHAT}`, {
       method: 'POST',
-      headers: { authorization: `Bearer ${secretOf(who)}`, 'content-type': 'application/json', ...more.headers },
-      body: JSON.stringify(bodyOf(content, more.body)),
+      headers: { authorization: `Bearer ${secretOf(who)}`, 'content-type': 'application/json', ...headers },
+      body,
     })
     return { id: String(response.headers.get('x-request-id')), text: await response.text(), status: response.status }
   }
@@ -59,6 +61,25 @@ describe('the request log', () => {
     expect([row.input_tokens, row.output_tokens]).toEqual([usage.prompt_tokens, usage.completion_tokens])
     expect(await find('alice', id), 'found by chatcmpl-…').toEqual(row)
     expect(await find('alice', streamed.id)).toMatchObject({ status: 200, output_tokens: row.output_tokens })
+  })
+
+  it('returns the beginning of a body that is not JSON, with the next step', async () => {
+    const body = `{"model": "echo-1",\n "messages": [{"role": "user", "content": "${'x'.repeat(2_000)}"}],}`
+    const { id, status } = await send('alice', body)
+    expect(status).toBe(400)
+    const row = await until(async () => {
+      const found = await find('alice', id)
+      return found.request_body === undefined ? undefined : found
+    })
+    expect(row.request_body).toBe(`${body.slice(0, 1_000)}… [truncated]`)
+    expect(row).toMatchObject({
+      error_message: expect.stringContaining(
+        'at line 2 column 2048, after `{"model":"…","messages":[{"role":"…","content":"…"}],`.',
+      ),
+      next_step: 'Remove the comma before }. The error is at line 2 column 2048 of the body.',
+    })
+    const hidden = await send('alice', body, { 'x-log-bodies': 'off' })
+    expect(await find('alice', hidden.id)).not.toHaveProperty('request_body')
   })
 
   it('returns the request and answer bodies of a call, unless the call opts out', async () => {
