@@ -106,12 +106,12 @@ describe('error headers', () => {
     expect(errorHeaders(new ServiceError('overloaded', 'x', options))['retry-after']).toBe(seconds)
   })
 
-  test('include Retry-After only for a retryable 429 or 503, and WWW-Authenticate only for 401', () => {
+  test('include Retry-After only for a retryable 409, 429 or 503, and WWW-Authenticate only for 401', () => {
     for (const code of codes) {
       const headers = errorHeaders(new ServiceError(code, 'x'))
       const status = ERRORS[code].status as number
-      const isLoad = (status === 429 || status === 503) && !['jobs_unavailable', 'insufficient_quota'].includes(code)
-      expect('retry-after' in headers).toBe(isLoad)
+      const isTemporary = [409, 429, 503].includes(status) && SHOULD_RETRY[code] !== 'false'
+      expect('retry-after' in headers).toBe(isTemporary)
       expect(headers['www-authenticate']).toBe(status === 401 ? 'Bearer' : undefined)
     }
   })

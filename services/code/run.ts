@@ -123,8 +123,7 @@ class CodeRun {
         this.#startedAt = performance.now()
       })
     } catch (error) {
-      this.#error =
-        error ?? new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished. Try again.')
+      this.#error = error ?? new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished.')
       // A sandbox that cannot start runs is discarded, so that the next run chooses another sandbox.
       if (ServiceError.from(error).code === 'sandbox_unavailable') this.#bench.sandbox.discard(this.#sandbox)
     }

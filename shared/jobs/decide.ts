@@ -101,21 +101,10 @@ function decideFailed(
   const row: { readonly retry: boolean; readonly triesMax?: number } = ERRORS[error.code]
   const triesMax = Math.min(row.triesMax ?? policy.triesMax, policy.triesMax)
   const mayRetry = row.retry && !history.hasOutput && history.tries < triesMax && canSpend
-  if (!mayRetry) return { do: 'fail', error: finalError(error, history) }
+  if (!mayRetry) return { do: 'fail', error }
   const delayMs = Math.max(error.retry_after_ms ?? 0, backoffMs(history.tries, policy.backoff, random))
-  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs)
-    return { do: 'fail', error: finalError(error, history) }
+  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs) return { do: 'fail', error }
   return { do: 'retry', delayMs }
-}
-
-/**
- * Removes the Retry-After of an upstream failure that was retried already, so that clients do not retry the call again
- * (`shared/kinds/errors.ts`).
- */
-function finalError(error: ErrorBody, { tries }: History): ErrorBody {
-  const { retry_after_ms, ...rest } = error
-  const isUpstreamFailure = error.code === 'upstream_error' || error.code === 'upstream_timeout'
-  return isUpstreamFailure && tries > 1 && retry_after_ms !== undefined ? rest : error
 }
 
 /**

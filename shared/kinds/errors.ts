@@ -91,6 +91,8 @@ function messagesType(status: number): string {
  * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. For most codes in this
  * table, a retry by that rule would be wrong. Usual reasons are that Sluice has already retried the call, or that its deadline has passed. The other
  * codes in the table follow the rule, and the header only states it.
+ *
+ * The remedies of the codes (services/ingress/admin/next-step.ts) advise a retry only if SDKs retry too (test/docs/errors.test.ts).
  */
 const SHOULD_RETRY: Partial<Record<ErrorCode, boolean>> = {
   insufficient_quota: false,
@@ -128,9 +130,8 @@ export function errorHeaders(
   const headers: Record<string, string> = {}
   if (error.status === 401) headers['www-authenticate'] = 'Bearer'
   const shouldRetry = shouldRetryOf(error)
-  const isLoad = (error.status === 429 || error.status === 503) && shouldRetry !== false
-  const mayWait = error.status === 409 || isUpstreamFailure(error.code)
-  if (isLoad || (mayWait && error.retryAfterMs !== undefined))
+  const isTemporary = [409, 429, 503].includes(error.status) && shouldRetry !== false
+  if (isTemporary || (isUpstreamFailure(error.code) && error.retryAfterMs !== undefined))
     headers['retry-after'] = String(retryAfterSeconds(error, retryMsMax))
   if (shouldRetry !== undefined) headers['x-should-retry'] = String(shouldRetry)
   return headers
@@ -139,10 +140,10 @@ export function errorHeaders(
 /**
  * Whether a client should retry a failed request. If undefined, then SDKs decide by the status.
  *
- * 1. An error `job_not_finished` has a Retry-After if the client wanted to read the result, which will exist later. The error has none if
- *    the client wanted to delete the job.
- * 2. A failure of an upstream server has a Retry-After only if Sluice has not retried the call (`decide.ts`). Example: calls to the server
- *    are paused.
+ * 1. An error `job_not_finished` has a Retry-After if the client wanted to read the result, which will exist later. The error has none if the client
+ *    wanted to delete the job.
+ * 2. A failure of an upstream server has a Retry-After if the server has sent one, or if calls to the server are paused. The end of that time is then
+ *    known, so a later retry is useful even if Sluice has retried the call before.
  */
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
   if (code === 'job_not_finished') return retryAfterMs !== undefined

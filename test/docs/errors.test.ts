@@ -1,9 +1,11 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 import { z } from 'zod'
-import { ERRORS } from '#schemas/error.ts'
+import { ERRORS, type ErrorCode } from '#schemas/error.ts'
 import { nextStepOf, REMEDIES } from '#services/ingress/admin/next-step.ts'
 import { problemError } from '#services/ingress/body/problem.ts'
+import { errorHeaders } from '#shared/kinds/errors.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 
 /** Code and status of each table row that starts with an error code. */
 const ROWS = [...readFileSync('docs/reference/errors.md', 'utf8').matchAll(/^\| `(\w+)` \| (\d{3}) \|/gm)].map(
@@ -33,12 +35,42 @@ it('docs/reference/errors.md has the remedy of each code that the API, the comma
 
 it('the suggested next step after a failed request is different for operators and for other callers', () => {
   const failed = { id: 'req_1', errorCode: 'upstream_error', errorMessage: 'It failed.', errorParam: null }
-  expect(nextStepOf(failed, true)).toBe("Use another model. Check the log of the model's server.")
-  expect(nextStepOf(failed, false)).toBe(
-    'Use another model. If the error persists, send the request id req_1 to the operator.',
-  )
+  const step = 'If there is a Retry-After header, retry after that time. Otherwise use another model.'
+  expect(nextStepOf(failed, true)).toBe(`${step} Check the log of the model's server.`)
+  expect(nextStepOf(failed, false)).toBe(`${step} If the error persists, send the request id req_1 to the operator.`)
+  const paused = { ...failed, errorMessage: 'The upstream keeps failing, so calls are paused for 12 s.' }
+  expect(nextStepOf(paused, true)).toBe("Retry after 12 s, or use another model. Check the log of the model's server.")
   expect(nextStepOf({ ...failed, errorCode: null }, true)).toBeNull()
 })
+
+/** Whether an SDK repeats a request after this error: the header `x-should-retry` decides, and otherwise the status. */
+function doesSdkRetry(code: ErrorCode, headers: Record<string, string>): boolean {
+  const { status } = ERRORS[code]
+  return (headers['x-should-retry'] ?? String([408, 409, 429].includes(status) || status >= 500)) === 'true'
+}
+
+/** Whether a remedy advises a retry. Without a header `Retry-After`, only the second part of a conditional remedy applies. */
+function advisesRetry(remedy: string, hasRetryAfter: boolean): boolean {
+  const [, otherwise] = remedy.split('If there is a `Retry-After` header, retry after that time. Otherwise ')
+  const advice = otherwise === undefined || hasRetryAfter ? remedy : otherwise
+  return /\bretry\b/i.test(advice) && !/\bdo not retry\b/i.test(advice)
+}
+
+it.each(Object.keys(ERRORS) as ErrorCode[])(
+  'remedy and headers of %s agree whether a retry is useful, and when',
+  (code) => {
+    const [remedy] = REMEDIES[code]
+    for (const retryAfterMs of [undefined, 9_000]) {
+      const headers = errorHeaders(new ServiceError(code, 'x', retryAfterMs === undefined ? {} : { retryAfterMs }))
+      const hasRetryAfter = 'retry-after' in headers
+      const doesRetry = doesSdkRetry(code, headers)
+      expect(advisesRetry(remedy, hasRetryAfter), `advice "${remedy}" after ${JSON.stringify(headers)}`).toBe(doesRetry)
+      if (hasRetryAfter) expect(doesRetry, 'retry by SDKs after the time in Retry-After').toBe(true)
+      if (hasRetryAfter) expect(remedy, 'remedy of an error with Retry-After').toContain('`Retry-After`')
+      if (/^Retry after the time/.test(remedy)) expect(hasRetryAfter, 'header that the remedy names').toBe(true)
+    }
+  },
+)
 
 const Body = z.object({
   max_tokens: z.int().min(1).max(4_096).optional(),
@@ -80,6 +112,12 @@ it.each([
   ['not_found', 'Invalid URL (POST /v1/chat). Did you mean /v1/chat/completions?', 'Use /v1/chat/completions.'],
   ['unsupported_parameter', 'Unsupported.', 'Remove the field logprobs.'],
   ['permission_denied', 'No.', 'Inference needs the scope calls, /v1/admin needs admin.'],
+  [
+    'invalid_request',
+    'We could not parse the JSON body of your request. Unexpected } at line 2 column 7, after `{"a. b":1,`. Remove it. Then send.',
+    'Remove it. Then send. The error is at line 2 column 7 of the body.',
+  ],
+  ['invalid_request', 'The request has no body. Send a JSON object.', 'Send a JSON object.'],
   ['invalid_request', 'The request is invalid.', null],
 ])('the next step after %s with the message "%s" is "%s"', (errorCode, errorMessage, step) => {
   expect(nextStepOf({ id: 'req_1', errorCode, errorMessage, errorParam: 'logprobs' }, false)).toBe(step)

@@ -17,6 +17,7 @@ const REMEDIES: Readonly<Record<string, string>> = {
   job_already_finished: 'Show the job: sluice get JOB, or sluice get JOB --result.',
   job_cancelled: 'Run the job again: sluice redrive JOB.',
   result_expired: 'Results expire after JOB_RETENTION_MS. Submit the job again.',
+  insufficient_quota: 'The message names what is used up. Show the spending and the budgets: sluice usage.',
   idempotency_key_in_use: 'The first request with this key is still in progress. Find its job: sluice jobs.',
   idempotency_key_reused: 'This key was used with a different request. Use another --idempotency-key.',
   jobs_unavailable:
@@ -42,7 +43,7 @@ export class ApiError extends CommandError {
   }
 }
 
-function apiErrorFrom(status: number, body: unknown, retryAfter: string | undefined): ApiError {
+function apiErrorFrom(status: number, body: unknown, headers: HttpResponse['headers']): ApiError {
   const parsed = ErrorBody.safeParse(body)
   const error = parsed.success ? parsed.data.error : undefined
   const code = error?.code ? ` (${error.code}${error.param ? `, ${error.param}` : ''})` : ''
@@ -51,15 +52,18 @@ function apiErrorFrom(status: number, body: unknown, retryAfter: string | undefi
     : `The service responded with HTTP status ${status}.`
   // A 404 with a message but without an error code means that a worker or job does not exist. The message already contains the remedy.
   const isResource = status === 404 && error !== undefined && !error.code && !error.message.startsWith('Invalid URL')
-  const remedy = isResource ? undefined : remedyFor(status, error?.code ?? '', retryAfter)
+  const remedy = isResource ? undefined : remedyFor(status, error?.code ?? '', headers)
   return new ApiError(status, error?.code ?? '', message, remedy)
 }
 
-function remedyFor(status: number, code: string, retryAfter: string | undefined): string | undefined {
+/** Suggests a retry only if SDKs retry too: after the time in `retry-after`, and never if `x-should-retry` is `false`. */
+function remedyFor(status: number, code: string, headers: HttpResponse['headers']): string | undefined {
   const known = REMEDIES[code] ?? REMEDIES[status]
   if (known) return known
-  if (status === 429 || status === 503) {
-    return `Try again ${retryAfter && /^\d+$/.test(retryAfter) ? `in ${retryAfter} s` : 'later'}.`
+  const { 'retry-after': seconds, 'x-should-retry': shouldRetry } = headers
+  if (shouldRetry !== 'false') {
+    if (typeof seconds === 'string' && /^\d+$/.test(seconds)) return `Try again in ${seconds} s.`
+    if (status === 429 || status === 503) return 'Try again later.'
   }
   if (status >= 500) return 'Check the log of the service. To check its dependencies: sluice doctor'
   return status === 400 || status === 422 ? FIX_REQUEST : undefined
@@ -171,12 +175,7 @@ export class HttpClient {
 }
 
 export async function readApiError(response: HttpResponse): Promise<ApiError> {
-  const retryAfter = response.headers['retry-after']
-  return apiErrorFrom(
-    response.statusCode,
-    await readJson(response).catch(() => undefined),
-    typeof retryAfter === 'string' ? retryAfter : undefined,
-  )
+  return apiErrorFrom(response.statusCode, await readJson(response).catch(() => undefined), response.headers)
 }
 
 /**

@@ -65,7 +65,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   timeout: ['Request less work, or raise `expires_after_seconds` of a durable job.', 'Raise `REQUEST_TIMEOUT_MS`.'],
   job_expired: ['Redrive the job, or allow a longer wait.'],
   upstream_timeout: [
-    'Use another model, or retry later.',
+    'If there is a `Retry-After` header, retry after that time. Otherwise use another model.',
     "Check the load of the model's server, or raise its timeouts in models.yaml.",
   ],
   overloaded: [
@@ -79,9 +79,18 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   sandbox_unavailable: ['Retry after the time in the header `Retry-After`.', 'Run `npx sluice doctor`.'],
   jobs_unavailable: ['Do not retry.', 'Set `DATABASE_URL`.'],
   internal_error: ['Retry once.', 'Find the request id in the logs of the service, and report the defect.'],
-  worker_lost: ['Retry once.', 'Check the log of the worker.'],
-  sandbox_lost: ['Retry once.', 'Check the log of the worker.'],
-  upstream_error: ['Use another model.', "Check the log of the model's server."],
+  worker_lost: [
+    'If a stream was interrupted, send the request again. Otherwise do not retry.',
+    'Check the log of the worker.',
+  ],
+  sandbox_lost: [
+    'Do not retry. Change the code, for example so that it uses less memory.',
+    'Check the log of the worker.',
+  ],
+  upstream_error: [
+    'If there is a `Retry-After` header, retry after that time. Otherwise use another model.',
+    "Check the log of the model's server.",
+  ],
   upstream_refused: ['Use another model.', 'Fix the entry in models.yaml, or raise the quota at the provider.'],
 }
 
@@ -116,6 +125,17 @@ const CONCRETE_STEPS: readonly (readonly [code: RegExp, message: RegExp, step: s
   [/^model_not_(found|allowed)$/, /This key may use: (?<models>.+)\.$/s, 'Use one of these models: {models}.'],
   [/^missing_required_parameter$/, /(?:)/, 'Add the field {field}.'],
   [/^unsupported_parameter$/, /(?:)/, 'Remove the field {field}.'],
+  [
+    /^invalid_request$/,
+    /^We could not parse the JSON body of your request\. .* at (?<place>line \d+ column \d+)(?:, after `.*`)?\. (?<fix>.+)$/s,
+    '{fix} The error is at {place} of the body.',
+  ],
+  [/^invalid_request$/, /\. (?<fix>(?:Add|Encode|Remove|Send|Use) [^.]+\.)$/, '{fix}'],
+  [
+    /^upstream_(error|timeout)$/,
+    /calls are paused for (?<seconds>\d+) s/,
+    'Retry after {seconds} s, or use another model.',
+  ],
 ]
 
 type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorParam'>
@@ -129,12 +149,12 @@ type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorPa
 export function nextStepOf(row: FailedRow, isOperator: boolean): string | null {
   const { id, errorCode } = row
   if (errorCode === null || !Object.hasOwn(REMEDIES, errorCode)) return null
-  const concrete = concreteStepOf(row)
-  if (concrete !== undefined) return concrete
   const [caller, operator] = REMEDIES[errorCode as ErrorCode]
+  const concrete = concreteStepOf(row)
   const more = isOperator ? operator : `If the error persists, send the request id ${id} to the operator.`
   // The message stands next to the step, so sentences that only refer to the message or the field are left out.
-  const steps = caller.split(/(?<=\.) /).filter((sentence) => !/`(?:message|param)`/.test(sentence))
+  const general = () => caller.split(/(?<=\.) /).filter((sentence) => !/`(?:message|param)`/.test(sentence))
+  const steps = concrete === undefined ? general() : [concrete]
   return [...steps, ...(operator === undefined ? [] : [more])].join(' ').replaceAll('`', '') || null
 }
 

@@ -204,7 +204,7 @@ export class Breaker {
 
   #open(retryAfterMs: number): ServiceError {
     const waitMs = Math.min(retryAfterMs, 60_000)
-    const message = `The upstream of model '${this.#model}' keeps failing; calls are paused. Try again in ${Math.ceil(waitMs / 1_000)} s. Last error: ${this.#lastFailure}.`
+    const message = `The upstream of model '${this.#model}' keeps failing, so calls are paused for ${Math.ceil(waitMs / 1_000)} s. Last error: ${this.#lastFailure}.`
     const retry = { retryAfterMs: waitMs, reason: 'upstream' } as const
     return new ServiceError(this.#lastCode, message, { ...retry, upstreamMessage: this.#lastMessage })
   }

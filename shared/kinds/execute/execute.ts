@@ -73,7 +73,7 @@ class CodeGather {
   }
 
   result(): CodeResult {
-    if (!this.#end) throw new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished. Try again.')
+    if (!this.#end) throw new ServiceError('sandbox_lost', 'The sandbox stopped before the code finished.')
     const { success, exit_code, execution_time, violations } = this.#end
     const how = { exit_code, execution_time, security_checked: true, violations } as const
     return { success, ...this.#text, ...how, plots: this.#plots }

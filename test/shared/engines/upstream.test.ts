@@ -528,7 +528,7 @@ for (const dialect of DIALECTS) {
 }
 
 /** Message of the calls that an open circuit breaker refuses. */
-const PAUSED = expect.stringContaining('keeps failing; calls are paused')
+const PAUSED = expect.stringContaining('keeps failing, so calls are paused')
 
 async function closedPort(): Promise<number> {
   const server = createServer()

@@ -260,7 +260,10 @@ describe('findings about calls', () => {
       { day: '2030-01-21', calls: 40, failed: 33 },
       { day: '2030-01-22', calls: 10, failed: 10 },
     ]
-    const row = { ...ended, errorMessage: 'The upstream keeps failing; calls are paused. Last error: HTTP 500.' }
+    const row = {
+      ...ended,
+      errorMessage: 'The upstream keeps failing, so calls are paused for 9 s. Last error: HTTP 500.',
+    }
     const failing = failingModel('m1', [{ ...row, upstreamMessage: 'CUDA out of memory' }], false)
     const since = Date.parse('2030-01-21')
     expect(failedDays(days)).toEqual({ failed: 43, calls: 50, sinceMs: since })

@@ -76,14 +76,17 @@ describe('the OpenAI SDK', () => {
     expect(await attempt(() => client.get(`/jobs/${id}/result`))).toEqual([status, 1])
   })
 
-  it('does not retry a call whose attempts all failed with HTTP 500, even if the last one met an open circuit breaker', async () => {
+  it('waits until the circuit breaker lets a call pass, whether Sluice has tried the call or not', async () => {
     const body = { model: 'broken', messages: messages('x') }
-    const call = () => client.chat.completions.create(body)
-    expect(await attempt(call)).toEqual([502, 1])
-    // Sluice does not try this call, so a client may retry it when the circuit breaker lets a call pass.
-    const refused = await stack.post(CHAT, body)
-    expect([refused.status, refused.headers.get('x-should-retry')]).toEqual([502, null])
-    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(5)
+    // The two attempts of the first call open the circuit. Sluice refuses the second call without an attempt.
+    for (const call of ['first', 'second']) {
+      const failed = await stack.post(CHAT, body)
+      expect([call, failed.status, failed.headers.get('x-should-retry')]).toEqual([call, 502, null])
+      const seconds = Number(failed.headers.get('retry-after'))
+      expect(seconds, `Retry-After of the ${call} call`).toBeGreaterThan(5)
+      const { error } = (await failed.json()) as { error: { message: string } }
+      expect(error.message).toContain(`calls are paused for ${seconds} s.`)
+    }
     const rows = await until(async () => {
       const found = await stack.get('/v1/admin/requests?model=broken')
       const { data } = (await found.json()) as { data: { id: string; upstream_message: string | null }[] }
@@ -91,7 +94,8 @@ describe('the OpenAI SDK', () => {
     })
     expect(rows.map((row) => row.upstream_message)).toEqual(['CUDA out of memory', 'CUDA out of memory'])
     const id = rows.at(-1)?.id ?? ''
-    const row = (await (await stack.get(`/v1/admin/requests/${id}`)).json()) as { failed_attempts: object[] }
+    const row = (await (await stack.get(`/v1/admin/requests/${id}`)).json()) as Record<string, object[]>
+    expect(row.next_step).toMatch(/^Retry after \d+ s, or use another model\. Check the log of the model's server\.$/)
     expect(row.failed_attempts).toMatchObject([
       { server: '0', error_message: expect.stringContaining('HTTP 500'), upstream_message: 'CUDA out of memory' },
       { server: '0', upstream_message: 'CUDA out of memory' },

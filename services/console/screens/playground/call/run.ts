@@ -15,11 +15,11 @@ const REMEDIES: Readonly<Record<number, string>> = {
   408: 'The upload took too long. Try again.',
   413: 'Send a smaller request. Operators can raise the size limit.',
   422: 'Fix the request and try again.',
-  429: 'Wait and try again. Operators can raise the rate limits of a key.',
-  500: 'Try again. If the error persists, run npx sluice doctor.',
-  502: 'Try again or choose another model. If the error persists, run npx sluice doctor.',
+  429: 'Wait until the limit allows the request. Operators can raise the limits of a key.',
+  500: 'If the same request fails again, run npx sluice doctor.',
+  502: 'Choose another model. If the message says that calls are paused, wait for that time.',
   503: 'Open Home to see models that are still loading and pools without a worker.',
-  504: 'Try again, reduce the request, or submit it as a durable job.',
+  504: 'Reduce the request, or submit it as a durable job.',
 }
 
 /** The requests of one form. At most one request is in flight. The error of the last request is kept. */
