@@ -205,11 +205,12 @@ export class AdminApi {
   }
 
   /**
-   * Returns the current problems: of the fleet, or of the key's project if the key lacks the admin scope. If there are none, the only finding has
-   * the status `ok`.
+   * Returns the current problems. If there are none, the only finding has the status `ok`.
+   *
+   * @param of `fleet`, `machine` (of the ingress that answers) or, without the admin scope, `project` (of the key)
    */
-  async findings(isOperator: boolean) {
-    const { data } = await this.http.json(FindingPage, `${ADMIN}/findings${isOperator ? '?of=fleet' : ''}`)
+  async findings(of: 'fleet' | 'machine' | 'project') {
+    const { data } = await this.http.json(FindingPage, `${ADMIN}/findings${of === 'project' ? '' : `?of=${of}`}`)
     return data.map(({ remediation, details, model: _, ...finding }) => ({
       ...finding,
       ...(remediation !== null && { remediation }),

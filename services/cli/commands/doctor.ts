@@ -29,7 +29,8 @@ export const doctor: Command = {
 Checks the dependencies of the service with the settings of this directory and environment, without changing anything: Node,
 settings, data directory, models and weights, sandboxes and their guarantees, Postgres (DATABASE_URL), Kafka (KAFKA_BROKERS), the
 service and the API key. Doctor also reports failing models, refused calls and nearly spent budgets of the key's project. With an admin
-key, doctor reports those of the fleet, and also pools without workers, pauses and dead letters.
+key, doctor reports those of the fleet, and also pools without workers, pauses and dead letters. The running service makes the same
+checks with its own settings; with an admin key, doctor reports those of its results that differ.
 
 Each line is OK, SKIP (missing but not needed), WARN or FAIL, with a remedy for each problem. The exit code is 1 if any check is
 FAIL.
@@ -42,10 +43,12 @@ Examples:
   async run({ values, args, config, out, api }): Promise<ExitCode> {
     noArguments(args)
     const print = printerOf(values, out)
-    await print([nodeFinding(), ok('settings', 'valid')])
+    await print([nodeFinding(), ok('settings', 'valid in this directory and environment')])
+    const all: Finding[] = []
     let hasPassed = nodeFinding().status !== 'fail'
-    for (const check of await checksOf(config, values, api)) {
+    for (const check of await checksOf(config, values, api, all)) {
       const findings = await runCheck(check, config)
+      all.push(...findings)
       await print(findings)
       hasPassed &&= findings.every(({ status }) => status !== 'fail')
     }
@@ -69,14 +72,16 @@ function printerOf(values: Values, out: Output): (findings: readonly Finding[]) 
 
 /**
  * Returns all checks: those that the service also runs, and those that only this command runs (each sandbox, the
- * service and the fleet).
+ * service, its settings and the fleet).
+ *
+ * @param earlier Findings of the checks that have run
  */
-async function checksOf(config: Config, values: Values, api: JobsApi): Promise<Check[]> {
+async function checksOf(config: Config, values: Values, api: JobsApi, earlier: readonly Finding[]): Promise<Check[]> {
   const { sandboxCheck } = await import('#shared/doctor/sandbox.ts')
   const isUrlConfigured = values.text('url') !== undefined || config.env.SLUICE_URL !== undefined
   const hasKey = values.text('key') !== undefined || config.sluiceApiKey !== undefined
   const service = serviceCheck(api, { isUrlConfigured, hasKey })
-  return [...(await checksOfMachine()), sandboxCheck, service, fleetCheck(api)]
+  return [...(await checksOfMachine()), sandboxCheck, service, settingsCheck(api, earlier), fleetCheck(api)]
 }
 
 async function printFinding(
@@ -95,13 +100,47 @@ function fleetCheck(api: JobsApi): Check {
     remediation: 'Check the log of the service.',
     async run() {
       try {
-        return await api.admin.findings(true)
+        return await api.admin.findings('fleet')
       } catch (error) {
         if (!(error instanceof CommandError)) throw error
         // An unreachable service adds no result here, because the check `service` already reports it.
         if (error.exit !== EXIT.refused) return []
         const skip = skipped('fleet', 'not checked: requires a key with the admin scope')
-        return [skip, ...(await api.admin.findings(false).catch(() => []))]
+        return [skip, ...(await api.admin.findings('project').catch(() => []))]
+      }
+    },
+  }
+}
+
+/** Parts of a message that change from run to run, such as free space. */
+const MEASUREMENT = /\d+(?:\.\d+)? (?:GiB|ms|s|%)/g
+
+/**
+ * Compares the findings of this command with those of the running service, which runs the same checks with its own settings. Differences show that
+ * the settings differ, or the machines.
+ */
+function settingsCheck(api: JobsApi, earlier: readonly Finding[]): Check {
+  const { url } = api.http
+  const keyOf = ({ check, status, message }: Finding) => `${check} ${status} ${message.replaceAll(MEASUREMENT, '')}`
+  return {
+    name: 'settings',
+    remediation: 'Check the log of the service.',
+    async run() {
+      const local = new Set(earlier.map(keyOf))
+      try {
+        const different = (await api.admin.findings('machine')).filter((finding) => !local.has(keyOf(finding)))
+        if (different.length === 0) return [ok('settings', `the service at ${url} has the same results`)]
+        const message = `the service at ${url} uses other settings than this directory and environment`
+        const next = 'The checks above used the settings of this shell. The results of the service follow.'
+        return [
+          warned('settings', message, next),
+          ...different.map((finding) => ({ ...finding, message: `in the service: ${finding.message}` })),
+        ]
+      } catch (error) {
+        if (!(error instanceof CommandError)) throw error
+        if (error.exit !== EXIT.refused) return []
+        const reason = `the service at ${url} shows its own only to a key with the admin scope`
+        return [skipped('settings', `only the settings of this directory and environment were checked; ${reason}`)]
       }
     },
   }

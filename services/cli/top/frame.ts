@@ -61,7 +61,7 @@ export class Reader {
     this.#sees ??= fleet ? 'all' : 'own'
     const [problems, names, running, waiting, ...all] = await Promise.all([
       // If the problems cannot be read, then pools and jobs are still shown.
-      this.#api.admin.findings(this.#sees === 'all').catch(() => undefined),
+      this.#api.admin.findings(this.#sees === 'all' ? 'fleet' : 'project').catch(() => undefined),
       undefinedIfRefused([403], () => this.#api.models()),
       this.#findJobs(RUNNING),
       this.#findJobs(WAITING),

@@ -305,7 +305,7 @@ describe('job commands of sluice', () => {
       onStart: (child) => child.stdout?.once('data', () => child.kill('SIGINT')),
     })
     expect(code).toBe(130)
-    expect(err).toContain(`sluice follow ${id} --after 1`)
+    expect(err).toContain(`sluice follow ${id} --after 1\nResult after the end: sluice get ${id} --result\n`)
     expect((await run(['get', id])).lines[0]?.status).toBe('queued')
   })
 
@@ -584,14 +584,39 @@ describe('sluice doctor', () => {
     expect(ran.code).toBe(0)
     // `doctor` skips checks of dependencies that are switched off, or that a single-process service does not need.
     const unneeded = ['postgres', 'kafka', 'sandbox']
-    expect(ran.lines.map(({ check, status }) => `${check} ${status}`)).toEqual(
-      ['node', 'settings', 'data', 'models', 'postgres', 'kafka', 'sandbox', 'service', 'key', 'fleet', 'calls'].map(
-        (check) => `${check} ${[...unneeded, 'fleet'].includes(check) ? 'skip' : 'ok'}`,
+    expect(ran.lines.map(({ check, status }) => `${check} ${status}`)).toEqual([
+      ...['node', 'settings', 'data', 'models', 'postgres', 'kafka', 'sandbox', 'service', 'key'].map(
+        (check) => `${check} ${unneeded.includes(check) ? 'skip' : 'ok'}`,
       ),
+      ...['settings skip', 'fleet skip', 'calls ok'],
+    ])
+    const [own, ofService] = of(ran, 'settings').map(({ message }) => message)
+    expect(own).toBe('valid in this directory and environment')
+    expect(ofService).toBe(
+      `only the settings of this directory and environment were checked; the service at ${stack.url} shows its own only to a key with the admin scope`,
     )
     for (const check of unneeded) expect(of(ran, check)[0]?.message).toMatch(/^not needed: /)
     const people = await here(['doctor'], { env })
     expect(people.out.split('\n')[0]).toMatch(/^OK {4}node {2,}24\./)
+  })
+
+  it('reports the results of the service that differ, because the service has other settings', async () => {
+    await using stack = await startStack({ settings: { FIRST_KEY_ADMIN: 'true' } })
+    const env = { ...(await place()), SLUICE_API_KEY: TEST_KEY }
+    const { code, lines } = await here(['doctor', '--json', '--url', stack.url], { env })
+    const at = lines.findIndex(({ check, status }) => check === 'settings' && status === 'warn')
+    expect([code, lines[at]?.message]).toEqual([
+      0,
+      `the service at ${stack.url} uses other settings than this directory and environment`,
+    ])
+    const models = lines.filter(({ check }) => check === 'models').map(({ message }) => String(message))
+    expect(models).toEqual([
+      expect.stringContaining(env.MODELS_FILE),
+      expect.stringMatching(/^in the service: .+: echo-1$/),
+    ])
+    const same = { ...env, DATA_DIR: stack.dataDir, MODELS_FILE: join(stack.dataDir, 'models.yaml') }
+    const again = await here(['doctor', '--json', '--url', stack.url], { env: same })
+    expect(of(again, 'settings').at(-1)?.message).toBe(`the service at ${stack.url} has the same results`)
   })
 
   it('reports a remedy for every problem and exits with code 1', async () => {
