@@ -3,7 +3,7 @@ import { type Config, ConfigError, loadConfig } from '#shared/config/config.ts'
 import packageJson from '../../package.json' with { type: 'json' }
 import { HttpClient, isConnectionError } from './client/http.ts'
 import { JobsApi } from './client/jobs-api.ts'
-import { type Command, Values } from './commands/command.ts'
+import { type Command, CommandLine, type Invocation, Values } from './commands/command.ts'
 import { COMMAND_GROUPS, COMMANDS } from './commands.ts'
 import {
   asTyped,
@@ -89,7 +89,11 @@ async function dispatch(argv: readonly string[], surroundings: Surroundings): Pr
   const command = commandOf(name)
   const { values, positionals } = parse(command, rest)
   if (values.help === true) return print(formatHelp(`${command.help}\n\n${GLOBAL_HELP}`), streams)
-  return await run(command, new Values(values), positionals, surroundings)
+  return await run(
+    command,
+    { values: new Values(values), args: positionals, commandLine: new CommandLine(argv) },
+    surroundings,
+  )
 }
 
 /** Finds the command among the arguments. Global options such as `--url` may precede the command. */
@@ -102,10 +106,10 @@ function findCommand(argv: readonly string[]): { name: string | undefined; rest:
 
 async function run(
   command: Command,
-  values: Values,
-  args: readonly string[],
+  line: Pick<Invocation, 'values' | 'args' | 'commandLine'>,
   { streams, readConfig }: Surroundings,
 ): Promise<ExitCode> {
+  const { values } = line
   const out = new Output(streams, formatOf(command, values))
   const config = configOrError(readConfig)
   if (config instanceof ConfigError) {
@@ -118,7 +122,7 @@ async function run(
   }
   const http = new HttpClient(url, values.text('key') ?? config.sluiceApiKey)
   try {
-    return await command.run({ values, args, config, out, api: new JobsApi(http) })
+    return await command.run({ ...line, config, out, api: new JobsApi(http) })
   } finally {
     await http.close()
   }

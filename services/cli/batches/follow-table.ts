@@ -15,6 +15,8 @@ const RETRY_DELAY_MS = 4_000
 
 interface FollowOptions {
   readonly cancelOnInterrupt: boolean
+  /** State of the output file, and the command that continues. Called after Ctrl-C. */
+  readonly continueText: () => string
 }
 
 /** Follows a batch by polling, with a progress line on a terminal and a line per 10 s otherwise. */
@@ -24,6 +26,8 @@ export class BatchProgress {
   readonly #options: FollowOptions
   #shownMs = 0
   #shown = ''
+  #isFollowing = false
+  #followed: string | undefined
   /** Estimated end of the batch, for the message after Ctrl-C. */
   #ends = ''
 
@@ -31,6 +35,16 @@ export class BatchProgress {
     this.#batches = batches
     this.#out = out
     this.#options = options
+  }
+
+  /** Whether {@link follow} handles Ctrl-C now. */
+  get isFollowing(): boolean {
+    return this.#isFollowing
+  }
+
+  /** Id of the batch that is or was followed last. */
+  get followed(): string | undefined {
+    return this.#followed
   }
 
   /** @throws CommandError `interrupted` after Ctrl-C, `unreachable` after too many failed polls */
@@ -44,13 +58,20 @@ export class BatchProgress {
       void this.#batches.cancel(batch.id).catch((error: Error) => this.#note(plain(error.message)))
     }
     process.on('SIGINT', onInterrupt)
+    this.#isFollowing = true
+    this.#followed = batch.id
     try {
       return await this.#untilEnded(batch, interrupt.signal)
     } catch (error) {
       if (!interrupt.signal.aborted) throw error
-      const next = `To continue: run the same command again, without --new\nTo see it: sluice follow ${batch.id}\nTo cancel: sluice cancel ${batch.id}`
-      throw new CommandError(EXIT.interrupted, stoppedText(batch.id, this.#ends), next)
+      const next = [
+        this.#options.continueText(),
+        `To see the progress: sluice follow ${batch.id}`,
+        `To cancel: sluice cancel ${batch.id}`,
+      ]
+      throw new CommandError(EXIT.interrupted, stoppedText(batch.id, this.#ends), next.join('\n'))
     } finally {
+      this.#isFollowing = false
       process.off('SIGINT', onInterrupt)
       if (this.#out.canRedraw) this.#out.redraw('')
     }

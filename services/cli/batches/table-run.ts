@@ -14,13 +14,13 @@
  */
 
 import { createHash } from 'node:crypto'
-import { createWriteStream } from 'node:fs'
+import { createWriteStream, existsSync } from 'node:fs'
 import { basename } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { ApiError, BatchesApi, type BatchView, isGone } from '#services/cli/client/http.ts'
 import type { Invocation } from '#services/cli/commands/command.ts'
 import { checkMetadata, METADATA_PAIRS_MAX, metadataWith } from '#services/cli/commands/submit.ts'
-import { CommandError, EXIT, type Output, plain, usageError } from '#services/cli/text/output.ts'
+import { CommandError, EXIT, type Output, plain, printable, usageError } from '#services/cli/text/output.ts'
 import { cellText, customIdOf, FORM_KEY, formIn, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { Answers } from './answers.ts'
 import { type Converted, convertRows, keysIn, RunFiles, readLines, selectRequests } from './convert.ts'
@@ -52,18 +52,40 @@ export interface TableResult {
  * @throws CommandError
  */
 export async function runTable(invocation: Invocation, table: Table, options: TableOptions): Promise<TableResult> {
-  const { values, api, out } = invocation
+  const { values, api, out, commandLine } = invocation
   const batches = new BatchesApi(api.http)
   await using files = await RunFiles.open()
+  const continueText = () => {
+    const state = existsSync(options.out) ? 'still has its earlier content' : 'does not exist yet'
+    return `${plain(options.out)} ${state}. To continue and write the file: ${printable(commandLine.text(['--new']))}`
+  }
+  const follower = new BatchProgress(batches, out, {
+    cancelOnInterrupt: values.has('cancel-on-interrupt'),
+    continueText,
+  })
+  using _interrupts = onInterrupt(async () => {
+    if (follower.isFollowing) return
+    const { followed } = follower
+    const before = followed === undefined ? 'the rows were submitted' : `the answers of ${followed} were written`
+    out.note(`Stopped before ${before}.\n${continueText()}`)
+    await files[Symbol.asyncDispose]()
+    process.exit(EXIT.interrupted)
+  })
   // The command stores two hashes in the metadata, so --metadata may set two pairs fewer than other batches.
   checkMetadata(options.metadata, METADATA_PAIRS_MAX - 2)
   // Called before the upload, so that an unknown model is reported at once.
   const hasStructuredOutput = await batches.hasStructuredOutput(options.model)
   const isJson = !(options.choices || options.schema) || hasStructuredOutput
   const converted = await convertRows(table, options, isJson, files.requests)
-  const follower = new BatchProgress(batches, out, { cancelOnInterrupt: values.has('cancel-on-interrupt') })
   const run = new TableRun({ batches, out, files, follower, table, options, converted })
   return values.has('retry-failed') ? await run.retry() : await run.run(values.has('new'))
+}
+
+/** Calls `handle` at each Ctrl-C until the result is disposed. */
+function onInterrupt(handle: () => Promise<void>): Disposable {
+  const listener = () => void handle()
+  process.on('SIGINT', listener)
+  return { [Symbol.dispose]: () => void process.off('SIGINT', listener) }
 }
 
 interface Parts {

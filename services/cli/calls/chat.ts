@@ -156,8 +156,10 @@ async function converse(conversation: Conversation, before: readonly Message[]):
       messages.push({ role: 'user', content: line })
       const answer = await answerOnce(conversation, [...before, ...messages])
       isAnswering = false
-      if (answer === undefined) messages.pop()
-      else messages.push({ role: 'assistant', content: answer })
+      if (answer === undefined) {
+        messages.pop()
+        conversation.out.note('The conversation continues without this message. To end it: press Ctrl-C again.')
+      } else messages.push({ role: 'assistant', content: answer })
       messages.splice(0, Math.max(0, messages.length - MESSAGES_MAX))
     }
     terminal.prompt()
@@ -194,7 +196,7 @@ async function answerOnce(conversation: Conversation, messages: readonly Message
   } catch (error) {
     if (!stop.signal.aborted) throw error
     await out.write('\n')
-    out.note('Cancelled.')
+    out.note('The answer was cancelled.')
     return undefined
   } finally {
     process.off('SIGINT', onInterrupt)
@@ -224,6 +226,7 @@ async function wholeAnswer(
     return ''
   } catch (error) {
     if (!stop.signal.aborted) throw error
+    out.note('The answer was cancelled.')
     return undefined
   } finally {
     process.off('SIGINT', onInterrupt)

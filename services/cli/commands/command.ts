@@ -59,9 +59,39 @@ export class Values {
   }
 }
 
+/** Command lines that a message may repeat for the user to paste into a shell. */
+export class CommandLine {
+  readonly #argv: readonly string[]
+
+  constructor(argv: readonly string[]) {
+    this.#argv = argv
+  }
+
+  /**
+   * Returns the command line, quoted for a POSIX shell and without the API key.
+   *
+   * @param without Flags to leave out, such as `--new`
+   * @param values Options to replace or add, such as `{ '--since': '1790000000' }`
+   */
+  text(without: readonly string[] = [], values: Readonly<Record<string, string>> = {}): string {
+    const replaced = ['--key', ...Object.keys(values)]
+    const words = this.#argv.filter((word, nth) => {
+      const isValue = replaced.includes(this.#argv[nth - 1] ?? '')
+      return !isValue && !without.includes(word) && !replaced.includes(word.replace(/=.*/s, ''))
+    })
+    return ['sluice', ...words, ...Object.entries(values).flat()].map(quoted).join(' ')
+  }
+}
+
+function quoted(word: string): string {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`
+}
+
 export interface Invocation {
   readonly values: Values
   readonly args: readonly string[]
+  /** The command line as typed, without the API key, so that a message can repeat it. */
+  readonly commandLine: CommandLine
   readonly config: Config
   readonly out: Output
   readonly api: JobsApi

@@ -45,6 +45,8 @@ interface FollowExtras {
   readonly pollProgress?: () => Promise<Progress>
   /** Returns the last known estimate of the end, such as `ends in about 10 s`. */
   readonly endsNow?: () => string
+  /** Command for the results after the end, such as `sluice results BATCH`. Default: `sluice get JOB --result` */
+  readonly resultsCommand?: string
 }
 
 type ViewEvent = Parameters<FollowView['event']>[0]
@@ -56,7 +58,7 @@ export async function follow(
   { api, out }: Invocation,
   id: string,
   after: number,
-  { interrupts, pollProgress, endsNow }: FollowExtras = {},
+  { interrupts, pollProgress, endsNow, resultsCommand = `sluice get ${id} --result` }: FollowExtras = {},
 ): Promise<ExitCode> {
   const view = openFollowView(out)
   const isSummaryOnly = pollProgress !== undefined && out.isHumanReadable
@@ -86,7 +88,7 @@ export async function follow(
     if (!signal.aborted) throw error
     if (interrupts) throw new CommandError(EXIT.interrupted, await interrupts.onSecond())
     const from = isSummaryOnly ? '' : ` --after ${last}`
-    const next = `To resume: sluice follow ${id}${from}\nTo cancel: sluice cancel ${id}`
+    const next = `To resume: sluice follow ${id}${from}\nResult after the end: ${resultsCommand}\nTo cancel: sluice cancel ${id}`
     throw new CommandError(EXIT.interrupted, stoppedText(id, endsNow?.() ?? ''), next)
   } finally {
     process.off('SIGINT', onInterrupt)
@@ -142,7 +144,8 @@ export async function followBatch(invocation: Invocation, id: string, after: num
     ends = endsText(current.progress ?? {})
     return progressOf(current)
   }
-  const exit = await follow(invocation, id, after, { pollProgress, endsNow: () => ends })
+  const extras = { pollProgress, endsNow: () => ends, resultsCommand: `sluice results ${id}` }
+  const exit = await follow(invocation, id, after, extras)
   const ended = await batches.get(id)
   for (const line of await batchLines(batches, ended)) out.note(line)
   return exit === EXIT.ok ? batchExitCode(ended) : exit

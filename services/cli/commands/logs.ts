@@ -8,6 +8,7 @@ import {
 import { ERRORS } from '#schemas/error.ts'
 import { type HttpClient, isTemporary } from '#services/cli/client/http.ts'
 import {
+  CommandError,
   EXIT,
   type ExitCode,
   type Format,
@@ -16,6 +17,7 @@ import {
   linesOf,
   type Output,
   plain,
+  printable,
   tableOf,
   timeOf,
   usageError,
@@ -92,7 +94,7 @@ Examples:
     follow: { type: 'boolean', short: 'f' },
     'batch-lines': { type: 'boolean' },
   },
-  async run({ values, args, api, out }): Promise<ExitCode> {
+  async run({ values, args, api, out, commandLine }): Promise<ExitCode> {
     const format = formatOf(values, out)
     const [id, ...more] = args
     noArguments(more)
@@ -106,8 +108,13 @@ Examples:
     const limit = values.count('limit', 1, LIMIT_MAX) ?? LIMIT_DEFAULT
     const rows = await readPages(api.http, query, limit)
     await printer.print(rows)
-    if (values.has('follow')) await follow(api.http, query, { rows, isCut: rows.length >= limit }, printer, out)
-    else if (rows.length === 0 && format === 'table') out.note('No calls in the log match.')
+    if (values.has('follow')) {
+      const newest = await follow(api.http, query, { rows, isCut: rows.length >= limit }, printer, out)
+      const since = new Date(1_000 * newest).toISOString()
+      const next = `To continue from the last printed call: ${printable(commandLine.text([], { '--since': since }))}`
+      throw new CommandError(EXIT.interrupted, 'Stopped following the log.', next)
+    }
+    if (rows.length === 0 && format === 'table') out.note('No calls in the log match.')
     return EXIT.ok
   },
 }
@@ -165,6 +172,8 @@ interface FirstPage {
  * Polls for rows of calls that ended after the printed rows. Consecutive polls overlap, but each row is printed once.
  * If the first page did not contain all matching rows, then older rows are not printed. The command continues if the
  * service restarts or refuses a poll because of a rate limit.
+ *
+ * @returns After Ctrl-C, the end of the newest printed call in Unix seconds
  */
 async function follow(
   http: HttpClient,
@@ -172,13 +181,17 @@ async function follow(
   { rows: printed, isCut }: FirstPage,
   printer: Printer,
   out: Output,
-): Promise<never> {
+): Promise<number> {
+  const stop = new AbortController()
+  process.once('SIGINT', () => stop.abort())
   const seen = new Map(printed.map(({ id, ended_at }) => [`${id} ${ended_at}`, ended_at]))
   const oldest = (isCut ? printed[0]?.ended_at : undefined) ?? 0
   let newest = printed.at(-1)?.ended_at ?? http.serverTimeMs / 1_000
   let isFailing = false
   for (;;) {
-    await delay(isFailing ? RETRY_DELAY_MS : FOLLOW_INTERVAL_MS)
+    // Ctrl-C ends only this delay. If it ended a poll, then the poll's rows would be printed only in part.
+    await delay(isFailing ? RETRY_DELAY_MS : FOLLOW_INTERVAL_MS, undefined, { signal: stop.signal }).catch(() => {})
+    if (stop.signal.aborted) return newest
     const since = newest - REREAD_SECONDS
     const next = new URLSearchParams(query)
     next.set('since', String(Math.max(since, Number(query.get('since') ?? 0))))

@@ -71,7 +71,7 @@ describe('sluice', () => {
       child.stdout?.once('data', () => child.kill('SIGINT'))
     }
     const { code, err } = await run(['chat', '!echo tokens=100000 delay_ms=50', '-o', 'table'], { onStart })
-    expect([code, err]).toEqual([130, 'Cancelled.\n'])
+    expect([code, err]).toEqual([130, 'The answer was cancelled.\n'])
     const running = async () => /sluice_attached_jobs\{pool="inference",state="running"\} 0/.test(await metrics())
     await until(running)
   })

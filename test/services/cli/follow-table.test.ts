@@ -26,7 +26,10 @@ it('the message after Ctrl-C contains the estimated end of the batch', async () 
   }
   const batches = { get: async () => batch } as unknown as BatchesApi
   const out = { canRedraw: false, note: () => {} } as unknown as Output
-  const followed = new BatchProgress(batches, out, { cancelOnInterrupt: false }).follow(batch)
+  const followed = new BatchProgress(batches, out, {
+    cancelOnInterrupt: false,
+    continueText: () => 'To continue: x',
+  }).follow(batch)
   process.emit('SIGINT')
   await expect(followed).rejects.toThrow(/which continues to run and ends in about 1 min \d+ s\.$/)
 })

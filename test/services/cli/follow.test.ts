@@ -9,7 +9,7 @@ import { HttpClient } from '#services/cli/client/http.ts'
 import { JobEventView, JobView } from '#services/cli/client/job.ts'
 import { describeJob } from '#services/cli/client/job-text.ts'
 import { JobsApi } from '#services/cli/client/jobs-api.ts'
-import { Values } from '#services/cli/commands/command.ts'
+import { CommandLine, Values } from '#services/cli/commands/command.ts'
 import { barLine, openFollowView } from '#services/cli/commands/following.ts'
 import { get, jobTable } from '#services/cli/commands/jobs.ts'
 import { Output, tableOf } from '#services/cli/text/output.ts'
@@ -400,8 +400,8 @@ describe('the view of a single job', () => {
       [`/v1/jobs/${ID}/result`]: result,
     })
     const { written, out } = openOutput(isTTY)
-    const invocation = { values: new Values(options), args: [ID], config: parseConfig({}), out, api: new JobsApi(http) }
-    await get.run(invocation)
+    const line = { values: new Values(options), args: [ID], commandLine: new CommandLine([]) }
+    await get.run({ ...line, config: parseConfig({}), out, api: new JobsApi(http) })
     return written.join('')
   }
 

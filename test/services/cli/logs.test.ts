@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vites
 import { ERRORS } from '#schemas/error.ts'
 import { HttpClient } from '#services/cli/client/http.ts'
 import { JobsApi } from '#services/cli/client/jobs-api.ts'
-import { Values } from '#services/cli/commands/command.ts'
+import { CommandLine, Values } from '#services/cli/commands/command.ts'
 import { logs } from '#services/cli/commands/logs.ts'
 import { Output } from '#services/cli/text/output.ts'
 import { parseConfig } from '#shared/config/config.ts'
@@ -37,7 +37,9 @@ describe('sluice logs', () => {
     let [printed, noted] = ['', '']
     out.on('data', (chunk) => (printed += chunk))
     err.on('data', (chunk) => (noted += chunk))
-    const invocation = { values: new Values(values), args, config: parseConfig({}), api: new JobsApi(http) }
+    const commandLine = new CommandLine(['logs', '-f', '--since=1h', '--key', TEST_KEY])
+    const line = { values: new Values(values), args, commandLine }
+    const invocation = { ...line, config: parseConfig({}), api: new JobsApi(http) }
     const ended = logs.run({ ...invocation, out: new Output({ out, err }) }).finally(() => http.close())
     return { http, ended, printed: () => printed, noted: () => noted }
   }
@@ -169,6 +171,19 @@ describe('sluice logs', () => {
     await expect(following.ended).rejects.toThrow()
     for (const id of [...ids, last]) expect(following.printed().split(id)).toHaveLength(2)
   })
+  it('with --follow prints the command that continues after Ctrl-C', async () => {
+    const id = await call('x')
+    await untilLogged(id)
+    const following = start({ follow: true })
+    await until(() => following.printed().includes(id))
+    const { ended_at } = (await (await stack.get(`/v1/admin/requests/${id}`)).json()) as { ended_at: number }
+    process.emit('SIGINT')
+    await expect(following.ended).rejects.toMatchObject({
+      exit: 130,
+      next: `To continue from the last printed call: sluice logs -f --since ${new Date(1_000 * ended_at).toISOString()}`,
+    })
+  })
+
   it('with --follow prints no call that is older than the first page', async () => {
     const ids = [await call('old'), await call('first')]
     await untilLogged(ids[1] ?? '')

@@ -1,8 +1,11 @@
 import type { ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdir, mkdtemp, readFile, rm, stat, utimes, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { Answers } from '#services/cli/batches/answers.ts'
 import { convertRows, RunFiles } from '#services/cli/batches/convert.ts'
 import { findTable, type Table } from '#services/cli/batches/input.ts'
@@ -222,8 +225,9 @@ describe('sluice batch with a table', () => {
 
   it('resumes the batch of the same rows after Ctrl-C, and writes the output of the batch', async () => {
     const path = await fileOf('slow.csv', 'prompt\n!echo tokens=20 delay_ms=100\nquick\n')
+    const output = join(directory, 'slow.answers.csv')
     let child: ChildProcess | undefined
-    const first = run([path], (started) => (child = started))
+    const first = run([path, '--key', TEST_KEY, '--new'], (started) => (child = started))
     const batchIds = async () => {
       const { data } = (await (await stack.get('/v1/batches')).json()) as { data: { id: string; status: string }[] }
       return data.filter(({ status }) => status === 'in_progress').map(({ id }) => id)
@@ -231,9 +235,10 @@ describe('sluice batch with a table', () => {
     const [id = ''] = await until(async () => ((await batchIds()).length > 0 ? await batchIds() : undefined))
     child?.kill('SIGINT')
     const stopped = await first
+    const command = `sluice batch ${path} --model echo-1`
     expect([stopped.code, stopped.err]).toEqual([
       130,
-      expect.stringContaining('run the same command again, without --new'),
+      expect.stringContaining(`${output} does not exist yet. To continue and write the file: ${command}\n`),
     ])
     const again = await run([path])
     expect([again.code, again.lines[0]]).toMatchObject([0, { batch: id, answered: 2 }])
@@ -246,6 +251,26 @@ describe('sluice batch with a table', () => {
     expect(listed.lines).toMatchObject([
       { status: 'completed', request_counts: { total: 2, completed: 2, failed: 0 } },
       { status: 'completed' },
+    ])
+  })
+
+  it('prints the output file and the command that continues after Ctrl-C during the upload', async () => {
+    const path = await fileOf("it's.csv", 'prompt\nx\n')
+    const output = await fileOf('old.csv', 'old')
+    let child: ChildProcess | undefined
+    const server = createServer((request, response) => {
+      if (request.method === 'POST') child?.kill('SIGINT')
+      else response.end('{"object":"list","data":[],"has_more":false}')
+    }).listen(0, '127.0.0.1')
+    onTestFinished(() => void server.close().closeAllConnections())
+    await once(server, 'listening')
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+    const args = [path, '--prompt', 'Say {prompt}', `--key=${TEST_KEY}`, '--out', output, '--url', url]
+    const { code, err } = await run(args, (started) => (child = started))
+    const quoted = `'${directory}/it'\\''s.csv'`
+    expect([code, err]).toEqual([
+      130,
+      `Stopped before the rows were submitted.\n${output} still has its earlier content. To continue and write the file: sluice batch ${quoted} --prompt 'Say {prompt}' --out ${output} --url ${url} --model echo-1\n`,
     ])
   })
 

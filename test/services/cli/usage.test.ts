@@ -5,7 +5,7 @@ import { text } from 'node:stream/consumers'
 import { describe, expect, it } from 'vitest'
 import { HttpClient } from '#services/cli/client/http.ts'
 import { JobsApi } from '#services/cli/client/jobs-api.ts'
-import { Values } from '#services/cli/commands/command.ts'
+import { CommandLine, Values } from '#services/cli/commands/command.ts'
 import { usage } from '#services/cli/commands/usage.ts'
 import { Output } from '#services/cli/text/output.ts'
 import { parseConfig } from '#shared/config/config.ts'
@@ -15,7 +15,8 @@ async function run(stack: Stack, values: Record<string, string>, isTTY: boolean)
   const http = new HttpClient(stack.url, TEST_KEY)
   const [out, err] = [Object.assign(new PassThrough(), { isTTY, columns: 100 }), new PassThrough()]
   const stdout = text(out)
-  const invocation = { values: new Values(values), args: [], config: parseConfig({}), api: new JobsApi(http) }
+  const line = { values: new Values(values), args: [], commandLine: new CommandLine([]) }
+  const invocation = { ...line, config: parseConfig({}), api: new JobsApi(http) }
   try {
     await usage.run({ ...invocation, out: new Output({ out, err }) })
   } finally {
