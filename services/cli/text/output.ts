@@ -151,7 +151,8 @@ const TEXT_MIN = 12
  * Formats a table in at most `columnsMax` columns if possible:
  *
  * 1. Columns of free text shrink to at least {@link TEXT_MIN} characters.
- * 2. If the table is still too wide, then spare columns are dropped: first those with one value in all rows, then the others.
+ * 2. If the table is still too wide, then optional columns ({@link Table.spare}) are dropped. Columns with one value in
+ *    all rows are dropped first.
  * 3. At last, the widest columns are truncated. The first column is never truncated, because users copy the ids in it.
  */
 export function tableOf(table: Table, columnsMax: number): string {

@@ -1,8 +1,10 @@
 /*
  * GET /v1/batches/{id}/results: the results of a batch so far, as JSONL or CSV, at any time.
  *
- * The result files of a batch are written at its end. Until then, its results are in three places:
- * 1. A part whose requests have all ended has two blobs with its result lines, which the files are joined from.
+ * A batch runs in parts of at most 100 requests. The result files are written at the end of the batch. Until then, its
+ * results are in three places:
+ * 1. If all requests of a part have ended, then the part has two blobs with its result lines. The result files are later
+ *    joined from such blobs.
  * 2. The requests of an unfinished part are jobs, whose results are read one at a time.
  * 3. A request that was refused has no job. When its part has ended, the error is in the blobs of the part.
  *
