@@ -27,7 +27,7 @@ afterAll(async () => await s3?.[Symbol.asyncDispose]())
 
 describe.skipIf(!s3)('a fleet that uses S3 instead of a common directory', { timeout: 240_000 }, () => {
   it('serves large bodies on every endpoint even if consecutive calls reach different ingresses', async () => {
-    // Removed last, after the processes that write to it have ended.
+    // The directory is opened first, so that it is removed last, after the processes that write to it have ended.
     await using temporary = await mkdtempDisposable(join(tmpdir(), 'sluice-s3-'))
     const directory = temporary.path
     const corpus = join(directory, 'corpus')

@@ -72,11 +72,14 @@ describe.skipIf(!kafka || !postgres)('workers that start and stop every two seco
 
 interface Place {
   process?: RoleProcess
-  /** Number of calls that the workers of this place would have run, if all calls were distributed equally. */
+  /** Number of calls that the workers of this place would have run if all calls were distributed equally. */
   expected: number
 }
 
-/** Six numbered places for workers. A new worker gets the place that has been free for the longest time, so that all places are used equally. */
+/**
+ * Six numbered places, each for one worker at a time. The number is the path on which the worker calls the upstream. A new worker gets the
+ * place that has been free for the longest time, so that all places are used equally.
+ */
 class Workers {
   readonly #places: Place[] = Array.from({ length: WORKERS_MAX }, () => ({ expected: 0 }))
   readonly #fleet: Fleet

@@ -10,7 +10,10 @@ import type { Run, Section } from '../section.ts'
 import { modelsOn, SERVERS, SYSTEM } from './affinity.ts'
 
 const CALLERS = 64
-/** Minimum number of rounds. The difference between `off` and `auto` is so small that fewer rounds would not show it. */
+/**
+ * Minimum number of rounds. The affinity modes `off` and `auto` differ so little in CPU time that fewer rounds would not show the
+ * difference.
+ */
 const ROUNDS_MIN = 8
 
 export const AFFINITY_CPU: Section = {

@@ -15,8 +15,8 @@ const LOADS = {
 } as const
 type LoadName = keyof typeof LOADS
 /**
- * Warm-up: a system counts as warm if its best rate has risen by less than 3 % in the last 8 loads. The JVM of Kafka compiles its code for
- * about a minute.
+ * Definition of a warm system: the best rate so far has risen by less than 3 % in the last 8 loads. The JVM of Kafka compiles its code for
+ * about a minute, so a system needs many loads until it is warm.
  */
 const WARM_UP: LoadName = 'until completed, 32 callers'
 const WARM = { rise: 0.03, loads: 8, loadsMax: 45, quickLoadsMax: 1 } as const
@@ -81,7 +81,8 @@ async function measureDurable(run: Run): Promise<{ samples: Samples; skipped: st
     const figures = await runLoad(target, load, run.seconds(1, 2))
     const after = target.cpuMs()
     const perJob = (part: 'own' | 'servers') => (after[part] - before[part]) / figures.jobs
-    // The bare server stores no jobs, so no queue is emptied and the rate of completed jobs is not a number.
+    // The bare server stores no jobs, so no queue exists that workers could empty. The rate of completed jobs is therefore not a number
+    // (NaN).
     const completedPerSecond = target.name === 'http-bare' ? Number.NaN : figures.completedPerSecond
     const cpu = { cpu: perJob('own'), serverCpu: perJob('servers') }
     samples.add(target.name, load, round, { ...figures, completedPerSecond, ...cpu })

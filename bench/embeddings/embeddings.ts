@@ -13,7 +13,10 @@ const UPSTREAMS = [
   { model: 'embed-0-0', cost: 'no cost' },
 ] as const
 const CALLERS = [1, 64] as const
-/** Number of distinct texts. A batch computes equal texts once, so there must be more texts than callers. */
+/**
+ * Number of distinct texts. Sluice computes equal texts of one batch only once. With fewer texts than callers, a batch would therefore be
+ * too cheap.
+ */
 const TEXTS = 4_096
 const REPLY_TIMEOUT_MS = 10_000
 

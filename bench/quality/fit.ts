@@ -19,7 +19,10 @@ import { openSet } from './research/sets.ts'
  */
 
 const SETS = ['quality', 'fresh', 'abstain', 'silence', 'long-quality', 'long-fresh'] as const
-/** Set of a reworded question, by the first letter of the original question's id. */
+/**
+ * The first letter of a question's id names its set. A reworded question has the id of its original, which leads to the set of the
+ * original.
+ */
 const ORIGINS: Readonly<Record<string, string>> = { q: 'quality', f: 'fresh', a: 'abstain', s: 'silence' }
 const MARGINS = [0, 0.2, 0.4, 0.6, 0.8]
 

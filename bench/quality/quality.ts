@@ -2,7 +2,7 @@ import { resolve } from 'node:path'
 import { runCommand } from '../machine/processes.ts'
 import type { Section } from '../section.ts'
 
-/** Scripts that can also be run alone. With `--quick`, only the first script runs. */
+/** Scripts of this section, which can also be run alone. With `--quick`, only the first script runs. */
 const SCRIPTS = ['sandbox.ts', 'speech.ts', 'research.ts'] as const
 
 export const QUALITY: Section = {

@@ -11,8 +11,10 @@ import type { Run, Section } from '../section.ts'
 /*
  * CPU time of traces and of the request log, in one process of Sluice on one core.
  *
- * Traces are measured within one process: the flag of the header `traceparent` decides whether a call is traced, and slices with and without
- * traces alternate. Two processes of the same code differ by up to 14 percent (target *again*), because their memory and compiled code differ.
+ * Traces are measured within one process: the flag of the header `traceparent` decides whether a call is traced, and slices with and
+ * without traces alternate. Two processes of the same code would not be comparable, because their memory and compiled code differ. The
+ * target *again* in the report shows this difference, which is up to 14 percent.
+ *
  * The request log cannot be switched on per call. The cost of the log is therefore measured with two processes, and the figure includes the
  * difference between two processes of the same code.
  */

@@ -46,7 +46,7 @@ export type BrokerFault = { readonly signal: 'SIGKILL' | 'SIGSTOP'; readonly lea
 export interface BrokerRun {
   readonly client: 'share' | 'classic'
   readonly faults: readonly BrokerFault[]
-  /** Time after which a killed broker is restarted, or a stopped one continued. */
+  /** Time after which a killed broker is restarted, or a frozen broker continues. */
   readonly awayMs: number
   /** Pause between the end of a fault and the next one, in which late effects of the fault are observed. */
   readonly echoMs: number

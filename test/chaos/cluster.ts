@@ -27,7 +27,7 @@ export interface Targets {
   readonly scheduler: number
 }
 
-/** The fleet of the chaos runs. */
+/** Number of processes of each role in the chaos runs. */
 export const FLEET: Targets = { ingress: 2, inference: 3, research: 2, scheduler: 2 }
 
 /** A complete service in many processes, with its own Kafka and Postgres. Disposing stops all of them and deletes their data. */

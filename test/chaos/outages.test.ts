@@ -148,7 +148,6 @@ async function during(
   return [both.map(([first]) => first), both.map(([, second]) => second)]
 }
 
-/** Waits until every job has ended. */
 async function finished(cluster: Cluster): Promise<void> {
   await until(async () => (await countUnfinished(cluster.database)) === 0, { withinMs: 120_000 })
 }

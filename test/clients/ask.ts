@@ -13,7 +13,10 @@ const CLIENT_MS = 240_000
 const DEFAULT_MODEL = 'smollm2-135m-instruct'
 const OUTPUT_BYTES_MAX = 16 * 1024 * 1024
 
-/** Prompt of each call, and the answer of echo-1: the tool named in the prompt is called, and its result is repeated. */
+/**
+ * Prompt of each call, and the expected answer of echo-1. This model repeats the prompt. If the prompt names a tool, then the model calls
+ * the tool and repeats its result.
+ */
 const QUESTIONS: Readonly<Record<CallName, { prompt: string; answer: string }>> = {
   whole: { prompt: 'one two three', answer: 'one two three' },
   // The tokens have a delay, because tokens that are sent together may arrive in one chunk.

@@ -22,7 +22,11 @@ export function readSnippets(): Snippet[] {
   return [...blocks].map(([, language = '', name = '', code = '']) => ({ language, name, code }))
 }
 
-/** Text of the page or of a case for this run: with the base URL of a service, such as `http://127.0.0.1:24000`, and a model. */
+/**
+ * Replaces the address and the model in a text of the page or of a case.
+ *
+ * @param url Base URL of the service of this run, such as `http://127.0.0.1:24000`
+ */
 export function settle(text: string, url: string, model: string): string {
   return text.replaceAll(ADDRESS, url).replaceAll(PAGE_MODEL, model)
 }

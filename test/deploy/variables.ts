@@ -2,8 +2,8 @@ import { spawnSync } from 'node:child_process'
 import { Settings } from '#shared/config/settings.ts'
 
 /**
- * Environment variables that deployment files may set although they are not settings of Sluice. Node.js, the C library, the AWS client and the
- * systemd units read some of them; others are named by `api_key_env` of a model.
+ * Environment variables that deployment files may set although they are not settings of Sluice. Node.js, the C library, the AWS client and
+ * the systemd units read some of them. The others contain API keys of upstreams: the field `api_key_env` of a model names its variable.
  */
 const FOREIGN = new Set([
   ...['HOME', 'MALLOC_MMAP_THRESHOLD_', 'NODE_EXTRA_CA_CERTS', 'ROLES'],

@@ -12,7 +12,7 @@ export interface Exception {
 
 /** A violation. */
 export interface Report {
-  /** Rule and file: the key of the baseline. */
+  /** Rule and file, in the form of the keys of the baseline file. */
   readonly key: string
   /** For people: file, line, rule, text and advice. */
   readonly line: string
@@ -22,7 +22,6 @@ const BASELINE = 'test/language/baseline.json'
 
 export const EXCEPTIONS: readonly Exception[] = JSON.parse(readFileSync('test/language/exceptions.json', 'utf8'))
 
-/** Checks texts by all rules. */
 export function reportsOf(texts: readonly Text[]): Report[] {
   return texts.flatMap(({ file, line, kind, text }) => {
     if (EXCEPTIONS.some((exception) => exception.file === file && text.includes(exception.text))) return []

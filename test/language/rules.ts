@@ -1,8 +1,9 @@
 /*
  * Rules of plain language (docs/reference/glossary.md), as patterns that a program can check.
  *
- * A text is a comment, a message, a paragraph of a page or a name. `texts.ts` finds them; each rule here reports the parts of a text that break
- * it. A rule must be nearly free of false reports, because each report fails the build: what needs judgement is left to reviewers.
+ * A text is a comment, a message, a paragraph of a page or a name. `texts.ts` finds the texts; each rule here reports the parts of a text
+ * that break it. A rule must be nearly free of false reports, because each report fails the build. Reviewers check the rules that need
+ * judgement.
  */
 
 /** Source of a text: some rules apply to prose, others to names. */

@@ -15,7 +15,7 @@ const CODE = /^(?:services|shared|schemas|test|bench|examples)\/.*\.tsx?$/
 const PAGES = /^(?:README|ARCHITECTURE|CONTRIBUTING|SECURITY)\.md$|^docs\/.*\.md$|^test\/support\/README\.md$/
 /** Files whose string literals are messages to people. */
 const MESSAGES = /^services\/(?:cli|console)\/|^services\/ingress\/openapi\/|^schemas\/error\.ts$/
-/** The rules themselves quote forbidden words. */
+/** Files of the rules, which are not checked, because they quote the forbidden words. */
 const OWN = /^test\/language\//
 const MESSAGE_WORDS_MIN = 3
 
@@ -31,7 +31,6 @@ export function textsOfRepository(): Text[] {
   return files.filter((file) => !OWN.test(file) && existsSync(file)).flatMap((file) => textsIn(file))
 }
 
-/** Texts of one file. */
 export function textsIn(file: string): Text[] {
   const source = () => readFileSync(file, 'utf8')
   if (PAGES.test(file)) return pageTexts(file, source())

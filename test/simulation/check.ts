@@ -161,8 +161,8 @@ function executionProblem(
   const reason = over && reasonOf(over)
   const next = executions.find((other) => other.attempt === attempt + 1)
   const isOverlap = next !== undefined && next.startedAtMs < endedAtMs
-  // A worker stops its runs before its lease ends, so runs do not overlap. Only a paused worker cannot do so: its run may overlap with the next
-  // one.
+  // A worker stops its runs before its lease ends, so runs do not overlap. A worker that is paused cannot stop its run, so this run may
+  // overlap with the next one.
   const stoodStill = process.pauses.some(({ fromMs, toMs }) => fromMs < (next?.startedAtMs ?? 0) && toMs > startedAtMs)
   if (isOverlap && !(reason === 'worker_lost' && stoodStill)) {
     return [`I7: ${run} and the next overlap: ${reason}, ${endedAtMs - next.startedAtMs} ms`]

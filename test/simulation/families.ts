@@ -20,7 +20,8 @@ export async function familyProblems(ended: Ended, outcome: Outcome): Promise<st
 }
 
 /**
- * Invariant I12: a process stores a step only after it has run the step. Each attempt runs a step at most once, and no later attempt repeats a stored step.
+ * Invariant I12: a process stores a step only after it has run the step. Each attempt runs a step at most once, and no later attempt
+ * repeats a stored step.
  */
 async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promise<string[]> {
   const steps = await store.listSteps(ALL_TENANTS, job.id)
@@ -85,7 +86,8 @@ function resultProblems({ job, result }: Ended, children: readonly DurableJob[],
     return child?.state
   })
   const expected = [sum, ...said, JSON.stringify(cost)].join(' ')
-  // A parent that stopped waiting for a child reports `nothing` for it. The child was then cancelled when the parent ended.
+  // A parent that stopped waiting for a child writes `nothing` for this child. The end of the parent then cancels the child, so its stored
+  // state is `cancelled`.
   const afterCancel = text.replaceAll('nothing', 'cancelled')
   return afterCancel === expected ? [] : [`I5: the result is '${text}' instead of '${expected}'`]
 }

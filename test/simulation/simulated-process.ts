@@ -14,7 +14,6 @@ export class SimulatedProcess implements Owner {
   brokerCutUntilMs = 0
   /** For each lease renewal: time of the request and of its response. */
   readonly renewals: { askedAtMs: number; renewedAtMs: number }[] = []
-  /** Times for which the process was paused. */
   readonly pauses: { fromMs: number; toMs: number }[] = []
   readonly #clock: VirtualClock
   readonly #death = Promise.withResolvers<void>()
@@ -25,7 +24,6 @@ export class SimulatedProcess implements Owner {
     this.skewMs = skewMs
   }
 
-  /** Resolves at the death of the process. */
   get died(): Promise<void> {
     return this.#death.promise
   }

@@ -109,7 +109,7 @@ export class Witness {
     }
   }
 
-  /** A job that waits for its children is parked, and releases its slot. The wait therefore counts as the end of the execution. */
+  /** A job that waits for its children releases its slot. The wait therefore counts as the end of the execution. */
   #watched(composition: Composition, execution: Execution): Composition {
     return {
       step: (kind, input, run) => composition.step(kind, input, run),

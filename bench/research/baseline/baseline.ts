@@ -7,7 +7,10 @@ import type { Annotation, Report } from '../score.ts'
 import { clausesOf, PassageIndex } from './passages.ts'
 import { type Passage, passagesIn } from './reader.ts'
 
-/** Minimum share of the question's weight that one passage must contain. `SHORT_MASS_MIN` applies to questions of up to `SHORT_TERMS` terms. */
+/**
+ * Minimum weight of the question's terms that one passage must contain, as a share of the weight of all terms of the question.
+ * `SHORT_MASS_MIN` applies to questions of up to `SHORT_TERMS` terms.
+ */
 const MASS_MIN = 0.42
 const SHORT_MASS_MIN = 0.7
 const SHORT_TERMS = 3
@@ -53,7 +56,10 @@ function termsOf({ heading, sentences }: Passage): Set<string> {
   return termSet(`${heading} ${sentences.join(' ')}`)
 }
 
-/** Returns the weight of the terms in `held` as a share of the weight of the text. A rare term has a larger weight. */
+/**
+ * Returns the weight of those terms of the text that are in `held`, as a share of the weight of all terms of the text. A rare term has a
+ * larger weight.
+ */
 function massOf(index: PassageIndex, text: string, held: ReadonlySet<string>): number {
   const terms = [...termSet(text)]
   const weigh = (some: readonly string[]) => some.reduce((sum, term) => sum + index.weightOf(term), 0)

@@ -7,7 +7,10 @@ export interface Verdict {
   readonly violations: readonly Violation[]
 }
 
-/** Maximum time between a fault and the loss of a worker that the fault explains: a lease, the interval of the sweep, and a restart. */
+/**
+ * Maximum time from a fault until the store records the loss of a worker. The time covers the lease of the worker, the interval of the
+ * sweep, and a restart of a process.
+ */
 const FAULT_ECHO_MS = 60_000
 
 /** Checks the history of a run: the rules for each job, one job per idempotency key, and a preceding fault for each lost worker. */
@@ -114,10 +117,11 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
 }
 
 /**
- * Invariant I7: a job may lose its worker only after a fault of a worker or of the database. A process that exited by itself does not count as a
- * fault.
+ * Invariant I7: a job may lose its worker only after a fault of a worker or of the database. A process that exited by itself does not count
+ * as a fault.
  *
- * The row of a job counts each lost worker (`crashes`), except workers that later renewed their lease. A worker that was killed cannot do so.
+ * The field `crashes` in the row of a job must count each worker that was killed. A worker that survived the fault may renew its lease
+ * later, and is then no longer counted.
  */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
   const allFaults = records.filter((entry) => entry.type === 'fault')
@@ -140,8 +144,8 @@ function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], 
 }
 
 /**
- * Whether a fault hit the database or its pooler. In such a fault, a worker cannot renew its lease, loses its jobs, and later continues with
- * other jobs.
+ * Whether a fault hit the database or its pooler. During such a fault, workers stay alive, but cannot renew their leases and lose their
+ * jobs. Later they continue with other jobs.
  */
 function isStoreFault(target: string): boolean {
   return target === 'database' || target === 'pooler'

@@ -3,8 +3,8 @@ import { isDeepStrictEqual } from 'node:util'
 import type { JobHistory, Of } from './history.ts'
 
 /**
- * Maximum time for which a child may continue after the end of its parent. OUTLIVES_MS: the child has a cancel request. UNTOLD_MS: the child has
- * none.
+ * Maximum time for which a child may continue after the end of its parent. OUTLIVES_MS applies to a child with a cancel request, because
+ * its worker needs time to stop. UNTOLD_MS applies to a child without one.
  */
 const OUTLIVES_MS = 60_000
 const UNTOLD_MS = 20_000
@@ -70,7 +70,10 @@ export function childrenAreSingle(job: JobHistory): string[] {
   return problems
 }
 
-/** Invariant I13: no child starts or continues after the end of its parent. The end of a job is reported to its parent and its children. */
+/**
+ * Invariant I13: no child starts or continues after the end of its parent. A job that has ended must also be marked as reported to its
+ * parent and its children.
+ */
 export function childrenEndWithIt(job: JobHistory): string[] {
   const { row } = job
   if (!row?.finished_at_wall_ms) return []

@@ -35,12 +35,12 @@ export interface Expectation {
 export interface FamilyRow {
   /** Id of the parent; null if the job is no child. */
   readonly parent_id: string | null
-  /** Value of the column that counts the children. */
+  /** Number of children in the row of the parent. The checker compares it with the number of stored child jobs. */
   readonly children: number
   readonly steps: number
   /** Kinds of the stored steps, sorted. */
   readonly kept_steps: readonly string[]
-  /** Hash of the request. */
+  /** Hash of the request. Two children of one parent must not have equal requests. */
   readonly request: string
   /** Hash of the report; null without one. */
   readonly report: string | null
@@ -150,7 +150,7 @@ export interface JobHistory {
   readonly entries: readonly Recorded[]
   /** The job's row at the end of the run. A corrupt store may contain more than one; then the first is used. */
   readonly row: Of<'row'> | undefined
-  /** Stored events, by number. */
+  /** Stored events, in order of their numbers. */
   readonly events: readonly Of<'event'>[]
   /** The children and the parent of the job, as stored in the database. */
   readonly children: readonly JobHistory[]

@@ -12,7 +12,10 @@ const AGAIN: Backoff = { baseMs: 200, maxMs: 3_000 }
 
 const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
 
-/** Outcome of one connection of a follower. */
+/**
+ * Outcome of one connection of a follower. `terminal`: the job has ended. `past`: no event follows (204). `missing`: no such job (404).
+ * `cut`: the connection broke, so the follower connects again.
+ */
 type Ending = 'terminal' | 'past' | 'missing' | 'cut'
 
 /**

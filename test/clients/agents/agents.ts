@@ -11,8 +11,8 @@ export interface Agent {
   /** Exact version of its npm package. */
   readonly package: string
   /**
-   * Names of models that the agent treats differently. The first name is not in the agent's own list of models. The value is a text that at least
-   * one tool call with this model must contain. The call is written as `TOOL: RESULT`.
+   * Model names to test, because the agent treats them differently. The first name is unknown to the agent. The value of a name is a text
+   * that one of the tool calls, written as `TOOL: RESULT`, must contain.
    */
   readonly models: Readonly<Record<string, string>>
   readonly command: readonly string[]
@@ -26,7 +26,10 @@ export interface Agent {
 
 const AGENT_MS = 120_000
 const OUTPUT_CHARS_MAX = 1_000_000
-/** Names of the MCP server and its tool. An agent joins both names with underscores to a name of 82 characters, which upstreams refuse. */
+/**
+ * Names of the MCP server and its tool. An agent joins both names with underscores to a name of 82 characters. Upstreams refuse such long
+ * names, so Sluice must shorten the name in the request.
+ */
 const MCP_SERVER = 'marks_of_the_project'
 const MCP_TOOL = 'repeat_the_mark_that_the_model_has_given_to_this_tool_of_mine'
 

@@ -30,7 +30,6 @@ export interface Conversation {
   readonly thoughts: number
   /** Whether the caller requested reasoning. */
   readonly wantsThought: boolean
-  /** Body of the request. */
   readonly request: Json
 }
 

@@ -1,4 +1,4 @@
-/** An MCP server on standard input and output with one tool, which repeats its argument. Its argument is the name of the tool. */
+/** An MCP server on standard input and output with one tool, which repeats its argument: `mcp-server.mjs TOOL_NAME`. */
 import { createInterface } from 'node:readline'
 
 const [, , name] = process.argv

@@ -3,11 +3,9 @@ import { readFileSync } from 'node:fs'
 import { parse } from 'yaml'
 import { z } from 'zod'
 
-/** One test that ran. */
 export interface Result {
   readonly name: string
   readonly outcome: 'passed' | 'failed' | 'skipped'
-  /** Reason of the failure. */
   readonly message: string
 }
 

@@ -1,6 +1,7 @@
 /**
- * A proxy between the SDKs' tests and the service. The tests use ids that their mock server invents (`GET /v1/files/file_id`). The proxy creates a real object, and replaces the invented id in path, query and body. The API key of the tests is replaced as well.
- * Responses are not changed.
+ * A proxy between the SDKs' tests and the service. The tests use ids that their mock server invents (`GET /v1/files/file_id`). The proxy
+ * creates a real object, and replaces the invented id in path, query and body. The API key of the tests is replaced as well. Responses are
+ * not changed.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -8,7 +9,6 @@ import { buffer } from 'node:stream/consumers'
 import { setTimeout as delay } from 'node:timers/promises'
 import { silence, waveOf } from '../../support/speech/wave.ts'
 
-/** A running stand-in. */
 export interface StandIn extends AsyncDisposable {
   /** `http://127.0.0.1:PORT` */
   readonly url: string

@@ -83,7 +83,7 @@ export const SUITES: readonly Suite[] = [
   },
 ]
 
-/** Models that the tests name. Content is not checked, so an echo model is enough. */
+/** Model names in the requests of the tests. The tests do not check the text of answers, so the echo model serves all of these names. */
 export const TEST_MODELS = [
   ...['auto', 'model', 'model_id', 'string', 'gpt-3.5-turbo-instruct', 'gpt-4o-mini', 'gpt-5.4', 'gpt-6-astra'],
   ...['claude-opus-4-6', 'claude-opus-5', 'claude-opus-5-5'],

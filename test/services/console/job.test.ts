@@ -128,7 +128,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
       .locator('.progress')
       .filter({ hasText: `60 of ${REQUESTS}` })
       .waitFor()
-    // The job of a batch has the model of its requests.
+    // The row shows the model of the batch's requests, although the job of a batch calls no model itself.
     await row.locator('.model').getByText('echo-1', { exact: true }).waitFor()
     await page.getByRole('link', { name: id }).click()
     // The page shows the progress of the batch before it has loaded the child jobs.

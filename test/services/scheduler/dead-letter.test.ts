@@ -101,7 +101,8 @@ for (const { mode, settings } of MODES) {
       const call = { ...JOB, kind: 'dream', reply: { boot: 'ing_x', shard: 0 } }
       await service.broker.submit(jobsTopic('inference'), Buffer.from('{"secret":1}'))
       await until(() => service.dead.length === 1)
-      // Simulates two dead letters of a worker of another version. This version knows the kind of `job_2`, but not the kind of `call`.
+      // Simulates two dead letters of a worker of another version. This version knows the kind of `job_2`, but not the kind of `call`. Only
+      // `job_2` can therefore be requeued.
       for (const job of [call, { ...JOB, id: 'job_2' }]) {
         await service.broker.send(DEAD_LETTERS, 0, 'inference jobs.inference/0@9', Buffer.from(JSON.stringify(job)))
       }

@@ -498,7 +498,6 @@ describe('the tokens of a transcription', () => {
   })
 })
 
-/** Returns the job in the body of a response. */
 async function jobOf(response: Response | Promise<Response>): Promise<WireJob> {
   return (await (await response).json()) as WireJob
 }

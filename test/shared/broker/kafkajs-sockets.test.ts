@@ -83,7 +83,7 @@ it('kafkajs fails at once if the broker is fenced, before and after the connecti
   )
   await once(hung, 'connection')
   view.isHungFenced = true
-  // The request timeout of kafkajs is 8 s.
+  // The call must fail before the request timeout of kafkajs, which is 8 s.
   expect(await Promise.race([connecting, sleep(5_000, 'late')])).toBe('failed')
   await admin.disconnect()
   sockets.close()

@@ -60,7 +60,7 @@ it('a fair semaphore grants a permit to the next caller if the chosen caller dis
   void take('d')
   waiting.abort(new Error('disconnected'))
   await expect(left[0]).rejects.toThrow('disconnected')
-  // Caller c disconnects in the same event-loop iteration in which it gets the permit.
+  // Caller c disconnects in the same event-loop iteration in which it gets the permit, so the permit must pass to the next caller, d.
   late.abort(new Error('disconnected'))
   semaphore.release(1, 'a')
   await Promise.allSettled(left)

@@ -109,7 +109,8 @@ describe('the fair queue of an ingress', () => {
     spread.set('a', 3)
     enter('a', '1', '2', '3', '4')
     enter('b', '1', '2', '3', '4')
-    // Both tenants then have a running job. From here on, the dispatcher must skip tenant a, which also has calls at other ingresses.
+    // After the first calls, both tenants have a running job. Tenant a also waits at two other ingresses, so this ingress must skip it in
+    // two of three rounds.
     const first = sent()
     expect(first.map(({ name }) => name)).toEqual(['a1', 'b1'])
     expect(order(first)).toEqual(['b2', 'b3', 'a2', 'b4', 'a3', 'a4'])

@@ -10,7 +10,6 @@ import { until } from '../../support/stack.ts'
 interface Call {
   readonly texts: readonly string[]
   readonly signal: AbortSignal
-  /** Answers the call. */
   answer(tokens?: number): void
   fail(error: ServiceError): void
 }

@@ -88,8 +88,8 @@ test('an upstream server that queues calls beyond 4 slots receives fewer concurr
     }
   })
   const { seen } = await load(server, MAX, 240)
-  // Without the adaptive limit, nearly all calls would be inside the server. The limit allows a first byte to take up to three times the minimum
-  // time.
+  // The adaptive limit allows a first byte to take up to three times the minimum time, so some calls wait inside the server. Without the
+  // limit, nearly all calls would be inside the server.
   expect(mean(seen)).toBeLessThan(MAX / 2 + slots)
   expect(mean(seen)).toBeGreaterThan(slots - 1)
 })

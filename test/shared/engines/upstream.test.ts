@@ -414,7 +414,8 @@ for (const dialect of DIALECTS) {
     let got = 0
     for await (const event of engine.generate(ask(), options())) {
       if (event.type !== 'text') continue
-      // The reader pauses for longer than the timeout for a silent upstream, which must not fire: the reader causes the silence.
+      // The reader pauses for longer than the timeout for a silent upstream. The timeout must not fire, because the reader causes the
+      // silence.
       if (got === 0) await settled(() => sent, 1_200)
       if (got === 0) expect(sent).toBeLessThan(12 * 1024 * 1024)
       got += event.text.length

@@ -1,4 +1,7 @@
-/** Tests of composed jobs that every store adapter must pass: steps, children, parking, waking and settling. */
+/**
+ * Tests of composed jobs that every store adapter must pass: recorded steps, child jobs, the wait of a parent without a slot, its
+ * continuation, and the notification of parent and children about an end.
+ */
 import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'

@@ -30,8 +30,8 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
   })
   afterAll(async () => await database?.[Symbol.asyncDispose]())
 
-  /** Creates the nth oldest job. */
   const startMs = Date.now() - 60_000
+  /** Creates a job. A job with a higher number is newer. */
   async function create(nth: number, changes: Partial<NewJob> = {}): Promise<string> {
     const id = newJobId(startMs + nth * 1_000)
     await store.create(newJob({ id, ...changes }))

@@ -1,11 +1,13 @@
 /**
- * Model of the protocol of composed jobs (docs/internals/design.md, Composed jobs), for the model checker. One parent runs a step, submits two
- * children, waits for them and completes. While the parent waits, it is parked: its state is `waiting`, and no worker runs it. Two workers may run
- * the parent, and a worker that has lost the job may continue for a while. Callers
- * may cancel jobs, and sweeps of the scheduler repair what a crash has left behind.
+ * Model of the protocol of composed jobs (docs/internals/design.md, Composed jobs), for the model checker. One parent runs a step, submits
+ * two children, waits for them and completes. While the parent waits, its state is `waiting`, and no worker runs it. In the names below,
+ * *park* is the transition to this state, and *wake* is the transition back to the queue.
  *
- * The row of the parent is modelled in `protocol-model.ts`, so this model assumes that claims, leases and the lease sweep are correct. Every
- * {@link FamilyGuards guard} can be switched off. The tests check that an invariant then breaks.
+ * Two workers may run the parent, and a worker that has lost the job may continue for a while. Callers may cancel jobs, and sweeps of the
+ * scheduler repair what a crash has left behind.
+ *
+ * The row of the parent is modelled in `protocol-model.ts`, so this model assumes that claims, leases and the lease sweep are correct.
+ * Every {@link FamilyGuards guard} can be switched off. The tests check that an invariant then breaks.
  */
 import type { Model, Step } from './model-checker.ts'
 
@@ -19,29 +21,38 @@ export const FAMILY_GUARDS = {
   submitIsFenced: true,
   /** The id of a child is derived from its parent and its key. */
   childIdIsDerived: true,
-  /** A job can be parked only in the state in_progress, and only by its worker in its current attempt. */
+  /** The transition to `waiting` requires that the row has the state in_progress, and the attempt number and the worker of the run. */
   parkIsFenced: true,
-  /** If all children of a job have ended before the job is parked, then the job continues at once. */
+  /**
+   * If all children have ended before the transition of their parent to `waiting`, then the parent continues at once. No later end would
+   * wake it.
+   */
   parkSeesEnds: true,
-  /** The statement that parks a job locks its unfinished children, so that none of them ends before the commit. */
+  /**
+   * The transition to `waiting` locks the unfinished children, so that none of them ends before the commit. Such an end would not wake the
+   * parent.
+   */
   parkLocksChildren: true,
-  /** A job with a cancel request cannot be parked: it ends. */
+  /** A job with a cancel request ends instead of waiting for its children. */
   cancelBeatsPark: true,
   /** A job continues after a wait only if its state is still `waiting`. */
   wakeNeedsWaiting: true,
   /** A waiting job continues only after its children have ended. */
   wakeNeedsEnds: true,
-  /** If a process dies between the end of a job and the notification of its family, then a sweep sends the notification. */
+  /** If a process dies between the end of a job and the notification of its parent and children, then a sweep sends the notification. */
   settleSweeps: true,
   /** A sweep continues waiting jobs whose children have ended or whose maximum wait has elapsed. */
   wakeDueSweeps: true,
   /** The end of a job cancels its children. */
   endCancelsChildren: true,
-  /** A family counts as settled only if every child has ended or has a cancel request. */
+  /** An ended parent counts as reported to its children (`settled`) only if every child has ended or has a cancel request. */
   settleNeedsCancels: true,
   /** If a waiting job is cancelled and may write a partial result, then it continues at once. */
   partialBeatsWaiting: true,
-  /** A job that has a cancel request and may write a partial result is not parked. The job continues at once, without its children. */
+  /**
+   * A job that has a cancel request and may write a partial result does not wait. The job continues at once, without the results of its
+   * children.
+   */
   partialBeatsPark: true,
   /** A job with time left for a partial result is requeued when its worker is lost. */
   cancelOutlivesWorker: true,
@@ -62,14 +73,14 @@ interface Child {
 
 interface Run {
   /**
-   * Position of the attempt in its run. `did`: the step has run, but its result is not stored yet. `parks`: the statement that parks the job has
-   * read the children, but is not committed yet.
+   * Position of the attempt in its run. `did`: the step has run, but its result is not stored yet. `parks`: the transaction of the
+   * transition to `waiting` has read the children, but is not committed yet.
    */
   at: 'idle' | 'begins' | 'did' | 'stepped' | 'submitted' | 'parks'
   attempt: number
   /** Number of children that this attempt has submitted, or found as submitted by an earlier attempt. */
   sent: number
-  /** True if at least one child was running when the parking statement read the children. */
+  /** True if at least one child was running when the transition to `waiting` read the children. */
   sees: boolean
 }
 
@@ -182,7 +193,7 @@ class Steps {
         if (isMine) end(w, 'completed')
       })
     }
-    // Parking a job is two steps, because the statement reads the children before it commits. Children may end in between.
+    // The transition to `waiting` is two steps of the model, because it reads the children before it commits. Children may end in between.
     if (at === 'submitted' && !isLate) {
       yield this.#own(`w${i} begins to park`, (w) => {
         w.runs[i] = { ...runs[i], at: 'parks', sees: !children.every(hasEnded) }
@@ -257,8 +268,8 @@ class Steps {
 
   *#child() {
     const { children, runs } = this.#world
-    // While an attempt parks the parent, its transaction locks the rows of the running children. A statement that ends a child waits until the
-    // commit.
+    // While the transition of the parent to `waiting` is not committed, it locks the rows of the running children. A statement that ends a
+    // child waits until the commit.
     const isLocked = this.#guards.parkLocksChildren && runs.some(({ at, sees }) => at === 'parks' && sees)
     for (const [nth, { key, state }] of children.entries()) {
       if (state !== 'runs') continue

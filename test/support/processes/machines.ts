@@ -117,7 +117,7 @@ function machineOf(address: string, pid: number, processes: ChildProcess[]): Mac
       return output()
     },
     start(command, env = {}) {
-      // The pid of the child is that of the command: without a pid namespace, nsenter does not fork.
+      // Without a pid namespace, nsenter does not fork. The child is therefore the command itself, and its exit is the exit of the command.
       const { child, output } = enter(command, env)
       processes.push(child)
       return { output, exited: () => child.exitCode !== null || child.signalCode !== null }

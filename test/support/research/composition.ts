@@ -13,7 +13,10 @@ export interface CompositionOptions {
   readonly cassette?: string
   /** Recorded steps in the output format of `sluice steps`. A step that is not among them makes the run fail. */
   readonly recorded?: string
-  /** Number of steps after which the run is killed. Only steps that were executed and stored by this composition count, not those that it read. */
+  /**
+   * Number of steps after which the run is killed. Only steps that this run executes and stores count. Steps that it reads from storage do
+   * not.
+   */
   readonly killAfter?: number
   /** Runs a child job. Default: every child fails. */
   readonly runChild?: (child: ChildJob) => Promise<ChildEnd>
@@ -30,8 +33,8 @@ interface StoredStep {
 }
 
 /**
- * Executes the steps and child jobs of a composed job in memory. As in the real one, a stored step is found by its kind and input, and a child by
- * its key. To simulate a second attempt, a new composition takes over the stored steps of the first.
+ * Executes the steps and child jobs of a composed job in memory. As in the product, a stored step is found by its kind and input, and a
+ * child by its key. To simulate a second attempt, a new composition takes over the stored steps of the first.
  */
 export class MemoryComposition implements Composition {
   readonly cancelled: AbortSignal

@@ -1,5 +1,6 @@
 /*
- * Values of every field that the types of the `openai` package declare for chat completions. The test chat-fields.test.ts compares the names with the declarations, so a field of a new version must be added here.
+ * Values of every field that the types of the `openai` package declare for chat completions. The test chat-fields.test.ts compares the
+ * names with the declarations, so a field of a new version must be added here.
  */
 
 const PNG = 'data:image/png;base64,iVBORw0KGgo='

@@ -35,8 +35,8 @@ describe('the rate of a batch', () => {
     expect(rateOf([ended(pairs([0, 0, 0, 0, 0], 1_000))], 0, NOW)).not.toBeNull()
     expect(rateOf([ended(pairs([0], 20_000)), running([NOW - 20_000, NOW])], 0, NOW)).toBeNull()
     expect(rateOf([ended(pairs([0, 0], 20_000)), running([NOW, NOW])], 0, NOW)).toBeCloseTo(0.1)
-    // The first request started 25 s ago, more than twice the mean run time of 6 s. The rate therefore stays known, although more requests
-    // run (50) than have ended (20).
+    // The rate is known although more requests run (50) than have ended (20), because the first request started 25 s ago. This is at least
+    // twice the mean run time of 6 s.
     expect(rateOf([ended(pairs([...Array(20).keys()], 6_000)), running(Array(50).fill(NOW))], 0, NOW)).toBeCloseTo(
       20 / 25,
     )
@@ -49,7 +49,8 @@ describe('the rate of a batch', () => {
     // 256 slots and 10 s per request: the first 256 requests have just ended, so the rate is 25.6 per second.
     const wave = ended(pairs(Array(256).fill(0), 10_000))
     expect(rateOf([wave, running(Array(256).fill(NOW))], 0, NOW)).toBeCloseTo(25.6)
-    // The rate is measured over a window of 300 s, but the first two requests took 600 s. The result must be 2 / 600 s.
+    // All ended requests took 600 s, longer than the window of 300 s in which ended requests are counted. The rate must be 2 / 600 s, not 2
+    // / 300 s.
     const long = ended(pairs([0, 0], 600_000), NOW - 300_000)
     expect(rateOf([long, running([NOW, NOW])], NOW - 300_000, NOW)).toBeCloseTo(1 / 300)
   })

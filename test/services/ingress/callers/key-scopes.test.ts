@@ -12,8 +12,8 @@ import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
 const ROUTES = routesOf(JOB_ENDPOINTS)
 /**
- * Whether a route of the admin API also accepts keys without the admin scope. Only the request log and the findings do, and they show such
- * a key its own project only.
+ * Whether a route of the admin API also accepts keys without the admin scope. Only the routes of the request log and of the findings accept
+ * them. Their responses then contain only data of the key's own project.
  */
 const isOfProject = ({ path }: { path: string }) => /^\/(requests|findings)\b/.test(path.slice(ADMIN_PATH.length))
 const MESSAGES = '/v1/messages'

@@ -52,8 +52,8 @@ describe.each([
     await until(() => begunBy('other') === OWN, { withinMs: 60_000 })
     const place = began.lastIndexOf('other')
     const between = began.slice(0, place).filter((one) => one === 'crowd').length - before
-    // Upper bound: the backlog may start one job per job of the other tenant, and two more per slot. Jobs that started while the other
-    // tenant submitted are added.
+    // Upper bound: for each job of the other tenant, the backlog may start one job. In addition, two jobs per slot may start, and those
+    // jobs that started while the other tenant submitted its jobs.
     expect(between).toBeLessThanOrEqual(OWN + (accepted - before) + 2 * SLOTS)
 
     const calls: number[] = []
@@ -63,8 +63,8 @@ describe.each([
       expect(response.status).toBe(200)
       calls.push(began.indexOf('other call', at) - at)
     }
-    // A round starts one job per slot. Before each call, at most two rounds of the backlog may start, and one more before the worker
-    // received the call.
+    // A round of the fair queue starts one job per slot. At most three rounds of the backlog may start before each call: one before the
+    // worker receives the call, and two afterwards.
     expect(calls.length).toBeGreaterThan(1)
     for (const passed of calls) expect(passed).toBeLessThanOrEqual(3 * SLOTS)
   })

@@ -71,7 +71,6 @@ class Follower {
     this.resume()
   }
 
-  /** Disconnects the client. */
   cut(): void {
     this.#cut.abort()
   }
@@ -109,7 +108,7 @@ function publish(broker: Broker, events: readonly DurableEvent[], isAnnounced = 
 
 const pass = (ms: number) => clock.run(clock.nowMs + ms)
 
-/** Generates a random step. Events are committed; a commit is published, perhaps late, twice or never; or time passes. */
+/** Generates a random step. Either events are committed, or a commit is published (perhaps late, twice or never), or time passes. */
 const anyStep = fc.oneof(
   fc.record({ do: fc.constant('commit' as const), count: fc.integer({ min: 1, max: 4 }), isPublished: fc.boolean() }),
   fc.record({ do: fc.constant('publish' as const), which: fc.nat(20), isAnnounced: fc.boolean() }),

@@ -66,7 +66,8 @@ describe('a queue record for a new durable job', () => {
   it('is always published if the control channel is silent or no worker reports the model', () => {
     expect(published(channel(0, { silenceMs: 10_000 }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [] }).hints)).toBe(1_500)
-    // A worker that has not reported its capacity: its first heartbeat has not arrived, or its version is older.
+    // The worker `untold` has published no capacity: its first heartbeat has not arrived, or its version is older and ignores
+    // announcements. A queue record is therefore necessary, unless an announcement reaches another worker.
     const untold = { ...worker([]), capacity: undefined }
     expect(published(channel(0, { workersWithModel: () => [untold] }).hints)).toBe(1_500)
     expect(published(channel(0, { workersWithModel: () => [untold, worker([])] }).hints)).toBe(0)

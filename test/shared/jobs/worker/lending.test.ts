@@ -138,7 +138,7 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
     await submit('a', 3 * SLOTS)
     await until(() => runs('a') === SLOTS)
     await until(() => jobs.presence.freeSlots('inference') === 0)
-    // The worker checks for waiting jobs of other models within this time. Without any, no slot may be released.
+    // The worker checks within this time whether jobs of other models wait. No such job waits here, so no slot may be released.
     await new Promise((resolve) => setTimeout(resolve, 1_200))
     expect(worker.running, 'running jobs').toBe(SLOTS)
   })

@@ -240,7 +240,7 @@ it('the drain of a worker ends even if a claim in flight fails', async () => {
   const drained = pool.drain(new AbortController().signal).then(() => {
     isDrained = true
   })
-  // The drain first ends the polls, then waits for the slots.
+  // The test waits until the drain has stopped the polls and waits for the running claim, which then fails.
   await sleep(200)
   broken.reject(new Error('The store is unreachable.'))
   await until(() => isDrained)
