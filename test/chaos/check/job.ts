@@ -184,7 +184,8 @@ function hasSeenExecutions(job: JobHistory): string[] {
     if (!started.some((event) => event.attempt === attempt))
       problems.push(`attempt ${attempt} ran without a start event`)
   }
-  // The loss of a worker is followed by a retry event. Only the last loss of a job that then fails has none, so one is added for a failed job.
+  // Each loss of a worker is followed by a retry event, except the last loss of a job that then fails. For a failed job, one loss is
+  // therefore added.
   const lost = retries.filter(({ reason }) => reason === 'worker_lost').length + (job.row?.state === 'failed' ? 1 : 0)
   if (job.row && job.row.crashes > lost)
     problems.push(`the row counts ${job.row.crashes} lost workers, the events ${lost}`)

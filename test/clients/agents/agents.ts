@@ -147,7 +147,7 @@ function execute({ name, command }: Agent, bin: string, { directory, project }: 
     OPENCODE_DISABLE_MODELS_FETCH: '1',
   }
   const script = '. ../page.sh; exec "$@"'
-  // A separate process group, because an agent starts shells and MCP servers.
+  // The agent gets a process group of its own, so that the shells and MCP servers that it starts can be killed together with it.
   const options = { cwd: project, env, detached: true }
   const child = spawn('sh', ['-ec', script, 'sh', ...command], { ...options, stdio: ['ignore', 'pipe', 'pipe'] })
   let output = ''

@@ -108,7 +108,8 @@ describe.skipIf(!kafka)('a queue with three workers in a classic group', () => {
       expect(new Set(statuses)).toEqual(new Set([200]))
       return await Promise.all(workers.map(attemptsOf))
     }
-    // A new member receives partitions only after the other members have rejoined.
+    // A new member receives partitions only after the other members have rejoined. The test therefore repeats the calls until each worker
+    // has run some.
     const counts = await until(async () => {
       const each = await served()
       return each.every((attempts) => attempts > 0) ? each : undefined

@@ -121,7 +121,7 @@ describe.skipIf(!kafka)('a share group', () => {
     const broker = await open({ topics: [{ ...JOBS, retentionMsMin: HOUR_MS }, REPLIES], onProblem })
     const member = await broker.openQueue('jobs')
     const taken = takeOne(member)
-    // The test waits while the member polls its empty partition many times.
+    // The member polls its empty partition many times in this interval. No poll may report OFFSET_NOT_AVAILABLE.
     const lookedUntil = Date.now() + HEARTBEAT_MS
     await until(() => Date.now() > lookedUntil, WITHIN)
     const failures = onProblem.mock.calls.filter(([, fields]) => /OFFSET_NOT_AVAILABLE/.test(fields?.error))

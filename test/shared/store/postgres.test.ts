@@ -123,7 +123,7 @@ describe.skipIf(!postgres)('the store on a shared Postgres', () => {
       await Promise.all(jobs.map((job) => store.create(job)))
       return jobs
     }
-    // After a few executions of a prepared statement, Postgres switches to a generic plan. These executions make it do so.
+    // After a few executions of a prepared statement, Postgres switches to a generic plan. The next twenty claims cause this switch.
     for (const { id } of await createAll(20)) await store.claim(id, boot)
     const many = await createAll(400)
     for (const { id } of many.slice(0, 50)) await store.claim(id, boot)

@@ -92,7 +92,10 @@ describe.each(ADAPTERS)('the fair claim of the next jobs on $name', ({ isHere, o
     expect(await claim(1)).toBe('b')
   })
 
-  /** Stores concurrency limits of tenants in the place from which the adapter reads them. */
+  /**
+   * Sets concurrency limits of tenants. The SQLite adapter gets them by a method of the store, and the Postgres adapter reads them from the
+   * table `projects`.
+   */
   async function limit(limits: Record<string, number>): Promise<void> {
     if (database.url === undefined) {
       return store.tenants.limitRunning({ mostOf: (tenant) => limits[tenant], callsOf: () => 0 })

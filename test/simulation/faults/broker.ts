@@ -102,7 +102,10 @@ export class FaultyBroker implements Broker {
     if (fate === 'unanswered') throw overloaded()
   }
 
-  /** Runs `put` after a delay, but after all earlier calls for the same lane, so that records are not reordered. */
+  /**
+   * Runs `put` after a delay, but only after all earlier calls with the same `lane`, so that the records of one queue or partition are not
+   * reordered.
+   */
   #later(lane: string, ms: number, put: () => Promise<void>): void {
     const { clock } = this.#around
     const atMs = Math.max(this.#lanes.get(lane) ?? 0, clock.nowMs + ms)

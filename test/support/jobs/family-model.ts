@@ -24,13 +24,13 @@ export const FAMILY_GUARDS = {
   /** The transition to `waiting` requires that the row has the state in_progress, and the attempt number and the worker of the run. */
   parkIsFenced: true,
   /**
-   * If all children have ended before the transition of their parent to `waiting`, then the parent continues at once. No later end would
-   * wake it.
+   * If all children have ended before the transition of their parent to `waiting`, then the parent continues at once. No later end of a
+   * child would let it continue.
    */
   parkSeesEnds: true,
   /**
-   * The transition to `waiting` locks the unfinished children, so that none of them ends before the commit. Such an end would not wake the
-   * parent.
+   * The transition to `waiting` locks the unfinished children, so that none of them ends before the commit. The parent would not continue
+   * after such an end.
    */
   parkLocksChildren: true,
   /** A job with a cancel request ends instead of waiting for its children. */

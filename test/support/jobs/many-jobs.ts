@@ -49,8 +49,8 @@ export function fillStatements(
   const purgeAt = `CASE WHEN i BETWEEN ${RARE + 1} AND ${RARE + PAST} THEN ${nowMs - 60_000} ELSE ${nowMs + 12 * HOUR_MS} END`
   // The newest fifth of the jobs is erased. The next older fifth are children of one parent, `job_parent`.
   const erased = `CASE WHEN i > ${Math.floor(jobs * 0.8)} THEN ${nowMs} END`
-  // The third fifth are ended children, a hundred per ended parent. The children of the first parent are already due for deletion, and some
-  // children have not been settled with their parent.
+  // The third fifth are ended children, a hundred per ended parent. The children of the first parent are already due for deletion. The ends
+  // of some children are not yet marked as reported to their parent.
   const [eldest, youngest] = [Math.floor(jobs * 0.4), Math.floor(jobs * 0.6) - 1]
   const isChild = `i BETWEEN ${eldest} AND ${youngest}`
   const parent = `CASE WHEN i <= ${RARE} OR i BETWEEN ${Math.floor(jobs * 0.6)} AND ${Math.floor(jobs * 0.8)} THEN '${PARENT}'

@@ -12,8 +12,8 @@ export interface SeenCall {
 }
 
 /**
- * Functions by which a script writes its response. None of them yields to the event loop, so a script without `await` writes everything in one
- * turn.
+ * Functions by which a script writes its response. None of them yields to the event loop, so a script without `await` writes everything in
+ * one event-loop iteration.
  */
 export interface Answer {
   json(body: unknown, status?: number, headers?: Record<string, string>): void

@@ -79,7 +79,7 @@ describe('the admin API for findings and metrics', () => {
   })
 
   it('names a model whose upstream fails repeatedly, to operators and to all keys that may call the model', async () => {
-    // With this reset time, the circuit allows a trial call at once, but the model fails until a call succeeds.
+    // The circuit breaker allows a trial call after only 1 ms. Until a call succeeds, the model must still be reported as failing.
     const upstream = { type: 'openai', base_url: 'http://127.0.0.1:1/v1', breaker: { failures: 2, reset_ms: 1 } }
     await using stack = await startStack({ models: [{ id: 'gone', engine: upstream }, ECHO_MODEL] })
     const keys = [
