@@ -1,6 +1,6 @@
 /**
- * Tests of composed jobs that every store adapter must pass: recorded steps, child jobs, the wait of a parent without a slot, its
- * continuation, and the notification of parent and children about an end.
+ * Tests of composed jobs that every store adapter must pass. The tests cover recorded steps, child jobs, and the wait of a parent, which
+ * occupies no slot. The tests also cover the notification of parent and children when a job ends.
  */
 import { afterAll, beforeEach, describe, expect, inject, it } from 'vitest'
 import { DurableJob } from '#schemas/durable-job.ts'

@@ -103,7 +103,7 @@ export class FaultyBroker implements Broker {
   }
 
   /**
-   * Runs `put` after a delay, but only after all earlier calls with the same `lane`, so that the records of one queue or partition are not
+   * Runs `put` after a delay, but only after all earlier calls with the same `lane`. The records of one queue or partition are thus not
    * reordered.
    */
   #later(lane: string, ms: number, put: () => Promise<void>): void {
