@@ -7,7 +7,10 @@ type Piece =
   | { readonly kind: 'choice'; readonly of: readonly (readonly Piece[])[] }
   | { readonly kind: 'repeat'; readonly of: Piece; readonly min: number; readonly max: number }
 
-/** A negated class generates only these characters. An ordinary class generates one of them in half of the cases, if it contains any. */
+/**
+ * A negated class generates only characters from this list. An ordinary class that contains characters of the list generates one of those in
+ * half of the cases.
+ */
 const SAMPLES = [...'aZ0 _-.,/:@+é漢🎉']
 const FUEL = 400
 

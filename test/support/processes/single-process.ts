@@ -23,7 +23,7 @@ export interface SingleProcess extends AsyncDisposable {
   readonly output: string
   /** Resident memory, in MiB. */
   rssMib(): number
-  /** Returns the longest time without a return to the event loop since the last call, in milliseconds of CPU time. */
+  /** Returns the longest block of the event loop since the previous call of this method, in milliseconds of CPU time. */
   longestHoldMs(): Promise<number>
   signal(name: NodeJS.Signals): void
 }
