@@ -4,7 +4,7 @@ import { expect, it } from 'vitest'
 
 const ROOT = join(import.meta.dirname, '../..')
 
-/** Returns the messages in the first column of the page's table. A documented message that ends in `…` is a prefix of the logged one. */
+/** Returns the log messages of the table in docs/operate/monitoring.md. A message that ends in `…` there is a prefix of the logged one. */
 async function namedLines(): Promise<string[]> {
   const page = await readFile(join(ROOT, 'docs/operate/monitoring.md'), 'utf8')
   const [, section = ''] = page.split('## Log messages\n')

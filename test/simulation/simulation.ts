@@ -44,7 +44,7 @@ export interface Report {
 }
 
 /**
- * Simulates one seed.
+ * Runs one simulation. The seed determines all random choices, so the same seed gives the same run.
  *
  * @param mutant Deliberate defect that replaces a part of the code
  */

@@ -82,7 +82,7 @@ function execStages(offer: Offer): Stage[] {
   ]
 }
 
-/** Codex offers `apply_patch` for models in its list; for others it extracts the patch from a command. */
+/** Codex offers the tool `apply_patch` only for models in its list. For other models, Codex extracts the patch from a shell command. */
 function codexStages(shell: Offer, patch: Offer | undefined): Stage[] {
   const run = (command: string) => ({
     offer: shell,

@@ -88,7 +88,7 @@ interface World {
   state: ParentState
   attempt: number
   cancel: boolean
-  /** A cancelled job may write a partial result until its time has elapsed, or until a second cancel. */
+  /** A cancelled job may write a partial result until the grace period for this result has elapsed, or until a second cancel. */
   readonly mayWrite: boolean
   isTimeOver: boolean
   step: boolean

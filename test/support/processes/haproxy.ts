@@ -18,7 +18,10 @@ export function whyNoHaproxy(): string | undefined {
   return BINARY ? undefined : 'no HAProxy (apt-get install haproxy)'
 }
 
-/** Two failed checks, 300 ms apart, take an ingress out of rotation. One successful check returns it. */
+/**
+ * Starts HAProxy for the ingresses on the given ports. An ingress gets no calls after two failed checks, 300 ms apart. One successful check ends
+ * this.
+ */
 export async function startHaproxy(ports: readonly number[]): Promise<LoadBalancer> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-haproxy-'))
   const port = await freePort()
