@@ -51,7 +51,7 @@ export interface Frame {
 /** Reads the requests of one API and writes its responses. Requests are validated strictly, as by the vendor's server. */
 export interface Wire {
   readonly path: string
-  /** @throws Refusal with the message of the 400 */
+  /** @throws Refusal with the error message of the 400 response */
   read(body: Json, headers: Readonly<Record<string, string | string[] | undefined>>): Conversation
   frames(conversation: Conversation, move: Move): Iterable<Frame>
 }

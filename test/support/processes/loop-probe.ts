@@ -1,6 +1,6 @@
 /*
- * A module that is preloaded into a service process. On request of the parent process, the module reports the longest time without a return to
- * the event loop. The time is CPU time in milliseconds, so that other load on the machine does not count.
+ * A module that is preloaded into a service process. On request of the parent process, the module reports the longest block of the event loop
+ * since the previous request. The time is CPU time in milliseconds, so that other load on the machine does not count.
  */
 const QUESTION = 'longest hold?'
 
