@@ -45,7 +45,7 @@ const say = (content: string, more: object = {}) =>
 /** One way in which a client can make a call, for example with an early disconnect. */
 type Way = (path: string, random: () => number, agent: Agent) => Promise<unknown>
 
-/** Way that sends a request and reads the complete response. */
+/** Returns a {@link Way} that sends a request and reads the complete response. */
 const send =
   (bodyOf: (random: () => number) => string): Way =>
   async (path, random, dispatcher) => {
@@ -58,7 +58,7 @@ const send =
     return await body.text()
   }
 
-/** Way that sends a request and disconnects at a random time before the end of the response. The connection is a new one or one of a pool. */
+/** Returns a {@link Way} that sends a request and disconnects within 40 ms, before the end of the response. */
 const leave =
   (bodyOf: (random: () => number) => string): Way =>
   async (path, random, dispatcher) => {

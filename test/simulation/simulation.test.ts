@@ -55,7 +55,7 @@ const SHOWN_BY: Readonly<Record<string, number>> = {
 /** Number of jobs by final state, and of retries by reason: the sum over all runs of the correct code. Runs with a mutant are not included. */
 const counts: Record<string, number> = {}
 
-/** Simulates one seed. Before that, control returns to the event loop, so that vitest can report progress and timeouts. */
+/** Runs the simulation with one seed. Before that, control returns to the event loop, so that vitest can report progress and timeouts. */
 async function run(seed: number, mutant = {}): Promise<Report> {
   await new Promise((resolve) => setImmediate(resolve))
   return await simulate(seed, mutant)

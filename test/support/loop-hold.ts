@@ -1,5 +1,5 @@
 /**
- * Runs `work` and returns the longest time without a return to the event loop, in milliseconds. The unit is CPU time of this thread, so that
+ * Runs `work` and returns the longest time for which it blocked the event loop, in milliseconds. Only CPU time of this thread counts, so that
  * other load on the machine does not change the result.
  */
 export async function longestHold(work: () => Promise<unknown>): Promise<number> {

@@ -57,7 +57,7 @@ interface Placed {
 }
 
 /**
- * Simulates one seed.
+ * Runs the simulation with one seed, which determines all random choices.
  *
  * @returns The violated invariant, or an empty text
  */
