@@ -123,7 +123,7 @@ it.each([
   expect(nextStepOf({ id: 'req_1', errorCode, errorMessage, errorParam: 'logprobs' }, false)).toBe(step)
 })
 
-it('no next step only refers to the message or the parameter of the error', () => {
+it('no next step contains the words message or param, because the step must be complete without them', () => {
   for (const errorCode of Object.keys(REMEDIES))
     expect(nextStepOf({ id: 'req_1', errorCode, errorMessage: null, errorParam: 'x' }, true) ?? '').not.toMatch(
       /\b(message|param)\b/,

@@ -88,7 +88,7 @@ it('the wait estimate before any completion uses a tenth of the age of the oldes
   expect(new WaitEstimate().estimateMs(1_000, 8_000, PLACES)).toBe(0)
 })
 
-it('a cold job, which may load the model, counts a tenth, and nothing as soon as another job has ended', () => {
+it('a tenth of the duration of a cold job, in which the model may load, counts until another job is measured', () => {
   const admission = new WaitEstimate()
   let now = ran(admission, 1, 60_000)
   expect(admission.estimateMs(10, now, PLACES)).toBe(30_000)
@@ -100,7 +100,7 @@ it('a cold job, which may load the model, counts a tenth, and nothing as soon as
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
-it('a refusal counts a fifth of the estimate per measured duration, and a stream receives the whole estimate', () => {
+it('the interval that counts in a refusal grows by a fifth per measured job, and the expected interval is complete at once', () => {
   const admission = new WaitEstimate()
   let now = ran(admission, 1, TAKES_MS)
   for (const part of [1, 2, 3, 4, 5, 5]) {

@@ -171,7 +171,7 @@ test.each([
   expect(JSON.stringify(parsed.error?.issues)).toMatch(problem)
 })
 
-test('a call that disconnects while it waits for a slot is not sent upstream', async () => {
+test('a call whose caller disconnects while the call waits for a slot is not sent upstream', async () => {
   await using server = await startUpstream(() => {})
   await using engine = engineOn([server], { concurrency: 1 })
   const [first, second] = [new AbortController(), new AbortController()]

@@ -87,7 +87,7 @@ describe('the key file', () => {
   })
 
   it.each(['', 'sk', 'sk-from-the-setting', 'SK-FROM-THE-SETTINGS', '__proto__', '\u0000', 'x'.repeat(100_000)])(
-    'does not contain the unknown key %j',
+    'does not make the key %j valid if the settings define another key',
     async (secret) => {
       const { keys } = await openKeys('sk-from-the-settings')
       expect(keys.find(secret)).toBeUndefined()

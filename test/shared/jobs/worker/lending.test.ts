@@ -144,7 +144,7 @@ describe.each(kinds)('%s on a worker with several models', (_, submit) => {
   })
 
   it.each(ways)(
-    'free slots for a second model, and use all slots again after its last job (first model %s, second model %s)',
+    'release slots to a second model, and use all slots again after its last job (first model %s, second model %s)',
     async (first, second) => {
       await submit(first, 3 * SLOTS)
       await until(() => runs(first) === SLOTS)
