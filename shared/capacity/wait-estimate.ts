@@ -47,9 +47,9 @@ export type StartOrder<Job> = (jobs: readonly Job[]) => [Job, number][]
  *    measurements, then a tenth of its duration counts.
  * 3. A refusal needs proof. With fewer than five measured jobs, only a part of the estimate counts ({@link provenEveryMs}).
  *
- * Example: the first call takes 8 s, and 100 calls follow for 2 slots. In full, 8 s would give a wait of 400 s for the last call. A tenth gives
- * 40 s, so all calls are admitted. If the next calls are slow too, then their ages raise the estimate while they run. New calls are then refused, and
- * waiting calls as well.
+ * Example, measured with the default model on 2 cores: the first call takes 9 s, and 100 calls follow for 2 slots. In full, 9 s would give a wait of
+ * 450 s for the last call, which in fact starts after 149 s. A tenth gives 45 s, so all calls are admitted. If the next calls are slow too, then their
+ * ages raise the estimate while they run. New calls are then refused, and waiting calls as well.
  *
  * Engines that batch calls need no rule, because each sequence of a batch is a slot, and durations are measured while the batch runs.
  *

@@ -119,8 +119,7 @@ export class Peers {
   }
 
   workersWithModel(pool: PoolName, model: string): Peer[] {
-    const isOne = ({ draining, capacity }: Peer) => !draining && capacity?.models?.has(model) !== false
-    return this.workers(pool).filter(isOne)
+    return [...this.peers.values()].filter((peer) => isWorkerWith(peer, pool, model))
   }
 
   /** Maximum concurrent jobs of a model on all workers of the pool. */
@@ -156,7 +155,9 @@ export class Peers {
    */
   preparing(pool: PoolName, model: string): Preparing | undefined {
     let first: Preparing | undefined
-    for (const peer of this.workersWithModel(pool, model)) {
+    // Each start of a call reads this value, so the loop ends at the first worker that is ready.
+    for (const peer of this.peers.values()) {
+      if (!isWorkerWith(peer, pool, model)) continue
       const own = preparingOn(peer, model)
       if (!own) return undefined
       if (!first || own.percent > first.percent) first = own
@@ -231,6 +232,10 @@ export function preparingOn({ capacity }: Peer, model: string): Preparing | unde
 /** Returns the progress as a text for waiting callers, such as `preparing llama-3: 40 %, download`. */
 export function preparingText(preparing: Preparing | undefined): string | undefined {
   return preparing && `preparing ${preparing.resource}: ${preparing.percent} %, ${preparing.step}`
+}
+
+function isWorkerWith({ role, draining, capacity }: Peer, pool: PoolName, model: string): boolean {
+  return role === pool && !draining && capacity?.models?.has(model) !== false
 }
 
 /** Heartbeat interval in ms of a busy process in a small fleet, and the unit of longer intervals. */
