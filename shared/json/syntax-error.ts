@@ -1,5 +1,6 @@
 /*
- * Finds the first syntax error of an invalid JSON text, because the message of JSON.parse often has no position, and repeats parts of the text.
+ * Finds the first syntax error of an invalid JSON text. The message of JSON.parse does not suffice: it often has no position, and it may quote a
+ * prompt or a secret.
  *
  * Callers receive the position, an excerpt of the text before the error, and a fix. The excerpt has the names of fields and the punctuation, but no
  * values. Prompts and secrets therefore do not reach the request log.
@@ -11,7 +12,7 @@
 export interface JsonSyntaxProblem {
   /** Sentence with the error and its position. */
   readonly problem: string
-  /** Sentence that tells how to fix the text. */
+  /** Sentence with the change that makes the text valid. */
   readonly fix: string
 }
 
