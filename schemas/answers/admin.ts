@@ -184,9 +184,20 @@ export const FindingListAnswer = z.object({
       remediation: z.string().nullable().describe('Remediation'),
       details: z.array(z.string()),
       model: z.string().nullable().describe('Model that the finding is about'),
-      error_code: z.string().nullable().describe('Error code of the requests that the finding is about'),
+      error_codes: z
+        .array(z.string())
+        .default([])
+        .describe('Error codes of the requests that the finding is about. Empty: not about single codes'),
       title: z.string().nullable().describe('Short title. null: the message is short'),
-      cause: z.string().nullable().describe('Cause in one sentence, such as the error of the newest failed call'),
+      summary: z
+        .string()
+        .nullable()
+        .default(null)
+        .describe('Counts in one phrase, such as: 78 of 92 calls failed in the last hour, mostly upstream_error'),
+      cause: z.string().nullable().describe('Cause in one sentence, such as the most frequent error message'),
+      window_start: Seconds.nullable()
+        .default(null)
+        .describe('Only requests that ended since then are counted, in Unix seconds. null: not about requests'),
       since: Seconds.nullable().describe('Start of the problem, in Unix seconds. null: unknown'),
       projects: z.array(z.string()).describe('Names of the affected projects, the most affected first'),
     }),

@@ -1,28 +1,25 @@
 /*
  * Findings about calls: models that fail, failure rates, refusals and budgets.
  *
- * 1. A model fails if its newest calls failed: three in a row, or all that the request log has of the model. The finding stays until a call
- *    succeeds, however long ago the last call was.
- * 2. Rates and refusals cover the last 15 minutes. A few failed or refused calls are no problem of the service, so each rate has a minimum
- *    count.
+ * 1. A model fails if more than half of its calls in the last hour failed, and at least three of them. The finding ends when at most half failed, or
+ *    when the newest ten calls succeeded, so that it ends soon after a repair. Example: 78 of 92 calls failed since 14:02.
+ * 2. Lower rates and refusals cover the last 15 minutes. A few failed or refused calls are no problem of the service, so each rate has a minimum count.
  * 3. An open circuit breaker is a finding of its own, unless rule 1 already reports its model.
  *
- * Rule 1 ignores calls that do not show whether a model works. Examples are calls that were refused for lack of capacity, were cancelled,
- * exceeded their own deadline, or were rejected because of their content.
- *
- * A call with the code `overloaded` counts as failed if a worker ran it, because the upstream was then busy or its circuit breaker was
- * open. If no worker ran the call, then it was refused for lack of capacity.
+ * Rules 1 and 2 ignore calls that do not show whether a model works. Examples are calls that were refused for lack of capacity, were cancelled, or
+ * were rejected because of their content. Rule 1 also ignores calls that exceeded their own deadline, which may be too short for any upstream. A call
+ * with the code `overloaded` that a worker ran was not refused. The upstream was busy, or the circuit breaker of the upstream was open.
  */
 import type { BudgetState } from '#schemas/usage.ts'
+import type { RequestOutcome, RequestRow } from '#shared/store/requests.ts'
 import { type Finding, failed, warned } from './check.ts'
 
 export const RECENT_MINUTES = 15
-const STREAK_MIN = 3
-/**
- * Minimum fraction of failed calls for a period in which a model counts as failing. The period begins at the oldest failure since which at
- * least this fraction of the calls failed. The fraction is below 1, so a few successes do not end the period.
- */
-const FAILING_SHARE_MIN = 0.8
+const RECENT_MS = RECENT_MINUTES * 60_000
+/** Window of rule 1, in ms. */
+export const FAILING_WINDOW_MS = 3_600_000
+/** Number of newest calls that must succeed to end the finding of a failing model. */
+const RECOVERED_CALLS = 10
 const FAILED_MIN = 3
 const FAILED_PART_MIN = 0.1
 const REFUSED_MIN = 3
@@ -55,47 +52,37 @@ const REFUSALS: ReadonlyMap<string, string> = new Map([
   ['model_loading', 'Wait until the model is loaded.'],
 ])
 
-interface RecentCalls extends Ended {
-  readonly project: string
-  readonly model: string | null
-  readonly calls: number
-}
+type RecentCalls = Pick<
+  RequestOutcome,
+  'project' | 'model' | 'status' | 'errorCode' | 'isRun' | 'calls' | 'firstEndedAtMs' | 'message'
+>
 
-export interface FailingModel {
-  readonly model: string
-  /** Number of consecutive failed calls, the newest included. */
-  readonly streak: number
-  /** True if the number of consecutive failures may be higher, because older calls in the log were not read. */
-  readonly isCut: boolean
-  readonly cause: string
-  /** Error code of the newest failure. */
-  readonly code: string | null
-  /**
-   * End of the oldest failed call since which at least 80 % of the calls failed, in ms since the epoch. If `isFirstCut`, then failures may
-   * have begun earlier, because older calls in the log were not read.
-   */
-  readonly firstAtMs: number
-  readonly isFirstCut: boolean
-  /** Failed calls and all calls of the log since `firstAtMs`. */
+/** Failed calls of a model, and all its calls that show whether the model works. */
+export interface FailureRate {
   readonly failed: number
   readonly calls: number
-  /** Calls of the newest consecutive days on which at least 80 % of the calls failed. Undefined if the newest day has fewer failures. */
-  readonly days?: FailedDays | undefined
-  /** Number of consecutive failed calls by project. */
+  /** Failed calls by error code and by project. */
+  readonly codes: ReadonlyMap<string, number>
   readonly projects: ReadonlyMap<string, number>
-  readonly lastAtMs: number
+  /** End of the first failed call. */
+  readonly firstAtMs: number
+  /** Most frequent message of the most frequent failure. */
+  readonly message: string | null
 }
 
-export interface FailedDays {
-  readonly failed: number
-  readonly calls: number
-  /** Start of the first day. */
+export interface FailingModel extends FailureRate {
+  readonly model: string
+  /** Start of the window. Later than an hour ago if the model had more calls than were read. */
+  readonly windowFromMs: number
+  /** Whether the window is shorter than an hour. */
+  readonly isCut: boolean
+  /** Start of the failures, which may precede the window. If `isSinceCut`, then the failures may have begun earlier. */
   readonly sinceMs: number
+  readonly isSinceCut: boolean
 }
 
 export interface CallFacts {
   readonly recent: readonly RecentCalls[]
-  /** Models whose newest calls failed. */
   readonly failing: readonly FailingModel[]
   /** Models with open circuit breakers, each with the number of workers that report them. */
   readonly openCircuits: readonly { readonly model: string; readonly workers: number }[]
@@ -111,115 +98,110 @@ export function callFindings(facts: CallFacts, nowMs: number): Finding[] {
   return [
     ...failing.map((one) => failingFinding(one, facts, nowMs)),
     ...openCircuits.filter(({ model }) => !failing.some((one) => one.model === model)).map(circuitFinding),
-    ...rateFindings(facts, reported),
-    ...refusalFindings(facts, reported),
+    ...rateFindings(facts, reported, nowMs),
+    ...refusalFindings(facts, reported, nowMs),
     ...budgets.flatMap(budgetFinding),
   ]
 }
 
-interface EndedRow {
-  readonly project: string
-  readonly status: number
-  readonly errorCode: string | null
-  readonly worker: string | null
-  readonly errorMessage: string | null
-  /** Message of the upstream server, which only operators may read. */
-  readonly upstreamMessage?: string | null
-  readonly endedAtMs: number
+/** Sums the calls of one model. */
+export function failureRateOf(outcomes: readonly RecentCalls[]): FailureRate {
+  const [codes, projects] = [new Map<string, number>(), new Map<string, number>()]
+  let [calls, sum, firstAtMs, most]: [number, number, number, RecentCalls | undefined] = [
+    0,
+    0,
+    Number.MAX_VALUE,
+    undefined,
+  ]
+  for (const one of outcomes) {
+    const outcome = outcomeOf(one)
+    if (outcome === undefined) continue
+    calls += one.calls
+    if (outcome === 'completed') continue
+    sum += one.calls
+    firstAtMs = Math.min(firstAtMs, one.firstEndedAtMs)
+    add(projects, one.project, one.calls)
+    add(codes, codeOf(one), one.calls)
+    if (!most || one.calls > most.calls) most = one
+  }
+  return { failed: sum, calls, codes, projects, firstAtMs, message: most?.message ?? null }
 }
 
-/** Decides whether a model fails, from its calls in the request log, newest first. */
-export function failingModel(model: string, rows: readonly EndedRow[], hasMore: boolean): FailingModel | undefined {
-  // A call that exceeded its own deadline does not count, because the deadline may be too short for any upstream.
-  const outcome = (row: EndedRow) => outcomeOf({ ...row, isRun: row.worker !== null })
-  const decisive = rows.filter((row) => outcome(row) !== undefined && row.errorCode !== 'timeout')
-  const lastSuccess = decisive.findIndex((row) => outcome(row) === 'completed')
-  const failures = lastSuccess === -1 ? decisive : decisive.slice(0, lastSuccess)
-  const [newest] = failures
-  const isCut = hasMore && lastSuccess === -1
-  if (!newest || (failures.length < STREAK_MIN && (isCut || lastSuccess !== -1))) return undefined
-  const cause = newest.upstreamMessage || newest.errorMessage || newest.errorCode || `HTTP ${newest.status}`
-  const projects = new Map<string, number>()
-  for (const { project } of failures) add(projects, project, 1)
-  const isFailed = (row: EndedRow) => outcome(row) !== 'completed'
-  const first = firstFailureIn(decisive, isFailed) ?? newest
-  const since = decisive.slice(0, decisive.indexOf(first) + 1)
-  const counts = { failed: since.filter(isFailed).length, calls: since.length }
-  const isFirstCut = hasMore && first === decisive.at(-1)
-  const newestOnes = { cause, code: newest.errorCode, lastAtMs: newest.endedAtMs }
-  return {
-    model,
-    streak: failures.length,
-    isCut,
-    ...counts,
-    ...newestOnes,
-    firstAtMs: first.endedAtMs,
-    isFirstCut,
-    projects,
-  }
+function codeOf({ errorCode, status }: Pick<RecentCalls, 'errorCode' | 'status'>): string {
+  return errorCode ?? `HTTP ${status}`
+}
+
+/** The outcomes without calls that exceeded their own deadline. */
+export function withoutTimeouts<One extends { readonly errorCode: string | null }>(all: readonly One[]): One[] {
+  return all.filter(({ errorCode }) => errorCode !== 'timeout')
+}
+
+/** @param failedMin Minimum number of failed calls */
+export function isFailing({ failed, calls }: Pick<FailureRate, 'failed' | 'calls'>, failedMin = FAILED_MIN): boolean {
+  return failed >= failedMin && failed > calls / 2
+}
+
+type EndedRow = Pick<RequestRow, 'status' | 'errorCode' | 'worker' | 'endedAtMs'>
+
+/** Whether the newest calls of a model succeeded. @param rows Calls of the model, newest first */
+export function hasRecovered(rows: readonly EndedRow[]): boolean {
+  const newest = decisive(rows).slice(0, RECOVERED_CALLS)
+  return newest.length === RECOVERED_CALLS && newest.every(({ hasFailed }) => !hasFailed)
 }
 
 /**
- * Returns the oldest failure since which at least {@link FAILING_SHARE_MIN} of the calls failed. A model that answers only now and then
- * therefore counts as failing since its first failure.
+ * Returns the end of the oldest failed call since which more than half of the calls failed. Undefined if there is none.
+ *
+ * @param rows Calls of the model, newest first
  */
-function firstFailureIn(rows: readonly EndedRow[], isFailed: (row: EndedRow) => boolean): EndedRow | undefined {
-  let [count, first]: [number, EndedRow | undefined] = [0, undefined]
-  for (const [nth, row] of rows.entries()) {
-    if (!isFailed(row)) continue
-    count++
-    if (count >= FAILING_SHARE_MIN * (nth + 1)) first = row
+export function startOfFailures(rows: readonly EndedRow[]): number | undefined {
+  let [failures, first]: [number, number | undefined] = [0, undefined]
+  for (const [nth, { hasFailed, endedAtMs }] of decisive(rows).entries()) {
+    if (!hasFailed) continue
+    failures++
+    if (failures > (nth + 1) / 2) first = endedAtMs
   }
   return first
 }
 
-/**
- * Sums the calls of the newest consecutive days on which at least {@link FAILING_SHARE_MIN} of the calls failed. Undefined if the newest
- * day has fewer failures, for example because the model worked in the morning.
- *
- * @param days Sums per UTC day, such as `2030-01-31`
- */
-export function failedDays(
-  days: readonly { readonly day: string; readonly calls: number; readonly failed: number }[],
-): FailedDays | undefined {
-  let found: FailedDays | undefined
-  const sums = { failed: 0, calls: 0 }
-  for (const { day, calls, failed } of days.toSorted((a, b) => (a.day < b.day ? 1 : -1))) {
-    if (failed < calls * FAILING_SHARE_MIN) break
-    sums.failed += failed
-    sums.calls += calls
-    found = { ...sums, sinceMs: Date.parse(day) }
-  }
-  return found
+function decisive(rows: readonly EndedRow[]) {
+  return withoutTimeouts(rows).flatMap(({ status, errorCode, worker, endedAtMs }) => {
+    const outcome = outcomeOf({ status, errorCode, isRun: worker !== null })
+    return outcome === undefined ? [] : [{ hasFailed: outcome === 'failed', endedAtMs }]
+  })
 }
 
-function failingFinding(
-  { model, streak, isCut, cause, code, firstAtMs, isFirstCut, lastAtMs, projects, days, ...counts }: FailingModel,
-  { openCircuits, recent, nameOf }: CallFacts,
-  nowMs: number,
-): Finding {
-  const calls = streak === 1 && !isCut ? 'The last call' : `The last ${streak}${isCut ? ' or more' : ''} calls`
-  const isLonger = days !== undefined && days.calls > counts.calls
-  const sum = isLonger ? days : counts
-  const failedText = `${count(sum.failed)} of ${count(sum.calls)} calls failed${isLonger ? ` since ${dayText(days.sinceMs)}` : ''}`
-  const first = isLonger
-    ? failedText
-    : `The first failure was ${agoText(nowMs - firstAtMs)}${isFirstCut ? ' or earlier' : ''}`
+function failingFinding(one: FailingModel, { openCircuits, nameOf }: CallFacts, nowMs: number): Finding {
+  const { model, codes, projects, message: cause, sinceMs, isSinceCut, windowFromMs, isCut } = one
+  const [code = null] = ranked(codes)
   const byName = new Map([...projects].map(([id, calls]) => [nameOf(id) ?? id, calls]))
-  const paused = openCircuits.some((one) => one.model === model)
+  const minutes = Math.max(1, Math.round((nowMs - windowFromMs) / 60_000))
+  const window = isCut ? `in the last ${minutes} min` : 'in the last hour'
+  const summary = summaryOf(one, window)
+  const paused = openCircuits.some((circuit) => circuit.model === model)
     ? ' New calls are refused until a test call succeeds.'
     : ''
-  const rate = ratesOf(recent).get(model)
-  const share = rate?.failed ? ` ${rateText(rate)}` : ''
-  const message = `${calls} of '${model}' failed, the newest ${agoText(nowMs - lastAtMs)}: ${sentence(cause)} ${first}. By project: ${listed(byName)}.${paused}${share}`
-  const sinceMs = isLonger ? Math.min(firstAtMs, days.sinceMs) : firstAtMs
-  const shown = `${failedText}; last cause: ${sentence(cause)}`
-  const alert = { title: `${model} is failing`, cause: shown, sinceMs, projects: ranked(byName) }
-  return { ...failed('upstream', message, remedyOf(code, cause)), model, ...alert }
+  const start = `The first failure was ${agoText(nowMs - sinceMs)}${isSinceCut ? ' or earlier' : ''}.`
+  const quoted = cause === null ? '' : ` Most frequent message: ${sentence(cause)}`
+  const message = `The model '${model}' is failing: ${summary}.${quoted} ${start} By project: ${listed(byName)}.${paused}`
+  return {
+    ...failed('upstream', message, remedyOf(code, cause ?? '')),
+    ...{ model, title: `${model} is failing`, summary, cause: cause === null ? '' : sentence(cause), sinceMs },
+    ...{ windowFromMs, errorCodes: codesIn(one), projects: ranked(byName) },
+  }
 }
 
-function dayText(ms: number): string {
-  return new Date(ms).toLocaleDateString('en-GB', { day: 'numeric', month: 'short', timeZone: 'UTC' })
+/** The failure rate as a text, such as `78 of 92 calls failed in the last hour, mostly upstream_error`. */
+function summaryOf({ failed, calls, codes }: FailureRate, window: string): string {
+  const [most = ''] = ranked(codes)
+  const kinds = codes.size === 1 ? `all with ${most}` : `mostly ${most}`
+  return `${count(failed)} of ${count(calls)} calls failed ${window}, ${kinds}`
+}
+
+/** Error codes of the failed calls. Empty if a call failed without a code. */
+function codesIn({ codes }: FailureRate): readonly string[] {
+  const all = ranked(codes)
+  return all.some((code) => code.startsWith('HTTP ')) ? [] : all
 }
 
 function agoText(ms: number): string {
@@ -233,7 +215,7 @@ function circuitFinding({ model, workers }: CallFacts['openCircuits'][number]): 
   return { ...failed('upstream', message, remedyOf(null)), model, title: `${model} is failing` }
 }
 
-const UNTIL_SUCCESS = 'This finding ends with the next successful call.'
+const UNTIL_SUCCESS = `The alert ends after at most ${RECOVERED_CALLS} successful calls in a row.`
 const REMEDIES: ReadonlyMap<string | null, string> = new Map([
   ['upstream_error', `Start or check the upstream server, or correct its base_url in models.yaml. ${UNTIL_SUCCESS}`],
   [
@@ -272,49 +254,23 @@ function sentence(text: string): string {
   return /[.…!?]$/.test(first) ? first : `${first}.`
 }
 
-interface Rate {
-  ended: number
-  failed: number
-  readonly codes: Map<string, number>
-  /** Failed calls by project. */
-  readonly projects: Map<string, number>
-}
-
-function rateText({ failed, ended, codes }: Rate): string {
-  return `In the last ${RECENT_MINUTES} minutes, ${count(failed)} of ${count(ended)} calls failed: ${listed(codes)}.`
-}
-
-/** Failure rates of the recent calls, by model. */
-function ratesOf(recent: CallFacts['recent']): ReadonlyMap<string, Rate> {
-  const rates = new Map<string, Rate>()
-  for (const { model, project, calls, ...one } of recent) {
-    const outcome = outcomeOf(one)
-    if (model === null || outcome === undefined) continue
-    const rate = rates.get(model) ?? { ended: 0, failed: 0, codes: new Map(), projects: new Map() }
-    rates.set(model, rate)
-    rate.ended += calls
-    if (outcome === 'completed') continue
-    rate.failed += calls
-    add(rate.projects, project, calls)
-    add(rate.codes, one.errorCode ?? `HTTP ${one.status}`, calls)
-  }
-  return rates
-}
-
-function rateFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<string>): Finding[] {
-  const bad = [...ratesOf(recent)].filter(
-    ([model, { failed, ended }]) => !reported.has(model) && failed >= FAILED_MIN && failed >= ended * FAILED_PART_MIN,
-  )
-  return bad.map(([model, rate]) => {
-    const message = `${count(rate.failed)} of ${count(rate.ended)} calls of '${model}' failed in the last ${RECENT_MINUTES} minutes: ${listed(rate.codes)}.`
+function rateFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<string>, nowMs: number): Finding[] {
+  const byModel = Map.groupBy(recent, ({ model }) => model)
+  return [...byModel].flatMap(([model, outcomes]) => {
+    const rate = failureRateOf(outcomes)
+    const { failed, calls, codes } = rate
+    if (model === null || reported.has(model) || failed < FAILED_MIN || failed < calls * FAILED_PART_MIN) return []
+    const message = `${count(failed)} of ${count(calls)} calls of '${model}' failed in the last ${RECENT_MINUTES} minutes: ${listed(codes)}.`
     const remediation = `\`npx sluice logs --model ${model} --status failed\` shows the errors.`
-    const title = `${model}: ${Math.round((100 * rate.failed) / rate.ended)} % of the calls fail`
+    const title = `${model}: ${Math.round((100 * failed) / calls)} % of the calls fail`
+    const summary = summaryOf(rate, `in the last ${RECENT_MINUTES} minutes`)
     const projects = ranked(rate.projects).map((id) => nameOf(id) ?? id)
-    return { ...warned('calls', message, remediation), model, title, projects }
+    const window = { windowFromMs: nowMs - RECENT_MS, errorCodes: codesIn(rate) }
+    return [{ ...warned('calls', message, remediation), model, title, summary, cause: '', ...window, projects }]
   })
 }
 
-function refusalFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<string>): Finding[] {
+function refusalFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<string>, nowMs: number): Finding[] {
   return [...REFUSALS].flatMap(([code, remedy]) => {
     const refused = recent.filter(
       ({ errorCode, isRun, model }) => errorCode === code && isRefused(code, isRun) && !reported.has(model ?? ''),
@@ -325,8 +281,8 @@ function refusalFindings({ recent, nameOf }: CallFacts, reported: ReadonlySet<st
     for (const { project, calls } of refused) add(projects, nameOf(project) ?? project, calls)
     const message = `${count(sum)} calls were refused in the last ${RECENT_MINUTES} minutes (${code}), by project: ${listed(projects)}.`
     const remediation = `${remedy} \`npx sluice logs --error-code ${code}\` shows the calls.`
-    const alert = { title: `Calls are refused (${code})`, projects: ranked(projects) }
-    return [{ ...warned('refusals', message, remediation), errorCode: code, ...alert }]
+    const alert = { title: `Calls are refused (${code})`, windowFromMs: nowMs - RECENT_MS, projects: ranked(projects) }
+    return [{ ...warned('refusals', message, remediation), errorCodes: [code], ...alert }]
   })
 }
 

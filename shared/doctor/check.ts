@@ -9,11 +9,15 @@ export interface Finding {
   readonly details?: readonly string[]
   /** Id of the model to which the finding refers. */
   readonly model?: string
-  /** Error code of the requests that the finding is about. */
-  readonly errorCode?: string
+  /** Error codes of the requests that the finding is about. Empty: all codes. */
+  readonly errorCodes?: readonly string[]
+  /** Only requests that ended since this time are counted, in ms since the epoch. */
+  readonly windowFromMs?: number
   /** Short title of an alert, such as `m1 is failing`. */
   readonly title?: string
-  /** Cause in one sentence, which an alert shows below its title instead of the message. */
+  /** Counts in one phrase, such as `78 of 92 calls failed in the last hour, mostly upstream_error`. */
+  readonly summary?: string
+  /** Cause in one sentence, which an alert shows below its title instead of the message. May be empty. */
   readonly cause?: string
   /** Start of the problem, in ms since the epoch. */
   readonly sinceMs?: number

@@ -1,5 +1,5 @@
 import { signal } from '@preact/signals'
-import { type Finding, fetchJson, isOperator, ownKey, type Page, remembered } from './client.ts'
+import { fetchJson, isOperator, ownKey, type Page, remembered } from './client.ts'
 
 /*
  * Names of projects and API keys, for screens whose data contains only ids. A key without the admin scope may not read
@@ -52,19 +52,6 @@ export async function loadNames(signal: AbortSignal): Promise<void> {
     sessionStorage.setItem(name, JSON.stringify(all.map(({ id, name }) => ({ id, name }))))
   store(PROJECTS, projects.data)
   store(KEYS, keys.data)
-}
-
-/**
- * Returns the query that makes the screen Requests list the failed requests of a finding, which is a problem that a health check reports.
- * Empty if the finding names neither a model nor an error code.
- */
-export function failedRequestsOf({ model, error_code }: Finding): string {
-  if (!model && !error_code) return ''
-  return new URLSearchParams({
-    ...(model && { model }),
-    ...(error_code && { error_code }),
-    status: 'failed',
-  }).toString()
 }
 
 function nameIn(all: readonly Named[], id: string): string {

@@ -6,7 +6,17 @@ import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { isUsable } from '#services/ingress/calls/endpoint.ts'
 import { budgetsFor, namesOf, projectFor } from '#services/ingress/endpoints/usage.ts'
 import { budgetsIn } from '#shared/capacity/budgets.ts'
-import { type CallFacts, type FailingModel, failedDays, failingModel, RECENT_MINUTES } from '#shared/doctor/calls.ts'
+import {
+  type CallFacts,
+  FAILING_WINDOW_MS,
+  type FailingModel,
+  failureRateOf,
+  hasRecovered,
+  isFailing,
+  RECENT_MINUTES,
+  startOfFailures,
+  withoutTimeouts,
+} from '#shared/doctor/calls.ts'
 import { type Finding, runCheck } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { type FleetFacts, fleetFindings, type PoolFacts, projectFindings } from '#shared/doctor/fleet.ts'
@@ -14,8 +24,7 @@ import { listDeadLetters } from '#shared/jobs/dead-letters.ts'
 import { jobsTopic } from '#shared/jobs/records.ts'
 import { hasScope } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
-import type { RequestLog } from '#shared/store/requests.ts'
-import { dayOf } from '#shared/usage/usage.ts'
+import type { RequestLog, RequestRow } from '#shared/store/requests.ts'
 import { depthOf, modelLoads } from './fleet.ts'
 
 /**
@@ -33,9 +42,12 @@ const PROJECTS_MAX = 1_000
 /** Maximum models that are checked for failures. Models with the newest failures are checked first. */
 const FAILING_MAX = 10
 const ROWS_MAX = 100
-const DAY_MS = 86_400_000
-/** Number of days, today included, in which failed calls of a failing model are counted. */
-const FAILED_DAYS = 7
+/** Maximum time before the window of a failing model in which the start of its failures is searched. */
+const START_HOURS_MAX = 24
+/** Maximum pages of {@link ROWS_MAX} calls that are read in the hour in which the failures began. */
+const START_PAGES_MAX = 10
+/** Time in ms after which the start of the failures of a model is searched again if the model has not failed meanwhile. */
+const START_TTL_MS = 3_600_000
 
 interface Cached<T> {
   readonly atMs: number
@@ -46,6 +58,14 @@ interface Cached<T> {
 
 const machineResults = new WeakMap<object, Cached<readonly Finding[]>>()
 const deadLetterCounts = new WeakMap<object, Cached<FleetFacts['deadLetters']>>()
+
+interface Start {
+  readonly sinceMs: number
+  readonly isSinceCut: boolean
+}
+
+/** Starts of the failures of failing models, by project and model, so that the search runs once per incident. */
+const starts = new WeakMap<object, Map<string, Start & { readonly seenAtMs: number }>>()
 
 const callFacts = new WeakMap<object, Map<string, Cached<CallFacts>>>()
 
@@ -81,18 +101,22 @@ async function findingsFor(context: IngressContext, call: Call, isOperator: bool
   return isOperator ? fleetFindings(await factsOf(context, calls)) : projectFindings(calls)
 }
 
-function findingObject({ remediation, details = [], model, errorCode, sinceMs, ...finding }: Finding) {
-  const { check, status, message, title = null, cause = null, projects = [] } = finding
-  const about = { model: model ?? null, error_code: errorCode ?? null, title, cause }
-  const since = sinceMs === undefined ? null : Math.floor(sinceMs / 1_000)
-  return { check, status, message, remediation: remediation ?? null, details, ...about, since, projects }
+function findingObject({ remediation, details = [], model, sinceMs, windowFromMs, ...finding }: Finding) {
+  const { check, status, message, title = null, summary = null, cause = null, errorCodes = [], projects = [] } = finding
+  const about = { model: model ?? null, error_codes: errorCodes, title, summary, cause }
+  const times = { since: secondsOf(sinceMs), window_start: secondsOf(windowFromMs) }
+  return { check, status, message, remediation: remediation ?? null, details, ...about, ...times, projects }
+}
+
+function secondsOf(ms: number | undefined): number | null {
+  return ms === undefined ? null : Math.floor(ms / 1_000)
 }
 
 async function callsOf(context: IngressContext, call: Call, project: string | undefined): Promise<CallFacts> {
   const { store, config } = context
   const log = config.isRequestLogOn ? store?.requests : undefined
   const [recent, failing, budgets] = await Promise.all([
-    log?.outcomes({ sinceMs: Date.now() - RECENT_MINUTES * 60_000, project }).then(
+    log?.outcomes({ sinceMs: Date.now() - RECENT_MINUTES * 60_000, project, isWithoutBatches: true }).then(
       ({ outcomes }) => outcomes,
       () => [],
     ),
@@ -108,33 +132,79 @@ async function callsOf(context: IngressContext, call: Call, project: string | un
   return { recent: recent ?? [], failing: failing ?? [], openCircuits, budgets, nameOf: namesOf(context, 'project') }
 }
 
-/** Returns the models of the catalogue whose newest calls failed. At most {@link FAILING_MAX} models are read. */
+/** Returns the failing models of the catalogue. At most {@link FAILING_MAX} models are read. */
 async function failingModels(
-  { models, usage }: IngressContext,
+  { models, config }: IngressContext,
   log: RequestLog,
   project: string | undefined,
 ): Promise<FailingModel[]> {
-  const failed = await log.list({ project, statuses: [500, 599], limit: 100 })
-  const names = new Set(failed.rows.flatMap(({ model }) => (model === null || !models.find(model) ? [] : [model])))
+  const nowMs = Date.now()
+  const fromMs = nowMs - FAILING_WINDOW_MS
+  const { outcomes } = await log.outcomes({ project, sinceMs: fromMs, statuses: [500, 599], isWithoutBatches: true })
+  const names = new Set(outcomes.flatMap(({ model }) => (model === null || !models.find(model) ? [] : [model])))
+  const known = starts.get(config) ?? new Map()
+  starts.set(config, known)
+  for (const [key, { seenAtMs }] of known) if (nowMs - seenAtMs > START_TTL_MS) known.delete(key)
   const failing: FailingModel[] = []
   for (const model of [...names].slice(0, FAILING_MAX)) {
     // An embedded store (SQLite) answers synchronously. Without this yield, ten reads in a row would block the event loop.
     await nextTurn()
-    const { rows, next } = await log.list({ project, model, limit: ROWS_MAX })
-    // Operators receive the message of the upstream. Other callers do not, because it may quote a request of another project.
-    const shown = project === undefined ? rows : rows.map((row) => ({ ...row, upstreamMessage: null }))
-    const found = failingModel(model, shown, next !== null)
-    if (found) failing.push({ ...found, days: await failedDaysOf(usage, model, project) })
+    // Operators receive the messages of upstreams. Other callers do not, because they may quote a request of another project.
+    const calls: ModelCalls = {
+      log,
+      query: { project, model, isWithoutBatches: true },
+      isOperator: project === undefined,
+    }
+    const { next, rate } = await rateIn(calls, fromMs)
+    if (!isFailing(rate)) continue
+    const newest = await log.list({ ...calls.query, limit: ROWS_MAX })
+    if (hasRecovered(newest.rows)) continue
+    const key = JSON.stringify([project, model])
+    const start = known.get(key) ?? (await startOf(calls, rate.firstAtMs, fromMs))
+    known.set(key, { ...start, seenAtMs: nowMs })
+    const { sinceMs, isSinceCut } = start
+    failing.push({ model, ...rate, windowFromMs: next?.endedAtMs ?? fromMs, isCut: next !== null, sinceMs, isSinceCut })
   }
   return failing
 }
 
-/** The failed calls of a model in the last days, from the usage ledger, because reading a week of the request log would be slow. */
-async function failedDaysOf(usage: IngressContext['usage'], model: string, project: string | undefined) {
-  const nowMs = Date.now()
-  const range = { from: dayOf(nowMs - (FAILED_DAYS - 1) * DAY_MS), to: dayOf(nowMs) }
-  const rows = await usage?.ledger.sum({ model, project, ...range, groupBy: 'day', limit: FAILED_DAYS })
-  return failedDays((rows ?? []).map(({ group: day, calls, failed }) => ({ day, calls, failed })))
+interface ModelCalls {
+  readonly log: RequestLog
+  readonly query: { readonly project: string | undefined; readonly model: string; readonly isWithoutBatches: true }
+  readonly isOperator: boolean
+}
+
+async function rateIn({ log, query, isOperator }: ModelCalls, sinceMs: number, untilMs?: number) {
+  const { outcomes, next } = await log.outcomes({ ...query, sinceMs, untilMs }, isOperator)
+  return { rate: failureRateOf(withoutTimeouts(outcomes)), next }
+}
+
+/**
+ * Searches the start of the failures of a model, which may precede the window. Earlier hours are read as long as more than half of their calls failed.
+ * Hours without calls are skipped. In the first hour in which most calls succeeded, the calls are read one by one.
+ */
+async function startOf(calls: ModelCalls, firstAtMs: number, fromMs: number): Promise<Start> {
+  let sinceMs = firstAtMs
+  for (let nth = 1; nth <= START_HOURS_MAX; nth++) {
+    const untilMs = fromMs - (nth - 1) * FAILING_WINDOW_MS
+    await nextTurn()
+    const { rate } = await rateIn(calls, untilMs - FAILING_WINDOW_MS, untilMs)
+    if (isFailing(rate, 1)) sinceMs = rate.firstAtMs
+    else if (rate.calls > 0) return { sinceMs: (await startBefore(calls, untilMs)) ?? sinceMs, isSinceCut: false }
+  }
+  return { sinceMs, isSinceCut: sinceMs < fromMs - (START_HOURS_MAX - 1) * FAILING_WINDOW_MS }
+}
+
+/** The start of failures that still lasted at `untilMs`. Undefined if the calls before that time succeeded. */
+async function startBefore({ log, query }: ModelCalls, untilMs: number): Promise<number | undefined> {
+  const rows: RequestRow[] = []
+  let page = await log.list({ ...query, untilMs, limit: ROWS_MAX })
+  for (let nth = 1; ; nth++) {
+    rows.push(...page.rows)
+    if (!page.next || nth === START_PAGES_MAX) return startOfFailures(rows)
+    await nextTurn()
+    page = await log.list({ ...query, untilMs, limit: ROWS_MAX, after: page.next })
+  }
 }
 
 async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {

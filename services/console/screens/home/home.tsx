@@ -1,4 +1,6 @@
-import { computed, signal } from '@preact/signals'
+import { signal } from '@preact/signals'
+import type { z } from 'zod'
+import type { ActiveRequestListAnswer } from '#schemas/admin/requests.ts'
 import {
   ApiFailure,
   canCall,
@@ -9,21 +11,19 @@ import {
   type Page,
   type Pool,
 } from '#services/console/api/client.ts'
-import { ageText, clockText, dayText, latencyText, serviceNow } from '#services/console/api/clock.ts'
+import { latencyText } from '#services/console/api/clock.ts'
 import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
-import { failedRequestsOf } from '#services/console/api/names.ts'
 import { Icon, usePoll } from '#services/console/parts/parts.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { durationText } from '#shared/lib/duration.ts'
 import { History } from './history.tsx'
 import { type ModelStats, type PoolSample, type PoolState, stateOf } from './pools.ts'
-import { isUnused, Summary, slotsText, UnusedPools } from './summary.tsx'
+import { Problems } from './problems.tsx'
+import { isUnused, Summary, slotsText, UnusedPools, type Work } from './summary.tsx'
 
 const REFRESH_INTERVAL_MS = 2_000
-/** Maximum number of projects that an alert names. */
-const NAMES_MAX = 3
-const DAY_SECONDS = 86_400
+type ActivePage = z.infer<typeof ActiveRequestListAnswer>
 
 export function Home() {
   usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
@@ -37,24 +37,20 @@ export function Home() {
           </a>
         )}
       </div>
-      <Problems />
+      <Problems
+        findings={findings.value}
+        readyProblems={readyProblems.value}
+        refreshError={refreshError.value}
+        isPreparing={preparations.value.length > 0}
+        queued={isOperator.value ? pools.value : [ownCalls.value]}
+      />
       <LoadingModels />
-      <Summary pools={pools.value} />
+      <Summary work={isOperator.value ? sumOf(pools.value) : ownCalls.value} />
       <History />
-      <div class="title">
-        <h2>Pools</h2>
-        <PlotChoice />
-      </div>
-      {!hasMetrics.value && (
-        <p class="dim">Metrics are served on METRICS_PORT, so only operators see pool statistics here.</p>
-      )}
-      <div class="grid">
-        {pools.value.map((pool, nth) => !isUnused(pool, nth) && <PoolCard key={pool.id} pool={pool} />)}
-      </div>
-      <UnusedPools pools={pools.value.filter(isUnused)} />
+      {isOperator.value && <Pools />}
       {isOperator.value === false && (
         <p class="dim">
-          This key shows its own project only. To see the whole fleet, create a key with the <code>admin</code> scope:{' '}
+          All figures are those of your project. To see the whole fleet, create a key with the <code>admin</code> scope:{' '}
           <code>npx sluice keys create --scopes calls,admin</code>
         </p>
       )}
@@ -62,65 +58,25 @@ export function Home() {
   )
 }
 
-function Problems() {
-  const all = problems.value
-  if (all.length === 0) {
-    // While models are loading, no text is shown here, because the page lists these models below. Before the first
-    // checks have ended, their result is not known, so no text is shown either.
-    if (preparations.value.length > 0 || findings.value === undefined) return null
-    const queue = queueText()
-    return queue ? (
-      <p class="note">
-        <Icon name="jobs" /> No problems found. <a href={`${BASE}/requests?status=active`}>{queue}</a>
-      </p>
-    ) : (
-      <p class="note good">
-        <Icon name="check" /> All systems operational.
-      </p>
-    )
-  }
+function sumOf(all: readonly PoolState[]): Work {
+  const sum = (count: (pool: PoolState) => number) => all.reduce((total, pool) => total + count(pool), 0)
+  return { running: sum(({ running }) => running), waiting: sum(({ waiting }) => waiting) }
+}
+
+/** Pools of the fleet, for operators. */
+function Pools() {
   return (
-    <ul class="attention" aria-label="Problems">
-      {all.map(({ title, facts, text, isError, requests }) => (
-        <li key={`${title} ${facts}`} class={isError ? 'note bad' : 'note warn'}>
-          <Icon name="warn" />
-          <div>
-            <p>
-              <strong>{title}</strong>
-              {facts && <span class="facts">{facts}</span>}
-              {requests && <a href={`${BASE}/requests?${requests}`}>Show the failed requests</a>}
-            </p>
-            {text && (
-              <p class={facts && requests ? 'explanation' : undefined}>
-                <Fix text={text} />
-              </p>
-            )}
-          </div>
-        </li>
-      ))}
-    </ul>
+    <>
+      <div class="title">
+        <h2>Pools</h2>
+        <PlotChoice />
+      </div>
+      <div class="grid">
+        {pools.value.map((pool, nth) => !isUnused(pool, nth) && <PoolCard key={pool.id} pool={pool} />)}
+      </div>
+      <UnusedPools pools={pools.value.filter(isUnused)} />
+    </>
   )
-}
-
-/** Queued work as a sentence, or an empty text. */
-function queueText(): string {
-  const busy = pools.value.filter(({ waiting }) => waiting > 0)
-  const waiting = busy.reduce((sum, pool) => sum + pool.waiting, 0)
-  if (waiting === 0) return ''
-  const oldest = Math.max(0, ...busy.map(({ oldestSeconds = 0 }) => oldestSeconds))
-  const names = busy.map(({ id }) => id).join(', ')
-  const since = oldest >= 1 ? `; the oldest has waited ${durationText(oldest)}` : ''
-  return `${jobs(waiting)} ${waiting === 1 ? 'waits' : 'wait'} for a free slot in ${names}${since}.`
-}
-
-function Fix({ text }: { readonly text: string }) {
-  return <>{partsOf(text).map((part, nth) => (nth % 2 === 1 ? <code key={nth}>{part}</code> : part))}</>
-}
-
-/** Splits a remedy into parts that are alternately text and a command. A command is quoted in backticks, or follows the last colon. */
-function partsOf(text: string): readonly string[] {
-  const [, before, command] = /^([^`]*: )((?:npx|node) [^`]+)$/.exec(text) ?? []
-  return command === undefined ? text.split('`') : [before ?? '', command]
 }
 
 function LoadingModels() {
@@ -140,94 +96,14 @@ function LoadingModels() {
   )
 }
 
-interface Problem {
-  readonly title: string
-  /** Time since which the problem exists, and the affected projects. May be empty. */
-  readonly facts: string
-  /**
-   * Cause and remedy. If there are facts and a link to the requests, then a narrow window hides this text, because the
-   * linked page shows the errors.
-   */
-  readonly text: string
-  /** Whether the problem makes calls fail, so that the page shows an error instead of a warning. */
-  readonly isError: boolean
-  /** Query of the screen Requests that selects the failed requests. */
-  readonly requests?: string
-}
-
-/**
- * Current problems, errors first: the health checks of `sluice doctor`, and the problems that `/readyz` reports. A key
- * without the admin scope receives only the checks of its own project.
- */
-const problems = computed<readonly Problem[]>(() => {
-  if (refreshError.value) {
-    const text = 'This page retries automatically. The data below may be out of date.'
-    return [{ title: refreshError.value, facts: '', text, isError: true }]
-  }
-  const found = findings.value
-    ?.filter(({ status, check }) => (status === 'warn' || status === 'fail') && !isCoveredByFleet(check))
-    .map(problemOf)
-  const notReady = readyProblems.value.map((title) => ({
-    title,
-    facts: '',
-    text: 'New requests are rejected until this is resolved. Run `npx sluice doctor` for a full check with remedies.',
-    isError: true,
-  }))
-  // If a health check fails, then the problems of /readyz are left out, because the health checks report the same
-  // problems with remedies.
-  const all = found?.some(({ isError }) => isError) ? found : [...notReady, ...(found ?? [])]
-  return all.toSorted((a, b) => Number(b.isError) - Number(a.isError))
-})
-
-/** If the finding has no title, then the first clause of its message becomes the title. */
-function problemOf(finding: Finding): Problem {
-  const { message, cause, since, projects, status } = finding
-  const [, clause = message, rest = ''] = /^(.{1,80}?)(?:: |\. )(.*)$/s.exec(message) ?? []
-  const remedy = finding.remediation ?? ''
-  const names =
-    projects.length > NAMES_MAX
-      ? `${projects.slice(0, NAMES_MAX).join(', ')} and ${projects.length - NAMES_MAX} more`
-      : projects.join(', ')
-  return {
-    title: finding.title ?? clause.replace(/\.$/, ''),
-    facts: [
-      since !== null && `Since ${sinceText(since)} (${ageText(since)})`,
-      isOperator.value && names && `${projects.length === 1 ? 'Project' : 'Projects'}: ${names}`,
-    ]
-      .filter(Boolean)
-      .join('. '),
-    text: capitalized(`${cause ?? (finding.title ? message : rest)} ${remedy}`.trim()),
-    isError: status === 'fail',
-    requests: failedRequestsOf(finding),
-  }
-}
-
-/** Returns the time of day if the time is less than 24 hours ago, and otherwise the date in UTC. */
-function sinceText(seconds: number): string {
-  const isToday = serviceNow() - seconds < DAY_SECONDS
-  return isToday ? clockText(seconds) : dayText(new Date(seconds * 1_000).toISOString().slice(0, 10))
-}
-
-function capitalized(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1)
-}
-
-/**
- * Maps a check of this machine to the check of the fleet that reports the same outage. If both fail, then only the fleet check is shown, because it
- * also states the consequence.
- */
-const FLEET_CHECKS: Readonly<Record<string, string>> = { postgres: 'store', kafka: 'broker' }
-
-function isCoveredByFleet(check: string): boolean {
-  return findings.value?.some((one) => one.status === 'fail' && one.check === FLEET_CHECKS[check]) ?? false
-}
-
 interface Preparation {
   readonly name: string
   readonly progress: number
 }
 
 const pools = signal<readonly PoolState[]>([])
+/** Synchronous calls of the project of a key without the `admin` scope. */
+const ownCalls = signal<Work>({ running: 0, waiting: 0 })
 const preparations = signal<readonly Preparation[]>([])
 const readyProblems = signal<readonly string[]>([])
 
@@ -236,26 +112,33 @@ const findings = signal<readonly Finding[] | undefined>(undefined)
 /** Error text of the last refresh, or an empty string. The previous data stays on the page. */
 const refreshError = signal('')
 
-/** Whether this port serves the metrics. False if they are served on METRICS_PORT only. */
-const hasMetrics = signal(true)
-
 async function refresh(abort: AbortSignal): Promise<void> {
   void fetchFindings(abort)
   try {
-    const [metrics, ready, adminPools] = await Promise.all([
-      fetchMetrics(abort),
+    const [ready] = await Promise.all([
       // A 503 is no error here, because its body lists the problems.
       fetchJson<Ready>('/readyz', { signal: abort, expects: [503] }),
-      isOperator.value ? fetchPools(abort) : undefined,
+      isOperator.value ? refreshPools(abort) : refreshOwnCalls(abort),
     ])
     readyProblems.value = ready.problems ?? []
     preparations.value = preparationsOf(ready)
-    hasMetrics.value = metrics !== undefined
     refreshError.value = ''
-    show(metrics ?? new Metrics(''), adminPools?.data)
   } catch (error) {
     if (!abort.aborted) refreshError.value = messageOf(error)
   }
+}
+
+async function refreshPools(abort: AbortSignal): Promise<void> {
+  const [metrics, adminPools] = await Promise.all([fetchMetrics(abort), fetchPools(abort)])
+  show(metrics ?? new Metrics(''), adminPools?.data)
+}
+
+/** Counts the calls of the own project. The metrics have no counts per project. */
+async function refreshOwnCalls(abort: AbortSignal): Promise<void> {
+  if (isOperator.value === undefined) return
+  const { data, total } = await fetchJson<ActivePage>('/v1/admin/requests/active', { signal: abort })
+  const running = data.filter(({ status }) => status === 'running').length
+  ownCalls.value = { running, waiting: total - running }
 }
 
 interface Ready {

@@ -11,37 +11,46 @@ import type { PoolState } from './pools.ts'
 
 const MONTH_REFRESH_INTERVAL_MS = 60_000
 
-/** Running and waiting work, with the cost, the requests and the failures of this month (UTC). Each number links to its screen. */
-export function Summary({ pools }: { readonly pools: readonly PoolState[] }) {
+export interface Work {
+  readonly running: number
+  readonly waiting: number
+}
+
+/**
+ * Running and waiting work, with the cost, the requests and the failures of this month (UTC): of all projects, or of the project of a key without the
+ * `admin` scope. Each number links to its screen.
+ */
+export function Summary({ work: { running, waiting } }: { readonly work: Work }) {
   const month = useSignal<z.infer<typeof UsageReport>['total'] | undefined>(undefined)
+  const today = new Date(serviceNow() * 1_000).toISOString().slice(0, 10)
   const refresh = async (signal: AbortSignal) => {
-    const today = new Date(serviceNow() * 1_000).toISOString().slice(0, 10)
     const query = new URLSearchParams({ from: `${today.slice(0, 8)}01`, to: today, group_by: 'day' })
     // If the report cannot be read, for example because usage is not recorded, then its numbers are left out.
     const report = await fetchJson<z.infer<typeof UsageReport>>(`/v1/usage?${query}`, { signal }).catch(() => undefined)
     month.value = report?.total
   }
   usePoll(MONTH_REFRESH_INTERVAL_MS, refresh, [isOperator.value])
-  const sumOf = (count: (pool: PoolState) => number) => pools.reduce((sum, pool) => sum + count(pool), 0)
   const figures: [name: string, value: ComponentChildren][] = [
-    ['Running', <Count key="running" value={sumOf(({ running }) => running)} path={ACTIVE} />],
-    ['Waiting', <Count key="waiting" value={sumOf(({ waiting }) => waiting)} path={ACTIVE} />],
+    ['Running', <Count key="running" value={running} path={ACTIVE} />],
+    ['Waiting', <Count key="waiting" value={waiting} path={ACTIVE} />],
   ]
   if (month.value) {
     const { cost_usd, calls, failed } = month.value
+    const monthStart = Date.parse(`${today.slice(0, 8)}01`) / 1_000
+    const failedPath = `requests?${new URLSearchParams({ status: 'failed', since: String(monthStart) })}`
     const cost = (
-      <a class="figure" href={`${BASE}/usage`}>
+      <a class="figure" href={`${BASE}/usage?range=month`}>
         {usdText(cost_usd)}
       </a>
     )
     figures.push(
       ['Cost this month', cost],
-      ['Requests this month', <Count key="requests" value={calls} path="usage" />],
-      ['Failed this month', <Count key="failed" value={failed} path="requests?status=failed" isFailures />],
+      ['Requests this month', <Count key="requests" value={calls} path="usage?range=month" />],
+      ['Failed this month', <Count key="failed" value={failed} path={failedPath} isFailures />],
     )
   }
   return (
-    <dl class="card totals" aria-label="Summary">
+    <dl class="card totals" aria-label={isOperator.value === false ? 'Summary of your project' : 'Summary'}>
       {figures.map(([name, value]) => (
         <div key={name}>
           <dt>{name}</dt>

@@ -1,20 +1,25 @@
 import { useSignal } from '@preact/signals'
 import { isOperator } from '#services/console/api/client.ts'
-import { ageText, latencyText, minuteText } from '#services/console/api/clock.ts'
-import { failedRequestsOf, keyName } from '#services/console/api/names.ts'
+import { ageText, latencyText } from '#services/console/api/clock.ts'
+import { factsOf, failedRequestsOf } from '#services/console/api/findings.ts'
+import { keyName } from '#services/console/api/names.ts'
 import { Count, TryIt, usePoll } from '#services/console/parts/parts.tsx'
 import { PauseButton } from '#services/console/parts/pause.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { cachedStats } from './capacity.ts'
-import { type Recent, recent, refreshRecent, WINDOW_MINUTES } from './recent.ts'
+import { isUnavailable, type Recent, recent, refreshRecent, WINDOW_MINUTES } from './recent.ts'
 import { isLoaded, type ModelState, models, problem, refresh } from './state.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 const RECENT_INTERVAL_MS = 10_000
-const NUMBERS = ['Context', 'First output p50', 'Total p50', 'Requests', 'Failed', 'Queued']
-const COLUMNS = ['Model', 'Status', ...NUMBERS, '']
+const FIGURES = ['First output p50', 'Total p50', 'Requests', 'Failed']
+/** The column with the queued work of all projects, for operators only. */
+const QUEUED = 'Queued'
+const NUMBERS = ['Context', ...FIGURES, QUEUED]
+const OPERATOR_COLUMNS = ['Model', 'Status', ...NUMBERS, '']
+const COLUMNS = OPERATOR_COLUMNS.filter((name) => name !== QUEUED)
 
 export function Models() {
   usePoll(REFRESH_INTERVAL_MS, refresh, [isOperator.value])
@@ -36,7 +41,7 @@ export function Models() {
           <div class="models">
             <Table
               label="Models"
-              columns={COLUMNS}
+              columns={isOperator.value ? OPERATOR_COLUMNS : COLUMNS}
               numbers={NUMBERS}
               optional={['Context']}
               card={{ end: 'Status', hidden: ['Context', 'First output p50'] }}
@@ -89,8 +94,8 @@ function Row({ model }: ModelProps) {
           )}
         </Cell>
         <Cell column="Context">{contextTokens?.toLocaleString('en') ?? '–'}</Cell>
-        <Figures id={id} figures={recent.value.get(id)} />
-        <Cell column="Queued">{waiting?.toLocaleString('en') ?? '–'}</Cell>
+        <Figures id={id} figures={recent.value?.byModel.get(id)} />
+        {isOperator.value && <Cell column="Queued">{waiting?.toLocaleString('en') ?? '–'}</Cell>}
         <Cell>
           <span class="actions">
             <TryIt model={id} capabilities={capabilities} class="button small" />
@@ -110,10 +115,21 @@ function Row({ model }: ModelProps) {
   )
 }
 
-/** Cells with the figures of the last 15 minutes. Without a request log, the cells are dashes. */
+/** Cells with the figures of the last 15 minutes, placeholders until they are loaded, or dashes without a request log. */
 function Figures({ id, figures }: { readonly id: string; readonly figures: Recent | undefined }) {
+  if (recent.value === undefined && !isUnavailable.value) {
+    return (
+      <>
+        {FIGURES.map((name) => (
+          <Cell key={name} column={name}>
+            <span class="bone" role="img" aria-label="Loading" />
+          </Cell>
+        ))}
+      </>
+    )
+  }
   const { requests, hasMore, failed, firstOutput, total } = figures ?? {}
-  const query = { model: id, range: String(WINDOW_MINUTES * 60) }
+  const query = { model: id, since: recent.value?.since ?? '' }
   return (
     <>
       <Cell column="First output p50">{latencyText(firstOutput)}</Cell>
@@ -153,13 +169,13 @@ function Details({ model }: ModelProps) {
   const { id, pause, finding } = model
   return (
     <tr class="more">
-      <td colSpan={COLUMNS.length} aria-label={`Details of ${id}`}>
+      <td colSpan={OPERATOR_COLUMNS.length} aria-label={`Details of ${id}`}>
         {finding && (
           <p class={finding.status === 'fail' ? 'note bad' : 'note warn'}>
             <span>
-              {finding.since !== null && `Since ${minuteText(finding.since)}: `}
+              {factsOf(finding) && `${factsOf(finding)}. `}
               {finding.cause ?? finding.message} {finding.remediation?.replaceAll('`', '')}{' '}
-              <a href={`${BASE}/requests?${failedRequestsOf(finding)}`}>Failed requests</a>
+              <a href={`${BASE}/requests?${failedRequestsOf(finding)}`}>Show these requests</a>
             </span>
           </p>
         )}

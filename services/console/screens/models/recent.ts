@@ -29,13 +29,27 @@ export interface Recent {
   readonly total: number | undefined
 }
 
-/** Figures by model id. A model without figures is missing, for example if the request log is off. */
-export const recent = signal<ReadonlyMap<string, Recent>>(new Map())
+/** Start of the window and figures by model id. A model without figures is missing. Undefined until loaded. */
+export const recent = signal<{ readonly since: string; readonly byModel: ReadonlyMap<string, Recent> } | undefined>(
+  undefined,
+)
+/** Whether the figures are unavailable, for example because the request log is off. */
+export const isUnavailable = signal(false)
 
 export async function refreshRecent(models: readonly string[], abort: AbortSignal): Promise<void> {
   if (models.length === 0) return
   // The start is a whole minute, so that the reads within one minute have equal URLs and the same window.
   const since = String(Math.floor(serviceNow() / 60 - WINDOW_MINUTES) * 60)
+  try {
+    recent.value = { since, byModel: await read(models, since, abort) }
+    isUnavailable.value = false
+  } catch (error) {
+    if (!abort.aborted) isUnavailable.value = true
+    throw error
+  }
+}
+
+async function read(models: readonly string[], since: string, abort: AbortSignal) {
   const failures = await fetchJson<z.infer<typeof RequestFailuresListAnswer>>(
     `/v1/admin/requests/failures?${new URLSearchParams({ since })}`,
     { signal: abort },
@@ -44,15 +58,15 @@ export async function refreshRecent(models: readonly string[], abort: AbortSigna
   for (const { model, count } of failures.data) failed.set(model ?? '', (failed.get(model ?? '') ?? 0) + count)
   const found = new Map<string, Recent>()
   const left = models.slice(0, MODELS_MAX)
-  const read = async () => {
+  const readNext = async () => {
     for (let model = left.shift(); model !== undefined; model = left.shift()) {
       const query = new URLSearchParams({ model, since, limit: String(SAMPLE_MAX) })
       const page = await fetchJson<Page<RequestAnswer>>(`/v1/admin/requests?${query}`, { signal: abort })
       found.set(model, recentOf(page, failed.get(model) ?? 0))
     }
   }
-  await Promise.all(Array.from({ length: CONCURRENCY }, read))
-  recent.value = found
+  await Promise.all(Array.from({ length: CONCURRENCY }, readNext))
+  return found
 }
 
 /** @param failed Failures of the whole window, which may be more than the page has */

@@ -11,7 +11,16 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { cachedOr } from '#services/ingress/admin/findings.ts'
-import { type CallFacts, callFindings, failedDays, failingModel, NO_CALLS } from '#shared/doctor/calls.ts'
+import {
+  type CallFacts,
+  callFindings,
+  failureRateOf,
+  hasRecovered,
+  isFailing,
+  NO_CALLS,
+  startOfFailures,
+  withoutTimeouts,
+} from '#shared/doctor/calls.ts'
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
@@ -117,7 +126,7 @@ describe('the admin API for findings and metrics', () => {
 describe('findings about calls', () => {
   const CALL = { model: 'm1', messages: [{ role: 'user', content: 'Are you there?' }] }
 
-  it('report a model with failing calls until one of its calls succeeds', async () => {
+  it('report a model of whose calls more than half fail, until at most half have failed', async () => {
     const answer = JSON.stringify({ choices: [{ index: 0, message: { content: 'yes' }, finish_reason: 'stop' }] })
     const server = createServer((_, res) => res.setHeader('content-type', 'application/json').end(answer))
     await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -136,21 +145,29 @@ describe('findings about calls', () => {
     for (let nth = 0; nth < 3; nth++)
       expect((await stack.post('/v1/chat/completions', CALL, as('alice'))).status).toBe(502)
     for (const who of ['alice', 'op']) {
-      await until(async () => (await found(who))[0]?.message.startsWith('The last 3 calls'), { withinMs: 20_000 })
+      await until(async () => (await found(who)).some(({ check }) => check === 'upstream'), { withinMs: 20_000 })
       const [first] = await found(who)
       expect(first).toEqual(problem)
-      expect(first?.message).toMatch(/^The last 3 calls of 'm1' failed, the newest just now: .*connection refused/)
+      expect(first?.message).toMatch(
+        /is failing: 3 of 3 calls failed in the last hour, all with upstream_error\. .*connection refused/,
+      )
+      const { error_codes, window_start } = first as unknown as { error_codes: string[]; window_start: number }
+      const query = new URLSearchParams({ model: 'm1', error_code: error_codes.join(','), since: String(window_start) })
+      const counted = await stack.get(`/v1/admin/requests?${query}`, as(who))
+      expect(((await counted.json()) as { data: object[] }).data, 'requests of the finding').toHaveLength(3)
     }
     expect(await found('bob')).not.toContainEqual(problem)
     await once(server.listen(port, '127.0.0.1'), 'listening')
     onTestFinished(() => void server.close())
-    expect((await stack.post('/v1/chat/completions', CALL, as('alice'))).status).toBe(200)
+    for (let nth = 0; nth < 3; nth++)
+      expect((await stack.post('/v1/chat/completions', CALL, as('alice'))).status).toBe(200)
     await until(async () => (await found('alice')).every(({ check }) => check !== 'upstream'), { withinMs: 20_000 })
     expect(await found('alice')).toMatchObject([{ check: 'calls', status: 'warn' }])
   })
 
   const recent = (status: number, errorCode: string | null, calls: number) => ({
     ...{ project: 'proj_1', model: 'm1', status, errorCode, isRun: errorCode !== 'overloaded', calls },
+    ...{ firstEndedAtMs: 0, message: null as string | null },
   })
   const budget = (spent_usd: number) => ({
     ...{ owner: 'project' as const, id: 'proj_1', name: 'lab', month: '2030-01', budget_usd: 10, spent_usd },
@@ -192,86 +209,62 @@ describe('findings about calls', () => {
     expect(found.map(({ message }) => message)).toEqual(messages)
   })
 
-  const row = (status: number, errorCode: string | null = null, worker: string | null = 'inf_1') => ({
-    ...{ status, errorCode, errorMessage: null, endedAtMs: 0, worker },
-  })
-  const [good, bad, refused] = [row(200), row(502, 'upstream_error'), row(503, 'overloaded', null)]
-  const stopped = row(503, 'overloaded')
-
-  it.each<[string, object[], number | undefined]>([
-    ['no call', [], undefined],
-    ['one failure after a success', [bad, good], undefined],
-    ['three failures after a success', [bad, refused, bad, bad, good], 3],
-    ['only failures', [bad], 1],
-    ['a success after failures', [good, bad, bad, bad], undefined],
-    ['only refused calls', [refused, refused, refused], undefined],
-    ['calls that an open circuit breaker stopped', [stopped, stopped, bad, good], 3],
-  ])('count consecutive failures of a model: %s', (_, rows, streak) => {
-    expect(failingModel('m1', rows as never, false)?.streak).toBe(streak)
-  })
-
-  const invalid = Array.from({ length: 19 }, () => row(400, 'invalid_value'))
-  it.each<[string, object[], number | undefined]>([
-    ['one failure among rejected calls', [bad, ...invalid], undefined],
-    ['three failures among rejected calls', [bad, bad, bad, ...invalid], 3],
-    ['calls whose own deadline was too short', Array.from({ length: 9 }, () => row(504, 'timeout')), undefined],
-  ])('count consecutive failures of a model even if older calls are not read: %s', (_, rows, streak) => {
-    expect(failingModel('m1', rows as never, true)?.streak).toBe(streak)
+  const rateOf = (...rows: ReturnType<typeof recent>[]) => failureRateOf(withoutTimeouts(rows))
+  it.each<[string, ReturnType<typeof recent>[], boolean]>([
+    ['no calls', [], false],
+    ['two failures', [recent(502, 'upstream_error', 2)], false],
+    ['three failures', [recent(502, 'upstream_error', 3)], true],
+    ['half of the calls', [recent(200, null, 3), recent(502, 'upstream_error', 3)], false],
+    [
+      '78 of 92 calls',
+      [recent(200, null, 14), recent(502, 'upstream_error', 70), recent(504, 'upstream_timeout', 8)],
+      true,
+    ],
+    ['three failures among rejected calls', [recent(400, 'invalid_value', 19), recent(502, 'upstream_error', 3)], true],
+    ['only refused calls', [recent(503, 'overloaded', 9)], false],
+    ['calls whose own deadline was too short', [recent(504, 'timeout', 9)], false],
+    ['an open circuit breaker', [{ ...recent(503, 'overloaded', 9), isRun: true }], true],
+  ])('say whether a model is failing: %s', (_, rows, expected) => {
+    expect(isFailing(rateOf(...rows))).toBe(expected)
   })
 
-  const ended = {
-    project: 'p1',
-    status: 502,
-    errorCode: 'upstream_error',
-    errorMessage: 'Down',
-    worker: null,
-    endedAtMs: 0,
-  }
-  it.each([
-    [false, 'The first failure was 3 h ago. By project: lab 2, p2 1.'],
-    [true, 'The first failure was 3 h ago or earlier. By project: lab 2, p2 1.'],
-  ])('name the first failure of a model and the affected projects (older calls were not read: %s)', (hasMore, text) => {
-    const rows = [{ ...ended, endedAtMs: 10_800_000 }, { ...ended, project: 'p2', endedAtMs: 7_200_000 }, ended]
-    const failing = failingModel('m1', rows, hasMore)
-    const nameOf = (id: string) => (id === 'p1' ? 'lab' : null)
-    const [finding] = callFindings({ ...NO_CALLS, nameOf, failing: failing ? [failing] : [] }, 10_800_000)
-    expect(finding?.message).toBe(
-      `The last 3${hasMore ? ' or more' : ''} calls of 'm1' failed, the newest just now: Down. ${text}`,
+  const ended = (status: number, endedAtMs: number, errorCode: string | null = null) => ({
+    ...{ status, errorCode, worker: 'inf_1', endedAtMs },
+  })
+  const series = (count: number, status: number, firstMs: number) =>
+    Array.from({ length: count }, (_, nth) => ended(status, firstMs + (count - 1 - nth) * 1_000))
+
+  it('end when the newest ten calls of a failing model succeeded', () => {
+    const failures = series(90, 502, 0)
+    expect(hasRecovered([...series(9, 200, 100_000), ...failures])).toBe(false)
+    expect(hasRecovered([...series(10, 200, 100_000), ...failures])).toBe(true)
+    expect(hasRecovered([...series(10, 400, 200_000), ...series(9, 200, 100_000), ...failures]), 'rejected calls').toBe(
+      false,
     )
+  })
+
+  it('date the first failure before single successes among failures', () => {
+    const rows = [...series(3, 502, 60_000), ended(200, 50_000), ...series(12, 502, 21_000), ...series(40, 200, 0)]
+    expect(startOfFailures(rows)).toBe(21_000)
+    expect(startOfFailures(series(5, 200, 0))).toBeUndefined()
+  })
+
+  it('state share, window, most frequent code, start and affected projects of a failing model', () => {
+    const hour = 3_600_000
+    const down = { ...recent(502, 'upstream_error', 70), message: 'CUDA out of memory' }
+    const rate = rateOf(recent(200, null, 14), down, { ...recent(504, 'upstream_timeout', 8), project: 'proj_2' })
+    const failing = { ...rate, model: 'm1', windowFromMs: 2 * hour, isCut: false, sinceMs: hour, isSinceCut: false }
+    const nameOf = (id: string) => (id === 'proj_1' ? 'lab' : null)
+    const [finding] = callFindings({ ...NO_CALLS, nameOf, failing: [failing] }, 3 * hour)
     expect(finding).toMatchObject({
       title: 'm1 is failing',
-      cause: '3 of 3 calls failed; last cause: Down.',
-      sinceMs: 0,
-      projects: ['lab', 'p2'],
+      summary: '78 of 92 calls failed in the last hour, mostly upstream_error',
+      cause: 'CUDA out of memory.',
+      errorCodes: ['upstream_error', 'upstream_timeout'],
+      ...{ sinceMs: hour, windowFromMs: 2 * hour, projects: ['lab', 'proj_2'] },
     })
-  })
-
-  it('date the first failure before a single success among failures', () => {
-    const failures = (count: number, firstMs: number) =>
-      Array.from({ length: count }, (_, nth) => ({ ...ended, endedAtMs: firstMs + (count - nth) * 1_000 }))
-    const success = { ...ended, status: 200, errorCode: null, worker: 'w1', endedAtMs: 50_000 }
-    const rows = [...failures(3, 60_000), success, ...failures(12, 20_000), { ...success, endedAtMs: 10_000 }]
-    expect(failingModel('m1', rows, true)).toMatchObject({ streak: 3, firstAtMs: 21_000, isFirstCut: false })
-  })
-
-  it('give the failure rate, the first day and the root cause of a model that has failed for days', () => {
-    const days = [
-      { day: '2030-01-20', calls: 50, failed: 2 },
-      { day: '2030-01-21', calls: 40, failed: 33 },
-      { day: '2030-01-22', calls: 10, failed: 10 },
-    ]
-    const row = {
-      ...ended,
-      errorMessage: 'The upstream keeps failing, so calls are paused for 9 s. Last error: HTTP 500.',
-    }
-    const failing = failingModel('m1', [{ ...row, upstreamMessage: 'CUDA out of memory' }], false)
-    const since = Date.parse('2030-01-21')
-    expect(failedDays(days)).toEqual({ failed: 43, calls: 50, sinceMs: since })
-    expect(failedDays([{ day: '2030-01-22', calls: 90, failed: 9 }])).toBeUndefined()
-    const found = callFindings({ ...NO_CALLS, failing: failing ? [{ ...failing, days: failedDays(days) }] : [] }, since)
-    const cause = '43 of 50 calls failed since 21 Jan; last cause: CUDA out of memory.'
-    expect(found[0]).toMatchObject({ cause, message: expect.stringContaining('43 of 50 calls failed since 21 Jan.') })
-    expect(found[0]?.remediation).toMatch(/lacks memory/)
+    expect(finding?.message).toMatch(/The first failure was 2 h ago\. By project: lab 70, proj_2 8\.$/)
+    expect(finding?.remediation).toMatch(/lacks memory/)
   })
 
   it.each([
@@ -279,10 +272,10 @@ describe('findings about calls', () => {
     ['upstream_timeout', 'A model of the family runtime did not answer', /timeouts of the model/],
     ['upstream_error', 'The model runtime-7b failed', /base_url/],
     ['upstream_refused', 'The host refused', /api_key_env/],
-  ])('suggest a remedy for the code %s', (errorCode, errorMessage, remedy) => {
-    const failing = failingModel('m1', [{ ...ended, errorCode, errorMessage }], false)
-    const [finding] = callFindings({ ...NO_CALLS, failing: failing ? [failing] : [] }, 0)
-    expect(finding?.remediation).toMatch(remedy)
+  ])('suggest a remedy for the code %s', (errorCode, message, remedy) => {
+    const rate = rateOf({ ...recent(502, errorCode, 3), message })
+    const failing = { ...rate, model: 'm1', windowFromMs: 0, isCut: false, sinceMs: 0, isSinceCut: false }
+    expect(callFindings({ ...NO_CALLS, failing: [failing] }, 0)[0]?.remediation).toMatch(remedy)
   })
 })
 
