@@ -80,6 +80,7 @@ export type BudgetState = z.infer<typeof BudgetState>
 
 export const BudgetForecast = z.object({
   usd_per_day: z.number().min(0).describe('Mean spending per day over the last days, at most 7'),
+  month_end_usd: z.number().min(0).nullish().describe('Spending of the whole month at this rate'),
   used_up_at: z
     .int()
     .nullable()

@@ -1,7 +1,8 @@
 import type { BudgetForecast } from '#schemas/usage.ts'
 
 /*
- * Forecast of a monthly budget: the day on which the budget is used up if spending continues as in the last days.
+ * Forecast of a monthly budget: the spending at the end of the month, and the day on which the budget is used up, if spending continues as in the last
+ * days.
  *
  * The rate is the cost since the start of the first day with spending, at most FORECAST_DAYS days ago, divided by the time since then. A
  * whole week includes a weekend. A forecast needs spending on at least two days, because one day says little about the others.
@@ -14,13 +15,14 @@ const DAYS_MIN = 2
 const DAY_MS = 86_400_000
 
 interface State {
+  readonly spent_usd: number
   readonly remaining_usd: number
   readonly resets_at: number
 }
 
 /** @param days Cost by UTC day, such as `2030-01-31`, of the last {@link FORECAST_DAYS} days */
 export function forecastOf(
-  { remaining_usd, resets_at }: State,
+  { spent_usd, remaining_usd, resets_at }: State,
   days: ReadonlyMap<string, number>,
   nowMs: number,
 ): BudgetForecast | null {
@@ -29,19 +31,22 @@ export function forecastOf(
   if (first === undefined || spent.length < DAYS_MIN) return null
   const usd_per_day = spent.reduce((sum, [, usd]) => sum + usd, 0) / ((nowMs - first) / DAY_MS)
   const usedUpMs = nowMs + (remaining_usd / usd_per_day) * DAY_MS
-  return { usd_per_day, used_up_at: usedUpMs < resets_at * 1_000 ? Math.floor(usedUpMs / 1_000) : null }
+  const month_end_usd = spent_usd + (usd_per_day * Math.max(0, resets_at * 1_000 - nowMs)) / DAY_MS
+  return { usd_per_day, month_end_usd, used_up_at: usedUpMs < resets_at * 1_000 ? Math.floor(usedUpMs / 1_000) : null }
 }
 
 interface Forecasted extends State {
   readonly forecast: BudgetForecast | null
 }
 
-/** The forecast for people, such as `lasts until about 12 Dec`. Days are in UTC. */
+/** The forecast for people, such as `about $52.00 at the end of the month; lasts until about 12 Dec`. Days are in UTC. */
 export function forecastText({ remaining_usd, resets_at, forecast }: Forecasted): string {
   if (remaining_usd === 0) return `used up until the reset on ${dayText(resets_at)}`
   if (!forecast) return 'too little spending for a forecast'
-  if (forecast.used_up_at === null) return `not used up before the reset on ${dayText(resets_at)}`
-  return `lasts until about ${dayText(forecast.used_up_at)}`
+  const monthEnd =
+    forecast.month_end_usd == null ? '' : `about $${forecast.month_end_usd.toFixed(2)} at the end of the month`
+  const usedUp = forecast.used_up_at === null ? '' : `lasts until about ${dayText(forecast.used_up_at)}`
+  return [monthEnd, usedUp].filter(Boolean).join('; ') || `not used up before the reset on ${dayText(resets_at)}`
 }
 
 function dayText(seconds: number): string {

@@ -1,3 +1,4 @@
+import { useSignal } from '@preact/signals'
 import type { UsageReport } from '#schemas/usage.ts'
 import { isOperator } from '#services/console/api/client.ts'
 import { monthText, serviceNow, usdText } from '#services/console/api/clock.ts'
@@ -9,9 +10,11 @@ import { forecastText } from '#shared/usage/budget-forecast.ts'
 
 /** Budgets of projects and keys in this month, and the projects without a budget. */
 export function Budgets({ report: { budgets, total, alerts_to, project } }: { readonly report: UsageReport }) {
+  const isOpen = useSignal(false)
   const isShown = (id: string) => (project === null || id === project) && !budgets.some((one) => one.id === id)
   const unlimited = namedProjects.value.filter(({ id }) => isShown(id))
-  if (budgets.length + unlimited.length === 0) return null
+  if (budgets.length + unlimited.length === 0) return <p class="dim">There is no budget.</p>
+  const isLong = !isOpen.value && budgets.length + unlimited.length > SHOWN_MAX
   return (
     <>
       <h2>Budgets of {monthText(budgets[0]?.month ?? dayOf(serviceNow()).slice(0, 7))}</h2>
@@ -37,11 +40,12 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
       </p>
       <Table
         label="Budgets"
-        columns={['Budget of', 'Spent', 'Left', 'Budget', 'Forecast']}
-        numbers={['Left', 'Budget']}
-        card={{ end: 'Budget' }}
+        columns={['Budget of', 'Spent', 'Left', 'Forecast']}
+        numbers={['Left']}
+        main={['Budget of', 'Forecast']}
+        card={{ end: 'Left' }}
       >
-        {budgets.map((budget) => {
+        {budgets.slice(0, isLong ? SHOWN_MAX : budgets.length).map((budget) => {
           const { owner, id, name, budget_usd, spent_usd, remaining_usd } = budget
           return (
             <tr key={owner + id}>
@@ -54,7 +58,7 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
                 )}
               </Cell>
               <Cell column="Spent">
-                {usdText(spent_usd)}
+                {usdText(spent_usd)} of {usdText(budget_usd)}
                 {budget_usd > 0 && ` (${Math.round((spent_usd / budget_usd) * 100)} %)`}
                 <progress
                   value={Math.min(spent_usd, budget_usd)}
@@ -65,12 +69,11 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
               <Cell column="Left">
                 <span class={remaining_usd === 0 ? 'bad' : undefined}>{usdText(remaining_usd)}</span>
               </Cell>
-              <Cell column="Budget">{usdText(budget_usd)}</Cell>
               <Cell column="Forecast">{forecastText(budget)}</Cell>
             </tr>
           )
         })}
-        {unlimited.map(({ id, name }) => (
+        {(isLong ? [] : unlimited).map(({ id, name }) => (
           <tr key={id}>
             <Cell column="Budget of">
               {name ?? id} <span class="dim">project</span>
@@ -80,20 +83,34 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
                 </span>
               )}
             </Cell>
-            <Cell column="Spent">–</Cell>
-            <Cell column="Left">–</Cell>
-            <Cell column="Budget">
+            <Cell column="Spent">
               <a href={`${BASE}/keys?edit=${encodeURIComponent(id)}`} aria-label={`Set a budget of ${name ?? id}`}>
                 no budget
               </a>
             </Cell>
+            <Cell column="Left">–</Cell>
             <Cell column="Forecast">–</Cell>
           </tr>
         ))}
       </Table>
+      {isLong && (
+        <p>
+          <button
+            type="button"
+            onClick={() => {
+              isOpen.value = true
+            }}
+          >
+            Show all {(budgets.length + unlimited.length).toLocaleString('en')}
+          </button>
+        </p>
+      )}
     </>
   )
 }
+
+/** Number of budgets that are shown at first, those with the largest spent part. */
+const SHOWN_MAX = 5
 
 function dayOf(seconds: number): string {
   return new Date(seconds * 1_000).toISOString().slice(0, 10)

@@ -1,0 +1,134 @@
+import type { z } from 'zod'
+import type { UsageReport } from '#schemas/usage.ts'
+import { isOperator } from '#services/console/api/client.ts'
+import { dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
+import { queryParam } from '#services/console/parts/router.ts'
+
+export const DAY_SECONDS = 86_400
+export const HOUR_SECONDS = 3_600
+const HOURS_MAX = 7
+export type Report = z.infer<typeof UsageReport>
+export type Row = Report['data'][number]
+
+/**
+ * Ranges by id, in the order of the buttons. The last 24 hours are complete hours, because the ledger has the sums of hours and a comparison needs equal
+ * windows.
+ */
+export const RANGES: ReadonlyMap<string, string> = new Map([
+  ['24h', 'Last 24 hours'],
+  ['1', 'Today'],
+  ['7', '7 days'],
+  ['30', '30 days'],
+  ['90', '90 days'],
+  ['month', 'This month'],
+  ['last-month', 'Last month'],
+  ['custom', 'Custom'],
+])
+export const GROUPS = { project: 'Project', key: 'API key', model: 'Model', endpoint: 'Endpoint' } as const
+export type Group = keyof typeof GROUPS
+
+export const METRICS = {
+  cost: { name: 'Cost', of: ({ cost_usd }: Row) => cost_usd, textOf: usdText },
+  calls: { name: 'Requests', of: ({ calls }: Row) => calls, textOf: (value: number) => value.toLocaleString('en') },
+  tokens: {
+    name: 'Tokens',
+    of: ({ input_tokens, output_tokens }: Row) => input_tokens + output_tokens,
+    textOf: (value: number) => value.toLocaleString('en'),
+  },
+  failed: { name: 'Failed', of: ({ failed }: Row) => failed, textOf: (value: number) => value.toLocaleString('en') },
+} as const
+type MetricName = keyof typeof METRICS
+
+export interface View {
+  readonly range: string
+  readonly from: string
+  readonly to: string
+  /** Start and end in Unix seconds. */
+  readonly since: number
+  readonly until: number
+  readonly unit: 'hour' | 'day'
+  readonly by: Group
+  readonly metric: MetricName
+  readonly filters: Readonly<Record<string, string>>
+}
+
+export function viewOf(): View {
+  const today = dayOf(serviceNow())
+  const asked = queryParam('range')
+  const range = RANGES.has(asked) ? asked : '7'
+  const isHours = range === '24h'
+  const [from, to] = boundsOf(range, today)
+  const [by, metric] = [queryParam('by'), queryParam('metric')]
+  const named = ['project', 'key', 'model', 'endpoint'].map((name) => [name, queryParam(name)] as const)
+  const hasHours = isHours || (from === to && from >= dayOf(serviceNow() - HOURS_MAX * DAY_SECONDS))
+  return {
+    ...{ range, from, to, unit: hasHours ? 'hour' : 'day' },
+    ...{ since: startOf(from), until: startOf(to) + (isHours ? HOUR_SECONDS : DAY_SECONDS) },
+    by: Object.hasOwn(GROUPS, by) ? (by as Group) : isOperator.value ? 'project' : 'model',
+    metric: Object.hasOwn(METRICS, metric) ? (metric as MetricName) : 'cost',
+    filters: Object.fromEntries(named.filter(([, value]) => value !== '')),
+  }
+}
+
+/** First and last day of a range, or the first and last hour of the last 24 hours. */
+function boundsOf(range: string, today: string): readonly [from: string, to: string] {
+  const now = serviceNow()
+  if (range === '24h') return [hourOf(now - DAY_SECONDS), hourOf(now - HOUR_SECONDS)]
+  if (range === 'month') return [monthStart(today, 0), today]
+  if (range === 'last-month') return [monthStart(today, -1), dayOf(startOf(monthStart(today, 0)) - 1)]
+  if (range !== 'custom') return [dayOf(now - (Number(range) - 1) * DAY_SECONDS), today]
+  const to = queryParam('to') || today
+  return [queryParam('from') || to, to]
+}
+
+/** First day of the month of a day. @param months Months that are added */
+export function monthStart(day: string, months: number): string {
+  return dayOf(Date.UTC(Number(day.slice(0, 4)), Number(day.slice(5, 7)) - 1 + months) / 1_000)
+}
+
+/** Start of the current hour or day in Unix seconds. Usage since then is not complete, so comparisons leave it out. */
+export function incompleteFrom({ unit }: View): number {
+  return startOf(unit === 'hour' ? hourOf(serviceNow()) : dayOf(serviceNow()))
+}
+
+/**
+ * The complete hours or days of a view, moved back by the length of the view. Example: at 15:20, the hours from 00:00 to 15:00 of today are compared
+ * with those of yesterday. The days of a month are compared with the same days of the month before. Undefined if the view has no complete hour or day.
+ */
+export function previousOf(view: View): { readonly from: string; readonly to: string } | undefined {
+  const { since, until, unit } = view
+  const length = until - since
+  const end = Math.min(until, incompleteFrom(view))
+  if (end <= since) return undefined
+  if (unit === 'day' && view.range.endsWith('month')) {
+    const [first, limit] = [monthStart(view.from, -1), startOf(view.from)]
+    const last = view.range === 'month' ? Math.min(startOf(first) + end - since, limit) : limit
+    return { from: first, to: dayOf(last - 1) }
+  }
+  const textOf = unit === 'hour' ? hourOf : dayOf
+  return { from: textOf(since - length), to: textOf(end - length - 1) }
+}
+
+export function dayOf(seconds: number): string {
+  return new Date(seconds * 1_000).toISOString().slice(0, 10)
+}
+
+export function hourOf(seconds: number): string {
+  return new Date(seconds * 1_000).toISOString().slice(0, 13)
+}
+
+/** Start of a UTC day or hour, in Unix seconds. */
+export function startOf(time: string): number {
+  return (Date.parse(time.length > 10 ? `${time}:00:00Z` : time) || 0) / 1_000
+}
+
+/** A UTC hour, such as `26 Nov 2026, 15:00`. @param later Seconds that are added */
+export function hourText(hour: string, later = 0): string {
+  const text = hourOf(startOf(hour) + later)
+  return `${dayText(text.slice(0, 10))}, ${text.slice(11, 13)}:00`
+}
+
+export function periodText({ from, to }: Report): string {
+  if (from.length > 10) return `${hourText(from)} to ${hourText(to, HOUR_SECONDS)}`
+  return from === to ? dayText(from) : `${dayText(from)} to ${dayText(to)}`
+}
