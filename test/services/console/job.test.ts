@@ -146,7 +146,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await part.getByRole('link', { name: 'request-7', exact: true }).waitFor()
     expect(await page.getByRole('progressbar').count(), 'progress bars of the batch').toBe(1)
     expect(await faultsOf(page, 'job-batch')).toEqual([])
-    await page.getByRole('link', { name: 'Show the requests' }).click()
+    await page.getByRole('link', { name: 'Show their jobs' }).click()
     expect(new URL(page.url()).searchParams.get('group')).toBe(id.replace('job_', 'batch_'))
     const group = page.getByRole('region', { name: 'Parent job' })
     await group.getByText(`60 of ${REQUESTS} done`, { exact: true }).waitFor()
@@ -197,7 +197,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await timeline.locator('.job-completed').waitFor()
     expect(await page.content()).not.toContain('A secret')
     expect(await faultsOf(page, 'job-batch-narrow-dark')).toEqual([])
-    await page.getByRole('link', { name: 'Show the requests' }).click()
+    await page.getByRole('link', { name: 'Show their jobs' }).click()
     await page
       .getByRole('region', { name: 'Parent job' })
       .getByText(`${REQUESTS} of ${REQUESTS} done`, { exact: true })

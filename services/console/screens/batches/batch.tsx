@@ -1,14 +1,6 @@
 import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import {
-  ApiFailure,
-  type Batch,
-  fetchApi,
-  fetchJson,
-  isOperator,
-  messageOf,
-  ownKey,
-} from '#services/console/api/client.ts'
+import { type Batch, fetchApi, fetchJson, isOperator, messageOf, ownKey } from '#services/console/api/client.ts'
 import { costText, dateTimeText } from '#services/console/api/clock.ts'
 import { Details, type Field, linked, modelLink, projectLink } from '#services/console/parts/details.tsx'
 import {
@@ -28,6 +20,8 @@ import { Failures } from '#services/console/screens/requests/failures.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import { FORM_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { BatchBar, endedAtOf, endText, rateText } from './batches.tsx'
+import { customIdIn, linesOf } from './lines.ts'
+import { Preview } from './preview.tsx'
 import { joined, tableOf } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
@@ -102,6 +96,7 @@ function Overview({ batch, isOwn }: OverviewProps) {
   return (
     <>
       <Progress batch={batch} isOwn={isOwn} />
+      {isOwn && batch.id.startsWith('batch_') && <Preview batch={batch} />}
       <Problems batch={batch} />
       {batch.request_counts.failed > 0 && isOwn && <OwnFailures batch={batch} />}
       {batch.request_counts.failed > 0 && !isOwn && (
@@ -262,35 +257,6 @@ async function retryFailed({ id, input_file_id, endpoint, metadata }: Batch): Pr
   return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
 }
 
-/** Yields the lines of a response while they arrive, without blank lines. */
-async function* linesOf(path: string, signal?: AbortSignal): AsyncGenerator<string> {
-  const { body } = await fetchApi(path, signal ? { signal } : {})
-  if (!body) throw new ApiFailure(502, 'The service returned no content.')
-  const reader = body
-    .pipeThrough(new TextDecoderStream() as never as ReadableWritablePair<string, Uint8Array>)
-    .getReader()
-  let rest: string[] = []
-  try {
-    for (;;) {
-      const { done, value = '' } = await reader.read()
-      const [first = '', ...others] = value.split('\n')
-      rest.push(first)
-      const last = others.pop()
-      if (last !== undefined || done) {
-        for (const line of [rest.join(''), ...others]) if (line.trim() !== '') yield line
-        rest = [last ?? '']
-      }
-      if (done) return
-    }
-  } finally {
-    await reader.cancel()
-  }
-}
-
-function customIdIn(line: string): string {
-  return (JSON.parse(line) as { custom_id: string }).custom_id
-}
-
 function Progress({ batch, isOwn }: OverviewProps) {
   const { id, waiting_for, request_counts } = batch
   const isRunning = !ENDED.has(batch.status)
@@ -305,13 +271,15 @@ function Progress({ batch, isOwn }: OverviewProps) {
       </p>
       {waiting_for && <p class="note">{waiting_for}</p>}
       <p>
-        <a href={`${BASE}/jobs?group=${id}${ofOwn}`}>Show the requests</a>
+        <a href={`${BASE}/requests?batch_id=${id}`}>Show the requests</a>
         {request_counts.failed > 0 && (
           <>
             {' · '}
-            <a href={`${BASE}/jobs?group=${id}&status=failed${ofOwn}`}>Show the failed requests</a>
+            <a href={`${BASE}/requests?batch_id=${id}&status=failed`}>Show the failed requests</a>
           </>
         )}
+        {' · '}
+        <a href={`${BASE}/jobs?group=${id}${ofOwn}`}>Show their jobs</a>
       </p>
     </section>
   )

@@ -35,12 +35,12 @@ export function RequestScreen({ id }: { readonly id: string }) {
     <section class="job request">
       <Back path="requests" name="Requests" />
       <div class="title">
-        <h1>
-          <code>{shown?.id ?? id}</code>
-        </h1>
+        <h1>{shown ? titleOf(shown) : <code>{id}</code>}</h1>
         {shown && <Outcome request={shown} />}
       </div>
+      {shown && <p>{factsOf(shown)}</p>}
       <div class="actions">
+        <code class="dim">{shown?.id ?? id}</code>
         <CopyButton text={shown?.id ?? id} label="Copy ID" />
       </div>
       <LoadState problem={problem.value} isLoaded={shown !== undefined} retry={() => location.reload()} />
@@ -59,6 +59,25 @@ export function RequestScreen({ id }: { readonly id: string }) {
       )}
     </section>
   )
+}
+
+/** Model and endpoint, such as `qwen3-8b, chat/completions`. */
+function titleOf({ model, endpoint }: RequestAnswer): string {
+  return [model, endpoint.replace('/v1/', '')].filter(Boolean).join(', ')
+}
+
+/** Time, duration, cost and tokens in one line. */
+function factsOf(request: RequestAnswer): string {
+  const { started_at, duration_ms, cost_usd, input_tokens, output_tokens } = request
+  const tokens = `${input_tokens.toLocaleString('en')} → ${output_tokens.toLocaleString('en')} tokens`
+  return [
+    dateTimeText(started_at),
+    latencyText(duration_ms / 1_000),
+    cost_usd > 0 ? costText(cost_usd) : 'no cost',
+    input_tokens + output_tokens > 0 && tokens,
+  ]
+    .filter(Boolean)
+    .join(' · ')
 }
 
 export function Outcome({ request }: { readonly request: RequestAnswer }) {

@@ -1,0 +1,118 @@
+import { useSignal } from '@preact/signals'
+import { useEffect } from 'preact/hooks'
+import { type Batch, messageOf } from '#services/console/api/client.ts'
+import { ErrorText } from '#services/console/parts/parts.tsx'
+import { customIdIn, linesOf } from './lines.ts'
+
+const LINES = 3
+/** Maximum lines of the input file that are read to find the inputs of the first answers. */
+const INPUT_LINES_MAX = 1_000
+const TEXT_CHARS = 300
+
+interface PreviewLine {
+  readonly id: string
+  /** Beginning of the input. Undefined if the input file was deleted or has expired. */
+  readonly input: string | undefined
+  readonly answer: string
+  readonly hasFailed: boolean
+}
+
+/** The first answers of a batch, each with its input, while the batch runs and after its end. */
+export function Preview({ batch }: { readonly batch: Batch }) {
+  const lines = useSignal<readonly PreviewLine[]>([])
+  const problem = useSignal('')
+  const { id, input_file_id, request_counts } = batch
+  // After the first answers have arrived, the preview does not change any more.
+  const ended = Math.min(LINES, request_counts.completed + request_counts.failed)
+  useEffect(() => {
+    if (ended === 0) return
+    const abort = new AbortController()
+    previewOf(id, input_file_id, abort.signal).then(
+      (found) => {
+        lines.value = found
+        problem.value = ''
+      },
+      (error: unknown) => {
+        if (!abort.signal.aborted) problem.value = messageOf(error)
+      },
+    )
+    return () => abort.abort()
+  }, [id, ended])
+  if (ended === 0) return null
+  return (
+    <section class="card preview-lines" aria-label="First answers">
+      <h2>First answers</h2>
+      <ErrorText text={problem.value} />
+      <ol>
+        {lines.value.map(({ id: line, input, answer, hasFailed }) => (
+          <li key={line}>
+            <span class="dim">{input ?? line}</span> → <span class={hasFailed ? 'bad' : undefined}>{answer}</span>
+          </li>
+        ))}
+      </ol>
+    </section>
+  )
+}
+
+async function previewOf(id: string, inputFile: string | null, signal: AbortSignal): Promise<PreviewLine[]> {
+  const results: string[] = []
+  for await (const line of linesOf(`/v1/batches/${id}/results?format=jsonl`, signal))
+    if (results.push(line) === LINES) break
+  const wanted = new Set(results.map(customIdIn))
+  // Without the input file, the custom ids are shown instead of the inputs.
+  const inputs = await inputsOf(inputFile, wanted, signal).catch(() => new Map<string, string>())
+  return results.map((line) => {
+    const { custom_id, response, error } = JSON.parse(line) as ResultLine
+    const failure = error ?? response?.body?.error
+    const answer = failure ? (failure.message ?? failure.code ?? 'failed') : answerIn(response?.body ?? {})
+    return { id: custom_id, input: inputs.get(custom_id), answer: beginningOf(answer), hasFailed: Boolean(failure) }
+  })
+}
+
+interface ResultLine {
+  readonly custom_id: string
+  readonly response: { readonly body?: Body & { readonly error?: Failure } } | null
+  readonly error: Failure | null
+}
+
+interface Failure {
+  readonly code?: string | null
+  readonly message?: string
+}
+
+type Body = Readonly<Record<string, unknown>>
+
+async function inputsOf(file: string | null, wanted: ReadonlySet<string>, signal: AbortSignal) {
+  const inputs = new Map<string, string>()
+  if (file === null) return inputs
+  let count = 0
+  for await (const line of linesOf(`/v1/files/${file}/content`, signal)) {
+    const id = customIdIn(line)
+    if (wanted.has(id)) inputs.set(id, beginningOf(inputIn((JSON.parse(line) as { body?: Body }).body ?? {})))
+    if (inputs.size === wanted.size || ++count === INPUT_LINES_MAX) break
+  }
+  return inputs
+}
+
+/** Text of the last message, of the prompt or of the input of a request. */
+function inputIn({ messages, prompt, input, ...rest }: Body): string {
+  const last = Array.isArray(messages) ? (messages.at(-1) as { content?: unknown } | undefined)?.content : undefined
+  return textOf(last ?? prompt ?? input ?? rest)
+}
+
+/** Text of the first choice of an answer, or the answer as JSON. */
+function answerIn(body: Body): string {
+  const [choice] = (body.choices ?? []) as { message?: { content?: unknown }; text?: unknown }[]
+  return textOf(choice?.message?.content ?? choice?.text ?? body.output_text ?? body.data ?? body)
+}
+
+/** A text, the texts of its parts, or any other value as JSON. */
+function textOf(value: unknown): string {
+  if (typeof value === 'string') return value
+  const parts = Array.isArray(value) ? value.flatMap((part) => (part as { text?: string } | null)?.text ?? []) : []
+  return parts.length > 0 ? parts.join(' ') : JSON.stringify(value)
+}
+
+function beginningOf(text: string): string {
+  return text.length > TEXT_CHARS ? `${text.slice(0, TEXT_CHARS)}…` : text
+}
