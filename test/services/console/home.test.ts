@@ -65,6 +65,32 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.context().close()
   })
 
+  it('shows a key without the admin scope only the running calls of its project', async () => {
+    const body = {
+      model: 'echo-1',
+      stream: true,
+      messages: [{ role: 'user', content: '!echo tokens=5000 delay_ms=100' }],
+    }
+    const left = new AbortController()
+    const call = await fetch(`${admin.stack.url}/v1/chat/completions`, {
+      ...{ method: 'POST', body: JSON.stringify(body), signal: left.signal },
+      headers: { authorization: `Bearer ${secretOf('bob')}`, 'content-type': 'application/json' },
+    })
+    await call.body?.getReader().read()
+    for (const [who, running] of [
+      ['bob', '1'],
+      ['alice', '0'],
+    ] as const) {
+      const page = await signIn(browser, admin.stack.url, secretOf(who), faults)
+      const summary = page.getByLabel('Summary of your project')
+      await summary.getByText('Requests this month').waitFor()
+      await expect.poll(() => summary.locator('dd').first().innerText(), { timeout: PAGE_MS }).toBe(running)
+      await page.getByText('This key shows its own project only').waitFor()
+      await page.context().close()
+    }
+    left.abort()
+  })
+
   it('shows a progress bar for each model or sandbox that is in preparation', async () => {
     const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
     // A real first start would download a gigabyte of models, so the test replaces the response of /readyz.
@@ -140,7 +166,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
   it.each(['constructor', '__proto__', 'nothing'])(
     'plots jobs by default if the URL names the unknown plot %s',
     async (name) => {
-      const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+      const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
       await page.goto(`${admin.stack.url}/console?plot=${name}`)
       await page.getByRole('img', { name: /^inference, Jobs/ }).waitFor()
       await page.context().close()
@@ -148,7 +174,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
   )
 
   it('draws a latency beyond the last histogram bound at the top of the plot', async () => {
-    const page = await signIn(browser, admin.stack.url, secretOf('alice'), faults)
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
     const bucket = (le: string, count: number) =>
       `sluice_attempt_duration_seconds_bucket{le="${le}",pool="inference",model="echo-1"} ${count}`
     const body = ['sluice_pool_slots{pool="inference"} 8', bucket('600', 0), bucket('+Inf', 3)].join('\n')

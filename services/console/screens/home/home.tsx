@@ -8,11 +8,13 @@ import {
   fetchJson,
   isOperator,
   messageOf,
+  ownKey,
   type Page,
   type Pool,
 } from '#services/console/api/client.ts'
 import { latencyText } from '#services/console/api/clock.ts'
 import { fetchMetrics, Metrics } from '#services/console/api/metrics.ts'
+import { projectName } from '#services/console/api/names.ts'
 import { Icon, usePoll } from '#services/console/parts/parts.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
@@ -31,6 +33,9 @@ export function Home() {
     <section class="home">
       <div class="title">
         <h1>Home</h1>
+        {isOperator.value === false && (
+          <p class="dim">Figures of your project {ownKey.value && projectName(ownKey.value.project)}</p>
+        )}
         {canCall.value !== false && (
           <a class="button primary" href={`${BASE}/playground`}>
             <Icon name="play" /> Try a model
@@ -50,7 +55,7 @@ export function Home() {
       {isOperator.value && <Pools />}
       {isOperator.value === false && (
         <p class="dim">
-          All figures are those of your project. To see the whole fleet, create a key with the <code>admin</code> scope:{' '}
+          This key shows its own project only. To see the whole fleet, create a key with the <code>admin</code> scope:{' '}
           <code>npx sluice keys create --scopes calls,admin</code>
         </p>
       )}
