@@ -20,9 +20,9 @@ export const ListRequests = z.object({
     .regex(/^([1-5]xx|[1-5]\d\d|failed)$/, 'must be a status such as 429, a class such as 5xx, or failed')
     .optional()
     .describe(
-      'HTTP status, its class such as 5xx, or `failed` for 400 and above without 499, which marks cancelled requests',
+      'HTTP status, its class such as 5xx, or `failed`: 400 and above of calls with a valid key, without 499, which marks cancelled requests. `GET /v1/usage` counts the same requests as failed',
     ),
-  error_code: Text.optional().describe('Error code, such as rate_limit_exceeded'),
+  error_code: Text.optional().describe('Error code, such as rate_limit_exceeded, or several codes separated by commas'),
   request_id: Text.optional().describe('Request id, or the id of an answer such as chatcmpl-…'),
   job_id: Text.optional().describe('Id of a durable job'),
   batch_id: Text.optional().describe('Id of a batch: only its lines'),
@@ -30,7 +30,7 @@ export const ListRequests = z.object({
     .enum(['true', 'false'])
     .optional()
     .describe(
-      'Whether the lines of batches are listed. Default: only with a filter for failed requests, model, endpoint, server, duration, job, batch or trace',
+      'Whether the lines of batches are listed instead of the batches. Default: only with a filter for failed requests, model, endpoint, server, duration, job, batch or trace',
     ),
   trace_id: z
     .string()
@@ -101,7 +101,10 @@ export const RequestAnswer = z.object({
     .string()
     .nullable()
     .describe('Kind of the job. null: the call has no job, for example because it was refused'),
-  model: z.string().nullable().describe('Model of the job. For a refused call: the model name in its body'),
+  model: z
+    .string()
+    .nullable()
+    .describe('Model of the job, or of the calls of a batch. For a refused call: the model name in its body'),
   worker: z.string().nullable().describe('Process that ran the last attempt'),
   server: z
     .string()
@@ -134,7 +137,7 @@ export const RequestAnswer = z.object({
   queue_ms: Milliseconds.describe('Time from acceptance to the first start'),
   first_output_ms: Milliseconds.describe('Time from acceptance to the first output. null for durable jobs'),
   duration_ms: Count,
-  input_tokens: Count,
+  input_tokens: Count.describe('In the row of a batch, tokens and cost are the sums of its completed calls'),
   cached_input_tokens: Count.describe('Part of the input tokens that came from a prompt cache'),
   output_tokens: Count,
   cost_usd: z.number().min(0),

@@ -29,6 +29,10 @@ export interface Progress {
   readonly percent: number | null
   readonly message: string
   readonly counts?: Readonly<Record<string, number>>
+  /** Model, tokens and cost of the requests of a batch that have ended. The cost is undefined if the model has no price. */
+  readonly model?: string
+  readonly usage?: { readonly input_tokens: number; readonly cached_tokens: number; readonly output_tokens: number }
+  readonly cost_nanos?: number
 }
 
 export interface AttemptContext {

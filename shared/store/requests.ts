@@ -5,7 +5,8 @@
  * 2. If the call created a durable job, then no row is written for the call. The job gets a row when its usage is entered into the ledger.
  * 3. Rows are deleted after the log's retention. If the log has too many rows, then the oldest are deleted first.
  *
- * The sums over the rows of a period equal those of the usage ledger, except for rows that were dropped while the store was unreachable.
+ * The sums over the rows of a period equal those of the usage ledger, except for rows that were dropped while the store was unreachable. A sum must
+ * include either the lines of a batch or the row of the batch, which has the tokens and the cost of its lines.
  */
 
 export interface RequestRow {
@@ -20,7 +21,7 @@ export interface RequestRow {
   readonly endpoint: string
   /** Kind of the job. Null if the call was refused early or creates no job. */
   readonly kind: string | null
-  /** Model of the job. For a refused call: the name that the caller sent, if the body was read. */
+  /** Model of the job, or of the calls of a batch. For a refused call: the name that the caller sent, if the body was read. */
   readonly model: string | null
   /** Boot id of the process that ran the last attempt. */
   readonly worker: string | null
@@ -84,8 +85,10 @@ export type RequestPreview = Pick<RequestBodies, 'id' | 'promptPreview' | 'answe
 export const CANCELLED_STATUS = 499
 
 /**
- * Whether a request failed: its caller received an error. A refused call has failed, but a cancelled call has not. The console and the command line
- * count failures by this definition. Attempts, of which a request may have several, are counted separately.
+ * Whether a request failed: its caller received an error. A refused call (429, 404) has failed, but a cancelled call has not. The usage ledger, the
+ * history of metrics and the filter {@link RequestQuery.isFailed} count failures by this definition, so that all screens show equal numbers. Two
+ * kinds of rows count as neither failed nor ended calls: calls without a valid key, because they belong to no project, and batches, because their
+ * lines are counted. Attempts, of which a request may have several, are counted separately.
  */
 export function isFailedStatus(status: number): boolean {
   return status >= 400 && status !== CANCELLED_STATUS
@@ -108,11 +111,16 @@ export interface RequestQuery {
   readonly server?: string | undefined
   /** First and last HTTP status of a range. Cancelled requests (status 499) match only if the range begins with 499, because they are no errors. */
   readonly statuses?: readonly [number, number] | undefined
+  /** Whether only failed requests match, by the definition of {@link isFailedStatus}. Default: false. */
+  readonly isFailed?: boolean
+  /** One error code, or several separated by commas. */
   readonly errorCode?: string | undefined
   readonly jobId?: string | undefined
   readonly batchId?: string | undefined
   /** Whether the lines of batches are left out. A batch then has only the row of its own job. Default: false. */
   readonly isWithoutLines?: boolean
+  /** Whether batches are left out. A list with lines sets this, because the row of a batch has the sums of its lines. Default: false. */
+  readonly isWithoutBatches?: boolean
   readonly traceId?: string | undefined
   /** Number of the SDK's retry. This filter requires `project`, because its index begins with the project. */
   readonly sdkRetry?: number | undefined

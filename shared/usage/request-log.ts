@@ -10,6 +10,7 @@
 import type { FailedAttempt } from '#schemas/admin/requests.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { batch } from '#shared/kinds/batch.ts'
+import type { Progress } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { EndedJob, UsageEntry } from '#shared/store/records.ts'
@@ -179,17 +180,30 @@ export function requestOfJob(
     failedAttempts: null,
     traceId: traceIdOf(traceparent),
     ...{ userAgent: null, sdkRetry: null },
-    ...batchCountsOf(job),
+    ...batchFieldsOf(job),
   }
 }
 
-/** Counts of a batch from its last progress event. A batch without such an event has run no call, because its input is invalid. */
-function batchCountsOf({ kind, progress }: DurableJob): Pick<RequestRow, 'batchCalls' | 'batchFailed'> {
+/**
+ * Counts, model and sums of a batch from its last progress event. A batch without such an event has run no call, because its input is invalid. The
+ * ledger has only the entries of the lines, so the sums in this row are not counted twice.
+ */
+function batchFieldsOf({ kind, progress }: DurableJob): Partial<RequestRow> & BatchCounts {
   if (kind !== batch.name) return { batchCalls: null, batchFailed: null }
-  const { counts } =
-    (progress as { progress?: { counts?: { total: number; completed: number } } } | null)?.progress ?? {}
-  return { batchCalls: counts?.total ?? 0, batchFailed: counts ? counts.total - counts.completed : 0 }
+  const { counts, usage, model, cost_nanos = 0 } = (progress as { progress?: Progress } | null)?.progress ?? {}
+  const { total = 0, completed = 0 } = counts ?? {}
+  return {
+    ...{ batchCalls: total, batchFailed: total - completed, costNanos: cost_nanos },
+    ...(usage && {
+      inputTokens: usage.input_tokens,
+      cachedInputTokens: usage.cached_tokens,
+      outputTokens: usage.output_tokens,
+    }),
+    ...(model !== undefined && { model }),
+  }
 }
+
+type BatchCounts = Pick<RequestRow, 'batchCalls' | 'batchFailed'>
 
 type End = 'status' | 'errorCode' | 'errorMessage' | 'errorParam' | 'upstreamMessage'
 

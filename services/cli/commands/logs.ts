@@ -66,18 +66,18 @@ a terminal and JSON lines otherwise.
 Options:
   --follow             keep running and print calls as they end; short: -f
   --status STATUS      a status such as 429, a class such as 5xx, or failed for 400 and above
-                       (without cancelled calls). Or waiting, running or active: calls that have
-                       not ended, the oldest first
+                       (without cancelled calls and calls without a valid key). Or waiting,
+                       running or active: calls that have not ended, the oldest first
   --model MODEL        only this model
   --endpoint PATH      only this endpoint, such as /v1/chat/completions
   --server SERVER      only this upstream server of the model, such as 0
-  --error-code CODE    only this error code, such as rate_limit_exceeded
+  --error-code CODE    only this error code, such as rate_limit_exceeded; several with commas
   --project P          only this project, by id or name; requires the admin scope
   --key-id ID          only this API key
   --job JOB            only this durable job
   --batch BATCH        only the lines of this batch
-  --batch-lines        also the lines of batches. Default: a batch is one row, and its lines are
-                       shown only with a filter such as --status failed, --model or --batch
+  --batch-lines        the lines of batches instead of the batches. Default: a batch is one row,
+                       unless a filter such as --status failed, --model or --batch selects lines
   --trace ID           only this trace, by its 32 hexadecimal digits
   --min-duration-ms N  only calls that took at least N milliseconds
   --since TIME         only calls that ended at or after this time, or this long ago

@@ -201,13 +201,14 @@ const LINE_FILTERS = [
 ]
 
 /**
- * Whether the list contains a row for each line (request) of a batch. If not, then each batch has one row, so that a large
+ * Whether a list has the lines of batches instead of the batches. If not, then each batch has one row with the sums of its lines, so that a large
  * batch does not hide all other requests.
  */
 function hasLines(asked: ListRequests): boolean {
   if (asked.batch_lines !== undefined) return asked.batch_lines === 'true'
-  const [first] = asked.status === undefined ? [0] : statusesOf(asked.status)
-  return first >= 400 || LINE_FILTERS.some((name) => asked[name] !== undefined)
+  const { status } = asked
+  const isOfFailures = status === 'failed' || (status !== undefined && statusesOf(status)[0] >= 400)
+  return isOfFailures || LINE_FILTERS.some((name) => asked[name] !== undefined)
 }
 
 function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: string | undefined): RequestQuery {
@@ -221,10 +222,13 @@ function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: str
     keyId: key,
     model: model === undefined ? undefined : (models.find(model)?.id ?? model),
     ...{ endpoint, server, errorCode: error_code, limit },
-    statuses: status === undefined ? undefined : statusesOf(status),
+    statuses: status === undefined || status === 'failed' ? undefined : statusesOf(status),
+    isFailed: status === 'failed',
     jobId: job_id === undefined ? undefined : jobIdOf(job_id),
     batchId: batch_id === undefined ? undefined : jobIdOf(batch_id),
     isWithoutLines: !hasLines(asked),
+    // A job id selects one job, which may be a batch.
+    isWithoutBatches: hasLines(asked) && job_id === undefined,
     traceId: trace_id,
     sinceMs: since === undefined ? undefined : Math.round(since * 1_000),
     untilMs: until === undefined ? undefined : Math.round(until * 1_000),
@@ -234,7 +238,6 @@ function queryOf({ models, keys }: IngressContext, asked: ListRequests, own: str
 }
 
 function statusesOf(status: string): [number, number] {
-  if (status === 'failed') return [400, 599]
   const first = Number(status.replace('xx', '00'))
   return [first, status.endsWith('xx') ? first + 99 : first]
 }

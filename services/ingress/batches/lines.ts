@@ -176,6 +176,9 @@ function* jsonOf(bytes: Buffer, dialect: LineRules['dialect']): Generator<undefi
   }
 }
 
+/** Maximum models of a batch that are recorded. */
+const MODELS_MAX = 5
+
 /**
  * Checks the lines of a file one by one, each line alone and against the previous lines. To find duplicate ids, a short
  * hash per line stays in memory.
@@ -185,6 +188,7 @@ export class LineChecker {
   readonly #seen = new Map<string, number>()
   #url: string | undefined
   #model: string | undefined
+  readonly #models = new Set<string>()
   #count = 0
 
   constructor(rules: LineRules) {
@@ -198,6 +202,11 @@ export class LineChecker {
 
   get model(): string | undefined {
     return this.#model
+  }
+
+  /** The models of the lines, at most {@link MODELS_MAX}. Only the lines of a batch of messages may have different models. */
+  get models(): readonly string[] {
+    return [...this.#models]
   }
 
   /**
@@ -245,6 +254,7 @@ export class LineChecker {
         'url',
       )
     }
+    if (typeof body.model === 'string' && this.#models.size < MODELS_MAX) this.#models.add(body.model)
     if (this.#rules.dialect === 'messages' || typeof body.model !== 'string') return undefined
     this.#model ??= body.model
     if (body.model === this.#model) return undefined

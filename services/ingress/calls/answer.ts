@@ -249,7 +249,8 @@ class CallUsage {
     const model = facts.model ?? ''
     const whose = { project: projectIdOf(key), keyId: key.id, pool, model, endpoint: path }
     const ended = { ...whose, end, metered: this.#meter.metered, endedAtMs: Date.now() }
-    const entry = entryOf(ended, models.priceOf({ pool, model }))
+    // The call log counts failures, because the final status of the call is not known yet.
+    const entry = { ...entryOf(ended, models.priceOf({ pool, model })), failed: 0 }
     facts.cached_input_tokens = entry.cachedInputTokens
     facts.cost_nanos = entry.costNanos
     this.#context.metrics.addUsage(entry)

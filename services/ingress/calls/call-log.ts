@@ -207,13 +207,22 @@ export class CallLog {
     this.#handled = undefined
     if (project === '') return this.#context.requests?.addUnauthenticated(row)
     this.#context.requests?.add(row)
-    const isFailed = isFailedStatus(row.status)
-    // The handler adds the usage of a call that ran to the ledger. A refused call is added here, as failed and without usage.
-    if (isFailed && facts.cost_nanos === undefined)
-      void this.#context.usage?.add(refusedEntry(row, facts.model ?? this.#knownModel, isKnown))
+    this.#count(row, isKnown)
+  }
+
+  /** Adds a call to the usage ledger and to the history. @param isKnown Whether the endpoint is the path of a route */
+  #count(row: RequestRow, isKnown: boolean): void {
+    const { facts } = this
+    // A call that runs no job, such as an upload of a file, counts only if it ended with an error.
+    const hasRun = facts.cost_nanos !== undefined
+    const counts = { calls: hasRun || row.status >= 400 ? 1 : 0, failed: isFailedStatus(row.status) ? 1 : 0 }
+    // The handler has added the usage of a call that ran, before the final status was known. Failures and calls that did not run are added here.
+    const missing = { ...counts, calls: hasRun ? 0 : counts.calls }
+    if (missing.calls + missing.failed > 0)
+      void this.#context.usage?.add({ ...unusedEntry(row, facts.model ?? this.#knownModel, isKnown), ...missing })
     this.#context.history?.add({
       ...row,
-      ...{ calls: 1, failed: isFailed ? 1 : 0 },
+      ...counts,
       ...{ queueMs: facts.queue_ms, firstOutputMs: facts.first_output_ms },
     })
   }
@@ -226,11 +235,9 @@ function outcomeOf(status: number | string, refusal: string | undefined): string
   return status < 500 ? 'client_error' : 'failed'
 }
 
-/**
- * Ledger entry of a refused call. A model or path that does not exist is left out, because callers could invent any
- * number of names, and the ledger is never deleted.
- */
-function refusedEntry({ project, keyId, endpoint, endedAtMs }: RequestRow, model = '', isKnown = true): UsageEntry {
+/** Ledger entry without usage. Names that callers invent are not stored, because the ledger is never deleted. */
+function unusedEntry(row: RequestRow, model = '', isKnown = true): Omit<UsageEntry, 'calls' | 'failed'> {
+  const { project, keyId, endpoint, endedAtMs } = row
   return {
     ...{
       project,
@@ -238,8 +245,6 @@ function refusedEntry({ project, keyId, endpoint, endedAtMs }: RequestRow, model
       model,
       endpoint: isKnown ? endpoint : 'unknown',
       hour: hourOf(endedAtMs),
-      calls: 1,
-      failed: 1,
     },
     ...{ inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, audioMs: 0, costNanos: 0 },
   }

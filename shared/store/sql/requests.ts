@@ -259,6 +259,11 @@ function previewOf({ id, prompt_preview, answer_preview }: Row): RequestPreview 
   }
 }
 
+/** The definition of `isFailedStatus` in SQL. Calls without a valid key have no project. The rows of batches are left out by `isWithoutBatches`. */
+const FAILED = `status >= 400 AND status <> ${CANCELLED_STATUS} AND project <> ''`
+/** Whether the error code of a row is in the list `:codes`. No code is part of another one, and `LIKE` treats only `_` in codes as a wildcard. */
+const ANY_CODE = `',' || CAST(:codes AS text) || ',' LIKE '%,' || error_code || ',%'`
+
 interface Condition {
   readonly name: string
   readonly sql: string
@@ -273,11 +278,11 @@ interface Condition {
  */
 function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Condition[] } {
   const { project, keyId, model, endpoint, server, statuses, errorCode, jobId, batchId, traceId, sdkRetry } = query
-  const { durationMsMin, isWithoutLines } = query
+  const { durationMsMin, isWithoutLines, isFailed = false } = query
   const equal = (column: string, value: string | number | undefined): Condition[] =>
     value === undefined ? [] : [{ name: column, sql: `${column} = :${column}`, params: { [column]: value } }]
-  const isFailed = errorCode !== undefined || (statuses !== undefined && statuses[0] >= 400)
-  const failed: Condition[] = isFailed ? [{ name: 'failed', sql: 'status >= 400', params: {} }] : []
+  const hasFailed = isFailed || errorCode !== undefined || (statuses !== undefined && statuses[0] >= 400)
+  const failed: Condition[] = hasFailed ? [{ name: 'failed', sql: 'status >= 400', params: {} }] : []
   const own: Condition[] = isWithoutLines ? [{ name: 'own', sql: 'batch_id IS NULL', params: {} }] : []
   // The index by model is more selective than the index of all rows that are not lines.
   const isOwnIndexed = model === undefined || project !== undefined
@@ -297,7 +302,10 @@ function conditionsOf(query: RequestQuery): { indexed: Condition[]; others: Cond
     ...equal('key_id', keyId),
     ...equal('endpoint', endpoint),
     ...equal('server', server),
-    ...equal('error_code', errorCode),
+    ...(errorCode?.includes(',')
+      ? [{ name: 'codes', sql: ANY_CODE, params: { codes: errorCode } }]
+      : equal('error_code', errorCode)),
+    ...(isFailed ? [{ name: 'is_failed', sql: FAILED, params: {} }] : []),
     ...(statuses
       ? [
           {
@@ -332,8 +340,10 @@ export function requestsToScan(query: RequestQuery, isShared: boolean, hasUpstre
   const taken = indexed.filter((one) => one === first || (one.name === 'project' && PAIRED.has(first?.name ?? '')))
   const rest = [...indexed.filter((condition) => !taken.includes(condition)), ...others]
   const at = isShared && taken.length > 0 ? '(ended_at_ms + 0)' : 'ended_at_ms'
-  const { sinceMs, untilMs, after, isOldestFirst = false } = query
+  const { sinceMs, untilMs, after, isOldestFirst = false, isWithoutBatches = false } = query
   const bounds: Condition[] = [
+    // Few rows are batches, so the scan checks this condition row by row without reading many rows in vain.
+    ...(isWithoutBatches ? [{ name: 'no_batches', sql: 'batch_calls IS NULL', params: {} }] : []),
     ...(sinceMs === undefined ? [] : [{ name: 'since', sql: `${at} >= :since`, params: { since: sinceMs } }]),
     ...(untilMs === undefined ? [] : [{ name: 'until', sql: `${at} < :until`, params: { until: untilMs } }]),
     ...(after === undefined

@@ -2,6 +2,7 @@ import { useSignal } from '@preact/signals'
 import type { z } from 'zod'
 import type { RequestFailuresListAnswer } from '#schemas/admin/requests.ts'
 import { fetchJson, messageOf } from '#services/console/api/client.ts'
+import { projectName } from '#services/console/api/names.ts'
 import { Count, ErrorText, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
@@ -71,7 +72,11 @@ export function Failures({
                   <span class="dim below">{message}</span>
                 </Cell>
                 <Cell column="Model">{model ?? '–'}</Cell>
-                {hasProjects && <Cell column="Project">{project_name ?? project ?? 'no valid key'}</Cell>}
+                {hasProjects && (
+                  <Cell column="Project">
+                    {project_name ?? (project === null ? 'no valid key' : projectName(project))}
+                  </Cell>
+                )}
                 <Cell column="Requests">
                   <Count value={count} path={path} />
                 </Cell>
@@ -98,12 +103,11 @@ export function Failures({
   )
 }
 
-/** Failed requests by class of status: rate limits, other errors of the caller, and errors of the service. Calls without a valid key are not counted. */
+/** Failed requests by class of status: rate limits, other errors of the caller, and errors of the service. */
 function StatusCounts({ failures }: { readonly failures: FailureList['data'] }) {
-  const counted = failures.filter(({ project }) => project !== null)
-  if (counted.length === 0) return null
+  if (failures.length === 0) return null
   const count = (isCounted: (status: number) => boolean) =>
-    counted.reduce((sum, row) => sum + (isCounted(row.status) ? row.count : 0), 0).toLocaleString('en')
+    failures.reduce((sum, row) => sum + (isCounted(row.status) ? row.count : 0), 0).toLocaleString('en')
   return (
     <p>
       Failed requests in the request log: <b>{count((status) => status === 429)}</b> exceeded a rate limit or budget

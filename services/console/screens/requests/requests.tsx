@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { isOperator, Pages } from '#services/console/api/client.ts'
-import { costText, latencyText, serviceNow } from '#services/console/api/clock.ts'
+import { costText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { keyName, namedKeys, namedProjects, projectName } from '#services/console/api/names.ts'
 import { Chips, LoadMore, ShortId, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/router.ts'
@@ -15,6 +15,8 @@ import { Outcome, PATH } from './request.tsx'
 
 /** Value of the filter `status` for calls that have not ended. */
 const ACTIVE = 'active'
+/** Query that removes the fixed times of a link from another screen, which a range of this screen replaces. */
+const NO_BOUNDS = { since: '', until: '' }
 const REFRESH_INTERVAL_MS = 3_000
 const NUMBERS = ['Tokens', 'Cost', 'First output', 'Duration', 'Ended']
 const COLUMNS = ['Status', 'Request', 'Model', 'Endpoint', ...NUMBERS]
@@ -40,12 +42,9 @@ const RANGES = {
 const BATCH_LINES = { '': 'Depends on the filters', true: 'Listed', false: 'Not listed' } as const
 const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s', '60000': 'Over 1 min' } as const
 /** Query that clears all filters except the status. The status `active` clears them, because they apply only to ended calls. */
-const NO_FILTERS = Object.fromEntries(
-  ['batch_id', 'batch_lines', 'range', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)].map((name) => [
-    name,
-    '',
-  ]),
-)
+const FILTERS = ['batch_id', 'batch_lines', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)]
+const TIMES = ['range', 'since', 'until']
+const NO_FILTERS = Object.fromEntries([...FILTERS, ...TIMES].map((name) => [name, '']))
 
 export function Requests() {
   if (queryParam('status') !== ACTIVE) return <EndedRequests />
@@ -59,17 +58,16 @@ export function Requests() {
 }
 
 function EndedRequests() {
-  const names = ['status', 'batch_id', 'batch_lines', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)]
-  const filters = Object.fromEntries(names.map((name) => [name, queryParam(name)]))
-  const range = queryParam('range')
-  const key = JSON.stringify([filters, range])
+  const filters = Object.fromEntries(['status', ...FILTERS, 'until'].map((name) => [name, queryParam(name)]))
+  const [range, start] = [queryParam('range'), queryParam('since')]
+  const key = JSON.stringify([filters, range, start])
   const list = useMemo(() => {
-    const since = Number(range) > 0 ? String(Math.floor(serviceNow() - Number(range))) : ''
+    const since = Number(range) > 0 ? String(Math.floor(serviceNow() - Number(range))) : start
     return new Pages<RequestAnswer>(PATH, { ...filters, since })
   }, [key])
   usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])
   const { items, isLoaded, problem } = list
-  const isFiltered = range !== '' || Object.values(filters).some((value) => value !== '')
+  const isFiltered = range + start !== '' || Object.values(filters).some((value) => value !== '')
   return (
     <section class="requests ended">
       <div class="title">
@@ -81,11 +79,12 @@ function EndedRequests() {
         )}
       </div>
       <p class="dim">
-        Ended calls and durable jobs, newest first. A batch is one row; its page and the filter Failed show its calls.
+        Ended calls and durable jobs, newest first. A batch is one row with the sums of its calls; its page and the
+        filter Failed list the calls instead.
       </p>
       <div class="filters">
         <Find />
-        <Choice name="range" label="Time" choices={RANGES} />
+        <Choice name="range" label="Time" choices={RANGES} clears={NO_BOUNDS} />
         <MoreFilters />
         <StatusChips />
       </div>
@@ -101,7 +100,7 @@ function EndedRequests() {
           numbers={NUMBERS}
           main={['Request']}
           optional={['Endpoint', 'First output']}
-          card={{ end: 'Ended', hidden: ['Endpoint', 'First output', 'Tokens', 'Cost'] }}
+          card={{ end: 'Ended', hidden: ['Endpoint', 'First output', 'Cost'] }}
         >
           {items.value.map((request) => (
             <Row key={`${request.id} ${request.ended_at}`} request={request} />
@@ -190,6 +189,8 @@ function activeFilters(): { readonly name: string; readonly text: string }[] {
     batch_lines: (value) => (value === 'true' ? 'With lines of batches' : 'Without lines of batches'),
     project: (value) => `Project: ${projectName(value)}`,
     key: (value) => `API key: ${keyName(value)}`,
+    since: (value) => `Since ${timeText(value)}`,
+    until: (value) => `Until ${timeText(value)}`,
     min_duration_ms: (value) => (DURATIONS as Readonly<Record<string, string>>)[value] ?? `Over ${value} ms`,
     ...Object.fromEntries(
       Object.entries(FIELDS).map(([name, label]) => [name, (value: string) => `${label}: ${value}`]),
@@ -199,6 +200,10 @@ function activeFilters(): { readonly name: string; readonly text: string }[] {
     const value = queryParam(name)
     return value === '' ? [] : [{ name, text: textOf(value) }]
   })
+}
+
+function timeText(seconds: string): string {
+  return Number(seconds) > 0 ? dateTimeText(Number(seconds)) : seconds
 }
 
 /** Maximum age, in minutes, of the failures from which the filters take the error codes and models that they offer. */
@@ -292,13 +297,18 @@ interface ChoiceProps {
   readonly name: string
   readonly label: string
   readonly choices: Readonly<Record<string, string>>
+  /** Further changes of the query after a choice. */
+  readonly clears?: Readonly<Record<string, string>>
 }
 
-function Choice({ name, label, choices }: ChoiceProps) {
+function Choice({ name, label, choices, clears = {} }: ChoiceProps) {
   return (
     <label class="choice">
       <span>{label}</span>
-      <select value={queryParam(name)} onChange={({ currentTarget }) => setQuery({ [name]: currentTarget.value })}>
+      <select
+        value={queryParam(name)}
+        onChange={({ currentTarget }) => setQuery({ ...clears, [name]: currentTarget.value })}
+      >
         {Object.entries(choices)
           .toSorted(([a], [b]) => Number(a) - Number(b))
           .map(([value, text]) => (

@@ -176,11 +176,16 @@ class BatchRun {
     return { status, model: plan.model, problems: [], counts, usage, cost_nanos, ...ended }
   }
 
-  /** Cost of the completed requests. Null if the model has no price, or a price per time, because usage contains only tokens. */
-  #costOf({ model }: Plan, { counts, usage }: Sums): number | null {
+  /**
+   * Cost of the completed requests. Null if the model has no price, or a price per time, because usage contains only tokens. Null also if the lines have
+   * several models, because usage is not divided by model.
+   */
+  #costOf(plan: Plan, { counts, usage }: Sums): number | null {
+    const [model = '', ...others] = modelsOf(plan)
+    if (others.length > 0) return null
     const { context } = this.#tools
     const { pool } = findEndpoint(context, this.#request.endpoint).kind
-    const price = context.models.priceOf({ pool, model: context.models.find(model ?? '')?.id ?? '' })
+    const price = context.models.priceOf({ pool, model: context.models.find(model)?.id ?? '' })
     if (!price || price.per_minute_audio + price.per_second > 0) return null
     const { input_tokens, output_tokens, cached_tokens } = usage
     const ofTokens = callCost({ ...NOTHING, input_tokens, output_tokens, cached_tokens }, price, false)
@@ -202,12 +207,20 @@ class BatchRun {
     return childJobId(this.#options.id, String(nth))
   }
 
-  #reportProgress(phase: 'in_progress' | 'finalizing', { requests }: Plan, parts: readonly Sums[]): void {
-    const { completed, failed, cancelled, expired } = sumOf(parts).counts
+  #reportProgress(phase: 'in_progress' | 'finalizing', plan: Plan, parts: readonly Sums[]): void {
+    const { requests } = plan
+    const models = modelsOf(plan)
+    const sums = sumOf(parts)
+    const { completed, failed, cancelled, expired } = sums.counts
+    const cost_nanos = this.#costOf(plan, sums)
     const done = completed + failed + cancelled + expired
     const counts = { total: requests, completed, failed: done - completed }
     const message = `${done} of ${requests} requests have ended.`
-    this.#options.onProgress({ phase, percent: Math.floor((100 * done) / requests), message, counts })
+    this.#options.onProgress({
+      ...{ phase, percent: Math.floor((100 * done) / requests), message, counts, usage: sums.usage },
+      ...(models.length > 0 && { model: models.join(', ') }),
+      ...(cost_nanos !== null && { cost_nanos }),
+    })
   }
 
   get #undone(): Outcome {
@@ -281,9 +294,15 @@ async function joinSide(
   return file
 }
 
+function modelsOf({ model, models }: Plan): readonly string[] {
+  return models ?? (model === null ? [] : [model])
+}
+
 interface Plan {
   readonly requests: number
   readonly model: string | null
+  /** Models of the lines. Undefined in a plan of a previous version. */
+  readonly models?: readonly string[]
   readonly parts: readonly BatchPartRange[]
   /** Invalid lines of the input. If there are any, then no request runs. */
   readonly problems: readonly BatchProblem[]
@@ -307,7 +326,8 @@ async function planBatch(tools: BatchTools, request: BatchRequest, tenant: strin
   }
   const end = checker.end()
   if (end) problems.push(end)
-  return { requests: checker.count, model: checker.model ?? null, parts: problems.length > 0 ? [] : parts, problems }
+  const { count: requests, model = null, models } = checker
+  return { requests, model, models, parts: problems.length > 0 ? [] : parts, problems }
 }
 
 function addTo(parts: BatchPartRange[], { start, end, number: line }: Line): void {
