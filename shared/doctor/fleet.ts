@@ -60,9 +60,15 @@ export function fleetFindings(facts: FleetFacts, nowMs = Date.now()): readonly F
   return sorted(findings, ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, no problems`))
 }
 
+/** Remedy of a failing model for callers, who cannot repair its server. */
+const CALLER_REMEDY = 'Use another model until the alert ends. Only an operator can repair the upstream server.'
+
 /** Returns the findings that the keys of one project may read, namely those about the project's calls, their models and its budgets. */
 export function projectFindings(calls: CallFacts, nowMs = Date.now()): readonly Finding[] {
-  return sorted(callFindings(calls, nowMs), ok('calls', 'no problems'))
+  const found = callFindings(calls, nowMs).map((finding) =>
+    finding.check === 'upstream' ? { ...finding, remediation: CALLER_REMEDY } : finding,
+  )
+  return sorted(found, ok('calls', 'no problems'))
 }
 
 function sorted(findings: readonly Finding[], none: Finding): readonly Finding[] {

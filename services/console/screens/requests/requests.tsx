@@ -370,9 +370,7 @@ function Row({ request }: { readonly request: RequestAnswer }) {
       )}
       <Cell column="Model">{model ?? '–'}</Cell>
       <Cell column="Endpoint">{endpoint.replace('/v1/', '')}</Cell>
-      <Cell column="Tokens">
-        {input_tokens.toLocaleString('en')} → {output_tokens.toLocaleString('en')}
-      </Cell>
+      <Cell column="Tokens">{input_tokens + output_tokens === 0 ? '–' : tokensText(input_tokens, output_tokens)}</Cell>
       <Cell column="Cost">{cost_usd > 0 ? costText(cost_usd) : '–'}</Cell>
       <Cell column="First output">{latencyText(first_output_ms === null ? undefined : first_output_ms / 1_000)}</Cell>
       <Cell column="Duration">{latencyText(duration_ms / 1_000)}</Cell>
@@ -381,6 +379,10 @@ function Row({ request }: { readonly request: RequestAnswer }) {
       </Cell>
     </tr>
   )
+}
+
+function tokensText(input: number, output: number): string {
+  return `${input.toLocaleString('en')} → ${output.toLocaleString('en')}`
 }
 
 /** Link to the page of a batch or request: the id, or the beginning of prompt and answer if the bodies are recorded. */
