@@ -5,8 +5,8 @@
  * 2. If the call created a durable job, then no row is written for the call. The job gets a row when its usage is entered into the ledger.
  * 3. Rows are deleted after the log's retention. If the log has too many rows, then the oldest are deleted first.
  *
- * The sums over the rows of a period equal those of the usage ledger, except for rows that were dropped while the store was unreachable. A sum must
- * include either the lines of a batch or the row of the batch, which has the tokens and the cost of its lines.
+ * The sums over the rows of a period equal those of the usage ledger, except for rows that were dropped while the store was unreachable. The row of a
+ * batch has the tokens and the cost of its lines. A sum must therefore include either the batch or its lines.
  */
 
 export interface RequestRow {
@@ -86,9 +86,9 @@ export const CANCELLED_STATUS = 499
 
 /**
  * Whether a request failed: its caller received an error. A refused call (429, 404) has failed, but a cancelled call has not. The usage ledger, the
- * history of metrics and the filter {@link RequestQuery.isFailed} count failures by this definition, so that all screens show equal numbers. Two
- * kinds of rows count as neither failed nor ended calls: calls without a valid key, because they belong to no project, and batches, because their
- * lines are counted. Attempts, of which a request may have several, are counted separately.
+ * history of metrics and the filter {@link RequestQuery.isFailed} count failures by this definition, so that all screens show equal numbers. Calls
+ * without a valid key do not count, because they belong to no project. Batches do not count, because their lines do. Attempts, of which a request may
+ * have several, are counted separately.
  */
 export function isFailedStatus(status: number): boolean {
   return status >= 400 && status !== CANCELLED_STATUS

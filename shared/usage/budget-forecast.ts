@@ -1,8 +1,8 @@
 import type { BudgetForecast } from '#schemas/usage.ts'
 
 /*
- * Forecast of a monthly budget: the spending at the end of the month, and the day on which the budget is used up, if spending continues as in the last
- * days.
+ * Forecast of a monthly budget, if spending continues as in the last days. The forecast has the spending at the end of the month, and the day on which
+ * the budget is used up.
  *
  * The rate is the cost since the start of the first day with spending, at most FORECAST_DAYS days ago, divided by the time since then. A
  * whole week includes a weekend. A forecast needs spending on at least two days, because one day says little about the others.

@@ -1,13 +1,13 @@
 /*
- * Compares the number of failed calls in all reports, after calls with each status: the usage report, its history, the request log with its counts,
- * and the command line. A batch and its lines must count once in each of them.
+ * Compares the number of failed calls in all reports, after calls with each status. The reports are the usage report, its history, the request log with
+ * its counts, and the command line. A batch and its lines must count once in each of them.
  */
 import { PassThrough } from 'node:stream'
 import { expect, it } from 'vitest'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { HttpClient } from '#services/cli/client/http.ts'
 import { JobsApi } from '#services/cli/client/jobs-api.ts'
-import { Values } from '#services/cli/commands/command.ts'
+import { CommandLine, Values } from '#services/cli/commands/command.ts'
 import { logs } from '#services/cli/commands/logs.ts'
 import { Output } from '#services/cli/text/output.ts'
 import { parseConfig } from '#shared/config/config.ts'
@@ -27,7 +27,13 @@ async function linesOfCli(url: string): Promise<string[]> {
   const [out, err] = [Object.assign(new PassThrough(), { isTTY: false, columns: 180 }), new PassThrough()]
   const http = new HttpClient(url, secretOf('op'))
   const values = new Values({ status: 'failed', limit: '100' })
-  const invocation = { values, args: [], config: parseConfig({}), api: new JobsApi(http) }
+  const invocation = {
+    values,
+    args: [],
+    config: parseConfig({}),
+    api: new JobsApi(http),
+    commandLine: new CommandLine(['logs']),
+  }
   await logs.run({ ...invocation, out: new Output({ out, err }) }).finally(() => http.close())
   return String(out.read()).trim().split('\n')
 }

@@ -20,8 +20,7 @@ import { Failures } from '#services/console/screens/requests/failures.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import { FORM_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { BatchBar, endedAtOf, endText, rateText } from './batches.tsx'
-import { customIdIn, linesOf } from './lines.ts'
-import { Preview } from './preview.tsx'
+import { customIdIn, linesOf, Preview } from './preview.tsx'
 import { joined, tableOf } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000

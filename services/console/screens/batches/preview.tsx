@@ -1,8 +1,7 @@
 import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
-import { type Batch, messageOf } from '#services/console/api/client.ts'
+import { ApiFailure, type Batch, fetchApi, messageOf } from '#services/console/api/client.ts'
 import { ErrorText } from '#services/console/parts/parts.tsx'
-import { customIdIn, linesOf } from './lines.ts'
 
 const LINES = 3
 /** Maximum lines of the input file that are read to find the inputs of the first answers. */
@@ -115,4 +114,33 @@ function textOf(value: unknown): string {
 
 function beginningOf(text: string): string {
   return text.length > TEXT_CHARS ? `${text.slice(0, TEXT_CHARS)}…` : text
+}
+
+/** Yields the lines of a response while they arrive, without blank lines. */
+export async function* linesOf(path: string, signal?: AbortSignal): AsyncGenerator<string> {
+  const { body } = await fetchApi(path, signal ? { signal } : {})
+  if (!body) throw new ApiFailure(502, 'The service returned no content.')
+  const reader = body
+    .pipeThrough(new TextDecoderStream() as never as ReadableWritablePair<string, Uint8Array>)
+    .getReader()
+  let rest: string[] = []
+  try {
+    for (;;) {
+      const { done, value = '' } = await reader.read()
+      const [first = '', ...others] = value.split('\n')
+      rest.push(first)
+      const last = others.pop()
+      if (last !== undefined || done) {
+        for (const line of [rest.join(''), ...others]) if (line.trim() !== '') yield line
+        rest = [last ?? '']
+      }
+      if (done) return
+    }
+  } finally {
+    await reader.cancel()
+  }
+}
+
+export function customIdIn(line: string): string {
+  return (JSON.parse(line) as { custom_id: string }).custom_id
 }

@@ -17,8 +17,8 @@ export interface Work {
 }
 
 /**
- * Running and waiting work, with the cost, the requests and the failures of this month (UTC): of all projects, or of the project of a key without the
- * `admin` scope. Each number links to its screen.
+ * Running and waiting work, with the cost, the requests and the failures of this month (UTC). A key without the `admin` scope gets the figures of its
+ * project. Each number links to its screen.
  */
 export function Summary({ work: { running, waiting } }: { readonly work: Work }) {
   const month = useSignal<z.infer<typeof UsageReport>['total'] | undefined>(undefined)
