@@ -22,6 +22,8 @@ export default defineConfig(({ mode }) => ({
     // For two cores: files wait a third of their time, for outages, leases and starts. Brokers and models share the cores, so
     // more files at once only make them wait for each other.
     maxWorkers: 3,
+    // Node itself runs the TypeScript of product and tests, as in production. The module runner of Vite would transform each file again.
+    experimental: { viteModuleRunner: false },
     sequence: { sequencer: LongestFirst },
     // Other work on a shared machine stops processes for seconds. What passed only the second time is printed as such.
     retry: process.env.CI === 'true' ? 1 : 0,

@@ -82,6 +82,8 @@ export interface Service extends AsyncDisposable {
   job(id: string): Promise<WireJob>
   /** Waits until a job has ended. */
   ended(id: string): Promise<WireJob>
+  /** Stops all roles. Returns true if every role ended before its timeout. */
+  stop(): Promise<boolean>
 }
 
 /** Starts every role in this process, with the given number of ingresses. */
@@ -114,11 +116,17 @@ export async function startService(options: ServiceOptions = {}): Promise<Servic
     services.push(ingress)
     urls.push(`http://127.0.0.1:${ingress.port}`)
   }
+  let stopped: Promise<boolean> | undefined
+  const stop = () => {
+    stopped ??= stopAll(services, 1_000, log)
+    return stopped
+  }
   return {
     urls,
     ...clientOf(urls),
+    stop,
     async [Symbol.asyncDispose]() {
-      await stopAll(services, 1_000, log)
+      await stop()
       if (options.dataDir === undefined) await rm(dataDir, { recursive: true, force: true })
     },
   }

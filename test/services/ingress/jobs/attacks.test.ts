@@ -33,18 +33,6 @@ import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { openBroker, silentLog } from '../../../support/jobs/jobs.ts'
 import { until } from '../../../support/stack.ts'
 
-/** For each service that a test of this file stopped: whether it stopped in time. The mock below records the result of `stopAll`. */
-const stops = vi.hoisted((): boolean[] => [])
-vi.mock('#shared/process/lifecycle.ts', async (original) => {
-  const lifecycle = await original<typeof import('#shared/process/lifecycle.ts')>()
-  const stopAll: typeof lifecycle.stopAll = async (...given) => {
-    const isClean = await lifecycle.stopAll(...given)
-    stops.push(isClean)
-    return isClean
-  }
-  return { ...lifecycle, stopAll }
-})
-
 type WireChunk = NonNullable<WireEvent['chunk']>
 
 const REFUSED = '!echo fail=invalid_value\nno'
@@ -142,12 +130,11 @@ it('a durable job that is cancelled before its claim is confirmed does not run',
 
 it('a process with running jobs exits while the store is down', async () => {
   const outage = switchedStore()
-  const service = await startService({ wrapStore: outage.wrap })
+  await using service = await startService({ wrapStore: outage.wrap })
   const { id } = await service.submit(say('!echo delay_ms=20 tokens=100000', { stream: true }))
   await until(async () => (await service.job(id)).last_sequence_number > 3)
   outage.isDown = true
-  await service[Symbol.asyncDispose]()
-  expect(stops.at(-1)).toBe(true)
+  expect(await service.stop()).toBe(true)
 })
 
 it('a failed attempt is repeated after at least 30 s if the retry budget is used up', async () => {
