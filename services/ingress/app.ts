@@ -141,7 +141,7 @@ async function answer(context: IngressContext, route: Route, reply: HttpReply, r
       end = await enterCall(context, key, isJobSubmission(call), (left) => setLimitHeaders(reply, format, left))
     } else setLimitHeaders(reply, format, context.limits.remaining(key))
     // The body is passed to a callback instead of being stored in a local variable. A suspended async function keeps its
-    // variables in memory, so the body would stay in memory until the end of the call, which may take minutes.
+    // variables in memory. The body would therefore stay in memory until the end of the call, which may take minutes.
     await readBody(context, route, call, req).then((body) => {
       throwIfRefused(reply)
       reply.log.noteModel(body)

@@ -205,7 +205,7 @@ class ToolNames {
   constructor({ tools, turns }: GenerateRequest, dialect: Dialect | undefined) {
     this.#charsMax = dialect && TOOL_NAMES[dialect].charsMax
     for (const tool of tools) {
-      // A native tool, which only one API defines, keeps its own name. Its calls in earlier turns must keep that name too.
+      // A native tool, which only one API defines, keeps its own name. Calls of this tool in earlier turns must keep that name too.
       if (tool.native !== undefined && !tool.native_only) this.#sent.set(tool.name, tool.name)
       const name = tool.native === undefined ? this.sentName(tool.name) : tool.name
       this.#tools.set(name, tool)

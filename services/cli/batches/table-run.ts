@@ -155,7 +155,7 @@ class TableRun {
     return await this.#write(await this.#follow(await this.#create(files.retry, hash, requests)))
   }
 
-  /** Creates a batch of the given rows. Its metadata contains the hash of all rows, so that a repeated command finds this batch. */
+  /** Creates a batch of the given rows. The metadata of the batch contains the hash of all rows, so that a repeated command finds this batch. */
   async #createFor(ids: ReadonlySet<string>): Promise<BatchView> {
     const { converted, files, out } = this.#parts
     const { requests, hash } = converted

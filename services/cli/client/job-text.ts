@@ -58,7 +58,7 @@ export function describeJob(job: JobView, batch?: BatchView): string {
     ['project', job.project],
     ['status', `${job.status}${queueText(job)}`],
     ['pending', job.waits && `${job.waits.message} (${job.waits.reason})`],
-    // The job of a batch only coordinates the requests. Its worker and output are not shown, and the model is read from the batch.
+    // The job of a batch only coordinates the requests. The worker and the output of this job are not shown, and the model is read from the batch.
     ['worker', isBatch ? '' : job.worker],
     ['endpoint', batch?.endpoint ?? job.endpoint],
     ['model', isBatch ? batch?.model : job.model],

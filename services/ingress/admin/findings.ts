@@ -123,8 +123,8 @@ async function callsOf(context: IngressContext, call: Call, project: string | un
     log && failingModels(context, log, project).catch(() => []),
     context.models.hasPrices ? budgetsFor(context, call, project).catch(() => []) : [],
   ])
-  // A key without the scope `admin` receives the open circuit breakers of the models that it may call, even if calls of other
-  // projects opened them.
+  // A key without the scope `admin` receives only the open circuit breakers of its models. Calls of other
+  // projects may have opened them.
   const openCircuits = [...context.jobs.presence.openCircuits].flatMap(([id, workers]) => {
     const model = context.models.find(id)
     return project === undefined || (model && isUsable(model, call.key)) ? [{ model: id, workers }] : []

@@ -18,8 +18,8 @@ import { audit } from './audit.ts'
 const COUNT_AGE_MS = 1_000
 
 /**
- * Maximum time in ms for a count by Kafka or the store. If the count takes longer, then the answer contains null instead of the
- * count, so that the state of the pools is available during an outage.
+ * Maximum time in ms for a count by Kafka or the store. If the count takes longer, then the answer contains null instead of the count. The state of the pools
+ * is therefore available during an outage.
  */
 const COUNT_TIMEOUT_MS = 2_000
 

@@ -356,7 +356,7 @@ const SHOWN_MAX = 10
  * its name, then the id takes precedence.
  *
  * A key without a project counts as a project of its own. A text with the form of an id is accepted even if no project
- * has this id, because the jobs and usage of a deleted project may still be stored. Any other text must be the name of
+ * has this id. The jobs and usage of a deleted project may still be stored. Any other text must be the name of
  * exactly one project.
  *
  * @throws ServiceError `invalid_value` if the text is neither an id nor the name of exactly one project

@@ -23,8 +23,8 @@ interface RecordedBodies {
 
 /**
  * Records the bodies of one call for the request log, as JSON texts of bounded length. The events of a stream are joined into
- * a whole answer. No answer is recorded in three cases: the call failed, the answer is sent as bytes, or its events exceed the
- * memory bound of one call or of all calls.
+ * a whole answer. No answer is recorded if the call failed or if the answer is sent as bytes. Events
+ * that exceed the memory bound of one call or of all calls are not recorded either.
  */
 export class CallBodies {
   readonly #context: IngressContext

@@ -235,7 +235,7 @@ export interface EndpointReference {
  */
 export interface JobEndpoint {
   readonly path: string
-  /** Loads the schemas of the answer. They need 3 MiB of memory, so they are loaded only when the API reference is requested. */
+  /** Loads the schemas of the answer. The schemas need 3 MiB of memory, so they are loaded only when the API reference is requested. */
   describe(): Promise<EndpointReference>
   readonly format: WireFormat
   readonly kind: Kind

@@ -128,8 +128,8 @@ async function countChildren({ store }: IngressContext, { id, tenant, children }
 }
 
 /**
- * Returns the current counts of a running batch: those of its last progress event, plus the ended requests of unfinished
- * parts (groups of {@link PART_REQUESTS} requests).
+ * Returns the current counts of a running batch. The counts of the last progress event are increased by the ended requests of
+ * unfinished parts (groups of {@link PART_REQUESTS} requests).
  *
  * @param reported Counts of the last progress event, which contain only whole parts
  */

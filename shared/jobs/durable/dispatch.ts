@@ -88,7 +88,8 @@ export class Dispatcher {
     }
   }
 
-  /** Called when a job has ended. Its slot is free again, so another queue record may be published ({@link QueueNotifier}). */
+  /** Called when a job has ended. The slot of the job is free again, so another queue record may be
+   * published ({@link QueueNotifier}). */
   ended(job: DurableJob): void {
     this.#notifier?.ended(job)
   }

@@ -6,8 +6,8 @@
  * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, round robin over tenants. If
  * no slot is free, then the record is acknowledged and dropped, and no attempt is counted. A later claim on any worker takes the job.
  *
- * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to attached calls for 25
- * ms first, and durable jobs get the slots that no call takes (docs/internals/design.md, Fairness).
+ * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to attached calls for 25 ms
+ * first. Durable jobs get the slots that no call takes (docs/internals/design.md, Fairness).
  *
  * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free, attached
  * calls have 25 ms to take it.

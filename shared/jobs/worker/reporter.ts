@@ -4,8 +4,8 @@
  * The problem: one record per token would overload the broker, and a fixed batch interval would delay the first token.
  *
  * How it works: at most one record per ingress is in flight. Events that arrive in the meantime go into the next record, and events of one
- * job are merged. The batch size therefore follows the load, as in Nagle's algorithm. Records of many events start at least 6 ms apart,
- * because each record costs worker, broker and ingress about 2 ms of CPU time together, even if the record is small.
+ * job are merged. The batch size therefore follows the load, as in Nagle's algorithm. Records of many events start at least 6 ms apart.
+ * Each record costs worker, broker and ingress about 2 ms of CPU time together, even if the record is small.
  *
  * The invariant: events of an attempt arrive in order and without gaps, or the ingress detects the gap by `seq`. A record is resent until
  * the broker accepts it, and senders wait meanwhile (backpressure). An event that the broker rejects as too large fails its own attempt

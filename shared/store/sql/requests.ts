@@ -394,8 +394,8 @@ const GROUPS = 'project, model, status, error_code, is_run'
 /** Added to a count, so that all counts have the same number of digits and are ordered as texts. */
 const COUNT_OFFSET = 1_000_000
 /**
- * Text with four values: the number of requests with an error message, the time and the id of the newest of these requests, and the
- * message. The maximum of these texts therefore contains the most frequent message.
+ * Text with four values: the number of requests with an error message, time and id of the newest of them, and the message. The maximum of
+ * these texts therefore contains the most frequent message.
  */
 const FREQUENT = `CAST(${COUNT_OFFSET} + calls AS text) || ' ' || newest || ' ' || message`
 

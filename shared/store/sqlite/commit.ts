@@ -71,8 +71,8 @@ export class GroupCommit {
   #syncing: Promise<void> | undefined
 
   /**
-   * @param db Database in WAL mode and locked exclusively. No other file descriptor of its file may be closed before the lock ends, because
-   * closing a descriptor releases all POSIX locks of the process on the file
+   * @param db Database in WAL mode and locked exclusively. No other file descriptor of the database file may be closed before the lock ends. Closing a
+   * descriptor releases all POSIX locks of the process on the file
    */
   constructor(db: DatabaseSync, { onFull = () => {}, sync = promisify(fdatasync) }: GroupCommitOptions = {}) {
     this.#onFull = onFull

@@ -39,8 +39,8 @@ import { type BatchTools, callerOf } from './tools.ts'
 const PROBLEMS_MAX = 100
 
 /**
- * A batch runs in parts of up to 100 requests. The results of this number of parts are recorded together as one step, so
- * that a resumed attempt reads one record per group instead of one per part.
+ * A batch runs in parts of up to 100 requests. The results of this number of parts are recorded together as one step. A
+ * resumed attempt therefore reads one record per group instead of one per part.
  */
 const PARTS_PER_STEP = 5
 /** Endpoint name in the jobs that run parts of a batch. No route has this path, so callers cannot use the endpoint. */

@@ -41,7 +41,7 @@ export function endOf(response: ResponseObject): ItemEvent {
 
 /**
  * Suffix of the name of the stream's last event, by status of the response. A cancelled response has no last event of its own in the API.
- * Its stream ends with `response.failed`, whose response has the status `cancelled`.
+ * The stream of a cancelled response ends with `response.failed`, whose response has the status `cancelled`.
  */
 const ENDS: Partial<Record<ResponseObject['status'], string>> = { completed: 'completed', incomplete: 'incomplete' }
 
