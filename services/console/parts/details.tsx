@@ -38,6 +38,11 @@ export function workerLink(id: string): ComponentChildren {
   return linked(id, isOperator.value ? 'workers' : undefined)
 }
 
+/** Path of the page of a batch below {@link BASE}. A batch of the Messages API (`msgbatch_…`) has no page of its own, so the page of its job is used. */
+export function batchPath(id: string): string {
+  return id.startsWith('batch_') ? `batches/${id}` : `jobs/${id.replace('msgbatch_', 'job_')}`
+}
+
 export function modelLink(id: string): ComponentChildren {
   return linked(id, `requests?model=${encodeURIComponent(id)}`)
 }

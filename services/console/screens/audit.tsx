@@ -37,7 +37,7 @@ const {
 
 export function Audit() {
   return (
-    <section>
+    <section class="audit">
       <OperatorsOnly>
         <List />
       </OperatorsOnly>

@@ -61,6 +61,12 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.getByText('7 of 8').waitFor()
     await page.getByText(/requests\/s, ends in about/).waitFor()
     await page.getByRole('region', { name: 'Failures' }).getByText('invalid_value', { exact: true }).waitFor()
+    const answers = page.getByRole('region', { name: 'First answers' })
+    await answers
+      .getByText(/^number \d → number \d$/)
+      .first()
+      .waitFor()
+    expect(await answers.getByRole('listitem').count()).toBe(3)
     await look(page, 'batch')
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'batch-dark')

@@ -2,6 +2,7 @@ import { useMemo } from 'preact/hooks'
 import { type Batch, isOperator, ownKey, Pages } from '#services/console/api/client.ts'
 import { clockText, serviceNow } from '#services/console/api/clock.ts'
 import { projectName } from '#services/console/api/names.ts'
+import { batchPath } from '#services/console/parts/details.tsx'
 import { CopyButton, CountsBar, LoadMore, ShortId, Status, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
@@ -71,8 +72,7 @@ function Row({ batch }: { readonly batch: Batch }) {
   const { id, endpoint, model, created_at, metadata } = batch
   const project = batch.project_name ?? (batch.project && projectName(batch.project))
   const ended = endedAtOf(batch)
-  // A batch of the Messages API (`msgbatch_…`) has no page of its own, so its row links to the page of its job.
-  const path = id.startsWith('batch_') ? `batches/${id}` : `jobs/${id.replace('msgbatch_', 'job_')}`
+  const path = batchPath(id)
   return (
     <tr>
       <Cell column="Status">

@@ -4,7 +4,15 @@ import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { clockText, costText, dateTimeText, latencyText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
-import { Details, type Field, linked, modelLink, projectLink, workerLink } from '#services/console/parts/details.tsx'
+import {
+  batchPath,
+  Details,
+  type Field,
+  linked,
+  modelLink,
+  projectLink,
+  workerLink,
+} from '#services/console/parts/details.tsx'
 import { Back, CopyButton, Icon } from '#services/console/parts/parts.tsx'
 import { LoadState } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
@@ -251,7 +259,7 @@ function fieldsOf(request: RequestAnswer): Field[] {
     ['Project', project && projectLink(project, request.project_name ?? undefined)],
     ['API key', key_id && linked(request.key_name ?? keyName(key_id), keys)],
     ['Durable job', job_id && linked(job_id, `jobs/${job_id}`)],
-    ['Batch', batch_id && linked(batch_id, `batches/${batch_id}`)],
+    ['Batch', batch_id && linked(batch_id, batchPath(batch_id))],
     ['Started', dateTimeText(request.started_at, isShort)],
     ['Ended', dateTimeText(request.ended_at, isShort)],
     ['Input tokens', input_tokens > 0 && input_tokens.toLocaleString('en')],

@@ -4,6 +4,7 @@ import type { RequestAnswer } from '#schemas/admin/requests.ts'
 import { isOperator, Pages } from '#services/console/api/client.ts'
 import { costText, dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { keyName, namedKeys, namedProjects, projectName } from '#services/console/api/names.ts'
+import { batchPath } from '#services/console/parts/details.tsx'
 import { Chips, LoadMore, ShortId, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
@@ -391,7 +392,7 @@ function Name({
 }: {
   readonly request: RequestAnswer
 }) {
-  if (request_counts && batch_id) return <ShortId id={batch_id} href={`${BASE}/batches/${batch_id}`} />
+  if (request_counts && batch_id) return <ShortId id={batch_id} href={`${BASE}/${batchPath(batch_id)}`} />
   const href = `${BASE}/requests/${id}`
   if (prompt === undefined) return <ShortId id={id} href={href} />
   return (
