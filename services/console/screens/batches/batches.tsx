@@ -27,7 +27,7 @@ export function Batches() {
   usePoll(REFRESH_INTERVAL_MS, refresh, [list, isKnown])
   const { items, isLoaded, problem } = list
   return (
-    <section>
+    <section class="batches">
       <div class="title">
         <h1>Batches</h1>
         <p class="dim">Batches of {isAll ? 'all projects' : 'your project'}</p>
