@@ -7,7 +7,7 @@ const BUSY_MS = 1_000
 /** Time in ms for which a worker that does not have a model remembers that jobs of the model wait in the store. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
- * If no new job names an unknown model for this time in ms, then the age of the model starts again from 0. {@link
+ * Time in ms without a job for an unknown model, after which the age of the model starts from 0. {@link
  * ModelBulkheads.unknownForMs} returns the age: the time since the first job for the unknown model.
  */
 const UNKNOWN_MODEL_TTL_MS = 900_000

@@ -442,7 +442,7 @@ export class SubmitQueue {
   }
 
   /**
-   * Runs `submit`, which creates a job from a line of a batch, after the current pause.
+   * Runs `submit`, which creates a job from a line of a batch, after a delay. The delay grows with the duration of earlier submissions.
    *
    * @throws The errors of `submit`, or the reason of the signal
    */

@@ -185,15 +185,15 @@ export class WaitEstimate<Job = unknown> {
     const busySinceMs = this.#busySince(now)
     const busyMs = busySinceMs === undefined ? undefined : this.#completions.everyMs(now, busySinceMs)
     if (busyMs !== undefined) return busyMs
-    // Some slots may have been idle during the measurement. Fully busy workers would complete jobs in shorter intervals than the measured one.
-    const leastMs = this.#completions.everyMs(now)
-    if (takesMs === undefined || places === 0) return leastMs
-    return Math.min(takesMs / this.#usable(places, takesMs, now), leastMs ?? Number.POSITIVE_INFINITY)
+    // The measured interval is an upper bound, because slots may have been idle during the measurement.
+    const longestMs = this.#completions.everyMs(now)
+    if (takesMs === undefined || places === 0) return longestMs
+    return Math.min(takesMs / this.#usable(places, takesMs, now), longestMs ?? Number.POSITIVE_INFINITY)
   }
 
   /**
-   * Mean duration in ms, and the duration that counts in a refusal. A running job that exceeds the usual duration counts with the time for which it
-   * has run. Until a job that was not cold has ended, the mean is undefined.
+   * Mean duration in ms, and the duration from which the service decides on a refusal. A running job that exceeds the usual duration counts with the time for which it
+   * has run. The mean is undefined until a job has ended that was not cold.
    */
   #durations(now: number): { readonly meanMs?: number; readonly provenMs?: number } {
     const ended = this.#times.length

@@ -53,7 +53,7 @@ describe('code blocks of the documentation', () => {
     for (const { file = '', code } of shown) expect(`${code}\n`).toBe(await readFile(join('examples', file), 'utf8'))
   })
 
-  it('name an API client only in docs/get-started/clients.md', () => {
+  it('have labels of API clients, such as openai-python, only in docs/get-started/clients.md', () => {
     expect(BLOCKS.filter(({ name }) => name !== '').every(({ page }) => page === 'docs/get-started/clients.md')).toBe(
       true,
     )

@@ -144,7 +144,7 @@ function readDirective(text: string): { directive: Directive; rest: string } {
   throw invalid(`${key && `${key}: `}${key === 'fail' ? NO_ERROR_CODE : (issue?.message ?? 'malformed')}`)
 }
 
-const NO_ERROR_CODE = 'no error code, such as upstream_error; docs/reference/errors.md lists them'
+const NO_ERROR_CODE = 'must be an error code, such as upstream_error; docs/reference/errors.md lists the codes'
 
 function readPairs(line: string): Record<string, string> {
   const pair = /\s+([a-z_]+)=("(?:[^"\\]|\\.)*"|[^\s"]*)(?=\s|$)/y

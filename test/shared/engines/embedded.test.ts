@@ -138,7 +138,7 @@ describe('the echo engine with directives', () => {
   test('names the invalid directive in its error, and refers to the list of error codes', async () => {
     const message = async (line: string) => (await failure(engine, tell(line))) as { message: string }
     expect((await message('!echo tokens=many')).message).toMatch(/^Invalid !echo line: tokens: /)
-    const code = 'fail: no error code, such as upstream_error; docs/reference/errors.md lists them.'
+    const code = 'fail: must be an error code, such as upstream_error; docs/reference/errors.md lists the codes.'
     expect((await message('!echo fail=500')).message).toBe(`Invalid !echo line: ${code}`)
   })
 

@@ -90,7 +90,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
   }
 
   describe('a new job', () => {
-    it('is found with its first event', async () => {
+    it('can be read at once, together with its first event', async () => {
       const given = newJob({
         metadata: { a: 'b' },
         webhook: { url: 'https://x', events: ['job.failed'] },

@@ -79,7 +79,7 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
     describe.each([
       ['on', true],
       ['off', false],
-    ] as const)('with the code scan %s', (_word, scan) => {
+    ] as const)('with the scan of code before a run %s', (_word, scan) => {
       const some = <T>(programs: readonly T[]) => programs.filter((_, at) => at % each === 0)
       it.concurrent.for(scan ? some(attacks) : attacks)(
         'contains the attack $id',

@@ -129,8 +129,9 @@ export class Interpreter {
 }
 
 /**
- * Creates descriptors 0 to 5. The guest's library treats the descriptors from 3 up to the first non-directory as initial directories.
- * Descriptor 3 is the channel, as in the other sandboxes. The channel therefore has a name like a directory, but no entries.
+ * Creates descriptors 0 to 5. The guest's C library searches for preopened directories from descriptor 3 on, and stops
+ * at the first descriptor that is not a directory. Descriptor 3 is the channel, as in the other sandboxes. The channel therefore has the form of
+ * an empty directory, because the search would otherwise end there.
  */
 function openDescriptors(library: Library, streams: Streams): Descriptor[] {
   const directory = (preopen: string, node: Directory): Descriptor => ({
