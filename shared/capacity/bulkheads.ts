@@ -7,8 +7,8 @@ const BUSY_MS = 1_000
 /** Time in ms for which a worker that does not have a model remembers that jobs of the model wait in the store. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
- * Time in ms without a job for an unknown model, after which the age of the model starts from 0. {@link
- * ModelBulkheads.unknownForMs} returns the age: the time since the first job for the unknown model.
+ * Time in ms without a job for an unknown model, after which the age of the model starts from 0. The age is the time since the first job for the
+ * unknown model ({@link ModelBulkheads.unknownForMs}).
  */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of bulkheads. At the maximum, bulkheads without jobs are dropped. */
