@@ -18,7 +18,7 @@ const INCOMPLETE_TTL_MS = 3_600_000
 const BUSY_TIMEOUT_MS = 5_000
 const PASSAGES_PER_TRANSACTION = 8
 /** Version of the tables below. An index of another version is deleted and built again. */
-const VERSION = 7
+const VERSION = 8
 
 const TABLES = `
   CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL, modified_ms INTEGER NOT NULL, problem TEXT) STRICT;

@@ -45,6 +45,8 @@ class MarkdownReader {
   readonly #builder: TextBuilder
   #open: { type: BlockType; lines: string[] } | undefined
   #fence: string | undefined
+  /** Whether the open code block is in a block quote. Each of its lines then begins with `>`, and the first other line ends it. */
+  #isQuoted = false
 
   constructor(builder: TextBuilder) {
     this.#builder = builder
@@ -59,13 +61,19 @@ class MarkdownReader {
   }
 
   #line(raw: string, next: string): void {
-    if (this.#fence !== undefined) return this.#code(raw)
+    if (this.#fence !== undefined) {
+      if (!this.#isQuoted) return this.#code(raw)
+      if (QUOTE.test(raw)) return this.#code(raw.replace(QUOTE, ''))
+      this.#fence = undefined
+      this.#flush()
+    }
     const line = raw.replace(QUOTE, '').replace(RST_DIRECTIVE, '')
     if (this.#rstHeading(line)) return
     const fence = FENCE.exec(line)?.[1]
     if (fence !== undefined) {
       this.#flush()
       this.#fence = fence
+      this.#isQuoted = QUOTE.test(raw)
       return
     }
     const trimmed = line.trim()

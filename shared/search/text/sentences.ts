@@ -14,8 +14,15 @@ export interface Sentence extends Span {
 /** Maximum UTF-16 units of a quote. Longer texts are tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
 const SENTENCES_MAX = 400
-/** Maximum lines of a code block that can be quoted, from its beginning. */
+/** Maximum lines of a code block that can be quoted as code, from its beginning. Prose in the block is not limited. */
 const CODE_LINES_MAX = 12
+/** Minimum words, and minimum share of words among the pieces of a line, with which a preformatted line counts as prose. */
+const PROSE_WORDS_MIN = 4
+const PROSE_SHARE_MIN = 0.6
+/** Maximum lines of a preformatted block that are read. */
+const PREFORMATTED_LINES_MAX = 2_000
+/** Maximum UTF-16 units of a line, such as `maxconn <number>`, that counts as the term which the prose below explains. */
+const TERM_CHARS_MAX = 80
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
 const ABBREVIATION =
@@ -31,21 +38,93 @@ const INITIAL = /(?:^|[\s(“"'])\p{Lu}\.\s*$/u
 export function sentencesOf({ text }: Pick<Snapshot, 'text'>, { type, start, end }: Block): Sentence[] {
   if (type === 'heading') return []
   const block = text.slice(start, end)
-  const pieces = piecesOf(type, block)
   const sentences: Sentence[] = []
   let at = start
-  for (const piece of pieces) {
+  let codeLines = 0
+  for (const { text: piece, isCode } of piecesOf(type, block)) {
     const own = trimmed(text, at, at + piece.length)
     at += piece.length
-    if (own)
-      sentences.push({ ...own, ...(type === 'code' && { isCode: true }), ...(type === 'row' && { isRow: true }) })
+    if (isCode && ++codeLines > CODE_LINES_MAX) continue
+    if (own) sentences.push({ ...own, ...(isCode && { isCode: true }), ...(type === 'row' && { isRow: true }) })
   }
   return sentences
 }
 
-function piecesOf(type: BlockType, block: string): string[] {
-  if (type === 'code') return block.split(/(?<=\n)/, CODE_LINES_MAX)
-  return type === 'row' ? piecesOfRow(block) : joined(block)
+interface Piece {
+  readonly text: string
+  readonly isCode: boolean
+}
+
+function piecesOf(type: BlockType, block: string): Piece[] {
+  if (type === 'code') return piecesOfCode(block)
+  return (type === 'row' ? piecesOfRow(block) : joined(block)).map(prose)
+}
+
+function prose(text: string): Piece {
+  return { text, isCode: false }
+}
+
+/**
+ * Divides a preformatted block. Manuals and the output of `--help` are preformatted too, so consecutive lines of words are joined to a paragraph
+ * and divided into sentences. Each other line is code, except a term above the prose that explains it.
+ */
+function piecesOfCode(block: string): Piece[] {
+  const lines = block.split(/(?<=\n)/, PREFORMATTED_LINES_MAX)
+  const pieces: Piece[] = []
+  for (let at = 0; at < lines.length && pieces.length < SENTENCES_MAX; ) {
+    const from = isTerm(lines[at], lines[at + 1]) ? at + 1 : at
+    if (!isProse(lines[from])) {
+      pieces.push({ text: lines[at++] ?? '', isCode: true })
+      continue
+    }
+    let to = from + 1
+    while (!COMMENT.test(lines[from] ?? '') && continues(lines[to])) to++
+    pieces.push(...paragraphOf(lines.slice(at, to).join('')))
+    at = to
+  }
+  return pieces
+}
+
+/** Divides a preformatted paragraph into sentences. The line breaks are hidden from the segmenter, because it would end a sentence there. */
+function paragraphOf(text: string): Piece[] {
+  const pieces: Piece[] = []
+  let at = 0
+  for (const { length } of joined(text.replaceAll('\n', ' '))) {
+    pieces.push(prose(text.slice(at, at + length)))
+    at += length
+  }
+  // The sentences of a paragraph are limited. The rest must still be a piece, because the offsets of later pieces depend on its length.
+  return at < text.length ? [...pieces, { text: text.slice(at), isCode: true }] : pieces
+}
+
+/** Matches a word in ordinary spelling, with punctuation. A word in capitals, such as `SELECT`, does not match. */
+const PLAIN_WORD = /^[(“"'‘]*\p{L}[\p{Ll}’'-]+[)”"'’.,;:!?]*$/u
+const WORDS_ONLY = /^\s*[\p{L}\p{N}’'-]+[.,;:!?]?(?: [\p{L}\p{N}’'-]+[.,;:!?]?)*\s*$/u
+/** Matches punctuation of JSON, and the end of a shell line that goes on. */
+const DATA = /[{}[\]]|":|\\$/
+const COLUMNS = /\S(?: {2,}|\t)\S/
+const COMMENT = /^\s*(?:#|\/\/)/
+const MARKED = /^\s*(?:[-*•|#/+]|\d+[.)])/
+
+function isProse(line: string | undefined): boolean {
+  const pieces = line?.trim().split(/\s+/) ?? []
+  const words = pieces.filter((piece) => PLAIN_WORD.test(piece)).length
+  return words >= PROSE_WORDS_MIN && words >= PROSE_SHARE_MIN * pieces.length && !DATA.test(line ?? '')
+}
+
+/** Whether a line continues the paragraph above. A line with columns, or that begins with a mark such as `-`, begins another paragraph. */
+function continues(line: string | undefined): boolean {
+  return line !== undefined && (isProse(line) || WORDS_ONLY.test(line)) && !COLUMNS.test(line) && !MARKED.test(line)
+}
+
+function isTerm(line: string | undefined, next: string | undefined): boolean {
+  if (line === undefined || !isProse(next) || isProse(line)) return false
+  const own = line.trim()
+  return own !== '' && own.length <= TERM_CHARS_MAX && !/[:;{}\\$]$/.test(own) && indentOf(line) < indentOf(next ?? '')
+}
+
+function indentOf(line: string): number {
+  return line.search(/\S/)
 }
 
 function piecesOfRow(row: string): string[] {

@@ -50,6 +50,18 @@ npm start
     ])
   })
 
+  test('a code block in a block quote ends at its fence, or with the quote', () => {
+    expect(markdown('> Run:\n>\n> ```sh\n> npm start\n> ```\n\nIt starts.')).toEqual([
+      ['text', 'Run:'],
+      ['code', 'npm start'],
+      ['text', 'It starts.'],
+    ])
+    expect(markdown('> ```\n> npm start\n\nIt starts.')).toEqual([
+      ['code', 'npm start'],
+      ['text', 'It starts.'],
+    ])
+  })
+
   test.each([
     ['The gate is closed.[2](https://a.example/x) It opens at nine.', 'The gate is closed. It opens at nine.'],
     ['The gate is closed [2](#note-2).', 'The gate is closed.'],
@@ -200,6 +212,31 @@ describe('the sentence splitter', () => {
       const text = piece.repeat(500_000)
       expect(sentencesOf({ text }, { type: 'text', start: 0, end: text.length })).toHaveLength(1)
     }
+  })
+
+  test('returns all prose of a preformatted block as sentences, with the term above an indented paragraph', () => {
+    const text = [
+      'maxconn <number>',
+      '  Sets the maximum number of concurrent connections to <number>. It is',
+      '  the same as the argument -n. Proxies will stop accepting',
+      '  connections.',
+      ...Array.from({ length: 20 }, (_, at) => `f${at}(x) = ${at};`),
+      '      --max-uploads int          Set the largest number of uploads (default 5)',
+      '      --max-downloads int        Set the largest number of downloads (default 3)',
+      '# The comment above a line of code',
+      'SELECT x FROM t',
+    ].join('\n')
+    const sentences = sentencesOf({ text }, { type: 'code', start: 0, end: text.length })
+    expect(sentences.filter(({ isCode }) => !isCode).map((each) => each.text.replace(/\s+/g, ' '))).toEqual([
+      'maxconn <number> Sets the maximum number of concurrent connections to <number>.',
+      'It is the same as the argument -n.',
+      'Proxies will stop accepting connections.',
+      '--max-uploads int Set the largest number of uploads (default 5)',
+      '--max-downloads int Set the largest number of downloads (default 3)',
+      '# The comment above a line of code',
+    ])
+    expect(sentences.filter(({ isCode }) => isCode)).toHaveLength(12)
+    for (const { start, end, text: own } of sentences) expect(text.slice(start, end)).toBe(own)
   })
 
   test('returns no sentences for a heading, and the first 12 lines for code', () => {
