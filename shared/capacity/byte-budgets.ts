@@ -1,5 +1,6 @@
 /*
- * Budgets of bytes: memory of request bodies (gate 3 of `capacity.ts`), and free disk space and stored bytes of a project (gate c).
+ * Budgets of bytes: the memory of request bodies, the free space of a disk, and the stored bytes of a project. `capacity.ts` lists all gates
+ * of a call in their order.
  *
  * 1. `ByteBudget`: a body counts until it is in a blob or its call has ended. Calls never wait for the budget: a request beyond it is refused.
  * 2. `DiskFloor`: new data is refused when a disk is nearly full. The remaining space is for results of accepted jobs, logs and the database.

@@ -85,7 +85,7 @@ function resultOf(found: ReadonlySet<ModerationCategory>): ModerationResult {
   }
 }
 
-/** Splits a text into windows, at white space if possible. A split inside `classic` would create a word of the list. */
+/** Splits a text into windows, at white space if possible. A split inside a word could create a word of the list, such as `ass` from `assess`. */
 function* windowsOf(text: string): Generator<string> {
   let start = 0
   while (start < text.length) {

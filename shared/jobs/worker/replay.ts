@@ -126,7 +126,7 @@ export class Replaying implements Composition {
     const like = nearest
       ? `the most similar recorded step is ${shownInput(nearest.step)}: ${nearest.lines.join('; ')}`
       : 'no recorded step is similar'
-    return this.#divergence(`requests ${kind} ${shownValue(input)}, which that job did not request; ${like}`)
+    return this.#divergence(`requests ${kind} ${shownValue(input)}, but the recorded job has no such step; ${like}`)
   }
 
   async #nearest(kind: string, input: unknown): Promise<{ step: RecordedStep; lines: string[] } | undefined> {

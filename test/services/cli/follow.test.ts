@@ -367,7 +367,7 @@ describe('the terminal view of a followed job', () => {
     expect(barLine('queued', {}, 12)).toBe('queued (12 s)')
   })
 
-  it('shortens the progress bar before the message if the line is too long', () => {
+  it('shortens the progress bar first, and the message only if the line is still too long', () => {
     const message = '5 of 20 done, 2 failed, ends 14:05:40 (in 19 s), 0.794/s'
     const line = barLine('in progress', { percent: 25, message }, 7, 79)
     expect(line).toBe('in progress ██░░░░░░ 25 % (7 s) 5 of 20 done, 2 failed, ends 14:05:40 (in 19 s)')

@@ -254,7 +254,8 @@ describe('the fair queue of an ingress', () => {
     for (const job of first) turns.start(job)
     enterFor('rare', 'a', 'r')
     enterFor('quick', 'a', ...Array.from({ length: 40 }, (_, i) => `q${i}`))
-    // The 8 slots are divided: the rare model gets 1 and each other model 3.5. In addition, 2 calls are prefetched per model.
+    // The 8 slots are divided: `rare` has one call and gets 1 slot. `m` and `quick` get 3.5 slots each. With 2 prefetched calls, `quick` may
+    // send 3.5 + 2 calls, rounded up to 6.
     expect(sent().map(({ envelope }) => envelope.model)).toEqual(['rare', ...Array(6).fill('quick')])
     vi.advanceTimersByTime(1_000)
     for (const job of first.slice(0, 4)) turns.leave(job)

@@ -33,7 +33,7 @@ const DISPENSABLE =
  */
 export function unknownPart({ value }: Unknown, param: string, model: ModelConfig): NativePart {
   if (isMessagesUpstream(model) || DISPENSABLE.test(value.type)) return nativePart(value)
-  const message = `Blocks of type '${excerpt(value.type)}' are unknown, and the model '${model.id}' does not support the Messages API`
+  const message = `Blocks of type '${excerpt(value.type)}' are unknown, and the upstream of model '${model.id}' does not have the Messages API`
   refuse('invalid_value', `${param}.type`, message)
 }
 

@@ -174,7 +174,7 @@ export class Sweeps {
     for (const job of unsettled) await this.#family.settle(job)
     const counts = { timed_out: late.length, woken: woken.length, settled: unsettled.length }
     if (late.length + woken.length + unsettled.length > 0)
-      log.info(counts, 'sweep updated the parents and children of ended jobs')
+      log.info(counts, 'sweep resumed or ended waiting jobs, and updated parents and children of ended jobs')
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
@@ -200,7 +200,7 @@ export class Sweeps {
   async sweepBlobs(): Promise<void> {
     const { blobs, callMsMax } = this.#options
     const count = await sweepBlobs(blobs, this.#context.store, callMsMax)
-    if (count > 0) this.#context.log.info({ count }, 'old blobs deleted')
+    if (count > 0) this.#context.log.info({ count }, 'unused blobs deleted')
   }
 
   async release(): Promise<void> {

@@ -424,7 +424,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect((await replayOf(id))?.error).toMatchObject({
         code: 'invalid_request',
         message: expect.stringContaining(
-          `differs from ${id}: it requests count {"nth":2}, which that job did not request; the most similar recorded step is {"nth":0}: nth: 0 ≠ 2`,
+          `differs from ${id}: it requests count {"nth":2}, but the recorded job has no such step; the most similar recorded step is {"nth":0}: nth: 0 ≠ 2`,
         ),
       })
       change = (asked) => ({ ...asked, children: [{ text: 'a' }, { text: 'c' }] })
@@ -445,7 +445,7 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect(await replayOf(id)).toMatchObject({ state: 'completed' })
       const before = [...outside]
       change = (asked) => ({ ...asked, steps: 2 })
-      const message = expect.stringContaining('requests count {"nth":1}, which that job did not request')
+      const message = expect.stringContaining('requests count {"nth":1}, but the recorded job has no such step')
       expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
       expect(outside).toEqual(before)
     })
