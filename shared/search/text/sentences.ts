@@ -100,7 +100,7 @@ function paragraphOf(text: string): Piece[] {
 /** Matches a word in ordinary spelling, with punctuation. A word in capitals, such as `SELECT`, does not match. */
 const PLAIN_WORD = /^[(“"'‘]*\p{L}[\p{Ll}’'-]+[)”"'’.,;:!?]*$/u
 const WORDS_ONLY = /^\s*[\p{L}\p{N}’'-]+[.,;:!?]?(?: [\p{L}\p{N}’'-]+[.,;:!?]?)*\s*$/u
-/** Matches punctuation of JSON, and the end of a shell line that goes on. */
+/** Matches punctuation of JSON, and the backslash at the end of a shell line that the next line continues. */
 const DATA = /[{}[\]]|":|\\$/
 const COLUMNS = /\S(?: {2,}|\t)\S/
 const COMMENT = /^\s*(?:#|\/\/)/

@@ -212,7 +212,8 @@ export const EXPIRE: Transition = {
 }
 
 /**
- * Maximum time in ms by which the clock may be set back without an effect on leases. The value exceeds the maximum wait of a statement for a lock.
+ * Maximum time in ms by which the clock may be set back without an effect on leases. A statement that waited for a lock uses the time of its
+ * start, as if the clock had been set back. The value therefore exceeds the maximum wait for a lock.
  */
 export const SET_BACK_MS = 60_000
 const REAPED_LOST = `NOT (${CANCEL_DUE}) AND deadline_ms > now_ms()`
