@@ -1,7 +1,7 @@
 import { parseArgs } from 'node:util'
 import { type Config, ConfigError, loadConfig } from '#shared/config/config.ts'
 import packageJson from '../../package.json' with { type: 'json' }
-import { HttpClient, isConnectionError } from './client/http.ts'
+import { ApiError, HttpClient, isConnectionError } from './client/http.ts'
 import { JobsApi } from './client/jobs-api.ts'
 import { type Command, CommandLine, type Invocation, Values } from './commands/command.ts'
 import { COMMAND_GROUPS, COMMANDS } from './commands.ts'
@@ -16,6 +16,7 @@ import {
   formatHelp,
   Output,
   orList,
+  printable,
   type Streams,
   similarNames,
   usageError,
@@ -123,9 +124,18 @@ async function run(
   const http = new HttpClient(url, values.text('key') ?? config.sluiceApiKey)
   try {
     return await command.run({ ...line, config, out, api: new JobsApi(http) })
+  } catch (error) {
+    throw withKeyHint(error, values.text('key'), command)
   } finally {
     await http.close()
   }
+}
+
+/** Adds a hint to the error about a refused key if the option `--key` has the id of a key instead of the key. */
+function withKeyHint(error: unknown, key: string | undefined, { options }: Command): unknown {
+  if (!(error instanceof ApiError && error.status === 401) || !key?.startsWith('key_')) return error
+  const use = 'key-id' in options ? ` To show only the calls of this key: --key-id ${printable(key)}` : ''
+  return new ApiError(401, error.code, error.message, `--key expects the API key itself, not the id of a key.${use}`)
 }
 
 function formatOf({ isList }: Command, values: Values): Format | undefined {

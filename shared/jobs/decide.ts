@@ -101,10 +101,29 @@ function decideFailed(
   const row: { readonly retry: boolean; readonly triesMax?: number } = ERRORS[error.code]
   const triesMax = Math.min(row.triesMax ?? policy.triesMax, policy.triesMax)
   const mayRetry = row.retry && !history.hasOutput && history.tries < triesMax && canSpend
-  if (!mayRetry) return { do: 'fail', error }
+  const fail: Decision = { do: 'fail', error: finalError(error, history.tries) }
+  if (!mayRetry) return fail
   const delayMs = Math.max(error.retry_after_ms ?? 0, backoffMs(history.tries, policy.backoff, random))
-  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs) return { do: 'fail', error }
+  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs) return fail
   return { do: 'retry', delayMs }
+}
+
+const HAS_ATTEMPTS = / attempts? (?:was|were) made\. /
+
+/**
+ * Adds the number of attempts and the remedy to the error of an upstream after which no attempt follows. Time in the remedy: that of the header
+ * `Retry-After`, which is sent if the error has `retry_after_ms`. A composed job may fail with the error of a child job, which is already complete.
+ */
+function finalError(error: ErrorBody, tries: number): ErrorBody {
+  const { code, message, retry_after_ms: waitMs } = error
+  const isOfUpstream = code === 'upstream_error' || code === 'upstream_timeout'
+  if (!isOfUpstream || HAS_ATTEMPTS.test(message)) return error
+  const made = tries === 1 ? '1 attempt was made.' : `${tries} attempts were made.`
+  const remedy =
+    waitMs === undefined
+      ? 'Use another model, or try again later.'
+      : `Retry after ${Math.max(1, Math.ceil(waitMs / 1_000))} s, or use another model.`
+  return { ...error, message: `${message} ${made} ${remedy}` }
 }
 
 /**

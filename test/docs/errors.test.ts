@@ -33,14 +33,39 @@ it('docs/reference/errors.md has the remedy of each code that the API, the comma
   expect(Object.fromEntries(shown)).toEqual(Object.fromEntries(expected))
 })
 
+const ROW = { id: 'req_1', jobId: null, firstOutputMs: null }
+
 it('the suggested next step after a failed request is different for operators and for other callers', () => {
-  const failed = { id: 'req_1', errorCode: 'upstream_error', errorMessage: 'It failed.', errorParam: null }
-  const step = 'If there is a Retry-After header, retry after that time. Otherwise use another model.'
+  const failed = { ...ROW, errorCode: 'upstream_error', errorMessage: 'It failed.', errorParam: null }
+  const step = 'Use another model, or try again later.'
   expect(nextStepOf(failed, true)).toBe(`${step} Check the log of the model's server.`)
   expect(nextStepOf(failed, false)).toBe(`${step} If the error persists, send the request id req_1 to the operator.`)
   const paused = { ...failed, errorMessage: 'The upstream keeps failing, so calls are paused for 12 s.' }
   expect(nextStepOf(paused, true)).toBe("Retry after 12 s, or use another model. Check the log of the model's server.")
   expect(nextStepOf({ ...failed, errorCode: null }, true)).toBeNull()
+})
+
+it.each([
+  ['upstream_error', 'Failed. Retry after 7 s, or use another model.', {}, /^Retry after 7 s, or use another model\./],
+  ['upstream_error', 'Failed.', { firstOutputMs: 5 }, /^Use another model, or try again later\./],
+  ['upstream_error', 'Failed.', { jobId: 'job_1' }, /^Use another model, or redrive the job later\./],
+  ['overloaded', 'Busy.', {}, /^Retry after the time in the header Retry-After, or use another model\./],
+  ['overloaded', 'Busy.', { jobId: 'job_1' }, /^Redrive the job later, or use another model\./],
+  ['overloaded', 'Busy.', { firstOutputMs: 5 }, /^Try again later, or use another model\./],
+  ['worker_lost', 'Lost.', { firstOutputMs: 5 }, /^Send the request again\. If the error/],
+  ['worker_lost', 'Lost.', {}, /^Do not retry\. If the error/],
+  ['invalid_api_key', 'Incorrect API key.', {}, /ask the operator of the service for one/],
+])('the next step after %s with the message "%s" depends on the recorded call %j', (errorCode, message, call, step) => {
+  const row = { ...ROW, errorCode, errorMessage: message, errorParam: null, ...call }
+  expect(nextStepOf(row, false)).toMatch(step)
+})
+
+it('no next step depends on a header that the reader must look for', () => {
+  for (const errorCode of Object.keys(REMEDIES))
+    for (const call of [{}, { jobId: 'job_1' }, { firstOutputMs: 5 }])
+      expect(nextStepOf({ ...ROW, errorCode, errorMessage: null, errorParam: null, ...call }, true) ?? '').not.toMatch(
+        /If there is|if a stream/i,
+      )
 })
 
 /** Whether an SDK repeats a request after this error: the header `x-should-retry` decides, and otherwise the status. */
@@ -101,7 +126,7 @@ it.each(
   const sent = { model: 'm', ...body }
   const [issue] = Body.safeParse(sent).error?.issues ?? []
   const { code, message, param } = problemError(issue as z.core.$ZodIssue, sent, wording)
-  const row = { id: 'req_1', errorCode: code, errorMessage: message, errorParam: param }
+  const row = { ...ROW, errorCode: code, errorMessage: message, errorParam: param }
   expect(nextStepOf(row, false)).toBe(wording === 'openai' ? step : step.replace("', '", "' or '"))
 })
 
@@ -120,12 +145,12 @@ it.each([
   ['invalid_request', 'The request has no body. Send a JSON object.', 'Send a JSON object.'],
   ['invalid_request', 'The request is invalid.', null],
 ])('the next step after %s with the message "%s" is "%s"', (errorCode, errorMessage, step) => {
-  expect(nextStepOf({ id: 'req_1', errorCode, errorMessage, errorParam: 'logprobs' }, false)).toBe(step)
+  expect(nextStepOf({ ...ROW, errorCode, errorMessage, errorParam: 'logprobs' }, false)).toBe(step)
 })
 
 it('no next step contains the words message or param, because the step must be complete without them', () => {
   for (const errorCode of Object.keys(REMEDIES))
-    expect(nextStepOf({ id: 'req_1', errorCode, errorMessage: null, errorParam: 'x' }, true) ?? '').not.toMatch(
+    expect(nextStepOf({ ...ROW, errorCode, errorMessage: null, errorParam: 'x' }, true) ?? '').not.toMatch(
       /\b(message|param)\b/,
     )
 })

@@ -23,7 +23,7 @@ const REMEDIES: Readonly<Record<string, string>> = {
   jobs_unavailable:
     'This service has no store for durable jobs. Set DATABASE_URL in its settings, or run all roles in one process.',
   401: 'Set SLUICE_API_KEY or --key.',
-  403: "This key isn't allowed to do that. Use a key with the required permissions: sluice keys list.",
+  403: 'Set SLUICE_API_KEY or --key to a key with this permission. An operator creates such a key with sluice keys create.',
   404: 'Check --url or SLUICE_URL: the server has no such endpoint.',
   405: 'The service may be older than this tool. Upgrade the service.',
   413: 'The limit is the setting BODY_BYTES_MAX of the service. Send a smaller request or raise the limit.',

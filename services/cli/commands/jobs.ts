@@ -1,4 +1,5 @@
-import { BATCHES, BatchesApi, type HttpResponse } from '#services/cli/client/http.ts'
+import { RequestAnswer } from '#schemas/admin/requests.ts'
+import { ApiError, BATCHES, BatchesApi, type HttpResponse } from '#services/cli/client/http.ts'
 import { exitCodeOf, type JobView, queueText, type StepView } from '#services/cli/client/job.ts'
 import { ageOf, attemptText, describeJob } from '#services/cli/client/job-text.ts'
 import type { JobFilter } from '#services/cli/client/jobs-api.ts'
@@ -165,8 +166,18 @@ Examples:
       for (const line of await batchLines(batches, batch)) out.note(line)
     } else if (isOwnEnd && out.isHumanReadable && exitCodeOf(job) === EXIT.ok)
       out.note(`For the full result: sluice get ${job.id} --result`)
+    else if (job.status === 'failed' && !isForeign(job)) await printNextStep(invocation, job)
     return waitSeconds === undefined ? EXIT.ok : (exitCodeOf(job) ?? EXIT.refused)
   },
+}
+
+/** Prints the next step from the request log, which has the row of a job from about a second after its end. Without a row, prints nothing. */
+async function printNextStep({ api, out }: Invocation, { id }: JobView): Promise<void> {
+  const row = await api.http.json(RequestAnswer, `/v1/admin/requests/${id}`).catch((error: unknown) => {
+    if (error instanceof ApiError) return undefined
+    throw error
+  })
+  if (row?.next_step) out.note(`Next step: ${plain(row.next_step)}`)
 }
 
 async function printResult({ api, out }: Invocation, job: JobView): Promise<ExitCode> {

@@ -1,6 +1,10 @@
 import type { ErrorCode } from '#schemas/error.ts'
 import type { RequestRow } from '#shared/store/requests.ts'
 
+/** Remedy for callers without a valid key. Such callers have no access to the console. */
+const NEW_KEY =
+  'If you have no key, then ask the operator of the service for one. An operator creates a key with `npx sluice keys create` or in the console.'
+
 /**
  * Remedies of each error code, as listed in docs/reference/errors.md. The first remedy is for the caller. The second
  * remedy is for the operator, because it needs access to the service.
@@ -31,8 +35,8 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   method_not_supported: ['Use a method from the `Allow` header.'],
   request_too_large: ['Send a smaller body.'],
   unsupported_media_type: ['Send `application/json`, uncompressed or as gzip, deflate, br or zstd.'],
-  missing_api_key: ['Send `Authorization: Bearer KEY` or `x-api-key: KEY`.'],
-  invalid_api_key: ['Use a valid key.'],
+  missing_api_key: [`Send \`Authorization: Bearer KEY\` or \`x-api-key: KEY\`. ${NEW_KEY}`],
+  invalid_api_key: [`Use a valid key. ${NEW_KEY}`],
   permission_denied: [
     'Use a key with the permission that `message` names. Inference needs the scope `calls`, `/v1/admin` needs `admin`.',
   ],
@@ -65,7 +69,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   timeout: ['Request less work, or raise `expires_after_seconds` of a durable job.', 'Raise `REQUEST_TIMEOUT_MS`.'],
   job_expired: ['Redrive the job, or allow a longer wait.'],
   upstream_timeout: [
-    'If there is a `Retry-After` header, retry after that time. Otherwise use another model.',
+    'If there is a `Retry-After` header, retry after that time. Otherwise use another model, or try again later.',
     "Check the load of the model's server, or raise its timeouts in models.yaml.",
   ],
   overloaded: [
@@ -88,7 +92,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
     'Check the log of the worker.',
   ],
   upstream_error: [
-    'If there is a `Retry-After` header, retry after that time. Otherwise use another model.',
+    'If there is a `Retry-After` header, retry after that time. Otherwise use another model, or try again later.',
     "Check the log of the model's server.",
   ],
   upstream_refused: ['Use another model.', 'Fix the entry in models.yaml, or raise the quota at the provider.'],
@@ -133,12 +137,34 @@ const CONCRETE_STEPS: readonly (readonly [code: RegExp, message: RegExp, step: s
   [/^invalid_request$/, /\. (?<fix>(?:Add|Encode|Remove|Send|Use) [^.]+\.)$/, '{fix}'],
   [
     /^upstream_(error|timeout)$/,
-    /calls are paused for (?<seconds>\d+) s/,
+    /(?:calls are paused for|Retry after) (?<seconds>\d+) s/,
     'Retry after {seconds} s, or use another model.',
   ],
 ]
 
-type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorParam'>
+type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorParam' | 'jobId' | 'firstOutputMs'>
+
+/**
+ * Chooses the part of a remedy that applies to a recorded call.
+ *
+ * 1. The message of an upstream's error states the time of its header `Retry-After` ({@link CONCRETE_STEPS}). Without such a time, no header was sent.
+ * 2. The error of a durable job or of an interrupted stream has no headers, because it was sent in a body.
+ */
+function remedyFor(caller: string, { jobId, firstOutputMs }: FailedRow): string {
+  const isInterrupted = jobId === null && firstOutputMs !== null
+  const chosen = caller
+    .replace(/If there is a `Retry-After` header, .+?\. Otherwise (.)/, (_, first: string) => first.toUpperCase())
+    .replace(
+      /If a stream was interrupted, (.)(.+?\.) Otherwise (.)(.+)/,
+      (_, a: string, then: string, b: string, other) =>
+        isInterrupted ? a.toUpperCase() + then : b.toUpperCase() + other,
+    )
+  if (jobId === null && !isInterrupted) return chosen
+  const later = jobId === null ? 'Try again later' : 'Redrive the job later'
+  return chosen
+    .replace('Retry after the time in the header `Retry-After`', later)
+    .replace('or try again later', jobId === null ? 'or try again later' : 'or redrive the job later')
+}
 
 /**
  * Returns the next step for the reader of a failed request, with the field and the value from the error message if possible. Null if
@@ -153,7 +179,10 @@ export function nextStepOf(row: FailedRow, isOperator: boolean): string | null {
   const concrete = concreteStepOf(row)
   const more = isOperator ? operator : `If the error persists, send the request id ${id} to the operator.`
   // The message stands next to the step, so sentences that only refer to the message or the field are left out.
-  const general = () => caller.split(/(?<=\.) /).filter((sentence) => !/`(?:message|param)`/.test(sentence))
+  const general = () =>
+    remedyFor(caller, row)
+      .split(/(?<=\.) /)
+      .filter((sentence) => !/`(?:message|param)`/.test(sentence))
   const steps = concrete === undefined ? general() : [concrete]
   return [...steps, ...(operator === undefined ? [] : [more])].join(' ').replaceAll('`', '') || null
 }

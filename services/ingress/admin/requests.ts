@@ -122,10 +122,11 @@ function addOutcome(counts: Map<string, RequestOutcome>, one: RequestOutcome): v
 /** GET /v1/admin/requests/{id}: returns one entry of the request log. The id may be that of the request, of its durable job, or of its answer. */
 export async function getRequest(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)
-  if (!ID.test(id)) throw notFound(id)
+  const project = projectFor(context, call, undefined)
+  if (!ID.test(id)) throw notFound(id, project && (namesOf(context, 'project')(project) ?? project))
   const log = requireLog(context)
-  const [row] = await findRows(log, id, projectFor(context, call, undefined))
-  if (!row) throw notFound(id)
+  const [row] = await findRows(log, id, project)
+  if (!row) throw notFound(id, project && (namesOf(context, 'project')(project) ?? project))
   const bodies = await log.findBodies(row.id)
   const isOperator = hasScope(call.key, 'admin')
   const retries = await retriesOf(log, row, context.config.requestTimeoutMs)
@@ -153,9 +154,15 @@ async function attemptsOf({ store }: IngressContext, row: RequestRow, isOperator
 const NEVER_RECORDED =
   'Reads such as GET /v1/models are never in the log. Of the calls without a valid key, at most 60 per minute are in the log, and only keys with the admin scope can read them.'
 
-function notFound(id: string): ServiceError {
-  const message = `No request with the id '${beginningOf(id, 64)}' is in the log. A request is in the log from about a second after its end, for the time in REQUEST_LOG_MS. `
-  return new ServiceError('not_found', message + NEVER_RECORDED)
+/** The message starts with the most frequent cause. Keys with the scope `admin` read every project, so the cause of such a reader is another service. */
+function notFound(id: string, project: string | undefined): ServiceError {
+  const cause =
+    project === undefined
+      ? 'The request may belong to another service.'
+      : `The request may belong to another project or another service, because this key can read only the project '${project}'.`
+  const kept = 'A request is in the log from about a second after its end, for the time in REQUEST_LOG_MS.'
+  const message = `No request with the id '${beginningOf(id, 64)}' is in the log. ${cause} ${kept} ${NEVER_RECORDED}`
+  return new ServiceError('not_found', message)
 }
 
 function requireLog({ store, config }: IngressContext): RequestLog {

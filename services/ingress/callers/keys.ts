@@ -26,7 +26,8 @@ import type { Log } from '#shared/log/log.ts'
 
 const IDS_MAX = 20
 
-const NEW_KEY = 'Create a key in the console or with npx sluice keys create, or request one from the operator.'
+const NEW_KEY =
+  'If you have no key, then ask the operator of the service for one. An operator creates a key with npx sluice keys create or in the console.'
 
 type OnEnd = (error: ServiceError) => void
 
@@ -272,7 +273,7 @@ export function authorize(key: ApiKey, path: string, scope: KeyScope | 'any' = '
 }
 
 function lacksScope(scope: KeyScope): ServiceError {
-  const how = `Create a key with this scope where the service runs: npx sluice keys create --scopes ${scope}`
+  const how = `Ask the operator of the service for a key with this scope. An operator creates one where the service runs: npx sluice keys create --scopes ${scope}`
   return new ServiceError(
     'permission_denied',
     `This API key lacks the scope '${scope}', which this endpoint requires. ${how}`,

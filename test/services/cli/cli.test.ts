@@ -158,6 +158,10 @@ describe('the sluice command', () => {
     await using stack = await startStack()
     const around = ['--url', stack.url, `--key=${TEST_KEY}`, 'jobs', '--limit', '1']
     expect(await here(around, { env: { SLUICE_URL: NOWHERE } })).toMatchObject({ code: 0, out: '', err: '' })
+    const { err } = await here(['logs', '--url', stack.url, '--key', 'key_env'])
+    expect(err, 'hint at the filter, if --key has the id of a key').toContain(
+      'only the calls of this key: --key-id key_env',
+    )
     expect((await here(['--json', 'get', '--help'])).out).toContain('Usage: sluice get')
     expect(await here(['--json', '--help'])).toMatchObject({ code: 0, err: '' })
   })

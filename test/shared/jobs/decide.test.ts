@@ -58,6 +58,24 @@ test.each<[string, Outcome, Partial<History>, boolean, string]>([
   expect(inShort(decide(outcome, { ...FRESH, ...history }, POLICY, canSpend, 0.5))).toBe(expected)
 })
 
+it.each([
+  [{}, { tries: 3 }, 'it failed. 3 attempts were made. Use another model, or try again later.'],
+  [{}, { hasOutput: true }, 'it failed. 1 attempt was made. Use another model, or try again later.'],
+  [{ retry_after_ms: 6_100 }, { tries: 3 }, 'it failed. 3 attempts were made. Retry after 7 s, or use another model.'],
+])('the error of an upstream after the last attempt (%j, %j) has the message "%s"', (more, history, message) => {
+  const outcome = failed('upstream_error', { message: 'it failed.', ...more })
+  const decision = decide(outcome, { ...FRESH, ...history }, POLICY, true, 0.5)
+  expect(decision).toMatchObject({ do: 'fail', error: { message } })
+  const ofParent = decide(
+    { type: 'failed', ...(decision as { error: ErrorBody }) },
+    { ...FRESH, tries: 3 },
+    POLICY,
+    true,
+    0,
+  )
+  expect(ofParent, 'error of a child job that its parent repeats').toMatchObject({ error: { message } })
+})
+
 describe('the retry decision for a random outcome and history', () => {
   const error = fc.record({
     code: fc.constantFrom(...CODES),
@@ -92,7 +110,10 @@ describe('the retry decision for a random outcome and history', () => {
     check((o, h, canSpend, _r, decided) => {
       if (o.type !== 'failed') return true
       const isFinal = !ERRORS[o.error.code].retry || h.tries >= POLICY.triesMax || !canSpend
-      return !isFinal || (decided.do === 'fail' && decided.error === o.error)
+      if (!isFinal || decided.do !== 'fail') return !isFinal
+      const { code, param, retry_after_ms } = decided.error
+      const isSame = code === o.error.code && param === o.error.param && retry_after_ms === o.error.retry_after_ms
+      return isSame && decided.error.message.startsWith(o.error.message)
     })
   })
 

@@ -98,7 +98,11 @@ describe('the request log', () => {
         choices: [{ message: { content: 'hello there' } }],
       })
       expect((await find('op', id)).request_body).toBe(row.request_body)
-      expect((await door.as('bob').get(`/v1/admin/requests/${id}`)).status).toBe(404)
+      const foreign = await door.as('bob').get(`/v1/admin/requests/${id}`)
+      expect(foreign.status).toBe(404)
+      expect(await foreign.text()).toMatch(
+        /is in the log\. The request may belong to another project .* only the project 'bob'/,
+      )
     }
     const long = await chat('alice', 'é'.repeat(2_000))
     const failed = await chat('alice', '!echo fail=upstream_refused')
