@@ -192,7 +192,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
       await page.getByLabel('Store').selectOption(store)
     }
     await page.getByRole('button', { name: 'Send' }).click()
-    await page.getByRole('alert').getByText('npx sluice doctor').waitFor()
+    await page.getByRole('alert').getByText('Choose another model').waitFor()
     expect(await page.getByText(/first token after/).count()).toBe(0)
     await page.context().close()
   })
