@@ -113,6 +113,10 @@ interface ConfirmProps {
   /** Object of the verb in the title of the dialog, such as a model id. */
   readonly what: string
   readonly action: () => Promise<void>
+  /** Kind of the object, such as `batch`. If given, then the title and the confirming button name it, and `what` has its own line. */
+  readonly noun?: string
+  /** Text of the button that changes nothing; default: `Cancel`. */
+  readonly keep?: string
   /** Whether the action cannot be undone; default: false. */
   readonly isDestructive?: boolean
   /** Describes the consequence of the action, and whether the action can be undone. */
@@ -147,17 +151,22 @@ export function Confirm(props: ConfirmProps) {
 }
 
 export function ConfirmDialog(props: ConfirmProps & { readonly onClose: () => void }) {
-  const { verb, what, action, children, isDestructive = false, onClose } = props
+  const { verb, what, noun, keep = 'Cancel', action, children, isDestructive = false, onClose } = props
   const { isBusy, problem, run } = useAction()
   return (
-    <Dialog title={`${verb} ${what}?`} onClose={onClose}>
+    <Dialog title={`${verb} ${noun ?? what}?`} onClose={onClose}>
       {(close) => (
         <>
+          {noun && (
+            <p>
+              <code>{what}</code>
+            </p>
+          )}
           {children}
           <ErrorText text={problem.value} />
           <div class="actions end">
             <button type="button" onClick={close}>
-              Cancel
+              {keep}
             </button>
             <button
               type="button"
@@ -165,7 +174,7 @@ export function ConfirmDialog(props: ConfirmProps & { readonly onClose: () => vo
               disabled={isBusy.value}
               onClick={() => void run(action).then((isDone) => isDone && close())}
             >
-              {isBusy.value ? 'Working…' : verb}
+              {isBusy.value ? 'Working…' : noun ? `${verb} ${noun}` : verb}
             </button>
           </div>
         </>

@@ -84,7 +84,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.getByRole('table', { name: 'Jobs' }).getByRole('link').click()
     await page.getByRole('link', { name: 'Open the batch' }).click()
     await page.getByRole('button', { name: /^Cancel batch_/ }).click()
-    await page.getByRole('dialog').getByRole('button', { name: 'Cancel', exact: true }).last().click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel batch', exact: true }).click()
     await page.locator('.title .status.cancelled').waitFor()
     await page.getByText('batch_cancelled').waitFor()
     await page.getByText(/^r6: /).waitFor()

@@ -101,6 +101,10 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await expect.poll(length, { timeout: PAGE_MS }).toBeGreaterThan(before)
     await page.locator('.history .job-output-delta').waitFor()
     await page.getByRole('button', { name: 'Cancel' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Keep running' }).click()
+    expect(await page.locator('.title .status.in_progress').count()).toBe(1)
+    await page.getByRole('button', { name: 'Cancel' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel job' }).click()
     await page.locator('.title .status.cancelled').waitFor()
     await page.getByRole('button', { name: 'Copy as curl' }).click()
     const command = String(await page.evaluate('navigator.clipboard.readText()'))
@@ -162,6 +166,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await group.waitFor({ state: 'detached' })
     await page.goto(`${admin.stack.url}/console/jobs/${id}`)
     await page.getByRole('button', { name: 'Cancel' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel job' }).click()
     await page
       .locator('.title .status')
       .filter({ hasText: /^(cancelled|completed, 60 failed|all failed)$/ })

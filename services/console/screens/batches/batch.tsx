@@ -186,8 +186,11 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
       )}
       {isRunning && (
         <Confirm
+          isDestructive
           verb="Cancel"
+          noun="batch"
           what={id}
+          keep="Keep running"
           action={async () => {
             await fetchJson(`${isOwn ? '/v1' : '/v1/admin'}/batches/${id}/cancel`, { method: 'POST' })
             await refresh()

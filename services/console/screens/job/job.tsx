@@ -5,6 +5,7 @@ import { costText, dateTimeText, offsetText } from '#services/console/api/clock.
 import { Details, type Field, linked, modelLink, projectLink, workerLink } from '#services/console/parts/details.tsx'
 import {
   Back,
+  Confirm,
   CopyButton,
   CountsBar,
   ErrorText,
@@ -188,11 +189,10 @@ interface ActionsProps {
 function Actions({ job, isOwn, onDone }: ActionsProps) {
   const { isBusy, problem, run } = useAction()
   const url = `${isOwn ? '/v1/jobs' : '/v1/admin/jobs'}/${job.id}`
-  const cancel = () =>
-    run(async () => {
-      await fetchJson(`${url}/cancel`, { method: 'POST' })
-      await onDone()
-    })
+  const cancel = async () => {
+    await fetchJson(`${url}/cancel`, { method: 'POST' })
+    await onDone()
+  }
   const redrive = () =>
     run(async () => {
       const { id } = await fetchJson<AnyJob>(`${url}/redrive`, { method: 'POST' })
@@ -203,11 +203,6 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
   const canRedrive = ['failed', 'cancelled', 'expired'].includes(job.status)
   return (
     <div class="actions">
-      {!isEnded(job.status) && (
-        <button type="button" onClick={() => void cancel()} disabled={isBusy.value || job.status === 'cancelling'}>
-          <Icon name="stop" /> {job.status === 'cancelling' ? 'Cancelling…' : 'Cancel'}
-        </button>
-      )}
       {canRedrive && (
         <button
           type="button"
@@ -220,6 +215,20 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
       )}
       <CopyButton text={curlOf(url, job)} label="Copy as curl" />
       <CopyButton text={job.id} label="Copy ID" />
+      {/* Last and at the right edge, so that no other button takes its place when the job ends. */}
+      {!isEnded(job.status) && (
+        <div class="apart">
+          {job.status === 'cancelling' ? (
+            <button type="button" disabled>
+              Cancelling…
+            </button>
+          ) : (
+            <Confirm verb="Cancel" noun="job" what={job.id} keep="Keep running" action={cancel} isDestructive>
+              <p>The work stops. This cannot be undone.</p>
+            </Confirm>
+          )}
+        </div>
+      )}
       <ErrorText text={problem.value} />
     </div>
   )

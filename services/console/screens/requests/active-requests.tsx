@@ -139,7 +139,7 @@ function Row({ request, ingress, onCancel }: RowProps) {
       </Cell>
       <Cell column="Reason">{reason ?? '–'}</Cell>
       <Cell>
-        <Confirm verb="Stop" what={id} action={cancel} isDestructive>
+        <Confirm verb="Stop" noun="request" what={id} keep="Keep running" action={cancel} isDestructive>
           <p>The work stops, and its caller receives the error job_cancelled.</p>
         </Confirm>
       </Cell>
