@@ -54,7 +54,7 @@ it.each([
   ['overloaded', 'Busy.', { firstOutputMs: 5 }, /^Try again later, or use another model\./],
   ['worker_lost', 'Lost.', { firstOutputMs: 5 }, /^Send the request again\. If the error/],
   ['worker_lost', 'Lost.', {}, /^Do not retry\. If the error/],
-  ['invalid_api_key', 'Incorrect API key.', {}, /ask the operator of the service for one/],
+  ['invalid_api_key', 'Incorrect API key.', {}, /Ask the operator of the service for a key/],
 ])('the next step after %s with the message "%s" depends on the recorded call %j', (errorCode, message, call, step) => {
   const row = { ...ROW, errorCode, errorMessage: message, errorParam: null, ...call }
   expect(nextStepOf(row, false)).toMatch(step)

@@ -2,8 +2,7 @@ import type { ErrorCode } from '#schemas/error.ts'
 import type { RequestRow } from '#shared/store/requests.ts'
 
 /** Remedy for callers without a valid key. Such callers have no access to the console. */
-const NEW_KEY =
-  'If you have no key, then ask the operator of the service for one. An operator creates a key with `npx sluice keys create` or in the console.'
+const NEW_KEY = 'Ask the operator of the service for a key. Operators run `npx sluice keys create`, or use the console.'
 
 /**
  * Remedies of each error code, as listed in docs/reference/errors.md. The first remedy is for the caller. The second

@@ -26,8 +26,7 @@ import type { Log } from '#shared/log/log.ts'
 
 const IDS_MAX = 20
 
-const NEW_KEY =
-  'If you have no key, then ask the operator of the service for one. An operator creates a key with npx sluice keys create or in the console.'
+const NEW_KEY = 'Ask the operator of the service for a key. Operators run npx sluice keys create, or use the console.'
 
 type OnEnd = (error: ServiceError) => void
 
