@@ -19,8 +19,10 @@ export interface JsonSyntaxProblem {
 const QUOTE = 0x22
 const BACKSLASH = 0x5c
 const LINE_FEED = 0x0a
-/** Bytes after which the search yields to the event loop. */
-const PIECE_BYTES = 256 * 1024
+/** Bytes after which the search yields to the event loop. A token of one byte takes about 400 ns. */
+const PIECE_BYTES = 2 * 1024
+/** Bytes after which the count of lines yields. Counting is a hundred times faster than the search. */
+const COUNTED_BYTES = 256 * 1024
 const EXCERPT_CHARS_MAX = 60
 const NAME_CHARS_MAX = 40
 /** Names of fields that the excerpt shows. All names of the APIs have this form. Other names may be data of the caller. */
@@ -66,6 +68,7 @@ class Scanner {
   readonly #open: ('}' | ']')[] = []
   #expected: Expected = 'value'
   #wasComma = false
+  #nextYield = PIECE_BYTES
   at = 0
   excerpt = ''
 
@@ -74,17 +77,22 @@ class Scanner {
   }
 
   *scan(): Generator<undefined, Found | undefined> {
-    let nextYield = PIECE_BYTES
     for (;;) {
       this.#skipBlanks()
-      if (this.at >= nextYield) {
-        nextYield = this.at + PIECE_BYTES
+      if (this.#isYieldDue(this.at)) {
         yield
+        continue
       }
       if (this.at >= this.#json.length) return this.#expected === 'end' ? undefined : this.#tooShort()
       const found = this.#json[this.at] === QUOTE ? yield* this.#text() : this.#step()
       if (found) return found
     }
+  }
+
+  #isYieldDue(at: number): boolean {
+    if (at < this.#nextYield) return false
+    this.#nextYield = at + PIECE_BYTES
+    return true
   }
 
   #step(): Found | undefined {
@@ -145,7 +153,7 @@ class Scanner {
           return this.#inText(i, 'Invalid escape sequence in a text', 'Write a backslash as \\\\.')
         i++
       }
-      if ((i - start) % PIECE_BYTES === PIECE_BYTES - 1) yield
+      if (this.#isYieldDue(i)) yield
     }
     this.at = this.#json.length
     this.#add('"…')
@@ -255,8 +263,9 @@ class Scanner {
     this.excerpt = text.length > EXCERPT_CHARS_MAX ? `…${text.slice(1 - EXCERPT_CHARS_MAX)}` : text
   }
 
+  /** Skips white space up to the next yield. */
   #skipBlanks(): void {
-    for (; this.at < this.#json.length; this.at++) {
+    for (; this.at < Math.min(this.#json.length, this.#nextYield); this.at++) {
       const byte = this.#json[this.at]
       if (byte !== 0x20 && byte !== LINE_FEED && byte !== 0x0d && byte !== 0x09) return
     }
@@ -275,7 +284,7 @@ function* placeOf(json: Buffer, at: number): Generator<undefined, { readonly lin
     const byte = json[i] as number
     if (byte === LINE_FEED) [line, column] = [line + 1, 1]
     else if ((byte & 0xc0) !== 0x80) column++
-    if (i % PIECE_BYTES === PIECE_BYTES - 1) yield
+    if (i % COUNTED_BYTES === COUNTED_BYTES - 1) yield
   }
   return { line, column }
 }

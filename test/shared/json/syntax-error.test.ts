@@ -67,3 +67,14 @@ it('a text has a problem if and only if JSON.parse refuses it', () => {
     { numRuns: 2_000 },
   )
 })
+
+it.each([
+  ['escape sequences', `["a${'\\\\'.repeat(40_000)}`],
+  ['tokens of one byte', `[${'1,'.repeat(40_000)}x`],
+  ['white space', `[${' '.repeat(80_000)}x`],
+])('the search yields after few bytes of %s', (_, text) => {
+  const search = findJsonProblem(Buffer.from(text))
+  let yields = 0
+  while (!search.next().done) yields++
+  expect(yields).toBeGreaterThanOrEqual(text.length / 4_096)
+})
