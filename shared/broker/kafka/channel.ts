@@ -226,6 +226,7 @@ export class ChannelReceiver implements Receiver {
   }
 
   #offsetAt({ partition }: Position, timestamp: bigint): Promise<bigint> {
-    return offsetAt(this.#cluster, this.#topic, partition, timestamp, this.#connectionName)
+    const connection = { name: this.#connectionName, timeoutMs: REQUEST_TIMEOUT_MS }
+    return offsetAt(this.#cluster, this.#topic, partition, timestamp, connection)
   }
 }

@@ -26,7 +26,7 @@ export async function storedOffsets(cluster: KafkaCluster, topic: string, partit
 /**
  * Returns the offset of the first record whose timestamp is not before `timestamp`. -1 if there is none.
  *
- * @param connectionName See {@link KafkaCluster}.
+ * @param connection Name of the connection and its request timeout, see {@link KafkaCluster}. The first use of a name sets the timeout.
  * @throws Error if the partition has no leader, or if the leader is unreachable or refuses
  */
 export async function offsetAt(
@@ -34,11 +34,11 @@ export async function offsetAt(
   topic: string,
   partition: number,
   timestamp: bigint,
-  connectionName = CONNECTION_NAME,
+  { name, timeoutMs } = { name: CONNECTION_NAME, timeoutMs: REQUEST_TIMEOUT_MS },
 ): Promise<bigint> {
   const leader = cluster.leader(topic, partition)
   if (leader < 0) throw new NodeUnknown(`${topic}/${partition} has no leader`)
-  const connection = await cluster.connection(leader, connectionName, REQUEST_TIMEOUT_MS)
+  const connection = await cluster.connection(leader, name, timeoutMs)
   const wanted = { partitionIndex: partition, currentLeaderEpoch: -1, timestamp }
   const { topics } = await listOffsetsV7.api.async(connection, -1, 0, [{ name: topic, partitions: [wanted] }])
   const offset = topics[0]?.partitions[0]?.offset

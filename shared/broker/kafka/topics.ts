@@ -277,6 +277,12 @@ export function permitGroups({ brokers, prefix }: KafkaOptions, operations: read
   return `kafka-acls.sh --bootstrap-server ${brokers[0]} --add --allow-principal User:NAME ${wanted} ${names}`
 }
 
+/** Field of a log entry with the command that permits the group, if Kafka denied access to a group. */
+export function groupRemedy(error: unknown, options: KafkaOptions): { readonly remediation?: string } {
+  const message = messageOf(error)
+  return /group/i.test(message) && isDenied(message) ? { remediation: permitGroups(options, ['Read']) } : {}
+}
+
 export function messageOf(error: unknown): string {
   const causes = (error as AggregateError | null)?.errors
   const [cause] = Array.isArray(causes) ? causes : []

@@ -14,7 +14,7 @@ import kafkajs, {
 } from 'kafkajs'
 import { TOKEN_UNAVAILABLE } from '#shared/broker/kafka/credentials.ts'
 import type { KafkaOptions, KafkaSasl } from '#shared/broker/kafka/options.ts'
-import { isDenied, permitGroups } from '#shared/broker/kafka/topics.ts'
+import { groupRemedy, isDenied } from '#shared/broker/kafka/topics.ts'
 import type { BrokerSockets } from './sockets.ts'
 
 const CONNECTION_TIMEOUT_MS = 1_000
@@ -87,9 +87,8 @@ export function isTransientInKafkaJs(thrown: unknown): boolean {
  */
 function report({ namespace, log }: LogEntry, options: KafkaOptions): void {
   if (namespace === 'Connection' && !isDenied(log.error)) return
-  const isGroupDenied = /group/i.test(String(log.error)) && isDenied(log.error)
-  const remedy = isGroupDenied && { remediation: permitGroups(options, ['Read']) }
-  options.onProblem('kafkajs reported an error', { namespace, error: log.message, detail: log.error, ...remedy })
+  const details = { namespace, error: log.message, detail: log.error, ...groupRemedy(log.error, options) }
+  options.onProblem('kafkajs reported an error', details)
 }
 
 interface RequestQueue {
@@ -170,8 +169,12 @@ function patchGroup(): void {
     const membership = this.assigners.find((assigner) => assigner.membership)?.membership
     // If the coordinator does not know the id any more, then kafkajs joins again without an id.
     if (membership) this.memberId ??= membership.id
-    await original.call(this)
-    if (membership) membership.id = this.memberId
+    try {
+      await original.call(this)
+    } finally {
+      // If the member joined but received no assignment, then the broker still knows its id.
+      if (membership) membership.id = this.memberId
+    }
   }
   const { heartbeat } = prototype
   prototype.heartbeat = async function beat(options) {

@@ -23,7 +23,7 @@ import {
   untilWoken,
   within,
 } from '#shared/broker/kafka/options.ts'
-import { isDenied, permitGroups } from '#shared/broker/kafka/topics.ts'
+import { groupRemedy, messageOf } from '#shared/broker/kafka/topics.ts'
 import { assignAfter, CONSUMER_RETRY, isTransientInKafkaJs, type Membership } from './client.ts'
 import { ClassicPartition, type ClassicRecord } from './partition.ts'
 
@@ -96,6 +96,9 @@ export class ClassicConsumer implements QueueConsumer {
    * the new topic has already reached this offset, and would skip all earlier records.
    */
   restart(): void {
+    // Remembered offsets belong to the deleted topic. Otherwise records of the new topic with the same offsets would be skipped.
+    this.#partitions.clear()
+    this.#paused.clear()
     this.#endRun()
   }
 
@@ -166,8 +169,8 @@ export class ClassicConsumer implements QueueConsumer {
         await this.#runOnce()
       } catch (error) {
         if (this.#closing.signal.aborted) return
-        const remedy = isDenied(String(error)) && { remediation: permitGroups(this.#options, ['Read']) }
-        await pause(this.#supervisor.failed(error, { ...remedy }), this.#closing.signal)
+        const details = { error: messageOf(error), ...groupRemedy(error, this.#options) }
+        await pause(this.#supervisor.failed(error, details), this.#closing.signal)
       }
     }
   }
