@@ -87,7 +87,8 @@ export class WaitEstimate<Job = unknown> {
 
   /** Removes a job without counting its duration, because the job was returned to its queue or its worker died. */
   forget(job: Job, now: number): void {
-    this.#waiting.delete(job)
+    // The ranks refer to jobs that have ended, so they are dropped when no job waits.
+    if (this.#waiting.delete(job) && this.#waiting.size === 0) this.#ranks = undefined
     this.#parked.delete(job)
     if (this.#running.delete(job)) this.#runParked(now)
   }
@@ -192,8 +193,8 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Mean duration in ms, and the duration from which the service decides on a refusal. A running job that exceeds the usual duration counts with the time for which it
-   * has run. The mean is undefined until a job has ended that was not cold.
+   * Mean duration in ms, and the duration from which the service decides on a refusal. A running job that exceeds the usual duration counts with
+   * the time for which it has run. The mean is undefined until a job has ended that was not cold.
    */
   #durations(now: number): { readonly meanMs?: number; readonly provenMs?: number } {
     const ended = this.#times.length
