@@ -67,6 +67,11 @@ export const ERRORS = {
 
 export type ErrorCode = keyof typeof ERRORS
 
+/** Whether the server of a model failed or did not answer in time. */
+export function isUpstreamFailure(code: ErrorCode): boolean {
+  return code === 'upstream_error' || code === 'upstream_timeout'
+}
+
 /**
  * Reasons for which a call is refused or fails for lack of capacity. One error code covers several reasons, because callers can only retry in all of
  * these cases. Operators see the reason in the metric `sluice_refusals_total` and in the field `refusal` of the access log.

@@ -12,7 +12,7 @@
  * 5. Deadline passed: the job fails with `timeout`. Cancelled: the job ends as cancelled.
  */
 
-import { ERRORS, type ErrorBody } from '#schemas/error.ts'
+import { ERRORS, type ErrorBody, isUpstreamFailure } from '#schemas/error.ts'
 import { type Backoff, backoffMs } from '#shared/lib/backoff.ts'
 
 const HAND_BACK_MS_MAX = 2_000
@@ -101,23 +101,19 @@ function decideFailed(
   const row: { readonly retry: boolean; readonly triesMax?: number } = ERRORS[error.code]
   const triesMax = Math.min(row.triesMax ?? policy.triesMax, policy.triesMax)
   const mayRetry = row.retry && !history.hasOutput && history.tries < triesMax && canSpend
-  const fail: Decision = { do: 'fail', error: finalError(error, history.tries) }
-  if (!mayRetry) return fail
+  if (!mayRetry) return { do: 'fail', error }
   const delayMs = Math.max(error.retry_after_ms ?? 0, backoffMs(history.tries, policy.backoff, random))
-  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs) return fail
+  if (delayMs > policy.delayMsMax || delayMs >= history.remainingMs) return { do: 'fail', error }
   return { do: 'retry', delayMs }
 }
 
-const HAS_ATTEMPTS = / attempts? (?:was|were) made\. /
-
 /**
- * Adds the number of attempts and the remedy to the error of an upstream after which no attempt follows. Time in the remedy: that of the header
- * `Retry-After`, which is sent if the error has `retry_after_ms`. A composed job may fail with the error of a child job, which is already complete.
+ * Adds the number of attempts and the remedy to the error of an upstream after which no attempt follows. For attached calls, because the record of a
+ * durable job has its attempts. Time in the remedy: that of the header `Retry-After`, which is sent if the error has `retry_after_ms`.
  */
-function finalError(error: ErrorBody, tries: number): ErrorBody {
+export function withAttempts(error: ErrorBody, tries: number): ErrorBody {
   const { code, message, retry_after_ms: waitMs } = error
-  const isOfUpstream = code === 'upstream_error' || code === 'upstream_timeout'
-  if (!isOfUpstream || HAS_ATTEMPTS.test(message)) return error
+  if (!isUpstreamFailure(code)) return error
   const made = tries === 1 ? '1 attempt was made.' : `${tries} attempts were made.`
   const remedy =
     waitMs === undefined

@@ -1,4 +1,4 @@
-import type { ErrorCode } from '#schemas/error.ts'
+import { type ErrorCode, isUpstreamFailure } from '#schemas/error.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 
 /**
@@ -148,10 +148,6 @@ export function errorHeaders(
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
   if (code === 'job_not_finished') return retryAfterMs !== undefined
   return isUpstreamFailure(code) && retryAfterMs !== undefined ? undefined : SHOULD_RETRY[code]
-}
-
-function isUpstreamFailure(code: ErrorCode): boolean {
-  return code === 'upstream_error' || code === 'upstream_timeout'
 }
 
 function retryAfterSeconds({ retryAfterMs }: ServiceError, mostMs: number): number {

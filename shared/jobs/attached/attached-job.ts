@@ -258,6 +258,7 @@ export class AttachedJob {
   #onStarted(worker: string): void {
     if (this.worker === undefined) {
       this.worker = worker
+      this.server = undefined
       this.state = 'running'
       this.attemptStartedAtMs = Date.now()
       this.startedAtMs ??= this.attemptStartedAtMs

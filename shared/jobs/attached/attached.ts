@@ -19,7 +19,7 @@ import type { JobEvent } from '#schemas/event.ts'
 import { PoolName } from '#schemas/job.ts'
 import type { ChannelRecord, Closable } from '#shared/broker/broker.ts'
 import { AdmissionControl } from '#shared/capacity/admission-control.ts'
-import { type Decision, decide, LOST, type Outcome, RetryBudget } from '#shared/jobs/decide.ts'
+import { type Decision, decide, LOST, type Outcome, RetryBudget, withAttempts } from '#shared/jobs/decide.ts'
 import { type PoolWork, type Work, workOf } from '#shared/jobs/fleet-work.ts'
 import { type Peer, preparingText } from '#shared/jobs/peers.ts'
 import { Presence } from '#shared/jobs/presence.ts'
@@ -261,7 +261,7 @@ export class AttachedJobs implements JobOwner {
     if (outcome.type === 'cancelled' || outcome.type === 'timed_out') this.#stopWorker(job)
     if (decision.do === 'complete') this.#end(job, 'completed')
     else if (decision.do === 'cancel') this.#end(job, 'cancelled', decision.error)
-    else if (decision.do === 'fail') this.#end(job, 'failed', decision.error)
+    else if (decision.do === 'fail') this.#end(job, 'failed', withAttempts(decision.error, tries))
     else this.#retry(job, outcome.type, decision.delayMs)
   }
 

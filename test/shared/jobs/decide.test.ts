@@ -1,7 +1,14 @@
 import fc from 'fast-check'
 import { describe, expect, it, test } from 'vitest'
 import { ERRORS, type ErrorBody, type ErrorCode } from '#schemas/error.ts'
-import { type Decision, decide, type History, type Outcome, type RetryPolicy } from '#shared/jobs/decide.ts'
+import {
+  type Decision,
+  decide,
+  type History,
+  type Outcome,
+  type RetryPolicy,
+  withAttempts,
+} from '#shared/jobs/decide.ts'
 
 const POLICY: RetryPolicy = {
   triesMax: 3,
@@ -59,21 +66,12 @@ test.each<[string, Outcome, Partial<History>, boolean, string]>([
 })
 
 it.each([
-  [{}, { tries: 3 }, 'it failed. 3 attempts were made. Use another model, or try again later.'],
-  [{}, { hasOutput: true }, 'it failed. 1 attempt was made. Use another model, or try again later.'],
-  [{ retry_after_ms: 6_100 }, { tries: 3 }, 'it failed. 3 attempts were made. Retry after 7 s, or use another model.'],
-])('the error of an upstream after the last attempt (%j, %j) has the message "%s"', (more, history, message) => {
-  const outcome = failed('upstream_error', { message: 'it failed.', ...more })
-  const decision = decide(outcome, { ...FRESH, ...history }, POLICY, true, 0.5)
-  expect(decision).toMatchObject({ do: 'fail', error: { message } })
-  const ofParent = decide(
-    { type: 'failed', ...(decision as { error: ErrorBody }) },
-    { ...FRESH, tries: 3 },
-    POLICY,
-    true,
-    0,
-  )
-  expect(ofParent, 'error of a child job that its parent repeats').toMatchObject({ error: { message } })
+  [{}, 3, 'it failed. 3 attempts were made. Use another model, or try again later.'],
+  [{}, 1, 'it failed. 1 attempt was made. Use another model, or try again later.'],
+  [{ retry_after_ms: 6_100 }, 3, 'it failed. 3 attempts were made. Retry after 7 s, or use another model.'],
+])('the error of an upstream after the last attempt (%j, %i attempts) has the message "%s"', (more, tries, message) => {
+  const error = { code: 'upstream_error' as const, message: 'it failed.', param: null, ...more }
+  expect(withAttempts(error, tries)).toMatchObject({ code: 'upstream_error', message })
 })
 
 describe('the retry decision for a random outcome and history', () => {
