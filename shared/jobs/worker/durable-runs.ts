@@ -150,7 +150,12 @@ export class DurableRuns {
     await this.#renewing
     // A requeue may wait for Kafka for longer than the process may take to close, so this wait is bounded. After the lease is released, the
     // scheduler requeues the remaining jobs.
-    await Promise.race([this.#reconciling, new Promise((resolve) => setTimeout(resolve, RECONCILE_MS))])
+    let timer: NodeJS.Timeout | undefined
+    const timeout = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, RECONCILE_MS)
+    })
+    await Promise.race([this.#reconciling, timeout])
+    clearTimeout(timer)
     await this.#options.store.deregister(this.#options.boot).catch((error: unknown) => {
       this.#options.log.info({ err: error }, 'worker lease could not be released; it expires on its own')
     })
