@@ -311,16 +311,23 @@ export function* evidenceOf(
     if (!holdsRelation(asking, `${heading}\n${around}`)) continue
     if (isAmountAsked && !holdsAmount([...labels, text].join('\n'), asking)) continue
     if (required.length > 0 && fitOf(around, asking, types) < FIT_MIN) continue
+    // A question such as "What is nginx?" asks for no property, so a quote that holds the subjects suffices.
+    if (property.length === 0) {
+      evidence.push({ sum: 1, count: Math.LN2, share: 1 })
+      continue
+    }
     const near = [...held.own.slice(Math.max(0, at - EVIDENCE_WINDOW), at + EVIDENCE_WINDOW + 1), held.heading]
     const found = (term: string) => {
       if (near.some((some) => some.has(term)) || held.contexts[at]?.has(term)) return 1
       return held.title.has(term) ? TITLE_CREDIT : passage.similar.has(term) ? SYNONYM_CREDIT : 0
     }
-    const sum = property.reduce((total, term) => total + (weights.get(term) ?? 0) * found(term), 0)
+    const credits = new Map(terms.map((term) => [term, found(term)]))
+    const creditOf = (term: string) => credits.get(term) ?? 0
+    const sum = property.reduce((total, term) => total + (weights.get(term) ?? 0) * creditOf(term), 0)
     evidence.push({
       sum: Math.min(1, sum / (EVIDENCE_SUM * idf(passageCount, 0))),
-      count: Math.log1p(property.filter((term) => found(term) > 0).length),
-      share: terms.filter((term) => found(term) > 0).length / Math.max(1, terms.length),
+      count: Math.log1p(property.filter((term) => creditOf(term) > 0).length),
+      share: terms.filter((term) => creditOf(term) > 0).length / Math.max(1, terms.length),
     })
   }
   return evidence

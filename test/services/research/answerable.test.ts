@@ -9,9 +9,11 @@ import {
   requiredOf,
 } from '#services/research/evidence/answer-type.ts'
 import { isEvident } from '#services/research/evidence/answerable.ts'
-import { anchorsOf, namesOf, parseQuestion } from '#services/research/question/question.ts'
+import { findEvidence } from '#services/research/evidence/evidence.ts'
+import { countPassages, rankPassages, weightsIn } from '#services/research/question/passages.ts'
+import { anchorsOf, namesOf, parseQuestion, queryTermsIn, vocabularyOf } from '#services/research/question/question.ts'
 import { runToEnd } from '#shared/lib/yielding.ts'
-import { PagesBackend, researched } from '../../support/research/run.ts'
+import { PagesBackend, researched, snapshotOf } from '../../support/research/run.ts'
 
 const PAGE = `# The harbour\n\nThe engineer Tilda Marlow planned the harbour of Wexley in 1874 for the herring trade.\n
 The harbour of Wexley has a long wall of granite on its northern side.\n
@@ -202,6 +204,19 @@ test.each([
     const question = `On a slow laptop in our office we maintain a spreadsheet of old boats, because my colleague from accounting wonders ${asked}?`
     const { annotations } = await researched({ backends: [new CountingBackend([], 20_000)] }, { question })
     expect(annotations.length > 0).toBe(isAnswered)
+  },
+)
+
+test.each(['What is nginx?', 'What does nginx mean?'])(
+  'a large corpus answers "%s", which names only a subject',
+  (text) => {
+    const question = runToEnd(parseQuestion({ question: text, context: [] }))
+    const page = snapshotOf('https://nginx.example/', '# nginx\n\nnginx is a web server and a reverse proxy.\n')
+    const passages = runToEnd(countPassages(page, queryTermsIn(question)))
+    const weights = weightsIn([...vocabularyOf(question).keys()], passages)
+    const ranked = runToEnd(rankPassages(question, passages, weights))
+    const { candidates } = runToEnd(findEvidence(question, ranked, weights, { passages: 5_000, absent: new Set() }))
+    expect(candidates.length).toBeGreaterThan(0)
   },
 )
 
