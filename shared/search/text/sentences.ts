@@ -14,7 +14,7 @@ export interface Sentence extends Span {
 /** Maximum UTF-16 units of a quote. Longer texts are tables, code or noise. */
 export const QUOTE_CHARS_MAX = 480
 const SENTENCES_MAX = 400
-/** Maximum lines of a code block that can be quoted as code, from its beginning. Prose in the block is not limited. */
+/** Maximum lines of a code block that can be quoted as code, from its beginning. Prose in the block has its own limit, {@link SENTENCES_MAX}. */
 const CODE_LINES_MAX = 12
 /** Minimum words, and minimum share of words among the pieces of a line, with which a preformatted line counts as prose. */
 const PROSE_WORDS_MIN = 4
@@ -71,7 +71,8 @@ function prose(text: string): Piece {
 function piecesOfCode(block: string): Piece[] {
   const lines = block.split(/(?<=\n)/, PREFORMATTED_LINES_MAX)
   const pieces: Piece[] = []
-  for (let at = 0; at < lines.length && pieces.length < SENTENCES_MAX; ) {
+  let proseCount = 0
+  for (let at = 0; at < lines.length && proseCount < SENTENCES_MAX; ) {
     const from = isTerm(lines[at], lines[at + 1]) ? at + 1 : at
     if (!isProse(lines[from])) {
       pieces.push({ text: lines[at++] ?? '', isCode: true })
@@ -79,7 +80,9 @@ function piecesOfCode(block: string): Piece[] {
     }
     let to = from + 1
     while (!COMMENT.test(lines[from] ?? '') && continues(lines[to])) to++
-    pieces.push(...paragraphOf(lines.slice(at, to).join('')))
+    const paragraph = paragraphOf(lines.slice(at, to).join(''))
+    proseCount += paragraph.length
+    pieces.push(...paragraph)
     at = to
   }
   return pieces

@@ -214,6 +214,15 @@ describe('the sentence splitter', () => {
     }
   })
 
+  test('returns the prose after hundreds of lines of code in a preformatted block', () => {
+    const code = Array.from({ length: 450 }, (_, at) => `f${at}(x) = ${at};`)
+    const text = [...code, 'The default timeout of the server is sixty seconds.'].join('\n')
+    const sentences = sentencesOf({ text }, { type: 'code', start: 0, end: text.length })
+    expect(sentences.filter(({ isCode }) => !isCode).map((each) => each.text)).toEqual([
+      'The default timeout of the server is sixty seconds.',
+    ])
+  })
+
   test('returns all prose of a preformatted block as sentences, with the term above an indented paragraph', () => {
     const text = [
       'maxconn <number>',
