@@ -212,6 +212,12 @@ describe.skipIf(!hasDeployTool('promtool'))('the Prometheus rules', () => {
     const cases = Object.entries(FAULTS).map(([alert, fault]) => {
       return { series: { ...relevant(), ...fault }, minutes: [59], expected: [alert] }
     })
+    // If the time to empty the queue is unknown, then its metric has no value.
+    cases.push({
+      series: { ...relevant(), [WANTED]: from5(0, 4), [EMPTY_IN]: `_x${HOUR}` },
+      minutes: [59],
+      expected: ['SluiceTooFewWorkers'],
+    })
     await evaluate(cases)
   })
 
