@@ -10,8 +10,13 @@ const Name = z
   .max(200)
   .regex(/^\P{Cc}*$/u)
 
+const Hour = z
+  .string()
+  .regex(/^\d{4}-\d\d-\d\dT([01]\d|2[0-3])$/)
+  .refine((hour) => z.iso.date().safeParse(hour.slice(0, 10)).success)
+
 /** A UTC day, or an hour of it such as `2030-01-31T08`. */
-const Time = z.union([z.iso.date(), z.string().regex(/^\d{4}-\d\d-\d\dT([01]\d|2[0-3])$/)], {
+const Time = z.union([z.iso.date(), Hour], {
   error: 'must be a day such as 2030-01-31, or an hour such as 2030-01-31T08',
 })
 

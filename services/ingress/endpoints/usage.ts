@@ -59,7 +59,7 @@ export async function readUsage(context: IngressContext, call: Call): Promise<vo
     data: shown.map(({ group, ...sum }) => ({ ...groupOf(group), ...shownAs(sum) })),
     has_more: hasMore,
     total: shownAs(totalOf(shown)),
-    budgets: await withForecasts(ledger, await budgetsFor(context, call, project), project),
+    budgets: format === 'csv' ? [] : await withForecasts(ledger, await budgetsFor(context, call, project), project),
     alerts_to: hasScope(call.key, 'admin') ? hostOf(context.config.budgetWebhookUrl) : null,
   }
   if (format === 'json') return await call.reply.whole(report)

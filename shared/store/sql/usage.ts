@@ -196,7 +196,7 @@ const ADD_ALERT: Statement = {
 
 /** Maximum concurrent reads of one call on Postgres, so that other calls find free connections in the pool. */
 const READS_MAX = 4
-/** Maximum groups per day that a report reads in SQLite, which blocks the event loop meanwhile. */
+/** Groups per day that a report reads in SQLite, which blocks the event loop meanwhile. A query with a larger limit reads as many as its limit. */
 const GROUPS_MAX = 20_000
 const DAY_MS = 86_400_000
 type GroupSums = UsageAmounts & { readonly group: string }
@@ -241,7 +241,7 @@ export class SqlUsage implements UsageLedger {
     const sums = new Map<string, GroupSums>()
     for (const [nth, day] of days.entries()) {
       const range = { from: nth === 0 ? query.from : day, to: nth === days.length - 1 ? query.to : day }
-      for (const one of await this.#sumOf({ ...query, ...range, limit: GROUPS_MAX })) {
+      for (const one of await this.#sumOf({ ...query, ...range, limit: Math.max(GROUPS_MAX, query.limit) })) {
         const before = sums.get(one.group)
         sums.set(one.group, before ? { group: one.group, ...addUsage(before, one) } : one)
       }
