@@ -25,7 +25,7 @@ import { jobsTopic } from '#shared/jobs/records.ts'
 import { hasScope } from '#shared/keys/keys.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { RequestLog, RequestRow } from '#shared/store/requests.ts'
-import { depthOf, modelLoads } from './fleet.ts'
+import { depthOf, inTime, modelLoads } from './fleet.ts'
 
 /**
  * Cache lifetime in ms of findings about the machine and of counts of dead letters. Computing them reads a disk, a
@@ -39,7 +39,7 @@ const CALLS_TTL_MS = 2_000
 /** Maximum time in ms for which an expired value is returned while a new one is read. */
 const STALE_MAX_MS = 30_000
 const PROJECTS_MAX = 1_000
-/** Maximum models that are checked for failures. Models with the newest failures are checked first. */
+/** Maximum models that are checked for failures. Models with the most failures are checked first. */
 const FAILING_MAX = 10
 const ROWS_MAX = 100
 /** Maximum time before the window of a failing model in which the start of its failures is searched. */
@@ -155,11 +155,13 @@ async function failingModels(
       query: { project, model, isWithoutBatches: true },
       isOperator: project === undefined,
     }
-    const { next, rate } = await rateIn(calls, fromMs)
-    if (!isFailing(rate)) continue
-    const newest = await log.list({ ...calls.query, limit: ROWS_MAX })
-    if (hasRecovered(newest.rows)) continue
     const key = JSON.stringify([project, model])
+    const { next, rate } = await rateIn(calls, fromMs)
+    const isEnded = !isFailing(rate) || hasRecovered((await log.list({ ...calls.query, limit: ROWS_MAX })).rows)
+    if (isEnded) {
+      known.delete(key)
+      continue
+    }
     const start = known.get(key) ?? (await startOf(calls, rate.firstAtMs, fromMs))
     known.set(key, { ...start, seenAtMs: nowMs })
     const { sinceMs, isSinceCut } = start
@@ -214,7 +216,7 @@ async function machineFindings({ config }: IngressContext): Promise<readonly Fin
 
 async function factsOf(context: IngressContext, calls: CallFacts): Promise<FleetFacts> {
   const { broker, store, pauses } = context
-  const depth = await depthOf(context).catch(() => undefined)
+  const depth = await inTime(depthOf(context))
   return {
     broker,
     store,
@@ -244,7 +246,7 @@ async function poolFacts(
   const inStore = queued.reduce((sum, { count }) => sum + count, 0)
   // Both counts can include the same durable jobs: the store contains all of them, and the queue those that were published. The larger count is
   // used, because the sum would count such jobs twice.
-  const lag = (await broker.lag(jobsTopic(pool)).catch(() => undefined)) ?? 0
+  const lag = (await inTime(broker.lag(jobsTopic(pool)))) ?? 0
   return {
     id: pool,
     workers: jobs.presence.workers(pool).length,

@@ -68,9 +68,11 @@ async function poolObject(
   }
 }
 
-function inTime<T>(count: Promise<T>): Promise<T | undefined> {
-  const timeout = delay(COUNT_TIMEOUT_MS, undefined, { ref: false })
-  return Promise.race([count.catch(() => undefined), timeout])
+/** Returns the result of a count by Kafka or the store. Undefined if the count fails or takes longer than {@link COUNT_TIMEOUT_MS}. */
+export function inTime<T>(count: Promise<T>): Promise<T | undefined> {
+  const done = new AbortController()
+  const timeout = delay(COUNT_TIMEOUT_MS, undefined, { ref: false, signal: done.signal }).catch(() => undefined)
+  return Promise.race([count.catch(() => undefined), timeout]).finally(() => done.abort())
 }
 
 function durableOf(own: readonly Depth[], sum: (rows: readonly Depth[]) => number) {

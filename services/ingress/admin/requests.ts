@@ -110,9 +110,12 @@ function addOutcome(counts: Map<string, RequestOutcome>, one: RequestOutcome): v
   const key = JSON.stringify([one.project, one.model, one.status, one.errorCode])
   const before = counts.get(key)
   if (!before) return void counts.set(key, one)
-  const messageCalls = one.messageCalls + (before.message === one.message ? before.messageCalls : 0)
+  const isSameMessage = before.message === one.message
+  const messageCalls = one.messageCalls + (isSameMessage ? before.messageCalls : 0)
   counts.set(key, {
     ...(messageCalls > before.messageCalls ? { ...one, messageCalls } : before),
+    // The pages begin with the newest requests.
+    ...(isSameMessage && { newestId: before.newestId }),
     firstEndedAtMs: Math.min(one.firstEndedAtMs, before.firstEndedAtMs),
     lastEndedAtMs: Math.max(one.lastEndedAtMs, before.lastEndedAtMs),
     calls: one.calls + before.calls,

@@ -169,6 +169,8 @@ export class CallLog {
     if (isOfJob) return
     const { status, durationMs, headers = {} } = this.#end
     const endedAtMs = Date.now()
+    const error = this.#error && errorOf(this.#error)
+    const attempts = failedAttemptsOf(facts.failed_attempts)
     const row: RequestRow = {
       id: this.requestId,
       startedAtMs: endedAtMs - Math.round(durationMs),
@@ -184,8 +186,10 @@ export class CallLog {
       errorCode: null,
       errorMessage: null,
       errorParam: null,
-      ...(this.#error && errorOf(this.#error)),
-      ...failedAttemptsOf(facts.failed_attempts),
+      ...error,
+      ...attempts,
+      // The attempts are limited, so the last message may be in the error only.
+      upstreamMessage: error?.upstreamMessage ?? attempts.upstreamMessage,
       queueMs: facts.queue_ms ?? null,
       firstOutputMs: facts.first_output_ms ?? null,
       durationMs: Math.round(durationMs),

@@ -142,8 +142,14 @@ async function countLive(
   const nowMs = Date.now()
   const [first, underWay] = partsUnderWay(id, reported)
   const recorded = partIds(id, Math.max(0, first - RECORDED_PARTS), first)
-  const rowsSince = async (sinceMs: number) =>
+  const read = async (sinceMs: number) =>
     (await store?.countChildren(tenant, [...recorded, ...underWay], sinceMs)) ?? []
+  let all: ReturnType<typeof read> | undefined
+  const rowsSince = (sinceMs: number) => {
+    if (sinceMs > 0) return read(sinceMs)
+    all ??= read(0)
+    return all
+  }
   const rows = await rowsSince(nowMs - RATE_WINDOW_MS)
   const live = endsOf(rows.filter(({ parent }) => !recorded.includes(parent)))
   const completed = reported.completed + live.completed

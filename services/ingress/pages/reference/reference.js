@@ -19,10 +19,14 @@ input.addEventListener('input', () => {
   status.textContent = words.length === 0 ? '' : count === 1 ? '1 match' : `${count} matches`
 })
 
-/* Opens the item that the fragment of the URL names, and the items that contain it. */
+/* Opens the item that the fragment of the URL names. If the filter hides the item, then the filter is cleared. */
 function openTarget() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)))
   if (!target?.classList.contains('item')) return
+  if (target.hidden) {
+    input.value = ''
+    input.dispatchEvent(new Event('input'))
+  }
   target.open = true
   target.scrollIntoView()
 }
