@@ -141,9 +141,10 @@ async function refreshPools(abort: AbortSignal): Promise<void> {
 /** Counts the calls of the own project. The metrics have no counts per project. */
 async function refreshOwnCalls(abort: AbortSignal): Promise<void> {
   if (isOperator.value === undefined) return
-  const { data, total } = await fetchJson<ActivePage>('/v1/admin/requests/active', { signal: abort })
-  const running = data.filter(({ status }) => status === 'running').length
-  ownCalls.value = { running, waiting: total - running }
+  const count = async (status: string) =>
+    (await fetchJson<ActivePage>(`/v1/admin/requests/active?status=${status}`, { signal: abort })).total
+  const [running, waiting] = await Promise.all([count('running'), count('waiting')])
+  ownCalls.value = { running, waiting }
 }
 
 interface Ready {

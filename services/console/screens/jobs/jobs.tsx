@@ -229,7 +229,7 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
         <ShortId id={id} href={`${BASE}/jobs/${id}`} />
       </span>
       <span role="cell" class="model">
-        <span>{batchModels.value.get(id) ?? model}</span>
+        <span>{batchModels.value.get(id) || model}</span>
         <span class="endpoint dim below">
           {call}
           {[progress, project].filter(Boolean).map((text) => (

@@ -65,18 +65,18 @@ export class JobList {
   }
 
   /**
-   * The job of a batch does not contain the model of its requests. This method therefore reads the models of the listed batches. A batch that has no
-   * model yet, for example during its validation, is read again.
+   * The job of a batch does not contain the model of its requests. This method therefore reads the models of the listed batches. A running
+   * batch without a model is read again. An ended batch without a model gets an empty text, because its model stays unknown.
    */
   async #loadBatchModels(signal: AbortSignal): Promise<void> {
     const known = batchModels.peek()
-    const ids = [...this.#known.values()].filter((job) => isBatch(job) && !known.has(job.id)).map(({ id }) => id)
+    const unknown = [...this.#known.values()].filter((job) => isBatch(job) && !known.has(job.id))
     const url = this.#filter.isAll ? '/v1/admin/batches' : '/v1/batches'
-    const read = async (id: string): Promise<[string, string][]> => {
+    const read = async ({ id, status }: AnyJob): Promise<[string, string][]> => {
       const batch = await fetchJson<Batch>(`${url}/${id.replace('job_', 'batch_')}`, { signal }).catch(() => undefined)
-      return batch?.model ? [[id, batch.model]] : []
+      return batch?.model || isEnded(status) ? [[id, batch?.model ?? '']] : []
     }
-    const found = (await Promise.all(ids.slice(0, BATCH_READS_MAX).map(read))).flat()
+    const found = (await Promise.all(unknown.slice(0, BATCH_READS_MAX).map(read))).flat()
     if (found.length > 0) batchModels.value = new Map([...batchModels.peek(), ...found])
   }
 

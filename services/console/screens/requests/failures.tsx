@@ -14,12 +14,13 @@ const NUMBERS = ['Requests', 'Oldest', 'Newest']
 type Query = Readonly<Record<string, string>>
 type FailureList = z.infer<typeof RequestFailuresListAnswer>
 
-/** Failed requests by error code, model and project. Undefined until loaded. @param inputs Values whose change loads the list again */
-export function useFailures(query: Query, inputs: readonly unknown[] = []) {
+/** Failed requests by error code, model and project. Undefined until loaded. @param query If undefined, nothing is loaded @param inputs Values whose change loads the list again */
+export function useFailures(query: Query | undefined, inputs: readonly unknown[] = []) {
   const found = useSignal<FailureList | undefined>(undefined)
   const problem = useSignal('')
-  const text = new URLSearchParams(query).toString()
+  const text = query && new URLSearchParams(query).toString()
   const refresh = async (signal: AbortSignal) => {
+    if (text === undefined) return
     try {
       found.value = await fetchJson<FailureList>(`/v1/admin/requests/failures?${text}`, { signal })
       problem.value = ''

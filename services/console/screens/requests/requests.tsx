@@ -162,9 +162,13 @@ function MoreFilters() {
     panel?.removeAttribute('open')
     panel?.querySelector('summary')?.focus()
   }
+  const isOpen = useSignal(false)
   return (
     <details
       class="more-filters"
+      onToggle={({ currentTarget }) => {
+        isOpen.value = currentTarget.open
+      }}
       onKeyDown={({ key, currentTarget }) => key === 'Escape' && close(currentTarget)}
       onFocusOut={({ currentTarget, relatedTarget }) => {
         const isInside = relatedTarget === null || currentTarget.contains(relatedTarget as Node)
@@ -174,7 +178,7 @@ function MoreFilters() {
       <summary class="button">Filters{count > 0 && ` (${count})`}</summary>
       {/* A click between the fields gives the focus to the panel. Otherwise the focus could leave the filters, which would close them. */}
       <div class="card fields" tabIndex={-1}>
-        <FilterFields />
+        <FilterFields isOpen={isOpen.value} />
         <button type="button" onClick={({ currentTarget }) => close(currentTarget.closest('details'))}>
           Done
         </button>
@@ -227,9 +231,10 @@ function ActiveFilters() {
   )
 }
 
-function FilterFields() {
+function FilterFields({ isOpen }: { readonly isOpen: boolean }) {
   useEffect(() => void loadSuggestions(), [])
-  const { found } = useFailures({ since: String(Math.floor(serviceNow() / 60 - OFFERED_MINUTES) * 60) })
+  const since = useMemo(() => String(Math.floor(serviceNow() / 60 - OFFERED_MINUTES) * 60), [])
+  const { found } = useFailures(isOpen ? { since } : undefined)
   const offer = (values: readonly (string | null)[] = []) => [...new Set(values)].filter((one) => one !== null)
   const offered: Readonly<Record<string, readonly string[]>> = {
     error_code: offer(found?.data.map(({ error_code }) => error_code)),

@@ -1,4 +1,4 @@
-import { useSignal } from '@preact/signals'
+import { batch, useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { fetchApi, fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
 import { dayOfMonthText, dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
@@ -43,10 +43,18 @@ export function Usage() {
   const refresh = async (signal: AbortSignal) => {
     const fetchBy = (by: string, range = query) => fetchJson<Report>(`/v1/usage?${range}&${by}`, { signal })
     try {
-      const both = [fetchBy(`group_by=${view.unit}`), fetchBy(`group_by=${view.by}&order_by=cost`)]
-      ;[byTime.value, byGroup.value] = await Promise.all(both)
-      before.value = earlier ? await fetchBy(`group_by=${view.unit}`, earlier).catch(() => undefined) : undefined
-      problem.value = ''
+      const [time, group, prior] = await Promise.all([
+        fetchBy(`group_by=${view.unit}`),
+        fetchBy(`group_by=${view.by}&order_by=cost`),
+        earlier ? fetchBy(`group_by=${view.unit}`, earlier).catch(() => undefined) : undefined,
+      ])
+      // The totals compare the three reports, so all of them change together.
+      batch(() => {
+        byTime.value = time
+        byGroup.value = group
+        before.value = prior
+        problem.value = ''
+      })
     } catch (error) {
       if (!signal.aborted) problem.value = messageOf(error)
     }
