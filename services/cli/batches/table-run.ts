@@ -168,7 +168,7 @@ class TableRun {
   async #create(path: string, hash: string, requests: number): Promise<BatchView> {
     const { batches, options, converted, table, out } = this.#parts
     const { endpoint, form } = converted.task
-    const forms = [form, { ...form, prompt: undefined }].map((one) => JSON.stringify(one))
+    const forms = [form, { ...form, prompt: undefined }, { rows: form.rows }].map((one) => JSON.stringify(one))
     const formText = forms.find(({ length }) => length <= METADATA_CHARS_MAX)
     const given = { ...options.metadata, [INPUT_KEY]: hash, [TABLE_KEY]: this.#tableHash }
     const input_file_id = await batches.upload(path)

@@ -130,7 +130,7 @@ function settingsCheck(api: JobsApi, earlier: readonly Finding[]): Check {
       try {
         const different = (await api.admin.findings('machine')).filter((finding) => !local.has(keyOf(finding)))
         if (different.length === 0) return [ok('settings', `the service at ${url} has the same results`)]
-        const message = `the service at ${url} uses other settings than this directory and environment`
+        const message = `the checks of the service at ${url} have other results than the checks here`
         const next = 'The checks above used the settings of this shell. The results of the service follow.'
         return [
           warned('settings', message, next),

@@ -1,8 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { z } from 'zod'
-import { batchSummary, failuresOf } from '#services/cli/client/batch-text.ts'
+import { batchSummary, Failures, failuresOf } from '#services/cli/client/batch-text.ts'
 import { followEvents } from '#services/cli/client/event-stream.ts'
-import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
+import { BatchesApi, type BatchView, isGone } from '#services/cli/client/http.ts'
 import {
   endedAt,
   exitCodeOf,
@@ -171,10 +171,14 @@ export async function batchLines(batches: BatchesApi, batch: BatchView): Promise
   const problems = (errors?.data ?? []).slice(0, ERRORS_SHOWN_MAX).map(({ line, message }) => {
     return plain(line == null ? message : `line ${line}: ${message}`)
   })
-  const failures = (await failuresOf(batches, batch)).lines()
+  // The result files may be deleted while the batch still exists.
+  const failures = await failuresOf(batches, batch).catch((error: unknown) => {
+    if (!isGone(error)) throw error
+    return new Failures()
+  })
   const hasResults = request_counts.completed + request_counts.failed > 0
   const results = `Results: sluice results ${id}${metadata?.[TABLE_FILE_KEY] === undefined ? '' : ' --csv'}`
-  return [batchSummary(batch), ...failures, ...problems, ...(hasResults ? [results] : [])]
+  return [batchSummary(batch), ...failures.lines(), ...problems, ...(hasResults ? [results] : [])]
 }
 
 interface FollowView {

@@ -611,7 +611,7 @@ describe('sluice doctor', () => {
     const at = lines.findIndex(({ check, status }) => check === 'settings' && status === 'warn')
     expect([code, lines[at]?.message]).toEqual([
       0,
-      `the service at ${stack.url} uses other settings than this directory and environment`,
+      `the checks of the service at ${stack.url} have other results than the checks here`,
     ])
     const models = lines.filter(({ check }) => check === 'models').map(({ message }) => String(message))
     expect(models).toEqual([
