@@ -6,7 +6,7 @@ import { ServiceError } from './error.ts'
  */
 export const EVENT_SIZE_MAX = 64 * 1024
 /** Maximum JSON bytes of an event. The broker would reject a larger record at every try, and all later records would wait for it. */
-export const OUTPUT_BYTES_MAX = 512 * 1024
+export const EVENT_BYTES_MAX = 512 * 1024
 
 /**
  * Returns the approximate size of an event: the length of its strings, plus a little per value. The JSON usually has about as many bytes. If the
@@ -33,7 +33,7 @@ export function sizeOf(value: unknown, enough = Number.POSITIVE_INFINITY): numbe
 }
 
 export function isUncarriable(event: unknown): boolean {
-  return sizeOf(event, EVENT_SIZE_MAX) > EVENT_SIZE_MAX && Buffer.byteLength(JSON.stringify(event)) > OUTPUT_BYTES_MAX
+  return sizeOf(event, EVENT_SIZE_MAX) > EVENT_SIZE_MAX && Buffer.byteLength(JSON.stringify(event)) > EVENT_BYTES_MAX
 }
 
 /**
@@ -44,7 +44,7 @@ export function isUncarriable(event: unknown): boolean {
 export function refuseLarge(event: unknown): boolean {
   if (sizeOf(event, EVENT_SIZE_MAX) <= EVENT_SIZE_MAX) return false
   if (isUncarriable(event))
-    throw new ServiceError('internal_error', `One event of the output is larger than ${OUTPUT_BYTES_MAX} bytes.`)
+    throw new ServiceError('internal_error', `One event of the output is larger than ${EVENT_BYTES_MAX} bytes.`)
   return true
 }
 

@@ -1,6 +1,6 @@
 import type { GenerateEvent, GenerateRequest, NativeUsage, Usage } from '#schemas/kinds/generate.ts'
 import { isTooLarge, splitEvent } from '#shared/kinds/generate/generate.ts'
-import { EVENT_SIZE_MAX, isUncarriable, OUTPUT_BYTES_MAX, sizeOf } from '#shared/lib/buffers.ts'
+import { EVENT_BYTES_MAX, EVENT_SIZE_MAX, isUncarriable, sizeOf } from '#shared/lib/buffers.ts'
 import { openTickThrottle, runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
 import { answerError } from './error.ts'
 import type { Exchange } from './exchange.ts'
@@ -127,7 +127,7 @@ function requireRecordSize(event: GenerateEvent, model: string): number {
   if (size <= EVENT_SIZE_MAX) return size
   const { text: _, ...rest } = event as GenerateEvent & { text?: string }
   if (isUncarriable(rest))
-    throw answerError(model, `sent an id, a name or another field of more than ${OUTPUT_BYTES_MAX} bytes`)
+    throw answerError(model, `sent an id, a name or another field of more than ${EVENT_BYTES_MAX} bytes`)
   return size
 }
 
