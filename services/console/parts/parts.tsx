@@ -110,13 +110,15 @@ export function Dialog({ title, onClose, children }: DialogProps) {
 interface ConfirmProps {
   /** Verb on the button that opens the dialog and on the button that confirms, such as `Pause`. */
   readonly verb: string
-  /** Object of the verb in the title of the dialog, such as a model id. */
+  /** Object of the verb in the title of the dialog, such as the name of a model or `this job`. */
   readonly what: string
+  /** Id of the object, on a line of its own below the title. */
+  readonly id?: string
   readonly action: () => Promise<void>
-  /** Kind of the object, such as `batch`. If given, then the title and the confirming button name it, and `what` has its own line. */
-  readonly noun?: string
-  /** Text of the button that changes nothing; default: `Cancel`. */
-  readonly keep?: string
+  /** Text of the button that changes nothing. It names the result of this choice, such as `Keep running`. */
+  readonly keep: string
+  /** Text of the button that confirms; default: the verb. */
+  readonly confirm?: string
   /** Whether the action cannot be undone; default: false. */
   readonly isDestructive?: boolean
   /** Describes the consequence of the action, and whether the action can be undone. */
@@ -125,13 +127,13 @@ interface ConfirmProps {
 
 export function Confirm(props: ConfirmProps) {
   const isOpen = useSignal(false)
-  const { verb, what, isDestructive = false } = props
+  const { verb, what, id, isDestructive = false } = props
   return (
     <>
       <button
         type="button"
         class={isDestructive ? 'small destructive' : 'small'}
-        aria-label={`${verb} ${what}`}
+        aria-label={`${verb} ${id ?? what}`}
         onClick={() => {
           isOpen.value = true
         }}
@@ -151,15 +153,15 @@ export function Confirm(props: ConfirmProps) {
 }
 
 export function ConfirmDialog(props: ConfirmProps & { readonly onClose: () => void }) {
-  const { verb, what, noun, keep = 'Cancel', action, children, isDestructive = false, onClose } = props
+  const { verb, what, id, keep, confirm = verb, action, children, isDestructive = false, onClose } = props
   const { isBusy, problem, run } = useAction()
   return (
-    <Dialog title={`${verb} ${noun ?? what}?`} onClose={onClose}>
+    <Dialog title={`${verb} ${what}?`} onClose={onClose}>
       {(close) => (
         <>
-          {noun && (
-            <p>
-              <code>{what}</code>
+          {id && (
+            <p class="dim">
+              <code>{id}</code>
             </p>
           )}
           {children}
@@ -174,7 +176,7 @@ export function ConfirmDialog(props: ConfirmProps & { readonly onClose: () => vo
               disabled={isBusy.value}
               onClick={() => void run(action).then((isDone) => isDone && close())}
             >
-              {isBusy.value ? 'Working…' : noun ? `${verb} ${noun}` : verb}
+              {isBusy.value ? 'Working…' : confirm}
             </button>
           </div>
         </>

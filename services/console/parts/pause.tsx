@@ -17,7 +17,12 @@ export function PauseButton({ target, id, isPaused, refresh }: PauseButtonProps)
     await refresh()
   }
   return (
-    <Confirm verb={isPaused ? 'Resume' : 'Pause'} what={target === 'pool' ? `pool ${id}` : id} action={change}>
+    <Confirm
+      verb={isPaused ? 'Resume' : 'Pause'}
+      what={target === 'pool' ? `pool ${id}` : id}
+      keep={isPaused ? 'Keep paused' : 'Keep running'}
+      action={change}
+    >
       {isPaused ? (
         <p>Queued jobs of this {target} start again, before new ones.</p>
       ) : (

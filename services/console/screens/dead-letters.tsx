@@ -131,11 +131,18 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
       <Cell>
         <div class="actions">
           {redrivable && (
-            <Confirm verb="Requeue" what={`dead letter ${id}`} action={() => list.requeue(id)}>
+            <Confirm verb="Requeue" what="this dead letter" id={id} keep="Keep here" action={() => list.requeue(id)}>
               <p>The job returns to its queue. A job that has already finished does not change.</p>
             </Confirm>
           )}
-          <Confirm isDestructive verb="Discard" what={`dead letter ${id}`} action={() => list.discard(id)}>
+          <Confirm
+            isDestructive
+            verb="Discard"
+            what="this dead letter"
+            id={id}
+            keep="Keep the record"
+            action={() => list.discard(id)}
+          >
             <p>
               The record leaves this list and can no longer be requeued. A durable job expires at its deadline. This
               can’t be undone.

@@ -114,14 +114,14 @@ function Drain({ worker }: { readonly worker: Worker }) {
   const what = `${role} worker`
   if (draining) {
     return (
-      <Confirm verb="Undrain" what={what} action={() => setDrained(worker, false)}>
+      <Confirm verb="Undrain" what={what} keep="Keep drained" action={() => setDrained(worker, false)}>
         <WorkerName worker={worker} />
         <p>The worker accepts jobs again.</p>
       </Confirm>
     )
   }
   return (
-    <Confirm verb="Drain" what={what} action={() => setDrained(worker, true)}>
+    <Confirm verb="Drain" what={what} keep="Keep in service" action={() => setDrained(worker, true)}>
       <WorkerName worker={worker} />
       <p>
         The worker accepts no new jobs{running > 0 && `, and finishes the ${running} in flight`}. It stays drained until

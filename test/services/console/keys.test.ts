@@ -84,6 +84,7 @@ describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE
     await row.getByRole('button', { name: 'Actions of laptop' }).click()
     await look(page, 'keys-menu')
     await page.getByRole('menuitem', { name: 'Revoke' }).click()
+    await dialog(page).getByRole('button', { name: 'Keep the key' }).waitFor()
     await look(page, 'keys-revoke')
     await dialog(page).getByRole('button', { name: 'Revoke' }).click()
     await row.waitFor({ state: 'detached' })

@@ -188,9 +188,10 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
         <Confirm
           isDestructive
           verb="Cancel"
-          noun="batch"
-          what={id}
+          what={batch.metadata.name ?? 'this batch'}
+          id={id}
           keep="Keep running"
+          confirm="Cancel batch"
           action={async () => {
             await fetchJson(`${isOwn ? '/v1' : '/v1/admin'}/batches/${id}/cancel`, { method: 'POST' })
             await refresh()

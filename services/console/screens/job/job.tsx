@@ -223,7 +223,15 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
               Cancelling…
             </button>
           ) : (
-            <Confirm verb="Cancel" noun="job" what={job.id} keep="Keep running" action={cancel} isDestructive>
+            <Confirm
+              isDestructive
+              verb="Cancel"
+              what={job.metadata.custom_id ?? 'this job'}
+              id={job.id}
+              keep={job.status === 'queued' ? 'Keep in the queue' : 'Keep running'}
+              confirm="Cancel job"
+              action={cancel}
+            >
               <p>The work stops. This cannot be undone.</p>
             </Confirm>
           )}

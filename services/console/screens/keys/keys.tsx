@@ -257,7 +257,14 @@ function KeyActions({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly ref
         </Dialog>
       )}
       {chosen.value === 'revoke' && (
-        <ConfirmDialog isDestructive verb="Revoke" what={what} action={() => revokeKey(apiKey.id)} onClose={onClose}>
+        <ConfirmDialog
+          isDestructive
+          verb="Revoke"
+          what={what}
+          keep="Keep the key"
+          action={() => revokeKey(apiKey.id)}
+          onClose={onClose}
+        >
           <p>
             Requests with this key are rejected from now on, and open streams are closed. Submitted jobs keep running.
             This can’t be undone.

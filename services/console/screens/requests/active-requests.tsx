@@ -139,7 +139,15 @@ function Row({ request, ingress, onCancel }: RowProps) {
       </Cell>
       <Cell column="Reason">{reason ?? '–'}</Cell>
       <Cell>
-        <Confirm verb="Stop" noun="request" what={id} keep="Keep running" action={cancel} isDestructive>
+        <Confirm
+          isDestructive
+          verb="Stop"
+          what="this request"
+          id={id}
+          keep="Keep running"
+          confirm="Stop request"
+          action={cancel}
+        >
           <p>The work stops, and its caller receives the error job_cancelled.</p>
         </Confirm>
       </Cell>
