@@ -1,5 +1,6 @@
 import { z } from 'zod'
 import { listOf } from '#schemas/answers/models.ts'
+import { ReadUsage } from '#schemas/usage.ts'
 
 const Text = z
   .string()
@@ -52,7 +53,7 @@ export type ListRequests = z.infer<typeof ListRequests>
 /** Query of `GET /v1/admin/requests/failures`. */
 export const ListFailures = ListRequests.pick({
   ...{ project: true, key: true, model: true, endpoint: true, batch_id: true, since: true, until: true },
-})
+}).extend({ format: ReadUsage.shape.format })
 export type ListFailures = z.infer<typeof ListFailures>
 
 /** Query of `GET /v1/admin/requests/active`. */
@@ -188,13 +189,15 @@ export type RequestAnswer = z.infer<typeof RequestAnswer>
 
 export const RequestListAnswer = listOf(RequestAnswer)
 
-/** Failed requests with equal project, model, status and error code. */
+/** Failed requests with equal project, key, model, status and error code. */
 const RequestFailures = z.object({
   object: z.literal('request.failures'),
   project: z.string().nullable().describe('null: the calls had no valid key'),
   project_name: z.string().nullable(),
+  key_id: z.string().nullable(),
+  key_name: z.string().nullable(),
   model: z.string().nullable(),
-  status: z.int(),
+  status: z.int().describe('500 and above: the service or an upstream server failed. Below: the call was refused'),
   error_code: z.string().nullable(),
   count: Count.describe('Number of failed requests'),
   first_ended_at: z.number().describe('End of the oldest counted request, in Unix seconds'),

@@ -156,9 +156,10 @@ export interface LogBounds extends RequestBounds {
 
 export const UNBOUNDED: RequestBounds = { keepMs: Number.MAX_SAFE_INTEGER, rowsMax: Number.MAX_SAFE_INTEGER }
 
-/** Requests of the log with equal project, model and outcome. */
+/** Requests of the log with equal project, key, model and outcome. */
 export interface RequestOutcome {
   readonly project: string
+  readonly keyId: string
   readonly model: string | null
   readonly status: number
   readonly errorCode: string | null

@@ -12,10 +12,11 @@ import { beginningOf } from '#services/ingress/body/problem.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { callOfJob } from '#services/ingress/calls/answer.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
-import { namesOf, projectFor } from '#services/ingress/endpoints/usage.ts'
+import { isCsvAsked, namesOf, projectFor, replyCsv } from '#services/ingress/endpoints/usage.ts'
 import { addressesOf } from '#shared/engines/upstream/servers.ts'
 import type { AttachedJob } from '#shared/jobs/attached/attached-job.ts'
 import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
+import type { CsvCell } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import {
   isFailedStatus,
@@ -73,7 +74,7 @@ export async function listRequests(context: IngressContext, call: Call): Promise
 const FAILURE_READS_MAX = 20
 
 /**
- * GET /v1/admin/requests/failures: failed requests by error code, model and project, the most frequent first.
+ * GET /v1/admin/requests/failures: failed requests by error code, model, project and key, the most frequent first, as JSON or CSV.
  *
  * @throws ServiceError as {@link listRequests}
  */
@@ -92,22 +93,36 @@ export async function listFailures(context: IngressContext, call: Call): Promise
     await nextTurn()
     page = await log.outcomes({ ...query, after: page.next }, isOperator)
   }
-  const nameOf = namesOf(context, 'project')
+  const [projectName, keyName] = [namesOf(context, 'project'), namesOf(context, 'key')]
   const data = [...counts.values()]
     .toSorted((a, b) => b.calls - a.calls || b.lastEndedAtMs - a.lastEndedAtMs)
     .map(
       (one): RequestFailures => ({
-        ...{ object: 'request.failures', project: one.project || null, project_name: nameOf(one.project) },
+        ...{ object: 'request.failures', project: one.project || null, project_name: projectName(one.project) },
+        ...{ key_id: one.keyId || null, key_name: keyName(one.keyId) },
         ...{ model: one.model, status: one.status, error_code: one.errorCode, count: one.calls },
         ...{ first_ended_at: one.firstEndedAtMs / 1_000, last_ended_at: one.lastEndedAtMs / 1_000 },
         ...{ message: one.message, newest_id: one.newestId },
       }),
     )
+  if (isCsvAsked(call, asked)) return await replyCsv(call, 'failures.csv', failuresTable(data))
   await call.reply.whole({ object: 'list', data, has_more: page.next !== null })
 }
 
+/** Columns of the CSV. Times are ISO 8601 in UTC. */
+function failuresTable(data: readonly RequestFailures[]): CsvCell[][] {
+  const timeOf = (seconds: number) => new Date(seconds * 1_000).toISOString()
+  const amounts = data.map((row) => [
+    ...[row.status >= 500 ? 'server error' : 'refused', row.status, row.error_code, row.model],
+    ...[row.project, row.project_name, row.key_id, row.key_name, row.count],
+    ...[timeOf(row.first_ended_at), timeOf(row.last_ended_at), row.newest_id, row.message],
+  ])
+  const names = ['kind', 'status', 'error_code', 'model', 'project', 'project_name', 'key', 'key_name', 'count']
+  return [[...names, 'first_ended_at', 'last_ended_at', 'newest_id', 'message'], ...amounts]
+}
+
 function addOutcome(counts: Map<string, RequestOutcome>, one: RequestOutcome): void {
-  const key = JSON.stringify([one.project, one.model, one.status, one.errorCode])
+  const key = JSON.stringify([one.project, one.keyId, one.model, one.status, one.errorCode])
   const before = counts.get(key)
   if (!before) return void counts.set(key, one)
   const isSameMessage = before.message === one.message

@@ -15,7 +15,7 @@ import { projectIdNamed } from '#services/ingress/callers/keys.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { budgetsIn } from '#shared/capacity/budgets.ts'
 import { hasScope, projectIdOf } from '#shared/keys/keys.ts'
-import { csvLine } from '#shared/lib/csv.ts'
+import { type CsvCell, csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { GROUP_SEPARATOR, type HistorySample, type UsageAmounts, type UsageLedger } from '#shared/store/records.ts'
 import { FORECAST_DAYS, forecastOf } from '#shared/usage/budget-forecast.ts'
@@ -42,33 +42,28 @@ export async function readUsage(context: IngressContext, call: Call): Promise<vo
   const asked = parseBody(ReadUsage, { ...call.query }, 'openai')
   const { group_by, order_by, key: keyId, model, endpoint } = asked
   const dimensions = group_by.split(',') as UsageGroup[]
-  const format = asked.format ?? (isCsvAccepted(call) ? 'csv' : 'json')
+  const isCsv = isCsvAsked(call, asked)
   const project = projectFor(context, call, asked.project)
   const { from, to } = rangeOf(asked)
   const ledger = context.usage?.ledger
   if (!ledger) throw new ServiceError('jobs_unavailable', 'Usage is not available: the deployment has no database.')
   const filters = { project, keyId, model, endpoint }
-  const groupsMax = dimensions.length > 1 || format === 'csv' ? ROWS_MAX : GROUPS_MAX
+  const groupsMax = dimensions.length > 1 || isCsv ? ROWS_MAX : GROUPS_MAX
   const sums = await ledger.sum({ ...filters, from, to, groupBy: dimensions, orderBy: order_by, limit: groupsMax + 1 })
   const shown = sums.slice(0, groupsMax)
   const hasMore = sums.length > groupsMax
-  if (hasMore && format === 'csv') throw tooManyRows()
+  if (hasMore && isCsv) throw tooManyRows()
   const groupOf = groupsBy(context, dimensions)
   const report: UsageReport = {
     ...{ object: 'usage', from, to, group_by, project: project ?? null },
     data: shown.map(({ group, ...sum }) => ({ ...groupOf(group), ...shownAs(sum) })),
     has_more: hasMore,
     total: shownAs(totalOf(shown)),
-    budgets: format === 'csv' ? [] : await withForecasts(ledger, await budgetsFor(context, call, project), project),
+    budgets: isCsv ? [] : await withForecasts(ledger, await budgetsFor(context, call, project), project),
     alerts_to: hasScope(call.key, 'admin') ? hostOf(context.config.budgetWebhookUrl) : null,
   }
-  if (format === 'json') return await call.reply.whole(report)
-  call.reply.setHeader('content-type', 'text/csv; charset=utf-8')
-  call.reply.setHeader(
-    'content-disposition',
-    `attachment; filename="usage-by-${dimensions.join('-')}-${from}-${to}.csv"`,
-  )
-  await call.reply.whole(csvOf(report, dimensions))
+  if (!isCsv) return await call.reply.whole(report)
+  await replyCsv(call, `usage-by-${dimensions.join('-')}-${from}-${to}.csv`, tableOf(report, dimensions))
 }
 
 /**
@@ -103,15 +98,23 @@ function hostOf(url: string | undefined): string | null {
   return url === undefined ? null : new URL(url).host
 }
 
-function isCsvAccepted({ headers }: Call): boolean {
-  return /^\s*text\/csv\b/i.test(headers.accept ?? '')
+/** Whether the caller asked for CSV, by the parameter `format` or by the header `accept`. */
+export function isCsvAsked({ headers }: Call, { format }: { readonly format?: 'json' | 'csv' | undefined }): boolean {
+  return format === undefined ? /^\s*text\/csv\b/i.test(headers.accept ?? '') : format === 'csv'
+}
+
+/** Sends a table as CSV. @param table The names of the columns, and the rows */
+export async function replyCsv(call: Call, file: string, table: readonly (readonly CsvCell[])[]): Promise<void> {
+  call.reply.setHeader('content-type', 'text/csv; charset=utf-8')
+  call.reply.setHeader('content-disposition', `attachment; filename="${file}"`)
+  await call.reply.whole(table.map(csvLine).join(''))
 }
 
 /**
- * Returns the report as CSV, with one line per group. If the report has one dimension, then the name of a project or key is in
+ * Returns the report as a table, with one row per group. If the report has one dimension, then the name of a project or key is in
  * the column `name`. Otherwise, the name is in the column `project_name` or `key_name`.
  */
-function csvOf({ data }: UsageReport, dimensions: readonly UsageGroup[]): string {
+function tableOf({ data }: UsageReport, dimensions: readonly UsageGroup[]): CsvCell[][] {
   const amounts = Object.keys(shownAs(totalOf([]))) as (keyof UsageSums)[]
   const isSingle = dimensions.length === 1
   const columns = dimensions.flatMap((by) => [
@@ -121,7 +124,7 @@ function csvOf({ data }: UsageReport, dimensions: readonly UsageGroup[]): string
   const cellsOf = ({ group, name, groups = {} }: UsageReport['data'][number]) =>
     columns.map((column) => (column === 'name' ? name : isSingle ? group : groups[column]))
   const rows = data.map((row) => [...cellsOf(row), ...amounts.map((name) => row[name])])
-  return [[...columns, ...amounts], ...rows].map(csvLine).join('')
+  return [[...columns, ...amounts], ...rows]
 }
 
 /** Returns a function that finds the name of a project or key by its id. Null if the project or key has no name. */

@@ -174,9 +174,9 @@ export const ADMIN: Operations = {
   'GET /v1/admin/requests/failures': {
     ...{ id: 'listFailures', tag: 'Admin', guide: 'requests#failures', summary: 'Count failed requests' },
     description:
-      'Failed requests of the request log by error code, model and project. Without the admin scope, only those of the own project.',
+      'Failed requests of the request log by error code, model, project and key, as JSON or CSV. Without the admin scope, only those of the own project.',
     query: ListFailures,
-    answers: ok('The failures.', 'RequestFailuresList'),
+    answers: { 200: { description: 'The failures.', json: ['RequestFailuresList'], media: ['text/csv'] } },
   },
   'GET /v1/admin/requests/active': {
     ...{ id: 'listActiveRequests', tag: 'Admin', guide: 'requests', summary: 'List running and waiting calls' },

@@ -26,7 +26,6 @@ import type { Statement } from './statements.ts'
 
 /** Maximum rows that a page reads for filters without an index: about 20 ms in SQLite. */
 const SCANNED_MAX = 5_000
-const OUTCOMES_MAX = 1_000
 const PURGED_MAX = 250
 /** Maximum rows per statement. The number is small, because each row may occupy several pages of the database file, which the statement must free. */
 const BODIES_PURGED_MAX = 25
@@ -202,7 +201,12 @@ export class SqlRequests implements RequestLog {
     return {
       next: cursorOf(last),
       outcomes: rows.map((row) => ({
-        ...{ project: String(row.project), model: textOf(row.model), status: Number(row.status) },
+        ...{
+          project: String(row.project),
+          keyId: String(row.key_id),
+          model: textOf(row.model),
+          status: Number(row.status),
+        },
         ...{ errorCode: textOf(row.error_code), isRun: Number(row.is_run) === 1, calls: Number(row.calls) },
         ...{ firstEndedAtMs: Number(row.first_ended_at_ms), lastEndedAtMs: Number(row.last_ended_at_ms) },
         ...messageOf(String(row.frequent)),
@@ -380,7 +384,7 @@ export function requestsToScan(query: RequestQuery, isShared: boolean, hasUpstre
       FROM (SELECT *, CASE WHEN worker IS NULL THEN 0 ELSE 1 END AS is_run, coalesce(${message}, '') AS message
         FROM (${scan(ALL)} LIMIT ${SCANNED_MAX}) AS scanned WHERE ${filters}) AS matching
       GROUP BY ${GROUPS}, message) AS messages
-    GROUP BY ${GROUPS} ORDER BY calls DESC LIMIT ${OUTCOMES_MAX}`
+    GROUP BY ${GROUPS} ORDER BY calls DESC`
   return {
     params,
     isFiltered,
@@ -390,7 +394,7 @@ export function requestsToScan(query: RequestQuery, isShared: boolean, hasUpstre
   }
 }
 
-const GROUPS = 'project, model, status, error_code, is_run'
+const GROUPS = 'project, key_id, model, status, error_code, is_run'
 /** Added to a count, so that all counts have the same number of digits and are ordered as texts. */
 const COUNT_OFFSET = 1_000_000
 /**

@@ -136,16 +136,34 @@ describe.each(ADAPTERS)('the request log on $name', ({ isHere, openDatabase }) =
     const times = { isRun: true, firstEndedAtMs: now - 900, lastEndedAtMs: now - 900, message: null, messageCalls: 1 }
     const ofAlice = [
       {
-        ...{ project: 'alice', model: 'm1', status: 200, errorCode: null, calls: 2, ...times },
+        ...{ project: 'alice', keyId: 'key_1', model: 'm1', status: 200, errorCode: null, calls: 2, ...times },
         ...{ lastEndedAtMs: now - 800, newestId: 'req_2', messageCalls: 2 },
       },
-      { project: 'alice', model: 'm1', ...failed, calls: 1, ...times, newestId: 'req_3', message: 'Down.' },
+      {
+        project: 'alice',
+        keyId: 'key_1',
+        model: 'm1',
+        ...failed,
+        calls: 1,
+        ...times,
+        newestId: 'req_3',
+        message: 'Down.',
+      },
     ]
     const sinceMs = now - 60_000
     expect(await store.requests.outcomes({ sinceMs, project: 'alice' })).toEqual({ outcomes: ofAlice, next: null })
     const { outcomes } = await store.requests.outcomes({ sinceMs })
     expect(outcomes).toHaveLength(3)
-    const ofBob = { ...failed, project: 'bob', model: null, calls: 1, ...times, isRun: false, newestId: 'req_4' }
+    const ofBob = {
+      ...failed,
+      project: 'bob',
+      keyId: 'key_1',
+      model: null,
+      calls: 1,
+      ...times,
+      isRun: false,
+      newestId: 'req_4',
+    }
     expect(outcomes).toEqual(expect.arrayContaining([...ofAlice, ofBob]))
     const ofFailed = await store.requests.outcomes({ statuses: [400, 599], keyId: 'key_1', model: 'm1' })
     expect(ofFailed.outcomes).toEqual([ofAlice[1]])

@@ -373,7 +373,7 @@ describe('the request log', () => {
     expect((await list('op', '?key=bob&status=2xx&min_duration_ms=0')).data.map(({ id }) => id)).toEqual([other.id])
   })
 
-  it('counts failed requests by code, model and project', async () => {
+  it('counts failed requests by code, model, project and key, also as CSV', async () => {
     const complete = async (prompt: string, more: object) => {
       const response = await door.as('bob').post('/v1/completions', { prompt, ...more })
       await response.text()
@@ -391,13 +391,19 @@ describe('the request log', () => {
       return data[0]?.count === 2 && data.length === 2 ? data : undefined
     })
     expect(found).toMatchObject([
-      { project: 'bob', model: 'echo-1', status: 400, error_code: 'invalid_type', newest_id: newest },
+      { project: 'bob', key_id: 'bob', model: 'echo-1', status: 400, error_code: 'invalid_type', newest_id: newest },
       { project: 'bob', model: 'echo-2', status: 502, error_code: 'upstream_refused', count: 1 },
     ])
     const [first] = found as unknown as { first_ended_at: number; last_ended_at: number }[]
     expect(first?.first_ended_at, 'end of the oldest of two requests').toBeLessThanOrEqual(first?.last_ended_at ?? 0)
     expect(await failuresOf('bob')).toEqual(found)
     expect(await failuresOf('alice')).toEqual([])
+    const csv = await door.as('bob').get('/v1/admin/requests/failures?endpoint=/v1/completions&format=csv')
+    expect(csv.headers.get('content-disposition')).toBe('attachment; filename="failures.csv"')
+    const lines = (await csv.text()).trimEnd().split('\r\n')
+    expect(lines[0]).toMatch(/^kind,status,error_code,model,project,project_name,key,key_name,count,first_ended_at,/)
+    expect(lines[1]).toMatch(/^refused,400,invalid_type,echo-1,bob,[^,]*,bob,[^,]*,2,\d{4}-/)
+    expect(lines[2]).toMatch(/^server error,502,upstream_refused,echo-2,bob,/)
     expect(await failuresOf('op', '&model=echo-2')).toEqual(found.slice(1))
     expect((await door.as('alice').get('/v1/admin/requests/failures?project=bob')).status).toBe(403)
     expect((await door.as('bob').get('/v1/admin/requests/failures?status=500')).status).toBe(400)
