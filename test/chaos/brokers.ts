@@ -1,9 +1,9 @@
 /**
  * Kills, freezes and restarts the brokers of a Kafka with three nodes, TLS and SASL, under load of attached calls and durable jobs.
  *
- * Each fault hits the node that currently has one of four roles. `jobs` and `replies` are the leaders of the partition with most records in these
- * topics. `coordinator` is the coordinator of the workers' consumer group, and `controller` the leader of the metadata quorum. The next fault
- * starts when all replicas are in sync again.
+ * Each fault hits the node that currently has one of four roles. `jobs` and `replies` each mean the leader of the partition with the most records in
+ * the topic of that name. `coordinator` is the coordinator of the workers' consumer group, and `controller` the leader of the metadata quorum. The
+ * next fault starts when all replicas are in sync again.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, describeQuorumV2 } from '@platformatic/kafka'

@@ -31,7 +31,7 @@ export interface ChaosOptions {
   readonly topicDeletions?: number
   /** Empty directory to which the run writes its history and the logs of the processes. */
   readonly directory: string
-  /** Aborting stops every process and deletes its data, and then the run rejects. */
+  /** If aborted, then every process is stopped, its data is deleted, and {@link runChaos} rejects. */
   readonly signal?: AbortSignal
   /** Receives progress lines. */
   readonly onProgress?: (line: string) => void

@@ -67,7 +67,7 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
       calls.push(...answered)
     }
     const slowestMs = Math.max(...calls.map(({ tookMs }) => tookMs))
-    tell(`${jobs.length} jobs and ${calls.length} calls, the slowest call in ${Math.round(slowestMs)} ms`)
+    printFigures(`${jobs.length} jobs and ${calls.length} calls, the slowest call in ${Math.round(slowestMs)} ms`)
     expect(new Set(jobs.map(({ status }) => status))).toEqual(new Set([202]))
     expect(new Set(calls.map(({ status }) => status))).toEqual(new Set([200]))
     await finished(cluster)
@@ -82,7 +82,7 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
       await chat(fleet.url(i), 'who is there'),
     ])
     const slowestMs = Math.max(...refused.map(({ tookMs }) => tookMs))
-    tell(
+    printFigures(
       `${accepted.length} jobs accepted, ${refused.length} calls refused, the slowest in ${Math.round(slowestMs)} ms`,
     )
     expect(new Set(accepted.map(({ status }) => status))).toEqual(new Set([202]))
@@ -102,7 +102,7 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
       await chat(fleet.url(i), 'still here'),
       await submit(fleet.url(i), 'not now'),
     ])
-    tell(`${answered.length} calls answered, ${refused.length} jobs refused`)
+    printFigures(`${answered.length} calls answered, ${refused.length} jobs refused`)
     expect(new Set(answered.map(({ status }) => status))).toEqual(new Set([200]))
     expect(new Set(refused.map(({ status }) => status))).toEqual(new Set([503]))
     await cluster.actor('database').up()
@@ -131,8 +131,8 @@ describe.skipIf(missing)('a fleet during an outage', { timeout: TIMEOUT_MS + 2 *
 /** Log message of a process that starts during an outage and waits for its end. */
 const WAITING = 'dependency unavailable; waiting to start'
 
-function tell(what: string): void {
-  process.stderr.write(`In ${OUTAGE_MS / 1_000} s: ${what}.\n`)
+function printFigures(what: string): void {
+  process.stderr.write(`During an outage of ${OUTAGE_MS / 1_000} s: ${what}.\n`)
 }
 
 /** Repeats a pair of calls for `ms` milliseconds, and returns all answers of the first and of the second call. */

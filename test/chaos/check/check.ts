@@ -117,11 +117,11 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
 }
 
 /**
- * Invariant I7: a job may lose its worker only after a fault of a worker or of the database. A process that exited by itself does not count
- * as a fault.
+ * Invariant I7: a job may lose its worker only after a fault of a worker or of the database. A process that exited by itself does not count as a
+ * fault.
  *
- * The field `crashes` in the row of a job must count each worker that was killed. A worker that survived the fault may renew its lease
- * later, and is then no longer counted.
+ * The field `crashes` in the row of a job must count each lost worker. A worker that survived a freeze or a fault of the database may be
+ * missing, because its late lease renewal cancels the count of its loss.
  */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
   const allFaults = records.filter((entry) => entry.type === 'fault')

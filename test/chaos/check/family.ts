@@ -2,12 +2,9 @@
 import { isDeepStrictEqual } from 'node:util'
 import type { JobHistory, Of } from './history.ts'
 
-/**
- * Maximum time for which a child may continue after the end of its parent. OUTLIVES_MS applies to a child with a cancel request, because
- * its worker needs time to stop. UNTOLD_MS applies to a child without one.
- */
-const OUTLIVES_MS = 60_000
-const UNTOLD_MS = 20_000
+/** Maximum time for which a child may continue after the end of its parent. A cancelled child has longer, because its worker needs time to stop. */
+const CANCELLED_CHILD_MS_MAX = 60_000
+const CHILD_MS_MAX = 20_000
 
 /** Maximum requests for one page or search per attempt: the request, and one repetition if its response times out. */
 const TRIES_MAX = 2
@@ -16,7 +13,7 @@ const TRIES_MAX = 2
 const PAUSE_MS = 8_000
 
 /** Events after which the job waits. The time from such an event to the next one is therefore not a pause of an attempt. */
-const STANDS = new Set(['job.queued', 'job.waiting', 'job.retrying'])
+const WAIT_EVENTS = new Set(['job.queued', 'job.waiting', 'job.retrying'])
 
 type ParentRow = Of<'row'> & { readonly family: NonNullable<Of<'row'>['family']> }
 
@@ -71,8 +68,8 @@ export function childrenAreSingle(job: JobHistory): string[] {
 }
 
 /**
- * Invariant I13: no child starts or continues after the end of its parent. A job that has ended must also be marked as reported to its
- * parent and its children.
+ * Invariant I13: no child starts or continues after the end of its parent. The parent and the children of an ended job must have been notified of its
+ * end.
  */
 export function childrenEndWithIt(job: JobHistory): string[] {
   const { row } = job
@@ -86,7 +83,7 @@ export function childrenEndWithIt(job: JobHistory): string[] {
     if (child && child.created_at_wall_ms > end) problems.push(`child ${id} was submitted after the end of the job`)
     // A job cannot have completed before its children, because its report consists of their results.
     if (row.state === 'completed' && endsAt > end) problems.push(`child ${id} was running when the job completed`)
-    else if (endsAt > end + (child?.is_cancel_requested ? OUTLIVES_MS : UNTOLD_MS))
+    else if (endsAt > end + (child?.is_cancel_requested ? CANCELLED_CHILD_MS_MAX : CHILD_MS_MAX))
       problems.push(`child ${id} ran on for ${endsAt - end} ms after the end of the job`)
     if (row.state === 'completed' && child?.state === 'cancelled')
       problems.push(`child ${id} was cancelled without a cause`)
@@ -106,13 +103,13 @@ export function isWhole(job: JobHistory): boolean {
 /**
  * Whether an attempt of a research was paused for long, because its process was stopped or the machine was busy.
  *
- * Then a page may have exceeded its time limit of a few seconds, and the report lists this page as unreadable.
+ * After such a pause, a page may have exceeded its time limit of a few seconds. The report then lists this page as unreadable.
  */
 export function wasPaused({ expect, events }: JobHistory): boolean {
   if (!expect?.research) return false
   return events.some(({ event, wall_ms }, i) => {
     const next = events[i + 1]
-    return next !== undefined && !STANDS.has(event) && next.wall_ms - wall_ms >= PAUSE_MS
+    return next !== undefined && !WAIT_EVENTS.has(event) && next.wall_ms - wall_ms >= PAUSE_MS
   })
 }
 

@@ -19,8 +19,8 @@ export async function query<T extends object>(url: string, sql: string, values: 
 }
 
 /**
- * Number of jobs that have not ended, or have ended without a notification of their parent and children. Undefined while the database does not
- * answer.
+ * Returns the number of jobs that have not ended, or whose parent and children were not notified of the end. Returns undefined while the database
+ * does not answer.
  */
 export async function countUnfinished(url: string): Promise<number | undefined> {
   try {

@@ -21,7 +21,7 @@ export interface Expectation {
   readonly run_at_wall_ms?: number
   /** For a research: the outcome of a run of the same question without faults. */
   readonly research?: {
-    /** Unique word in the question. Otherwise, the questions of all researches are equal. */
+    /** Unique word in the question. Except for this word, the questions of all researches are equal. */
     readonly tag: string
     /** Hash of the report with its citations. */
     readonly report: string

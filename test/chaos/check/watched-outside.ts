@@ -5,8 +5,8 @@ import type { History } from './history.ts'
 import { hashOf } from './report.ts'
 
 /**
- * Delay of the model's answers for slow tags. The delay is longer than a child may continue after its parent (UNTOLD_MS), so a child that was not
- * cancelled is detected.
+ * Delay of each answer of the model in a slow research ({@link isSlowTag}). A child job may run for only 20 s after the end of its parent, so the
+ * checker detects a child that was not cancelled.
  */
 const SLOW_MS = 45_000
 

@@ -12,8 +12,8 @@ export interface Witness extends AsyncDisposable {
 }
 
 /**
- * Starts a server with the OpenAI API that obeys the same directives in prompts as the model echo-1. The server runs in the test process, which
- * no fault hits. Each execution is recorded by its `job_id:attempt`, with its end.
+ * Starts a server with the OpenAI API that obeys the same directives in prompts as the model echo-1. The server runs in the test process, which no
+ * fault hits. The history contains the start and the end of each execution, identified by `job_id:attempt`.
  */
 export async function startWitness(history: History): Promise<Witness> {
   const server = createServer((request, response) => {
@@ -100,7 +100,7 @@ function sendJson(response: ServerResponse, status: number, body: object): void 
   response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body))
 }
 
-/** Most scripts have no delay, so no timer is set for them. */
+/** Waits for `ms` milliseconds. Sets no timer for 0 ms, because most scripts have no delay. */
 function sleep(ms: number): Promise<void> {
   return ms === 0 ? Promise.resolve() : new Promise((resolve) => setTimeout(resolve, ms))
 }

@@ -1,8 +1,7 @@
 import { TEST_KEY } from '../../support/stack.ts'
 
 /**
- * Timeout of a call in ms. If the connection of a worker dies during a fetch, then the broker keeps the fetched records from other workers for 30
- * s. The timeout is twice this time.
+ * Timeout of a call in ms: twice 30 s. If the connection of a worker dies during a fetch, then other workers get the fetched records only after 30 s.
  */
 const CALL_MS = 60_000
 /** Maximum concurrent submissions. */

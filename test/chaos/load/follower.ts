@@ -8,7 +8,7 @@ import { type Clients, endOf, ingressOf, sleep, type WireJob } from './client.ts
 const SILENCE_MS = 20_000
 const HEAD_MS = 8_000
 /** Delay before the next connection. The delay is short after a connection with status 200, and grows with each consecutive failure. */
-const AGAIN: Backoff = { baseMs: 200, maxMs: 3_000 }
+const RECONNECT_BACKOFF: Backoff = { baseMs: 200, maxMs: 3_000 }
 
 const agent = new Agent({ connections: null, keepAliveTimeout: 5_000 })
 
@@ -34,7 +34,7 @@ export async function follow(
   for (let turn = 0; !clients.signal.aborted; turn++) {
     const ending = await follower.connect(first + turn, hangUps[turn])
     if (ending !== 'cut') return
-    await sleep(backoffMs(follower.failures, AGAIN, Math.random()), clients.signal)
+    await sleep(backoffMs(follower.failures, RECONNECT_BACKOFF, Math.random()), clients.signal)
   }
 }
 

@@ -5,7 +5,7 @@ import { type PlannedJob, randomOf } from './workload.ts'
 
 /** Id of the research model. All servers that the model calls are part of the test and not hit by faults. */
 export const RESEARCH_MODEL = 'research-1'
-/** Numbers from which tags are counted. All tags have five digits, so that the offsets in all reports are equal. */
+/** Number in the first tag of quick and of slow researches. All tags have five digits, so that the offsets in all reports are equal. */
 const TAG_BASE = { quick: 10_000, slow: 20_000 }
 /** Timeout of the research that runs before the load, without faults. */
 const QUIET_MS = 180_000

@@ -53,7 +53,7 @@ export function randomOf(seed: number, number: number): Random {
   return openRandom(Math.imul(seed, 0x9e3779b1) ^ Math.imul(number + 1, 0x85ebca6b))
 }
 
-/** Most jobs are quick. Some take seconds, so that faults happen while they run. */
+/** Returns the directives for the delays of a job. Most jobs are quick. Some take seconds, so that faults happen while they run. */
 function paceOf(random: Random): string {
   const speed = random.next()
   if (speed < 0.6) return `first_ms=${random.between(0, 50)} delay_ms=${random.between(0, 5)}`
