@@ -176,8 +176,8 @@ function executionProblem(
 }
 
 /**
- * Invariant I7: a job may be taken from a live process only after the end of its lease. After an outage of the store, the process first gets time
- * to renew.
+ * Invariant I7: a job may be taken from a live process only after the end of its lease. After an outage of the store, the process first gets time to
+ * renew its lease.
  */
 function leaseProblem({ attempt, process }: Execution, events: readonly DurableEvent[], outcome: Outcome): string[] {
   const { leaseMs, outages } = outcome

@@ -63,7 +63,7 @@ export class Clients {
     return this.#busy > 0
   }
 
-  /** Starts a client that submits a job. Chosen at random, the client then also follows, polls or cancels the job, or does several of these. */
+  /** Starts a client that submits a job. At random, the client then also follows the job, polls it or cancels it. */
   begin(request: JobRequest): void {
     void this.#doing(async () => {
       const { random } = this.#options

@@ -7,7 +7,7 @@ import type { Fleet } from '../fleet.ts'
 import type { History } from '../history.ts'
 import { FAULTS_MS, type Faults } from './faults.ts'
 
-/** Everything that can fail as a whole: store, broker and processes. */
+/** The parts of a simulation that an outage changes, and the clock that schedules the outages. */
 interface Whole {
   readonly clock: VirtualClock
   readonly fleet: Fleet
