@@ -188,7 +188,7 @@ function lastLine(output: string): Report {
 /** Reason of a failure; undefined for success, and for a call that is not made. */
 function whyNot(client: Client, call: 'snippet' | CallName, said: Said | undefined, model: string): string | undefined {
   if (call !== 'snippet' && client.without?.[call]) return undefined
-  if (said === undefined) return 'It said nothing.'
+  if (said === undefined) return 'The client printed no result for this call.'
   if (said.error !== undefined) return said.error
   const { answer } = said
   const text = Array.isArray(answer) ? answer.join('') : answer

@@ -11,8 +11,8 @@ export interface Agent {
   /** Exact version of its npm package. */
   readonly package: string
   /**
-   * Model names to test, because the agent treats them differently. The first name is unknown to the agent. The value of a name is a text
-   * that one of the tool calls, written as `TOOL: RESULT`, must contain.
+   * Model names to test, because the agent treats them differently. The first name is unknown to the agent. The value of each name is a text that at
+   * least one tool call of the run must contain. Tool calls are compared in the form `TOOL: RESULT`.
    */
   readonly models: Readonly<Record<string, string>>
   readonly command: readonly string[]

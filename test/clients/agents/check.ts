@@ -45,8 +45,12 @@ export async function failuresOf(
     ...upstream.problems.map((problem) => `The upstream refused ${problem}`),
     ...witness.refusals.map((refusal) => `Sluice refused ${refusal}`),
     ...witness.models.filter((named) => named !== model).map((named) => `Sluice named the model ${named}`),
-    ...(calls.some(({ name, output }) => `${name}: ${output}`.includes(mark)) ? [] : [`No call with '${mark}'.`]),
-    ...(dropsThoughts || hasThoughts(upstream) ? [] : ['No thought came back with the last request.']),
+    ...(calls.some(({ name, output }) => `${name}: ${output}`.includes(mark))
+      ? []
+      : [`No tool call contains '${mark}'.`]),
+    ...(dropsThoughts || hasThoughts(upstream)
+      ? []
+      : ['The last request does not contain the earlier reasoning of the model.']),
   ]
   // An agent retries refused requests, so a failure may repeat.
   return [...new Set(all)]

@@ -22,7 +22,10 @@ const FIELDS = [
   ...['model', 'messages', 'system', 'max_tokens', 'metadata', 'stop_sequences', 'stream', 'temperature', 'top_p'],
   ...['top_k', 'tools', 'tool_choice', 'thinking', 'service_tier', 'output_config', 'cache_control', 'container'],
 ]
-/** Fields and roles of beta features. A request without the header of the feature is refused. */
+/**
+ * Fields and roles that belong to a beta feature, each with the start of its name. A request with such a field is refused unless the header
+ * `anthropic-beta` contains that name.
+ */
 const BETAS: Readonly<Record<string, string>> = {
   context_management: 'context-management-2025-06-27',
   system: 'mid-conversation-',

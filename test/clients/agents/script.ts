@@ -147,7 +147,7 @@ function needed(offers: readonly Offer[], name: string): Offer {
   return offer
 }
 
-/** Input of a custom tool, or of a function with one string parameter in its place. */
+/** Returns the input of a tool that takes a text. If the tool is a function, then the text is its first parameter. */
 function freeText({ isCustom, parameters }: Offer, text: string): string | Json {
   return isCustom ? text : { [parameters[0] ?? 'input']: text }
 }
