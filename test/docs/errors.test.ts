@@ -82,7 +82,7 @@ function advisesRetry(remedy: string, hasRetryAfter: boolean): boolean {
 }
 
 it.each(Object.keys(ERRORS) as ErrorCode[])(
-  'remedy and headers of %s agree whether a retry is useful, and when',
+  'the remedy and the headers of the error code %s agree on whether and when to retry',
   (code) => {
     const [remedy] = REMEDIES[code]
     for (const retryAfterMs of [undefined, 9_000]) {
@@ -122,13 +122,16 @@ const BODIES: readonly (readonly [body: object, step: string])[] = [
 ]
 it.each(
   BODIES.flatMap(([body, step]) => (['openai', 'messages'] as const).map((wording) => ({ body, step, wording }))),
-)('the next step names field and value of the error of $body in the wording $wording', ({ body, step, wording }) => {
-  const sent = { model: 'm', ...body }
-  const [issue] = Body.safeParse(sent).error?.issues ?? []
-  const { code, message, param } = problemError(issue as z.core.$ZodIssue, sent, wording)
-  const row = { ...ROW, errorCode: code, errorMessage: message, errorParam: param }
-  expect(nextStepOf(row, false)).toBe(wording === 'openai' ? step : step.replace("', '", "' or '"))
-})
+)(
+  'the next step after the invalid body $body names the field and what it may contain (format: $wording)',
+  ({ body, step, wording }) => {
+    const sent = { model: 'm', ...body }
+    const [issue] = Body.safeParse(sent).error?.issues ?? []
+    const { code, message, param } = problemError(issue as z.core.$ZodIssue, sent, wording)
+    const row = { ...ROW, errorCode: code, errorMessage: message, errorParam: param }
+    expect(nextStepOf(row, false)).toBe(wording === 'openai' ? step : step.replace("', '", "' or '"))
+  },
+)
 
 it.each([
   ['model_not_found', 'No access. Did you mean qwen3-8b? This key may use: qwen3-8b.', 'Use qwen3-8b.'],
