@@ -12,8 +12,9 @@ import { type Call, codeOf } from '#services/console/screens/playground/call/cal
 const run = promisify(execFile)
 
 /**
- * Runs the curl command that the console shows for a call. The working directory contains the file to upload. @returns The request body
- * that curl sent
+ * Runs the curl command that the console shows for a call. The working directory contains the file to upload.
+ *
+ * @returns The request body that curl sent
  */
 async function sent(call: Call): Promise<string> {
   const bodies: string[] = []

@@ -103,7 +103,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
     return (await page.locator('.code pre').textContent()) ?? ''
   }
 
-  /** Runs the example code that the console shows for a form. @returns Its standard output */
+  /** Runs the example code that the console shows for a form, and returns its standard output. */
   async function reproduced(command: string, args: readonly string[]): Promise<string> {
     const env = { ...process.env, SLUICE_API_KEY: TEST_KEY }
     return (await run(command, args, { env, timeout: PAGE_MS })).stdout

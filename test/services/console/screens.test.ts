@@ -23,7 +23,7 @@ const LOOKS = [
 /** Maximum height of a table row in a narrow window, in pixels. Four lines of text fit, or two lines and one of buttons. */
 const CARD_MAX = 112
 
-/** Rows of the tables that are taller in a narrow window. The details of a model, which the user opens, are left out. */
+/** Returns the table rows that are taller than {@link CARD_MAX}. The details of a model are left out, because they appear only after a click. */
 async function tallCardsOf(page: Page, name: string): Promise<unknown[]> {
   const rows = page.locator('.sheet tbody tr:not(.more)')
   const heights = await rows.evaluateAll((all) => all.map((row) => [row.clientHeight, row.textContent] as const))
