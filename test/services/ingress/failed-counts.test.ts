@@ -101,7 +101,7 @@ it('every report counts the same calls as failed, and the calls of a batch once'
       cli: (await linesOfCli(stack.url)).length,
     }
   }
-  // The ledger and the log are written at different times.
+  // The ledger and the log are written at different times, so the test polls.
   const expected = { usage: FAILED, list: FAILED, ofProject: FAILED, failures: FAILED, cli: FAILED }
   await expect.poll(counts, { timeout: 30_000 }).toEqual(expected)
   await until(

@@ -126,7 +126,7 @@ describe('the admin API for findings and metrics', () => {
 describe('findings about calls', () => {
   const CALL = { model: 'm1', messages: [{ role: 'user', content: 'Are you there?' }] }
 
-  it('report a model of whose calls more than half fail, until at most half have failed', async () => {
+  it('report a model while more than half of its calls fail', async () => {
     const answer = JSON.stringify({ choices: [{ index: 0, message: { content: 'yes' }, finish_reason: 'stop' }] })
     const server = createServer((_, res) => res.setHeader('content-type', 'application/json').end(answer))
     await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -245,7 +245,7 @@ describe('findings about calls', () => {
     )
   })
 
-  it('date the first failure before single successes among failures', () => {
+  it('state the time of the first failure, even if single calls have succeeded since then', () => {
     const rows = [...series(3, 502, 60_000), ended(200, 50_000), ...series(12, 502, 21_000), ...series(40, 200, 0)]
     expect(startOfFailures(rows)).toBe(21_000)
     expect(startOfFailures(series(5, 200, 0))).toBeUndefined()

@@ -201,7 +201,7 @@ describe('batches', () => {
     expect(lines.filter(({ endpoint }) => endpoint === CHAT)).not.toEqual([])
     const batches = (await read('/v1/batches')).data as Row[]
     for (const batch of [batches.find((one) => one.id === id), await read(`/v1/batches/${id}`)]) {
-      // Fewer requests have ended than slots are in use. Until as many requests have ended, the service gives only a range.
+      // The service gives only a range until as many requests have ended as slots are in use.
       const range = { earliest: expect.any(Number), latest: expect.any(Number) }
       const estimate = { requests_per_second: null, estimated_end_at: null, estimated_end_range: range }
       expect(batch).toMatchObject({ request_counts: counts, progress: estimate })

@@ -208,8 +208,8 @@ describe.skipIf(!postgres)('usage limits across several ingresses', () => {
     await server.down('SIGINT')
     expect(await admitted(Array.from({ length: 12 }, () => call(one, of)))).toBeGreaterThanOrEqual(6)
     expect(await call(one, of)).toMatchObject({ code: 'rate_limit_exceeded' })
-    // After this time, the count that the first ingress published before the outage is expired. The second ingress then ignores the call
-    // that runs at the first one.
+    // Advances the clock beyond the lifetime of the count that the first ingress published before the outage. The second ingress then ignores the
+    // call that runs at the first ingress.
     clock.aheadMs += RUNNING_MS
     expect(await admitted([call(two, alone)])).toBe(1)
     await server.resume()

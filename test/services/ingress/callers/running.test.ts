@@ -134,8 +134,8 @@ describe('the concurrency limit of a project', () => {
           'at its concurrency limit: 0 calls and 1 job are running, and 1 may run at once.',
         ),
       })
-      // If two jobs may run at once, then the project can start one more. A call with an Idempotency-Key runs as a durable job and waits for its
-      // end. The job must start, because only the job counts against the limit, and not the waiting call.
+      // With a limit of two, the project can run one more job. A call with an Idempotency-Key runs as a durable job, and waits for its end. Only the
+      // job counts against the limit, not the waiting call, so the job must start.
       if (whose === 'a') {
         keep([projectOf('proj', { running: 2 })])
         await until(() => hasEnded(stack, 'sk-a', next))

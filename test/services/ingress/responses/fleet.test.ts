@@ -20,8 +20,7 @@ const CALLS = 49
 const EVENTS = 4 + 4 * CALLS
 const SCRIPT = `!echo call=look args=1 calls=${CALLS} delay_ms=10`
 /**
- * Distance between the events after which the test cuts a stream and resumes it. With `SLUICE_TEST_EVERY_EVENT=1`, the test cuts one stream
- * after each event.
+ * Number of events between two positions at which the test cuts a stream and resumes it. With `SLUICE_TEST_EVERY_EVENT=1`, every position is tested.
  */
 const EVERY = process.env.SLUICE_TEST_EVERY_EVENT === '1' ? 1 : 10
 const CUTS = Array.from({ length: EVENTS }, (_, at) => at + 1).filter((cut) => cut <= 4 || cut % EVERY === 0)
