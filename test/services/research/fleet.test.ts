@@ -91,7 +91,7 @@ describe.skipIf(!kafka || !postgres)('research jobs in child processes', () => {
       const sure = KILL_POINTS.filter(({ at }) => at && !at.sort.startsWith('model')).length
       expect(kills).toBeGreaterThanOrEqual(sure)
       await annotate(
-        `${kills} workers were killed in the middle of a research; ${repeated} calls outside were repeated`,
+        `${kills} workers were killed in the middle of a research; ${repeated} external calls were repeated`,
       )
     },
     TEST_MS,

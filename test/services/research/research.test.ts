@@ -11,8 +11,8 @@ import { openWs } from '../../support/ws.ts'
 const PATH = '/v1/deep-research'
 const MODEL = { id: 'deep-research', pool: 'research', engine: { type: 'research' } }
 /**
- * Research model whose writer is echo-1. The output of echo-1 matches the requested JSON schema, but repeats no statement of a source, so
- * nothing of it may be cited.
+ * Research model whose writer is echo-1. The output of echo-1 matches the requested JSON schema, but repeats no statement of a source, so no part of
+ * the output may be cited.
  */
 const WRITTEN = { id: 'deep-research-written', pool: 'research', engine: { type: 'research', writer: 'echo-1' } }
 const QUESTION = 'Where do herons build their nests, and what do they eat?'
