@@ -336,7 +336,7 @@ describe('the attached jobs of an ingress', () => {
   it('fail with overloaded, the newest first, once the estimated wait exceeds the maximum', async () => {
     await beat('wrk_1', { slots: 2 })
     const calls: AttachedJob[] = []
-    // The first call is fast, so the next calls are not cold.
+    // The first call completes at once. The durations of the next calls therefore count fully, because these calls did not load the model.
     const first = await submit()
     await tell(await take(), 1, [STARTED, COMPLETED])
     await first.next()
