@@ -328,7 +328,7 @@ async function drain(events: AsyncIterator<GenerateEvent>): Promise<void> {
   while (!(await events.next()).done);
 }
 
-/** Downloads the weights once per machine. Without them the embedded model is skipped, except in CI. */
+/** Downloads the weights once per machine. Without the weights, the tests of the embedded model are skipped, except in CI. */
 async function hasWeights(): Promise<boolean> {
   try {
     await prepareWeights(WEIGHTS, weightsDir)
