@@ -124,8 +124,7 @@ describe('the slot partition between ingresses that share a pool', () => {
     vi.advanceTimersByTime(500)
     for (const ingress of fleet) ingress.sent()
     fleet[0]?.enter('other', 1)
-    // At most two calls per flooded ingress may start before this call. One of them was already sent, and the other is one further call of the
-    // flooding tenant.
+    // At most two calls per flooded ingress may start before the call of `other`: one that was already sent, and one further call.
     expect(starts(10).indexOf('other')).toBeLessThanOrEqual(2 * flooded)
   })
 

@@ -88,7 +88,7 @@ it('the wait estimate before any completion uses a tenth of the age of the oldes
   expect(new WaitEstimate().estimateMs(1_000, 8_000, PLACES)).toBe(0)
 })
 
-it('a tenth of the duration of a cold job, in which the model may load, counts until another job is measured', () => {
+it('the wait estimate uses only a tenth of the duration of a job that may have loaded the model, until other jobs are measured', () => {
   const admission = new WaitEstimate()
   let now = ran(admission, 1, 60_000)
   expect(admission.estimateMs(10, now, PLACES)).toBe(30_000)
@@ -100,7 +100,7 @@ it('a tenth of the duration of a cold job, in which the model may load, counts u
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
 })
 
-it('the interval that counts in a refusal grows by a fifth per measured job, and the expected interval is complete at once', () => {
+it('the wait estimate reaches its full value after five measured jobs, and the expected interval after one', () => {
   const admission = new WaitEstimate()
   let now = ran(admission, 1, TAKES_MS)
   for (const part of [1, 2, 3, 4, 5, 5]) {

@@ -23,7 +23,10 @@ import { useStore } from '../../support/jobs/use-store.ts'
 
 const postgres = inject('postgres')
 const DAY_MS = 24 * 3_600_000
-/** Maximum rows and pages that a statement may read. The largest sweep reads its rows several times, and may meet ended jobs. */
+/**
+ * Maximum rows and pages that a statement may read. The maximum is high, because the largest sweep reads its rows several times, and may also read
+ * ended jobs.
+ */
 const ROWS_MAX = 5_000
 const PAGES_MAX = 10_000
 /** Maximum time in ms for which a statement may block the event loop. The fastest of its runs counts, because other work may delay the others. */
