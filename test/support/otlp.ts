@@ -30,7 +30,7 @@ export interface OtlpReceiver extends AsyncDisposable {
   tree(traceId: string, names: readonly string[], withinMs?: number): Promise<ReceivedSpan[]>
 }
 
-/** Starts an OTLP/HTTP receiver. The receiver has its own Protobuf decoder, so that an error in the encoder of the product cannot hide itself. */
+/** Starts an OTLP/HTTP receiver. The receiver has its own Protobuf decoder, so that tests detect errors in the encoder of the product. */
 export async function startOtlpReceiver(): Promise<OtlpReceiver> {
   const spans: ReceivedSpan[] = []
   const requests: OtlpReceiver['requests'][number][] = []

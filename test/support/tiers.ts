@@ -1,7 +1,7 @@
 /**
- * Selects the test files of a run. `npm test` runs the short tier: end-to-end calls, units, third-party SDKs and the broker suite on one small
- * Kafka. `npm run test:all` also runs the files that need a model, Postgres, containers, fleets of processes or minutes. Both run a new file,
- * unless it is added to the list below.
+ * Selects the test files of a run. `npm test` runs the short tier: end-to-end calls, units, third-party SDKs and the broker suite on one small Kafka.
+ * `npm run test:all` also runs the files that need a model, Postgres, containers, fleets of processes or minutes. A new file is in the short tier,
+ * unless it is added to {@link LONG}.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'

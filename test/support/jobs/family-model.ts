@@ -24,13 +24,13 @@ export const FAMILY_GUARDS = {
   /** The transition to `waiting` requires that the row has the state in_progress, and the attempt number and the worker of the run. */
   parkIsFenced: true,
   /**
-   * If all children have ended before the transition of their parent to `waiting`, then the parent continues at once. No later end of a
-   * child would let it continue.
+   * If all children have ended before the transition of their parent to `waiting`, then the parent continues at once. Otherwise the parent would wait
+   * forever, because no child ends later.
    */
   parkSeesEnds: true,
   /**
-   * The transition to `waiting` locks the unfinished children, so that none of them ends before the commit. The parent would not continue
-   * after such an end.
+   * The transition to `waiting` locks the unfinished children, so that none of them ends before the commit. The end of a child before the commit
+   * would not wake the parent.
    */
   parkLocksChildren: true,
   /** A job with a cancel request ends instead of waiting for its children. */

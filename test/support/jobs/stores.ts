@@ -178,7 +178,7 @@ export function newJob(changes: Partial<NewJob> = {}): NewJob {
   }
 }
 
-/** Registers a process in the store, or renews its lease. @returns The boot id of the process */
+/** Registers a process in the store, or renews its lease. Returns the boot id of the process. */
 export async function alive(store: Store, boot = newId('boot_'), leaseMs = LEASE_MS): Promise<string> {
   await store.renew({ boot, role: 'inference', slots: 4, version: 'test', draining: false, leaseMs })
   return boot

@@ -19,8 +19,8 @@ export function whyNoHaproxy(): string | undefined {
 }
 
 /**
- * Starts HAProxy for the ingresses on the given ports. An ingress gets no calls after two failed checks, 300 ms apart. One successful check ends
- * this.
+ * Starts HAProxy for the ingresses on the given ports. An ingress gets no calls after two failed checks, 300 ms apart. After one successful check,
+ * the ingress gets calls again.
  */
 export async function startHaproxy(ports: readonly number[]): Promise<LoadBalancer> {
   const directory = await mkdtemp(join(tmpdir(), 'sluice-haproxy-'))

@@ -1,6 +1,6 @@
 /*
- * Builds false claims, as a model might make them, from a true sentence. Tests check that the research code detects them. That code shares
- * nothing with this file, so that an error cannot hide itself.
+ * Builds false claims, as a model might make them, from a true sentence. Tests check that the research code detects them. The research code shares no
+ * function with this file, because a common error would hide a false claim.
  */
 
 export const FALSIFICATIONS = [

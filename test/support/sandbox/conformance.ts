@@ -82,7 +82,7 @@ export function describeSandbox(name: SandboxName, options: ConformanceOptions =
     ] as const)('with the scan of code before a run %s', (_word, scan) => {
       const some = <T>(programs: readonly T[]) => programs.filter((_, at) => at % each === 0)
       it.concurrent.for(scan ? some(attacks) : attacks)(
-        'contains the attack $id',
+        'stops the attack $id',
         { timeout: WAIT_MS },
         async (snippet, context) => {
           const expectation = expectationOf(snippet, name, scan)
