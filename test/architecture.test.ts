@@ -94,7 +94,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ].map((client): [string, string, string] => ['services/cli/doctor/machine.ts', client, CLIENT]),
 ]
 
-/** Returns source lines for `file`: each module that the examples import into this file, once statically and once dynamically. */
+/** Returns a source text with the imports that the examples list for `file`: each module once in a static and once in a dynamic import. */
 function linesOf(file: string): string[] {
   return IMPORTS.filter(([from]) => from === file).flatMap(([, to]) => [`import '${to}'`, `await import('${to}')`])
 }
@@ -127,7 +127,7 @@ describe('import rules between folders', () => {
   }, RUN_MS)
   afterAll(() => rm(directory, { recursive: true, force: true }))
 
-  it.each(IMPORTS)('report for the file %s, which imports %s: %s', (from = '', to = '', law) => {
+  it.each(IMPORTS)('apply to an import in %s of %s (violated rule: %s)', (from = '', to = '', law) => {
     const line = linesOf(from).indexOf(`import '${to}'`) + 1
     expect(broken.get(`${from}:${line}`)).toBe(law)
     expect(broken.get(`${from}:${line + 1}`)).toBe(law)

@@ -204,7 +204,7 @@ function pathsIn(text: string): string[] {
   return ticked(text.replace(/```[\s\S]*?```/g, '')).filter((word) => isPath.test(word))
 }
 
-/** Whether a word is a file name, or a folder name with its slash. */
+/** Whether a word is a file name, or a folder name that ends with a slash. */
 function isPart(word: string): boolean {
   return /^[\w./-]+(\.\w{2,4}|\/)$/.test(word)
 }
