@@ -325,7 +325,6 @@ function retrying(client: S3Client): Send {
   }
 }
 
-/** Progress of reading one blob. */
 interface Reading {
   readonly key: string
   readonly send: Send

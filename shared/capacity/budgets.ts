@@ -29,7 +29,7 @@ const RESERVED_WAIT_MS = 5_000
 const RESERVED_CHECK_MS = 100
 /** Maximum interval between checks, in ms. If other ingresses hold the reservations, then a check is a database statement, so the interval grows. */
 const RESERVED_CHECK_MS_MAX = 500
-/** Maximum calls of this process that wait for reserved budget at once. Further calls are refused. */
+/** Maximum concurrent calls of this process that wait for reserved budget. Further calls are refused. */
 const WAITING_MAX = 200
 /** Maximum waiting calls of one project, so that one project cannot use all waiting places. */
 const WAITING_MAX_PER_PROJECT = WAITING_MAX / 5
@@ -407,7 +407,7 @@ interface LedgerAnswer {
  * stored amounts that the last read of the ledger did not contain. The next read contains the stored amounts.
  *
  *     attached: reserved ──call ends──▶ cost ──entry written──▶ cost, unread ──next read──▶ spent
- *     durable:  reserved ──job created──▶ hold, unread ──next read──▶ ofJobs
+ *     durable:  reserved ──job created──▶ stored, unread ──next read──▶ ofJobs
  */
 export class HeldBudget {
   readonly month: string

@@ -4,7 +4,7 @@ import { type Work, workKey } from './fair-queue.ts'
 import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 
 const BUSY_MS = 1_000
-/** Time in ms for which a worker that does not have a model remembers that jobs of the model wait in the store. */
+/** Time in ms after which an announcement of waiting jobs expires, if this worker no longer has their model. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
  * Time in ms without a job for an unknown model, after which the age of the model starts from 0. The age is the time since the first job for the
@@ -174,8 +174,8 @@ export class ModelBulkhead implements Work, SlotHolder {
   }
 
   /**
-   * Records that the worker fetches jobs of a lane from the store. Each lane has at most one fetch at a time. The store may read the jobs
-   * before it receives a job that is announced during the fetch. The lane therefore still counts as waiting after the fetch.
+   * Records that the worker fetches jobs of a lane from the store. Each lane has at most one fetch at a time. If a job is announced during
+   * the fetch, then the fetch may miss the job. The lane therefore counts as waiting again after the fetch.
    */
   beginPull(lane: Priority): void {
     this.#pulling.add(lane)

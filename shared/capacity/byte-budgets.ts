@@ -10,7 +10,7 @@
  * bytes in steps as its data arrives. All other data reserves its whole size. An ingress reserves 1 MiB more than it needs, so that small jobs cause
  * one request to the store per mebibyte instead of one per job. When a row commits, the row counts instead of its reservation.
  *
- * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at once. Two are admitted, and ten are refused at their
+ * Example: the quota is 100 MiB, of which 98 are stored. Twelve uploads reserve 1 MiB each at the same time. Two are admitted, and ten are refused at their
  * first bytes.
  *
  * Results and events of jobs count but are never refused, because the caller has paid for them. If a process dies, then its reservations expire.

@@ -262,8 +262,8 @@ interface PausableWork {
 }
 
 /**
- * Paused models and pools (docs/operate/operations.md, Pause a model or a pool). Each process has one instance. With a store, its table decides and
- * is polled. Without a store, pauses come only from control records.
+ * Paused models and pools (docs/operate/operations.md, Pause a model or a pool). Each process has one instance. If there is a store, then the pauses
+ * are read from its table periodically. Otherwise pauses come only from control records.
  */
 export class Pauses {
   readonly #store: OperatorStore | undefined
@@ -399,7 +399,7 @@ const SUBMIT_RETRY_AFTER_MS = 2_000
  * Slows down the submission of durable jobs and batch lines while clients wait for calls.
  *
  * The problem: a submission costs the event loop and the store several times as much as an attached call. No client waits for the result of a
- * submission. When thousands of submissions arrived at once, each attached call of other projects was delayed by a hundred submissions.
+ * submission. When thousands of submissions arrived at the same time, each attached call of other projects was delayed by a hundred submissions.
  *
  * How it works: the duration of a submission shows the load of the store and of this process. Each submission is followed by a pause of
  * {@link PAUSE_FACTOR} times its duration beyond {@link FREE_RUN_MS}. Example: a submission of 12 ms is followed by 20 ms.

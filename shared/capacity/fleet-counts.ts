@@ -33,7 +33,7 @@ export function callsName(tenant: string): string {
  * 2. A window begins with its first use, by the clock of the store. If that clock jumps back, then a new window begins.
  * 3. A report of running calls expires {@link RUNNING_MS} after its last renewal, so a dead process holds no permits.
  * 4. The counts need not be durable: the store may lose all of them in a crash.
- * 5. While the store is unreachable, every method rejects, at once if `isReachable` is false. The methods work again when the store is back.
+ * 5. While the store is unreachable, `add` and `setRunning` reject, at once if `isReachable` is false. Both work again when the store is back.
  */
 export interface FleetCounts {
   readonly isReachable: boolean

@@ -7,7 +7,7 @@
  * Example: the quota is 1,000. Tenant A has 500 jobs, so 500 are left and A is refused. Tenant B may add jobs until it has 250 and 250 are left.
  *
  * Jobs are counted in the store about once per second, and jobs that this process admitted since then are added. Jobs beyond a tenant's limit, such
- * as scheduled jobs that all became due at once, count only against that tenant.
+ * as scheduled jobs that became due at the same time, count only against that tenant.
  */
 
 import type { Limits } from '#shared/keys/keys.ts'

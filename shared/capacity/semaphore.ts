@@ -25,7 +25,7 @@ interface Key {
  * If the key is a project, for example, then a project with a thousand callers gets as many permits as a project with one caller. A maximum per key
  * (a bulkhead) prevents a key with long tasks from holding all permits. Without keys, the queue is first in, first out.
  *
- * A caller may take several permits at once, such as one per byte. Smaller requests do not overtake a large request. A request for more permits than
+ * A caller may take several permits in one call, such as one per byte. Smaller requests do not overtake a large request. A request for more permits than
  * exist is admitted when nothing else is in use.
  *
  * Example with 2 permits, at most 1 per key: key `a` has 200 callers and gets 1 permit. A caller of key `b` gets the second permit at once.

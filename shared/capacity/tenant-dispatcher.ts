@@ -49,7 +49,7 @@ interface Model {
 /**
  * Dispatcher of one pool: decides which waiting job is sent next (docs/internals/design.md, Fairness).
  *
- * The problem: a pool's topic is a plain FIFO. If every call were sent at once, then one tenant with 1,000 calls would delay all other tenants.
+ * The problem: a pool's topic is a plain FIFO. If every call were sent on arrival, then one tenant with 1,000 calls would delay all other tenants.
  *
  * The invariant: the topic contains only as many jobs as keep the workers busy (the prefetch). For each model, only as many jobs are sent as its
  * workers can start soon. All other jobs wait here in a {@link FairQueue}.

@@ -41,7 +41,7 @@ export class ConfigError extends Error {
 /**
  * Reads the settings from the environment, and from the file `.env` in the working directory if it exists. The environment overrides the file.
  *
- * @throws ConfigError with every problem at once
+ * @throws ConfigError with all problems
  */
 export function loadConfig(): Config {
   if (existsSync('.env')) process.loadEnvFile('.env')

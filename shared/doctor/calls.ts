@@ -104,7 +104,6 @@ export function callFindings(facts: CallFacts, nowMs: number): Finding[] {
   ]
 }
 
-/** Sums the calls of one model. */
 export function failureRateOf(outcomes: readonly RecentCalls[]): FailureRate {
   const [codes, projects] = [new Map<string, number>(), new Map<string, number>()]
   let [calls, sum, firstAtMs, most]: [number, number, number, RecentCalls | undefined] = [

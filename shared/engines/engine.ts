@@ -164,7 +164,7 @@ export interface TranscriptionEngine {
   close(): Promise<void>
 }
 
-/** An audio file that can be read several times. The whole file is never in memory at once. */
+/** An audio file that can be read several times. The file is read in pieces and is never completely in memory. */
 export interface AudioFile {
   /**
    * Opens a new read stream. The caller must read the stream to its end or destroy it.

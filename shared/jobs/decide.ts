@@ -108,8 +108,8 @@ function decideFailed(
 }
 
 /**
- * Adds the number of attempts and the remedy to the error of an upstream after which no attempt follows. For attached calls, because the record of a
- * durable job has its attempts. Time in the remedy: that of the header `Retry-After`, which is sent if the error has `retry_after_ms`.
+ * Adds the number of attempts and the remedy to the message of an upstream error after which no attempt follows. Used for attached calls only,
+ * because the record of a durable job lists its attempts. The remedy names the same time as the header `Retry-After`.
  */
 export function withAttempts(error: ErrorBody, tries: number): ErrorBody {
   const { code, message, retry_after_ms: waitMs } = error

@@ -1,8 +1,8 @@
 /*
  * Failure detector: publishes the heartbeats of this process and detects missing heartbeats of others.
  *
- * The problem: a missing heartbeat may mean a dead peer, a slow peer, or a broken channel. If a channel outage counted as death, then every job of
- * the fleet would be repeated at once.
+ * The problem: a missing heartbeat may mean a dead peer, a slow peer, or a broken channel. If a channel outage counted as death, then all jobs of
+ * the fleet would be repeated at the same time.
  *
  * The invariant: missing heartbeats of a peer count only while this process receives its own heartbeats through the same channel.
  *

@@ -142,7 +142,7 @@ function typesOf(union: { options: readonly { shape: { type: { value: unknown } 
   return new Set(union.options.map(({ shape }) => shape.type.value))
 }
 
-/** Number of partitions of `replies`. An ingress reads the partition that the hash of its boot id selects. */
+/** Number of partitions of `replies`. An ingress reads the partition that the hash of its own id (`boot`) selects. */
 export const REPLY_SHARDS = 16
 
 export const REPLIES = 'replies'

@@ -2,7 +2,7 @@ import { runToEnd } from '#shared/lib/yielding.ts'
 import { refuseShape } from './read.ts'
 
 /**
- * Maximum characters of a text that is parsed at once. For a longer text, size and nesting are checked first, because parsing it could block the
+ * Maximum characters of a text that is parsed in one step. For a longer text, size and nesting are checked first, because parsing it could block the
  * event loop.
  */
 const SMALL_CHARS = 1_024

@@ -10,7 +10,7 @@ import { runYielding, yieldToEventLoop } from '#shared/lib/yielding.ts'
 
 export const PIECE_BYTES = 128 * 1024
 /**
- * Bytes of a string that are parsed at once. V8 allocates strings of more than 128 KiB separately, which costs more
+ * Bytes of a string that are parsed in one step. V8 allocates strings of more than 128 KiB separately, which costs more
  * than joining smaller strings.
  */
 const STRING_PIECE_BYTES = 64 * 1024

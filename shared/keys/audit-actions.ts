@@ -2,7 +2,8 @@ import type { AuditAction } from './audit.ts'
 import { type ApiKey, type KeyChange, type Project, type ProjectChange, projectIdOf } from './keys.ts'
 import type { WebhookSecret } from './webhook-secrets.ts'
 
-/** Audit actions for changes of keys, projects and webhook secrets. No action contains a secret or its hash. */
+/* Audit actions for changes of keys, projects and webhook secrets. No action contains a secret or its hash. */
+
 export function keyCreated(key: ApiKey): AuditAction {
   const { id, hash: _, created_at: _at, revoked: _revoked, ...change } = key
   return { action: 'key.created', subject: id, project: projectIdOf(key), change }

@@ -103,7 +103,7 @@ export interface KeyChange {
  * 4. Each change adds one audit entry, which is stored forever. `by` is the author of the change. Default: `service` (`audit.ts`).
  * 5. If a key has a field that this version does not define, then the key is invalid. If a project has such a field, then all keys of the project are
  *    invalid. The field could be a limit, which this version would not enforce. The stored record stays unchanged.
- * 6. While the store is unreachable or unreadable, every call rejects. Calls succeed again when the store is back.
+ * 6. While the store is unreachable or unreadable, every read and every change rejects. Calls succeed again when the store is back.
  */
 export interface KeyStore extends WebhookSecretSource {
   readonly name: string
@@ -117,7 +117,7 @@ export interface KeyStore extends WebhookSecretSource {
   /** @throws Error if the id or secret exists, or if there are {@link KEYS_MAX} keys */
   create(key: ApiKey, by?: string): Promise<void>
   /**
-   * Adds the first key to a store that never had a key or a project. If several processes start at once, then only one of them adds a key.
+   * Adds the first key to a store that never had a key or a project. If several processes start at the same time, then only one of them adds a key.
    *
    * @returns True if this call added the key
    */

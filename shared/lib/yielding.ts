@@ -85,7 +85,7 @@ const WAITING_MAX = 1_000
 /**
  * Spreads bursts of work over event-loop iterations, in order of arrival.
  *
- * Node delivers all received requests at once. If 256 calls started in one iteration, then running streams would send no tokens
+ * Node delivers all received requests in one event-loop iteration. If 256 calls started in one iteration, then running streams would send no tokens
  * until all had started. With 8 starts per iteration, a burst of 256 takes 32 iterations.
  *
  * @returns A function that returns undefined if the work may start now, and otherwise a promise for its start. If WAITING_MAX

@@ -76,7 +76,7 @@ export class ModelCatalogue implements Models {
 
   /**
    * Replaces the models with those of another catalogue, then calls the listeners. Unchanged models stay the same objects, so their open
-   * engines are used further.
+   * engines stay in use.
    */
   become(next: ModelCatalogue): void {
     const before = new Map(this.#models.map((model) => [model.id, model]))

@@ -23,7 +23,7 @@ export interface RequestRow {
   readonly kind: string | null
   /** Model of the job, or of the calls of a batch. For a refused call: the name that the caller sent, if the body was read. */
   readonly model: string | null
-  /** Boot id of the process that ran the last attempt. */
+  /** Id (`boot`) of the process that ran the last attempt. */
   readonly worker: string | null
   /**
    * Upstream server of the last attempt, as an index in `base_urls` of its model. If a fallback ran the call, then its name and a slash precede the

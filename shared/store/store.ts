@@ -26,10 +26,10 @@ import type { HasRequests, LogBounds } from './requests.ts'
  *    `undefined` means that the guard refused and nothing changed. A job in a terminal state never changes again.
  * 2. The event of a transition and its webhook message are committed with it. Events of a job are numbered from 1 without gaps. Only events that a
  *    committed transition returned may be published.
- * 3. While the store is unreachable, every call rejects with `overloaded`, at once if `isReachable` is false. Calls succeed again when the store is
- *    back.
+ * 3. While the store is unreachable, every read and write rejects with `overloaded`, at once if `isReachable` is false. Calls succeed again when the
+ *    store is back.
  * 4. A single call that waited too long for a connection or a lock also rejects with `overloaded`.
- * 5. After such an error, the outcome of a write is unknown unless the error has `isUndone`. The write may be repeated: {@link HeldAttempt.chunk} and
+ * 5. After the error `overloaded`, the outcome of a write is unknown unless the error has `isUndone`. The write may be repeated: {@link HeldAttempt.chunk} and
  *    the job id make the repetition return the first result.
  *
  * Only `shared/jobs/` changes the state of jobs: all other code holds a {@link StoreView}.

@@ -384,7 +384,7 @@ const POOL_BYTES = 8 * 1024
 const pool = Buffer.alloc(POOL_BYTES)
 let used = POOL_BYTES
 
-/** Random bytes are generated for many ids at once, because each call of the generator costs a microsecond. */
+/** Random bytes are generated for many ids in one call, because each call of the generator costs a microsecond. */
 function randomHex(bytes: number): string {
   if (used + bytes > POOL_BYTES) {
     randomFillSync(pool)

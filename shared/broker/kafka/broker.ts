@@ -3,7 +3,7 @@
  * receivers of channels, and the checks of topics are the same for both.
  *
  * kafkajs reads queues of classic groups, and nothing else. A client of kafkajs waits for a hung broker until a request timeout. If kafkajs also sent
- * and received, then one hung broker of three would silence all calls for that time.
+ * and received, then one hung broker of three would delay all calls for that time.
  */
 import type { Broker, ChannelRecord, Closable, HistoryRecord, QueueConsumer, Receiver } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -30,7 +30,7 @@ export interface QueueGroups {
    * @throws Error if a broker is unreachable or refuses
    */
   lag(topic: string): Promise<number>
-  /** Called after a topic was deleted and created again, with offsets from 0. */
+  /** Called after a topic was deleted and recreated. The offsets of the new topic start at 0. */
   recreated(topic: string): void
   close(): void
 }
@@ -180,7 +180,7 @@ export class KafkaBroker implements Broker {
   }
 }
 
-/** Runs an operation on a new connection. The current cluster view may be outdated, or lack a node that restarts. */
+/** Runs an operation on a new connection, because the existing view of the cluster may be outdated or lack a restarting node. */
 async function onNewConnection(options: KafkaOptions, use: (admin: PlatformaticAdmin) => Promise<void>): Promise<void> {
   const cluster = new KafkaCluster(options)
   const admin = new PlatformaticAdmin(cluster, options)

@@ -32,7 +32,7 @@ import { type KafkaOptions, partitionsNeeded, pause } from './options.ts'
 
 /**
  * Timeout of a connection with its TLS and SASL handshakes, in ms. Doubles for each address after each timeout, up to the maximum. Otherwise a busy
- * broker, to which many processes return at once, would complete no handshake in time.
+ * broker, to which many processes reconnect at the same time, would complete no handshake in time.
  */
 const CONNECT_TIMEOUT_MS = { min: 1_000, max: 4_000 }
 const METADATA_TIMEOUT_MS = 1_000

@@ -33,7 +33,7 @@ export interface KafkaAdmin {
   partitions(topics: readonly string[]): Promise<ReadonlyMap<string, number>>
   topicSettings(topic: string): Promise<ReadonlyMap<string, string>>
   brokerSettings(): Promise<ReadonlyMap<string, string>>
-  /** Creates a topic. An existing topic is not an error, because several processes may start at once. */
+  /** Creates a topic. An existing topic is not an error, because several processes may start at the same time. */
   createTopic(topic: NewTopic): Promise<void>
   setTopic(topic: string, settings: Readonly<Record<string, string>>): Promise<void>
   addPartitions(topic: string, partitions: number): Promise<void>

@@ -142,7 +142,7 @@ function unloadable(cause: unknown): never {
 }
 
 /**
- * The sequences of a context. Each remembers the tokens that it evaluated last, so the sequences are the prompt cache.
+ * The sequences of a context. Each sequence still contains the tokens of its last call, so the sequences are the prompt cache.
  *
  * A prompt takes the free sequence with the longest common prefix and evaluates only the rest. A sequence belongs to the project of its last call,
  * and only that project reuses its tokens. Otherwise a project could detect by the time to the first token whether another project had sent an equal

@@ -35,9 +35,7 @@ const REUSE_TIMEOUT_MS = 1_000
  */
 export class Exchange implements Dispatcher.DispatchHandler {
   readonly errorContext: ErrorContext
-  /** Receives the usage of the whole answer. */
   readonly onUsage: ((usage: Usage) => void) | undefined
-  /** Receives the name of the model in the answer. */
   readonly onModel: ((name: string) => void) | undefined
   readonly #timeouts: Timeouts
   readonly #signal: AbortSignal

@@ -9,7 +9,7 @@ export function bodyOf(value: object): string | Promise<Buffer> {
   return isSmall(value) ? JSON.stringify(value) : runYielding(jsonBytesIn(value))
 }
 
-/** Maximum bytes of a body that is parsed at once, without checks of depth and number of values. */
+/** Maximum bytes of a body that is parsed in one step, without checks of depth and number of values. */
 const SMALL_BYTES = 4 * 1024
 
 /**

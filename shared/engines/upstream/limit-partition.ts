@@ -227,8 +227,8 @@ export class ModelPartition {
 }
 
 /**
- * Divides a concurrency limit among workers in equal parts, each at most the worker's slots. The remainder goes to the lowest boot ids, so that all
- * workers compute the same parts. The parts add up to the limit, unless there are fewer slots.
+ * Divides a concurrency limit among workers in equal parts, each at most the worker's slots. The remainder goes to the workers whose ids (`boot`) sort first,
+ * so that all workers compute the same parts. The parts add up to the limit, unless there are fewer slots.
  */
 export function partsOf(limit: number, members: readonly Member[]): ReadonlyMap<string, number> {
   const parts = new Map<string, number>()
@@ -236,8 +236,8 @@ export function partsOf(limit: number, members: readonly Member[]): ReadonlyMap<
   const bySlots = members.toSorted((a, b) => a.slots - b.slots || (a.boot < b.boot ? 1 : -1))
   for (const [index, { boot, slots }] of bySlots.entries()) {
     // Parts are computed from the smallest worker to the largest. A worker with few slots cannot use an equal part, so
-    // the rest of its part is divided among the later workers. With equal slots, low boot ids come last and receive the
-    // remainder.
+    // the rest of its part is divided among the later workers. Among workers with equal slots, those whose ids sort first
+    // come last and receive the remainder.
     const part = Math.min(slots, Math.floor(left / (bySlots.length - index)))
     parts.set(boot, part)
     left -= part

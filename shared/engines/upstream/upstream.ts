@@ -269,7 +269,7 @@ export class Upstream {
     }
     const body = await exchange.text(ERROR_BODY_MAX)
     const failure = statusError(this.#errorContext, exchange.status, exchange.headers, body)
-    // A 429 for an exhausted quota says nothing about the load of the server, so it does not lower the limit.
+    // A 429 for an exhausted quota does not show the load of the server, so it does not lower the limit.
     const isTooMuch = OVERLOAD_STATUSES.has(exchange.status) && failure.code !== 'upstream_refused'
     if (isTooMuch) limit.overloaded(acquired.permit)
     if (isTooMuch && failure.retryAfterMs !== undefined) limit.pause(failure.retryAfterMs)

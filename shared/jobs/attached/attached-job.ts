@@ -171,7 +171,7 @@ export class AttachedJob {
 
   /**
    * Waits for events and returns all events since the last call, merged. Returns undefined after the last event. A job without streaming returns all
-   * events at once when it is done.
+   * events together when it is done.
    *
    * @throws ServiceError if the job failed, after the events before the failure were returned
    */

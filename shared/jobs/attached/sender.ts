@@ -1,7 +1,7 @@
 /*
  * Sends attached jobs to the topics of their pools.
  *
- * The problem: the queue of the broker serves jobs in order of arrival. If every job were sent at once, then one tenant could delay all
+ * The problem: the queue of the broker serves jobs in order of arrival. If every job were sent on arrival, then one tenant could delay all
  * others.
  *
  * How it works: the prefetch of an ingress is its maximum of published jobs that no worker has started. A job is published at once if no

@@ -59,7 +59,7 @@ export class Dispatcher {
   }
 
   /**
-   * Publishes a queued job as {@link publishJob} does, but reads the job only if a record is needed. If many jobs are submitted at once, then few
+   * Publishes a queued job as {@link publishJob} does, but reads the job only if a record is needed. If many jobs are submitted at the same time, then few
    * need a record, because workers claim the others from the store after an announcement.
    *
    * @param find Reads the job. Returns undefined if the job is no longer queued
@@ -88,8 +88,7 @@ export class Dispatcher {
     }
   }
 
-  /** Called when a job has ended. The slot of the job is free again, so another queue record may be
-   * published ({@link QueueNotifier}). */
+  /** Called when a job has ended. The slot of the job is free again, so another queue record may be published ({@link QueueNotifier}). */
   ended(job: DurableJob): void {
     this.#notifier?.ended(job)
   }

@@ -138,11 +138,12 @@ async function eraseChildren(context: EraseContext, scope: Scope, { id, tenant }
   else for (const child of children) await eraseJob(context, scope, child)
 }
 
-/**
+/*
  * Lifetime of blobs. The blobs of a durable job exist until the job is erased or purged, and those of an attached call until its answer. The code
  * that ends a job deletes its blobs. If the deletion fails, then the sweep in this file deletes the orphaned blobs. Each key contains the id of a job
  * or file, which the sweep looks up in the store.
  */
+
 const MINUTE_MS = 60_000
 /**
  * Minimum age in ms at which a blob without a job is deleted. A younger blob may belong to a job whose row is not inserted yet. The age exceeds the

@@ -6,10 +6,10 @@
  * How it works: a record in the queue is only a hint that some job waits. The store decides which job is next, round robin over tenants. If
  * no slot is free, then the record is acknowledged and dropped, and no attempt is counted. A later claim on any worker takes the job.
  *
- * Fairness with attached calls: durable jobs may always fill half of the slots at once. The other half is offered to attached calls for 25 ms
+ * Fairness with attached calls: durable jobs may always fill half of the slots without delay. The other half is offered to attached calls for 25 ms
  * first. Durable jobs get the slots that no call takes (docs/internals/design.md, Fairness).
  *
- * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots at once. When a fifth slot is free, attached
+ * Example: 8 slots, a backlog of durable jobs, and steady calls. Durable jobs claim 4 slots without delay. When a fifth slot is free, attached
  * calls have 25 ms to take it.
  */
 
@@ -45,7 +45,7 @@ const PULL_MS = 1_000
 const OFFER_MS = 25
 /**
  * If no attached call arrived recently, then durable jobs may take all slots, although calls may wait in the queue. At most once per
- * second, durable jobs therefore leave half of the slots free for 100 ms. If no such call waits, then half of the slots are idle for at
+ * second, durable jobs therefore leave half of the slots free for 100 ms. If no call waits, then half of the slots are idle for at
  * most a tenth of the time.
  */
 const FIRST_OFFER_MS = 100
@@ -165,9 +165,10 @@ export class Claims {
   /**
    * Whether this worker should not claim now, for one of three reasons:
    *
-   * 1. No slot is free.
+   * 1. No slot or no permit of the model is free.
    * 2. Jobs of this queue already wait, and a periodic claim serves them round robin.
-   * 3. This worker does not have the model, but another worker may. After UNKNOWN_MODEL_MS the job is claimed anyway, so that it fails with a reason.
+   * 3. This worker does not have the model, but another worker may have it. If {@link UNKNOWN_MODEL_MS} have passed and no worker has the model, then
+   *    the job is claimed, so that it fails with a reason.
    */
   #mustWait(lane: Lane, bulkhead: ModelBulkhead): boolean {
     const { pool, presence, bulkheads } = this.#options

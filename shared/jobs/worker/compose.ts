@@ -1,7 +1,7 @@
 /*
  * Composed job: one attempt of a durable job that runs steps and child jobs (docs/internals/design.md, Composed jobs).
  *
- * The problem: such a job runs for minutes to hours. A crash must not repeat paid external calls, and a waiting parent must not occupy a slot.
+ * The problem: a composed job runs for minutes to hours. A crash must not repeat paid external calls, and a waiting parent must not occupy a slot.
  *
  * How it works:
  * 1. The handler runs from its beginning in every attempt. Each external call is a step, whose result is committed before it is returned. A later

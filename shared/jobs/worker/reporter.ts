@@ -72,7 +72,7 @@ export interface AttemptSink {
 }
 
 export interface ReportedEvents extends AttemptSink {
-  /** Reports the start, with the boot id of this worker. Resolves when the broker has the event. */
+  /** Reports the start, with the id of this worker (`boot`). Resolves when the broker has the event. */
   started(): Promise<void>
 }
 

@@ -27,7 +27,7 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   pool: 'inference',
   request: GenerateRequest,
   merge: mergeGenerateEvents,
-  // A job is not retried after output, because the caller would receive that output twice. Only the event `start` has no output.
+  // Only the event `start` has no output.
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }

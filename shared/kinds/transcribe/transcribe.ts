@@ -28,7 +28,7 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   request: TranscribeRequest,
   answerBytesMax: TRANSCRIPT_BYTES_MAX,
   merge: mergeTranscribeEvents,
-  // A job is not retried after output, because the caller would receive that output twice. Only the event `start` has no output.
+  // Only the event `start` has no output.
   isOutput: ({ type }) => type !== 'start',
   answer: () => transcriptAnswer,
 }

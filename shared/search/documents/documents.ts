@@ -24,7 +24,7 @@ const HEAP_MB = 384
 /** Maximum bytes of a thread's buffers, which are outside its heap. For example, 2 MB of a PDF may unpack to 2 GB. */
 const BUFFER_BYTES_MAX = 256 * 1024 * 1024
 const MEASURE_INTERVAL_MS = 50
-/** Maximum waiting documents per project. 12 research runs that each read up to five documents at once need 60. */
+/** Maximum waiting documents per project. 12 research runs that each read up to five documents concurrently need 60. */
 const QUEUED_PER_PROJECT_MAX = 64
 const IDLE_TIMEOUT_MS = 30_000
 /**

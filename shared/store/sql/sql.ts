@@ -28,7 +28,6 @@ export type TransitionRow = Row & { event_type: string | null; event_data: strin
 export interface Write {
   readonly postgres: Statement
   readonly sqlite: readonly string[]
-  /** See {@link Statement}. */
   readonly isTransient?: boolean
 }
 

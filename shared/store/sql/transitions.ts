@@ -59,8 +59,8 @@ const MAY_CLAIM = `expires_at_ms > now_ms()
   AND EXISTS (SELECT 1 FROM processes WHERE boot = CAST(:owner AS text) AND lease_until_ms > now_ms())`
 
 /**
- * State transition: a worker claims a queued job before its expiry. The worker becomes the holder of the job: its boot id is stored in the column
- * `owner`. The attempt number increases.
+ * State transition: a worker claims a queued job before its expiry. The worker becomes the holder of the job: its id (`boot`) is stored in the
+ * column `owner`. The attempt number increases.
  */
 export const CLAIM: Transition = {
   name: 'claim',

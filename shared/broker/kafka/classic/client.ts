@@ -99,7 +99,7 @@ interface RequestQueue {
 const repaired = Symbol('sluice.mended')
 
 /**
- * Removes a needless timer of kafkajs. After each request with an empty queue, kafkajs sets a timer with a negative delay, and Node 24 prints a
+ * Removes a needless timer of kafkajs, which is set after each request that leaves the queue empty. Its delay is negative, so Node 24 prints a
  * TimeoutNegativeWarning (kafkajs #1751, fix never merged).
  */
 function patchTimer(): void {
@@ -141,8 +141,8 @@ interface ConsumerGroup {
 /**
  * Assigns partitions round robin, and calls `beforeJoin` each time before the member joins its group.
  *
- * kafkajs only reports a rebalance, by an event, and joins at once. Until all members have joined, the broker still accepts commits. A member that
- * commits in `beforeJoin` therefore leaves no processed record to the member that gets the partition next.
+ * kafkajs only reports a rebalance, by an event, and joins at once. Until all members have joined, the broker still accepts commits. If a member
+ * commits in `beforeJoin`, then the next member of its partitions does not receive the processed records again.
  *
  * If a consumer of kafkajs ends after an error, then it does not leave the group. The next consumer joins with the same id, which
  * is in `membership`. With a new id, the group would wait for the old member until the session timeout, and no member would receive records.

@@ -191,8 +191,8 @@ export class ClassicConsumer implements QueueConsumer {
     })
     this.#consumer = consumer
     this.#unplaced = await unplaced(this.#cluster, this.topic)
-    // A partition without a committed position may belong to a recreated topic, in which offsets start again. Offsets
-    // that this process remembers for such a partition are therefore discarded.
+    // A partition without a committed position may belong to a recreated topic, in which offsets start again. The
+    // offsets of the deleted topic are therefore discarded.
     for (const number of this.#unplaced) this.#partitions.delete(number)
     const ended = Promise.withResolvers<void>()
     const end = () => ended.resolve()
@@ -360,8 +360,8 @@ async function unplaced(cluster: KafkaCluster, topic: string): Promise<number[]>
 
 /**
  * Returns a start offset for each given partition without a committed position. The start is the last position of the group that an earlier
- * version used, or the oldest record for which a caller may still wait. The beginning of the topic is not used, because a share group may
- * already have processed the records of days there.
+ * version used, or the oldest record for which a caller may still wait. Reading from the beginning of the topic would repeat all records that a
+ * share group has processed before.
  *
  * @param waitMsMax Age after which no caller waits for a record any more. If undefined, then all records are needed.
  * @throws Error if a broker is unreachable or refuses

@@ -41,7 +41,7 @@ export function shareGroups(cluster: KafkaCluster, options: KafkaOptions): Queue
 /**
  * Returns the number of unacknowledged records of a topic in its share group (KIP-1226).
  *
- * Before its first acknowledgement in a partition, the group has no state there. All records of such a partition count.
+ * Before its first acknowledgement in a partition, the group has no state there, so all records of this partition count.
  *
  * @throws Error if a broker is unreachable or refuses
  */
