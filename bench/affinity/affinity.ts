@@ -18,8 +18,8 @@ const CONVERSATIONS = 24
 const TURNS = 6
 const BLOCKS = { large: 4_000, small: 1_200 }
 /**
- * Time between two turns of a conversation, in ms. All processes together then use about half of two cores. With less time, the
- * section would measure the wait for a core.
+ * Time between two turns of a conversation, in ms. With this value, all processes together keep two cores about half busy. A shorter time
+ * would overload the cores, and the section would measure the wait for a core.
  */
 const THINK_MS = 300
 const STAGGER_MS = 37
@@ -43,8 +43,8 @@ type Prompts = (typeof PROMPTS)[number]
 interface Target {
   readonly name: string
   /**
-   * Returns the URL and model of the next call of a conversation. Both may differ per conversation, because some targets pin it to a
-   * server.
+   * Returns the URL and model of the next call of a conversation. URL and model may differ per conversation, because some targets
+   * pin each conversation to one server.
    */
   readonly to: (conversation: number) => { readonly url: string; readonly model: string }
 }

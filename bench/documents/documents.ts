@@ -1,6 +1,6 @@
 /*
- * Measures fairness between projects: how much later the research of one project ends while another project reads documents that take much
- * time.
+ * Measures fairness between projects: how much longer the research of one project takes while another project reads documents that are slow
+ * to parse.
  */
 import { urlOf } from '../machine/processes.ts'
 import { createKey, startSluice, untilAnswered } from '../machine/sluice.ts'

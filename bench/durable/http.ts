@@ -10,7 +10,7 @@ import { type JobSystem, PAYLOAD } from './system.ts'
 const POLL_INTERVAL_MS = 100
 const PAUSE_MS = 250
 
-/** Sluice through its API. The workers run in other processes. An operator starts and stops them by pausing their pool. */
+/** Sluice through its API, with workers in other processes. The functions `startWork` and `stopWork` resume and pause the pool of these workers. */
 export async function openHttp(address: Address, operatorKey: string): Promise<JobSystem> {
   const client = new JobsClient(address)
   const operator = new JobsClient({ ...address, key: operatorKey })

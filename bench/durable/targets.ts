@@ -14,7 +14,7 @@ export interface Servers {
 export interface DurableTarget {
   readonly name: string
   readonly url: URL
-  /** CPU time in milliseconds: `own` of the driver and the processes of the system, `servers` of its servers. */
+  /** CPU time so far, in ms. `own`: the driver and the processes of the system. `servers`: the Redis, Postgres and Kafka that the system uses. */
   cpuMs(): { readonly own: number; readonly servers: number }
 }
 
@@ -27,7 +27,10 @@ interface Parts {
 
 type Start = (processes: Processes, servers: Servers, dir: string) => Promise<Parts | undefined>
 
-/** Starts each system, in the order in which a round measures them. Undefined if a server that the system needs is missing. */
+/**
+ * One function per system, in the order in which a round measures the systems. The result is undefined if a server that the system needs is
+ * missing.
+ */
 const SYSTEMS: Readonly<Record<string, Start>> = {
   bullmq: async (_, { redis }) =>
     redis && { driver: 'bullmq', settings: { redisPort: String(redis.port) }, serverPids: [redis.pid] },

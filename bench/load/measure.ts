@@ -4,8 +4,8 @@ import { type Load, runLoad } from './callers.ts'
 import type { Address } from './connection.ts'
 
 /**
- * Minimum CPU time of a useful figure, in ms. The kernel counts CPU time in units of 10 ms, so the rounding error of a
- * smaller figure would be too large.
+ * Minimum CPU time of a measurement, in ms. The kernel counts CPU time in units of 10 ms, so the rounding error of a shorter CPU time would
+ * be too large.
  */
 const CPU_MS_MIN = 200
 

@@ -5,8 +5,8 @@
  * - Chat: whole answers are sent at once. Streams have 64 tokens, the first after 50 ms, then one every 20 ms. All streams in lockstep
  *   receive their tokens at the ticks of one clock.
  * - Embeddings: calls are computed one after the other, as on one GPU. The mock waits instead of computing, so that the cores stay free.
- *   The model names the cost: `embed-5-0.05` takes 5 ms per call and 0.05 ms per text. `GET /counts/MODEL` returns the calls and texts so
- *   far.
+ *   The model names the cost: `embed-5-0.05` takes 5 ms per call and 0.05 ms per text. `GET /counts/MODEL` returns the number of calls
+ *   and of texts so far.
  * - The model `stalled` never answers.
  */
 import { type AddressInfo, createServer, type Socket } from 'node:net'
@@ -90,7 +90,7 @@ function stream(socket: Socket): void {
   setTimeout(next, FIRST_TOKEN_MS)
 }
 
-/** Connection of each stream in lockstep, and the number of tokens sent to it. */
+/** Streams in lockstep: the connection of each stream, with the number of tokens that were sent on it. */
 const lockstep = new Map<Socket, number>()
 let ticker: NodeJS.Timeout | undefined
 

@@ -9,7 +9,7 @@ import type { Run } from '../section.ts'
 const SLOTS = 10
 const ANSWER_MS = 100
 const START_TIMEOUT_MS = 2_000
-/** Number of callers that measure the capacity. With more callers than slots, calls always wait in the queue. */
+/** Number of callers that measure the capacity. There are more callers than slots, so that each free slot gets the next call at once. */
 const CAPACITY_CALLERS = 3 * SLOTS
 const WARM_UP_SECONDS = 3
 /** Rate of the offered calls, as a multiple of the capacity. */

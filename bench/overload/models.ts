@@ -11,8 +11,8 @@ import type { Run } from '../section.ts'
 
 /*
  * Sharing of a worker's slots among its models. A model may use the slots that other models leave idle, so a single busy model gets all slots. If
- * calls of a second model arrive, then the second model gets its share within the length of one stream. A model whose upstream never answers must
- * not take slots from the other models.
+ * calls of a second model arrive, then the second model gets its share within the duration of one stream. A model whose upstream never answers
+ * must not take slots from the other models.
  */
 
 const MODELS = ['bench', 'bench-2', 'bench-3', 'bench-4'] as const

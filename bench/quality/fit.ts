@@ -12,21 +12,18 @@ import { openSet } from './research/sets.ts'
 
 /*
  * Fits the coefficients with which research decides whether the documents answer a question (`EVIDENCE_WEIGHTS` in
- * `services/research/evidence/answerable.ts`). Prints the coefficients over all sets. To judge the signals, each set is also predicted with the
- * coefficients of the other sets. The reworded questions of a set are left out together with it.
+ * `services/research/evidence/answerable.ts`). Prints the coefficients over all sets. To judge the coefficients, the answers of each set are
+ * also predicted with coefficients that were fitted without this set and its reworded questions (cross-validation).
  *
  *     node bench/quality/fit.ts
  */
 
 const SETS = ['quality', 'fresh', 'abstain', 'silence', 'long-quality', 'long-fresh'] as const
-/**
- * The first letter of a question's id names its set. A reworded question has the id of its original, which leads to the set of the
- * original.
- */
+/** Set of an original question, by the second letter of the id of its reworded version: `lq002` is the reworded `q002` of the set `quality`. */
 const ORIGINS: Readonly<Record<string, string>> = { q: 'quality', f: 'fresh', a: 'abstain', s: 'silence' }
 const MARGINS = [0, 0.2, 0.4, 0.6, 0.8]
 
-/** Stores the pages and term counts that a research receives. */
+/** Records the pages and the term counts of one research run in memory. */
 class Recording extends MemoryComposition {
   readonly snapshots: Snapshot[] = []
   counts: TermCounts | undefined

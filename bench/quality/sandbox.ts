@@ -4,8 +4,8 @@ import { snippets } from '../../test/support/sandbox/corpus.ts'
 import { runCode } from '../../test/support/sandbox/runs.ts'
 
 /*
- * Runs scripts that are typical of models in one sandbox. Counts the scripts that end as expected, and the figures that arrive exactly
- * once.
+ * Runs scripts as models typically write them in one sandbox. Counts the scripts that end as expected, the plots that arrive, and the plots
+ * that arrive more than once.
  *
  *     node bench/quality/sandbox.ts [zygote|wasm|docker]
  */

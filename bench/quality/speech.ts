@@ -26,7 +26,7 @@ const run = promisify(execFile)
 const COMMAND_MS = 120_000
 const FETCH_MS = 600_000
 const POLL_MS = 2_000
-/** Amplitude below which a sample at the ends of a synthetic clip counts as silence. */
+/** Maximum amplitude of silence at the ends of a synthetic clip. Samples have 16 bits. */
 const SILENT = 200
 const PATH = '/v1/audio/transcriptions'
 const LANGUAGES = ['en', 'es', 'fr', 'it', 'ru'] as const

@@ -27,7 +27,10 @@ const GIT = 'usr/share/doc/git-doc'
 const PYTHON = 'usr/share/doc/python3.11/html'
 const PYTHON_PARTS = ['whatsnew', 'howto', 'faq', 'tutorial']
 const JARGON = 'usr/share/doc/jargon-text/jargon.txt.gz'
-/** Matches guides and formats of git. Files that start with `git-` are manual pages of commands, except the article git-bisect-lk2009. */
+/**
+ * Matches the guides and file format descriptions of git. Files that start with `git-` are manual pages of commands, except the article
+ * git-bisect-lk2009.
+ */
 const GIT_GUIDE = /^(?:git[a-z][\w-]*|My\w+|ReviewingGuidelines|SubmittingPatches|user-manual|git-bisect-lk2009)\.html$/
 const NOT_GUIDES = new Set(['gitk.html', 'gitweb.html', 'gitweb.conf.html'])
 

@@ -44,8 +44,8 @@ export class Samples {
   }
 
   /**
-   * Returns the figure of the target divided by that of the base. Both are measured in one round, because other work on the machine affects
-   * both equally.
+   * Returns the figure of the target divided by that of the base. Only figures of one round are compared, because other work on the machine
+   * then affects both equally.
    */
   ratio(target: string, base: string, load: string, figure: string): number {
     return this.#paired(target, base, load, figure, (value, other) => value / other)

@@ -11,7 +11,7 @@ import type { Run, Section } from '../section.ts'
 /*
  * CPU time of traces and of the request log, in one process of Sluice on one core.
  *
- * Traces are measured within one process: the flag of the header `traceparent` decides whether a call is traced, and slices with and
+ * Traces are measured within one process. The flag of the header `traceparent` decides whether a call is traced, and short loads with and
  * without traces alternate. Two processes of the same code would not be comparable, because their memory and compiled code differ. The
  * target *again* in the report shows this difference, which is up to 14 percent.
  *

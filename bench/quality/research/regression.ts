@@ -1,7 +1,7 @@
 /*
- * Fits the logistic regression that decides whether documents answer a question. Each question has several quotes, and each quote has a
- * vector of signals. A question counts as answered if one of its quotes does (multiple-instance learning). The fit therefore alternates: choose
- * the quote with the highest log-odds of each question, then fit the coefficients to the chosen quotes.
+ * Fits the logistic regression that decides whether documents answer a question. Each question has several quotes, and each quote has a vector
+ * of signals. A question counts as answered if at least one of its quotes answers it (multiple-instance learning). The fit therefore alternates
+ * between two steps: for each question, choose the quote with the highest log-odds, then fit the coefficients to the chosen quotes.
  */
 
 export interface Sample {

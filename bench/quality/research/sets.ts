@@ -28,7 +28,7 @@ const CORPORA = {
   fresh: { script: 'fresh.sh', directory: 'quality-fresh-1', index: 'quality-fresh-index-1' },
 } as const
 
-/** File with the questions of each set, and the documents that they ask about. */
+/** File with the questions of each set, and the corpus that contains the answers. */
 const SETS: Readonly<Record<string, readonly [file: string, corpus: keyof typeof CORPORA]>> = {
   quality: ['questions.json', 'quality'],
   fresh: ['fresh.json', 'fresh'],
