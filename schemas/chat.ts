@@ -237,7 +237,7 @@ export type ChatRequest = z.infer<typeof ChatRequest>
 /** Finish reason. `function_call` occurs only for requests with the deprecated field `functions`. */
 export type ChatFinishReason = 'stop' | 'length' | 'tool_calls' | 'content_filter' | 'function_call'
 
-/** An object to which an upstream of the same API may add fields. */
+/** An object to which an upstream with this API may add further fields. */
 interface Extensible {
   [field: string]: unknown
 }

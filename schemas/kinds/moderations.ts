@@ -7,8 +7,8 @@ export const CHARS_MAX = 1_000_000
 /** Id of the built-in word list. A configured model with the same id takes precedence. */
 export const WORD_LIST = 'word-list'
 /**
- * Names of the default model. Such a name selects the configured model with this id. If there is none, then the name selects the configured
- * model with the first id of this list. If there is no such model either, then the name selects the built-in word list.
+ * Names of OpenAI's moderation models. A name without a configured model is replaced with the first name of this list. If the first name
+ * has no configured model either, then the built-in word list is used.
  */
 export const DEFAULT_NAMES = [
   'omni-moderation-latest',

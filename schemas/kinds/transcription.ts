@@ -117,12 +117,6 @@ export const TranscriptForm = z.strictObject({
 })
 export type TranscriptForm = z.infer<typeof TranscriptForm>
 
-/**
- * Fields of `POST /v1/audio/transcriptions` without the file (docs/reference/compatibility.md, Transcription fields). The client sends them as a
- * form or as JSON.
- *
- * Unknown fields are ignored. `null` means absent.
- */
 
 /**
  * Message of a failed check of a decimal number. The message makes the decoder choose an error code that begins with `decimal_`, such as
@@ -145,7 +139,11 @@ const ServerVad = z.object({
   prefix_padding_ms: VoiceActivity.shape.prefix_padding_ms.unwrap().nullish(),
 })
 
-/** JSON fields of the request. This schema checks each field alone. The decoder checks the rules that relate two fields. */
+/**
+ * Fields of `POST /v1/audio/transcriptions` without the file, as a form or as JSON (docs/reference/compatibility.md, Transcription fields).
+ * This schema checks each field alone. The decoder checks the rules that relate two fields. Unknown fields are ignored, and `null` means
+ * absent.
+ */
 export const TranscriptionBody = z.object({
   model: z.string().min(1).describe('Model id or alias'),
   language: z.string().nullish().describe('Language of the audio, as ISO 639-1 code. Default: detected'),
