@@ -32,9 +32,10 @@ export interface Workbench {
 /**
  * Runs code in the sandbox. Yields its output in order while the code runs, then its end.
  *
- * If the consumer leaves early, then the run is killed. The generator returns when the run's processes have ended.
+ * If the consumer leaves early, then the run is killed. The generator returns when the processes of the run have ended.
  *
- * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`. `not_found` for a deleted file. The signal's reason
+ * @throws ServiceError `sandbox_lost`, `sandbox_unavailable`, or `not_found` for a deleted file
+ * @throws The reason of the signal, if the signal aborts
  */
 export async function* runCode(
   bench: Workbench,

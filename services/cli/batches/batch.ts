@@ -297,8 +297,7 @@ async function runRequests(invocation: Invocation, path: string): Promise<ExitCo
 
 async function followCreated(invocation: Invocation, created: BatchView): Promise<ExitCode> {
   const { out } = invocation
-  // The batch id is printed here. Later events contain only the job id of the batch, which `sluice results` does not
-  // accept.
+  // The batch id is printed here, because later events contain only the id of the job that runs the batch.
   if (out.isHumanReadable) out.note(created.id)
   else await out.json(created)
   return await followBatch(invocation, created.id, 0)

@@ -15,7 +15,7 @@ const RETRY_DELAY_MS = 4_000
 
 interface FollowOptions {
   readonly cancelOnInterrupt: boolean
-  /** State of the output file, and the command that continues. Called after Ctrl-C. */
+  /** Returns a message for the user after Ctrl-C: the state of the output file, and the command that continues the run. */
   readonly continueText: () => string
 }
 

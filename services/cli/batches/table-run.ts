@@ -71,7 +71,7 @@ export async function runTable(invocation: Invocation, table: Table, options: Ta
     await files[Symbol.asyncDispose]()
     process.exit(EXIT.interrupted)
   })
-  // The command stores two hashes in the metadata, so --metadata may set two pairs fewer than other batches.
+  // The command stores two hashes in the metadata, so --metadata may set two pairs fewer than for other batches.
   checkMetadata(options.metadata, METADATA_PAIRS_MAX - 2)
   // Called before the upload, so that an unknown model is reported at once.
   const hasStructuredOutput = await batches.hasStructuredOutput(options.model)

@@ -1,5 +1,5 @@
 /*
- * How a row of a table becomes a request, and how the answer becomes cells.
+ * Converts each row of a table to a request, and each answer to cells of the output.
  *
  * - The prompt is one column, or a template such as `Classify: {review}`.
  * - With choices or a schema, the answer is JSON. A model with structured output is constrained by the schema. Every model

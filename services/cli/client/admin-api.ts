@@ -207,7 +207,8 @@ export class AdminApi {
   /**
    * Returns the current problems. If there are none, the only finding has the status `ok`.
    *
-   * @param of `fleet`, `machine` (of the ingress that answers) or, without the admin scope, `project` (of the key)
+   * @param of `fleet`: all processes. `machine`: the ingress that answers. `project`: the project of the key, for keys without the scope
+   * `admin`
    */
   async findings(of: 'fleet' | 'machine' | 'project') {
     const { data } = await this.http.json(FindingPage, `${ADMIN}/findings${of === 'project' ? '' : `?of=${of}`}`)

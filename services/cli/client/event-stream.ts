@@ -106,7 +106,8 @@ async function* readStream(http: HttpClient, jobId: string, position: Position, 
 }
 
 /**
- * Returns the error of a stream. Statuses 429 and 5xx are retried after Retry-After. All other statuses end the stream.
+ * Returns the error for a response that is not a stream. For 429 and 5xx, this is a `ConnectionLost` with the delay in Retry-After, so that
+ * the request is retried. For any other status, the error is final.
  */
 async function streamError(response: HttpResponse): Promise<Error> {
   const error = await readApiError(response)

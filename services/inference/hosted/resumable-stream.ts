@@ -16,7 +16,7 @@ const PACE_PIECES = 20
 
 const CUT: GenerateEvent = { type: 'cut', choice: 0 }
 
-/** Number of pieces that all rounds of one answer have published. The interval between two pieces grows with this number. */
+/** Count of the pieces that all rounds of one answer have published. The interval between two pieces grows with this count. */
 export interface DeltaInterval {
   pieces: number
 }
@@ -52,9 +52,9 @@ export class ResumableStream {
   }
 
   /**
-   * Begins a round with the pieces that earlier attempts published.
+   * Begins a round (one run of the model for an answer). Publishes the pieces that earlier attempts stored for this round.
    *
-   * @param at Ordinal of the round
+   * @param at Number of the round, from 0
    */
   static async begin(composition: Composition, at: number, pace: DeltaInterval): Promise<ResumableStream> {
     const round = new ResumableStream(composition, at, pace)

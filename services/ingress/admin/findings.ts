@@ -42,7 +42,7 @@ const PROJECTS_MAX = 1_000
 /** Maximum models that are checked for failures. Models with the most failures are checked first. */
 const FAILING_MAX = 10
 const ROWS_MAX = 100
-/** Maximum time before the window of a failing model in which the start of its failures is searched. */
+/** Maximum number of hours before the window of a failing model in which the start of the failures is searched. */
 const START_HOURS_MAX = 24
 /** Maximum pages of {@link ROWS_MAX} calls that are read in the hour in which the failures began. */
 const START_PAGES_MAX = 10

@@ -146,8 +146,10 @@ type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorPa
 /**
  * Chooses the part of a remedy that applies to a recorded call.
  *
- * 1. The message of an upstream's error states the time of its header `Retry-After` ({@link CONCRETE_STEPS}). Without such a time, no header was sent.
- * 2. The error of a durable job or of an interrupted stream has no headers, because it was sent in a body.
+ * 1. The part about the header `Retry-After` is removed. If an upstream sent this header, then its error message states the time, and
+ *    {@link CONCRETE_STEPS} has a step with the time.
+ * 2. The advice to wait as `Retry-After` states is removed for a durable job and an interrupted stream, because their error was sent in a
+ *    body.
  */
 function remedyFor(caller: string, { jobId, firstOutputMs }: FailedRow): string {
   const isInterrupted = jobId === null && firstOutputMs !== null

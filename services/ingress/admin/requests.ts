@@ -129,7 +129,7 @@ function addOutcome(counts: Map<string, RequestOutcome>, one: RequestOutcome): v
   const messageCalls = one.messageCalls + (isSameMessage ? before.messageCalls : 0)
   counts.set(key, {
     ...(messageCalls > before.messageCalls ? { ...one, messageCalls } : before),
-    // The pages begin with the newest requests.
+    // The log is read from the newest requests to the oldest, so the request of the earlier page is the newest one.
     ...(isSameMessage && { newestId: before.newestId }),
     firstEndedAtMs: Math.min(one.firstEndedAtMs, before.firstEndedAtMs),
     lastEndedAtMs: Math.max(one.lastEndedAtMs, before.lastEndedAtMs),
@@ -172,7 +172,10 @@ async function attemptsOf({ store }: IngressContext, row: RequestRow, isOperator
 const NEVER_RECORDED =
   'Reads such as GET /v1/models are never in the log. Of the calls without a valid key, at most 60 per minute are in the log, and only keys with the admin scope can read them.'
 
-/** The message starts with the most frequent cause. Keys with the scope `admin` read every project, so the cause of such a reader is another service. */
+/**
+ * The message starts with the most likely cause. A key with the scope `admin` reads every project, so for such a key the request can only
+ * belong to another service.
+ */
 function notFound(id: string, project: string | undefined): ServiceError {
   const cause =
     project === undefined

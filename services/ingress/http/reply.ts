@@ -35,7 +35,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 
 const LAST_CHUNK = '0\r\n\r\n'
 
-/** Maximum delay of the head of a stream, in ms (docs/internals/protocol.md, Failures after the head). */
+/** Maximum delay of the status and headers of a stream, in ms (docs/internals/protocol.md, Failures after the head). */
 const HEAD_WAIT_MS = 5_000
 const KEEP_ALIVE_MS = 15_000
 /** Interval in ms at which a stream without output checks whether the reason of its wait has changed. */

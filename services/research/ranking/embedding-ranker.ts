@@ -8,8 +8,8 @@ import type { ChildEnd, ChildJob } from '#shared/kinds/composition.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 
 /**
- * Maximum passages that are embedded (the best passages by words), and maximum parts of the question that are embedded
- * with it.
+ * Maximum passages that are embedded, in the order of the ranking by words. Maximum parts of the question that are embedded in addition to
+ * the whole question.
  */
 const PASSAGES_MAX = 64
 const PARTS_MAX = 4

@@ -60,7 +60,7 @@ function NoProblems({ findings, isPreparing, queued }: ProblemsProps) {
   )
 }
 
-/** An alert. In a narrow window, cause and remedy are closed, so that several alerts fit. */
+/** An alert. In a narrow window, cause and remedy are hidden until a click, so that several alerts fit. */
 function Alert({ problem }: { readonly problem: Problem }) {
   const { title, facts, text, isError, requests } = problem
   return (
@@ -150,7 +150,7 @@ function problemsOf({ findings, readyProblems, refreshError }: ProblemsProps): r
   return all.toSorted((a, b) => Number(b.isError) - Number(a.isError))
 }
 
-/** Without a title, the first clause of the message is the title. */
+/** Converts a finding to an alert. If the finding has no title, then the first clause of its message becomes the title. */
 function problemOf(finding: Finding): Problem {
   const { message, cause, projects, status } = finding
   const [, clause = message, rest = ''] = /^(.{1,80}?)(?:: |\. )(.*)$/s.exec(message) ?? []
@@ -198,7 +198,7 @@ export function factsOf({ summary, since }: Finding): string {
   return capitalized([summary, start].filter(Boolean).join('; '))
 }
 
-/** Time of today, or an earlier day in UTC. */
+/** Returns the time of day within the last 24 hours, and the UTC day for an earlier time. */
 function sinceText(seconds: number): string {
   const isToday = serviceNow() - seconds < DAY_SECONDS
   return isToday ? clockText(seconds) : dayText(new Date(seconds * 1_000).toISOString().slice(0, 10))

@@ -14,8 +14,8 @@ import { isEnded } from '#services/console/screens/jobs/list.ts'
 const RETRY_DELAY_MS = 1_500
 
 /**
- * One line of the timeline. Consecutive progress events share one line, and so do consecutive output events. Any other event has a line of
- * its own.
+ * One line of the timeline. Progress events share one line until an event of another type occurs, and so do output events. Any other event
+ * has a line of its own.
  */
 export interface Line {
   readonly type: string

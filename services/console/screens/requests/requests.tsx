@@ -16,7 +16,7 @@ import { Outcome, PATH } from './request.tsx'
 
 /** Value of the filter `status` for calls that have not ended. */
 const ACTIVE = 'active'
-/** Query that removes the fixed times of a link from another screen, which a range of this screen replaces. */
+/** Query that removes the times `since` and `until`, which a link from another screen may have set. A chosen range replaces these times. */
 const NO_BOUNDS = { since: '', until: '' }
 const REFRESH_INTERVAL_MS = 3_000
 const NUMBERS = ['Tokens', 'Cost', 'First output', 'Duration', 'Ended']
@@ -42,7 +42,7 @@ const RANGES = {
 } as const
 const BATCH_LINES = { '': 'Depends on the filters', true: 'Listed', false: 'Not listed' } as const
 const DURATIONS = { '': 'Any duration', '1000': 'Over 1 s', '10000': 'Over 10 s', '60000': 'Over 1 min' } as const
-/** Query that clears all filters except the status. The status `active` clears them, because they apply only to ended calls. */
+/** Filters that apply only to ended calls. If the user chooses the status `active`, then {@link NO_FILTERS} clears them. */
 const FILTERS = ['batch_id', 'batch_lines', 'min_duration_ms', 'project', 'key', ...Object.keys(FIELDS)]
 const TIMES = ['range', 'since', 'until']
 const NO_FILTERS = Object.fromEntries([...FILTERS, ...TIMES].map((name) => [name, '']))

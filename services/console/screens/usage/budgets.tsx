@@ -109,7 +109,7 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
   )
 }
 
-/** Number of budgets that are shown at first, those with the largest spent part. */
+/** Number of budgets that are shown at first. Budgets with the largest spent share come first. */
 const SHOWN_MAX = 5
 
 function dayOf(seconds: number): string {

@@ -257,8 +257,8 @@ interface Change {
 }
 
 /**
- * The change since the previous period with both values, such as `+12 % from 1,100`. If the running day is in the total but not in the comparison, then
- * also with the compared value: `+12 %: 1,232 after 1,100`. Empty if there is no earlier value.
+ * The change since the previous period with both values, such as `+12 % from 1,100`. If the total includes an incomplete day or hour, which the
+ * comparison leaves out, then the compared sum is shown too: `+12 %: 1,232 after 1,100`. Empty if there is no earlier value.
  */
 function changeText({ compared, total, before, textOf }: Change): string {
   if (!before) return ''
@@ -269,7 +269,7 @@ function changeText({ compared, total, before, textOf }: Change): string {
     : `${change}: ${textOf(compared)} after ${textOf(before)}`
 }
 
-/** Cost of the whole month at the rate of the month so far. Undefined on the first days, which say little about the rest. */
+/** Cost of the whole month, if each day costs as much as the days so far. Undefined on the first days, because few days give no reliable mean. */
 function monthEndOf(costUsd: number, { from }: View): number | undefined {
   const start = startOf(monthStart(from, 0))
   const passed = serviceNow() - start
