@@ -117,7 +117,6 @@ export const TranscriptForm = z.strictObject({
 })
 export type TranscriptForm = z.infer<typeof TranscriptForm>
 
-
 /**
  * Message of a failed check of a decimal number. The message makes the decoder choose an error code that begins with `decimal_`, such as
  * `decimal_above_max_value`.

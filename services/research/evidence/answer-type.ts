@@ -203,7 +203,7 @@ const DEFINES =
   /^[^.]{0,60}?\b(?:is|are|was|means?|stands? for|refers? to|denotes?|describes?|indicates?)\b|^[^\t|]{1,60}(?:\t| \| )/i
 const WORD = /[\p{L}\p{N}_]{4,}/gu
 
-/** Returns 1 if the text defines a term of the question: as the subject of a sentence such as "X is ...", or as the first cell of a table row. */
+/** Returns 1 if the text defines a term of the question. Examples are a sentence such as "X is ...", and a table row whose first cell is the term. */
 function definitionFit(text: string, question: string): number {
   const [opening] = DEFINES.exec(text) ?? []
   const asked = (question.toLowerCase().match(WORD) ?? []).map((word) => word.replace(/(?:ies|es|s)$/, ''))
