@@ -355,7 +355,7 @@ function reconnectLine(reason: string, delayMs: number): string {
 }
 
 function endLines(job: JobView): string[] {
-  if (job.status === 'completed') return [coloured('green', `${job.id} completed${costOf(job)}`)]
+  if (job.status === 'completed') return [coloured('green', `${job.id} completed${statisticsOf(job)}`)]
   const reason = job.error ? `: ${plain(job.error.message)}${job.error.code ? ` (${plain(job.error.code)})` : ''}` : ''
   const line = coloured(
     exitCodeOf(job) === EXIT.cancelled ? 'yellow' : 'red',
@@ -368,7 +368,7 @@ function endLines(job: JobView): string[] {
  * Returns tokens and times of a completed job: `, 12 input tokens, 40 output tokens, ran for 3 s after 1 s in the
  * queue`.
  */
-function costOf({ usage, created_at, started_at, completed_at }: JobView): string {
+function statisticsOf({ usage, created_at, started_at, completed_at }: JobView): string {
   const counted = Tokens.safeParse(usage).data
   const tokens = counted ? `, ${counted.in} input tokens, ${counted.out} output tokens` : ''
   if (started_at == null || completed_at == null) return tokens

@@ -5,7 +5,7 @@ const SAMPLES = 150
 
 interface Series {
   /** CSS class of the line, which sets its colour: `running` or `waiting`. */
-  readonly name: string
+  readonly mark: string
   readonly values: readonly number[]
 }
 
@@ -29,8 +29,8 @@ export function Plot({ label, series, samples = SAMPLES, topMin = 1, textOf = St
     <div class={isFlat ? 'plot flat' : 'plot'}>
       <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
         <path class="ground" d={`M0 ${HEIGHT - 1}H${WIDTH}`} />
-        {series.map(({ name, values }) => (
-          <g key={name} class={name}>
+        {series.map(({ mark, values }) => (
+          <g key={mark} class={mark}>
             <path class="area" d={`${lineOf(values, most, samples)}V${HEIGHT}H${startOf(values, samples)}Z`} />
             <path class="line" d={lineOf(values, most, samples)} />
           </g>

@@ -7,7 +7,7 @@ import { EventBuffer } from '#shared/lib/buffers.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { tolerant } from '#shared/lib/tolerant.ts'
 import { codeInterpreter } from './code-interpreter.ts'
-import { type DeltaInterval, ResumableStream } from './resumable-stream.ts'
+import { type PieceCount, ResumableStream } from './resumable-stream.ts'
 import {
   type HostedInput,
   type HostedResult,
@@ -114,7 +114,7 @@ class HostedAnswer {
   #request: GenerateRequest
   #usage: Usage = { input_tokens: 0, output_tokens: 0 }
   #runs = 0
-  readonly #pace: DeltaInterval = { pieces: 0 }
+  readonly #pace: PieceCount = { pieces: 0 }
 
   constructor(
     generate: Generate,

@@ -17,7 +17,7 @@ const PACE_PIECES = 20
 const CUT: GenerateEvent = { type: 'cut', choice: 0 }
 
 /** Count of the pieces that all rounds of one answer have published. The interval between two pieces grows with this count. */
-export interface DeltaInterval {
+export interface PieceCount {
   pieces: number
 }
 
@@ -33,7 +33,7 @@ export interface DeltaInterval {
 export class ResumableStream {
   readonly #composition: Composition
   readonly #at: number
-  readonly #pace: DeltaInterval
+  readonly #pace: PieceCount
   #pieces = 0
   #published: GenerateEvent[] = []
   /**
@@ -45,7 +45,7 @@ export class ResumableStream {
   #isBehind = false
   #dueAt = 0
 
-  private constructor(composition: Composition, at: number, pace: DeltaInterval) {
+  private constructor(composition: Composition, at: number, pace: PieceCount) {
     this.#composition = composition
     this.#at = at
     this.#pace = pace
@@ -56,7 +56,7 @@ export class ResumableStream {
    *
    * @param at Number of the round, from 0
    */
-  static async begin(composition: Composition, at: number, pace: DeltaInterval): Promise<ResumableStream> {
+  static async begin(composition: Composition, at: number, pace: PieceCount): Promise<ResumableStream> {
     const round = new ResumableStream(composition, at, pace)
     for (;;) {
       const events = await composition.published(round.#key)
@@ -68,7 +68,7 @@ export class ResumableStream {
 
   /** Adds the next event of the model. Publishes the pending events if the next piece is due. */
   async receive(event: GenerateEvent): Promise<void> {
-    if (wasSent(event) && !(event.type === 'start' && this.#at > 0)) this.#push(event)
+    if (isPublishedEarly(event) && !(event.type === 'start' && this.#at > 0)) this.#push(event)
     const hasText = this.#pending.some(({ type }) => type !== 'start')
     if (!hasText || this.#pace.pieces >= PIECES_MAX || performance.now() < this.#dueAt) return
     if (this.#isBehind) this.#catchUp()
@@ -130,7 +130,7 @@ interface Rest {
  * Whether events of this type are published while the model generates. Tool calls are published when they run, and finish and usage events at the end
  * of the answer.
  */
-function wasSent({ type }: GenerateEvent): boolean {
+function isPublishedEarly({ type }: GenerateEvent): boolean {
   return type !== 'tool_call' && type !== 'tool_arguments' && type !== 'finish' && type !== 'usage'
 }
 
@@ -144,7 +144,7 @@ function restOf(published: readonly GenerateEvent[], generated: readonly Generat
     for (;;) {
       const other = words[at]
       if (other === undefined) return { state: 'within', rest: [] }
-      const length = sharedOf(event, other)
+      const length = commonLengthOf(event, other)
       if (length === undefined) return { state: 'parted', rest: [] }
       const left: GenerateEvent | undefined = after(event, length)
       const otherLeft = signatureOf(event, other, length) ?? after(other, length)
@@ -157,8 +157,11 @@ function restOf(published: readonly GenerateEvent[], generated: readonly Generat
   return { state: 'beyond', rest: words.slice(at) }
 }
 
-/** Returns the length of the common prefix if one text is a prefix of the other. Undefined if the texts differ. */
-function sharedOf(a: GenerateEvent, b: GenerateEvent): number | undefined {
+/**
+ * Returns the length of the common prefix if one text is a prefix of the other. 0 for equal events without a text. Undefined if the events
+ * differ.
+ */
+function commonLengthOf(a: GenerateEvent, b: GenerateEvent): number | undefined {
   if (a.type !== b.type || !('text' in a) || !('text' in b)) {
     return JSON.stringify(a) === JSON.stringify(b) ? 0 : undefined
   }

@@ -68,7 +68,6 @@ function sumOf(all: readonly PoolState[]): Work {
   return { running: sum(({ running }) => running), waiting: sum(({ waiting }) => waiting) }
 }
 
-/** Pools of the fleet, for operators. */
 function Pools() {
   return (
     <>
@@ -268,7 +267,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Plot
           label={`${id}, ${name}: ${running} of ${slots} slots in use, ${waiting} queued`}
           series={lines.map((line) => ({
-            name: markOf(line) ?? '',
+            mark: markOf(line) ?? '',
             values: samples.map((sample) => sample[line]),
           }))}
           {...{ textOf, topMin }}
