@@ -145,7 +145,10 @@ const ENGINES_BY_POOL: Readonly<Record<ModelPool, readonly string[]>> = {
   research: ['research'],
 }
 
-/** Tasks of models, each with its pool. A model with a task serves only this task, instead of the usual work of its pool. */
+/**
+ * Tasks that a model may have, each with its pool. A model with a task does only this task. A model without a task does the main work of
+ * its pool, such as text generation.
+ */
 const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embeddings' } as const satisfies Record<
   string,
   ModelPool
@@ -153,7 +156,7 @@ const TASKS = { moderation: 'inference', speech: 'inference', rerank: 'embedding
 export const ModelTask = z.enum(Object.keys(TASKS) as [keyof typeof TASKS])
 export type ModelTask = z.infer<typeof ModelTask>
 
-/** Work of a model: its task, or the usual work of its pool if it has no task. */
+/** Work of a model: its task, or the name of its pool if it has no task. */
 export type ModelWork = ModelPool | ModelTask
 
 export const ModelConfig = z

@@ -52,7 +52,7 @@ async function measure(run: Run): Promise<string[]> {
     const stop = async (sluice: Sluice) => {
       for (const { pid } of sluice.processes) await processes.stop(pid)
     }
-    // A first start and stop creates the tables, which are then filled directly.
+    // The first start creates the tables. After the stop, the rows are written directly into the database.
     await stop(await start())
     run.print(`writing ${rows.toLocaleString()} rows to ${store}`)
     if (url === undefined) fillSqlite(join(processes.dir, name, 'store.db'), rows, endMs)

@@ -161,7 +161,8 @@ export async function takePermits(permits: Semaphore, inputs: number, signal: Ab
  * A token has at least one byte. A text with fewer bytes than the limit of tokens is therefore short enough, and is not
  * tokenized. Most texts are of this kind.
  *
- * @throws ServiceError `context_length_exceeded`. `invalid_value` for unknown token ids. The signal's reason
+ * @throws ServiceError `context_length_exceeded`. `invalid_value` for unknown token ids
+ * @throws The reason of the signal, if the signal aborts
  */
 async function textsOf(inputs: readonly EmbedInput[], model: ModelConfig, signal: AbortSignal): Promise<EmbedText[]> {
   const texts: EmbedText[] = []

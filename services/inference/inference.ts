@@ -177,7 +177,7 @@ function preloadOf({ served }: Pick<ModelCatalogue, 'served'>, engines: EngineRe
 /**
  * Yields the audio as it is generated, then the usage. Speech servers report no usage, so the worker counts the tokens of the text.
  *
- * @throws ServiceError as the engine
+ * @throws The ServiceError of the engine
  */
 async function* speakWith(
   engines: EngineRegistry<SpeechEngine>,

@@ -75,7 +75,8 @@ const LARGE_CORPUS_PASSAGES_MIN = 5_000
  * equal decisions. Without a model, equal sources and questions give equal reports, byte for byte.
  *
  * @param signal Ends the run at once, without a report.
- * @throws ServiceError if every search failed; `job_cancelled` if the run is cancelled before it has any claim. The signal's reason
+ * @throws ServiceError if every search failed; `job_cancelled` if the run is cancelled before it has any claim
+ * @throws The reason of the signal, if the signal aborts
  */
 export async function* runResearch(
   setup: ResearchSetup,

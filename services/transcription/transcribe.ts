@@ -49,7 +49,7 @@ export interface Workbench {
  * Transcribes or translates one request: checks the audio, then calls the model. If the model fails before any output, then its fallbacks are called
  * in order. If requested, the segments get speakers.
  *
- * @throws ServiceError as the engine
+ * @throws The ServiceError of the engine
  */
 export async function* runTranscription(
   bench: Workbench,

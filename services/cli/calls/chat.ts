@@ -3,10 +3,11 @@
  *
  * 1. The prompt comes from the arguments, from stdin if stdin is no terminal, or from both: the arguments first. With a
  *    prompt in the arguments, stdin is read if it is a file, or a pipe that has data within {@link STDIN_WAIT_MS}. A program
- *    that starts the tool may leave an empty pipe open forever. The argument `-` waits for the end of stdin in any case.
+ *    that starts the command may leave an empty pipe open forever. The argument `-` waits for the end of stdin in any case.
  * 2. Without a prompt, each line on the terminal is one user message. The conversation is sent again with each line.
  * 3. Comments of the stream, such as the queue position, are shown in a line on stderr until the first output.
- * 4. Ctrl-C closes the connection, which cancels the call. In a conversation, a second Ctrl-C at the prompt ends the tool.
+ * 4. Ctrl-C closes the connection, which cancels the call. In a conversation, a second Ctrl-C at the prompt ends the
+ *    command.
  */
 
 import { once } from 'node:events'

@@ -90,7 +90,7 @@ interface RequestOptions {
 
 export type HttpResponse = Dispatcher.ResponseData
 
-/** Codes of undici and of the operating system for a connection that cannot be opened, or that broke. */
+/** Matches the error codes of undici and of the operating system for a connection that cannot be opened, or that broke. */
 const CONNECTION_CODE = /^(UND_ERR_|ECONN|EPIPE$|ENOTFOUND$|EAI_AGAIN$|EHOSTUNREACH$|ENETUNREACH$|ETIMEDOUT$)/
 /** Error codes of requests that fail because this process has closed the client. */
 const CLOSED_CODES: readonly unknown[] = ['UND_ERR_DESTROYED', 'UND_ERR_CLOSED']

@@ -98,7 +98,8 @@ function countsText({ child_counts }: JobView): string {
 }
 
 /**
- * Rate and estimated end of a running batch, such as `ends about 14:05 (in 4 min), 1.5/s`. Empty for a job that is not a batch.
+ * Rate and estimated end of a running batch, such as `ends about 14:05 (in 4 min), 1.5/s`, or `estimating…` without an estimate. Empty for
+ * a job that is not a batch.
  */
 export function rateText(progress: BatchRate, nowMs = Date.now()): string {
   const { requests_per_second: rate, estimated_end_at } = progress

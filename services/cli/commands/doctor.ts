@@ -116,8 +116,8 @@ function fleetCheck(api: JobsApi): Check {
 const MEASUREMENT = /\d+(?:\.\d+)? (?:GiB|ms|s|%)/g
 
 /**
- * Compares the findings of this command with those of the running service, which runs the same checks with its own settings. Differences show that
- * the settings differ, or the machines.
+ * Compares the findings of this command with those of the running service, which runs the same checks with its own settings. A difference means
+ * that the two processes have different settings or run on different machines.
  */
 function settingsCheck(api: JobsApi, earlier: readonly Finding[]): Check {
   const { url } = api.http

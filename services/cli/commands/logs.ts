@@ -375,7 +375,6 @@ function localTime(ms: number): string {
   return new Date(ms).toLocaleString('sv-SE')
 }
 
-/** Returns a time as ISO 8601 in UTC. */
 function timeText(seconds: number): string {
   return new Date(seconds * 1_000).toISOString()
 }

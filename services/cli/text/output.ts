@@ -153,7 +153,7 @@ const TEXT_MIN = 12
  * 1. Columns of free text shrink to at least {@link TEXT_MIN} characters.
  * 2. If the table is still too wide, then optional columns ({@link Table.spare}) are dropped. Columns with one value in
  *    all rows are dropped first.
- * 3. At last, the widest columns are truncated. The first column is never truncated, because users copy the ids in it.
+ * 3. Finally, the widest columns are truncated. The first column is never truncated, because users copy the ids in it.
  */
 export function tableOf(table: Table, columnsMax: number): string {
   return linesOf(layoutOf(table, columnsMax), [table.head, ...table.rows])

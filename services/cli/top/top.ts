@@ -43,8 +43,8 @@ Examples:
     }
     const options = { out, input: process.stdin, url: api.http.url, intervalMs: seconds * 1_000 }
     const signal = await showLive(reader, first, options)
-    // The terminal is restored before the signal is raised again. The second signal ends the process with the default
-    // status of that signal.
+    // The terminal is already restored. The signal is raised again without a handler, so that the exit status of the process shows this
+    // signal.
     if (signal !== undefined && signal !== 'SIGINT') process.kill(process.pid, signal)
     return signal === undefined ? EXIT.ok : EXIT.interrupted
   },

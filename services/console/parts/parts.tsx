@@ -115,7 +115,7 @@ interface ConfirmProps {
   /** Id of the object, on a line of its own below the title. */
   readonly id?: string
   readonly action: () => Promise<void>
-  /** Text of the button that changes nothing. It names the result of this choice, such as `Keep running`. */
+  /** Text of the button that changes nothing. The text names the result of this choice, such as `Keep running`. */
   readonly keep: string
   /** Text of the button that confirms; default: the verb. */
   readonly confirm?: string

@@ -208,7 +208,7 @@ function fieldsOf(change: Readonly<Record<string, unknown>>): Readonly<Record<st
   return Object.fromEntries(fields)
 }
 
-/** Labels of the fields whose label is not made from the field name. The form for keys and projects shows the same labels. */
+/** Labels that are not made from the name of their field. The form for keys and projects has the same labels. */
 const FIELDS: Readonly<Record<string, string>> = { expires_at: 'Expires', scopes: 'Permissions' }
 
 /** Returns the label of a field, as in the form for keys and projects. */

@@ -68,7 +68,10 @@ export async function getAnyBatch(context: IngressContext, call: Call): Promise<
   await sendBatch(context, call, await findAnyBatch(context, call))
 }
 
-/** POST /v1/admin/batches/{id}/cancel: cancels a batch of any project. Results of requests that have ended are written to its files. */
+/**
+ * POST /v1/admin/batches/{id}/cancel: cancels a batch of any project. The results of requests that have already ended are still written
+ * to the result files.
+ */
 export async function cancelAnyBatch(context: IngressContext, call: Call): Promise<void> {
   const { id, tenant } = await findAnyBatch(context, call)
   const job = await requireJobs(context).cancel(tenant, id, 'once')

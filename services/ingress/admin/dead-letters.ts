@@ -137,10 +137,7 @@ export async function listDeliveries(context: IngressContext, call: Call): Promi
   await call.reply.whole({ object: 'list', data, first_id: data[0]?.id ?? null, last_id, has_more: next !== null })
 }
 
-/**
- * POST /v1/admin/deliveries/{id}/retry: sends a pending or failed webhook at once. A failed webhook gets all of its
- * tries again.
- */
+/** POST /v1/admin/deliveries/{id}/retry: sends a pending or failed webhook at once. A failed webhook gets all of its delivery attempts again. */
 export async function retryDelivery(context: IngressContext, call: Call): Promise<void> {
   const id = String(call.params.id)
   const delivery = /^evt_[\w-]{8,100}$/.test(id) ? await requireOperator(context).retryDelivery(id) : undefined

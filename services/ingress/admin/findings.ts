@@ -46,7 +46,7 @@ const ROWS_MAX = 100
 const START_HOURS_MAX = 24
 /** Maximum pages of {@link ROWS_MAX} calls that are read in the hour in which the failures began. */
 const START_PAGES_MAX = 10
-/** Time in ms after which the start of the failures of a model is searched again if the model has not failed meanwhile. */
+/** Time in ms for which the start of the failures of a model is cached after the last check that found the model failing. */
 const START_TTL_MS = 3_600_000
 
 interface Cached<T> {
@@ -197,7 +197,7 @@ async function startOf(calls: ModelCalls, firstAtMs: number, fromMs: number): Pr
   return { sinceMs, isSinceCut: sinceMs < fromMs - (START_HOURS_MAX - 1) * FAILING_WINDOW_MS }
 }
 
-/** The start of failures that still lasted at `untilMs`. Undefined if the calls before that time succeeded. */
+/** Returns the start of the failures that are still in progress at `untilMs`. Undefined if the calls before that time succeeded. */
 async function startBefore({ log, query }: ModelCalls, untilMs: number): Promise<number | undefined> {
   const rows: RequestRow[] = []
   let page = await log.list({ ...query, untilMs, limit: ROWS_MAX })

@@ -26,8 +26,8 @@ const COUNT_TIMEOUT_MS = 2_000
 const counted = new WeakMap<object, { readonly atMs: number; readonly depth: Promise<Depth[]> }>()
 
 /**
- * GET /v1/admin/pools: workers, slots, and waiting jobs of each pool. The field `calls` counts the calls of all ingresses whose
- * callers wait on an open connection.
+ * GET /v1/admin/pools: workers, slots, and waiting jobs of each pool. The field `calls` counts the calls of all ingresses for
+ * which a caller waits on an open connection.
  */
 export async function listPools(context: IngressContext, call: Call): Promise<void> {
   const depth = await inTime(depthOf(context))

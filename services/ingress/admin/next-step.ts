@@ -148,8 +148,8 @@ type FailedRow = Pick<RequestRow, 'id' | 'errorCode' | 'errorMessage' | 'errorPa
  *
  * 1. The part about the header `Retry-After` is removed. If an upstream sent this header, then its error message states the time, and
  *    {@link CONCRETE_STEPS} has a step with the time.
- * 2. The advice to wait as `Retry-After` states is removed for a durable job and an interrupted stream, because their error was sent in a
- *    body.
+ * 2. For a durable job or an interrupted stream, "later" replaces the time in `Retry-After`. The error of such a call has no headers,
+ *    because it was sent in a body.
  */
 function remedyFor(caller: string, { jobId, firstOutputMs }: FailedRow): string {
   const isInterrupted = jobId === null && firstOutputMs !== null

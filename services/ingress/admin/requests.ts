@@ -76,7 +76,7 @@ const FAILURE_READS_MAX = 20
 /**
  * GET /v1/admin/requests/failures: failed requests by error code, model, project and key, the most frequent first, as JSON or CSV.
  *
- * @throws ServiceError as {@link listRequests}
+ * @throws The errors of {@link listRequests}
  */
 export async function listFailures(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(ListFailures, call.query)

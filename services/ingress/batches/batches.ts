@@ -90,7 +90,8 @@ export async function retrieveBatch(context: IngressContext, call: Call): Promis
 }
 
 /**
- * POST /v1/batches/{id}/cancel: cancels a batch. Results of requests that have ended are written to its files.
+ * POST /v1/batches/{id}/cancel: cancels a batch. The results of requests that have already ended are still written to
+ * the result files.
  *
  * @throws ServiceError `job_already_finished` if the batch has ended
  */

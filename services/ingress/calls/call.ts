@@ -254,7 +254,7 @@ export interface JobEndpoint {
   /**
    * Checks that a caller may use a model for this endpoint. Default: any model of the kind's pool.
    *
-   * @throws ServiceError as `getModel`
+   * @throws The errors of `getModel`
    */
   requireModel?(context: IngressContext, caller: Caller, model: string): void
   /** Whether the answer to this body can be streamed. Such an answer is streamed by default over a WebSocket. */

@@ -13,9 +13,7 @@ import type { JobEndpoint } from '#services/ingress/calls/call.ts'
 import { getModel } from '#services/ingress/calls/endpoint.ts'
 import { research as kind } from '#shared/kinds/research/research.ts'
 
-/**
- * Default maximum duration of a research, in ms. {@link WRITING_MS} is added, so that the report can still be written.
- */
+/** Default maximum duration of a research run, in ms. {@link WRITING_MS} is added, so that the report can still be written. */
 const DURATION_MS = 1_800_000
 const WRITING_MS = 60_000
 

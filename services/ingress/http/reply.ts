@@ -4,9 +4,9 @@
  * The problem: a status is sent before the output, so a later failure cannot change it. A silent connection is cut by
  * clients and proxies, and a slow client would fill the memory.
  *
- * 1. The head of a stream is delayed until the first output, by at most 5 s. A failure before the head is an HTTP error.
- *    A later failure is the last frame of the stream. If a JSON answer has sent only its head, then the error becomes
- *    the body.
+ * 1. The head (status and headers) of a stream is delayed until the first output, by at most 5 s. A failure before the
+ *    head is an HTTP error. A later failure is the last frame of the stream. If a JSON answer has sent only its head,
+ *    then the error becomes the body.
  * 2. Before its first output, a stream receives comments with its queue position or the progress of its model. A silent
  *    stream receives a keep-alive every 15 s. A JSON answer gets its head after 240 s, then newlines.
  * 3. Memory is bounded, because output waits while the client reads slowly. If the client reads nothing for

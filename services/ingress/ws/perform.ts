@@ -87,7 +87,7 @@ async function runCall(
  * Runs one `job.subscribe`. The client receives the events of `GET /v1/jobs/{id}/events`, with the same limit on open
  * streams.
  *
- * @throws ServiceError as {@link followEvents}
+ * @throws The errors of {@link followEvents}
  */
 export async function runSubscription(
   context: IngressContext,

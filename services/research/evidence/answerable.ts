@@ -92,7 +92,7 @@ const EVIDENT_QUOTES_READ = 60
  */
 const SUBJECT_SHARE_MIN = 0.75
 
-/** Matches a question about the end of a thing. A text that only describes the thing does not answer such a question. */
+/** Matches a question about a removal, a deprecation or a replacement. A text that only describes the subject does not answer such a question. */
 const END_ASKED =
   /\b(?:removed|deprecated|dropped|discontinued|abandoned|retired|withdrawn|renamed|replaced|got rid of)\b/i
 const END =
@@ -179,7 +179,7 @@ export function* isAnswered(
   return false
 }
 
-/** Whether the text mentions the end of a thing, if the question asks for it ("was X removed?"). True for any other question. */
+/** Whether the text mentions a removal or replacement, if the question asks for one ("was X removed?"). True for any other question. */
 function holdsRelation(question: string, text: string): boolean {
   return !END_ASKED.test(question) || END.test(text)
 }
@@ -274,7 +274,8 @@ function evidenceScoreOf({ sum, count, share }: EvidenceSignals): number {
 /**
  * Returns the signals of the best quotes that may answer a part of the question. A quote counts only if all of these conditions hold:
  * 1. The quote, its context, its heading or its title contains each subject of the part.
- * 2. The sentences around the quote contain the anchors. If the part asks for the end of a thing, then they mention an end.
+ * 2. The sentences around the quote contain the anchors. If the part asks whether its subject was removed or replaced, then the
+ *    sentences mention a removal or replacement.
  * 3. The sentences contain an answer of a required type. If the part asks for an amount, then the quote or its context contains one.
  *
  * @param passageCount Passages of the corpus over which the weights were computed.

@@ -74,7 +74,7 @@ const WEIGHTS = {
   sourceRank: 0.49,
   /** Share of the weight of the question's terms that occurs in the sentence and its neighbours (see {@link WINDOW}). */
   window: 0.83,
-  /** 1 at the start of the document, approaching 0 towards its end. */
+  /** 1 at the start of the document. The value decreases with the distance from the start (see {@link POSITION_CHARS}). */
   position: 0.59,
   length: -0.47,
   /** Share of the question's terms that occur neither in the sentence nor in the sentences next to it. */

@@ -101,7 +101,7 @@ function Form({ close }: { readonly close: () => void }) {
 const PROMPT_NAMES = ['prompt', 'message', 'text', 'input', 'question', 'content']
 const SAMPLE_ROWS = 20
 
-/** The column with a usual name of prompts, otherwise the column with the longest text in the first rows. */
+/** Returns the column with a name in {@link PROMPT_NAMES}, otherwise the column with the longest texts in the first rows. */
 function promptColumnOf({ columns, rows }: Table): string {
   const named = PROMPT_NAMES.flatMap((name) => columns.filter((column) => column.trim().toLowerCase() === name))
   const charsOf = (column: string) =>

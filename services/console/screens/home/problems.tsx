@@ -10,7 +10,7 @@ const DAY_SECONDS = 86_400
 const NARROW = '(max-width: 760px)'
 
 export interface QueuedWork {
-  /** Name of the pool. Undefined if the work is that of the project of the key. */
+  /** Id of the pool. Undefined for the work of the project of the key, in all pools together. */
   readonly id?: string
   readonly waiting: number
   readonly oldestSeconds?: number | undefined

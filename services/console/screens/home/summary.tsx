@@ -64,8 +64,8 @@ export function Summary({ work: { running, waiting } }: { readonly work: Work })
 const ACTIVE = 'requests?status=active'
 
 /**
- * Whether a pool has a row instead of a card: nothing runs, waits or has ended. The first pool always has a card, so an idle service shows where its
- * plots will be.
+ * Whether a pool has a row instead of a card: no work runs, waits or has ended, and the pool is not paused. The first pool always has a card, so an
+ * idle service shows where its plots will be.
  */
 export function isUnused({ running, waiting, ended, isPaused }: PoolState, nth: number): boolean {
   return nth > 0 && running === 0 && waiting === 0 && ended === 0 && !isPaused

@@ -274,7 +274,7 @@ const BETA_CHARS_MAX = 2_000
 /**
  * Returns the headers for an upstream of the Messages API: the version, if given, and the beta features.
  *
- * @throws ServiceError as {@link parseVersion}, and for an invalid list of beta features
+ * @throws The errors of {@link parseVersion}, and a ServiceError for an invalid list of beta features
  */
 export function parseUpstreamHeaders(headers: IncomingHttpHeaders): NonNullable<GenerateRequest['anthropic']> {
   const isNamed = headers['anthropic-version'] !== undefined || headers['vendor-version'] !== undefined

@@ -381,8 +381,8 @@ function decodeFile(part: FilePart, raw: AnyPart, param: string, context: PartCo
 }
 
 /**
- * Handles a part that refers to content instead of containing it. If the content is a file of the upstream, then an
- * upstream of the Responses API receives the part unchanged.
+ * Handles a part that refers to content instead of containing it. If the content is a file of the upstream, then an upstream of the
+ * Responses API receives the part unchanged. Any other part is refused.
  */
 function withoutContent(
   raw: AnyPart,

@@ -17,7 +17,7 @@ interface CallFormProps {
   readonly verb: string
   readonly isReady: boolean
   readonly send: (options: Readonly<Record<string, unknown>>) => Promise<void>
-  /** Returns the request that the form would send now. The page shows code for this request until the caller sends a first request. */
+  /** Returns the request that the form would send now. The page shows code for this request until the user sends a first request. */
   readonly draft?: (options: Readonly<Record<string, unknown>>) => Call
   readonly children: ComponentChildren
   readonly extra?: ComponentChildren
