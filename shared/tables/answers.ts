@@ -12,6 +12,8 @@ export type ValuesOf = (answer: string) => Values
 
 /** Name of the metadata with the id of the uploaded table from which a batch was made. */
 export const TABLE_FILE_KEY = 'sluice_table_file'
+/** Name of the metadata with the id of the earlier batch of which a batch runs failed, changed or new requests. */
+export const RETRY_OF_KEY = 'sluice_retry_of'
 /** Name of the metadata with the {@link AnswerForm} of a batch. */
 export const FORM_KEY = 'sluice_columns'
 
@@ -63,6 +65,12 @@ export function isCut({ finishReason }: Pick<Cells, 'finishReason'>): boolean {
 /** Custom id of the request of a row. @param row Number of the row without the header, from 1 */
 export function customIdOf(row: number): string {
   return `row-${row}`
+}
+
+/** Inverse of {@link customIdOf}. Undefined for any other custom id. */
+export function rowNumberOf(customId: string): number | undefined {
+  const [, digits] = /^row-(\d+)$/.exec(customId) ?? []
+  return digits === undefined ? undefined : Number(digits)
 }
 
 /** Whether all given columns of a row are empty. White space does not count. */

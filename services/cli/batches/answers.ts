@@ -2,7 +2,8 @@
  * Assigns the results of one or more batches to the rows of a table.
  *
  * The key of a row is the hash of its request. A row therefore keeps its answer if rows are moved, added or corrected. If several rows have
- * the same request, then the batches have several answers to this request, and each of the rows gets a different one.
+ * the same request, then the batches have several answers to this request, and each of the rows gets a different one. The order of the rows
+ * decides which one. If rows were added or removed, then a row gets the answer with its own row number first.
  *
  * The result lines are appended to one temporary file, and memory holds only their positions.
  */
@@ -12,13 +13,16 @@ import { createReadStream, createWriteStream } from 'node:fs'
 import type { FileHandle } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import { batchRowOf } from '#shared/kinds/batch-row.ts'
-import { type Cells, cellsOf, type ValuesOf } from '#shared/tables/answers.ts'
+import { type Cells, cellsOf, rowNumberOf, type ValuesOf } from '#shared/tables/answers.ts'
 
 export interface Found {
   readonly start: number
   readonly length: number
   /** False if the line has an error or an invalid answer. */
   readonly isAnswer: boolean
+  /** Id of the batch with this result, and the custom id of its request. */
+  readonly batch: string
+  readonly customId: string
 }
 
 export function keyOf(body: unknown): string {
@@ -39,10 +43,12 @@ export class Answers {
   /**
    * Adds the result lines of a batch.
    *
+   * @param batch Id of the batch
    * @param keyOfId Returns the key of the row with this custom id, or undefined if no row has this id
    * @param isNewest If true, then errors of this batch replace the errors of batches that were added before
    */
   async add(
+    batch: string,
     lines: AsyncIterable<Buffer>,
     keyOfId: (customId: string) => string | undefined,
     isNewest = false,
@@ -50,16 +56,17 @@ export class Answers {
     let start = this.#size
     await pipeline(lines, createWriteStream(this.path, { flags: 'a' }))
     for await (const line of linesIn(createReadStream(this.path, { start }))) {
-      const length = line.length
       const cells = this.#cellsIn(line)
       const key = cells && keyOfId(cells.customId)
-      if (key !== undefined) {
+      if (cells && key !== undefined) {
         const found = this.#found.get(key) ?? { answers: [], error: undefined }
         this.#found.set(key, found)
-        if (cells?.error === '') found.answers.push({ start, length, isAnswer: true })
-        else if (isNewest || !found.error) found.error = { start, length, isAnswer: false }
+        const isAnswer = cells.error === ''
+        const one = { start, length: line.length, isAnswer, batch, customId: cells.customId }
+        if (isAnswer) found.answers.push(one)
+        else if (isNewest || !found.error) found.error = one
       }
-      start += length + 1
+      start += line.length + 1
     }
     this.#size = start
   }
@@ -69,13 +76,18 @@ export class Answers {
    * neither.
    */
   assign(keys: readonly string[]): (Found | undefined)[] {
-    const used = new Map<string, number>()
-    return keys.map((key) => {
-      const nth = used.get(key) ?? 0
-      used.set(key, nth + 1)
-      const found = this.#found.get(key)
-      return found?.answers[nth] ?? found?.error
-    })
+    const assigned = new Array<Found | undefined>(keys.length)
+    for (const [key, rows] of Map.groupBy(keys.keys(), (nth) => keys[nth] ?? '')) {
+      const { answers = [], error } = this.#found.get(key) ?? {}
+      const sorted = answers.toSorted((a, b) => rowOf(a) - rowOf(b))
+      const hasSameCount = sorted.length === rows.length
+      const byRow = new Map(hasSameCount ? [] : sorted.toReversed().map((answer) => [rowOf(answer), answer]))
+      const own = rows.map((nth) => byRow.get(nth + 1))
+      const taken = new Set(own)
+      const rest = sorted.filter((answer) => !taken.has(answer)).values()
+      for (const [place, nth] of rows.entries()) assigned[nth] = own[place] ?? rest.next().value ?? error
+    }
+    return assigned
   }
 
   async cellsAt(file: FileHandle, { start, length }: Found): Promise<Cells | undefined> {
@@ -88,6 +100,10 @@ export class Answers {
     const row = batchRowOf(JSON.parse(line.toString()))
     return row && { ...cellsOf(row, this.#valuesOf), customId: row.customId }
   }
+}
+
+function rowOf({ customId }: Found): number {
+  return rowNumberOf(customId) ?? 0
 }
 
 const LINE_FEED = 0x0a

@@ -1,13 +1,14 @@
 import { open, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { CreateBatch } from '#schemas/batches/batch.ts'
-import { batchSummary } from '#services/cli/client/batch-text.ts'
+import { batchSummary, usageTexts } from '#services/cli/client/batch-text.ts'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import { endedAt } from '#services/cli/client/job.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/commands/command.ts'
 import { followBatch } from '#services/cli/commands/following.ts'
 import { metadataOf, metadataWith } from '#services/cli/commands/submit.ts'
 import { CommandError, coloured, EXIT, type ExitCode, fileError, plain, usageError } from '#services/cli/text/output.ts'
+import { RETRY_OF_KEY } from '#shared/tables/answers.ts'
 import { linesIn } from './answers.ts'
 import { ROWS_MAX, RunFiles, selectRequests } from './convert.ts'
 import { ENDED } from './follow-table.ts'
@@ -58,9 +59,9 @@ export const batch: Command = {
 With --model, sends each row of a table as one request and follows the batch. The output has one row per input row, in input
 order: the columns of the input, then answer, error, finish_reason, input_tokens and output_tokens. TABLE is a .csv, .tsv or
 .jsonl file with up to ${ROWS_MAX} rows, or a directory with one text per file. Ctrl-C leaves the batch running. If the command is
-repeated with equal rows, then it finds this batch and writes its output. The exit code is 0 if the batch completed and any row
-has an answer, and 3 if the batch was cancelled. Without an answer, or if the batch failed or expired, the exit code is 1. After Ctrl-C,
-the exit code is 130.
+repeated with equal rows, then it finds this batch and writes its output. If rows were changed or added, then only these rows and
+failed rows run. The exit code is 0 if the batch completed and any row has an answer, and 3 if the batch was cancelled. Without an
+answer, or if the batch failed or expired, the exit code is 1. After Ctrl-C, the exit code is 130.
 
 Without --model, uploads a file with one request per line. With --follow the exit code is 0 if every request finished, 1 if the
 batch failed or expired, and 3 if it was cancelled. In a pipe the first line is the batch with its id; with --follow the events
@@ -78,7 +79,7 @@ Options:
   --max-tokens N        maximum output tokens per row
   --temperature X       sampling temperature, such as 0
   --out FILE            .csv, .tsv or .jsonl file to write (default: next to TABLE, such as prompts.answers.csv)
-  --retry-failed        run only rows without an answer, also after rows were corrected or added
+  --retry-failed        run only rows without an answer, also if the rows are equal
   --limit N             trial: run only the first N rows; the command without --limit then runs the other rows
   --new                 run the rows again, even if a batch of the same rows exists
   --strict              exit code 1 if any row failed
@@ -192,14 +193,13 @@ function parsedSchema(text: string): ObjectSchema | undefined {
 async function report(
   { values, out }: Invocation,
   options: TableOptions,
-  { batch, written }: TableResult,
+  { batch, written, sources }: TableResult,
 ): Promise<ExitCode> {
   const { id, status } = batch
   const { answered, failed, skipped, cut, failures } = written
   if (!out.isHumanReadable) {
     const reasons = [...failures.byCode].map(([code, failure]) => ({ code, ...failure }))
-    const { usage = null, cost_usd = null, created_at } = batch
-    const more = { seconds: (endedAt(batch) ?? created_at) - created_at, usage, cost_usd }
+    const more = { seconds: (endedAt(batch) ?? batch.created_at) - batch.created_at, ...usedBy(sources) }
     await out.json({ batch: id, status, out: options.out, answered, failed, skipped, cut, failures: reasons, ...more })
   } else {
     const text = [
@@ -216,10 +216,25 @@ async function report(
     out.note(`${cut} answers were cut at ${limit} tokens (column finish_reason). For longer answers: --max-tokens`)
   }
   out.note(`${id} ${batchSummary(batch)}`)
+  if (sources.length > 1) {
+    out.note([`All ${answered} answers: from ${sources.length} batches`, ...usageTexts(usedBy(sources))].join(', '))
+  }
   if (failed > 0) out.note('To run only the failed rows: repeat the command with --retry-failed')
   if (failed === 0 && answered > 0) return EXIT.ok
   if (status === 'cancelled') return EXIT.cancelled
   return status === 'completed' && answered > 0 && !values.has('strict') ? EXIT.ok : EXIT.failed
+}
+
+/** Tokens and cost of several batches together. Null if a batch has none, for example because its model has no price. */
+function usedBy(batches: readonly BatchView[]): Pick<BatchView, 'usage' | 'cost_usd'> {
+  const used = { usage: { input_tokens: 0, output_tokens: 0 } as BatchView['usage'], cost_usd: 0 as number | null }
+  for (const { usage, cost_usd } of batches) {
+    const sumOf = (name: 'input_tokens' | 'output_tokens') => (used.usage?.[name] ?? 0) + (usage?.[name] ?? 0)
+    used.usage =
+      used.usage && usage ? { input_tokens: sumOf('input_tokens'), output_tokens: sumOf('output_tokens') } : null
+    used.cost_usd = used.cost_usd === null || cost_usd == null ? null : used.cost_usd + cost_usd
+  }
+  return used
 }
 
 /** Message after a trial: the cost of the whole table at the cost per request of the trial, and the command for the other rows. */
@@ -265,14 +280,14 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
   const content = await batches.fileContent(input_file_id ?? '').catch((error: Error) => {
     throw new CommandError(EXIT.refused, `The input file of ${id} cannot be read: ${plain(error.message)}`)
   })
-  const { hash } = await selectRequests(content.body, files.retry, failed)
+  await selectRequests(content.body, files.retry, failed)
   const window = windowOf(values)
-  const { sluice_input: _, sluice_retry_of: __, ...others } = metadata ?? {}
+  const { sluice_input: _, [RETRY_OF_KEY]: __, ...others } = metadata ?? {}
   const created = await batches.create({
     ...{ input_file_id: await batches.upload(files.retry), endpoint, completion_window: window },
-    // `sluice_input` is the hash of the requests in this batch. The hash of the original batch covers all of its
-    // requests, so that hash is not copied.
-    metadata: metadataWith(others, { sluice_retry_of: id, sluice_input: hash }),
+    // The hash of all rows (`sluice_input`) is not copied. A repeated command for the table continues the original batch, and adds the
+    // answers of this batch.
+    metadata: metadataWith(others, { [RETRY_OF_KEY]: id }),
   })
   out.note(`${created.id}: ${failed.size} failed requests of ${id} run again`)
   return await followCreated(invocation, created)

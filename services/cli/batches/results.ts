@@ -127,7 +127,7 @@ async function printTable(
     keys.push(form.prompt && isEmptyRow(row, form.prompt) ? '' : customIdOf(keys.length + 1))
   }
   const answers = new Answers(files.results, { valuesOf: valuesIn(form) })
-  await answers.add((await batches.results(id)).body, (customId) => customId)
+  await answers.add(id, (await batches.results(id)).body, (customId) => customId)
   const rows = { columns: form.shown ?? [...columns], keys, names: answerColumns(form) }
   const lines = outputLines(read, rows, answers, 'results.csv')
   for await (const line of lines) await out.write(out.isHumanReadable ? printable(line) : line)

@@ -3,14 +3,15 @@
  *
  * 1. The rows are converted to a file of requests, whose custom ids are the row numbers. Rows without a prompt are left out.
  * 2. The batch has the hash of this file in its metadata. A repeated command therefore finds its batch again after Ctrl-C, after a crash or on
- *    another machine, without a state file. A cancelled, failed or expired batch is not used again.
+ *    another machine, without a state file. A cancelled, failed or expired batch is not continued, but its answers are used.
  * 3. The batch is followed by polling, which survives restarts of the service.
  * 4. The table is uploaded too, and its file id is in the metadata. `sluice results --csv` and the console can therefore write the same output.
  * 5. The output is written from the results of this batch. For rows without an answer, earlier batches of the same table are searched.
  *
  * All batches of a table also have a second hash in their metadata, made from the file name and the options. The command finds earlier batches by
- * this hash, and reads their requests from their input files. `--retry-failed` therefore finds the answer of a row by its content, and runs only
- * the other rows.
+ * this hash, and reads their requests from their input files. The answer of a row is therefore found by the content of the row, and only the
+ * other rows run: rows that were changed or added, and rows that failed. `--retry-failed` differs only in that it does not continue a batch of
+ * equal rows.
  */
 
 import { createHash } from 'node:crypto'
@@ -21,7 +22,7 @@ import { ApiError, BatchesApi, type BatchView, isGone } from '#services/cli/clie
 import type { Invocation } from '#services/cli/commands/command.ts'
 import { checkMetadata, METADATA_PAIRS_MAX, metadataWith } from '#services/cli/commands/submit.ts'
 import { CommandError, EXIT, type Output, plain, printable, usageError } from '#services/cli/text/output.ts'
-import { cellText, customIdOf, FORM_KEY, formIn, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { cellText, customIdOf, FORM_KEY, RETRY_OF_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { Answers } from './answers.ts'
 import { type Converted, convertRows, keysIn, RunFiles, readLines, selectRequests } from './convert.ts'
 import { BatchProgress, ENDED } from './follow-table.ts'
@@ -44,6 +45,8 @@ export interface TableOptions extends TaskOptions {
 export interface TableResult {
   readonly batch: BatchView
   readonly written: Written
+  /** All batches with answers of the output. */
+  readonly sources: readonly BatchView[]
 }
 
 /**
@@ -102,6 +105,10 @@ class TableRun {
   readonly #parts: Parts
   readonly #answers: Answers
   readonly #tableHash: string
+  /** Batches whose results are in {@link #answers}, by their id. */
+  readonly #added = new Map<string, BatchView>()
+  /** Key of the request with this custom id in the newest earlier batch that has the custom id. */
+  readonly #keysBefore = new Map<string, string>()
 
   constructor(parts: Parts) {
     const { files, table, converted, options } = parts
@@ -114,68 +121,105 @@ class TableRun {
       .slice(0, 32)
   }
 
-  /** Runs all rows. If a batch with equal rows exists, then that batch is continued, unless `isNew` is true. */
+  /**
+   * Continues the batch of equal rows, unless there is none. Otherwise runs the rows without an answer in earlier batches of this table.
+   *
+   * @param isNew If true, then all rows run, and no earlier batch is used
+   */
   async run(isNew: boolean): Promise<TableResult> {
     const { batches, converted, out } = this.#parts
-    const [same] = isNew ? [] : await batches.findByMetadata(INPUT_KEY, converted.hash, 1)
-    const resumed = same && !['failed', 'expired', 'cancelling', 'cancelled'].includes(same.status) ? same : undefined
-    if (resumed) out.note(`Continuing ${resumed.id}, which has the same rows. To run the rows again: --new`)
-    const trials = resumed || isNew ? [] : (await this.#earlier()).filter(isTrial)
-    await this.#addEnded(trials)
-    const ids = this.#unanswered()
-    if (trials[0] && ids.size === 0) {
-      out.note(EVERY_ROW)
-      return await this.#write(trials[0])
+    if (isNew) return await this.#runRest([])
+    const [same] = await batches.findByMetadata(INPUT_KEY, converted.hash, 1)
+    if (!same || ['failed', 'expired', 'cancelling', 'cancelled'].includes(same.status)) {
+      return await this.#runRest(await this.#earlier())
     }
-    const opened = resumed ?? (await this.#createFor(ids))
-    const ended = await this.#follow(opened)
-    if (resumed && this.#unanswered().size > 0) {
+    out.note(`Continuing ${same.id}, which has the same rows. To run the rows again: --new`)
+    const ended = await this.#follow(same)
+    if (this.#unanswered().size > 0) {
       const earlier = await this.#earlier()
       await this.#addEarlier(earlier.filter(({ id, status }) => id !== ended.id && ENDED.has(status)))
     }
     return await this.#write(ended)
   }
 
-  /** Runs the rows for which no earlier batch of this table has an answer. */
   async retry(): Promise<TableResult> {
-    const { table, files, out } = this.#parts
     const earlier = await this.#earlier()
-    const [newest] = earlier
-    if (!newest) {
-      const message = `No earlier batch of ${table.path} with these options was found.`
-      throw usageError(message, 'Run the command without --retry-failed.')
-    }
+    if (earlier.length > 0) return await this.#runRest(earlier)
+    const message = `No earlier batch of ${this.#parts.table.path} with these options was found.`
+    throw usageError(message, 'Run the command without --retry-failed.')
+  }
+
+  /** Runs the rows for which no earlier batch of this table has an answer. */
+  async #runRest(earlier: readonly BatchView[]): Promise<TableResult> {
+    const { converted, files, out } = this.#parts
     await this.#addEnded(earlier)
     const ids = this.#unanswered()
-    if (ids.size === 0) {
-      out.note(EVERY_ROW)
+    const [newest] = earlier
+    if (newest && ids.size === 0) {
+      out.note('Every row has an answer, so no request runs.')
       return await this.#write(newest)
     }
-    const { requests, hash } = await selectRequests(readLines(files.requests), files.retry, ids)
-    return await this.#write(await this.#follow(await this.#create(files.retry, hash, requests)))
-  }
-
-  /** Creates a batch of the given rows. The metadata of the batch contains the hash of all rows, so that a repeated command finds this batch. */
-  async #createFor(ids: ReadonlySet<string>): Promise<BatchView> {
-    const { converted, files, out } = this.#parts
-    const { requests, hash } = converted
-    if (ids.size === requests) return await this.#create(files.requests, hash, requests)
-    out.note(`${requests - ids.size} rows have an answer from a trial with --limit. To run them again: --new`)
+    if (ids.size === converted.requests)
+      return await this.#write(await this.#follow(await this.#create(files.requests)))
+    out.note(this.#planText(ids))
     await selectRequests(readLines(files.requests), files.retry, ids)
-    return await this.#create(files.retry, hash, ids.size)
+    return await this.#write(await this.#follow(await this.#create(files.retry, ids.size, this.#retriedOf(earlier))))
   }
 
-  async #create(path: string, hash: string, requests: number): Promise<BatchView> {
+  /** Number and cost of the rows that will run, such as `480 rows are answered, 1 changed, 19 new: 20 rows will run, about $0.0200`. */
+  #planText(ids: ReadonlySet<string>): string {
+    const { keys, requests } = this.#parts.converted
+    const answered = requests - ids.size
+    const present = new Set(keys)
+    const found = this.#answers.assign(keys)
+    const failed = keys.filter((_, nth) => ids.has(customIdOf(nth + 1)) && found[nth]).length
+    const removed = [...this.#keysBefore.values()].filter((key) => !present.has(key)).length
+    const changed = Math.min(ids.size - failed, removed)
+    const counts = { failed, changed, new: ids.size - failed - changed }
+    const parts = Object.entries(counts).flatMap(([name, count]) => (count > 0 ? [`${count} ${name}`] : []))
+    const priced = [...this.#added.values()].find(
+      ({ cost_usd, request_counts }) => cost_usd != null && request_counts.completed > 0,
+    )
+    const usd = priced && ((priced.cost_usd ?? 0) / priced.request_counts.completed) * ids.size
+    const run = `${rowsText(ids.size)} will run${usd === undefined ? '' : `, about $${usd.toFixed(4)}`}`
+    const are = `${rowsText(answered)} ${answered === 1 ? 'is' : 'are'} answered`
+    return `${[are, ...parts].join(', ')}: ${run}. To run all rows: --new`
+  }
+
+  /**
+   * Returns the newest earlier batch, whose results the service then adds to the results of the new batch. Undefined if the answers of the
+   * output are from batches that this batch does not retry, or if rows with an answer have moved, because the service finds results by
+   * their custom ids.
+   */
+  #retriedOf(earlier: readonly BatchView[]): string | undefined {
+    const retried = new Set<string>()
+    for (let id = earlier[0]?.id; id !== undefined && !retried.has(id); ) {
+      retried.add(id)
+      id = this.#added.get(id)?.metadata?.[RETRY_OF_KEY]
+    }
+    const found = this.#answers.assign(this.#parts.converted.keys)
+    const hasAll = found.every((one, nth) => {
+      return !one?.isAnswer || (retried.has(one.batch) && one.customId === customIdOf(nth + 1))
+    })
+    return hasAll ? earlier[0]?.id : undefined
+  }
+
+  /**
+   * Creates a batch of the requests in a file. The metadata of the batch contains the hash of all rows, also if only some rows run, so that a
+   * repeated command finds this batch.
+   */
+  async #create(path: string, requests = this.#parts.converted.requests, retried?: string): Promise<BatchView> {
     const { batches, options, converted, table, out } = this.#parts
     const { endpoint, form } = converted.task
     const forms = [form, { ...form, prompt: undefined }, { rows: form.rows }].map((one) => JSON.stringify(one))
     const formText = forms.find(({ length }) => length <= METADATA_CHARS_MAX)
-    const given = { ...options.metadata, [INPUT_KEY]: hash, [TABLE_KEY]: this.#tableHash }
+    const given = { ...options.metadata, [INPUT_KEY]: converted.hash, [TABLE_KEY]: this.#tableHash }
     const input_file_id = await batches.upload(path)
     const file = Object.keys(given).length < METADATA_PAIRS_MAX ? await this.#uploadTable() : undefined
     const own = {
       ...(file !== undefined && { [TABLE_FILE_KEY]: file }),
       ...(formText !== undefined && { [FORM_KEY]: formText }),
+      ...(retried !== undefined && { [RETRY_OF_KEY]: retried }),
       name: basename(table.path),
     }
     const metadata = metadataWith(given, own)
@@ -208,7 +252,8 @@ class TableRun {
     const ended = await follower.follow(opened)
     if (ended.status === 'failed') throw new CommandError(EXIT.failed, `${ended.id} failed.`, problemsOf(ended))
     const keys = new Map(converted.keys.map((key, nth) => [customIdOf(nth + 1), key]))
-    await this.#answers.add((await batches.results(ended.id)).body, (id) => keys.get(id), true)
+    await this.#answers.add(ended.id, (await batches.results(ended.id)).body, (id) => keys.get(id), true)
+    this.#added.set(ended.id, ended)
     return ended
   }
 
@@ -219,22 +264,26 @@ class TableRun {
   /** Follows earlier batches that still run, and then adds the results of all earlier batches. */
   async #addEnded(earlier: readonly BatchView[]): Promise<void> {
     const { follower, out } = this.#parts
+    const ended: BatchView[] = []
     for (const batch of earlier) {
-      if (ENDED.has(batch.status)) continue
-      out.note(`${batch.id} still runs, and is followed first.`)
-      await follower.follow(batch)
+      const isEnded = ENDED.has(batch.status)
+      if (!isEnded) out.note(`${batch.id} still runs, and is followed first.`)
+      ended.push(isEnded ? batch : await follower.follow(batch))
     }
-    await this.#addEarlier(earlier)
+    await this.#addEarlier(ended)
   }
 
   /** Adds the results of batches, newest first, until each row has an answer. */
   async #addEarlier(earlier: readonly BatchView[]): Promise<void> {
     const { batches, out } = this.#parts
-    for (const { id, input_file_id } of earlier) {
+    for (const batch of earlier) {
+      const { id, input_file_id } = batch
       if (!input_file_id || this.#unanswered().size === 0) continue
       try {
         const keys = await keysIn((await batches.fileContent(input_file_id)).body)
-        await this.#answers.add((await batches.results(id)).body, (customId) => keys.get(customId))
+        await this.#answers.add(id, (await batches.results(id)).body, (customId) => keys.get(customId))
+        this.#added.set(id, batch)
+        for (const [customId, key] of keys) if (!this.#keysBefore.has(customId)) this.#keysBefore.set(customId, key)
       } catch (error) {
         if (!isGone(error)) throw error
         out.note(`The files of ${id} were deleted or have expired, so its answers are not used.`)
@@ -251,15 +300,15 @@ class TableRun {
 
   async #write(batch: BatchView): Promise<TableResult> {
     const { table, converted, options } = this.#parts
-    return { batch, written: await writeOutput(table, converted, this.#answers, options.out) }
+    const written = await writeOutput(table, converted, this.#answers, options.out)
+    const used = new Set(this.#answers.assign(converted.keys).map((one) => one?.batch))
+    const sources = [...this.#added.values()].filter(({ id }) => id === batch.id || used.has(id))
+    return { batch, written, sources: sources.length > 0 ? sources : [batch] }
   }
 }
 
-const EVERY_ROW = 'Every row has an answer, so no request runs.'
-
-/** Whether the batch ran only the first rows of its table. */
-function isTrial({ metadata }: BatchView): boolean {
-  return formIn(metadata?.[FORM_KEY]).rows !== undefined
+function rowsText(count: number): string {
+  return `${count} ${count === 1 ? 'row' : 'rows'}`
 }
 
 const BEGINNING_CHARS = 100

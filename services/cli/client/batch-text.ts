@@ -47,16 +47,22 @@ export async function failuresOf(batches: BatchesApi, { id, request_counts }: Ba
 
 /** Counts, duration, tokens and cost of a batch on one line. */
 export function batchSummary(batch: BatchView): string {
-  const { status, created_at, request_counts, usage, cost_usd } = batch
+  const { status, created_at, request_counts } = batch
   const { total, completed, failed } = request_counts
   const end = endedAt(batch)
   return [
     `${plain(status)}: ${completed} of ${total} requests completed`,
     `${failed} failed`,
     ...(end === undefined ? [] : [`total time ${durationText(end - created_at)}`]),
+    ...usageTexts(batch),
+  ].join(', ')
+}
+
+export function usageTexts({ usage, cost_usd }: Pick<BatchView, 'usage' | 'cost_usd'>): string[] {
+  return [
     ...(usage && usage.input_tokens + usage.output_tokens > 0
       ? [`${usage.input_tokens} input tokens`, `${usage.output_tokens} output tokens`]
       : []),
     ...(typeof cost_usd === 'number' ? [`cost $${cost_usd.toFixed(4)}`] : []),
-  ].join(', ')
+  ]
 }

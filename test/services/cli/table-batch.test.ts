@@ -5,6 +5,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { Answers } from '#services/cli/batches/answers.ts'
 import { convertRows, RunFiles } from '#services/cli/batches/convert.ts'
@@ -79,7 +80,8 @@ describe('sluice batch with a table', () => {
     rows[3] = 'corrected'
     await fileOf('retry.csv', ['prompt', 'new', ...rows.slice(1)].join('\n'))
     const retried = await run([path, '--retry-failed'])
-    expect(retried.err).toMatch(/^batch_\w+: 2 requests\n/)
+    const plan = '3 rows are answered, 1 changed, 1 new: 2 rows will run. To run all rows: --new'
+    expect(retried.err).toMatch(new RegExp(`^${plan}\\nbatch_\\w+: 2 requests\\n`))
     expect([retried.code, retried.lines[0]]).toMatchObject([0, { answered: 5, failed: 0 }])
     const answers = (await textOf('retry.answers.csv')).split('\r\n').map((line) => line.split(',').slice(0, 3).join())
     const texts = ['new', 'first', 'twice', 'corrected', 'twice']
@@ -91,6 +93,46 @@ describe('sluice batch with a table', () => {
     const batch = String(retried.lines[0]?.batch)
     const joined = await sluice(['results', batch, '--csv', '--input', path], { env: env() })
     expect(joined.out).toMatch(/^prompt,answer,.*\r\nnew,new,,stop,.*\r\nfirst,,no_result: /)
+  })
+
+  it('runs only the changed and new rows of an edited table, without an option', async () => {
+    const rows = ['id,prompt', '1,one', '2,two', '3,three']
+    const path = await fileOf('edited.csv', rows.join('\n'))
+    const run3 = await run([path, '--model', 'echo-priced'])
+    rows[2] = '2,two and a half'
+    await fileOf('edited.csv', [...rows, '4,four', '5,five'].join('\n'))
+    const edited = await run([path, '--model', 'echo-priced'])
+    expect(edited.err).toMatch(
+      /^2 rows are answered, 1 changed, 2 new: 3 rows will run, about \$0\.0300\. To run all rows: --new\nbatch_\w+: 3 requests\n/,
+    )
+    expect(edited.lines[0]).toMatchObject({ answered: 5, failed: 0, cost_usd: 0.06 })
+    expect(edited.lines[0]?.batch).not.toBe(run3.lines[0]?.batch)
+    const output = await textOf('edited.answers.csv')
+    expect(output.split('\r\n').map((line) => line.split(',').slice(0, 3).join())).toEqual(
+      expect.arrayContaining(['1,one,one', '2,two and a half,two and a half', '3,three,three', '5,five,five']),
+    )
+    const again = await run([path, '--model', 'echo-priced'])
+    expect(again.err).toContain(`Continuing ${edited.lines[0]?.batch}`)
+    expect([again.lines[0], await textOf('edited.answers.csv')]).toEqual([edited.lines[0], output])
+  })
+
+  it('gives each of several equal rows its own answer, also if one of them was edited', async () => {
+    await using files = await RunFiles.open()
+    const answers = new Answers(files.results, { valuesOf: (answer) => ({ values: [answer] }) })
+    const line = (id: string, content: string) => {
+      const body = { choices: [{ message: { content } }] }
+      return Buffer.from(`${JSON.stringify({ custom_id: id, response: { status_code: 200, body } })}\n`)
+    }
+    // Rows 1 to 3 have the same request. An earlier batch answered rows 1 and 3, and the newest batch row 2.
+    await answers.add('new', Readable.from([line('row-2', 'second')]), () => 'same')
+    await answers.add('old', Readable.from([line('row-1', 'first'), line('row-3', 'third')]), () => 'same')
+    const ids = (keys: readonly string[]) => answers.assign(keys).map((one) => one?.customId)
+    expect(ids(['same', 'same', 'same']), 'equal rows').toEqual(['row-1', 'row-2', 'row-3'])
+    expect(ids(['edited', 'same', 'same']), 'after row 1 was edited').toEqual([undefined, 'row-2', 'row-3'])
+    expect(ids(['new', 'same', 'same', 'same']), 'after a row was added in front').toEqual([
+      undefined,
+      ...['row-1', 'row-2', 'row-3'],
+    ])
   })
 
   it('uploads the table once, so that a later sluice results --csv prints the output again', async () => {
@@ -152,7 +194,10 @@ describe('sluice batch with a table', () => {
     const printed = await sluice(['results', String(trial.lines[0]?.batch), '--csv'], { env: env() })
     expect(printed.out).toBe(await textOf('trial.answers.csv'))
     const all = await run([path, '--model', 'echo-priced'])
-    expect(all.err).toMatch(/^1 rows have an answer from a trial with --limit\..*\nbatch_\w+: 3 requests\n/)
+    const plan = /^1 row is answered, 1 failed, 2 new: 3 rows will run, about \$0\.0300\. .*\nbatch_\w+: 3 requests\n/
+    expect(all.err).toMatch(plan)
+    expect(all.lines[0], 'cost of all answers').toMatchObject({ cost_usd: 0.03 })
+    expect(all.err).toMatch(/\nAll 3 answers: from 2 batches, \d+ input tokens, \d+ output tokens, cost \$0\.0300\n/)
     expect(all.lines[0]).toMatchObject({ answered: 3, failed: 1 })
     const again = await run([path, '--model', 'echo-priced'])
     expect([again.lines[0], again.err]).toMatchObject([all.lines[0], expect.stringContaining('Continuing')])
