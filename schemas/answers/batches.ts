@@ -56,6 +56,9 @@ export const BatchAnswer = z.object({
   cancelling_at: Seconds.nullable(),
   cancelled_at: Seconds.nullable(),
   request_counts: z.object({ total: Count, completed: Count, failed: Count }),
+  invalid_answers: Count.nullable().describe(
+    'Completed requests whose answer is none of the choices of the table, or has no fields for its columns. Not part of the OpenAI API. null: the batch has not ended',
+  ),
   progress: z
     .object({
       requests_per_second: z

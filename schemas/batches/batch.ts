@@ -19,6 +19,10 @@ const Common = {
     })
     .describe('Permissions of the key that created the batch'),
   headers: recordOf(z.string(), z.string()).describe('Headers of the create call that apply to every request'),
+  answer_form: z
+    .string()
+    .optional()
+    .describe('Metadata of a table: the allowed answers. Other answers are counted (shared/tables/answers.ts)'),
 }
 
 export const BatchRequest = z.strictObject({
@@ -46,6 +50,10 @@ export const BatchCounts = z.strictObject({
   failed: z.int(),
   cancelled: z.int(),
   expired: z.int(),
+  invalid: z
+    .int()
+    .optional()
+    .describe('Completed requests whose answer is none of the choices of the table. Unset by earlier versions'),
 })
 export type BatchCounts = z.infer<typeof BatchCounts>
 
@@ -126,6 +134,13 @@ export const BatchResults = z.object({
     .default('jsonl')
     .describe('csv: custom_id, answer, error, finish_reason and tokens of each request'),
   status: z.enum(['completed', 'failed']).optional().describe('Only successful, or only other requests. Default: all'),
+  include: z
+    .enum(['earlier'])
+    .optional()
+    .describe(
+      'earlier: also the results of the batch in metadata.sluice_retry_of, and of its own, as far as they are stored. Each custom_id has the result of the newest batch',
+    ),
+  limit: z.coerce.number().int().min(1).optional().describe('Maximum results. Default: all'),
 })
 export type BatchResults = z.infer<typeof BatchResults>
 

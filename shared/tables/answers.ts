@@ -56,6 +56,9 @@ export const EMPTY_PROMPT: Cells = {
 }
 export const NO_RESULT: Cells = { ...NO_ANSWER, error: 'no_result: The batch has no result for this row.' }
 
+/** Error code of an answer that is none of the choices of its table, or that does not have the fields of its columns. */
+export const INVALID_ANSWER = 'invalid_answer'
+
 const CUT: ReadonlySet<string> = new Set(['length', 'max_tokens', 'max_output_tokens'])
 
 export function isCut({ finishReason }: Pick<Cells, 'finishReason'>): boolean {
@@ -90,7 +93,7 @@ export function cellsOf(row: Result, valuesOf: ValuesOf): Cells {
   const result = valuesOf(answer)
   if ('values' in result) return { ...rest, values: result.values, error: '' }
   const advice = isCut(row) ? 'The answer was truncated. Use a higher --max-tokens. ' : ''
-  return { ...rest, values: [], error: `invalid_answer: ${advice}${result.problem}` }
+  return { ...rest, values: [], error: `${INVALID_ANSWER}: ${advice}${result.problem}` }
 }
 
 /** Returns the {@link AnswerForm} in the metadata of a batch. A batch without this metadata has plain text as its answers. */

@@ -12,6 +12,7 @@ import { createHash } from 'node:crypto'
 import { createReadStream, createWriteStream } from 'node:fs'
 import type { FileHandle } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
+import { linesIn } from '#services/cli/client/http.ts'
 import { batchRowOf } from '#shared/kinds/batch-row.ts'
 import { type Cells, cellsOf, rowNumberOf, type ValuesOf } from '#shared/tables/answers.ts'
 
@@ -104,22 +105,4 @@ export class Answers {
 
 function rowOf({ customId }: Found): number {
   return rowNumberOf(customId) ?? 0
-}
-
-const LINE_FEED = 0x0a
-
-/** Splits a stream into lines, without their line feeds. */
-export async function* linesIn(source: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
-  let held: Buffer[] = []
-  for await (const chunk of source) {
-    let from = 0
-    for (let end = chunk.indexOf(LINE_FEED); end >= 0; end = chunk.indexOf(LINE_FEED, from)) {
-      yield Buffer.concat([...held, chunk.subarray(from, end)])
-      held = []
-      from = end + 1
-    }
-    held.push(chunk.subarray(from))
-  }
-  const rest = Buffer.concat(held)
-  if (rest.length > 0) yield rest
 }

@@ -1,7 +1,7 @@
 import { open, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { CreateBatch } from '#schemas/batches/batch.ts'
-import { batchSummary, usageTexts } from '#services/cli/client/batch-text.ts'
+import { batchSummary, failedRows, usageTexts } from '#services/cli/client/batch-text.ts'
 import { BatchesApi, type BatchView } from '#services/cli/client/http.ts'
 import { endedAt } from '#services/cli/client/job.ts'
 import { type Command, type Invocation, onlyArgument, type Values } from '#services/cli/commands/command.ts'
@@ -9,7 +9,6 @@ import { followBatch } from '#services/cli/commands/following.ts'
 import { metadataOf, metadataWith } from '#services/cli/commands/submit.ts'
 import { CommandError, coloured, EXIT, type ExitCode, fileError, plain, usageError } from '#services/cli/text/output.ts'
 import { RETRY_OF_KEY } from '#shared/tables/answers.ts'
-import { linesIn } from './answers.ts'
 import { ROWS_MAX, RunFiles, selectRequests } from './convert.ts'
 import { ENDED } from './follow-table.ts'
 import { findTable, rowsOf, type Table } from './input.ts'
@@ -202,9 +201,11 @@ async function report(
     const more = { seconds: (endedAt(batch) ?? batch.created_at) - batch.created_at, ...usedBy(sources) }
     await out.json({ batch: id, status, out: options.out, answered, failed, skipped, cut, failures: reasons, ...more })
   } else {
+    const { invalid } = written
     const text = [
       `${plain(options.out)}: ${answered} answers`,
-      ...(failed > 0 ? [`${failed} failed (column error)`] : []),
+      ...(failed > invalid ? [`${failed - invalid} failed (column error)`] : []),
+      ...(invalid > 0 ? [`${invalid} with an invalid answer (column error)`] : []),
       ...(skipped > 0 ? [`${skipped} skipped (empty prompt)`] : []),
     ].join(', ')
     const state = status === 'completed' ? '' : `; the batch is ${plain(status)}`
@@ -219,7 +220,7 @@ async function report(
   if (sources.length > 1) {
     out.note([`All ${answered} answers: from ${sources.length} batches`, ...usageTexts(usedBy(sources))].join(', '))
   }
-  if (failed > 0) out.note('To run only the failed rows: repeat the command with --retry-failed')
+  if (failed > 0) out.note('To run the rows without a valid answer again: repeat the command with --retry-failed')
   if (failed === 0 && answered > 0) return EXIT.ok
   if (status === 'cancelled') return EXIT.cancelled
   return status === 'completed' && answered > 0 && !values.has('strict') ? EXIT.ok : EXIT.failed
@@ -270,11 +271,9 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
   }
   await using files = await RunFiles.open()
   const failed = new Set<string>()
-  for await (const line of linesIn((await batches.results(id, { status: 'failed' })).body)) {
-    failed.add((JSON.parse(line.toString()) as { custom_id: string }).custom_id)
-  }
+  for await (const { customId } of failedRows(batches, found)) failed.add(customId)
   if (failed.size === 0) {
-    out.note(`${id} has no failed requests.`)
+    out.note(`${id} has no failed requests and no invalid answers.`)
     return EXIT.ok
   }
   const content = await batches.fileContent(input_file_id ?? '').catch((error: Error) => {
@@ -289,7 +288,8 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
     // answers of this batch.
     metadata: metadataWith(others, { [RETRY_OF_KEY]: id }),
   })
-  out.note(`${created.id}: ${failed.size} failed requests of ${id} run again`)
+  const invalid = found.invalid_answers ? ', including invalid answers,' : ''
+  out.note(`${created.id}: ${failed.size} failed requests of ${id}${invalid} run again`)
   return await followCreated(invocation, created)
 }
 

@@ -32,13 +32,17 @@ import { ENDED } from './follow-table.ts'
 import { findTable, rowsOf, type Table } from './input.ts'
 import { outputLines } from './write.ts'
 
+/** Query of all results that the batch and the batches that it retries have. */
+const EARLIER = { include: 'earlier' }
+
 export const results: Command = {
   summary: 'Print the results of a batch',
   help: `Usage: sluice results BATCH [--errors] [--csv [--input TABLE]]
 
 Prints the results so far, also while the batch runs. The exit code is 5 if the batch has not finished. The format is one line of
-JSON per request. With --csv, a batch of a table gives each row of the table with its result, as in the output of sluice batch. Any
-other batch gives the columns custom_id, answer, error, finish_reason, input_tokens and output_tokens.
+JSON per request. If the batch retries an earlier batch, then all requests of both are printed, each with its newest result. With
+--csv, a batch of a table gives each row of the table with its result, as in the output of sluice batch. Any other batch gives the
+columns custom_id, answer, error, finish_reason, input_tokens and output_tokens.
 
 Options:
   --errors       print only the failed requests
@@ -62,12 +66,13 @@ Examples:
       return EXIT.ok
     }
     const batch = await batches.get(id)
+    const isTable = values.has('csv') && !values.has('errors')
+    const hasTable = isTable && (input !== undefined || batch.metadata?.[TABLE_FILE_KEY] !== undefined)
+    await using files = hasTable ? await RunFiles.open() : undefined
+    const table = files && (await tableOfBatch(batches, batch, input, files, out))
     const query = { format: values.has('csv') ? 'csv' : 'jsonl', ...(values.has('errors') && { status: 'failed' }) }
-    await using files = await RunFiles.open()
-    const table =
-      values.has('csv') && !values.has('errors') ? await tableOfBatch(batches, batch, input, files, out) : undefined
     if (table) await printTable(batches, batch, table, files, out)
-    else await print((await batches.results(batch.id, query)).body, out)
+    else await print((await batches.results(batch.id, { ...query, ...EARLIER })).body, out)
     if (ENDED.has(batch.status)) return EXIT.ok
     const { total, completed, failed } = batch.request_counts
     throw new CommandError(
@@ -94,8 +99,7 @@ async function tableOfBatch(
     }
     return table
   }
-  const id = metadata?.[TABLE_FILE_KEY]
-  if (id === undefined) return undefined
+  const id = metadata?.[TABLE_FILE_KEY] ?? ''
   try {
     const extension = extname((await batches.file(id)).filename).toLowerCase()
     const path = files.tableWith(Object.hasOwn(FORMATS, extension) ? extension : '.csv')
@@ -127,7 +131,7 @@ async function printTable(
     keys.push(form.prompt && isEmptyRow(row, form.prompt) ? '' : customIdOf(keys.length + 1))
   }
   const answers = new Answers(files.results, { valuesOf: valuesIn(form) })
-  await answers.add(id, (await batches.results(id)).body, (customId) => customId)
+  await answers.add(id, (await batches.results(id, EARLIER)).body, (customId) => customId)
   const rows = { columns: form.shown ?? [...columns], keys, names: answerColumns(form) }
   const lines = outputLines(read, rows, answers, 'results.csv')
   for await (const line of lines) await out.write(out.isHumanReadable ? printable(line) : line)

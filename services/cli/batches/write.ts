@@ -12,7 +12,7 @@ import { dirname, extname, join, parse, resolve } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { Failures } from '#services/cli/client/batch-text.ts'
 import { CommandError, EXIT, fileError, usageError } from '#services/cli/text/output.ts'
-import { answerColumns, type Cells, EMPTY_PROMPT, isCut, NO_RESULT } from '#shared/tables/answers.ts'
+import { answerColumns, type Cells, EMPTY_PROMPT, INVALID_ANSWER, isCut, NO_RESULT } from '#shared/tables/answers.ts'
 import { FORMATS, OutputLines } from '#shared/tables/output.ts'
 import type { Answers } from './answers.ts'
 import { type Converted, rowText } from './convert.ts'
@@ -23,6 +23,8 @@ const UNREADABLE: Cells = { ...NO_RESULT, error: 'invalid_result: The result can
 export class Written {
   answered = 0
   failed = 0
+  /** Number of rows in {@link failed} whose answer does not match the choices or the columns. */
+  invalid = 0
   /** Number of rows without a prompt, which have no request. */
   skipped = 0
   /** Number of truncated results, whose answers reached the maximum of output tokens. */
@@ -40,6 +42,7 @@ export class Written {
     else if (cells.error === '') this.answered++
     else {
       this.failed++
+      if (cells.error.startsWith(INVALID_ANSWER)) this.invalid++
       this.failures.add(row, cells.error)
     }
   }

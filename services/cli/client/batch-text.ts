@@ -1,8 +1,8 @@
-import { createInterface } from 'node:readline'
 import { beginning, plain } from '#services/cli/text/output.ts'
 import { batchRowOf } from '#shared/kinds/batch-row.ts'
 import { durationText } from '#shared/lib/duration.ts'
-import type { BatchesApi, BatchView } from './http.ts'
+import { cellsOf, FORM_KEY, formIn, valuesIn } from '#shared/tables/answers.ts'
+import { type BatchesApi, type BatchView, linesIn } from './http.ts'
 import { endedAt } from './job.ts'
 
 /** Failed requests of a batch with one error code. */
@@ -34,25 +34,37 @@ export class Failures {
   }
 }
 
-export async function failuresOf(batches: BatchesApi, { id, request_counts }: BatchView): Promise<Failures> {
+export async function failuresOf(batches: BatchesApi, batch: BatchView): Promise<Failures> {
   const failures = new Failures()
-  if (request_counts.failed === 0) return failures
-  const { body } = await batches.results(id, { status: 'failed' })
-  for await (const line of createInterface({ input: body, crlfDelay: Number.POSITIVE_INFINITY })) {
-    const row = line === '' ? undefined : batchRowOf(JSON.parse(line))
-    if (row) failures.add(row.customId, row.error)
-  }
+  for await (const { customId, error } of failedRows(batches, batch)) failures.add(customId, error)
   return failures
+}
+
+/** Yields the failed requests of a batch, and the requests whose answer is invalid for the table of the batch. */
+export async function* failedRows(
+  batches: BatchesApi,
+  { id, request_counts, invalid_answers, metadata }: BatchView,
+): AsyncGenerator<{ readonly customId: string; readonly error: string }> {
+  const hasInvalid = (invalid_answers ?? 0) > 0
+  if (request_counts.failed === 0 && !hasInvalid) return
+  const valuesOf = valuesIn(formIn(metadata?.[FORM_KEY]))
+  const { body } = await batches.results(id, hasInvalid ? {} : { status: 'failed' })
+  for await (const line of linesIn(body)) {
+    const row = batchRowOf(JSON.parse(line.toString()))
+    const error = row ? cellsOf(row, valuesOf).error : ''
+    if (row && error !== '') yield { customId: row.customId, error }
+  }
 }
 
 /** Counts, duration, tokens and cost of a batch on one line. */
 export function batchSummary(batch: BatchView): string {
-  const { status, created_at, request_counts } = batch
+  const { status, created_at, request_counts, invalid_answers } = batch
   const { total, completed, failed } = request_counts
   const end = endedAt(batch)
   return [
     `${plain(status)}: ${completed} of ${total} requests completed`,
     `${failed} failed`,
+    ...(invalid_answers ? [`${invalid_answers} with an invalid answer`] : []),
     ...(end === undefined ? [] : [`total time ${durationText(end - created_at)}`]),
     ...usageTexts(batch),
   ].join(', ')

@@ -224,6 +224,7 @@ export const BatchView = z.looseObject({
   expired_at: z.number().nullish(),
   usage: z.looseObject({ input_tokens: z.number(), output_tokens: z.number() }).nullish(),
   cost_usd: z.number().nullish(),
+  invalid_answers: z.number().nullish(),
   model: z.string().nullish(),
   project: z.string().nullish().describe('Admin API only'),
   project_name: z.string().nullish().describe('Admin API only'),
@@ -262,6 +263,24 @@ const GONE: readonly number[] = [404, 410]
 /** Whether the error means that a file or a result does not exist any more. */
 export function isGone(error: unknown): boolean {
   return error instanceof ApiError && GONE.includes(error.status)
+}
+
+const LINE_FEED = 0x0a
+
+/** Splits a stream into lines, without their line feeds. */
+export async function* linesIn(source: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  let held: Buffer[] = []
+  for await (const chunk of source) {
+    let from = 0
+    for (let end = chunk.indexOf(LINE_FEED); end >= 0; end = chunk.indexOf(LINE_FEED, from)) {
+      yield Buffer.concat([...held, chunk.subarray(from, end)])
+      held = []
+      from = end + 1
+    }
+    held.push(chunk.subarray(from))
+  }
+  const rest = Buffer.concat(held)
+  if (rest.length > 0) yield rest
 }
 
 /** Id of the batch that a job runs. An id of a batch is returned unchanged. */
@@ -348,7 +367,7 @@ export class BatchesApi {
     return await this.#read(`/v1/files/${encodeURIComponent(id)}/content`)
   }
 
-  /** Returns the results of a batch that exist so far. */
+  /** Returns the results of a batch that exist so far. With `include: 'earlier'`, also the results of the batches that it retries. */
   async results(id: string, query: Readonly<Record<string, string>> = {}): Promise<HttpResponse> {
     return await this.#read(`${BATCHES}/${encodeURIComponent(id)}/results?${new URLSearchParams(query)}`)
   }

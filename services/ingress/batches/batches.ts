@@ -19,7 +19,7 @@ import { tolerant } from '#shared/lib/tolerant.ts'
 import { childJobId, newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
 import { isFileId } from '#shared/store/records.ts'
 import { ALL_TENANTS, type Scope } from '#shared/store/store.ts'
-import { TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { FORM_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { countInput } from './files.ts'
 
 export const BATCHES = '/v1/batches'
@@ -179,6 +179,7 @@ export async function submitBatch(context: IngressContext, call: Call, asked: Ne
     completion_window: asked.window,
     requests: asked.requests ?? null,
     keep_ms: asked.keepMs,
+    ...(metadata?.[FORM_KEY] !== undefined && { answer_form: metadata[FORM_KEY] }),
   }
   const prepared: PreparedCall = {
     model: 'batch',
@@ -267,6 +268,7 @@ export function batchObject(job: DurableJob, details: BatchDetails, counts: Chil
     cancelling_at: seconds(job.cancel_requested_at_ms),
     cancelled_at: endedAt('cancelled'),
     request_counts: countsOf(details, counts),
+    invalid_answers: result?.counts.invalid ?? null,
     progress: progressOf(status, counts),
     usage: usageOf(result),
     cost_usd: result?.cost_nanos == null ? null : result.cost_nanos / NANOS_PER_USD,

@@ -114,6 +114,8 @@ describe('sluice batch with a table', () => {
     const again = await run([path, '--model', 'echo-priced'])
     expect(again.err).toContain(`Continuing ${edited.lines[0]?.batch}`)
     expect([again.lines[0], await textOf('edited.answers.csv')]).toEqual([edited.lines[0], output])
+    const printed = await sluice(['results', String(edited.lines[0]?.batch), '--csv'], { env: env() })
+    expect(printed.out, 'later results of the batch of 3 rows').toBe(output)
   })
 
   it('gives each of several equal rows its own answer, also if one of them was edited', async () => {
@@ -223,6 +225,13 @@ describe('sluice batch with a table', () => {
     const again = await sluice(['batch', id, '--retry-failed'], { env: env() })
     expect(again.err).toContain(`1 failed requests of ${id} run again`)
     expect(again.lines[0]).toMatchObject({ metadata: { name: 'again.csv', sluice_retry_of: id } })
+    const retried = String(again.lines[0]?.id)
+    const jsonl = await sluice(['results', retried], { env: env() })
+    expect(jsonl.lines.map(({ custom_id }) => custom_id)).toEqual(['row-1', 'row-2'])
+    const csv = await sluice(['results', retried, '--csv'], { env: env() })
+    expect(csv.out).toMatch(/\r\nfine,fine,,stop,.*\r\n!echo fail=invalid_value,,invalid_value/)
+    const errors = await sluice(['results', retried, '--errors'], { env: env() })
+    expect(errors.lines.map(({ custom_id }) => custom_id)).toEqual(['row-2'])
     const misplaced = await sluice(['batch', id, '--retry-failed', '--max-tokens', '9'], { env: env() })
     expect([misplaced.code, misplaced.err]).toEqual([2, expect.stringContaining('--max-tokens cannot change a batch')])
     const request = { method: 'POST', url: '/v1/chat/completions', body: { model: 'none', messages: [] } }
@@ -230,6 +239,23 @@ describe('sluice batch with a table', () => {
     const refused = await sluice(['batch', invalid, '--follow'], { env: env() })
     const failed = await sluice(['batch', String(refused.lines[0]?.id), '--retry-failed'], { env: env() })
     expect([failed.code, failed.err]).toEqual([1, expect.stringMatching(/failed, so no request ran.\n.*request 1: /s)])
+  })
+
+  it('reports an answer that is none of the choices in every summary, and runs such rows again by the id of the batch', async () => {
+    const path = await fileOf('moods.csv', 'review\ngood\n!echo text=unknown\n')
+    const { lines, err } = await run([path, '--prompt', '{review}', '--choices', 'good,bad'])
+    const id = String(lines[0]?.batch)
+    expect(lines[0]).toMatchObject({ answered: 1, failed: 1 })
+    expect(err).toContain('2 of 2 requests completed, 0 failed, 1 with an invalid answer')
+    const batch = await (await stack.get(`/v1/batches/${id}`)).json()
+    expect(batch).toMatchObject({ request_counts: { completed: 2, failed: 0 }, invalid_answers: 1 })
+    const got = await sluice(['get', id], { env: { ...env(), FORCE_COLOR: '0' } })
+    expect(got.out + got.err).toMatch(/invalid_answers|1 with an invalid answer/)
+    const again = await sluice(['batch', id, '--retry-failed'], { env: env() })
+    expect(again.err).toContain(`1 failed requests of ${id}, including invalid answers, run again`)
+    expect(again.lines[0]).toMatchObject({ metadata: { sluice_retry_of: id } })
+    const csv = await sluice(['results', String(again.lines[0]?.id), '--csv'], { env: env() })
+    expect(csv.out).toMatch(/^review,answer,.*\r\ngood,good,,stop,.*\r\n!echo text=unknown,,invalid_answer/)
   })
 
   it('fills a prompt template, and writes validated choices and fields as columns', async () => {

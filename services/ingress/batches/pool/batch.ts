@@ -198,8 +198,8 @@ class BatchRun {
   }
 
   #childOf(nth: number, range: BatchPartRange): ChildJob {
-    const { dialect, endpoint, input, rights, headers } = this.#request
-    const body = { dialect, endpoint, input, rights, headers, range }
+    const { dialect, endpoint, input, rights, headers, answer_form } = this.#request
+    const body = { dialect, endpoint, input, rights, headers, range, ...(answer_form !== undefined && { answer_form }) }
     return { key: String(nth), endpoint: PARTS_ENDPOINT, kind: 'batch_part', pool: 'batches', model: 'batch', body }
   }
 

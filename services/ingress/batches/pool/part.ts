@@ -17,12 +17,14 @@ import { requireJobs } from '#services/ingress/calls/job-object.ts'
 import { findEndpoint } from '#services/ingress/endpoints/endpoints.ts'
 import { admitJob, type JobAdmission } from '#shared/capacity/capacity.ts'
 import { writeJson } from '#shared/json/write.ts'
+import { answerText } from '#shared/kinds/body-text.ts'
 import type { ChildEnd, ChildJob, Composition } from '#shared/kinds/composition.ts'
 import { messagesErrorBody, openaiErrorBody, openaiStatus } from '#shared/kinds/errors.ts'
 import type { AttemptContext } from '#shared/kinds/kind.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { childJobId } from '#shared/store/jobs.ts'
+import { formIn, valuesIn } from '#shared/tables/answers.ts'
 import { type BatchTools, callerOf } from './tools.ts'
 
 interface Submitted {
@@ -222,18 +224,19 @@ export function partBlob(id: string, side: Side): string {
  */
 export async function writeLines(
   { context, lineBytesMax }: BatchTools,
-  { dialect, input }: Pick<BatchRequest, 'dialect' | 'input'>,
+  { dialect, input, answer_form }: Pick<BatchRequest, 'dialect' | 'input' | 'answer_form'>,
   range: BatchPartRange,
   ends: PartEnds,
 ): Promise<BatchPartResult> {
   const { blobs } = context
   const errors: Buffer[] = []
+  const isInvalid = answerCheck(answer_form)
   let sums: Sums = NO_SUMS
   let bytes = 0
   async function* output(): AsyncGenerator<Buffer> {
     for await (const line of linesOf(blobs, input, lineBytesMax, range)) {
       const outcome = await endOf(line, ends)
-      sums = sumOf([sums, sumsOf(outcome)])
+      sums = sumOf([sums, sumsOf(outcome, isInvalid(outcome))])
       const { customId } = await runYielding(readLine(line, { dialect, lineBytesMax }))
       const value = outcomeLine(dialect, childJobId(ends.id, String(line.number)), customId, outcome)
       const isError = dialect === 'requests' && outcome.type !== 'completed'
@@ -267,9 +270,17 @@ async function endOf({ number }: Line, { id, refused, undone, composition }: Par
   return end ? outcomeOf(end) : undone
 }
 
-function sumsOf(outcome: Outcome): Sums {
+/** Returns a function that checks whether an answer is invalid for the table from which the batch was made, such as none of its choices. */
+function answerCheck(form: string | undefined): (outcome: Outcome) => boolean {
+  const { choices, columns } = formIn(form)
+  if (!choices && !columns) return () => false
+  const valuesOf = valuesIn({ ...(choices && { choices }), ...(columns && { columns }) })
+  return (outcome) => outcome.type === 'completed' && 'problem' in valuesOf(answerText(outcome.result) ?? '')
+}
+
+function sumsOf(outcome: Outcome, isInvalid: boolean): Sums {
   const usage = outcome.type === 'completed' ? usageOf(outcome.usage) : NO_SUMS.usage
-  return { counts: { ...NO_SUMS.counts, [outcome.type]: 1 }, usage }
+  return { counts: { ...NO_SUMS.counts, [outcome.type]: 1, invalid: Number(isInvalid) }, usage }
 }
 
 export type Outcome =
@@ -339,7 +350,7 @@ export interface Sums {
 }
 
 export const NO_SUMS: Sums = {
-  counts: { completed: 0, failed: 0, cancelled: 0, expired: 0 },
+  counts: { completed: 0, failed: 0, cancelled: 0, expired: 0, invalid: 0 },
   usage: { input_tokens: 0, cached_tokens: 0, output_tokens: 0, reasoning_tokens: 0 },
 }
 
@@ -348,7 +359,7 @@ export function sumOf(all: readonly Sums[]): Sums {
 }
 
 function added<T extends object>(a: T, b: T): T {
-  const amounts = Object.entries(a).map(([name, amount]) => [name, amount + (b as Record<string, number>)[name]])
+  const amounts = Object.entries(a).map(([name, amount]) => [name, amount + ((b as Record<string, number>)[name] ?? 0)])
   return Object.fromEntries(amounts) as T
 }
 

@@ -8,17 +8,22 @@
  * 2. The requests of an unfinished part are jobs, whose results are read one at a time.
  * 3. A request that was refused has no job. When its part has ended, the error is in the blobs of the part.
  *
- * Each source is a stream, and at most two results are in memory. In CSV, answers and errors are merged by the number at the
- * end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order.
+ * Each source is a stream, and at most two results per batch are in memory. Answers and errors are merged by the number at the
+ * end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order. JSONL of one batch is copied without parsing:
+ * first the answers, then the errors.
+ *
+ * With `include=earlier`, the results of the batches that this batch retries are merged in. The ids of all results, except those of the
+ * oldest batch, are read first, so that each custom id has only the result of its newest batch.
  *
  * At the end of the batch, the result files replace the blobs of the parts. A running download that still needs such a
  * blob is cut. If the caller repeats the download, then the files are read.
  */
 
+import { createHash } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { BatchResults } from '#schemas/batches/batch.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { BATCHES, type BatchDetails, batchDetails, findBatch } from '#services/ingress/batches/batches.ts'
+import { BATCHES, type BatchDetails, batchDetails, findBatch, jobIdOfBatch } from '#services/ingress/batches/batches.ts'
 import { LineSplitter } from '#services/ingress/batches/lines.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
@@ -32,32 +37,65 @@ import { csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { childJobId } from '#shared/store/jobs.ts'
-import { ROW_COLUMNS } from '#shared/tables/answers.ts'
+import { RETRY_OF_KEY, ROW_COLUMNS } from '#shared/tables/answers.ts'
 import { type Outcome, outcomeLine, partBlob, SIDES, type Side } from './part.ts'
 
-/**
- * Maximum bytes of a result line that is converted to CSV. JSONL has no maximum, because lines are copied without
- * parsing.
- */
+/** Maximum bytes of a result line that is converted to CSV or merged. Other lines have no maximum, because they are copied without parsing. */
 const LINE_BYTES_MAX = 64 * 1024 * 1024
 /** Maximum characters of a CSV cell that contains JSON, for a result without text. */
 const CELL_CHARS_MAX = 1024 * 1024
+/** Maximum earlier batches whose results are included, and maximum requests of the batches whose ids are held in memory for this. */
+const EARLIER_MAX = 20
+const EARLIER_REQUESTS_MAX = 200_000
 const TOO_LARGE = 'too large for CSV; use format=jsonl'
 const LINE_FEED = Buffer.from('\n')
 const TYPES = { jsonl: 'application/x-jsonl', csv: 'text/csv; charset=utf-8' } as const
 
+/** A batch, or an earlier batch whose failed requests it runs again. */
+interface Attempt {
+  readonly job: DurableJob
+  readonly details: BatchDetails
+}
+
 export async function batchResults(context: IngressContext, call: Call): Promise<void> {
   refuseUnknown(BatchResults, call.query)
-  const { format, status } = parseBody(BatchResults, { ...call.query }, 'openai')
+  const { format, status, include, limit } = parseBody(BatchResults, { ...call.query }, 'openai')
   const job = await findBatch(context, call, BATCHES, 'batch_')
   const sides = SIDES.filter((side) => status === undefined || (status === 'completed') === (side === 'output'))
   const details = await batchDetails(context, job)
   await requireResultFiles(context, job, details, sides)
-  const sources = sourcesOf(context, job, details, sides)
+  const attempts = [{ job, details }, ...(include === 'earlier' ? await earlierOf(context, job, details) : [])]
   const name = `${job.id.replace('job_', 'batch_')}${status ? `-${status}` : ''}.${format}`
   call.reply.setHeader('content-disposition', `attachment; filename="${name}"`)
-  const source = format === 'csv' ? csvOf(sources) : linesOf(sources)
+  const isCopy = format === 'jsonl' && attempts.length === 1 && limit === undefined
+  const source = isCopy
+    ? copyOf(context, { job, details }, sides)
+    : mergedOf(context, attempts, { sides, format, limit })
   await call.reply.bytes(Readable.from(source, { objectMode: false }), { type: TYPES[format] })
+}
+
+/** Returns the batches that a batch retries, newest first, up to the first one whose results are not stored any more. */
+async function earlierOf(context: IngressContext, { tenant, metadata }: DurableJob, details: BatchDetails) {
+  const found: Attempt[] = []
+  let requests = details.begun?.requests ?? 0
+  for (let id = metadata[RETRY_OF_KEY]; id !== undefined && found.length < EARLIER_MAX; ) {
+    const jobId = jobIdOfBatch(id, 'batch_')
+    const job = jobId === undefined ? undefined : await context.store?.find(tenant, jobId)
+    if (job?.endpoint !== BATCHES || requests > EARLIER_REQUESTS_MAX) break
+    const attempt = { job, details: await batchDetails(context, job) }
+    const isStored = await requireResultFiles(context, job, attempt.details, SIDES).then(
+      () => true,
+      (error: unknown) => {
+        if (ServiceError.from(error).code === 'not_found') return false
+        throw error
+      },
+    )
+    if (!isStored) break
+    found.push(attempt)
+    requests += attempt.details.begun?.requests ?? 0
+    id = job.metadata[RETRY_OF_KEY]
+  }
+  return found
 }
 
 /** @throws ServiceError `not_found` if a file of these results was deleted or has expired */
@@ -67,57 +105,46 @@ async function requireResultFiles(
   details: BatchDetails,
   sides: readonly Side[],
 ): Promise<void> {
-  for (const id of fileIdsOf(details, sides)) {
+  for (const side of sides) {
+    const id = fileIdOf(details, side)
+    if (!id) continue
     await getFile(requireFiles(context), tenant, id)
     await context.blobs.size(id)
   }
 }
 
-function fileIdsOf({ result }: BatchDetails, sides: readonly Side[]): string[] {
-  const files = { output: result?.output_file_id, errors: result?.error_file_id }
-  return sides.flatMap((side) => files[side] ?? [])
+function fileIdOf({ result }: BatchDetails, side: Side): string | null | undefined {
+  return side === 'output' ? result?.output_file_id : result?.error_file_id
 }
 
-/** Opens a stream of result lines. */
-type Source = () => AsyncIterable<Buffer> | Promise<AsyncIterable<Buffer>>
-
-/**
- * Yields groups of sources in the order of the input. The sources of one group contain results of the same requests,
- * such as the answers and the errors of one part.
- */
-async function* sourcesOf(
-  context: IngressContext,
-  job: DurableJob,
-  details: BatchDetails,
-  sides: readonly Side[],
-): AsyncGenerator<Source[]> {
-  yield fileIdsOf(details, sides).map((id) => () => context.blobs.open(id))
+/** Yields the result lines of a batch, either the answers or the errors. */
+async function* sideOf(context: IngressContext, { job, details }: Attempt, side: Side): AsyncGenerator<Buffer> {
   const { begun, result } = details
+  const file = fileIdOf(details, side)
+  if (file) yield* await context.blobs.open(file)
   if (!begun || result) return
   const parts = Math.ceil(begun.requests / PART_REQUESTS)
   for (let nth = 0; nth < parts; nth++) {
     const part = await context.store?.find(job.tenant, childJobId(job.id, String(nth)))
-    if (!part) continue
-    if (part.state !== 'completed') yield [() => unfinishedPart(context, part, sides)]
-    else yield sides.map((side) => () => context.blobs.open(partBlob(part.id, side)))
+    if (part?.state === 'completed') yield* await context.blobs.open(partBlob(part.id, side))
+    else if (part) yield* unfinishedPart(context, part, side)
   }
 }
 
-async function* linesOf(sources: AsyncIterable<Source[]>): AsyncGenerator<Buffer> {
-  for await (const group of sources) for (const open of group) yield* await open()
+async function* copyOf(context: IngressContext, attempt: Attempt, sides: readonly Side[]): AsyncGenerator<Buffer> {
+  for (const side of sides) yield* sideOf(context, attempt, side)
 }
 
 /** Yields result lines for the ended requests of a part that still runs, sorted by the number in their custom ids. */
 async function* unfinishedPart(
   { store }: IngressContext,
   { id, tenant }: DurableJob,
-  sides: readonly Side[],
+  side: Side,
 ): AsyncGenerator<Buffer> {
   const children = (await store?.listChildren(tenant, id)) ?? []
   const numbered = children.map((child) => ({ child, number: numberIn(child.metadata.custom_id ?? '') }))
   for (const { child } of numbered.toSorted((a, b) => (a.number < b.number ? -1 : Number(a.number > b.number)))) {
-    const side = child.state === 'completed' ? 'output' : 'errors'
-    if (!TERMINAL.has(child.state) || !sides.includes(side)) continue
+    if (!TERMINAL.has(child.state) || (child.state === 'completed') !== (side === 'output')) continue
     const value = outcomeLine('requests', child.id, child.metadata.custom_id ?? '', await outcomeOfJob(store, child))
     for (const piece of writeJson(value)) yield Buffer.from(piece)
     yield LINE_FEED
@@ -134,33 +161,104 @@ async function outcomeOfJob(store: IngressContext['store'], job: DurableJob): Pr
   return { type: 'failed', error: error ?? new ServiceError('internal_error', 'The request failed.').toBody() }
 }
 
-async function* csvOf(sources: AsyncIterable<Source[]>): AsyncGenerator<string> {
-  yield csvLine(['custom_id', ...ROW_COLUMNS])
-  for await (const group of sources) {
-    for await (const { customId, answer, error, finishReason, inputTokens, outputTokens } of mergedRows(group)) {
-      yield csvLine([customId, answer, error, finishReason, inputTokens, outputTokens])
-    }
+interface MergeOptions {
+  readonly sides: readonly Side[]
+  readonly format: keyof typeof TYPES
+  readonly limit: number | undefined
+}
+
+/** Yields the results of several batches of the same requests, newest batch first, with one result per custom id. */
+async function* mergedOf(
+  context: IngressContext,
+  attempts: readonly Attempt[],
+  { sides, format, limit }: MergeOptions,
+) {
+  const newest = await newestOf(context, attempts)
+  const sources = attempts.flatMap((attempt, nth) => {
+    return sides.map((side) => resultLines(sideOf(context, attempt, side), (id) => (newest.get(id) ?? nth) >= nth))
+  })
+  if (format === 'csv') yield csvLine(['custom_id', ...ROW_COLUMNS])
+  let count = 0
+  for await (const { bytes } of merged(sources)) {
+    if (format === 'csv') yield rowText(await readRow(bytes))
+    else yield Buffer.concat([bytes, LINE_FEED])
+    if (++count === limit) return
   }
 }
 
-async function* mergedRows(group: readonly Source[]): AsyncGenerator<BatchRow> {
-  const rows = group.map(rowsOf)
+/** Returns the position of the newest batch with a result, by the key of the custom id. Ids of the oldest batch are left out. */
+async function newestOf(context: IngressContext, attempts: readonly Attempt[]): Promise<ReadonlyMap<string, number>> {
+  const newest = new Map<string, number>()
+  for (const [nth, attempt] of attempts.slice(0, -1).entries()) {
+    for (const side of SIDES) {
+      for await (const { key } of resultLines(sideOf(context, attempt, side))) {
+        if (!newest.has(key)) newest.set(key, nth)
+      }
+    }
+  }
+  return newest
+}
+
+interface NumberedLine {
+  /** The custom id, or its hash if the custom id is long. */
+  readonly key: string
+  readonly number: number
+  readonly bytes: Buffer
+}
+
+const ID_CHARS_MAX = 64
+/** Maximum bytes before the end of the custom id in a result line. Each of its up to 512 characters has up to 6 bytes of JSON. */
+const HEAD_BYTES = 4_096
+const CUSTOM_ID = /^\{"id":"[^"]*","custom_id":("(?:[^"\\]|\\.)*")/
+
+/** Splits result lines, and reads only the custom id of each line. */
+async function* resultLines(
+  source: AsyncIterable<Buffer>,
+  isIncluded: (key: string) => boolean = () => true,
+): AsyncGenerator<NumberedLine> {
+  const splitter = new LineSplitter(LINE_BYTES_MAX)
+  const numbered = (bytes: Buffer | undefined): NumberedLine => {
+    if (!bytes)
+      throw new ServiceError('request_too_large', `A result is larger than the maximum of ${LINE_BYTES_MAX} bytes.`)
+    const [, json = '""'] = CUSTOM_ID.exec(bytes.toString('utf8', 0, HEAD_BYTES)) ?? []
+    const id = JSON.parse(json) as string
+    const key = id.length <= ID_CHARS_MAX ? id : createHash('sha256').update(id).digest('base64')
+    return { key, number: numberIn(id), bytes }
+  }
+  for await (const piece of source) {
+    for (const { bytes } of splitter.push(piece)) {
+      const line = numbered(bytes)
+      if (isIncluded(line.key)) yield line
+    }
+  }
+  for (const { bytes } of splitter.end()) {
+    const line = numbered(bytes)
+    if (isIncluded(line.key)) yield line
+  }
+}
+
+/** Merges sources by the number of their lines. Lines without a number are last, in the order of the sources. */
+async function* merged(sources: readonly AsyncGenerator<NumberedLine>[]): AsyncGenerator<NumberedLine> {
   try {
-    const heads = await Promise.all(rows.map((source) => source.next()))
+    const heads = await Promise.all(sources.map((source) => source.next()))
     for (;;) {
       const next = heads.reduce((least, head, nth) => (numberOf(head) < numberOf(heads[least]) ? nth : least), 0)
       const nth = heads[next]?.done === false ? next : heads.findIndex(({ done }) => !done)
       if (nth < 0) return
-      yield heads[nth]?.value as BatchRow
-      heads[nth] = (await rows[nth]?.next()) as IteratorResult<BatchRow>
+      yield heads[nth]?.value as NumberedLine
+      heads[nth] = (await sources[nth]?.next()) as IteratorResult<NumberedLine>
     }
   } finally {
-    await Promise.all(rows.map((source) => source.return(undefined)))
+    await Promise.all(sources.map((source) => source.return(undefined)))
   }
 }
 
-function numberOf(head: IteratorResult<BatchRow> | undefined): number {
-  return head?.done === false ? numberIn(head.value.customId) : Number.POSITIVE_INFINITY
+function numberOf(head: IteratorResult<NumberedLine> | undefined): number {
+  return head?.done === false ? head.value.number : Number.POSITIVE_INFINITY
+}
+
+function rowText({ customId, answer, error, finishReason, inputTokens, outputTokens }: BatchRow): string {
+  return csvLine([customId, answer, error, finishReason, inputTokens, outputTokens])
 }
 
 /** Returns the number at the end of a custom id, such as 32 for `row-32`. Infinity without a number, so that such ids are sorted last. */
@@ -168,17 +266,9 @@ function numberIn(customId: string): number {
   return Number(/\d+$/.exec(customId)?.[0] ?? Number.POSITIVE_INFINITY)
 }
 
-async function* rowsOf(open: Source): AsyncGenerator<BatchRow> {
-  const splitter = new LineSplitter(LINE_BYTES_MAX)
-  for await (const piece of await open()) {
-    for (const { bytes } of splitter.push(piece)) yield await readRow(bytes)
-  }
-  for (const { bytes } of splitter.end()) yield await readRow(bytes)
-}
-
-async function readRow(bytes: Buffer | undefined): Promise<BatchRow> {
-  const value = bytes && (await runYielding(readJson(bytes)))
+async function readRow(bytes: Buffer): Promise<BatchRow> {
+  const value = await runYielding(readJson(bytes))
   const row = await runYielding(batchRowIn(value, { charsMax: CELL_CHARS_MAX, instead: TOO_LARGE }))
   if (row) return row
-  throw new ServiceError('request_too_large', `A result is larger than the ${LINE_BYTES_MAX} bytes of a CSV row.`)
+  throw new ServiceError('internal_error', 'A stored result is not a result line.')
 }
