@@ -40,7 +40,7 @@ const SETTINGS = [
 
 export type Leader = 'jobs' | 'replies' | 'coordinator' | 'controller'
 
-/** The signal is sent to the node that has the role {@link Leader}. `roll` restarts all nodes, one after the other. */
+/** A fault of the brokers: a signal to the node with a leader role, or `roll`, which restarts all nodes one after the other. */
 export type BrokerFault = { readonly signal: 'SIGKILL' | 'SIGSTOP'; readonly leader: Leader } | 'roll'
 
 export interface BrokerRun {

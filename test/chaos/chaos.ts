@@ -33,7 +33,6 @@ export interface ChaosOptions {
   readonly directory: string
   /** If aborted, then every process is stopped, its data is deleted, and {@link runChaos} rejects. */
   readonly signal?: AbortSignal
-  /** Receives progress lines. */
   readonly onProgress?: (line: string) => void
 }
 

@@ -120,8 +120,8 @@ function checkKeys(records: readonly Recorded[], jobs: readonly JobHistory[]): V
  * Invariant I7: a job may lose its worker only after a fault of a worker or of the database. A process that exited by itself does not count as a
  * fault.
  *
- * The field `crashes` in the row of a job must count each lost worker. A worker that survived a freeze or a fault of the database may be
- * missing, because its late lease renewal cancels the count of its loss.
+ * The field `crashes` in the row of a job must count each lost worker. One exception: a worker that survived a freeze or a fault of the
+ * database renews its lease late, which cancels the count.
  */
 function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], beginWallMs: number): Violation[] {
   const allFaults = records.filter((entry) => entry.type === 'fault')

@@ -26,7 +26,7 @@ export function stepsAreDoneOnce(job: JobHistory): string[] {
   const problems = repeatProblems(job)
   if (!row) return problems
   const { steps, kept_steps } = row.family
-  if (steps !== kept_steps.length) problems.push(`the row counts ${steps} steps of ${kept_steps.length}`)
+  if (steps !== kept_steps.length) problems.push(`the row counts ${steps} steps, but ${kept_steps.length} are stored`)
   const wanted = job.expect?.research?.steps
   if (wanted && isWhole(job) && !isDeepStrictEqual(wanted, kept_steps))
     problems.push(`the steps are ${kept_steps.join(' ')}, not ${wanted.join(' ')}`)
@@ -56,7 +56,7 @@ export function childrenAreSingle(job: JobHistory): string[] {
   if (!row) return problems
   const { children } = job
   if (row.family.children !== children.length)
-    problems.push(`the row counts ${row.family.children} children of ${children.length}`)
+    problems.push(`the row counts ${row.family.children} children, but ${children.length} are stored`)
   const asked = Map.groupBy(children, ({ row: child }) => child?.family?.request)
   for (const twins of asked.values())
     if (twins.length > 1) problems.push(`the children ${twins.map(({ id }) => id).join(' and ')} have equal requests`)

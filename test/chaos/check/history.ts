@@ -167,7 +167,6 @@ export class History {
     this.directory = directory
   }
 
-  /** Opens a history in a new directory. */
   static async open(directory: string, seed: number): Promise<History> {
     await mkdir(directory, { recursive: true })
     const history = new History(directory)
@@ -185,7 +184,6 @@ export class History {
     this.#fileOf(actor).write(`${JSON.stringify(recorded)}\n`)
   }
 
-  /** Flushes all files. */
   async close(): Promise<void> {
     const closed = [...this.#files.values()].map((file) => new Promise<void>((resolve) => file.end(resolve)))
     await Promise.all(closed)

@@ -107,10 +107,11 @@ function say({ status, attempt, hash }: End): string {
 function isNumberedWithoutGaps({ row, events }: JobHistory): string[] {
   const problems: string[] = []
   for (const [i, { seq }] of events.entries()) if (seq !== i + 1) return [`stored event ${i + 1} has the number ${seq}`]
-  if (row && row.last_seq !== events.length) problems.push(`the row counts ${row.last_seq} events of ${events.length}`)
+  if (row && row.last_seq !== events.length)
+    problems.push(`the row counts ${row.last_seq} events, but ${events.length} are stored`)
   const attempts = events.filter(({ event }) => event === 'job.started').map(({ attempt }) => attempt)
   for (const [i, attempt] of attempts.entries())
-    if (attempt !== i + 1) problems.push(`start number ${i + 1} has attempt ${attempt}`)
+    if (attempt !== i + 1) problems.push(`start event ${i + 1} of the job has the attempt number ${attempt}`)
   return problems
 }
 
@@ -175,7 +176,7 @@ function hasSeenExecutions(job: JobHistory): string[] {
   const retries = job.events.filter(({ event }) => event === 'job.retrying')
   const waits = job.events.filter(({ event }) => event === 'job.waiting').length
   if (job.row && job.row.attempt !== started.length)
-    problems.push(`the row counts ${job.row.attempt} attempts, the events ${started.length}`)
+    problems.push(`the row counts ${job.row.attempt} attempts, but ${started.length} start events are stored`)
   if (started.length > 1 + retries.length + waits)
     problems.push(`started ${started.length} times with ${retries.length} retry events and ${waits} waits`)
   const runs = of(job, 'run').filter(({ phase }) => phase === 'start')
@@ -188,7 +189,7 @@ function hasSeenExecutions(job: JobHistory): string[] {
   // therefore added.
   const lost = retries.filter(({ reason }) => reason === 'worker_lost').length + (job.row?.state === 'failed' ? 1 : 0)
   if (job.row && job.row.crashes > lost)
-    problems.push(`the row counts ${job.row.crashes} lost workers, the events ${lost}`)
+    problems.push(`the row counts ${job.row.crashes} lost workers, but the events only ${lost}`)
   return problems
 }
 

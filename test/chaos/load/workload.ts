@@ -5,7 +5,6 @@ import { openRandom, type Random } from './random.ts'
 export interface PlannedJob {
   /** Idempotency key; also in the metadata of the job, so that its row can be found. */
   readonly key: string
-  /** The call that the job runs. */
   readonly call: { readonly endpoint: string; readonly body: object }
   readonly metadata: Readonly<Record<string, string>>
   readonly priority: 'normal' | 'low'
