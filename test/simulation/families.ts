@@ -26,11 +26,12 @@ export async function familyProblems(ended: Ended, outcome: Outcome): Promise<st
 async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promise<string[]> {
   const steps = await store.listSteps(ALL_TENANTS, job.id)
   const doings = witness.doings.filter(({ jobId }) => jobId === job.id)
-  const problems = steps.length === job.steps ? [] : [`I12: ${steps.length} steps are stored of ${job.steps}`]
+  const problems =
+    steps.length === job.steps ? [] : [`I12: ${steps.length} steps are stored, but the row counts ${job.steps}`]
   const [...done] = steps
   for (const step of new Set(doings.map((doing) => doing.step))) {
     const attempts = doings.filter((doing) => doing.step === step).map(({ attempt }) => attempt)
-    if (new Set(attempts).size < attempts.length) problems.push(`I12: step ${step} was done twice in an attempt`)
+    if (new Set(attempts).size < attempts.length) problems.push(`I12: step ${step} ran twice in one attempt`)
     const last = Math.max(...attempts)
     const at = done.findIndex(({ attempt }) => attempt === last)
     // The last attempt that ran a step must have stored the result. Otherwise this attempt repeated a step that was already stored. Only completed
@@ -39,7 +40,7 @@ async function stepProblems(job: DurableJob, { store, witness }: Outcome): Promi
     else if (job.state === 'completed')
       problems.push(`I12: step ${step} was repeated in attempt ${last} after it was stored`)
   }
-  if (done.length > 0) problems.push(`I12: ${done.length} steps are stored of attempts that did not do them`)
+  if (done.length > 0) problems.push(`I12: ${done.length} steps are stored of attempts that did not run them`)
   return problems
 }
 
@@ -51,9 +52,10 @@ function childProblems(job: DurableJob, children: readonly DurableJob[], plan: P
   const ids = plan.children.map((_, nth) => childJobId(job.id, `child ${nth}`))
   const strange = children.filter(({ id }) => !ids.includes(id))
   const problems = strange.map(({ id }) => `I13: child ${id} was never submitted`)
-  if (children.length !== job.children) problems.push(`I13: ${children.length} children of ${job.children}`)
+  if (children.length !== job.children)
+    problems.push(`I13: ${children.length} children are stored, but the row counts ${job.children}`)
   if (job.state === 'completed' && children.length !== ids.length)
-    problems.push(`I13: ${children.length} of ${ids.length} children`)
+    problems.push(`I13: ${children.length} children instead of ${ids.length}`)
   if (job.error?.code === 'invalid_request' || job.error?.code === 'internal_error')
     problems.push(`I13: ${job.error.message}`)
   return problems
