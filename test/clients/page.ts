@@ -23,7 +23,7 @@ export function readSnippets(): Snippet[] {
 }
 
 /**
- * Replaces the address and the model in a text of the page or of a case.
+ * Replaces the address and the model in a snippet or in a file of cases/.
  *
  * @param url Base URL of the service of this run, such as `http://127.0.0.1:24000`
  */

@@ -109,7 +109,7 @@ interface FileTools {
 const SNAKE = (path: string) => ({ file_path: path, old_string: EDIT.before, new_string: EDIT.after })
 const CAMEL = (path: string) => ({ filePath: path, oldString: EDIT.before, newString: EDIT.after })
 const TOOLS: readonly FileTools[] = [
-  // Form of the tools in Claude Code, opencode, qwen-code and Continue.
+  // One row per agent: Claude Code, opencode, qwen-code and Continue.
   { read: 'Read', path: 'file_path', edit: 'Edit', shell: 'Bash', edited: SNAKE },
   { read: 'read', path: 'filePath', edit: 'edit', shell: 'bash', edited: CAMEL },
   { read: 'read_file', path: 'file_path', edit: 'edit', shell: 'run_shell_command', edited: SNAKE },

@@ -65,7 +65,7 @@ interface Options {
   readonly isAll: boolean
 }
 
-/** Undefined for --help. */
+/** Reads the options of the command line. Returns undefined for --help. */
 function readOptions(): Options | undefined {
   const { values } = parseArgs({
     options: {
