@@ -217,7 +217,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
   })
 
   it('logs no unexpected errors and sends no requests to other hosts', () => {
-    // The browser logs an error for each failed request. Expected are 404 for a job of another project, and 403 for data that the key must
+    // The browser logs an error for each failed request. The expected statuses are 404 for a job of another project, and 403 for data that the key must
     // not read. (A caller's key may not use the admin API, an operator's key may not list models.)
     expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
   })

@@ -379,7 +379,7 @@ describe.skipIf(!CHROMIUM)('the playground of the console', { timeout: 6 * PAGE_
   })
 
   it('logs no unexpected errors and sends no requests to other hosts', () => {
-    // The browser logs an error for each failed request. Expected are status 400 for an invalid temperature, and 403 for the admin API with
+    // The browser logs an error for each failed request. The expected statuses are 400 for an invalid temperature, and 403 for the admin API with
     // a caller's key.
     expect(faults.filter((fault) => !/status of 40[03]/.test(fault))).toEqual([])
   })

@@ -14,13 +14,13 @@ import { CHROMIUM, faultsOf, openChromium, PAGE_MS, signIn } from '../../support
 const LOOKS = [
   { name: 'light-wide', colorScheme: 'light', viewport: { width: 1280, height: 860 } },
   { name: 'dark-wide', colorScheme: 'dark', viewport: { width: 1280, height: 860 } },
-  // At 1161 pixels, the console still shows tables. Below, it shows cards.
+  // At a width of 1161 pixels, the console still shows tables. In a narrower window, the console shows cards.
   { name: 'light-middle', colorScheme: 'light', viewport: { width: 1161, height: 860 } },
   { name: 'light-narrow', colorScheme: 'light', viewport: { width: 360, height: 740 } },
   { name: 'dark-narrow', colorScheme: 'dark', viewport: { width: 360, height: 740 } },
 ] as const
 
-/** Maximum height of a table row in a narrow window, in pixels. Four lines of text fit, or two lines and one of buttons. */
+/** Maximum height of a table row in a narrow window, in pixels. Four lines of text fit, or two lines and one row of buttons. */
 const CARD_MAX = 112
 
 /** Returns the table rows that are taller than {@link CARD_MAX}. The details of a model are left out, because they appear only after a click. */
@@ -75,7 +75,7 @@ describe.skipIf(!CHROMIUM)('every screen of the console', { timeout: 8 * PAGE_MS
     }
     await page.context().close()
     expect(found).toEqual([])
-    // The browser logs an error for each failed request. Expected are 403 for the admin API with a caller's key, and 403 for calls with an
+    // The browser logs an error for each failed request. The expected statuses are 403 for the admin API with a caller's key, and 403 for calls with an
     // operator's key. Status 404 is accepted as well.
     expect(faults.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
   })

@@ -90,7 +90,7 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     ])
     const hours = new URL(of24.url()).searchParams
     const hourAt = (name: string) => Date.parse(`${hours.get(name)}:00:00Z`)
-    expect(hourAt('to') - hourAt('from'), 'start of the last hour since that of the first').toBe(23 * 3_600_000)
+    expect(hourAt('to') - hourAt('from'), 'time from the first hour of the range to the last hour').toBe(23 * 3_600_000)
     const ageMs = Date.now() - hourAt('to')
     expect(ageMs, 'age of the last hour, which is complete').toBeGreaterThanOrEqual(3_600_000)
     expect(ageMs, 'age of the last hour').toBeLessThan(2 * 3_600_000)
