@@ -80,7 +80,8 @@ it('every report counts the same calls as failed, and the calls of a batch once'
     { withinMs: 30_000 },
   )
 
-  // 400, 404 twice, 502, 503, the durable job and one line of the batch. The calls with 401 and 499 and the batch itself do not count.
+  // Number of failed calls: 400, 404 (two calls), 502, 503, the durable job, and one line of the batch. The calls with 401 and 499 and the batch
+  // itself do not count.
   const FAILED = 7
   type Usage = { total: { calls: number; failed: number; input_tokens: number; cost_usd: number } }
   const usage = await until(

@@ -1,6 +1,6 @@
 /*
  * Tests of every field that the types of the `openai` package declare for chat completions. Each field passes from a caller to an upstream
- * of the same API, or back. Covers requests, whole responses and streams.
+ * of the same API, or back. The tests cover requests, whole responses and streams.
  */
 
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'

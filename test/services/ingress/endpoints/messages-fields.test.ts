@@ -1,6 +1,6 @@
 /*
  * Tests of every field that the types of `@anthropic-ai/sdk` declare for messages. Each field passes from a caller to an upstream of the
- * same API, or back. Covers requests, whole responses and streams. A field that a new version of the SDK adds is tested as soon as the SDK
+ * same API, or back. The tests cover requests, whole responses and streams. A field that a new version of the SDK adds is tested as soon as the SDK
  * is installed.
  *
  * Exceptions: docs/reference/compatibility.md, Fields of messages that do not arrive unchanged.
