@@ -1,10 +1,10 @@
 /**
- * Seeded simulation of affinity under churn: three workers place the calls of 40 conversations on four servers. Servers leave, return and
- * open their breakers, and a part of the calls has one key. Each deliberate defect must violate an invariant.
+ * Seeded simulation of affinity while servers come and go: three workers place the calls of 40 conversations on four servers. Servers leave, return
+ * and open their circuit breakers, and some calls share one key. Each deliberate defect must violate an invariant.
  *
  * 1. A call never goes to a server that is down while another one is up.
- * 2. While no server is loaded, a conversation stays on its server in all workers. A conversation moves only if that server is down, or to
- *    a server that has returned.
+ * 2. While no server is loaded, a conversation stays on its server in all workers. A conversation moves only if that server is down, or to a server
+ * that has returned.
  * 3. No server of a worker exceeds the load bound: 1.25 times the mean, or three standard deviations above the mean.
  */
 import { expect, test } from 'vitest'

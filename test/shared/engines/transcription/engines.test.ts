@@ -32,7 +32,7 @@ const WORDS = ['Hello', ' world,', ' how', ' are', ' you?']
 const TEXT = WORDS.join('')
 const clips = (await findEnvironment()) && (await findSpeech())
 
-/** Script of a server that has all features. The answer has what the request asks for. A long file gets no answer. */
+/** Script of a server that has all features. The answer contains the features that the request asks for. A long file gets no answer. */
 const speaks: SpeechScript = ({ fields, file }, answer) => {
   if (file.length === 0) return answer.json({ error: { message: 'empty', code: 'invalid_audio', param: 'file' } }, 400)
   const words = WORDS.map((word, at) => ({ word: word.trim(), start: at, end: at + 1 }))
