@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import { createKafkaJs } from '#shared/broker/kafka/classic/client.ts'
 import type { KafkaOptions } from '#shared/broker/kafka/options.ts'
 
-/** Function of kafkajs that creates the error for an error code of the protocol. The test uses its original messages. */
+/** Function of kafkajs that creates the error for an error code of the protocol, so that the test uses the original messages. */
 const { createErrorFromCode } = createRequire(import.meta.url)('kafkajs/src/protocol/error') as {
   createErrorFromCode(code: number): Error
 }

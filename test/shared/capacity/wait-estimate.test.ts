@@ -92,7 +92,7 @@ it('the wait estimate uses only a tenth of the duration of a job that may have l
   const admission = new WaitEstimate()
   let now = ran(admission, 1, 60_000)
   expect(admission.estimateMs(10, now, PLACES)).toBe(30_000)
-  expect(admission.everyMs(now, PLACES), 'expected interval after a cold job').toBeUndefined()
+  expect(admission.everyMs(now, PLACES), 'expected interval after a job that may have loaded the model').toBeUndefined()
   now = ran(admission, 5, TAKES_MS, now)
   expect(admission.estimateMs(10, now, PLACES)).toBe((10 * TAKES_MS) / PLACES)
   // After five minutes without a job, the model may have to be loaded again.

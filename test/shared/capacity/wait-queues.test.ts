@@ -218,7 +218,7 @@ describe('admission control after a cold start', () => {
       late += pool.refuseLate()
       pool.run(2_000)
     }
-    // A call may wait for 120 s at most, in which the two slots start 24 calls.
+    // A waiting call is refused if its total wait would exceed 120 s, twice the maximum for a new call. In 120 s, the two slots start 24 calls.
     expect(late + pool.refused.length, 'refused calls').toBeGreaterThan(100 - 2 - 24 - 8)
     expect(pool.started.length + pool.waiting.length, 'calls that were not refused').toBeGreaterThan(24)
     const before = pool.refused.length

@@ -61,7 +61,7 @@ describe.skipIf(!clips)('diarization by the local model server', { timeout: 120_
     const turns = (await local.post('/diarize', form({ file }))).json.turns as Turn[]
     expect(new Set(turns.map(({ speaker }) => speaker))).toEqual(new Set(['A', 'B', 'C']))
     const error = speakerError(truth, turns)
-    process.stdout.write(`speaker error of three ${(100 * error).toFixed(1)} %\n`)
+    process.stdout.write(`speaker error with three speakers ${(100 * error).toFixed(1)} %\n`)
     expect(error).toBeLessThan(0.05)
   })
 

@@ -11,7 +11,7 @@ function thrownBy(run: () => unknown): unknown {
   } catch (error) {
     return error
   }
-  throw new Error('it did not throw')
+  throw new Error('the function did not throw')
 }
 
 test.each<[string, () => unknown]>([

@@ -7,7 +7,7 @@ import { UNFLAGGED } from '../../support/sandbox/differences.ts'
 
 const run = promisify(execFile)
 const PYTHON = fileURLToPath(new URL('../../../shared/sandbox/python', import.meta.url))
-// Python program that scans many programs in one process. A scan takes less than a millisecond, but a start of Python fifty.
+// Python program that scans many programs in one process. A scan takes less than a millisecond, but each start of Python takes fifty.
 const SCAN_ALL = `
 import ast, json, sys
 sys.path.insert(0, sys.argv[1])

@@ -103,7 +103,7 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
     const listed = async (state?: 'pending' | 'failed' | 'delivered' | 'all', tenant?: string) =>
       (await store.operator.listDeliveries({ limit: 10, state, tenant })).deliveries
     const taken = (await store.takeDeliveries(10, 30_000)).find(({ job_id }) => job_id === given)
-    if (!taken) throw new Error('nothing to deliver')
+    if (!taken) throw new Error('no delivery is due')
     const tried = { at_ms: 1, duration_ms: 12, status: 500, error: 'It is broken.' }
     const broken = { state: 'failed', status: 500, error: 'It is broken.' } as const
     await store.recordDelivery(taken, broken, [tried])
@@ -115,7 +115,7 @@ describe.each(ADAPTERS)('the operator queries of the store on $name', ({ isHere,
     expect(rest).toMatchObject({ next: null, deliveries: [{ job_id: given }] })
     expect(await store.operator.retryDelivery(taken.id)).toMatchObject({ state: 'pending', tries: 0 })
     const [again] = await store.takeDeliveries(10, 30_000)
-    if (!again) throw new Error('nothing to deliver')
+    if (!again) throw new Error('no delivery is due')
     expect(again).toMatchObject({ id: taken.id, tries: 0, history: [tried] })
     expect(await listed('delivered')).toEqual([])
     await store.recordDelivery(again, { state: 'delivered', status: 200 }, [tried])

@@ -145,7 +145,7 @@ describe.skipIf(!postgres)('the ledger entry of 1,000 ended jobs in Postgres', (
     const ids = Array.from({ length: jobs }, (_, i) => `${firstJobId(0)}${i}`)
     await store.usage.enter(ids.map((jobId) => ({ ...entry, ...amounts, jobId })))
     const [enter] = sent.filter(({ name }) => name.includes('usage_enter'))
-    if (!enter) throw new Error('nothing was entered')
+    if (!enter) throw new Error('the store wrote no ledger entry')
     await database.query(`INSERT INTO usage_ended (job_id, project, key_id, pool, model, state, ended_at_ms)
       SELECT '${firstJobId(0)}' || i, 'p', 'k', 'inference', 'm', 'completed', 0 FROM generate_series(0, ${jobs - 1}) AS i`)
     await using client = await connect(database.url)

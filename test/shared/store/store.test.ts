@@ -1076,7 +1076,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       const nextAt = async () => (await store.listDeliveries(run.id)).map(({ next_at_ms }) => next_at_ms)
       const [first] = await store.takeDeliveries(10, 20_000)
       const refused = { state: 'pending', retryInMs: HOUR_MS, error: 'status 500' } as const
-      if (!first) throw new Error('nothing to deliver')
+      if (!first) throw new Error('no delivery is due')
       await store.recordDelivery(first, refused, [tried])
       await database.advance(20_000)
       expect(await store.takeDeliveries(10, 20_000)).toEqual([])
@@ -1107,13 +1107,13 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
       await store.complete(run, { result: 1 })
       const [taken, ...none] = (await Promise.all([1, 2].map(() => store.takeDeliveries(10, 20_000)))).flat()
       expect(none).toEqual([])
-      if (!taken) throw new Error('nothing to deliver')
+      if (!taken) throw new Error('no delivery is due')
       expect(taken).toMatchObject({ type: 'job.started', tries: 0 })
       const { id } = taken
       await database.advance(20_000)
       const [second] = await store.takeDeliveries(10, 20_000)
       expect(second).toMatchObject({ id, tries: 0 })
-      if (!second) throw new Error('nothing to deliver')
+      if (!second) throw new Error('no delivery is due')
       expect(await store.recordDelivery(taken, { state: 'delivered', status: 200 }, [tried])).toBe(false)
       const refused = { state: 'pending', retryInMs: 5_000, status: 500, error: 'status 500' } as const
       expect(await store.recordDelivery(second, refused, [tried])).toBe(true)
@@ -1133,7 +1133,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
 
     it('keep their attempts, status and history if they are postponed without an attempt', async () => {
       const run = await running(store, { webhook })
-      const take = async () => (await store.takeDeliveries(10, 20_000))[0] ?? expect.fail('nothing to deliver')
+      const take = async () => (await store.takeDeliveries(10, 20_000))[0] ?? expect.fail('no delivery is due')
       const refused = { state: 'pending', retryInMs: 0, status: 500, error: 'status 500' } as const
       await store.recordDelivery(await take(), refused, [tried])
       expect(await store.recordDelivery(await take(), { state: 'pending', retryInMs: 5_000 })).toBe(true)
@@ -1151,7 +1151,7 @@ describe.each(ADAPTERS)('the store on $name', ({ isHere, openDatabase }) => {
     it('count as delivered if the running attempt succeeds after an operator has requested a retry', async () => {
       await running(store, { webhook })
       const [taken] = await store.takeDeliveries(10, 20_000)
-      if (!taken) throw new Error('nothing to deliver')
+      if (!taken) throw new Error('no delivery is due')
       expect(await store.operator.retryDelivery(taken.id)).toMatchObject({ state: 'pending' })
       expect(await store.recordDelivery(taken, { state: 'delivered', status: 200 }, [tried])).toBe(true)
     })
