@@ -303,7 +303,7 @@ class Steps {
   *#family() {
     const { toNotify, children } = this.#world
     for (const who of toNotify) {
-      yield this.#own(`the end of ${who} is told`, (w) => this.#tell(w, who))
+      yield this.#own(`the end of ${who} is reported`, (w) => this.#tell(w, who))
       if (this.#mayFail)
         yield this.#fault(`the process that ended ${who} dies before it notifies the family`, (w) => drop(w, who))
     }

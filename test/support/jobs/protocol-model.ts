@@ -417,7 +417,7 @@ class Steps {
     return (isInProgress || !this.#guards.endNeedsInProgress) && (isSameRun || !this.#guards.endNeedsSameRun)
   }
 
-  /** Transitions complete, fail and cancelled: a compare-and-set of the row. Afterwards, the worker publishes the end. */
+  /** The transitions to completed, failed and cancelled: a compare-and-set of the row. Afterwards, the worker publishes the end. */
   #end(w: World, i: 0 | 1, end: JobState, mayEnd = this.#mayEnd(i)): void {
     const row = w.row as RowState
     const isMine = this.#isMine(i, row)
@@ -492,7 +492,7 @@ class Steps {
   *#renewals(row: RowState) {
     for (const i of [0, 1] as const) {
       if (!row.lostBy.includes(`${i}`) || TERMINAL.has(row.state)) continue
-      yield this.#own(`w${i} renews, and did not die of the job`, (w) => {
+      yield this.#own(`w${i} renews its lease late`, (w) => {
         const job = w.row as RowState
         const rest = job.lostBy.replaceAll(`${i}`, this.#guards.lapsesAreSpared ? '' : 'r')
         job.crashes -= job.lostBy.length - rest.length
@@ -600,7 +600,7 @@ class Steps {
     // Other connections read only committed rows, so a row that is not on disk yet is hidden.
     const isOnDisk = this.#world.disk === undefined
     if (this.#guards.followersReadStore && TERMINAL.has(row.state) && shown === '' && isOnDisk) {
-      yield this.#own('follower looks', (w) => show(w, row.state))
+      yield this.#own('follower polls the store', (w) => show(w, row.state))
     }
   }
 
@@ -680,7 +680,7 @@ function cancel(w: World): void {
   else row.cancel = true
 }
 
-/** The process dies with its memory; an unacknowledged record is redelivered. */
+/** The process of a worker dies and loses its memory. A record that the worker has not acknowledged is delivered again. */
 function crash(w: World, i: 0 | 1): void {
   const worker = w.workers[i]
   if (worker.at === 'holds' && worker.attempt === 0) w.records = Math.min(RECORDS_MAX, w.records + 1)

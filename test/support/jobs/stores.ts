@@ -191,7 +191,7 @@ export async function running(store: Store, changes: Partial<NewJob> = {}, owner
   return await claimed(store, job.id, owner ?? (await alive(store)))
 }
 
-/** Claims a job that must be claimable. */
+/** Claims a job. The claim must succeed. */
 export async function claimed(store: Store, id: string, owner: string): Promise<HeldAttempt> {
   const moved = await store.claim(id, owner)
   if (!moved) throw new Error(`${id} could not be claimed`)

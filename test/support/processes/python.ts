@@ -36,7 +36,7 @@ export async function findPythonEnv(name: string, requirements: readonly string[
  * @param name Purpose, which becomes part of the directory name. Other requirements get another directory.
  * @param requirements Exact pins, such as `llm-katan==0.22.0`.
  * @returns The directory that contains `python` and the commands of the packages.
- * @throws Error without a Python with venv, or if the packages cannot be installed
+ * @throws Error if there is no Python with venv, or if the packages cannot be installed
  */
 export async function pythonEnv(name: string, requirements: readonly string[]): Promise<string> {
   const digest = createHash('sha256')

@@ -226,7 +226,7 @@ plt.show()`
   })
 
   it('hides the file locks of a run from other runs', { timeout: WAIT_MS }, async (context) => {
-    if (sandbox(context).name === 'wasm') context.skip('it has no locks')
+    if (sandbox(context).name === 'wasm') context.skip('this sandbox has no file locks')
     const leaving = new AbortController()
     const { promise: isHeld, resolve } = Promise.withResolvers<void>()
     const holder = sandbox(context).run(
