@@ -10,9 +10,9 @@ const BIOME = join(ROOT, 'node_modules/.bin/biome')
 const RUN_MS = 50_000
 
 const ADAPTER = 'Adapters are imported by shared/ports.ts only.'
-const CLIENT = 'Only its adapter imports a client library.'
-const OTHER = 'A service imports no other service: only services/services.ts sees them all.'
-const ROOTED = 'Name it from the root: #shared/…, #services/…'
+const CLIENT = 'Only the adapter of a client library imports it.'
+const OTHER = 'A service imports no other service: only services/services.ts imports all services.'
+const ROOTED = 'Import from the root of the project: #shared/… or #services/…'
 const SCHEMAS = 'Schemas import nothing but schemas.'
 
 /**
@@ -24,12 +24,12 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ['schemas/job.ts', '../shared/lib/id.ts', SCHEMAS],
   ['schemas/job.ts', './error.ts'],
   ['schemas/job.ts', 'zod'],
-  ['shared/lib/id.ts', '#services/main.js', 'Shared knows no service.'],
+  ['shared/lib/id.ts', '#services/main.js', 'Files in shared/ import no service.'],
   ['shared/jobs/body.ts', '../id.ts', ROOTED],
   ['services/ingress/app.ts', '#services/scheduler/scheduler.ts', OTHER],
   ['services/cli/commands/doctor.ts', '#services/services.ts', OTHER],
   ['services/ingress/ws/ws.ts', '#services/ingress/calls/call.ts'],
-  ['services/scheduler/scheduler.ts', '#shared/jobs/owner.ts', 'Only shared/jobs moves a job.'],
+  ['services/scheduler/scheduler.ts', '#shared/jobs/owner.ts', 'Only shared/jobs imports owner.ts.'],
   ['shared/jobs/worker/worker.ts', '#shared/jobs/owner.ts'],
   ['services/ingress/calls/answer.ts', 'express', CLIENT],
   ['services/ingress/http/reply.ts', 'express'],
@@ -65,7 +65,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
     ['shared/ports.ts', `./${adapter}`],
     ['shared/ports/inspect.ts', `#shared/${adapter}`],
   ]),
-  ['shared/store/store.ts', './postgres/postgres.ts', 'A port does not know its adapters.'],
+  ['shared/store/store.ts', './postgres/postgres.ts', 'A port imports none of its adapters.'],
   ['shared/store/postgres/postgres.ts', './connection.ts'],
   ['shared/keys/postgres.ts', '#shared/store/postgres/connection.ts'],
   ['shared/broker/kafka/share/groups.ts', 'kafkajs', CLIENT],

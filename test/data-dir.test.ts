@@ -37,7 +37,8 @@ async function startOn(dataDir: string, { setup = '', settings = {} } = {}) {
 }
 
 const canMount = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
-if (!canMount) process.stderr.write('skipped: full and read-only disks, since nothing can be mounted here\n')
+if (!canMount)
+  process.stderr.write('Tests of full and read-only disks are skipped: this process cannot mount a file system.\n')
 
 describe('an unusable data directory', () => {
   test.skipIf(process.platform !== 'linux')(

@@ -132,7 +132,8 @@ async function checkRow({ name, make, send, holds, isWarmed }: HostileInput): Pr
   })
   const { waitedMs, crowd } = await longestHealthMs(work)
   const heldMs = await service.longestHoldMs()
-  if (process.env.TEST_LOG) process.stdout.write(`${heldMs} ms held, ${waitedMs} ms for health, ${status}: ${name}\n`)
+  if (process.env.TEST_LOG)
+    process.stdout.write(`${name}: blocked ${heldMs} ms, /healthz took ${waitedMs} ms, status ${status}\n`)
   expect(service.isAlive).toBe(true)
   expect(status).not.toBe(0)
   const mostMs = holds?.ms ?? HOLD_MS_MAX

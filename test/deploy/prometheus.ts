@@ -50,7 +50,7 @@ export interface Prometheus extends AsyncDisposable {
   forget(instance: string): void
   /** Alerts that fire now, sorted. Each is the name without the prefix `Sluice`, then the values of the labels, such as `ServerFailing model-a 0`. */
   firing(): Promise<string[]>
-  /** Alerts that fired at any time of the last seconds, sorted. */
+  /** Alerts that fired at any time of the last `seconds` seconds, sorted. */
   firedWithin(seconds: number): Promise<string[]>
   /**
    * Evaluates a PromQL query over the whole run.

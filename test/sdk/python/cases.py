@@ -33,7 +33,7 @@ WEATHER = {
     "additionalProperties": False,
 }
 WEATHER_ARGUMENTS = {"city": "city", "days": 1}
-# Concurrent calls that the full service accepts, as in test/support/sdk.ts.
+# Maximum concurrent calls of the service `full` (test/support/sdk.ts).
 PLACES = 6
 WAIT_SECONDS = 30
 HANG_SECONDS = 200
