@@ -21,8 +21,8 @@ export interface Broker {
   readonly unreachableMs?: number
 
   /**
-   * Queues and channels that are missing at the broker and that this process could not create. Records for a missing queue are refused, and records
-   * for a missing channel wait. Undefined if topics cannot be missing.
+   * Queues and channels that the broker lacks, because this process could not create them. Records for a missing queue are refused, and records for a
+   * missing channel wait. Undefined if topics cannot be missing.
    */
   readonly missing?: readonly string[]
 

@@ -3,9 +3,11 @@ const SILENCE_MS_MIN = 10_000
 const SLOW_RISE_MS = 10_000
 const PAUSE_MS_MAX = 60_000
 
-/** Number of calls that may queue inside the server, so that the server is never idle: `part` of the limit, but at least `least`. */
+/**
+ * Number of calls that may queue inside the server: `part` of the limit, but at least `least`. Without a queue, the server would be idle at times.
+ */
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
-/** Limits one decrease because of a queue inside the server: the new limit is at least this fraction of the calls in flight. */
+/** Minimum of the new limit after a decrease because of a queue inside the server, as a fraction of the calls in flight. */
 const STEP_MIN = 0.5
 /** Time in ms for which the limit rises slowly after a decrease because of a queue inside the server. */
 const QUEUE_SLOW_RISE_MS = 60_000

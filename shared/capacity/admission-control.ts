@@ -8,7 +8,7 @@ import { WaitEstimate } from './wait-estimate.ts'
  * absorbs estimation errors.
  */
 const RETRY_TARGET_RATIO = 0.8
-/** Factor on Retry-After, so that workers that are slower than estimated have time to catch up. */
+/** Factor on Retry-After. The additional time allows for workers that are slower than estimated. */
 const RETRY_AFTER_MARGIN = 1.03
 const RETRY_AFTER_MS_MIN = 1_000
 /** Maximum Retry-After in ms for clients whose SDK is unknown. Every known SDK honours at least 60 s. */

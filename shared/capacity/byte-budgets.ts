@@ -186,7 +186,7 @@ export interface StoredQuotaOptions {
 interface Project {
   readonly tenant: string
   held: number
-  /** Bytes that the store has granted to this process and that no committed row contains yet. */
+  /** Bytes that the store has granted to this process, without the bytes of rows committed since. */
   granted: number
   /** Bytes that the store has reserved for this process: `granted`, plus the bytes committed since the last request to the store. */
   reported: number

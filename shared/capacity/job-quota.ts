@@ -56,9 +56,7 @@ interface PendingCreate {
 
 type Waiting = 'queued' | 'scheduled'
 
-/**
- * Jobs of one key and state whose creation this process has begun, and which a concurrent count in the store may miss.
- */
+/** Jobs of one key and state whose creation this process has begun. A concurrent count in the store may miss these jobs. */
 interface Begun {
   /** Number of creations begun so far. The increase during a count is the number of jobs that the count may miss. */
   total: number

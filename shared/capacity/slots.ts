@@ -103,8 +103,8 @@ export function fewestFirst<Holder extends Pick<SlotHolder, 'held'>>(holders: It
 }
 
 /**
- * Maximum number of parked calls: calls that this worker has taken and that wait for a permit of their model ({@link ParkedCalls}). Further calls are
- * returned to their ingress. The maximum limits memory, because each call has a body of at most 64 KiB.
+ * Maximum number of parked calls, which wait on this worker for a permit of their model ({@link ParkedCalls}). Further calls are returned to their
+ * ingress. The maximum limits memory, because each call has a body of at most 64 KiB.
  */
 const PARKED_MAX = 1_024
 
@@ -276,7 +276,7 @@ interface SlotPartitionOptions {
 interface Others {
   calls: number
   readonly byWork: Map<string, WaitingElsewhere>
-  /** For the hash of each tenant, the number of other ingresses at which calls of that tenant wait. */
+  /** Number of other ingresses at which calls of a tenant wait, by the hash of the tenant. */
   readonly tenants: Map<string, number>
   unlisted: number
 }

@@ -66,7 +66,7 @@ interface Model {
  */
 export class TenantDispatcher<Job extends FairQueueItem> {
   readonly #view: DispatcherView
-  /** Time at which each job was sent, for jobs that no worker has started yet, oldest first. */
+  /** Send times of the jobs that no worker has started yet, oldest first. */
   readonly #sent = new Map<Job, number>()
   readonly #inFlight = new Set<Job>()
   readonly #inFlightBy = new Map<string, number>()

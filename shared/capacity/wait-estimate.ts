@@ -36,9 +36,9 @@ export type StartOrder<Job> = (jobs: readonly Job[]) => [Job, number][]
 /**
  * Estimates the wait of a new job from the jobs that compete for the same slots (docs/internals/design.md, Fairness).
  *
- * While jobs wait, the estimate is (jobs ahead) × (interval between completions). Before 20 completions, the interval is (job duration) / (slots). A
- * running job that exceeds the usual duration counts with the time for which it has run. Example: 30 jobs ahead and 2 completions per second give
- * 15 s.
+ * While jobs wait, the estimate is (jobs ahead) × (interval between completions). Before 20 completions, the interval is (job duration) / (slots). If
+ * a running job exceeds the usual duration, then its present age is used as its duration. Example: 30 jobs ahead and 2 completions per second give 15
+ * s.
  *
  * The problem: the first call after a start may take many times as long as the next calls. If its duration counted in full, then most calls of a
  * burst would be refused although they could start in time. Three rules prevent this:
@@ -60,7 +60,7 @@ export class WaitEstimate<Job = unknown> {
   readonly #inOrder: StartOrder<Job>
   readonly #completions = new Completions()
   readonly #waiting = new Map<Job, number>()
-  /** Jobs that a worker has taken, but that wait there for a permit of their model. The oldest job comes first. */
+  /** Jobs that wait on a worker for a permit of their model. The oldest job comes first. */
   readonly #parked = new Set<Job>()
   /** Jobs in slots, in the order of their starts. */
   readonly #running = new Map<Job, Run>()
@@ -134,7 +134,8 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Returns the wait of a new job in ms that the measurements prove. 0 if no job is ahead or if there are no measurements.
+   * Returns the estimated wait of a new job in ms. With few measurements, only a part of the estimate counts ({@link provenEveryMs}). 0 if no job is
+   * ahead or if there are no measurements.
    *
    * @param queued Jobs of this ingress that would run before the new job.
    * @param places Number of slots that can run the job. 0 if unknown
@@ -193,8 +194,8 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Mean duration in ms, and the duration from which the service decides on a refusal. A running job that exceeds the usual duration counts with
-   * the time for which it has run. The mean is undefined until a job has ended that was not cold.
+   * Mean duration in ms, and the duration from which the service decides on a refusal. If a running job exceeds the usual duration, then its present
+   * age is used as its duration. The mean is undefined until a job has ended that was not cold.
    */
   #durations(now: number): { readonly meanMs?: number; readonly provenMs?: number } {
     const ended = this.#times.length

@@ -7,8 +7,8 @@
  *    grows with each try, and is at least the Retry-After of the error. If the delay exceeds its maximum or the remaining time, then the job fails.
  * 3. Lost: the job is retried at once, until `crashesMax` workers have died while they ran it.
  * 4. Handed back: the worker returned the job to its owner without running it, so no try is counted. The first two retries are immediate, because
- *    another worker may have the model, and a draining worker soon stops polling. Later retries are delayed by 100 ms to 2 s. If an attached job is
- *    handed back more than `handBacksMax` times, then it fails with `model_loading`.
+ *    another worker may have the model, and a draining worker soon stops polling. Later retries are delayed by 100 ms to 2 s. When an attached job is
+ *    handed back for the `handBacksMax`th time, it fails with `model_loading`.
  * 5. Deadline passed: the job fails with `timeout`. Cancelled: the job ends as cancelled.
  */
 
@@ -44,8 +44,8 @@ export interface RetryPolicy {
   readonly crashesMax: number
   readonly backoff: Backoff
   /**
-   * Maximum number of times that workers may return a job without running it. After the first two times the job is retried at once, and later after
-   * a growing delay.
+   * Number of times that workers return a job without running it, after which the job fails. The first two retries are immediate, and later retries
+   * have a growing delay.
    */
   readonly handBacksMax: number
   readonly delayMsMax: number

@@ -250,8 +250,8 @@ export const IDLE_UNITS = 10
 /** Number of processes per unit of the interval, so that each process receives about this many heartbeats per 500 ms. */
 const PROCESSES_PER_UNIT = 100
 /**
- * Maximum heartbeat interval, in units of {@link HEARTBEAT_MS}. The interval reaches this maximum at 1,000 processes. In a larger fleet,
- * the number of received heartbeats per second grows with each process, but a dead process is still detected in time.
+ * Maximum heartbeat interval, in units of {@link HEARTBEAT_MS}. The interval has this maximum in a fleet of more than 900 processes. In a larger
+ * fleet, the number of received heartbeats per second grows with each process, but a dead process is still detected in time.
  */
 const HEARTBEAT_INTERVAL_MAX = 10
 

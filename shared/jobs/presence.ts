@@ -94,7 +94,7 @@ export class Presence extends Peers {
   readonly #log: Log
   readonly #skipped: UnknownRecordLog
   #stopTicking: (() => void) | undefined
-  /** Timer for the next peer that becomes suspected or dead, if that happens before the next periodic check. */
+  /** Timer for the time at which the next peer becomes suspected or dead, if that time is before the next periodic check. */
   #checkTimer: NodeJS.Timeout | undefined
   #receiver: Receiver | undefined
   readonly #openedAtMs = Date.now()

@@ -41,7 +41,7 @@ const Used = z.looseObject({
   }),
 })
 
-/** Maximum length of the JSON that stands for a result without text, such as a vector, and the text that replaces longer JSON. */
+/** A result without text, such as a vector, is shown as JSON of at most `charsMax` characters. Longer JSON is replaced by `instead`. */
 interface JsonLimit {
   readonly charsMax: number
   readonly instead: string

@@ -89,7 +89,7 @@ function messagesType(status: number): string {
 
 /**
  * Value of the header `x-should-retry` per error code. Without this header, the SDKs retry the statuses 408, 409, 429 and 5xx. For most codes in this
- * table, a retry by that rule would be wrong. Usual reasons are that Sluice has already retried the call, or that its deadline has passed. The other
+ * table, a retry by that rule would be wrong. For example, Sluice has already retried the call, or the deadline of the call has passed. The other
  * codes in the table follow the rule, and the header only states it.
  *
  * The remedies of the codes (services/ingress/admin/next-step.ts) advise a retry only if SDKs retry too (test/docs/errors.test.ts).

@@ -104,7 +104,7 @@ export function mayBePublic(url: URL): boolean {
  * Checks the host of a URL that is sent to another server, which resolves the name again. That server may connect to any address of the name, so all
  * of them must be public. A later change in DNS is not detected.
  *
- * @param mayBeUnknown True to accept a name that does not resolve here, because it may exist only in the network of that server
+ * @param mayBeUnknown True to accept a name that does not resolve here. The name may exist only in the network of the other server
  * @throws ServiceError `invalid_value` if an address is not public, or if the name does not resolve and `mayBeUnknown` is false. The message is the
  * same in both cases, so that callers cannot find out which names exist in the internal network
  */

@@ -2,8 +2,8 @@ import type { GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
 /*
- * Finds URLs in the parts of a request that have no internal form and that upstreams receive unchanged. Examples are MCP tools, images inside unknown
- * content, and fields newer than this version. An upstream may fetch these URLs, so the outbound guard checks them.
+ * Finds URLs in the parts of a request that have no internal form. Upstreams receive these parts unchanged. Examples are MCP tools, images inside
+ * unknown content, and fields newer than this version. An upstream may fetch these URLs, so the outbound guard checks them.
  *
  * The name of a field shows whether its URL is fetched: `server_url`, `fileUri`, `url`, `endpoint`, or a list such as `image_urls`. Texts, schemas,
  * and quotations of pages that a model cited are skipped.
@@ -25,7 +25,7 @@ const PASSED_OVER: ReadonlySet<string> = new Set([
 ])
 /** Fields with the output of a tool. The URL of a page in such a field is a quotation and is not fetched. The URL of an image or file is fetched. */
 const OUTPUTS: ReadonlySet<string> = new Set(['output', 'outputs'])
-/** Types of objects whose `url` is the address of a quoted page, which is not fetched. */
+/** Types of objects that quote a page. Their `url` is the address of this page and is not fetched. */
 const QUOTES: ReadonlySet<unknown> = new Set(['web_search_result', 'web_fetch_result'])
 const VALUES_PER_PIECE = 1_000
 /** Maximum distinct URLs per request. A worker, which resolves the host of each URL, also allows at most 32 distinct hosts. */

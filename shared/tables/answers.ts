@@ -10,11 +10,11 @@ export type Row = ReadonlyMap<string, unknown>
 export type Values = { readonly values: readonly unknown[] } | { readonly problem: string }
 export type ValuesOf = (answer: string) => Values
 
-/** Name of the metadata with the id of the uploaded table from which a batch was made. */
+/** Key in the metadata of a batch: the id of the uploaded table from which the batch was made. */
 export const TABLE_FILE_KEY = 'sluice_table_file'
 /** Name of the metadata with the id of the earlier batch of which a batch runs failed, changed or new requests. */
 export const RETRY_OF_KEY = 'sluice_retry_of'
-/** Name of the metadata with the {@link AnswerForm} of a batch. */
+/** Key in the metadata of a batch: its {@link AnswerForm}. */
 export const FORM_KEY = 'sluice_columns'
 
 /**

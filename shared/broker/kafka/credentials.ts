@@ -4,10 +4,7 @@ import type { KafkaOptions } from './options.ts'
 /* This file converts the TLS and SASL settings to the options that both Kafka clients take, and requests OAuth tokens. */
 
 const TOKEN_TIMEOUT_MS = 10_000
-/**
- * Fraction of a token's lifetime after which a new token is requested, so that no connection starts with a token that
- * is about to expire.
- */
+/** Fraction of a token's lifetime after which a new token is requested. Otherwise a connection could start with a token that expires soon. */
 const USED_SHARE = 0.8
 /** Time in ms after a failed token request in which the old token is used and no new request is made. */
 const RETRY_DELAY_MS = 10_000

@@ -14,7 +14,7 @@ const SESSION_TIMEOUT = 'broker.session.timeout.ms'
 const SESSION_TIMEOUT_MS_WANTED = 6_000
 /** Time in ms from the expiry of a dead broker's session until clients use the new leaders. */
 const FAILOVER_EXTRA_MS = 3_000
-/** An internal topic that Kafka creates at the first use, with the broker settings that determine its number of replicas. */
+/** An internal topic, which Kafka creates at the first use. `settings` are the broker settings that determine its number of replicas. */
 export interface InternalTopic {
   readonly name: string
   readonly settings: readonly string[]

@@ -84,8 +84,8 @@ interface SampledText {
   readonly generated: readonly Token[]
   readonly hit?: string | undefined
   /**
-   * True if the text ended with the {@link Trigger} of a tool call, such as `<tool_call>`. `generated` then includes a trigger that is a token, but
-   * not a trigger that is text.
+   * True if the text ended with the {@link Trigger} of a tool call, such as `<tool_call>`. A trigger token is then part of `generated`, but a trigger
+   * text is not.
    */
   readonly isCall?: boolean
 }

@@ -24,8 +24,8 @@ export interface LlamaRuntime {
   readonly grammars: GrammarConverter
   readonly system: string | undefined
   /**
-   * One slot per sequence, which is a part of the context that holds one conversation. A call acquires a slot before its first sequence, and holds
-   * only one sequence at a time.
+   * One slot per sequence. A sequence is a part of the context for one conversation. A call acquires a slot before its first sequence, and holds only
+   * one sequence at a time.
    */
   readonly slots: Semaphore
   readonly sequences: SequencePool

@@ -55,8 +55,8 @@ interface Conversation {
 }
 
 /**
- * Returns the model whose servers the affinity key of a call selects from. Among the requested model and its fallbacks, this is the first
- * model with several servers and `affinity: auto`. If there is none, then the result is undefined, and the call needs no key.
+ * Returns the first model with several servers and `affinity: auto`, among the requested model and its fallbacks. The affinity key of the call
+ * selects one of the servers of this model. If there is no such model, then the result is undefined, and the call needs no key.
  *
  * @param find Returns the model with an id
  */
@@ -70,7 +70,7 @@ export function affinityModelOf(
 }
 
 /**
- * Key of the conversation that a request belongs to, 22 characters: a hash of the project and of the first value that exists.
+ * Key of the conversation of a request, with 22 characters: a hash of the project and of the first of these values that the request has.
  *
  * 1. `prompt_cache_key` of the request.
  * 2. A session header: `x-session-id`, `x-claude-code-session-id`, `session-id`, `x-session-affinity`.

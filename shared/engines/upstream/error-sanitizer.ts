@@ -1,5 +1,6 @@
 /*
- * Removes secrets from an upstream's error messages before callers receive them. A message may quote our key, the server's address or its internals.
+ * Removes secrets from an upstream's error messages before callers receive them. A message may quote the API key, or the address or internals of the
+ * server.
  */
 import type { UpstreamConfig } from '#schemas/models.ts'
 import type { ErrorSanitizer } from './error.ts'

@@ -8,7 +8,7 @@ export function keyOf(model: Model, env: Environment): string | undefined {
   return secretOf(model, 'api_key_env', env)
 }
 
-/** Name of the first environment variable that the model names and that is not set. */
+/** Returns the name of the first environment variable that the model needs but that is not set. */
 export function missingKeyOf(model: Model, env: Environment): string | undefined {
   return (['api_key_env', 'cache_salt_env'] as const)
     .filter((field) => secretOf(model, field, env) === undefined)

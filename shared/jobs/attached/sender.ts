@@ -195,8 +195,8 @@ export class Sender {
   }
 
   /**
-   * Returns the prefetch of a pool. The last heartbeats of workers may still report slots as free for which this ingress has sent jobs
-   * since. The free slots are therefore limited to all slots minus the running jobs of this ingress.
+   * Returns the prefetch of a pool. A worker's last heartbeat may still report a slot as free although this ingress has sent a job for it since. The
+   * number of free slots is therefore limited to all slots minus the running jobs of this ingress.
    */
   #prefetchIn(pool: PoolName, running: number): number {
     const { presence } = this.#options

@@ -159,7 +159,7 @@ export function envelopeOf(job: DurableJob, request: StoredRequest): JobEnvelope
   }
 }
 
-/** Maximum number of queue records that are published while a pool has no workers, so that the first worker to start finds jobs at once. */
+/** Maximum number of queue records that are published while a pool has no workers. The first worker that starts then finds jobs at once. */
 const WORKERLESS_MAX = 16
 /** Time in ms without records on the control channel after which the reported free slots count as outdated. */
 const SILENCE_MS_MAX = 2_500

@@ -354,8 +354,8 @@ export class DurableJobs {
 }
 
 /**
- * Time in ms by which the stored segments of a conversation (`history.ts`) outlive the retention of the jobs that refer to them. The
- * retention of a job begins at its end, which may be later than its deadline. Without this margin, a segment could expire before its job.
+ * Additional retention in ms of the stored segments of a conversation (`history.ts`), compared with the jobs that refer to them. The retention of a
+ * job begins at its end, which may be later than its deadline. Without this margin, a segment could expire before its job.
  */
 const HISTORY_GRACE_MS = 3_600_000
 

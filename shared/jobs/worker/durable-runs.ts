@@ -268,8 +268,8 @@ export class DurableRuns {
   }
 
   async #handBack({ id, attempt }: OwnedJob): Promise<void> {
-    // This write has the number 0, so the store rejects it if the attempt has already written output. Output proves that the response of the claim
-    // did arrive, and the run has ended since.
+    // This write has the number 0, so the store rejects it if the attempt has already written output. If there is output, then the response of the
+    // claim did arrive, and the run has ended since.
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return

@@ -19,7 +19,7 @@ import type { ModelBulkheads } from '#shared/capacity/bulkheads.ts'
 import { laneSlots, reservedSlots } from '#shared/capacity/slots.ts'
 
 const BATCH_MIN = 8
-/** Pause of polling in ms after this worker returned a call that it cannot run, so that another worker takes the call next. */
+/** Pause of polling in ms after this worker has returned a call because it cannot run the call. Another worker then takes the call. */
 const POLL_PAUSE_MS = 50
 const LANE_BUSY_MS = 1_000
 /**

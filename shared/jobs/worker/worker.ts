@@ -350,7 +350,7 @@ const IDLE_MS_MAX = 10_000
 
 interface Pool extends Omit<WorkerDefinition, keyof OwnModels> {
   readonly own?: () => OwnModels
-  /** Closes the engines of removed models after `untilOver`, which resolves when all attempts that run now have ended. */
+  /** Closes the engines of removed models when `untilOver` resolves, which is after the end of all present attempts. */
   readonly retire?: (untilOver: Promise<void>) => Promise<void>
 }
 

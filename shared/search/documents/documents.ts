@@ -293,7 +293,7 @@ async function replyOf(worker: Worker, task: ThreadTask, signal: AbortSignal): P
 }
 
 /**
- * Decides which project has used more reading time than others, where reading time is the time for which its documents occupied threads.
+ * Decides which project has used more reading time than others. Reading time is the time for which the documents of a project occupied threads.
  *
  * The method is start-time fair queueing. Each active project has a virtual time in ms, to which the reading time of its documents is added. Idle
  * time cannot be saved up: a project that becomes active starts at most {@link HEAD_START_MS} below the lowest virtual time.

@@ -21,7 +21,7 @@ const PROSE_WORDS_MIN = 4
 const PROSE_SHARE_MIN = 0.6
 /** Maximum lines of a preformatted block that are read. */
 const PREFORMATTED_LINES_MAX = 2_000
-/** Maximum UTF-16 units of a line, such as `maxconn <number>`, that counts as the term which the prose below explains. */
+/** A line such as `maxconn <number>` counts as a term that the prose below explains, if it has at most this many UTF-16 units. */
 const TERM_CHARS_MAX = 80
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })

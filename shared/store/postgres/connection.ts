@@ -25,7 +25,7 @@ export interface ConnectionOptions {
 const CONNECT_TIMEOUT_MS = 5_000
 const IDLE_MS = 60_000
 const WAITING_MAX = 5_000
-/** Time by which the client's timeout exceeds the server's, in ms, so that the server's timeout error arrives first. */
+/** Difference in ms between the client's longer timeout and the server's. The timeout error of the server therefore arrives first. */
 const ANSWER_MARGIN_MS = 2_000
 const PROBE: Backoff = { baseMs: 100, maxMs: 2_000 }
 const INT8 = types.builtins.INT8

@@ -51,7 +51,7 @@ async function addMissing(connection: PostgresConnection, aroundMs: number | und
   })
 }
 
-/** Drops the daily partitions whose jobs are all past their retention, and those of the request log that ended `requestsMs` ago. */
+/** Drops the daily partitions of jobs whose retention has ended, and the partitions of the request log that ended `requestsMs` ago. */
 export async function dropPartitions(connection: PostgresConnection, requestsMs: number): Promise<void> {
   for (const suffix of await pastDays(connection, 'jobs', DAYS_BEHIND * DAY_MS))
     await connection.transaction((client) => dropDay(client, suffix))

@@ -146,7 +146,7 @@ export const SUBMIT: Transition = {
 }
 
 /**
- * SQL condition: `children` is a row of a child that has not ended and whose id occurs in the text `awaits`.
+ * SQL condition for a row `children`: the child has not ended, and the text `awaits` contains its id.
  *
  * @param parent Must be a parameter of the statement. The column `id` has another collation than `parent_id`, so with this column Postgres could not
  * use the index of children.

@@ -70,9 +70,7 @@ import { SqlStoredBytes, tenantReads } from './tenants.ts'
 import * as moves from './transitions.ts'
 import { SqlHistory, SqlUsage } from './usage.ts'
 
-/**
- * Maximum due webhook messages that one statement reads, and maximum statements per call that postpone messages which wait for an earlier message.
- */
+/** Maximum due webhook messages that one statement reads, and maximum statements per call for postponing blocked messages. */
 const SCANNED_MESSAGES = 100
 const POSTPONE_STATEMENTS_MAX = 30
 

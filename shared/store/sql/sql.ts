@@ -171,7 +171,10 @@ export function parameterOf(params: Params, name: string): Params[string] {
   return value
 }
 
-/** Number of tenants that a claim reads beyond the number that it can serve. Among these tenants, the claim prefers those with few running jobs. */
+/**
+ * Number of additional tenants that a claim reads, besides those that it can serve. Among all tenants read, the claim prefers those with few running
+ * jobs.
+ */
 export const TENANTS_AHEAD = 8
 
 /**

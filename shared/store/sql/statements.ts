@@ -199,7 +199,9 @@ export const RENEW: Statement = {
 
 const LEFT = `replace(lost_by, CAST(:boot AS text) || ' ', '')`
 
-/** Subtracts the crashes that the reaper counted for a process which has renewed its lease since, and so was not dead. Ended jobs are unchanged. */
+/**
+ * Subtracts the crashes that the reaper counted for a process. The process has renewed its lease since, so it was not dead. Ended jobs are unchanged.
+ */
 export const SUBTRACT_CRASHES: Statement = {
   name: 'spare',
   sql: `UPDATE jobs SET lost_by = ${LEFT},

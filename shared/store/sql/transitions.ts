@@ -11,7 +11,7 @@ export interface Transition {
   readonly name: string
   readonly set: string
   readonly where?: string
-  /** For a sweep: tables, condition and order by which its jobs are selected, at most `:limit`, and the rows that are locked until the commit. */
+  /** For a sweep: the selection of its jobs (tables, condition and order), at most `:limit`. The rows of `lock` are locked until the commit. */
   readonly pick?: { readonly from: string; readonly where: string; readonly order: string; readonly lock: string }
   /** Condition for the jobs of a sweep that serves tenants round robin ({@link pickFair}). */
   readonly pickFair?: string

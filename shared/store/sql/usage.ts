@@ -196,7 +196,10 @@ const ADD_ALERT: Statement = {
 
 /** Maximum concurrent reads of one call on Postgres, so that other calls find free connections in the pool. */
 const READS_MAX = 4
-/** Groups per day that a report reads in SQLite, which blocks the event loop meanwhile. A query with a larger limit reads as many as its limit. */
+/**
+ * Maximum groups per day that a report reads in SQLite, because each read blocks the event loop. A query with a larger limit reads as many as its
+ * limit.
+ */
 const GROUPS_MAX = 20_000
 const DAY_MS = 86_400_000
 type GroupSums = UsageAmounts & { readonly group: string }

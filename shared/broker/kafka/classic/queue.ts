@@ -36,7 +36,7 @@ const LONG_POLL_MS = 500
 /** Maximum age in ms of the metadata of a consumer, after which new partitions of the topic are assigned. The default of kafkajs is 5 minutes. */
 const METADATA_AGE_MS_MAX = 5_000
 const FETCH_BYTES_MAX = 1024 * 1024
-/** Bytes of waiting records at which a partition is paused, and below which reading resumes. */
+/** A partition is paused at WAITING_BYTES_MAX bytes of waiting records, and is read again below WAITING_BYTES_RESUME. */
 const WAITING_BYTES_MAX = 2 * 1024 * 1024
 const WAITING_BYTES_RESUME = 1024 * 1024
 const WAITING_COUNT_MAX = 1_000

@@ -241,7 +241,7 @@ export class ShareConsumer implements QueueConsumer {
     clearTimeout(this.#keepTimer)
     this.#taker?.wake()
     await within(this.#options.closeTimeoutMs ?? KAFKA_DEFAULTS.closeTimeoutMs, this.#leave())
-    // Connections that did not close in time are broken, so that the broker releases their records too.
+    // If a connection did not close in time, then it is broken off, so that the broker releases its records too.
     await Promise.all([...this.#sessions.values()].map((session) => session.hangUp()))
     await this.#membership.hangUp()
   }

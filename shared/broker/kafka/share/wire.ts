@@ -156,7 +156,7 @@ const RECORD_API_KEYS = { fetch: 78, acknowledge: 79 } as const
 /** Values of `acknowledge_types`. `gap` means that no record exists at the offset. */
 export const ACK = { gap: 0, accept: 1, release: 2 } as const
 
-/** Value of `share_acquire_mode` with which the broker returns at most the requested number of records, even if that splits a batch (KIP-1206). */
+/** Value of `share_acquire_mode`: the broker returns at most the requested number of records, and splits a batch if necessary (KIP-1206). */
 const ACQUIRE_RECORD_LIMIT = 1
 
 export interface AckBatch {

@@ -5,7 +5,7 @@ import type { Interpreter } from './interpreter.ts'
  * memory is stored.
  */
 
-/** Unit in bytes in which zeros are searched, which is the page size of most processors. */
+/** Zeros are searched in units of this many bytes, the page size of most processors. */
 const PIECE_BYTES = 4_096
 /** Minimum number of zero bytes between two segments. Fewer zeros are stored as part of a segment. */
 const ZEROS_MIN = 16 * PIECE_BYTES
