@@ -230,8 +230,8 @@ const WINDOW_STREAMS = { least: 8, most: 64 }
 const SPAN_MS = 60_000
 const SPANS = 10
 /**
- * Maximum ratio of the new wait to the old wait at which a decrease counts as helpful. After `FUTILE_DECREASES_MAX` decreases that did not help, long
- * waits are attributed to another cause than a queue.
+ * A decrease of the limit counts as helpful if the new wait is at most this fraction of the old wait. After `FUTILE_DECREASES_MAX` decreases that did
+ * not help, long waits are attributed to another cause than a queue.
  */
 const IMPROVEMENT_RATIO = 0.9
 const FUTILE_DECREASES_MAX = 2

@@ -7,8 +7,8 @@ const BUSY_MS = 1_000
 /** Time in ms after which an announcement of waiting jobs expires, if this worker no longer has their model. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
- * Time in ms without a job for an unknown model, after which the age of the model starts from 0. The age is the time since the first job for the
- * unknown model ({@link ModelBulkheads.unknownForMs}).
+ * If no job for an unknown model arrives for this time in ms, then the age of the model starts again from 0. The age is the time since the first job
+ * for the unknown model ({@link ModelBulkheads.unknownForMs}).
  */
 const UNKNOWN_MODEL_TTL_MS = 900_000
 /** Maximum number of bulkheads. At the maximum, bulkheads without jobs are dropped. */

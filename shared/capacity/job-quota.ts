@@ -126,8 +126,8 @@ export class JobQuota {
     this.#begunOfKeys.set(name, begun)
     begun.readers++
     try {
-      // The count of the store may miss jobs whose creation is in progress now. Jobs that are begun during the count
-      // are added by `total`.
+      // The count of the store may miss jobs whose creation is in progress now. The increase of `total` during the count adds the jobs that begin
+      // meanwhile.
       const unseen = begun.underWay - begun.total
       const waiting = (await this.#store.tenants.waitingOfKey(keyId))[state]
       // Check and increment happen without an await in between. Otherwise concurrent calls could all create the last

@@ -30,7 +30,7 @@ interface Run {
   readonly isCold: boolean
 }
 
-/** Returns the jobs with the number of jobs before each, in the order in which they will start. */
+/** Returns the jobs in the order of their starts, each with the number of jobs before it. */
 export type StartOrder<Job> = (jobs: readonly Job[]) => [Job, number][]
 
 /**
@@ -194,8 +194,8 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Mean duration in ms, and the duration from which the service decides on a refusal. If a running job exceeds the usual duration, then its present
-   * age is used as its duration. The mean is undefined until a job has ended that was not cold.
+   * Mean duration in ms, and the duration that counts in a refusal. If a running job exceeds the usual duration, then its present age is used as its
+   * duration. The mean is undefined until a job has ended that was not cold.
    */
   #durations(now: number): { readonly meanMs?: number; readonly provenMs?: number } {
     const ended = this.#times.length

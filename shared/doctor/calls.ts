@@ -149,7 +149,7 @@ export function hasRecovered(rows: readonly EndedRow[]): boolean {
 }
 
 /**
- * Returns the end of the oldest failed call since which more than half of the calls failed. Undefined if there is none.
+ * Returns the start of a series of calls of which more than half failed: the end of its first failed call. Undefined if there is no such series.
  *
  * @param rows Calls of the model, newest first
  */

@@ -105,8 +105,8 @@ function storeFull(name: string): Finding {
 }
 
 /**
- * Warns when the number of durable jobs reaches half of DURABLE_JOBS_MAX. A project may have at most as many pending jobs as the remaining
- * capacity. At half of the maximum, a project that has all pending jobs has reached this limit, so its new jobs are refused.
+ * Warns when the number of durable jobs reaches half of DURABLE_JOBS_MAX. A project may have at most as many pending jobs as the remaining capacity.
+ * If one project has all pending jobs, then it reaches this limit at half of the maximum, and its new jobs are refused.
  */
 function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Finding[] {
   if (count < max / 2) return []

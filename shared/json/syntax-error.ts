@@ -21,7 +21,7 @@ const BACKSLASH = 0x5c
 const LINE_FEED = 0x0a
 /** Bytes after which the search yields to the event loop. A token of one byte takes about 400 ns. */
 const PIECE_BYTES = 2 * 1024
-/** Bytes after which the count of lines yields. Counting is a hundred times faster than the search. */
+/** Bytes after which the counting of lines yields to the event loop. Counting is a hundred times faster than the search. */
 const COUNTED_BYTES = 256 * 1024
 const EXCERPT_CHARS_MAX = 60
 const NAME_CHARS_MAX = 40

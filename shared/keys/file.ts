@@ -220,7 +220,7 @@ function full(path: string, most: number, what: string): string {
 }
 
 /**
- * Returns the secret in the file `webhook-root` of the data directory, which is created if it is missing. The file is readable only by the user of
+ * Returns the secret in the file `webhook-root` of the data directory. Creates the file if it is missing. The file is readable only by the user of
  * this process. The secret is not stored in `keys.json`, because the existence of `keys.json` means that a key was created.
  *
  * @throws Error if the file does not contain a secret

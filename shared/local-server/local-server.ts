@@ -30,7 +30,7 @@ const IDLE_MS = 10 * 60_000
 const MEMORY_BYTES_MAX = 2 * 1024 ** 3
 const AUDIO_SECONDS_MAX = 4 * 3600
 const RESTART_BACKOFF: Backoff = { baseMs: 250, maxMs: 30_000 }
-/** Number of crashes within CRASH_WINDOW_MS after which the server is not started again until the oldest of these crashes has left the window. */
+/** After this number of crashes within CRASH_WINDOW_MS, the server is not started again until the oldest of them is older than CRASH_WINDOW_MS. */
 const CRASHES_MAX = 5
 const CRASH_WINDOW_MS = 5 * 60_000
 /** Maximum time in ms for which a call waits for a restart after a crash. If the backoff is longer, then the call fails with Retry-After. */

@@ -50,7 +50,7 @@ export function incomingContext(headers: IncomingHttpHeaders): string | undefine
   return parent + more || undefined
 }
 
-/** Returns the headers with which a request to another server continues a context. */
+/** Returns the headers that pass a context on with a request to another server. */
 export function outgoingHeaders(context: string | undefined, hasBaggage: boolean): Record<string, string> {
   const [traceparent, tracestate, baggage] = context?.split(SEPARATOR) ?? []
   return {

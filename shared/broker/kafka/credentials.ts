@@ -6,7 +6,7 @@ import type { KafkaOptions } from './options.ts'
 const TOKEN_TIMEOUT_MS = 10_000
 /** Fraction of a token's lifetime after which a new token is requested. Otherwise a connection could start with a token that expires soon. */
 const USED_SHARE = 0.8
-/** Time in ms after a failed token request in which the old token is used and no new request is made. */
+/** After a failed token request, the old token is used for this time in ms, and no new request is made. */
 const RETRY_DELAY_MS = 10_000
 /** Lifetime of a token whose response states none (RFC 6749 section 5.1 only recommends `expires_in`). */
 const DEFAULT_LIFETIME_S = 60

@@ -34,7 +34,7 @@ export class KafkaProducer {
   readonly #cluster: KafkaCluster
   readonly #unsure = new Map<string, readonly OutgoingRecord[]>()
   #identity: Promise<Identity> | undefined
-  /** The producer id to which `#identity` resolved. Undefined while a new one is requested. */
+  /** The present producer id, which is the result of `#identity`. Undefined while a new one is requested. */
   #current: Identity | undefined
 
   constructor(cluster: KafkaCluster) {

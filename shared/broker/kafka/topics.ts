@@ -277,7 +277,7 @@ export function permitGroups({ brokers, prefix }: KafkaOptions, operations: read
   return `kafka-acls.sh --bootstrap-server ${brokers[0]} --add --allow-principal User:NAME ${wanted} ${names}`
 }
 
-/** Field of a log entry with the command that permits the group, if Kafka denied access to a group. */
+/** If Kafka denied access to a group, returns a log field with the command that grants the access. */
 export function groupRemedy(error: unknown, options: KafkaOptions): { readonly remediation?: string } {
   const message = messageOf(error)
   return /group/i.test(message) && isDenied(message) ? { remediation: permitGroups(options, ['Read']) } : {}

@@ -1,7 +1,7 @@
 import { TOKENS_MAX } from '#schemas/kinds/embeddings.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 
-/** Estimates of tokens and answer sizes. The ingress checks estimated lengths of inputs, and a worker checks exact token counts. */
+/** Estimates of tokens and answer sizes. The ingress checks lengths by these estimates, and a worker checks the exact token counts. */
 
 /** Maximum bytes of a token in any supported encoding. A text therefore has at least `bytes / TOKEN_BYTES_MAX` tokens. */
 export const TOKEN_BYTES_MAX = 128

@@ -32,8 +32,8 @@ const SCHEMA_PATHS: Readonly<Record<GenerateRequest['dialect'], { readonly tool:
 /**
  * Generates the answer to one request.
  *
- * `input_tokens` is the number of tokens of the prompt after which the answer is generated. If a tool is called, then its description is part of this
- * prompt. The short extra prompt with which the model selects a tool is not counted.
+ * `input_tokens` is the number of tokens of the prompt that the answer continues. If a tool is called, then its description is part of this prompt.
+ * The short extra prompt with which the model selects a tool is not counted.
  */
 export async function* answer(call: LlamaCall): AsyncGenerator<GenerateEvent> {
   const plan = await makePlan(call)

@@ -40,7 +40,7 @@ export function describeNativeCall(runtime: LlamaRuntime, request: GenerateReque
 }
 
 /**
- * Makes the prompt by which the model chooses which tool the last user turn needs. The prompt has two examples. Without examples, a small model gives
+ * Makes the prompt with which the model selects the tool for the last user turn. The prompt has two examples. Without examples, a small model gives
  * the same answer to nearly every question.
  */
 export function describeRouting(request: GenerateRequest, tools: readonly Tool[]): Conversation {

@@ -30,7 +30,7 @@ import { Attempt, type Attempts } from './attempt.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { Reporter } from './reporter.ts'
 
-/** Delay in ms before a call that returns after a requeue is requeued again. The delay grows by `step` per requeue, up to `most`. */
+/** Delay in ms of every requeue of a call after the first. The delay grows by `step` per requeue, up to `most`. */
 const REQUEUE_DELAY_MS = { step: 5, most: 50 }
 
 /** Pause of this worker's polling after a requeue, in ms, so that another waiting worker can take the call. */

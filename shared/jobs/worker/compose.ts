@@ -25,7 +25,7 @@ import type { NewEvent } from '#shared/store/store.ts'
 import { Children, type ChildrenOptions } from './children.ts'
 import { Steps, type StepsOptions } from './steps.ts'
 
-/** Last fraction of a job's total time, in which the job should write its final, possibly partial, result. */
+/** Fraction of a job's total time that is reserved at its end for writing the result, which may be partial. */
 const WRAP_UP_SHARE = 0.15
 const WRAP_UP_MS = { min: 2_000, max: 60_000 }
 

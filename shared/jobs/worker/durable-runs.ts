@@ -14,9 +14,7 @@ import { DurableRun } from './durable-run.ts'
 const TURNS_MAX = 1_000
 /** Maximum wait in ms for a requeue that is in progress when the worker closes. */
 const RECONCILE_MS = 1_000
-/**
- * Time in ms before the expiry of a lease at which runs are stopped, and maximum fraction of the lease for this time.
- */
+/** Runs are stopped before their lease expires: by STOP_MS, or by STOP_SHARE of the lease if that is less. */
 const STOP_MS = 1_000
 const STOP_SHARE = 1 / 6
 

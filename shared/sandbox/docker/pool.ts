@@ -5,7 +5,7 @@ import { ServiceError } from '#shared/lib/error.ts'
 const FAILURES_MAX = 3
 const FAILED_START = { baseMs: 500, maxMs: 30_000 }
 const START_MS_MAX = 60_000
-/** Time in ms for which the oldest idle member must have waited before one member is removed, because the pool is larger than necessary. */
+/** If the oldest idle member has waited for this time in ms, then the pool is larger than necessary, and one member is removed. */
 const SURPLUS_MS = 60_000
 
 export interface PoolMember {

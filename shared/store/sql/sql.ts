@@ -201,9 +201,9 @@ const runningOf = (tenant: string) =>
   `(SELECT count(*) FROM jobs WHERE jobs.tenant = ${tenant} AND jobs.state = 'in_progress' AND jobs.purge_at_ms IS NULL)`
 
 /**
- * Table expression that reads tenants with queued jobs in alphabetical order, from the one after `:after` around to `:after`. Ends when `:tenants`
- * tenants below their limits were found. `nth` numbers these tenants, `step` all tenants that were read, and `lap` is 1 after the last tenant in the
- * alphabet.
+ * Table expression that reads tenants with queued jobs in alphabetical order. The scan starts after the tenant `:after`, and continues from the
+ * beginning of the alphabet to `:after`. Ends when `:tenants` tenants below their limits were found. `nth` numbers these tenants, `step` all tenants
+ * that were read, and `lap` is 1 after the last tenant in the alphabet.
  */
 const tenantScan = (isLocking: boolean) => `
     RECURSIVE turn (tenant, lap, nth, step) AS (

@@ -304,8 +304,9 @@ function dueDeliveries(lock: string): string {
 }
 
 /**
- * Records the outcome of a delivery, unless another process has taken the message since. The fencing token is `next_at_ms`, the end of the lease,
- * which a later take moves forward. A retry by an operator sets an earlier end, so the outcome of a running delivery is still recorded.
+ * Records the outcome of a delivery, unless another process has taken the message since. The fencing token is `next_at_ms`, the end of the lease. If
+ * another process takes the message, then this time moves forward. A retry by an operator sets an earlier end, so the outcome of a running delivery
+ * is still recorded.
  */
 export const RECORD_DELIVERY: Statement = {
   name: 'record_delivery',

@@ -157,8 +157,8 @@ const ENDS_AT_ONCE = `${IDLE} AND NOT (${QUEUES_FOR_PARTIAL})`
 const PARTIAL_UNTIL = `CASE WHEN now_ms() + partial_ms < deadline_ms THEN now_ms() + partial_ms ELSE deadline_ms END`
 
 /**
- * State transition: a caller cancels a job. A job in progress gets a cancel request, and any other job ends. A job that may write a partial result
- * instead gets time to do so, and is queued if no worker runs it. The job then ends with the next cancel, or when this time is over.
+ * State transition: a caller cancels a job. A job in progress gets a cancel request, and any other job ends. If the job may write a partial result,
+ * then it gets time for this instead, and is queued if no worker runs it. The job then ends with the next cancel, or when this time is over.
  */
 export const CANCEL: Transition = {
   name: 'cancel',

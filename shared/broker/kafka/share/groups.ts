@@ -108,7 +108,7 @@ function startOf({ retentionMsMin }: Topic): string {
 }
 
 /**
- * Deletes an empty classic group with the name of the share group, which earlier versions created. Otherwise Kafka would refuse all members of the
+ * Deletes an empty classic group that an earlier version created under the name of the share group. Otherwise Kafka would refuse all members of the
  * share group.
  */
 async function freeName(admin: ShareGroupAdmin, group: string, options: KafkaOptions): Promise<BootProblem[]> {

@@ -9,8 +9,8 @@ import { type AssignedTopic, EPOCH, type HeartbeatResponse, shareGroupHeartbeat 
  */
 const JOIN_INTERVAL_MS = 100
 /**
- * Number of heartbeats without an assignment after which a new member uses the coordinator's interval, because the group seems to have no partition
- * for it.
+ * If a new member has no assignment after this number of heartbeats, then the group seems to have no partition for it. The member then uses the
+ * coordinator's interval.
  */
 const JOIN_HEARTBEATS_MAX = 100
 const REJOIN_INTERVAL_MS = 1_000

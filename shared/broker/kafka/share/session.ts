@@ -165,8 +165,8 @@ export class ShareSession {
   }
 
   /**
-   * Aborts the current poll, so that the broker delivers new records to other consumers. A poll that carries acknowledgements is not aborted, nor is
-   * any poll while delivered records are unacknowledged.
+   * Aborts the current poll, so that the broker delivers new records to other consumers. A poll is not aborted while it carries acknowledgements, or
+   * while delivered records are unacknowledged.
    */
   async cutLongPoll(): Promise<void> {
     if (this.#isBusy && !this.#isCarrying && this.#out.size === 0) await this.hangUp()

@@ -43,7 +43,7 @@ const SEARCH = { olderThanMs: 300_000, limit: 5 }
 /** Minimum fraction of free slots at which workers count as idle. Busy workers also have a few free slots between two jobs. */
 const IDLE_SHARE = 0.25
 
-/** Number of consecutive sweeps for which workers must be idle before queued jobs are republished because of idle workers. */
+/** Queued jobs are republished because of idle workers only if the workers were idle in this number of consecutive sweeps. */
 const IDLE_TURNS = 3
 
 /** Time in ms without records on the control channel after which the reported free slots count as outdated. */

@@ -4,8 +4,8 @@ import { PLOT_BYTES_MAX, PLOTS_BYTES_MAX, PLOTS_MAX } from '#shared/sandbox/prot
 const PNG = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a])
 
 /**
- * The supervisor's end of the channel to which the guest writes, where the guest is the interpreter in WebAssembly. The guest first writes
- * the verdict, which is the result of the static scan of the program for forbidden operations. Plots follow.
+ * The supervisor's end of the channel to which the guest writes. The guest is the interpreter in WebAssembly. The guest first writes the verdict,
+ * which is the result of the static scan of the program for forbidden operations. Plots follow.
  *
  * Both Sluice's code in the guest and the hostile program can write to the channel. Only the first verdict counts, because Sluice's code
  * writes it before the program starts. A plot must be a PNG within the limits. After an invalid frame, all further bytes are ignored.
