@@ -8,7 +8,7 @@ export interface Suite {
   readonly package: string
   /** Additional packages that its tests import. */
   readonly needs: readonly string[]
-  /** Repository of the tests, if the package does not include them. The tag may be older than the version if its tests still fit. */
+  /** Repository of the tests, if the package does not include them. The tag may be older than the package version, if its tests are still valid. */
   readonly repository?: string
   readonly tag?: string
   /** Path after the base URL of the service. */
