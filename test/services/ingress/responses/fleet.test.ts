@@ -26,7 +26,7 @@ const EVERY = process.env.SLUICE_TEST_EVERY_EVENT === '1' ? 1 : 10
 const CUTS = Array.from({ length: EVENTS }, (_, at) => at + 1).filter((cut) => cut <= 4 || cut % EVERY === 0)
 /** Number of responses whose streams the test cuts at the same time. */
 const AT_ONCE = 10
-/** Maximum number of responses. Responses start 150 ms apart, so that each is at a different event when its process is killed. */
+/** Maximum number of staggered responses. The responses start 150 ms apart, so that each is at a different event when its process is killed. */
 const STAGGERED = 40
 const STAGGER_MS = 150
 const SLOW_SCRIPT = `!echo call=look args=1 calls=20 first_ms=${5 * STAGGER_MS} delay_ms=${STAGGER_MS}`
