@@ -45,7 +45,7 @@ export const FAMILY_GUARDS = {
   wakeDueSweeps: true,
   /** The end of a job cancels its children. */
   endCancelsChildren: true,
-  /** An ended parent counts as reported to its children (`settled`) only if every child has ended or has a cancel request. */
+  /** The end of a parent is marked as reported to its children (`settled`) only after every child has ended or has a cancel request. */
   settleNeedsCancels: true,
   /** If a waiting job is cancelled and may write a partial result, then it continues at once. */
   partialBeatsWaiting: true,

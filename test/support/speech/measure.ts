@@ -75,7 +75,10 @@ export function diarizationError(truth: readonly Turn[], found: readonly Turn[])
   return (wrong - matched(shared)) / spoken
 }
 
-/** Matches each correct speaker with a found one: first the pair with the most common time. Returns the total common time of the pairs. */
+/**
+ * Matches each correct speaker with one found speaker, beginning with the pair that overlaps for the longest time. Returns the total overlap of the
+ * pairs.
+ */
 function matched(shared: ReadonlyMap<string, number>): number {
   const taken = new Set<string>()
   let sum = 0
