@@ -49,7 +49,7 @@ async function submit(stack: Stack, model: string, count: number, priority: 'nor
   return await Promise.all(Array.from({ length: count }, submitOne))
 }
 
-/** Waits until all jobs have ended, and counts their end states. */
+/** Waits until all jobs have ended. Returns the number of jobs for each end state and attempt number. */
 async function endsOf(stack: Stack, ids: readonly string[]): Promise<Record<string, number>> {
   const ends: Record<string, number> = {}
   for (const id of ids) {
