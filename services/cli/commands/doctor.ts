@@ -116,8 +116,8 @@ function fleetCheck(api: JobsApi): Check {
 const MEASUREMENT = /\d+(?:\.\d+)? (?:GiB|ms|s|%)/g
 
 /**
- * Compares the findings of this command with those of the running service, which runs the same checks with its own settings. A difference means
- * that the two processes have different settings or run on different machines.
+ * Compares the findings of this command with those of the running service, which runs the same checks with its own
+ * settings. A difference means that the two processes have different settings or run on different machines.
  */
 function settingsCheck(api: JobsApi, earlier: readonly Finding[]): Check {
   const { url } = api.http
@@ -139,7 +139,7 @@ function settingsCheck(api: JobsApi, earlier: readonly Finding[]): Check {
       } catch (error) {
         if (!(error instanceof CommandError)) throw error
         if (error.exit !== EXIT.refused) return []
-        const reason = `the service at ${url} shows its own only to a key with the admin scope`
+        const reason = `the service at ${url} shows the results of its own checks only to a key with the admin scope`
         return [skipped('settings', `only the settings of this directory and environment were checked; ${reason}`)]
       }
     },

@@ -597,7 +597,7 @@ describe('sluice doctor', () => {
     const [own, ofService] = of(ran, 'settings').map(({ message }) => message)
     expect(own).toBe('valid in this directory and environment')
     expect(ofService).toBe(
-      `only the settings of this directory and environment were checked; the service at ${stack.url} shows its own only to a key with the admin scope`,
+      `only the settings of this directory and environment were checked; the service at ${stack.url} shows the results of its own checks only to a key with the admin scope`,
     )
     for (const check of unneeded) expect(of(ran, check)[0]?.message).toMatch(/^not needed: /)
     const people = await here(['doctor'], { env })
