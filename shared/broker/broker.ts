@@ -27,8 +27,8 @@ export interface Broker {
   readonly missing?: readonly string[]
 
   /**
-   * Calls `onLoss` with the name of each queue or channel that was deleted and recreated, so that its undelivered records are lost. Undefined if this
-   * cannot occur.
+   * Calls `onLoss` with the name of each queue or channel that was deleted and recreated, because its undelivered records are then lost. Undefined if
+   * this cannot occur.
    *
    * @returns A function that unsubscribes.
    */

@@ -160,7 +160,7 @@ class Scanner {
     return this.#tooShort('"')
   }
 
-  /** Whether the escape sequence is valid, or is at the end of a text that is too short. */
+  /** Whether the escape sequence is valid, or is cut off by the end of the text. */
   #isEscape(at: number): boolean {
     const sequence = this.#json.toString('latin1', at + 1, at + 6)
     return (

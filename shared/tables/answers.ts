@@ -1,6 +1,6 @@
 /*
- * The cells of a table row that the answer to its request fills. `sluice batch` writes these cells to its output. Later, `sluice results` and the
- * console compute the same cells from the {@link AnswerForm} in the metadata of the batch.
+ * The cells of a table row that are filled from the answer to the row's request. `sluice batch` writes these cells to its output. Later, `sluice
+ * results` and the console compute the same cells from the {@link AnswerForm} in the metadata of the batch.
  */
 
 /** The cells of a row by column. A map, because a column may be named `__proto__`. */

@@ -259,7 +259,7 @@ export class ModelSpan {
   }
 }
 
-/** Fields that a span records from events, in the events of all kinds. */
+/** Fields of events that a span records. The events of all kinds are read through this type. */
 interface ModelEvent {
   readonly type?: string
   readonly text?: string

@@ -277,7 +277,7 @@ export class Upstream {
   }
 }
 
-/** Returns the function that makes full paths. Azure requires the query `?api-version=2024-10-21` in every call. */
+/** Returns a function that adds a path to the base URL before its query. Azure requires the query `?api-version=2024-10-21` in every call. */
 function pathsAt({ pathname, search }: URL): (path: string) => string {
   const base = pathname.replace(/\/+$/, '')
   const query = search.slice(1)

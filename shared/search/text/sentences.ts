@@ -96,7 +96,8 @@ function paragraphOf(text: string): Piece[] {
     pieces.push(prose(text.slice(at, at + length)))
     at += length
   }
-  // The sentences of a paragraph are limited. The rest must still be a piece, because the offsets of later pieces depend on its length.
+  // The number of sentences per paragraph is limited. The rest of the paragraph must still be a piece, because the offsets of later pieces depend on
+  // its length.
   return at < text.length ? [...pieces, { text: text.slice(at), isCode: true }] : pieces
 }
 

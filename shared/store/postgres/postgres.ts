@@ -147,8 +147,8 @@ class PostgresDatabase implements SqlDatabase {
   async keepDays(requestsMs: number): Promise<void> {
     await addPartitions(this.#connection)
     await dropPartitions(this.#connection, requestsMs).catch((error: unknown) => {
-      // A long read of the day's partition, such as a backup, prevents that the partition is dropped. The error is then ignored. The purge deletes
-      // the rows one by one, and a later purge drops the partition.
+      // While a long read of the day's partition runs, such as a backup, the partition cannot be dropped. The error is ignored. The purge deletes the
+      // rows one by one, and a later purge drops the partition.
       if (!ServiceError.from(error).isUndone) throw error
     })
   }

@@ -42,7 +42,7 @@ export class TranscriptDecoder implements Decoder<TranscribeEvent> {
   #isStarted = false
   #isDone = false
   /**
-   * Whether the format of the stream has an end event. If the stream then ends without this event, the transcript is incomplete. In other formats,
+   * Whether the format of the stream has an end event. If such a stream ends without the event, then the transcript is incomplete. In other formats,
    * the transcript is complete when the stream ends.
    */
   #hasOwnEnd = false
