@@ -195,7 +195,7 @@ export class WaitEstimate<Job = unknown> {
 
   /**
    * Mean duration in ms, and the duration that counts in a refusal. If a running job exceeds the usual duration, then its present age is used as its
-   * duration. The mean is undefined until a job has ended that was not cold.
+   * duration. The mean is undefined until a job without a cold start has ended.
    */
   #durations(now: number): { readonly meanMs?: number; readonly provenMs?: number } {
     const ended = this.#times.length

@@ -1,8 +1,8 @@
 import { ServiceError } from './error.ts'
 
 /**
- * If an event has this size ({@link sizeOf}), then no further event is merged into it. Its JSON is at most six times as long, which fits into a queue
- * record.
+ * If an event has this size ({@link sizeOf}), then no further event is merged into it. The JSON of the event is at most six times as long, which fits
+ * into a queue record.
  */
 export const EVENT_SIZE_MAX = 64 * 1024
 /** Maximum JSON bytes of an event. The broker would reject a larger record at every try, and all later records would wait for it. */

@@ -82,7 +82,7 @@ function temperature({ temperature }: GenerateRequest): number | undefined {
 /**
  * Encodes the tools. The API cannot restrict the choice to some tools, so tools that are not allowed are left out.
  *
- * @param extra Fields of the client's tool_choice that the internal request cannot represent. They are sent unchanged.
+ * @param extra Fields of the client's tool_choice that the internal request cannot represent. These fields are sent unchanged.
  */
 function tools(request: GenerateRequest, extra: unknown): object {
   const allowed = request.allowed_tools

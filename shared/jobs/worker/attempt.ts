@@ -466,7 +466,7 @@ export class Attempts {
     if (!isRunning) this.#remember(attempt === undefined ? id : keyOf(id, attempt), partial)
   }
 
-  /** Stores a cancel, because a job that is cancelled before it arrives must not run. Beyond the limit, the oldest cancels are dropped. */
+  /** Keeps a cancel, because a job that is cancelled before it arrives must not run. Beyond the limit, the oldest cancels are dropped. */
   #remember(cancelled: string, isPartial: boolean): void {
     this.#cancelled.set(cancelled, isPartial)
     const [oldest = cancelled] = this.#cancelled.keys()

@@ -16,7 +16,7 @@ export const QUOTE_CHARS_MAX = 480
 const SENTENCES_MAX = 400
 /** Maximum lines of a code block that can be quoted as code, from its beginning. Prose in the block has its own limit, {@link SENTENCES_MAX}. */
 const CODE_LINES_MAX = 12
-/** A preformatted line counts as prose if it has at least this number of words, and if words are at least this share of its pieces. */
+/** A preformatted line counts as prose if at least this number and this share of its pieces are words. */
 const PROSE_WORDS_MIN = 4
 const PROSE_SHARE_MIN = 0.6
 /** Maximum lines of a preformatted block that are read. */

@@ -9,8 +9,8 @@ const CONNECTIONS_MAX = 2
 const STATEMENT_TIMEOUT_MS = 2_000
 
 /**
- * Margin in ms for the checks whether a time in a row is too far in the future. `now_ms()` is the start of a statement. If the statement waits for a
- * row lock, then the row may be written after this start, so its time is up to this much later.
+ * Margin in ms for the checks whether a time in a row is too far in the future. `now_ms()` is the start of a statement. A statement that waits for a
+ * row lock may read a row that was written up to this much later.
  */
 const WAIT_MS = 5_000
 /** SQL condition: the window is over, or ends implausibly late because the database clock was set back. */

@@ -99,8 +99,8 @@ interface RequestQueue {
 const repaired = Symbol('sluice.mended')
 
 /**
- * Removes a needless timer of kafkajs, which is set after each request that leaves the queue empty. Its delay is negative, so Node 24 prints a
- * TimeoutNegativeWarning (kafkajs #1751, fix never merged).
+ * Removes a needless timer of kafkajs, which is set after each request that leaves the queue empty. The delay of the timer is negative, so Node 24
+ * prints a TimeoutNegativeWarning (kafkajs #1751, fix never merged).
  */
 function patchTimer(): void {
   const Queue = createRequire(import.meta.url)('kafkajs/src/network/requestQueue') as {

@@ -6,9 +6,9 @@
  * again only after all its requests have ended. Without fetches, the client sends no heartbeats, so that a rebalance of the group waits for
  * it too.
  *
- * How it works: the controller of Kafka fences a broker that hangs, and {@link KafkaCluster} detects this from the metadata. Four times per
- * second, the connections to fenced brokers are closed. New connections to them fail at once, and request new metadata. kafkajs therefore
- * treats the broker as dead: it rejects the pending requests, and loads the metadata with the new leaders.
+ * How it works: the controller of Kafka fences a broker that hangs, and {@link KafkaCluster} detects this from the metadata. Four times per second,
+ * the connections to fenced brokers are closed. New connections to them fail at once, and request new metadata. kafkajs therefore treats the broker
+ * as dead. The pending requests are rejected, and the metadata with the new leaders is loaded.
  *
  * At the same interval, the numbers of sent and received bytes are compared with the previous ones. If requests were sent to a broker and
  * no bytes arrived within {@link SILENT_TICKS} comparisons, then the metadata is requested at once. A live broker sends bytes more often,

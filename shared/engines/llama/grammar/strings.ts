@@ -30,8 +30,8 @@ const NOT_PLAIN: Ranges = union([CONTROL, SURROGATES], [[QUOTE, QUOTE]], [[BACKS
 
 const DATE = String.raw`\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])`
 const TIME = String.raw`([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ`
-// The last label of a generated host name has no digits, because a URL parser would read a name that ends in a number
-// as an IPv4 address. Adjacent hyphens, which mark Punycode, are not generated either.
+// The last label of a generated host name has no digits, because URL parsers read a name with a numeric end as an IPv4 address. Adjacent hyphens,
+// which mark Punycode, are not generated either.
 const HOST = String.raw`([a-z0-9]+(-[a-z0-9]+)*\.)*[a-z]+`
 const EMAIL = String.raw`[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,}`
 /** Formats with labels. A label has at most 63 characters (RFC 1035 §2.3.4), so whole texts of these formats are limited to this length. */
