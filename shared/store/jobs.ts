@@ -51,17 +51,20 @@ export function jobIdTime(id: string): number | undefined {
   return timeOfText(id.slice(PREFIX.length, PREFIX.length + TIME_LENGTH))
 }
 
-export interface CompletedEnd {
-  readonly result: unknown
-  /** Usage of the job, in the form that the caller receives. */
+/** Usage of a job at the end of an attempt. */
+export interface Used {
+  /** In the form that the caller receives. */
   readonly usage?: unknown
-  /** Usage of the job, in the form of the usage ledger. */
+  /** In the form of the usage ledger, for all attempts together. */
   readonly metered?: Metered
 }
 
-export interface FailedEnd {
+export interface CompletedEnd extends Used {
+  readonly result: unknown
+}
+
+export interface FailedEnd extends Used {
   readonly error: ErrorBody
-  readonly metered?: Metered
 }
 
 /**

@@ -1,5 +1,4 @@
 import type { DurableEvent, DurableJob, DurableState, Priority } from '#schemas/durable-job.ts'
-import type { ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import type {
   CancelHow,
@@ -12,6 +11,7 @@ import type {
   OperatorStore,
   RecordedStep,
   StepOutput,
+  Used,
   Webhooks,
 } from './jobs.ts'
 import type { HasConversations, HasFiles, HasStoredBytes, HasUsage, TenantReads } from './records.ts'
@@ -95,18 +95,14 @@ export interface JobTransitions {
    */
   retry(
     run: HeldAttempt,
-    end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output },
+    end: FailedEnd & { delayMs: number; isTry?: boolean; output?: Output },
   ): Promise<TransitionResult | undefined>
   /**
    * in_progress → queued, without counting a try. The caller publishes the job. If a cancel was requested, then the job is cancelled
    * instead, unless it still has time to write a partial result.
    */
-  handBack(run: HeldAttempt, output?: Output): Promise<TransitionResult | undefined>
-  honourCancel(
-    run: HeldAttempt,
-    output?: Output,
-    metered?: CompletedEnd['metered'],
-  ): Promise<TransitionResult | undefined>
+  handBack(run: HeldAttempt, output?: Output, used?: Used): Promise<TransitionResult | undefined>
+  honourCancel(run: HeldAttempt, output?: Output, used?: Used): Promise<TransitionResult | undefined>
   /**
    * queued, scheduled, waiting → cancelled. A job in progress gets a cancel request, so that its worker stops it. Returns undefined if nothing
    * changed, because the job has ended, does not exist, or already has a cancel request.

@@ -56,7 +56,7 @@ export class Meter {
    */
   get tokens(): { input: number; output: number } {
     const { input_tokens: input, output_tokens: output } = this.#metered
-    if (this.#isCounted || this.#chars === 0) return { input, output }
+    if (this.#isCounted) return { input, output }
     return { input: this.#promptTokens, output: Math.ceil(this.#chars / CHARS_PER_TOKEN) }
   }
 
@@ -70,6 +70,17 @@ export function meteredOf(events: readonly unknown[]): Metered {
   const meter = new Meter()
   for (const event of events) meter.see(event)
   return meter.metered
+}
+
+export function addMetered(a: Metered, b: Metered): Metered {
+  return {
+    input_tokens: a.input_tokens + b.input_tokens,
+    cached_tokens: a.cached_tokens + b.cached_tokens,
+    output_tokens: a.output_tokens + b.output_tokens,
+    audio_ms: a.audio_ms + b.audio_ms,
+    run_ms: a.run_ms + b.run_ms,
+    cost_nanos: a.cost_nanos + b.cost_nanos,
+  }
 }
 
 /** Billionths of a dollar per unit, for a price of one dollar per million units. */

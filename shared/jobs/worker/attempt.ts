@@ -4,7 +4,7 @@
  * 1. If the model of an attached call has no free permit, then the attempt waits for one without a slot.
  * 2. A body in a blob is fetched within the memory budget of the worker. The handler of the kind parses the body.
  * 3. The handler runs and yields events. With streaming, each event goes to the sink at once, and the attempt pauses if the sink is full or the
- *    caller reads slowly. Without streaming, events are sent at the end, so that the job can still run elsewhere until then.
+ *    caller reads slowly. Without streaming, events of an attached job are sent at the end, so that it can still run elsewhere until then.
  * 4. The sink receives one end, which `reporter.ts` sends to the ingress or `durable-run.ts` commits to the store.
  *
  * When the attempt has ended, one log line and one span state its outcome, times, tokens and server.
@@ -29,18 +29,13 @@ import { EventBuffer } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import { type Span, startAttempt, traceField, tracing } from '#shared/telemetry/tracing.ts'
+import { Meter } from '#shared/usage/usage.ts'
 import type { Lane, Poller } from './poller.ts'
 import type { AttemptSink, Reporter } from './reporter.ts'
 
-/**
- * Maximum attempt number at which a job with an unreadable body is returned to its owner for a retry. In a later attempt, the job fails.
- * During a rolling upgrade, a newer worker usually receives the job within this number of attempts.
- */
+/** Maximum attempt number at which a job with an unreadable body is returned to its owner, for a newer worker. In a later attempt, the job fails. */
 const UNREADABLE_ATTEMPTS_MAX = 10
-/**
- * Delay in ms before a job with an unreadable body is returned to its owner. Without a delay, a fleet of old workers would pass the job around in a
- * tight loop.
- */
+/** Delay in ms before a job with an unreadable body is returned. Without a delay, a fleet of old workers would pass the job around in a tight loop. */
 const UNREADABLE_DELAY_MS = 100
 
 /**
@@ -63,7 +58,7 @@ export class Attempt {
   readonly #isUnparsed: boolean
   #hasOutput = false
   #firstOutputAtMs: number | undefined
-  #usage: AttemptUsage | undefined
+  readonly #meter = new Meter()
   #server: string | undefined
   #failure: ServiceError | ErrorBody | undefined
   #span: Span | undefined
@@ -92,7 +87,8 @@ export class Attempt {
       if (blob !== undefined || history) fetched = await fetchBodyWithin(budget, this.job, blobs, this.#abort.signal)
       const given = fetched ? fetched.body : this.job.body
       const body = this.#isUnparsed ? given : await this.#read(given)
-      const work = this.job.stream ? this.#stream(body) : this.#whole(body)
+      // The store receives the output of a job without streaming only at the end, so its sink may collect events at once.
+      const work = this.job.stream || this.#sink.canRestart ? this.#stream(body) : this.#whole(body)
       // A handler that waits for child jobs is abandoned here, so that its slot becomes free. A new attempt starts when
       // the children have ended.
       if ((await Promise.race([work, this.#parked.promise])) === 'parked') return await this.#park()
@@ -132,7 +128,7 @@ export class Attempt {
       ...(queuedAtMs !== undefined && { queue_ms: Math.max(0, startedAtMs - queuedAtMs) }),
       ...(this.#firstOutputAtMs !== undefined && { first_output_ms: this.#firstOutputAtMs - startedAtMs }),
       duration_ms: Date.now() - startedAtMs,
-      ...(this.#usage && { input_tokens: this.#usage.input_tokens, output_tokens: this.#usage.output_tokens }),
+      ...this.#usage,
     }
     if (outcome !== 'failed') {
       // The ingress logs each attached call with its tokens and times, so an attempt that went well is not logged twice by default.
@@ -191,20 +187,30 @@ export class Attempt {
     const { signal } = this.#abort
     const buffer = new EventBuffer(this.#kind.merge)
     const { answerBytesMax = ANSWER_BYTES_MAX } = this.#kind
-    for await (const event of this.#run(body)) {
+    try {
+      for await (const event of this.#run(body)) {
+        signal.throwIfAborted()
+        this.#see(event)
+        buffer.push(event)
+        if (buffer.bytes > answerBytesMax) throw answerTooLarge(answerBytesMax)
+      }
       signal.throwIfAborted()
-      this.#see(event)
-      buffer.push(event)
-      if (buffer.bytes > answerBytesMax) throw answerTooLarge(answerBytesMax)
+    } catch (error) {
+      // The output is dropped, but its tokens count.
+      if (this.#usage) void this.#sink.event({ type: 'usage', usage: this.#usage })
+      throw error
     }
-    signal.throwIfAborted()
     for (const event of buffer.takeAll()) await this.#sink.event(event)
+  }
+
+  get #usage(): { input_tokens: number; output_tokens: number } | undefined {
+    const { input, output } = this.#meter.tokens
+    return input + output > 0 ? { input_tokens: input, output_tokens: output } : undefined
   }
 
   #see(event: unknown): void {
     if (this.#firstOutputAtMs === undefined && this.#kind.isOutput(event)) this.#firstOutputAtMs = Date.now()
-    const { usage } = event as { usage?: AttemptUsage }
-    if (usage) this.#usage = usage
+    this.#meter.see(event)
   }
 
   /**
@@ -297,11 +303,6 @@ export class Attempt {
     await this.#sink.failed(error)
     return 'failed'
   }
-}
-
-interface AttemptUsage {
-  readonly input_tokens?: number
-  readonly output_tokens?: number
 }
 
 const TIMEOUT: ErrorBody = {

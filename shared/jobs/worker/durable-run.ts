@@ -15,7 +15,7 @@
 import type { DurableJob } from '#schemas/durable-job.ts'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { EncodeContext, JobEnvelope } from '#schemas/job.ts'
-import type { Metered } from '#schemas/usage.ts'
+import { Metered } from '#schemas/usage.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import { decide, isTry, type RetryBudget, type RetryPolicy } from '#shared/jobs/decide.ts'
 import type { Dispatcher, Family } from '#shared/jobs/durable/dispatch.ts'
@@ -25,9 +25,10 @@ import type { Kind, Progress } from '#shared/kinds/kind.ts'
 import { EventBuffer, sizeOf } from '#shared/lib/buffers.ts'
 import { answerTooLarge, ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
+import type { Used } from '#shared/store/jobs.ts'
 import type { NewEvent, Store, TransitionResult } from '#shared/store/store.ts'
 import { traceField } from '#shared/telemetry/tracing.ts'
-import { meteredOf, NOTHING } from '#shared/usage/usage.ts'
+import { addMetered, meteredOf, NOTHING } from '#shared/usage/usage.ts'
 import { ANSWER_BYTES_MAX } from './attempt.ts'
 import { Composing, wrapUpMsOf } from './compose.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
@@ -206,10 +207,11 @@ export class DurableRun implements AttemptSink {
       const { delayMs } = decision
       if (canSpend && isTried) budget.spend()
       this.#logRetry(error, delayMs)
-      await this.#writes.write(() => (run) => store.retry(run, { error, delayMs, output, isTry: isTried }))
+      const end = { error, delayMs, output, isTry: isTried, ...this.#used() }
+      await this.#writes.write(() => (run) => store.retry(run, end))
     } else {
-      const metered = this.#metered(this.#whole.takeAll())
-      await this.#writes.write(() => (run) => store.fail(run, { error, metered, output }))
+      const end = { error, output, ...this.#used() }
+      await this.#writes.write(() => (run) => store.fail(run, end))
     }
   }
 
@@ -221,7 +223,8 @@ export class DurableRun implements AttemptSink {
 
   async handedBack(): Promise<void> {
     await this.#stopFlushing()
-    await this.#queued(await this.#writes.write(() => (run) => this.#options.store.handBack(run)))
+    const used = this.#used()
+    await this.#queued(await this.#writes.write(() => (run) => this.#options.store.handBack(run, [], used)))
   }
 
   compose(signal: AbortSignal, onPark: () => void): Composition {
@@ -253,13 +256,23 @@ export class DurableRun implements AttemptSink {
   async cancelled(): Promise<void> {
     await this.#stopFlushing()
     const output = this.#hasProgress ? this.#takeProgress() : []
-    const metered = this.#metered(this.#whole.takeAll())
-    await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output, metered))
+    const used = this.#used()
+    await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output, used))
   }
 
+  /** Usage of all attempts until the end of this attempt. A composed job repeats the usage of its recorded steps in each attempt. */
   #metered(events: readonly unknown[]): Metered {
-    const metered = this.#job.replay_of === undefined ? meteredOf(events) : NOTHING
-    return { ...metered, server: this.#server }
+    if (this.#job.replay_of !== undefined) return { ...NOTHING, server: this.#server }
+    const { steps, children, usage } = this.#claimed
+    const { data: earlier = NOTHING } = Metered.safeParse(steps + children === 0 ? usage : null)
+    return { ...addMetered(earlier, meteredOf(events)), server: this.#server }
+  }
+
+  /** Usage of an attempt that ended without a result. */
+  #used(): Used {
+    const metered = this.#metered(this.#whole.takeAll())
+    const amounts = Object.entries(metered).filter(([name, amount]) => name !== 'server' && amount !== 0)
+    return { metered, usage: amounts.length > 0 ? Object.fromEntries(amounts) : undefined }
   }
 
   lose(): void {

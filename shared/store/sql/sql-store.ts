@@ -14,6 +14,7 @@ import type {
   PendingWebhooks,
   ProcessLease,
   RecordedStep,
+  Used,
 } from '#shared/store/jobs.ts'
 import { type LogBounds, UNBOUNDED } from '#shared/store/requests.ts'
 import {
@@ -150,28 +151,29 @@ export class SqlStore implements Store {
     const text = jsonTextSoon(end.result ?? null)
     const written = typeof text === 'string' ? text : await text
     const result = written === 'null' ? null : written
-    const params = { result, usage: jsonText(end.usage), metered: jsonText(end.metered) }
+    const params = { result, ...usedParams(end) }
     return await writeAsOwner(this.#db, moves.COMPLETE, run, params, end.output, Buffer.byteLength(result ?? ''))
   }
 
   async fail(run: HeldAttempt, end: FailedEnd & { output?: Output }) {
-    const params = { error: jsonText(end.error), metered: jsonText(end.metered) }
+    const params = { error: jsonText(end.error), ...usedParams(end) }
     return await writeAsOwner(this.#db, moves.FAIL, run, params, end.output)
   }
 
-  async retry(run: HeldAttempt, end: { error: ErrorBody; delayMs: number; isTry?: boolean; output?: Output }) {
+  async retry(run: HeldAttempt, end: FailedEnd & { delayMs: number; isTry?: boolean; output?: Output }) {
     const { code: reason, message } = end.error
     const failure = { reason, message: JSON.stringify(message.slice(0, RETRY_MESSAGE_CHARS_MAX)) }
-    const params = { ...failure, delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
+    const tried = { delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
+    const params = { ...failure, ...tried, ...usedParams(end) }
     return await writeAsOwner(this.#db, moves.RETRY, run, params, end.output)
   }
 
-  async handBack(run: HeldAttempt, output?: Output) {
-    return await writeAsOwner(this.#db, moves.HAND_BACK, run, {}, output)
+  async handBack(run: HeldAttempt, output?: Output, used: Used = {}) {
+    return await writeAsOwner(this.#db, moves.HAND_BACK, run, usedParams(used), output)
   }
 
-  async honourCancel(run: HeldAttempt, output?: Output, metered?: CompletedEnd['metered']) {
-    return await writeAsOwner(this.#db, moves.HONOUR_CANCEL, run, { metered: jsonText(metered) }, output)
+  async honourCancel(run: HeldAttempt, output?: Output, used: Used = {}) {
+    return await writeAsOwner(this.#db, moves.HONOUR_CANCEL, run, usedParams(used), output)
   }
 
   async cancel(scope: Scope, id: string, how: CancelHow = 'again'): Promise<Dispatch | undefined> {
@@ -411,4 +413,8 @@ async function recordDelivery(
   })
   if (row && !isPending) await db.run(statements.RELEASE_DELIVERY, { job_id: String(row.job_id) })
   return row !== undefined
+}
+
+function usedParams({ usage, metered }: Used) {
+  return { usage: jsonText(usage), metered: jsonText(metered) }
 }

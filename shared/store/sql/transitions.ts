@@ -94,10 +94,12 @@ export const APPEND: Transition = {
   where: OWNED,
 }
 
+const USED = 'usage = coalesce(:usage, usage), metered = coalesce(:metered, metered)'
+
 export const COMPLETE: Transition = {
   name: 'complete',
   isOwners: true,
-  set: `${WRITTEN}, state = 'completed', result = :result, usage = :usage, metered = :metered, ${END}`,
+  set: `${WRITTEN}, state = 'completed', result = :result, ${USED}, ${END}`,
   where: OWNED,
   event: `'job.completed'`,
 }
@@ -105,7 +107,7 @@ export const COMPLETE: Transition = {
 export const FAIL: Transition = {
   name: 'fail',
   isOwners: true,
-  set: `${WRITTEN}, state = 'failed', error = :error, metered = :metered, ${END}`,
+  set: `${WRITTEN}, state = 'failed', error = :error, ${USED}, ${END}`,
   where: OWNED,
   event: `'job.failed'`,
 }
@@ -117,7 +119,7 @@ export const FAIL: Transition = {
 export const RETRY: Transition = {
   name: 'retry',
   isOwners: true,
-  set: `${WRITTEN}, tries = tries + CAST(:used AS integer), run_at_ms = now_ms() + CAST(:delay_ms AS bigint),
+  set: `${WRITTEN}, ${USED}, tries = tries + CAST(:used AS integer), run_at_ms = now_ms() + CAST(:delay_ms AS bigint),
         state = CASE WHEN ${CANCEL_DUE} THEN 'cancelled' ELSE 'scheduled' END, ${endWhen(CANCEL_DUE)}`,
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
@@ -130,7 +132,7 @@ export const RETRY: Transition = {
 export const HAND_BACK: Transition = {
   name: 'hand_back',
   isOwners: true,
-  set: `${WRITTEN}, published_at_ms = now_ms(),
+  set: `${WRITTEN}, ${USED}, published_at_ms = now_ms(),
         state = CASE WHEN ${CANCEL_DUE} THEN 'cancelled' ELSE 'queued' END, ${endWhen(CANCEL_DUE)}`,
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
@@ -141,7 +143,7 @@ export const HAND_BACK: Transition = {
 export const HONOUR_CANCEL: Transition = {
   name: 'honour_cancel',
   isOwners: true,
-  set: `${WRITTEN}, state = 'cancelled', metered = :metered, ${END}`,
+  set: `${WRITTEN}, state = 'cancelled', ${USED}, ${END}`,
   where: `${OWNED} AND ${CANCEL_REQUESTED}`,
   event: `'job.cancelled'`,
 }

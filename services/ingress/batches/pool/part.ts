@@ -375,7 +375,7 @@ export function usageOf(said: unknown): BatchUsage {
   const output = details('output_tokens_details', 'completion_tokens_details')
   return {
     input_tokens: number(usage, 'input_tokens', 'prompt_tokens'),
-    cached_tokens: number(input, 'cached_tokens') || number(usage, 'cache_read_input_tokens'),
+    cached_tokens: number(input, 'cached_tokens') || number(usage, 'cache_read_input_tokens', 'cached_tokens'),
     output_tokens: number(usage, 'output_tokens', 'completion_tokens'),
     reasoning_tokens: number(output, 'reasoning_tokens'),
   }

@@ -309,6 +309,23 @@ describe('the run of a durable job', () => {
     expect((await store.findContent(TENANT, first.id))?.result).toEqual({ text: 'whole' })
   })
 
+  it('adds up the tokens of its attempts, also if it ends without a result', async () => {
+    const usage = { input_tokens: 10, output_tokens: 5 }
+    const first = await claim()
+    void first.run.event({ type: 'usage', usage })
+    await passing(first.run.failed(UPSTREAM))
+    expect(await passing(store.find(TENANT, first.id))).toMatchObject({ state: 'scheduled', usage })
+    await pass(2_000)
+    await passing(store.startDue(10))
+    const second = await claim(store, first.id)
+    void second.run.event({ type: 'usage', usage })
+    await passing(store.cancel(TENANT, first.id))
+    await passing(second.run.cancelled())
+    const sum = { input_tokens: 20, output_tokens: 10 }
+    expect(await passing(store.find(TENANT, first.id))).toMatchObject({ state: 'cancelled', usage: sum })
+    expect(await passing(store.usage.listEnded(10))).toMatchObject([{ jobId: first.id, metered: sum }])
+  })
+
   it('records job.retrying without output_reset if the failed attempt had no output', async () => {
     const { run, id } = await claim()
     await passing(run.failed(UPSTREAM))

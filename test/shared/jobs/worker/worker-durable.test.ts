@@ -7,6 +7,7 @@ import { Dispatcher } from '#shared/jobs/durable/dispatch.ts'
 import { jobsTopic } from '#shared/jobs/records.ts'
 import { Worker, type WorkerDefinition } from '#shared/jobs/worker/worker.ts'
 import type { Handler } from '#shared/kinds/kind.ts'
+import { ServiceError } from '#shared/lib/error.ts'
 import { ALL_TENANTS, type NewJob, type Store } from '#shared/store/store.ts'
 import { memoryBlobs } from '../../../support/jobs/blobs.ts'
 import { envelopeOf, openBroker, sayKind, silentLog } from '../../../support/jobs/jobs.ts'
@@ -161,6 +162,22 @@ describe('durable jobs of a model with a low limit', () => {
     await until(() => work.on('a') === 8)
     work.open()
     await until(async () => (await store.depth()).length === 0)
+  })
+
+  it('have the tokens until their end if they fail without a result, also without streaming', async () => {
+    const run = async function* () {
+      yield { type: 'start', input_tokens: 7 }
+      yield { text: 'word'.repeat(10), apart: true }
+      throw new ServiceError('upstream_refused', 'No.')
+    }
+    await openPool('a', { kinds: { say: { ...work.kind('a'), run } } })
+    const used = { input_tokens: 7, output_tokens: 10 }
+    const jobs = await ended([...(await submit(1)), ...(await submit(1, { stream: true }))])
+    expect(jobs).toMatchObject([
+      { state: 'failed', usage: used },
+      { state: 'failed', usage: used },
+    ])
+    expect(await store.usage.listEnded(10)).toMatchObject([{ metered: used }, { metered: used }])
   })
 
   it('run on a worker that joined later, without a new queue record', async () => {

@@ -91,11 +91,18 @@ class Work {
 
 const noBlobs = memoryBlobs()
 
-async function openPool(options: { slots?: number; broker?: Broker; requeueForMs?: number } = {}): Promise<Worker> {
+interface PoolOptions {
+  readonly slots?: number
+  readonly broker?: Broker
+  readonly requeueForMs?: number
+  readonly run?: Handler['run']
+}
+
+async function openPool(options: PoolOptions = {}): Promise<Worker> {
   const say: Handler = {
     ...sayKind,
     parse: (body) => body,
-    run: (body, context) => work.run(body, context),
+    run: options.run ?? ((body, context) => work.run(body, context)),
     isOutput: (delta) => (delta as Said).text !== '',
     answer: () => answerAsIs((events) => events),
   }
@@ -192,6 +199,19 @@ describe('a worker', () => {
     work.endAll()
     await until(() => said('a').includes('completed'))
     expect(textOfEvents(events)).toBe('hello')
+  })
+
+  it('sends the tokens of a job without streaming that fails, but not its output', async () => {
+    const run = async function* () {
+      yield { type: 'start', input_tokens: 7 }
+      yield { text: 'word'.repeat(10), apart: true }
+      throw new ServiceError('upstream_refused', 'No.')
+    }
+    await openPool({ run })
+    await submit('a', { stream: false })
+    await until(() => said('a').includes('failed upstream_refused'))
+    const deltas = events.flatMap((event) => ('deltas' in event ? event.deltas : []))
+    expect(deltas).toEqual([{ type: 'usage', usage: { input_tokens: 7, output_tokens: 10 } }])
   })
 
   it('acknowledges a record as soon as the started event of its job is published', async () => {
