@@ -20,7 +20,8 @@ and one line of JSON otherwise. A key with the admin scope sees every project an
 
 Options:
   --month MONTH        this (default), last, or a month such as 2030-01
-  --from DAY           first day, such as 2030-01-31, or 7d for the last 7 days
+  --from DAY           first day, such as 2030-01-31; 7d for 7 full days and today, 24h for 24 full hours and the
+                       running hour
   --to DAY             last day (default: today)
   --group-by GROUP     project, key, model, endpoint, day or hour (default day), or several, such as
                        day,project,key,model
@@ -47,7 +48,7 @@ Examples:
     const query = new URLSearchParams(month === undefined ? {} : monthRange(month, Date.now()))
     for (const [name, option] of Object.entries(QUERY)) {
       const value = values.text(option)
-      if (value !== undefined) query.set(name, name === 'from' || name === 'to' ? dayOf(option, value) : value)
+      if (value !== undefined) query.set(name, name === 'from' || name === 'to' ? timeIn(option, value) : value)
     }
     if (values.text('output') === 'csv') {
       query.set('format', 'csv')
@@ -80,13 +81,16 @@ function monthRange(text: string, nowMs: number): { from: string; to: string } {
 }
 
 /**
- * Parses a day in UTC, such as 2030-01-31. A duration such as `7d` counts back from now. @throws CommandError for any
- * other text
+ * Parses a day in UTC, such as 2030-01-31. A duration counts back from now: `7d` is the day 7 days ago, `24h` the hour 24 hours ago. @throws
+ * CommandError for any other text
  */
-function dayOf(option: string, text: string): string {
+function timeIn(option: string, text: string): string {
   if (/^\d{4}-\d\d-\d\d$/.test(text)) return text
-  if (/^\d+[hd]$/.test(text)) return new Date(timeOf(option, text, Date.now(), -1) * 1_000).toISOString().slice(0, 10)
-  throw usageError(`--${option} must be a day such as 2030-01-31, or a duration such as 7d; got '${text}'.`)
+  if (/^\d+[hd]$/.test(text)) {
+    const time = new Date(timeOf(option, text, Date.now(), -1) * 1_000).toISOString()
+    return time.slice(0, text.endsWith('h') ? 13 : 10)
+  }
+  throw usageError(`--${option} must be a day such as 2030-01-31, or a duration such as 7d or 24h; got '${text}'.`)
 }
 
 const HEAD = ['calls', 'failed', 'input', 'cached', 'output', 'audio s', 'cost $']

@@ -38,12 +38,18 @@ export function queryParam(name: string): string {
 
 /** Sets query parameters of the current URL and removes those with an empty value. Adds no history entry. */
 export function setQuery(changes: Readonly<Record<string, string>>): void {
+  navigate(urlWith(changes), true)
+}
+
+/** The current URL with changed query parameters, as the target of a link. Parameters with an empty value are removed. */
+export function urlWith(changes: Readonly<Record<string, string>>): string {
   const url = new URL(currentUrl.value)
   for (const [name, value] of Object.entries(changes)) {
     if (value) url.searchParams.set(name, value)
     else url.searchParams.delete(name)
   }
-  navigate(url.href, true)
+  url.hash = ''
+  return url.href
 }
 
 function isInConsole({ origin, pathname }: URL): boolean {

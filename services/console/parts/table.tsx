@@ -1,6 +1,9 @@
 import { type ComponentChildren, createContext } from 'preact'
 import { useContext } from 'preact/hooks'
+import { fetchApi } from '#services/console/api/client.ts'
 import { ageText, dateTimeText } from '#services/console/api/clock.ts'
+import { type CsvCell, csvLine } from '#shared/lib/csv.ts'
+import { download, ErrorText, useAction } from './parts.tsx'
 
 /*
  * The table of all lists. Rules of the layout:
@@ -109,6 +112,35 @@ function placeOf(column: string, { columns, numbers = [], main, optional = [], c
 function showWhole(target: Element): void {
   const cut = target.closest<HTMLElement>('.below, td > div')
   if (cut && cut.scrollWidth > cut.clientWidth && !target.closest('[title]')) cut.title = cut.innerText
+}
+
+interface ExportProps {
+  /** Object of the export, such as `top spenders`. */
+  readonly what: string
+  /** Path of the API that returns CSV. */
+  readonly path?: string
+  /** Name of the file and its rows, for a table without such a path. */
+  readonly file?: string
+  readonly rows?: readonly (readonly CsvCell[])[]
+}
+
+/** A button that downloads a table as CSV. */
+export function ExportCsv({ what, path, file = '', rows = [] }: ExportProps) {
+  const { isBusy, problem, run } = useAction()
+  const save = async () => {
+    if (path === undefined) return download(file, rows.map(csvLine).join(''))
+    const response = await fetchApi(path)
+    const [, name = file] = /filename="([^"]+)"/.exec(response.headers.get('content-disposition') ?? '') ?? []
+    download(name, await response.blob())
+  }
+  return (
+    <>
+      <ErrorText text={problem.value} />
+      <button type="button" class="small" disabled={isBusy.value} onClick={() => void run(save)}>
+        Export CSV<span class="visually-hidden"> of the {what}</span>
+      </button>
+    </>
+  )
 }
 
 /** The age of a time, such as `3 min ago`. The pointer shows the time. */

@@ -43,6 +43,11 @@ describe('sluice usage', () => {
     const csv = await run(stack, { 'group-by': 'model', output: 'csv' }, true)
     expect(csv.split('\r\n')[1]).toMatch(/^echo-1,1,0,\d+,0,10,0,1$/)
     expect(report).toMatchObject({ object: 'usage', group_by: 'key', total: { cost_usd: 1, output_tokens: 10 } })
+    const hours = JSON.parse(await run(stack, { from: '24h' }, false))
+    const startMs = Date.parse(`${hours.from}:00:00Z`)
+    expect(Date.now() - startMs, '24 hours and a part of the running hour, in ms').toBeLessThan(25.1 * 3_600_000)
+    expect(Date.now() - startMs).toBeGreaterThanOrEqual(24 * 3_600_000)
+    expect(hours.total, 'usage with that of the running hour').toMatchObject({ calls: 1 })
     const rangeOf = async (month: string) => {
       const { from, to } = JSON.parse(await run(stack, { month }, false))
       return `${from} to ${to}`

@@ -71,29 +71,41 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
       const query = new URL(route.request().url()).searchParams
       const response = await route.fetch()
       const report = (await response.json()) as UsageReport
-      // The calls of today are not part of the comparison, because the day is not complete.
-      const data = [{ ...report.total, calls: 5, failed: 2, group: dayAgo(1), name: null }, ...report.data]
-      if (query.get('to') === today && query.get('group_by') === 'day')
-        return await route.fulfill({ response, json: { ...report, data } })
-      if (query.get('to') === today) return await route.fulfill({ response })
-      ranges.push(`${query.get('from')} ${query.get('to')}`)
-      await route.fulfill({ response, json: { ...report, total: { ...report.total, calls: 4, failed: 8 } } })
+      const [from, to] = [query.get('from'), query.get('to')]
+      const counts = { [dayAgo(1)]: { calls: 5, failed: 2 }, [dayAgo(8)]: { calls: 4, failed: 8 } }[to ?? '']
+      if (counts) ranges.push(`${from} ${to}`)
+      await route.fulfill({ response, json: { ...report, total: { ...report.total, ...counts } } })
     })
     await page.getByRole('link', { name: 'Usage', exact: true }).click()
     const totals = page.getByLabel('Totals')
     await totals.getByText(/^\+25 %(: 5 after| from) 4$/).waitFor()
     await totals.getByText(/^−75 %(: 2 after| from) 8$/).waitFor()
-    expect(ranges[0]).toBe(`${dayAgo(13)} ${dayAgo(8)}`)
-    const [of24] = await Promise.all([
-      page.waitForRequest((request) => /group_by=hour/.test(request.url())),
+    expect(ranges.slice(0, 2).toSorted(), 'the seven days before today, and the seven days before them').toEqual([
+      `${dayAgo(14)} ${dayAgo(8)}`,
+      `${dayAgo(7)} ${dayAgo(1)}`,
+    ])
+    await page.getByText(/^Changes compare .* to .* with .* to .*\.$/).waitFor()
+    const byHour: string[] = []
+    page.on('request', (request) => request.url().includes('T') && byHour.push(request.url()))
+    const isOfHours = (url: string) => /group_by=hour/.test(url)
+    await Promise.all([
+      page.waitForRequest((request) => isOfHours(request.url())),
       page.getByRole('button', { name: 'Last 24 hours' }).click(),
     ])
-    const hours = new URL(of24.url()).searchParams
-    const hourAt = (name: string) => Date.parse(`${hours.get(name)}:00:00Z`)
-    expect(hourAt('to') - hourAt('from'), 'time from the first hour of the range to the last hour').toBe(23 * 3_600_000)
-    const ageMs = Date.now() - hourAt('to')
-    expect(ageMs, 'age of the last hour, which is complete').toBeGreaterThanOrEqual(3_600_000)
-    expect(ageMs, 'age of the last hour').toBeLessThan(2 * 3_600_000)
+    await page.getByText('to now: 24 full hours and the running hour.').waitFor()
+    const windowsOf = (of: (url: string) => boolean) =>
+      byHour.filter(of).map((url) => {
+        const hours = new URL(url).searchParams
+        const [from = 0, to = 0] = ['from', 'to'].map((name) => Date.parse(`${hours.get(name)}:00:00Z`) / 3_600_000)
+        return { from, to, length: to - from + 1 }
+      })
+    const [whole] = windowsOf(isOfHours)
+    expect(whole, 'hours from the same hour of yesterday to the running hour').toMatchObject({ length: 25 })
+    expect(Date.now() / 3_600_000 - (whole?.to ?? 0), 'hours since the start of the last hour').toBeLessThan(1.1)
+    const compared = windowsOf((url) => url.includes('group_by=project&')).filter(({ length }) => length === 24)
+    expect(compared.map(({ from }) => from - (whole?.from ?? 0)).toSorted(), 'starts of the compared windows').toEqual([
+      -24, 0,
+    ])
     const month = `${today.slice(0, 8)}01`
     const lastDay = new Date(Date.parse(month) - 86_400_000).toISOString().slice(0, 10)
     for (const [name, range] of [
@@ -119,16 +131,19 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await budgets.getByText('$2.50 of $10.00 (25 %)').waitFor()
     await budgets.getByText('too little spending for a forecast').first().waitFor()
     expect(await page.getByText('Changes compare').count(), 'comparison without earlier usage').toBe(0)
-    const failures = page.getByRole('table', { name: 'Failures' })
+    const failures = page.getByRole('table', { name: 'Server errors' })
     const failure = failures.getByRole('row').filter({ hasText: 'upstream_refused' }).filter({ hasText: 'alice' })
     expect(await failure.getByRole('link', { name: '1', exact: true }).getAttribute('href')).toMatch(
-      /requests\?since=\d+&until=\d+&error_code=upstream_refused&model=echo-1&project=alice&status=502$/,
+      /requests\?since=\d+&until=\d+&error_code=upstream_refused&model=echo-1&project=alice&key=alice&status=502$/,
     )
     expect(await page.getByLabel('Totals').innerText()).toMatch(/Failed\s+2 \(40\.0 %\)/)
-    await failures.getByRole('row').filter({ hasText: 'model_not_found' }).getByText('alice').waitFor()
-    await page.getByText('refused calls such as 429 and 404 included').waitFor()
+    const refused = page.getByRole('table', { name: 'Refused' }).getByRole('row').filter({ hasText: 'model_not_found' })
+    await refused.getByRole('cell', { name: 'alice' }).first().waitFor()
+    await page.getByLabel('Totals').getByText('1 server error, 1 refused').waitFor()
+    for (const heading of ['Server errors: 1', 'Refused: 1'])
+      await page.getByRole('heading', { name: heading }).waitFor()
     await page
-      .getByText(/request log: 0 exceeded a rate limit .* 1 had another error of the caller .* 1 failed in/)
+      .getByText(/search spent most: \$2\.50 of .* Mostly key =cmd \(100 %\), model echo-\d \(\d+ %\)\./)
       .waitFor()
     await look(page, 'usage')
     const chart = page.getByRole('slider', { name: 'Cost per day' })
@@ -143,21 +158,27 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await failed.click()
     await page.getByText('2 requests', { exact: true }).waitFor()
     await page.goBack()
-    await table.getByRole('button', { name: 'search' }).click()
-    await page.getByRole('button', { name: /^Project: search/ }).waitFor()
+    await refused.getByRole('link', { name: 'unknown' }).click()
+    await page.getByRole('link', { name: /^Model: unknown/ }).waitFor()
+    await page.goBack()
+    await table.getByRole('link', { name: 'search' }).click()
+    await page.getByRole('link', { name: /^Project: search/ }).waitFor()
     await table.getByText('echo-2').waitFor()
     expect(await page.getByLabel('Totals').innerText()).toMatch(/Requests\s+2\s/)
     expect(await budgets.getByRole('row').count(), 'rows of the header and of the filtered project').toBe(2)
     await budgets.getByText('$2.50 of $10.00 (25 %)').waitFor()
     await page.getByRole('button', { name: 'API key', exact: true }).click()
     await table.getByText('=cmd').waitFor()
-    const download = page.waitForEvent('download')
-    await page.getByRole('button', { name: 'Export CSV', exact: true }).click()
-    const csv = await readFile(await (await download).path(), 'utf8')
+    const exported = async (what: string) => {
+      const download = page.waitForEvent('download')
+      await page.getByRole('button', { name: `Export CSV of the ${what}` }).click()
+      return await readFile(await (await download).path(), 'utf8')
+    }
+    const csv = await exported('top spenders')
     expect(csv.split('\r\n')[1]).toMatch(/^key_[^,]+,'=cmd,2,0,/)
-    const daily = page.waitForEvent('download')
-    await page.getByRole('button', { name: 'Export CSV by day' }).click()
-    const byDay = await readFile(await (await daily).path(), 'utf8')
+    expect(await exported('budgets')).toMatch(/^owner,id,name,.*\r\nproject,[^,]+,search,\d{4}-\d\d,10,2\.5,7\.5,/)
+    expect(await exported('failures')).toMatch(/^kind,status,error_code,/)
+    const byDay = await exported('usage by day')
     expect(byDay).toMatch(/^day,project,project_name,key,key_name,model,calls,.*\r\n\d{4}-\d\d-\d\d,[^,]+,search,/)
     await page.reload()
     await table.getByText('=cmd').waitFor()
@@ -180,7 +201,7 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await page.getByRole('slider', { name: 'Cost per hour' }).waitFor()
     await look(page, 'usage-narrow-dark')
     await page.getByRole('button', { name: 'Custom' }).click()
-    await page.getByLabel('First day').fill('2031-01-01')
+    await page.getByLabel('From').fill('2031-01-01')
     await page.getByText(/'from' is later than 'to'/).waitFor()
     await page.context().close()
   })

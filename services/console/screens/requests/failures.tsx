@@ -1,20 +1,22 @@
 import { useSignal } from '@preact/signals'
+import type { ComponentChildren } from 'preact'
 import type { z } from 'zod'
 import type { RequestFailuresListAnswer } from '#schemas/admin/requests.ts'
 import { fetchJson, messageOf } from '#services/console/api/client.ts'
-import { projectName } from '#services/console/api/names.ts'
+import { keyName, projectName } from '#services/console/api/names.ts'
 import { Count, ErrorText, usePoll } from '#services/console/parts/parts.tsx'
-import { BASE } from '#services/console/parts/router.ts'
+import { BASE, urlWith } from '#services/console/parts/router.ts'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 
 const REFRESH_INTERVAL_MS = 10_000
 const ROWS_MAX = 20
-const NUMBERS = ['Requests', 'Oldest', 'Newest']
+const NUMBERS = ['Requests', 'First', 'Last']
 
 type Query = Readonly<Record<string, string>>
-type FailureList = z.infer<typeof RequestFailuresListAnswer>
+export type FailureList = z.infer<typeof RequestFailuresListAnswer>
+type FailureRow = FailureList['data'][number]
 
-/** Failed requests by error code, model and project. Undefined until loaded. @param query If undefined, nothing is loaded @param inputs Values whose change loads the list again */
+/** Failed requests by error code, model, project and key. Undefined until loaded. @param query If undefined, nothing is loaded @param inputs Values whose change loads the list again */
 export function useFailures(query: Query | undefined, inputs: readonly unknown[] = []) {
   const found = useSignal<FailureList | undefined>(undefined)
   const problem = useSignal('')
@@ -32,88 +34,124 @@ export function useFailures(query: Query | undefined, inputs: readonly unknown[]
   return { found: found.value, problem: problem.value }
 }
 
+/** Whether the service or an upstream server failed. The other failed requests were refused, for example by a rate limit or as invalid. */
+export function isServerError({ status }: Pick<FailureRow, 'status'>): boolean {
+  return status >= 500
+}
+
+/** Number of failed requests. */
+export function sumOf(rows: readonly FailureRow[]): number {
+  return rows.reduce((sum, { count }) => sum + count, 0)
+}
+
 interface FailuresProps {
   readonly query: Query
   /** Filters that the links of the table set on the screen Requests. */
   readonly filters: Query
-  readonly hasProjects?: boolean
-  /** Whether the numbers of failures by class of status precede the table. */
-  readonly hasStatusCounts?: boolean
   readonly inputs?: readonly unknown[]
   /** Text if no request failed. */
-  readonly none?: string
+  readonly none: string
 }
 
-/** Table of failures, the most frequent first, each with its most frequent message. Each row links to its requests and to the newest of them. */
-export function Failures({
-  query,
-  filters,
-  hasProjects = false,
-  hasStatusCounts = false,
-  inputs = [],
-  none = 'No failed requests in this range.',
-}: FailuresProps) {
+export function Failures({ query, filters, inputs = [], none }: FailuresProps) {
   const { found, problem } = useFailures(query, inputs)
-  const columns = ['Error', 'Model', ...(hasProjects ? ['Project'] : []), 'Requests', 'Oldest', 'Newest']
   return (
     <>
       <ErrorText text={problem} />
       {found?.data.length === 0 && <p class="dim">{none}</p>}
-      {found && hasStatusCounts && <StatusCounts failures={found.data} />}
-      {found && found.data.length > 0 && (
-        <Table label="Failures" columns={columns} numbers={NUMBERS} card={{ end: 'Newest', hidden: ['Oldest'] }}>
-          {found.data.slice(0, ROWS_MAX).map((row) => {
-            const { status, error_code, model, project, project_name, count, newest_id, message } = row
-            const own = { ...(error_code && { error_code }), ...(model && { model }), ...(project && { project }) }
-            const path = `requests?${new URLSearchParams({ ...filters, ...own, status: String(status) })}`
-            return (
-              <tr key={JSON.stringify([status, error_code, model, project])}>
-                <Cell column="Error">
-                  <span class="status failed">{status}</span> {error_code && <code>{error_code}</code>}
-                  <span class="dim below">{message}</span>
+      {found && found.data.length > 0 && <FailureTable label="Failures" rows={found.data} filters={filters} />}
+      {found?.has_more && <p class="dim">{ONLY_NEWEST}</p>}
+    </>
+  )
+}
+
+export const ONLY_NEWEST = 'Only the newest 100,000 failed requests are counted.'
+
+interface FailureTableProps {
+  readonly label: string
+  readonly rows: readonly FailureRow[]
+  readonly filters: Query
+  /** Columns with the caller, whose links filter the screen by the project, key or model. Default: none. */
+  readonly owners?: readonly ('Project' | 'Key')[]
+}
+
+/** Table of failures, the most frequent first, each with its most frequent message. Each row links to its requests and to the newest of them. */
+export function FailureTable({ label, rows, filters, owners = [] }: FailureTableProps) {
+  return (
+    <>
+      <Table
+        label={label}
+        columns={['Error', ...owners, 'Model', ...NUMBERS]}
+        numbers={NUMBERS}
+        card={{ end: 'Last', hidden: ['First'] }}
+      >
+        {rows.slice(0, ROWS_MAX).map((row) => {
+          const { status, error_code, model, project, key_id, count, newest_id, message } = row
+          const named = { error_code, model, project, key: key_id }
+          const own = Object.fromEntries(
+            Object.entries(named).flatMap(([name, value]) => (value ? [[name, value]] : [])),
+          )
+          const path = `requests?${new URLSearchParams({ ...filters, ...own, status: String(status) })}`
+          return (
+            <tr key={JSON.stringify([status, error_code, model, project, key_id])}>
+              <Cell column="Error">
+                <span class="status failed">{status}</span> {error_code && <code>{error_code}</code>}
+                <span class="dim below">{message}</span>
+              </Cell>
+              {owners.includes('Project') && (
+                <Cell column="Project">
+                  <Filter name="project" value={project}>
+                    {row.project_name ?? projectName(project ?? '')}
+                  </Filter>
                 </Cell>
-                <Cell column="Model">{model ?? '–'}</Cell>
-                {hasProjects && (
-                  <Cell column="Project">
-                    {project_name ?? (project === null ? 'no valid key' : projectName(project))}
-                  </Cell>
+              )}
+              {owners.includes('Key') && (
+                <Cell column="Key">
+                  <Filter name="key" value={key_id}>
+                    {row.key_name ?? keyName(key_id ?? '')}
+                  </Filter>
+                </Cell>
+              )}
+              <Cell column="Model">
+                {owners.length === 0 ? (
+                  (model ?? '–')
+                ) : (
+                  <Filter name="model" value={model}>
+                    {model}
+                  </Filter>
                 )}
-                <Cell column="Requests">
-                  <Count value={count} path={path} />
-                </Cell>
-                <Cell column="Oldest">
-                  <Age at={row.first_ended_at} />
-                </Cell>
-                <Cell column="Newest">
-                  <a class="figure" href={`${BASE}/requests/${newest_id}`}>
-                    <Age at={row.last_ended_at} />
-                  </a>
-                </Cell>
-              </tr>
-            )
-          })}
-        </Table>
-      )}
-      {found && (found.has_more || found.data.length > ROWS_MAX) && (
+              </Cell>
+              <Cell column="Requests">
+                <Count value={count} path={path} />
+              </Cell>
+              <Cell column="First">
+                <Age at={row.first_ended_at} />
+              </Cell>
+              <Cell column="Last">
+                <a class="figure" href={`${BASE}/requests/${newest_id}`}>
+                  <Age at={row.last_ended_at} />
+                </a>
+              </Cell>
+            </tr>
+          )
+        })}
+      </Table>
+      {rows.length > ROWS_MAX && (
         <p class="dim">
-          {found.data.length > ROWS_MAX && `The ${ROWS_MAX} most frequent of ${found.data.length} kinds are shown. `}
-          {found.has_more && 'Only the newest 100,000 failed requests are counted.'}
+          The {ROWS_MAX} most frequent of {rows.length} kinds are shown.
         </p>
       )}
     </>
   )
 }
 
-/** Failed requests by class of status: rate limits, other errors of the caller, and errors of the service. */
-function StatusCounts({ failures }: { readonly failures: FailureList['data'] }) {
-  if (failures.length === 0) return null
-  const count = (isCounted: (status: number) => boolean) =>
-    failures.reduce((sum, row) => sum + (isCounted(row.status) ? row.count : 0), 0).toLocaleString('en')
-  return (
-    <p>
-      Failed requests in the request log: <b>{count((status) => status === 429)}</b> exceeded a rate limit or budget
-      (429), <b>{count((status) => status < 500 && status !== 429)}</b> had another error of the caller (4xx), and{' '}
-      <b>{count((status) => status >= 500)}</b> failed in the service or at an upstream server (5xx).
-    </p>
-  )
+interface FilterProps {
+  readonly name: string
+  readonly value: string | null
+  readonly children: ComponentChildren
+}
+
+/** A link that filters the current screen, or a dash without a value. The back button removes the filter. */
+export function Filter({ name, value, children }: FilterProps) {
+  return value ? <a href={urlWith({ [name]: value })}>{children}</a> : <>–</>
 }

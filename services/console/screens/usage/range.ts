@@ -11,8 +11,7 @@ export type Report = z.infer<typeof UsageReport>
 export type Row = Report['data'][number]
 
 /**
- * Ranges by id, in the order of the buttons. The last 24 hours are complete hours, because the ledger has the sums of hours and a comparison needs equal
- * windows.
+ * Ranges by id, in the order of the buttons. A range ends now: it has N full hours or days and the running one. Changes compare the full hours or days only, so that both windows have equal lengths.
  */
 export const RANGES: ReadonlyMap<string, string> = new Map([
   ['24h', 'Last 24 hours'],
@@ -20,6 +19,7 @@ export const RANGES: ReadonlyMap<string, string> = new Map([
   ['7', '7 days'],
   ['30', '30 days'],
   ['90', '90 days'],
+  ['last-week', 'Last week'],
   ['month', 'This month'],
   ['last-month', 'Last month'],
   ['custom', 'Custom'],
@@ -70,13 +70,18 @@ export function viewOf(): View {
   }
 }
 
-/** First and last day of a range, or the first and last hour of the last 24 hours. */
+/** First and last day of a range, or the first and the running hour of the last 24 hours. */
 function boundsOf(range: string, today: string): readonly [from: string, to: string] {
   const now = serviceNow()
-  if (range === '24h') return [hourOf(now - DAY_SECONDS), hourOf(now - HOUR_SECONDS)]
+  if (range === '24h') return [hourOf(now - DAY_SECONDS), hourOf(now)]
   if (range === 'month') return [monthStart(today, 0), today]
   if (range === 'last-month') return [monthStart(today, -1), dayOf(startOf(monthStart(today, 0)) - 1)]
-  if (range !== 'custom') return [dayOf(now - (Number(range) - 1) * DAY_SECONDS), today]
+  if (range === 'last-week') {
+    const monday = startOf(today) - ((new Date(today).getUTCDay() + 6) % 7) * DAY_SECONDS
+    return [dayOf(monday - 7 * DAY_SECONDS), dayOf(monday - DAY_SECONDS)]
+  }
+  if (range === '1') return [today, today]
+  if (range !== 'custom') return [dayOf(now - Number(range) * DAY_SECONDS), today]
   const to = queryParam('to') || today
   return [queryParam('from') || to, to]
 }
@@ -86,34 +91,36 @@ export function monthStart(day: string, months: number): string {
   return dayOf(Date.UTC(Number(day.slice(0, 4)), Number(day.slice(5, 7)) - 1 + months) / 1_000)
 }
 
-/** Start of the current hour or day in Unix seconds. Usage since then is not complete, so comparisons leave it out. */
-export function incompleteFrom({ unit }: View): number {
-  return startOf(unit === 'hour' ? hourOf(serviceNow()) : dayOf(serviceNow()))
+interface Window {
+  /** First and last day or hour, both included. */
+  readonly from: string
+  readonly to: string
 }
 
 /**
- * The complete hours or days of a view, moved back by the length of the view. Example: at 15:20, the hours from 00:00 to 15:00 of today are compared
- * with those of yesterday. The days of a month are compared with the same days of the month before. Undefined if the view has no complete hour or day.
+ * The windows that changes compare: the full hours or days of a view, and equally many before them. Example: at 15:20, the hours from 00:00 to 15:00 of
+ * today are compared with those of yesterday. The days of a month are compared with the same days of the month before. Undefined if the view has no full
+ * hour or day.
  */
-export function previousOf(view: View): { readonly from: string; readonly to: string } | undefined {
-  const { since, until, unit } = view
-  const length = until - since
-  const end = Math.min(until, incompleteFrom(view))
-  if (end <= since) return undefined
-  if (unit === 'day' && view.range.endsWith('month')) {
-    const [first, limit] = [monthStart(view.from, -1), startOf(view.from)]
-    const last = view.range === 'month' ? Math.min(startOf(first) + end - since, limit) : limit
-    return { from: first, to: dayOf(last - 1) }
-  }
+export function comparisonOf({ since, until, unit, range, from }: View): { now: Window; before: Window } | undefined {
   const textOf = unit === 'hour' ? hourOf : dayOf
-  return { from: textOf(since - length), to: textOf(end - length - 1) }
+  const end = Math.min(until, startOf(textOf(serviceNow())))
+  if (end <= since) return undefined
+  const now = { from: textOf(since), to: textOf(end - 1) }
+  if (unit === 'day' && range.endsWith('month')) {
+    const [first, limit] = [monthStart(from, -1), startOf(from)]
+    const last = range === 'month' ? Math.min(startOf(first) + end - since, limit) : limit
+    return { now, before: { from: first, to: dayOf(last - 1) } }
+  }
+  const shift = unit === 'hour' && range !== '24h' ? DAY_SECONDS : end - since
+  return { now, before: { from: textOf(since - shift), to: textOf(end - shift - 1) } }
 }
 
 export function dayOf(seconds: number): string {
   return new Date(seconds * 1_000).toISOString().slice(0, 10)
 }
 
-export function hourOf(seconds: number): string {
+function hourOf(seconds: number): string {
   return new Date(seconds * 1_000).toISOString().slice(0, 13)
 }
 
@@ -123,12 +130,17 @@ export function startOf(time: string): number {
 }
 
 /** A UTC hour, such as `26 Nov 2026, 15:00`. @param later Seconds that are added */
-export function hourText(hour: string, later = 0): string {
+function hourText(hour: string, later = 0): string {
   const text = hourOf(startOf(hour) + later)
   return `${dayText(text.slice(0, 10))}, ${text.slice(11, 13)}:00`
 }
 
-export function periodText({ from, to }: Report): string {
+export function periodText({ from, to }: Window): string {
   if (from.length > 10) return `${hourText(from)} to ${hourText(to, HOUR_SECONDS)}`
   return from === to ? dayText(from) : `${dayText(from)} to ${dayText(to)}`
+}
+
+/** The time of a view as filters of the request log, so that a list has the requests that this screen counts. */
+export function windowOf({ since, until }: View): Readonly<Record<string, string>> {
+  return { since: String(since), until: String(until) }
 }
