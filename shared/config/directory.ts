@@ -74,8 +74,8 @@ export function makePrivateFile(path: string): void {
 }
 
 /**
- * If root runs the process, gives a file to the owner of `other`. Otherwise the service's user could not open files that a command of root has
- * created.
+ * If root runs the process, gives a file to the owner of `other`. Otherwise the service's user could not open files that were created by a command of
+ * root.
  */
 export function giveToOwnerOf(other: string, path: string): void {
   if (process.getuid?.() !== 0) return

@@ -53,9 +53,9 @@ export function jobIdTime(id: string): number | undefined {
 
 /** Usage of a job at the end of an attempt. */
 export interface Used {
-  /** In the form that the caller receives. */
+  /** Usage in the form that the caller receives. */
   readonly usage?: unknown
-  /** In the form of the usage ledger, for all attempts together. */
+  /** Usage of all attempts together, in the form of the usage ledger. */
   readonly metered?: Metered
 }
 

@@ -249,8 +249,8 @@ export const DELIVERY_COLUMNS =
   'id, job_id, tenant, url, type, state, tries, next_at_ms, status, error, created_at_ms, history, data'
 
 /**
- * SQL condition for pending messages that are found by id or job. The concatenation with '' matches no index of states, because Postgres would
- * otherwise scan the whole index of pending messages.
+ * SQL condition for pending messages that are found by id or job. The concatenation with '' matches no index of states. Otherwise Postgres would scan
+ * the whole index of pending messages.
  */
 const IS_PENDING = (message: string) => `${message}.state || '' = 'pending'`
 

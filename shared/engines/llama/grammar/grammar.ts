@@ -242,8 +242,8 @@ class GrammarWriter {
   }
 
   /**
-   * Writes a part of the schema. If an error is thrown, then the path of the part is added. In a grammar that is not strict, the part is written
-   * again without the unsupported keywords.
+   * Writes a part of the schema. If an error is thrown, then the path of the part is added to it. In a grammar that is not strict, the part is
+   * written again without the unsupported keywords.
    */
   #located<T>(path: string, schema: Schema, keywords: readonly string[], write: (schema: Schema) => T): T {
     try {
