@@ -61,7 +61,13 @@ export const ListJobs = z.object({
   limit: z.coerce.number().int().min(1).max(100).default(20).describe('Maximum jobs per page'),
   after: z.string().max(64).optional().describe('Cursor: last_id of the previous page'),
   order: z.enum(['asc', 'desc']).default('desc').describe('By creation time'),
-  status: z.string().max(200).optional().describe('Comma-separated job statuses. Default: all'),
+  status: z
+    .string()
+    .max(200)
+    .optional()
+    .describe(
+      'Comma-separated job statuses. `queued` includes `scheduled` jobs, which wait for run_at, and `retrying` jobs, which wait for the next attempt. Default: all',
+    ),
   endpoint: z
     .string()
     .max(200)

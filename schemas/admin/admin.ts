@@ -15,7 +15,13 @@ const JobFilters = {
   project: Text.optional().describe('Project id'),
   pool: PoolName.optional().describe('Pool name'),
   model: Text.optional().describe('Model id'),
-  status: z.string().max(200).optional().describe('Comma-separated job statuses. Default: all'),
+  status: z
+    .string()
+    .max(200)
+    .optional()
+    .describe(
+      'Comma-separated job statuses. `queued` includes `scheduled` jobs, which wait for run_at, and `retrying` jobs, which wait for the next attempt. Default: all',
+    ),
 }
 const Seconds = z.int().min(0).max(99_999_999_999)
 

@@ -22,7 +22,9 @@ const jobFields = {
   model: z.string(),
   status: JobStatus,
   created_at: Seconds,
-  run_at: Seconds.nullable().describe('Scheduled start time, in Unix seconds. null: no scheduled start'),
+  run_at: Seconds.nullable().describe(
+    'Time at which the next attempt of a queued job is due, in Unix seconds. null: not delayed',
+  ),
   started_at: Seconds.nullable().describe('First start, in Unix seconds'),
   completed_at: Seconds.nullable(),
   failed_at: Seconds.nullable(),

@@ -33,7 +33,8 @@ are stored by default, and each stored call is a durable job with a row. On a te
 when output is not a TTY, each job is one line of JSON.
 
 Options:
-  --status LIST    only jobs in these statuses, comma-separated: queued, in_progress, cancelling, completed, failed, cancelled, expired
+  --status LIST    only jobs in these statuses, comma-separated: queued, scheduled, retrying, in_progress, cancelling, completed, failed,
+                   cancelled, expired
   --endpoint PATH  only jobs of this endpoint
   --group ID       only the requests of this batch, or the child jobs of this composed job
   --metadata KEY=VALUE

@@ -9,6 +9,7 @@ import { acceptedOf } from '#services/ingress/calls/durable.ts'
 import { firstPage, Group, pageOf, statesOfAll } from '#services/ingress/calls/job-list.ts'
 import {
   type ChildCounts,
+  hasStatus,
   isJobId,
   jobIdOf,
   jobObject,
@@ -121,7 +122,7 @@ function filterOf(context: IngressContext, { project, pool, model, status, since
     states: statuses && statesOfAll(statuses),
     sinceMs: since === undefined ? undefined : since * 1_000,
   }
-  return { query, isWanted: (job: DurableJob) => statuses?.includes(statusOf(job)) ?? true }
+  return { query, isWanted: (job: DurableJob) => hasStatus(job, statuses) }
 }
 
 export async function getAnyJob(context: IngressContext, call: Call): Promise<void> {

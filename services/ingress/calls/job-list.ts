@@ -11,7 +11,7 @@ import { childJobId, firstJobId, jobIdTime } from '#shared/store/jobs.ts'
 import type { ListQuery } from '#shared/store/store.ts'
 import type { Call, IngressContext } from './call.ts'
 import { childCountsOfPage } from './child-counts.ts'
-import { isJobId, jobObject, requireJobs, statusOf } from './job-object.ts'
+import { hasStatus, isJobId, jobObject, requireJobs } from './job-object.ts'
 
 const PARTS_MAX = 500
 
@@ -46,7 +46,7 @@ export async function listJobs(context: IngressContext, call: Call): Promise<voi
   const group = query.group === undefined ? undefined : new Group(query.group)
   const statuses = query.status?.split(',').map((status) => status.trim())
   const matches: Matches = (job) =>
-    (statuses?.includes(statusOf(job)) ?? true) &&
+    hasStatus(job, statuses) &&
     (group?.has(job) ?? true) &&
     pairs.every(([name, value]) => job.metadata[name] === value)
   const needsScan = group !== undefined || pairs.length > 0
@@ -210,6 +210,8 @@ export class Group {
 
 const STATES: Readonly<Record<string, readonly DurableState[]>> = {
   queued: ['queued', 'scheduled'],
+  scheduled: ['scheduled'],
+  retrying: ['scheduled'],
   in_progress: ['in_progress', 'waiting'],
   cancelling: ['queued', 'scheduled', 'in_progress'],
   completed: ['completed'],

@@ -45,6 +45,18 @@ export function statusOf({ state, cancel_requested_at_ms }: DurableJob): string 
   return state === 'waiting' ? 'in_progress' : state
 }
 
+/**
+ * Whether a job has one of the statuses of a filter. Besides the statuses of the API, a filter may name the two kinds of `queued` jobs that wait for
+ * a time: `scheduled` for the first attempt, and `retrying` for a later attempt.
+ */
+export function hasStatus(job: DurableJob, statuses: readonly string[] | undefined): boolean {
+  if (!statuses) return true
+  const status = statusOf(job)
+  if (statuses.includes(status)) return true
+  const isTimed = status === 'queued' && job.state === 'scheduled'
+  return isTimed && statuses.includes(job.attempt === 0 ? 'scheduled' : 'retrying')
+}
+
 export function jobObject(job: DurableJob, details: JobDetails = {}): Record<string, unknown> {
   const url = `/v1/jobs/${job.id}`
   const isResultKnown = job.state !== 'completed' || details.result !== undefined

@@ -60,6 +60,42 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.context().close()
   })
 
+  it('shows scheduled and retrying jobs with their due times, and filters them', async () => {
+    const run_at = Math.floor(Date.now() / 1_000) + 7_000
+    const scheduled = await admin.submit('alice', 'Later.', { run_at })
+    const retrying = await admin.submit('alice', '!echo fail=overloaded retry_after_ms=600000')
+    await until(async () => (await admin.job('alice', retrying)).run_at !== null)
+    const page = await openTab('op', { viewport: { width: 360, height: 740 } })
+    const summary = page.getByLabel('Summary', { exact: true })
+    await summary.getByText('Scheduled').waitFor()
+    await summary.getByText('Retrying').waitFor()
+    await page.goto(`${admin.stack.url}/console/jobs`)
+    const row = (id: string) => page.getByRole('table', { name: 'Jobs' }).getByRole('row').filter({ hasText: id })
+    await row(scheduled)
+      .getByText(/^in 1 h 5\d min$/)
+      .waitFor()
+    await row(retrying)
+      .getByText(/^attempt 2 in 9 min/)
+      .waitFor()
+    expect(await faultsOf(page, 'jobs-waiting-narrow')).toEqual([])
+    for (const [filter, shown, hidden] of [
+      ['Scheduled', scheduled, retrying],
+      ['Retrying', retrying, scheduled],
+    ] as const) {
+      await page.getByRole('button', { name: filter, exact: true }).click()
+      await row(hidden).waitFor({ state: 'detached' })
+      await row(shown).locator(`.status.${filter.toLowerCase()}`).waitFor()
+    }
+    await page.getByRole('button', { name: 'Queued', exact: true }).click()
+    await page.getByText('No matching jobs').waitFor()
+    await page.goto(`${admin.stack.url}/console/jobs/${retrying}`)
+    await page.getByText(/^Attempt 1 failed\. Attempt 2 starts in 9 min .*\(\d+ \w+ \d{4}, \d\d:\d\d:\d\d/).waitFor()
+    await page.goto(`${admin.stack.url}/console/jobs/${scheduled}`)
+    await page.getByText(/^Starts in 1 h 5\d min \(/).waitFor()
+    for (const id of [scheduled, retrying]) await admin.as('alice').post(`/v1/jobs/${id}/cancel`)
+    await page.context().close()
+  })
+
   it.each([
     ['not an id', '../key', '/v1/key', 'Expected the id of a job or of a batch.'],
     ['a job of another project', 'bob', '/v1/jobs/job_', 'No job with the id'],
@@ -125,6 +161,11 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
       const { child_counts } = (await admin.job('alice', id)) as { child_counts?: { completed: number } }
       return child_counts?.completed === 60
     })
+    const home = await openTab('op')
+    const pool = home.getByRole('article').filter({ has: home.getByRole('heading', { name: 'batches' }) })
+    await pool.getByText('1 job waits for the requests of a batch').waitFor()
+    await pool.locator('.status.active').waitFor()
+    await home.context().close()
     const page = await openTab('alice')
     await page.goto(`${admin.stack.url}/console/jobs?endpoint=/v1/batches`)
     const row = page.getByRole('row').filter({ hasText: id })

@@ -16,7 +16,14 @@ import {
 } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import { BatchOverview } from '#services/console/screens/batches/batch.tsx'
-import { batchCountsOf, isBatch, isEnded, progressText } from '#services/console/screens/jobs/list.ts'
+import {
+  batchCountsOf,
+  dueText,
+  isBatch,
+  isEnded,
+  progressText,
+  shownStatusOf,
+} from '#services/console/screens/jobs/list.ts'
 import { durationText } from '#shared/lib/duration.ts'
 import { FollowedJob, type Line, textOfResult } from './follow.ts'
 import { Input, Steps } from './input.tsx'
@@ -48,7 +55,7 @@ export function JobScreen({ id }: { readonly id: string }) {
         <h1>
           <code>{id}</code>
         </h1>
-        {shown && <Status status={shown.status} counts={batchCountsOf(shown)} />}
+        {shown && <Status status={shownStatusOf(shown)} counts={batchCountsOf(shown)} />}
         {isOwn && isBatch(shown) && (
           <a class="button" href={`${BASE}/batches/${batchIdOf(id)}`}>
             Open the batch
@@ -121,12 +128,25 @@ function Reason({ followed }: { readonly followed: FollowedJob }) {
     )
   }
   if (job?.status !== 'queued') return null
+  if (job.run_at !== null) return <DueTime job={job} runAt={job.run_at} />
   const { position } = job.queue
   const place = position === null ? '' : positionText(position)
   return (
     <div class="note">
       <strong>Queued</strong>
       <p>{[waits?.message, place].filter(Boolean).join(' ') || 'A worker is about to start this job.'}</p>
+    </div>
+  )
+}
+
+/** @param runAt Unix seconds at which the next attempt is due */
+function DueTime({ job, runAt }: { readonly job: AnyJob; readonly runAt: number }) {
+  const { attempt } = job
+  const when = `${dueText(job)} (${dateTimeText(runAt)})`
+  return (
+    <div class="note">
+      <strong>{attempt === 0 ? 'Scheduled' : 'Retrying'}</strong>
+      <p>{attempt === 0 ? `Starts ${when}.` : `Attempt ${attempt} failed. Attempt ${attempt + 1} starts ${when}.`}</p>
     </div>
   )
 }
@@ -445,7 +465,7 @@ function Branch({ job, isOwn, depth }: ChildrenProps & { readonly depth: number 
 
 function Child({ job, isOwn, depth }: ChildrenProps & { readonly depth: number }) {
   const isOpen = useSignal(false)
-  const { id, status, model, endpoint, metadata } = job
+  const { id, model, endpoint, metadata } = job
   const canOpen = job.child_counts !== undefined && depth < DEPTH_MAX
   const { custom_id } = metadata
   const what = custom_id ? '' : [endpoint.replace('/v1/', ''), model].join(', ')
@@ -465,7 +485,7 @@ function Child({ job, isOwn, depth }: ChildrenProps & { readonly depth: number }
             {isOpen.value ? '−' : '+'}
           </button>
         )}
-        <Status status={status} counts={batchCountsOf(job)} />
+        <Status status={shownStatusOf(job)} counts={batchCountsOf(job)} />
         <a class="child-name" href={`${BASE}/jobs/${id}`} title={id}>
           {custom_id || <code>{id}</code>}
         </a>

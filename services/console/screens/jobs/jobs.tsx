@@ -11,6 +11,7 @@ import { durationText } from '#shared/lib/duration.ts'
 import {
   batchCountsOf,
   batchModels,
+  dueText,
   type Filter,
   isEnded,
   JobList,
@@ -18,12 +19,15 @@ import {
   loadSuggestions,
   modelIds,
   progressText,
+  shownStatusOf,
 } from './list.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 const STATUSES = [
   { id: '', name: 'All' },
   { id: 'queued', name: 'Queued' },
+  { id: 'scheduled', name: 'Scheduled' },
+  { id: 'retrying', name: 'Retrying' },
   { id: 'in_progress', name: 'In progress' },
   { id: 'completed', name: 'Completed' },
   { id: 'failed', name: 'Failed' },
@@ -203,7 +207,7 @@ function JobTable({ list }: { readonly list: JobList }) {
 }
 
 function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number; readonly top: number }) {
-  const { id, status, model, endpoint, created_at, metadata } = job
+  const { id, model, endpoint, created_at, metadata } = job
   const project = 'project' in job ? projectName(job.project) : ''
   const counts = batchCountsOf(job)
   const progress = progressText(job).replace(' done', '')
@@ -216,7 +220,8 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
       style={{ transform: `translateY(${top}px)` }}
     >
       <span role="cell">
-        <Status status={status} counts={counts} />
+        <Status status={shownStatusOf(job)} counts={counts} />
+        {waitText(job) && <span class="dim below">{waitText(job)}</span>}
         {job.error?.code && <span class="bad below">{job.error.code}</span>}
         {progress && (
           <span class="progress dim below">
@@ -255,15 +260,21 @@ function Row({ job, index, top }: { readonly job: AnyJob; readonly index: number
   )
 }
 
-function durationOf({ status, queue, started_at, created_at, attempt, ...job }: AnyJob): string {
-  const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
-  if (ended !== null) return durationText(ended - (started_at ?? created_at))
-  if (status === 'queued') {
-    const place = queue.position === null ? 'waiting' : `#${(queue.position + 1).toLocaleString('en')} in queue`
-    const waited = serviceNow() - created_at
-    return waited < 1 ? place : `${place}, ${durationText(waited)}`
-  }
-  return attempt > 1 && !job.child_counts ? `attempt ${attempt}` : 'running'
+/** Returns the due time or the queue position of a waiting job, and the number of a further attempt. */
+function waitText(job: AnyJob): string {
+  const { status, queue, attempt, child_counts } = job
+  const due = dueText(job)
+  if (due) return attempt > 0 ? `attempt ${attempt + 1} ${due}` : due
+  if (status === 'in_progress') return attempt > 1 && !child_counts ? `attempt ${attempt}` : ''
+  if (status !== 'queued' || queue.position === null) return ''
+  return queue.position === 0 ? 'next in queue' : `${queue.position.toLocaleString('en')} ahead in queue`
+}
+
+/** Returns the run time of a job or, before its start, the time since its creation. A dash while it is not due. */
+function durationOf(job: AnyJob): string {
+  if (dueText(job)) return '–'
+  const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at ?? serviceNow()
+  return durationText(Math.max(0, ended - (job.started_at ?? job.created_at)))
 }
 
 const PARENT_REFRESH_MS = 2_000
@@ -305,7 +316,7 @@ function ParentJob({ id, isAll }: { readonly id: string; readonly isAll: boolean
     <section class="card group" aria-label="Parent job">
       <div class="title">
         <p>Child jobs of {ID.test(root) ? <a href={`${BASE}/jobs/${root}`}>{name}</a> : name}</p>
-        {job.value && <Status status={job.value.status} counts={batchCountsOf(job.value)} />}
+        {job.value && <Status status={shownStatusOf(job.value)} counts={batchCountsOf(job.value)} />}
         <button type="button" class="small" onClick={() => setQuery({ group: '' })}>
           Show all jobs
         </button>

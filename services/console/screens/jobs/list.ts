@@ -1,5 +1,7 @@
 import { signal } from '@preact/signals'
 import { type AnyJob, type Batch, fetchJson, isOperator, messageOf, type Page } from '#services/console/api/client.ts'
+import { serviceNow } from '#services/console/api/clock.ts'
+import { durationText } from '#shared/lib/duration.ts'
 
 const PAGE_SIZE = 100
 const JOBS_MAX = 20_000
@@ -41,6 +43,7 @@ export class JobList {
       const page = await this.#page({}, signal)
       const isFirst = !this.isLoaded.value
       if (isFirst) this.#setCursor(page)
+      const isBlank = isFirst && !page.data.some((job) => this.#matches(job))
       const isGap = !isFirst && page.has_more && !page.data.some(({ id }) => this.#known.has(id))
       if (isGap) this.#reset(page)
       this.#merge(page.data)
@@ -49,6 +52,7 @@ export class JobList {
       const seen = new Set(page.data.map(({ id }) => id))
       if (open.some(({ id }) => !seen.has(id))) await this.#refreshOpen(open, seen, signal)
       this.#show()
+      if (isBlank) void this.more()
     })
   }
 
@@ -56,9 +60,13 @@ export class JobList {
     if (this.#isLoading || !this.hasMore.value || this.#known.size >= JOBS_MAX) return
     this.#isLoading = true
     await this.#reportErrors(async () => {
-      const page = await this.#page({ after: this.#last ?? '' })
-      this.#setCursor(page)
-      this.#merge(page.data)
+      const before = this.#known.size
+      // A page of queued jobs may have only scheduled and retrying jobs, which this list does not show.
+      while (this.#known.size === before && this.hasMore.value) {
+        const page = await this.#page({ after: this.#last ?? '' })
+        this.#setCursor(page)
+        this.#merge(page.data)
+      }
       this.#show()
     })
     this.#isLoading = false
@@ -110,8 +118,8 @@ export class JobList {
     }
   }
 
-  #matches({ status }: AnyJob): boolean {
-    return this.#filter.status === '' || this.#filter.status.split(',').includes(status)
+  #matches(job: AnyJob): boolean {
+    return this.#filter.status === '' || this.#filter.status.split(',').includes(shownStatusOf(job))
   }
 
   /** Shows the newest job first. Ids begin with their creation time, so sorting by id sorts by age. */
@@ -148,6 +156,19 @@ const OPEN_READS_MAX = 20
 
 export function isEnded(status: string): boolean {
   return ['completed', 'failed', 'cancelled', 'expired'].includes(status)
+}
+
+/** Returns the status that the console shows. Queued jobs that wait for a time are `scheduled` before the first attempt, and `retrying` afterwards. */
+export function shownStatusOf({ status, run_at, attempt }: AnyJob): string {
+  if (status !== 'queued' || run_at === null) return status
+  return attempt === 0 ? 'scheduled' : 'retrying'
+}
+
+/** Returns the time until a job starts, such as `in 2 h`. Empty if it waits for no time. */
+export function dueText({ status, run_at }: AnyJob): string {
+  if (status !== 'queued' || run_at === null) return ''
+  const left = run_at - serviceNow()
+  return left < 1 ? 'now' : `in ${durationText(left)}`
 }
 
 /** Returns the progress of the child jobs, such as `120 of 500 done`. Empty without children. */

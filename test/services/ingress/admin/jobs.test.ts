@@ -65,6 +65,7 @@ describe('the jobs of all projects in the admin API', () => {
     expect(await ids('?project=bob')).toEqual([failed, second])
     expect(await ids('?project=bob&status=failed')).toEqual([failed])
     expect(await ids('?status=queued')).toEqual([later])
+    expect([await ids('?status=scheduled'), await ids('?status=retrying')]).toEqual([[later], []])
     expect(await ids('?status=failed,queued&model=echo-1&pool=inference')).toEqual([later, failed])
     expect(await ids('?pool=embeddings')).toEqual([])
     expect(await ids('?model=another')).toEqual([])
