@@ -212,7 +212,11 @@ function RanOn({ place }: { readonly place: string | null }) {
  * A bar with the parts of the duration: the queue, the time until the first output, and the time of the remaining output. A request that no worker
  * started has only the time until its end.
  */
-function Times({ request: { queue_ms, first_output_ms, duration_ms, attempts } }: { readonly request: RequestAnswer }) {
+function Times({
+  request: { status, queue_ms, first_output_ms, duration_ms, attempts },
+}: {
+  readonly request: RequestAnswer
+}) {
   const queue = Math.min(queue_ms ?? 0, duration_ms)
   const first = first_output_ms === null ? undefined : Math.min(Math.max(first_output_ms, queue), duration_ms)
   const started = [
@@ -224,7 +228,8 @@ function Times({ request: { queue_ms, first_output_ms, duration_ms, attempts } }
           { name: 'Output', style: 'running', ms: duration_ms - first },
         ]),
   ]
-  const parts = attempts === 0 ? [{ name: 'Not run', style: 'waiting', ms: duration_ms }] : started
+  const unrun = { name: status < 400 ? 'Answered directly' : 'Not run', style: 'neutral', ms: duration_ms }
+  const parts = attempts === 0 ? [unrun] : started
   return (
     <div class="card times">
       <div class="title">
@@ -266,7 +271,7 @@ function fieldsOf(request: RequestAnswer): Field[] {
     ['Cached input', cached_input_tokens > 0 && `${cached_input_tokens.toLocaleString('en')} of the input tokens`],
     ['Output tokens', output_tokens > 0 && output_tokens.toLocaleString('en')],
     ['Cost', cost_usd > 0 && costText(cost_usd)],
-    ['Attempts', attempts > 0 ? String(attempts) : 'none: the request was not run'],
+    ['Attempts', attempts > 0 ? String(attempts) : `none: ${request.status < 400 ? 'answered directly' : 'not run'}`],
     ['SDK retry', sdk_retry && `retry ${sdk_retry} by the SDK of the caller`],
     ['Retry of', retry_of && linked(retry_of, `requests/${retry_of}`)],
     ['Retried by', request.retried_by && <Retries retries={request.retried_by} />],
