@@ -97,29 +97,36 @@ const WINDOW_MS = 300_000
 const SCRAPE_INTERVAL_MS = 10_000
 const history: { readonly atMs: number; readonly metrics: Metrics }[] = []
 
-/** Returns the oldest recorded scrape of the last five minutes. Undefined if there is none before `now`. */
-export function earlierScrape(now: Metrics): Metrics | undefined {
-  const [oldest] = history
-  return oldest?.metrics === now ? undefined : oldest?.metrics
+export interface Scrape {
+  readonly metrics: Metrics
+  readonly ageMs: number
 }
 
-/**
- * Quantiles of durations in seconds. The quantiles cover the last five minutes, or the time since the process started
- * if no run ended in the last five minutes.
- */
+/** Returns the oldest recorded scrape of the last five minutes. Undefined if there is none before `now`. */
+export function earlierScrape(now: Metrics): Scrape | undefined {
+  const [oldest] = history
+  if (!oldest || oldest.metrics === now) return undefined
+  return { metrics: oldest.metrics, ageMs: Date.now() - oldest.atMs }
+}
+
+/** Quantiles of durations in seconds. Undefined without observations. */
 export interface Latency {
   readonly p50: number | undefined
   readonly p95: number | undefined
 }
 
-export function latencyOf(name: string, labels: Readonly<Record<string, string>>, now: Metrics): Latency {
-  const before = earlierScrape(now)
+/** @param before Scrape with which the observations begin. Default: the start of the process */
+export function latencyOf(
+  name: string,
+  labels: Readonly<Record<string, string>>,
+  now: Metrics,
+  before?: Metrics,
+): Latency {
   return { p50: quantile(name, labels, 0.5, now, before), p95: quantile(name, labels, 0.95, now, before) }
 }
 
 /**
- * Returns a quantile of the observations between two scrapes, or of all observations if there were none between the scrapes. Interpolates
- * linearly within a bucket, like `histogram_quantile` of Prometheus.
+ * Returns a quantile of the observations between two scrapes. Interpolates linearly within a bucket, like `histogram_quantile` of Prometheus.
  *
  * @param share 0.5 for the median
  * @returns Seconds. Infinite beyond the last bound, and undefined without observations
@@ -142,7 +149,7 @@ function quantile(
   if (before) add(before, -1)
   const bounds = [...counts].toSorted(([a], [b]) => a - b)
   const total = bounds.at(-1)?.[1] ?? 0
-  if (total <= 0) return before ? quantile(name, labels, share, now) : undefined
+  if (total <= 0) return undefined
   const nth = bounds.findIndex(([, count]) => count >= total * share)
   const [from, below] = bounds[nth - 1] ?? [0, 0]
   const [to, upTo] = bounds[nth] ?? [0, 0]

@@ -343,18 +343,23 @@ export function OperatorsOnly({ children }: { readonly children: ComponentChildr
 }
 
 interface CountProps {
-  readonly value: number
+  /** Undefined until the value is loaded. */
+  readonly value: number | undefined
+  /** Whether the value is a minimum, because not all objects were read. Default: false. */
+  readonly hasMore?: boolean
   /** Path below {@link BASE} of the counted objects. */
   readonly path: string
   readonly isFailures?: boolean
 }
 
 /** A number that links to the counted objects. Zero is not a link, because its list is empty. */
-export function Count({ value, path, isFailures = false }: CountProps) {
+export function Count({ value, path, hasMore = false, isFailures = false }: CountProps) {
+  if (value === undefined) return <span class="dim">–</span>
   if (value === 0) return <>0</>
   return (
     <a class={isFailures ? 'figure bad' : 'figure'} href={`${BASE}/${path}`}>
       {value.toLocaleString('en')}
+      {hasMore && '+'}
     </a>
   )
 }

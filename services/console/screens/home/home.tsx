@@ -18,6 +18,7 @@ import { projectName } from '#services/console/api/names.ts'
 import { Icon, usePoll } from '#services/console/parts/parts.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
+import { LoadState } from '#services/console/parts/states.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import { History } from './history.tsx'
 import { type ModelStats, type PoolSample, type PoolState, stateOf } from './pools.ts'
@@ -47,7 +48,7 @@ export function Home() {
         readyProblems={readyProblems.value}
         refreshError={refreshError.value}
         isPreparing={preparations.value.length > 0}
-        queued={isOperator.value ? pools.value : [ownCalls.value]}
+        queued={(isOperator.value ? pools.value : ownCalls.value && [ownCalls.value]) ?? []}
       />
       <LoadingModels />
       <Summary work={isOperator.value ? sumOf(pools.value) : ownCalls.value} />
@@ -63,22 +64,23 @@ export function Home() {
   )
 }
 
-function sumOf(all: readonly PoolState[]): Work {
+function sumOf(all: readonly PoolState[] | undefined): Work | undefined {
+  if (!all) return undefined
   const sum = (count: (pool: PoolState) => number) => all.reduce((total, pool) => total + count(pool), 0)
   return { running: sum(({ running }) => running), waiting: sum(({ waiting }) => waiting) }
 }
 
 function Pools() {
+  const all = pools.value
+  if (!all) return <LoadState problem="" isLoaded={false} />
   return (
     <>
       <div class="title">
         <h2>Pools</h2>
         <PlotChoice />
       </div>
-      <div class="grid">
-        {pools.value.map((pool, nth) => !isUnused(pool, nth) && <PoolCard key={pool.id} pool={pool} />)}
-      </div>
-      <UnusedPools pools={pools.value.filter(isUnused)} />
+      <div class="grid">{all.map((pool, nth) => !isUnused(pool, nth) && <PoolCard key={pool.id} pool={pool} />)}</div>
+      <UnusedPools pools={all.filter(isUnused)} />
     </>
   )
 }
@@ -105,9 +107,10 @@ interface Preparation {
   readonly progress: number
 }
 
-const pools = signal<readonly PoolState[]>([])
-/** Synchronous calls of the project of a key without the `admin` scope. */
-const ownCalls = signal<Work>({ running: 0, waiting: 0 })
+/** Undefined until loaded. */
+const pools = signal<readonly PoolState[] | undefined>(undefined)
+/** Synchronous calls of the project of a key without the `admin` scope. Undefined until loaded. */
+const ownCalls = signal<Work | undefined>(undefined)
 const preparations = signal<readonly Preparation[]>([])
 const readyProblems = signal<readonly string[]>([])
 
@@ -243,12 +246,15 @@ function PlotChoice() {
 }
 
 function PoolCard({ pool }: { readonly pool: PoolState }) {
-  const { id, slots, running, waiting, samples, ended, failed, isRecent, workers, latency } = pool
-  const measured = latency.isOfRuns ? 'run' : 'first output'
-  const title = latency.isOfRuns ? 'Duration of full runs' : 'Time from the request to its first output'
+  const { id, slots, running, waiting, parents, samples, ended, failed, isRecent, workers, latency } = pool
+  const measured = latency.isOfRuns ? 'attempt' : 'first output'
+  const title = latency.isOfRuns
+    ? 'Duration of an attempt, also of a failed one'
+    : 'Time from the request to its first output'
   // A paused model can be listed as full although none of its calls run. Only models that are really at their limit are shown.
   const fullModels = pool.fullModels.filter((model) => running >= model.limit)
-  const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : running > 0 ? 'active' : 'idle'
+  const isActive = running + parents > 0
+  const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : isActive ? 'active' : 'idle'
   const { name, lines, textOf, topMin } = plottedMetric()
   const markOf = (line: keyof PoolSample) => ['running', 'waiting'][lines.indexOf(line)]
   return (
@@ -289,14 +295,19 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name={`${measured} p95`} title={title} value={latencyText(latency.p95)} mark={markOf('p95')} />
         <Figure
           name="failed attempts"
-          title={`Failed attempts and all attempts. A request may have several attempts. ${
-            isRecent ? 'In the last 5 minutes' : 'Since this process started; nothing finished while this page was open'
-          }`}
+          title="Failed attempts and all attempts. A request may have several attempts."
           value={ended === 0 ? '–' : `${failed} of ${ended}`}
           isBad={failed > 0 && isRecent}
           mark={markOf('failed')}
         />
       </dl>
+      <p class="dim window">Attempts of all requests {windowText(pool)}, failed ones included.</p>
+      {parents > 0 && (
+        <p class="dim">
+          {parents === 1 ? '1 job waits' : `${parents.toLocaleString('en')} jobs wait`} for the requests of a batch or
+          for other child jobs, without a slot.
+        </p>
+      )}
       {fullModels.map(({ id: model, limit }) => (
         <p key={model} class="dim">
           {model}: {limit} of {limit} slots running,{' '}
@@ -307,6 +318,11 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
       {workers !== undefined && <p class="dim workers">{workers === 1 ? '1 worker' : `${workers} workers`}</p>}
     </article>
   )
+}
+
+/** The time that the figures of attempts cover, such as `in the last 5 min`. */
+function windowText({ isRecent, windowSeconds }: PoolState): string {
+  return isRecent ? `in the last ${durationText(windowSeconds)}` : 'since the service started'
 }
 
 interface FigureProps {
@@ -370,7 +386,7 @@ function ModelRow({
     <tr>
       <th scope="row">
         {id}
-        <LoadState model={id} progress={loadProgress} />
+        <ModelState model={id} progress={loadProgress} />
       </th>
       <td>{waiting.toLocaleString('en')}</td>
       <td class="p50">{latencyText(latency.p50)}</td>
@@ -380,7 +396,7 @@ function ModelRow({
   )
 }
 
-function LoadState({ model, progress }: { readonly model: string; readonly progress: number | undefined }) {
+function ModelState({ model, progress }: { readonly model: string; readonly progress: number | undefined }) {
   const isFailing = findings.value?.some((finding) => finding.model === model && finding.status === 'fail')
   if (isFailing) return <span class="status failed">failing</span>
   if (progress === undefined) return null

@@ -1,6 +1,13 @@
 import type { Pool } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
-import { earlierScrape, type Latency, latencyOf, loadProgressOf, type Metrics } from '#services/console/api/metrics.ts'
+import {
+  earlierScrape,
+  type Latency,
+  latencyOf,
+  loadProgressOf,
+  type Metrics,
+  type Scrape,
+} from '#services/console/api/metrics.ts'
 
 /** Samples per plot: five minutes at 2 s. */
 const SAMPLES_MAX = 150
@@ -20,7 +27,7 @@ interface Runs {
   readonly latency: Latency & { readonly isOfRuns: boolean }
   readonly ended: number
   readonly failed: number
-  /** Whether the values cover the last five minutes. Otherwise they cover the time since the process started. */
+  /** Whether the values cover the last five minutes or less. Otherwise they cover the time since the process started. */
   readonly isRecent: boolean
 }
 
@@ -37,7 +44,11 @@ export interface PoolState extends Runs {
   readonly workers: number | undefined
   readonly running: number
   readonly waiting: number
+  /** Jobs without a slot that wait for their child jobs, such as running batches. */
+  readonly parents: number
   readonly oldestSeconds: number | undefined
+  /** Length of the time that recent values cover. */
+  readonly windowSeconds: number
   readonly isPaused: boolean
   /** Models that run as many calls as they can while more calls wait. Empty unless the key has the scope `admin`. */
   readonly fullModels: Pool['models']
@@ -60,7 +71,9 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
     : now.sum('sluice_attached_jobs', { pool: id, state: 'queued' }) + now.sum('sluice_waiting_jobs', { pool: id })
   const running = pool?.running ?? now.sum('sluice_pool_running', { pool: id })
   const oldestSeconds = pool ? ageOf(pool.oldest_queued_at) : oldestIn(now, id)
-  const runs = runsOf(id, { pool: id }, now)
+  // All models of the pool use the same window. Otherwise a table would mix recent values with values since the start.
+  const before = recentScrape(id, now)
+  const runs = runsOf(id, { pool: id }, now, before)
   const { p50 = 0, p95 = 0 } = runs.latency
   const failed = runs.isRecent ? runs.failed : 0
   const sample = { waiting, running, oldestSeconds: oldestSeconds ?? 0, p50, p95, failed }
@@ -72,12 +85,14 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
     workers: pool?.workers,
     running,
     waiting,
+    parents: pool?.jobs?.waiting ?? 0,
     oldestSeconds,
+    windowSeconds: before ? before.ageMs / 1_000 : 0,
     ...runs,
     fullModels: pool?.models.filter(({ full }) => full) ?? [],
     isPaused: pool?.paused.some(({ target }) => target === 'pool') ?? false,
     samples: history,
-    models: modelStatsOf(id, now),
+    models: modelStatsOf(id, now, before),
   }
 }
 
@@ -95,31 +110,36 @@ function oldestIn(now: Metrics, pool: string): number | undefined {
   return oldest > 0 ? oldest : undefined
 }
 
-function modelStatsOf(pool: string, now: Metrics): readonly ModelStats[] {
+function modelStatsOf(pool: string, now: Metrics, before: Scrape | undefined): readonly ModelStats[] {
   const named = ['sluice_waiting_calls', 'sluice_attempts_total'].flatMap((name) => now.all(name, { pool }))
   const ids = new Set(named.flatMap(({ labels }) => labels.model || []))
   const stats = [...ids].map((id) => {
     const labels = { pool, model: id }
     const waiting = now.sum('sluice_waiting_calls', labels) + now.sum('sluice_waiting_jobs', labels)
-    return { id, waiting, loadProgress: loadProgressOf(id, pool, now), ...runsOf(pool, labels, now) }
+    return { id, waiting, loadProgress: loadProgressOf(id, pool, now), ...runsOf(pool, labels, now, before) }
   })
   return stats.toSorted(
     (a, b) => b.waiting - a.waiting || (b.latency.p95 ?? 0) - (a.latency.p95 ?? 0) || (a.id < b.id ? -1 : 1),
   )
 }
 
-function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Metrics): Runs {
-  const endedIn = (metrics: Metrics | undefined, more: Readonly<Record<string, string>> = {}) =>
-    metrics?.sum('sluice_attempts_total', { ...labels, ...more }) ?? 0
+const ATTEMPTS = 'sluice_attempts_total'
+
+/** Returns the scrape with which the recent values of a pool begin. Undefined if no attempt has ended since then. */
+function recentScrape(pool: string, now: Metrics): Scrape | undefined {
   const before = earlierScrape(now)
-  const isRecent = endedIn(now) > endedIn(before)
-  const base = isRecent ? before : undefined
+  return before && now.sum(ATTEMPTS, { pool }) > before.metrics.sum(ATTEMPTS, { pool }) ? before : undefined
+}
+
+function runsOf(pool: string, labels: Readonly<Record<string, string>>, now: Metrics, before?: Scrape): Runs {
+  const countOf = (more: Readonly<Record<string, string>> = {}) =>
+    now.sum(ATTEMPTS, { ...labels, ...more }) - (before?.metrics.sum(ATTEMPTS, { ...labels, ...more }) ?? 0)
   const isOfRuns = now.all('sluice_pool_slots', { pool }).length > 0
   const seconds = isOfRuns ? 'sluice_attempt_duration_seconds' : 'sluice_job_first_output_seconds'
   return {
-    latency: { ...latencyOf(seconds, labels, now), isOfRuns },
-    ended: endedIn(now) - endedIn(base),
-    failed: endedIn(now, { outcome: 'failed' }) - endedIn(base, { outcome: 'failed' }),
-    isRecent: isRecent && before !== undefined,
+    latency: { ...latencyOf(seconds, labels, now, before?.metrics), isOfRuns },
+    ended: countOf(),
+    failed: countOf({ outcome: 'failed' }),
+    isRecent: before !== undefined,
   }
 }

@@ -2,11 +2,12 @@ import { useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
-import { fetchJson, isOperator } from '#services/console/api/client.ts'
+import { type AnyJob, fetchJson, isOperator, type Page } from '#services/console/api/client.ts'
 import { serviceNow, usdText } from '#services/console/api/clock.ts'
 import { Count, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { Cell, Table } from '#services/console/parts/table.tsx'
+import { shownStatusOf } from '#services/console/screens/jobs/list.ts'
 import type { PoolState } from './pools.ts'
 
 const MONTH_REFRESH_INTERVAL_MS = 60_000
@@ -16,11 +17,30 @@ export interface Work {
   readonly waiting: number
 }
 
+/** Interval in ms at which the jobs that wait for a time are read. */
+const TIMED_REFRESH_INTERVAL_MS = 5_000
+/** Maximum number of jobs that are read to count the scheduled and the retrying ones. */
+const TIMED_MAX = 100
+
+/** Scheduled and retrying jobs. Both wait for a time, not for a slot. Undefined until loaded, and without durable jobs. */
+function useTimedJobs() {
+  const page = useSignal<Page<AnyJob> | undefined>(undefined)
+  const refresh = async (signal: AbortSignal) => {
+    if (isOperator.value === undefined) return
+    const query = new URLSearchParams({ status: 'scheduled,retrying', limit: String(TIMED_MAX) })
+    const path = isOperator.value ? '/v1/admin/jobs' : '/v1/jobs'
+    page.value = await fetchJson<Page<AnyJob>>(`${path}?${query}`, { signal }).catch(() => undefined)
+  }
+  usePoll(TIMED_REFRESH_INTERVAL_MS, refresh, [isOperator.value])
+  return page.value
+}
+
 /**
  * Running and waiting work, with the cost, the requests and the failures of this month (UTC). A key without the `admin` scope gets the figures of its
  * project. Each number links to its screen.
  */
-export function Summary({ work: { running, waiting } }: { readonly work: Work }) {
+export function Summary({ work }: { readonly work: Work | undefined }) {
+  const timed = useTimedJobs()
   const month = useSignal<z.infer<typeof UsageReport>['total'] | undefined>(undefined)
   const today = new Date(serviceNow() * 1_000).toISOString().slice(0, 10)
   const refresh = async (signal: AbortSignal) => {
@@ -31,9 +51,18 @@ export function Summary({ work: { running, waiting } }: { readonly work: Work })
   }
   usePoll(MONTH_REFRESH_INTERVAL_MS, refresh, [isOperator.value])
   const figures: [name: string, value: ComponentChildren][] = [
-    ['Running', <Count key="running" value={running} path={ACTIVE} />],
-    ['Waiting', <Count key="waiting" value={waiting} path={ACTIVE} />],
+    ['Running', <Count key="running" value={work?.running} path={ACTIVE} />],
+    ['Waiting', <Count key="waiting" value={work?.waiting} path={ACTIVE} />],
   ]
+  for (const [status, name] of [
+    ['scheduled', 'Scheduled'],
+    ['retrying', 'Retrying'],
+  ] as const) {
+    const count = timed?.data.filter((job) => shownStatusOf(job) === status).length
+    const hasMore = timed?.has_more ?? false
+    if (count)
+      figures.push([name, <Count key={status} value={count} path={`jobs?status=${status}`} hasMore={hasMore} />])
+  }
   if (month.value) {
     const { cost_usd, calls, failed } = month.value
     const monthStart = Date.parse(`${today.slice(0, 8)}01`) / 1_000
@@ -67,8 +96,8 @@ const ACTIVE = 'requests?status=active'
  * Whether a pool has a row instead of a card: no work runs, waits or has ended, and the pool is not paused. The first pool always has a card, so an
  * idle service shows where its plots will be.
  */
-export function isUnused({ running, waiting, ended, isPaused }: PoolState, nth: number): boolean {
-  return nth > 0 && running === 0 && waiting === 0 && ended === 0 && !isPaused
+export function isUnused({ running, waiting, parents, ended, isPaused }: PoolState, nth: number): boolean {
+  return nth > 0 && running + waiting + parents + ended === 0 && !isPaused
 }
 
 export function UnusedPools({ pools }: { readonly pools: readonly PoolState[] }) {
