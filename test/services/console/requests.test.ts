@@ -67,6 +67,16 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await page.getByRole('button', { name: 'Failed', exact: true }).click()
     await row(done).waitFor({ state: 'detached' })
     await page.getByText('Filters', { exact: true }).click()
+    const panel = page.locator('.more-filters > .fields')
+    for (const viewport of [{ width: 1280, height: 700 }, NARROW]) {
+      await page.setViewportSize(viewport)
+      const { x, y, width, height } = (await panel.boundingBox()) ?? { x: -1, y: -1, width: 0, height: 0 }
+      expect(Math.min(x, y), 'left and top edge of the panel').toBeGreaterThanOrEqual(0)
+      expect(x + width, 'right edge of the panel').toBeLessThanOrEqual(viewport.width)
+      expect(y + height, 'bottom edge of the panel').toBeLessThanOrEqual(viewport.height)
+    }
+    await look(page, 'requests-filters-narrow')
+    await page.setViewportSize({ width: 1440, height: 900 })
     await page.getByLabel('Model').fill('echo-2')
     await page.keyboard.press('Enter')
     await page.getByLabel('Duration').selectOption('Over 1 s')
