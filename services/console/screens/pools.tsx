@@ -5,6 +5,7 @@ import { PauseButton } from '#services/console/parts/pause.tsx'
 import { LoadState, polled } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 import { durationText } from '#shared/lib/duration.ts'
+import { parentsText, poolStatus } from './home/pools.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 const NUMBERS = ['Running', 'Slots', 'Queued calls', 'Queued jobs', 'Oldest wait', 'Workers']
@@ -60,6 +61,8 @@ function List() {
 function Row({ pool }: { readonly pool: Pool }) {
   const { id, running, slots, calls, jobs, workers, draining, models, oldest_queued_at: oldest } = pool
   const pause = data.value.pauses.find(({ target, id: of }) => target === 'pool' && of === id)
+  const parents = jobs?.waiting ?? 0
+  const status = poolStatus({ isPaused: pause !== undefined, slots, running, parents })
   const full = models.filter((model) => model.full && model.running >= model.limit)
   return (
     <tr>
@@ -68,7 +71,8 @@ function Row({ pool }: { readonly pool: Pool }) {
         {full.length > 0 && <span class="dim below">At their limit: {full.map((model) => model.id).join(', ')}</span>}
       </Cell>
       <Cell column="Status">
-        <State pool={pool} isPaused={pause !== undefined} />
+        <span class={`status ${status === 'no worker' ? 'idle' : status}`}>{status}</span>
+        {parents > 0 && <span class="dim below">{parentsText(parents)}</span>}
         {pause && (
           <span class="dim below">
             <Age at={pause.since} />
@@ -93,10 +97,4 @@ function Row({ pool }: { readonly pool: Pool }) {
       </Cell>
     </tr>
   )
-}
-
-function State({ pool: { slots, running }, isPaused }: { readonly pool: Pool; readonly isPaused: boolean }) {
-  if (isPaused) return <span class="status paused">paused</span>
-  if (slots === 0) return <span class="status">no worker</span>
-  return running > 0 ? <span class="status active">active</span> : <span class="status">idle</span>
 }

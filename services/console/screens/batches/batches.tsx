@@ -12,8 +12,8 @@ import { NewBatch } from './new-batch.tsx'
 import { COMMAND } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
-const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'Created', 'Ended']
-const NUMBERS = ['Rate', 'Created', 'Ended']
+const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'Created', 'End']
+const NUMBERS = ['Rate', 'Created', 'End']
 
 /** Batches of the own project. With the scope `admin`: of all projects. */
 export function Batches() {
@@ -41,7 +41,7 @@ export function Batches() {
           columns={COLUMNS}
           numbers={NUMBERS}
           main={['Batch']}
-          card={{ title: 'Batch', end: 'Status', hidden: ['Ended'] }}
+          card={{ title: 'Batch', end: 'Status', hidden: ['End'] }}
         >
           {items.value.map((batch) => (
             <Row key={batch.id} batch={batch} />
@@ -100,7 +100,7 @@ function Row({ batch }: { readonly batch: Batch }) {
       <Cell column="Created">
         <Age at={created_at} />
       </Cell>
-      <Cell column="Ended">{ended === null ? endText(batch) || '–' : <Age at={ended} />}</Cell>
+      <Cell column="End">{ended === null ? endText(batch) || '–' : <Age at={ended} />}</Cell>
     </tr>
   )
 }
@@ -126,7 +126,7 @@ export function endedAtOf(batch: Pick<Batch, 'completed_at' | 'failed_at' | 'exp
 
 export function rateText({ progress }: Batch): string {
   const rate = progress?.requests_per_second
-  return typeof rate === 'number' ? `${rate.toLocaleString('en')} requests/s` : ''
+  return typeof rate === 'number' ? `${Number(rate.toPrecision(2)).toLocaleString('en')} requests/s` : ''
 }
 
 /** Remaining seconds below which the estimated end is shown with its seconds. */

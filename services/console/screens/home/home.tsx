@@ -21,7 +21,7 @@ import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { LoadState } from '#services/console/parts/states.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import { History } from './history.tsx'
-import { type ModelStats, type PoolSample, type PoolState, stateOf } from './pools.ts'
+import { type ModelStats, type PoolSample, type PoolState, parentsText, poolStatus, stateOf } from './pools.ts'
 import { Problems } from './problems.tsx'
 import { isUnused, Summary, slotsText, UnusedPools, type Work } from './summary.tsx'
 
@@ -253,8 +253,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
     : 'Time from the request to its first output'
   // A paused model can be listed as full although none of its calls run. Only models that are really at their limit are shown.
   const fullModels = pool.fullModels.filter((model) => running >= model.limit)
-  const isActive = running + parents > 0
-  const state = pool.isPaused ? 'paused' : slots === 0 ? 'no worker' : isActive ? 'active' : 'idle'
+  const state = poolStatus(pool)
   const { name, lines, textOf, topMin } = plottedMetric()
   const markOf = (line: keyof PoolSample) => ['running', 'waiting'][lines.indexOf(line)]
   return (
@@ -284,7 +283,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         </p>
       </div>
       <dl>
-        <Figure name="slots" value={slotsText(running, slots)} mark={markOf('running')} />
+        <Figure name="slots in use" value={slotsText(running, slots)} mark={markOf('running')} />
         <Figure name="queued" value={waiting.toLocaleString('en')} mark={markOf('waiting')} />
         <Figure
           name="oldest wait"
@@ -294,20 +293,15 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         <Figure name={`${measured} p50`} title={title} value={latencyText(latency.p50)} mark={markOf('p50')} />
         <Figure name={`${measured} p95`} title={title} value={latencyText(latency.p95)} mark={markOf('p95')} />
         <Figure
-          name="failed attempts"
+          name="failed"
           title="Failed attempts and all attempts. A request may have several attempts."
           value={ended === 0 ? '–' : `${failed} of ${ended}`}
           isBad={failed > 0 && isRecent}
           mark={markOf('failed')}
         />
       </dl>
-      <p class="dim window">Attempts of all requests {windowText(pool)}, failed ones included.</p>
-      {parents > 0 && (
-        <p class="dim">
-          {parents === 1 ? '1 job waits' : `${parents.toLocaleString('en')} jobs wait`} for the requests of a batch or
-          for other child jobs, without a slot.
-        </p>
-      )}
+      <p class="dim window">Attempts {windowText(pool)}, including failed ones</p>
+      {parents > 0 && <p class="dim">{parentsText(parents)}</p>}
       {fullModels.map(({ id: model, limit }) => (
         <p key={model} class="dim">
           {model}: {limit} of {limit} slots running,{' '}

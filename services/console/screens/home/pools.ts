@@ -96,6 +96,23 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
   }
 }
 
+/** @param parents Jobs that wait for their child jobs. A pool with such jobs is active, although they have no slot */
+export function poolStatus({
+  isPaused,
+  slots,
+  running,
+  parents,
+}: Pick<PoolState, 'isPaused' | 'slots' | 'running' | 'parents'>): string {
+  if (isPaused) return 'paused'
+  if (slots === 0) return 'no worker'
+  return running + parents > 0 ? 'active' : 'idle'
+}
+
+export function parentsText(parents: number): string {
+  const jobs = parents === 1 ? '1 job waits' : `${parents.toLocaleString('en')} jobs wait`
+  return `${jobs} for child jobs, without a slot`
+}
+
 function ageOf(at: number | null): number | undefined {
   return at === null ? undefined : Math.max(0, serviceNow() - at)
 }

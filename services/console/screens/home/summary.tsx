@@ -103,11 +103,15 @@ export function isUnused({ running, waiting, parents, ended, isPaused }: PoolSta
 export function UnusedPools({ pools }: { readonly pools: readonly PoolState[] }) {
   if (pools.length === 0) return null
   return (
-    <Table label="Pools without work" columns={['Pool', 'Slots', 'Workers']} numbers={['Slots', 'Workers']}>
+    <Table
+      label="Pools without work"
+      columns={['Pool', 'Slots in use', 'Workers']}
+      numbers={['Slots in use', 'Workers']}
+    >
       {pools.map(({ id, slots, workers }) => (
         <tr key={id}>
           <Cell column="Pool">{id}</Cell>
-          <Cell column="Slots">{slotsText(0, slots)}</Cell>
+          <Cell column="Slots in use">{slotsText(0, slots)}</Cell>
           <Cell column="Workers">{workers ?? '–'}</Cell>
         </tr>
       ))}
@@ -117,5 +121,5 @@ export function UnusedPools({ pools }: { readonly pools: readonly PoolState[] })
 
 /** @param slots Number of calls and jobs that can run at once */
 export function slotsText(running: number, slots: number): string {
-  return slots === 0 ? 'no worker' : `${running.toLocaleString('en')} of ${slots.toLocaleString('en')} running`
+  return slots === 0 ? 'no worker' : `${running.toLocaleString('en')} of ${slots.toLocaleString('en')}`
 }
