@@ -78,6 +78,9 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
       .getByText(/^attempt 2 in 9 min/)
       .waitFor()
     expect(await faultsOf(page, 'jobs-waiting-narrow')).toEqual([])
+    await page.setViewportSize({ width: 900, height: 800 })
+    const age = await row(scheduled).locator('.made').boundingBox()
+    expect((age?.x ?? 900) + (age?.width ?? 0), 'right edge of the age of a job').toBeLessThanOrEqual(900)
     for (const [filter, shown, hidden] of [
       ['Scheduled', scheduled, retrying],
       ['Retrying', retrying, scheduled],

@@ -159,7 +159,7 @@ function NoJobs({ filter }: { readonly filter: Filter }) {
 
 /** Row height in pixels, as set in styles/screens.css. A narrow row has two lines. */
 const ROW = { wide: 48, narrow: 98 }
-const NARROW = '(max-width: 760px)'
+const NARROW = '(max-width: 1160px)'
 /** Number of rows that are rendered above the visible rows, and below. */
 const MARGIN_ROWS = 12
 
