@@ -5,7 +5,7 @@ import { PauseButton } from '#services/console/parts/pause.tsx'
 import { LoadState, polled } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 import { durationText } from '#shared/lib/duration.ts'
-import { parentsText, poolStatus } from './home/pools.ts'
+import { PARENTS_TEXT, poolStatus } from './home/pools.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 const NUMBERS = ['Running', 'Slots', 'Queued calls', 'Queued jobs', 'Oldest wait', 'Workers']
@@ -72,7 +72,7 @@ function Row({ pool }: { readonly pool: Pool }) {
       </Cell>
       <Cell column="Status">
         <span class={`status ${status === 'no worker' ? 'idle' : status}`}>{status}</span>
-        {parents > 0 && <span class="dim below">{parentsText(parents)}</span>}
+        {parents > 0 && <span class="dim below">{PARENTS_TEXT}</span>}
         {pause && (
           <span class="dim below">
             <Age at={pause.since} />

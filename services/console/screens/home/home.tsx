@@ -21,7 +21,7 @@ import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
 import { LoadState } from '#services/console/parts/states.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import { History } from './history.tsx'
-import { type ModelStats, type PoolSample, type PoolState, parentsText, poolStatus, stateOf } from './pools.ts'
+import { type ModelStats, PARENTS_TEXT, type PoolSample, type PoolState, poolStatus, stateOf } from './pools.ts'
 import { Problems } from './problems.tsx'
 import { isUnused, Summary, slotsText, UnusedPools, type Work } from './summary.tsx'
 
@@ -301,7 +301,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
         />
       </dl>
       <p class="dim window">Attempts {windowText(pool)}, including failed ones</p>
-      {parents > 0 && <p class="dim">{parentsText(parents)}</p>}
+      {parents > 0 && <p class="dim window">{PARENTS_TEXT}</p>}
       {fullModels.map(({ id: model, limit }) => (
         <p key={model} class="dim">
           {model}: {limit} of {limit} slots running,{' '}

@@ -108,10 +108,8 @@ export function poolStatus({
   return running + parents > 0 ? 'active' : 'idle'
 }
 
-export function parentsText(parents: number): string {
-  const jobs = parents === 1 ? '1 job waits' : `${parents.toLocaleString('en')} jobs wait`
-  return `${jobs} for child jobs, without a slot`
-}
+/** Text of a pool with such jobs. Without their number, because the store counts the parts of a batch too. */
+export const PARENTS_TEXT = 'Jobs wait for their child jobs, without a slot'
 
 function ageOf(at: number | null): number | undefined {
   return at === null ? undefined : Math.max(0, serviceNow() - at)
