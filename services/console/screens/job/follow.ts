@@ -10,6 +10,7 @@ import {
   type OperatorJob,
 } from '#services/console/api/client.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
+import { durationText } from '#shared/lib/duration.ts'
 
 const RETRY_DELAY_MS = 1_500
 
@@ -131,7 +132,10 @@ function noteOf(event: Record<string, unknown>): string {
     partial?: boolean
   }
   if (job?.error) return job.error.message
-  if (reason !== undefined) return `${reason}; retrying in ${Math.round((delay_ms ?? 0) / 1_000)} s`
+  if (reason !== undefined) {
+    const text = reason.replaceAll('_', ' ')
+    return delay_ms ? `${text}; retrying in ${durationText(delay_ms / 1_000)}` : text
+  }
   if (attempt !== undefined) return `attempt ${attempt}`
   if (partial) return 'saving partial output first'
   return progress?.message ?? ''

@@ -70,7 +70,16 @@ export function ActiveRequests({ children }: { readonly children: ComponentChild
       {children}
       <LoadState problem={problem.value} isLoaded={shown} />
       {shown && calls.length === 0 && (
-        <Empty title="No call waits or runs">Calls appear here until they have ended.</Empty>
+        <Empty
+          title="No call waits or runs"
+          action={
+            <a class="button" href={`${BASE}/requests`}>
+              Show ended requests
+            </a>
+          }
+        >
+          Calls appear here until they have ended.
+        </Empty>
       )}
       {calls.length > 0 && (
         <Table
