@@ -359,7 +359,7 @@ function detailsOf(job: AnyJob): Field[] {
   else details.push(['Result expires', dateTimeText(job.result_expires_at)])
   for (const [name, value] of Object.entries(job.metadata)) details.push([`metadata.${name}`, value])
   if ('cost_usd' in job && job.cost_usd !== undefined) details.push(['Cost', costText(job.cost_usd)])
-  if (job.request_id) details.push(['Request ID', job.request_id])
+  if (job.request_id) details.push(['Request ID', linked(job.request_id, `requests/${job.request_id}`)])
   return details
 }
 
