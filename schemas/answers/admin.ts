@@ -174,6 +174,8 @@ export const PoolListAnswer = z.object({
   has_more: z.literal(false),
 })
 
+const FailureCount = z.object({ failed: Count, calls: Count })
+
 export const FindingListAnswer = z.object({
   object: z.literal('list'),
   data: z.array(
@@ -199,6 +201,15 @@ export const FindingListAnswer = z.object({
         .default(null)
         .describe('Only requests that ended since then are counted, in Unix seconds. null: not about requests'),
       since: Seconds.nullable().describe('Start of the problem, in Unix seconds. null: unknown'),
+      trend: FailureCount.extend({
+        is_lower_bound: z.boolean().describe('true: some hours had more calls than were read'),
+        last_failure_at: Seconds,
+        previous_hour: FailureCount.nullable().describe('Hour before the last hour. null: the failures began later'),
+        hours: z.array(FailureCount.extend({ at: Seconds })).describe('Clock hours since the start, the oldest first'),
+      })
+        .nullable()
+        .default(null)
+        .describe('Calls of a failing model since the start of the problem, at most 24 hours. null: no failing model'),
       projects: z.array(z.string()).describe('Names of the affected projects, the most affected first'),
     }),
   ),

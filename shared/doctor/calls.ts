@@ -12,7 +12,7 @@
  */
 import type { BudgetState } from '#schemas/usage.ts'
 import type { RequestOutcome, RequestRow } from '#shared/store/requests.ts'
-import { type Finding, failed, warned } from './check.ts'
+import { type FailureCount, type FailureTrend, type Finding, failed, warned } from './check.ts'
 
 export const RECENT_MINUTES = 15
 const RECENT_MS = RECENT_MINUTES * 60_000
@@ -54,18 +54,17 @@ const REFUSALS: ReadonlyMap<string, string> = new Map([
 
 type RecentCalls = Pick<
   RequestOutcome,
-  'project' | 'model' | 'status' | 'errorCode' | 'isRun' | 'calls' | 'firstEndedAtMs' | 'message'
+  'project' | 'model' | 'status' | 'errorCode' | 'isRun' | 'calls' | 'firstEndedAtMs' | 'lastEndedAtMs' | 'message'
 >
 
 /** Failed calls of a model, and all its calls that show whether the model works. */
-export interface FailureRate {
-  readonly failed: number
-  readonly calls: number
+export interface FailureRate extends FailureCount {
   /** Failed calls by error code and by project. */
   readonly codes: ReadonlyMap<string, number>
   readonly projects: ReadonlyMap<string, number>
-  /** End of the first failed call. */
+  /** Ends of the first and of the last failed call. */
   readonly firstAtMs: number
+  readonly lastAtMs: number
   /** Most frequent message of the most frequent failure. */
   readonly message: string | null
 }
@@ -79,6 +78,7 @@ export interface FailingModel extends FailureRate {
   /** Start of the failures, which may precede the window. If `isSinceCut`, then the failures may have begun earlier. */
   readonly sinceMs: number
   readonly isSinceCut: boolean
+  readonly trend: FailureTrend
 }
 
 export interface CallFacts {
@@ -106,12 +106,8 @@ export function callFindings(facts: CallFacts, nowMs: number): Finding[] {
 
 export function failureRateOf(outcomes: readonly RecentCalls[]): FailureRate {
   const [codes, projects] = [new Map<string, number>(), new Map<string, number>()]
-  let [calls, sum, firstAtMs, most]: [number, number, number, RecentCalls | undefined] = [
-    0,
-    0,
-    Number.MAX_VALUE,
-    undefined,
-  ]
+  let [calls, sum, firstAtMs, lastAtMs] = [0, 0, Number.MAX_VALUE, 0]
+  let most: RecentCalls | undefined
   for (const one of outcomes) {
     const outcome = outcomeOf(one)
     if (outcome === undefined) continue
@@ -119,11 +115,12 @@ export function failureRateOf(outcomes: readonly RecentCalls[]): FailureRate {
     if (outcome === 'completed') continue
     sum += one.calls
     firstAtMs = Math.min(firstAtMs, one.firstEndedAtMs)
+    lastAtMs = Math.max(lastAtMs, one.lastEndedAtMs)
     add(projects, one.project, one.calls)
     add(codes, codeOf(one), one.calls)
     if (!most || one.calls > most.calls) most = one
   }
-  return { failed: sum, calls, codes, projects, firstAtMs, message: most?.message ?? null }
+  return { failed: sum, calls, codes, projects, firstAtMs, lastAtMs, message: most?.message ?? null }
 }
 
 function codeOf({ errorCode, status }: Pick<RecentCalls, 'errorCode' | 'status'>): string {
@@ -171,7 +168,7 @@ function decisive(rows: readonly EndedRow[]) {
 }
 
 function failingFinding(one: FailingModel, { openCircuits, nameOf }: CallFacts, nowMs: number): Finding {
-  const { model, codes, projects, message: cause, sinceMs, isSinceCut, windowFromMs, isCut } = one
+  const { model, codes, projects, message: cause, sinceMs, isSinceCut, windowFromMs, isCut, trend } = one
   const [code = null] = ranked(codes)
   const byName = new Map([...projects].map(([id, calls]) => [nameOf(id) ?? id, calls]))
   const minutes = Math.max(1, Math.round((nowMs - windowFromMs) / 60_000))
@@ -180,12 +177,14 @@ function failingFinding(one: FailingModel, { openCircuits, nameOf }: CallFacts, 
   const paused = openCircuits.some((circuit) => circuit.model === model)
     ? ' New calls are refused until a test call succeeds.'
     : ''
-  const start = `The first failure was ${agoText(nowMs - sinceMs)}${isSinceCut ? ' or earlier' : ''}.`
+  const more = trend.isLowerBound ? 'at least ' : ''
+  const since = `${more}${count(trend.failed)} of ${count(trend.calls)} calls failed, the last ${agoText(nowMs - trend.lastFailureAtMs)}`
+  const start = `The first failure was ${agoText(nowMs - sinceMs)}${isSinceCut ? ' or earlier' : ''}; since then, ${since}.`
   const quoted = cause === null ? '' : ` Most frequent message: ${sentence(cause)}`
   const message = `The model '${model}' is failing: ${summary}.${quoted} ${start} By project: ${listed(byName)}.${paused}`
   return {
     ...failed('upstream', message, remedyOf(code, cause ?? '')),
-    ...{ model, title: `${model} is failing`, summary, cause: cause === null ? '' : sentence(cause), sinceMs },
+    ...{ model, title: `${model} is failing`, summary, cause: cause === null ? '' : sentence(cause), sinceMs, trend },
     ...{ windowFromMs, errorCodes: codesIn(one), projects: ranked(byName) },
   }
 }

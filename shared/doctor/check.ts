@@ -1,6 +1,23 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Config } from '#shared/config/config.ts'
 
+/** Numbers of calls in a time, and of those that failed. */
+export interface FailureCount {
+  readonly failed: number
+  readonly calls: number
+}
+
+/** Failures of a model from their start until now, at most 24 hours. */
+export interface FailureTrend extends FailureCount {
+  /** Whether some hours had more calls than were read, so that the counts are lower bounds. */
+  readonly isLowerBound: boolean
+  readonly lastFailureAtMs: number
+  /** The hour before the last hour. Null if the failures began later. */
+  readonly previousHour: FailureCount | null
+  /** Clock hours (UTC) since the start, the oldest first. */
+  readonly hours: readonly (FailureCount & { readonly atMs: number })[]
+}
+
 export interface Finding {
   readonly check: string
   readonly status: 'ok' | 'skip' | 'warn' | 'fail'
@@ -21,6 +38,8 @@ export interface Finding {
   readonly cause?: string
   /** Start of the problem, in ms since the epoch. */
   readonly sinceMs?: number
+  /** Calls of a failing model since the start of the problem. */
+  readonly trend?: FailureTrend
   /** Names of the affected projects, the most affected first. */
   readonly projects?: readonly string[]
 }

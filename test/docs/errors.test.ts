@@ -38,10 +38,12 @@ const ROW = { id: 'req_1', jobId: null, firstOutputMs: null }
 it('the suggested next step after a failed request is different for operators and for other callers', () => {
   const failed = { ...ROW, errorCode: 'upstream_error', errorMessage: 'It failed.', errorParam: null }
   const step = 'Use another model, or try again later.'
-  expect(nextStepOf(failed, true)).toBe(`${step} Check the log of the model's server.`)
+  expect(nextStepOf(failed, true)).toBe(`The caller: ${step} The operator: Check the log of the model's server.`)
   expect(nextStepOf(failed, false)).toBe(`${step} If the error persists, send the request id req_1 to the operator.`)
   const paused = { ...failed, errorMessage: 'The upstream keeps failing, so calls are paused for 12 s.' }
-  expect(nextStepOf(paused, true)).toBe("Retry after 12 s, or use another model. Check the log of the model's server.")
+  expect(nextStepOf(paused, true)).toBe(
+    "The caller: Retry after 12 s, or use another model. The operator: Check the log of the model's server.",
+  )
   expect(nextStepOf({ ...failed, errorCode: null }, true)).toBeNull()
 })
 

@@ -17,7 +17,7 @@ import {
   startOfFailures,
   withoutTimeouts,
 } from '#shared/doctor/calls.ts'
-import { type Finding, runCheck } from '#shared/doctor/check.ts'
+import { type FailureTrend, type Finding, runCheck } from '#shared/doctor/check.ts'
 import { checksOfMachine } from '#shared/doctor/doctor.ts'
 import { type FleetFacts, fleetFindings, type PoolFacts, projectFindings } from '#shared/doctor/fleet.ts'
 import { listDeadLetters } from '#shared/jobs/dead-letters.ts'
@@ -42,6 +42,9 @@ const PROJECTS_MAX = 1_000
 /** Maximum models that are checked for failures. Models with the most failures are checked first. */
 const FAILING_MAX = 10
 const ROWS_MAX = 100
+const HOUR_MS = 3_600_000
+/** Maximum time in ms after which an ended call is in the request log. */
+const LOG_DELAY_MS = 60_000
 /** Maximum number of hours before the window of a failing model in which the start of the failures is searched. */
 const START_HOURS_MAX = 24
 /** Maximum pages of {@link ROWS_MAX} calls that are read in the hour in which the failures began. */
@@ -64,8 +67,16 @@ interface Start {
   readonly isSinceCut: boolean
 }
 
-/** Starts of the failures of failing models, by project and model, so that the search runs once per incident. */
-const starts = new WeakMap<object, Map<string, Start & { readonly seenAtMs: number }>>()
+type Hour = FailureTrend['hours'][number] & { readonly lastAtMs: number; readonly isCut: boolean }
+
+/** Start of the failures of a model, and the counts of its past hours, which do not change. */
+interface Incident extends Start {
+  readonly hours: Map<number, Hour>
+  readonly seenAtMs: number
+}
+
+/** Incidents by project and model, so that the search of the start and the reads of past hours run once per incident. */
+const incidents = new WeakMap<object, Map<string, Incident>>()
 
 const callFacts = new WeakMap<object, Map<string, Cached<CallFacts>>>()
 
@@ -101,11 +112,29 @@ async function findingsFor(context: IngressContext, call: Call, isOperator: bool
   return isOperator ? fleetFindings(await factsOf(context, calls)) : projectFindings(calls)
 }
 
-function findingObject({ remediation, details = [], model, sinceMs, windowFromMs, ...finding }: Finding) {
+function findingObject({ remediation, details = [], model, sinceMs, windowFromMs, trend, ...finding }: Finding) {
   const { check, status, message, title = null, summary = null, cause = null, errorCodes = [], projects = [] } = finding
   const about = { model: model ?? null, error_codes: errorCodes, title, summary, cause }
   const times = { since: secondsOf(sinceMs), window_start: secondsOf(windowFromMs) }
-  return { check, status, message, remediation: remediation ?? null, details, ...about, ...times, projects }
+  return {
+    check,
+    status,
+    message,
+    remediation: remediation ?? null,
+    details,
+    ...about,
+    ...times,
+    ...trendObject(trend),
+    projects,
+  }
+}
+
+function trendObject(trend: FailureTrend | undefined) {
+  if (!trend) return { trend: null }
+  const { isLowerBound: is_lower_bound, lastFailureAtMs, previousHour: previous_hour, hours, failed, calls } = trend
+  const shown = hours.map(({ atMs, ...counts }) => ({ at: atMs / 1_000, ...counts }))
+  const last_failure_at = Math.floor(lastFailureAtMs / 1_000)
+  return { trend: { failed, calls, is_lower_bound, last_failure_at, previous_hour, hours: shown } }
 }
 
 function secondsOf(ms: number | undefined): number | null {
@@ -142,8 +171,8 @@ async function failingModels(
   const fromMs = nowMs - FAILING_WINDOW_MS
   const { outcomes } = await log.outcomes({ project, sinceMs: fromMs, statuses: [500, 599], isWithoutBatches: true })
   const names = new Set(outcomes.flatMap(({ model }) => (model === null || !models.find(model) ? [] : [model])))
-  const known = starts.get(config) ?? new Map()
-  starts.set(config, known)
+  const known = incidents.get(config) ?? new Map<string, Incident>()
+  incidents.set(config, known)
   for (const [key, { seenAtMs }] of known) if (nowMs - seenAtMs > START_TTL_MS) known.delete(key)
   const failing: FailingModel[] = []
   for (const model of [...names].slice(0, FAILING_MAX)) {
@@ -162,10 +191,13 @@ async function failingModels(
       known.delete(key)
       continue
     }
-    const start = known.get(key) ?? (await startOf(calls, rate.firstAtMs, fromMs))
-    known.set(key, { ...start, seenAtMs: nowMs })
-    const { sinceMs, isSinceCut } = start
-    failing.push({ model, ...rate, windowFromMs: next?.endedAtMs ?? fromMs, isCut: next !== null, sinceMs, isSinceCut })
+    const found = known.get(key) ?? { ...(await startOf(calls, rate.firstAtMs, fromMs)), hours: new Map() }
+    const incident = { ...found, seenAtMs: nowMs }
+    known.set(key, incident)
+    const { sinceMs, isSinceCut } = incident
+    const trend = await trendOf(calls, incident, fromMs)
+    const window = { windowFromMs: next?.endedAtMs ?? fromMs, isCut: next !== null }
+    failing.push({ model, ...rate, ...window, sinceMs, isSinceCut, trend })
   }
   return failing
 }
@@ -207,6 +239,39 @@ async function startBefore({ log, query }: ModelCalls, untilMs: number): Promise
     await nextTurn()
     page = await log.list({ ...query, untilMs, limit: ROWS_MAX, after: page.next })
   }
+}
+
+/** Counts the calls since the start of an incident by clock hour. A past hour is read once, when all its calls are in the log. */
+async function trendOf(
+  calls: ModelCalls,
+  { sinceMs, hours, seenAtMs }: Incident,
+  fromMs: number,
+): Promise<FailureTrend> {
+  const hourAt = (ms: number) => Math.floor(ms / HOUR_MS) * HOUR_MS
+  const read: Hour[] = []
+  const firstMs = Math.max(hourAt(sinceMs), hourAt(seenAtMs) - (START_HOURS_MAX - 1) * HOUR_MS)
+  for (let atMs = firstMs; atMs <= seenAtMs; atMs += HOUR_MS) {
+    const hour = hours.get(atMs) ?? (await hourOf(calls, atMs, sinceMs))
+    if (atMs + HOUR_MS + LOG_DELAY_MS < seenAtMs) hours.set(atMs, hour)
+    read.push(hour)
+  }
+  await nextTurn()
+  const { rate } = await rateIn(calls, fromMs - FAILING_WINDOW_MS, fromMs)
+  const sum = (of: (hour: Hour) => number) => read.reduce((total, hour) => total + of(hour), 0)
+  return {
+    ...{ failed: sum(({ failed }) => failed), calls: sum((hour) => hour.calls) },
+    isLowerBound: read.some(({ isCut }) => isCut),
+    lastFailureAtMs: Math.max(...read.map(({ lastAtMs }) => lastAtMs)),
+    previousHour: sinceMs < fromMs ? { failed: rate.failed, calls: rate.calls } : null,
+    hours: read.map(({ atMs, failed, calls: all }) => ({ atMs, failed, calls: all })),
+  }
+}
+
+/** Counts the calls of a clock hour that ended since the start of an incident. */
+async function hourOf(calls: ModelCalls, atMs: number, sinceMs: number): Promise<Hour> {
+  await nextTurn()
+  const { rate, next } = await rateIn(calls, Math.max(atMs, sinceMs), atMs + HOUR_MS)
+  return { atMs, failed: rate.failed, calls: rate.calls, lastAtMs: rate.lastAtMs, isCut: next !== null }
 }
 
 async function machineFindings({ config }: IngressContext): Promise<readonly Finding[]> {

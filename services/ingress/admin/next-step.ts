@@ -176,16 +176,19 @@ function remedyFor(caller: string, { jobId, firstOutputMs }: FailedRow): string 
 export function nextStepOf(row: FailedRow, isOperator: boolean): string | null {
   const { id, errorCode } = row
   if (errorCode === null || !Object.hasOwn(REMEDIES, errorCode)) return null
-  const [caller, operator] = REMEDIES[errorCode as ErrorCode]
+  const [remedy, operator] = REMEDIES[errorCode as ErrorCode]
   const concrete = concreteStepOf(row)
-  const more = isOperator ? operator : `If the error persists, send the request id ${id} to the operator.`
+  const more = isOperator
+    ? `The operator: ${operator}`
+    : `If the error persists, send the request id ${id} to the operator.`
   // The message stands next to the step, so sentences that only refer to the message or the field are left out.
   const general = () =>
-    remedyFor(caller, row)
+    remedyFor(remedy, row)
       .split(/(?<=\.) /)
       .filter((sentence) => !/`(?:message|param)`/.test(sentence))
-  const steps = concrete === undefined ? general() : [concrete]
-  return [...steps, ...(operator === undefined ? [] : [more])].join(' ').replaceAll('`', '') || null
+  const steps = (concrete === undefined ? general() : [concrete]).join(' ')
+  const caller = isOperator && steps ? `The caller: ${steps}` : steps
+  return [caller, ...(operator === undefined ? [] : [more])].join(' ').trim().replaceAll('`', '') || null
 }
 
 function concreteStepOf({ errorCode, errorMessage, errorParam }: FailedRow): string | undefined {

@@ -239,7 +239,10 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await operator.getByRole('link', { name: 'Home', exact: true }).click()
     const problems = operator.getByRole('list', { name: 'Problems' })
     await problems.getByText("The model 'echo-1' is paused").waitFor()
-    await problems.getByText('npx sluice resume model echo-1').waitFor()
+    await problems
+      .getByRole('link', { name: 'Models' })
+      .and(page.getByTitle('npx sluice resume model echo-1'))
+      .waitFor()
     const oldest = operator.getByText('oldest wait', { exact: true }).first().locator('..')
     await oldest.getByText(/^(< 1|\d+) (s|min)/).waitFor()
     await look(operator, 'home-attention')

@@ -41,7 +41,11 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await row('echo-1').getByText('ready', { exact: true }).waitFor()
     // The table lists models with queued jobs first.
     expect(await page.getByRole('rowheader').first().textContent()).toContain('echo-1')
-    await page.getByRole('list', { name: 'Problems' }).getByText('npx sluice resume model echo-1').waitFor()
+    await page
+      .getByRole('list', { name: 'Problems' })
+      .getByRole('link', { name: 'Models' })
+      .and(page.getByTitle('npx sluice resume model echo-1'))
+      .waitFor()
     await look(page, 'home-by-model')
     await page.getByRole('button', { name: 'Oldest wait' }).click()
     await page.getByRole('img', { name: 'inference, Oldest wait: 0 of 256 slots in use, 1 queued' }).waitFor()

@@ -56,11 +56,27 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     const problems = page.getByRole('list', { name: 'Problems' })
     await problems.getByText('gone is failing', { exact: true }).waitFor()
     await problems
-      .getByText(/^3 of 3 calls failed in the last hour, all with \w+; first failure \d\d:\d\d .* Project: /)
+      .getByText(
+        /^Failing since \d\d:\d\d \(.*\), last failure \d\d:\d\d\. 3 of 3 calls failed in the last hour, all with \w+\. Project: /,
+      )
       .waitFor()
     const link = problems.getByRole('link', { name: 'Show these requests' })
     expect(await link.getAttribute('href')).toMatch(/requests\?model=gone&error_code=\w+&since=\d+$/)
     expect(await faultsOf(page, 'home-failing')).toEqual([])
+    await page.route('**/v1/admin/findings*', async (route) => {
+      const response = await route.fetch()
+      const { data, ...rest } = (await response.json()) as {
+        data: { model: string | null; since: number; trend: object }[]
+      }
+      const hours = [0, 1].map((nth) => ({ at: 1_800_000_000 + nth * 3_600, failed: 15 * nth + 8, calls: 46 }))
+      const more = { ...{ failed: 56, calls: 92 }, previous_hour: { failed: 8, calls: 46 }, hours }
+      const shown = data.map((one) => (one.trend ? { ...one, trend: { ...one.trend, ...more } } : one))
+      await route.fulfill({ response, json: { ...rest, data: shown } })
+    })
+    await problems.getByText(/: 56 of 92 calls failed, last failure .*; in the hour before 8 of 46 \(17 %\)/).waitFor()
+    await problems.getByRole('img', { name: /^Failed share per hour: \d\d:\d\d 17 %, \d\d:\d\d 50 %$/ }).waitFor()
+    await page.unrouteAll({ behavior: 'ignoreErrors' })
+    await problems.getByText(/, last failure \d\d:\d\d\. 3 of 3 calls/).waitFor()
     await page.setViewportSize({ width: 360, height: 740 })
     const alert = problems.locator('li > div')
     const lines = async () => ((await alert.boundingBox())?.height ?? 0) / 22.5
@@ -77,7 +93,7 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     // The details of a failing model are open without a click.
     await page
       .locator('tr.more')
-      .getByText(/^3 of 3 calls failed in the last hour/)
+      .getByText(/^Failing since .* 3 of 3 calls failed in the last hour/)
       .waitFor()
     await row('echo-1').locator('.status.ready').waitFor()
     await button('echo-1').click()

@@ -1,3 +1,4 @@
+import type { ComponentChildren } from 'preact'
 import { type Finding, isOperator } from '#services/console/api/client.ts'
 import { ageText, clockText, dayText, serviceNow } from '#services/console/api/clock.ts'
 import { Icon } from '#services/console/parts/parts.tsx'
@@ -62,7 +63,7 @@ function NoProblems({ findings, isPreparing, queued }: ProblemsProps) {
 
 /** An alert. In a narrow window, cause and remedy are hidden until a click, so that several alerts fit. */
 function Alert({ problem }: { readonly problem: Problem }) {
-  const { title, facts, text, isError, requests } = problem
+  const { title, facts, text, isError, requests, trend } = problem
   return (
     <li class={isError ? 'note bad' : 'note warn'}>
       <Icon name="warn" />
@@ -73,17 +74,18 @@ function Alert({ problem }: { readonly problem: Problem }) {
             {facts} {requests && <a href={`${BASE}/requests?${requests}`}>Show these requests</a>}
           </p>
         )}
+        <TrendBars trend={trend} />
         {text &&
           (facts ? (
             <details open={!matchMedia(NARROW).matches}>
               <summary>Cause and remedy</summary>
               <p>
-                <Fix text={text} />
+                <Remedy text={text} />
               </p>
             </details>
           ) : (
             <p>
-              <Fix text={text} />
+              <Remedy text={text} />
             </p>
           ))}
       </div>
@@ -104,14 +106,57 @@ function queueText(queued: readonly QueuedWork[]): string {
   return `${jobs}${names ? '' : ' of your project'} ${waiting === 1 ? 'waits' : 'wait'} for a free slot${where}${since}.`
 }
 
-function Fix({ text }: { readonly text: string }) {
-  return <>{partsOf(text).map((part, nth) => (nth % 2 === 1 ? <code key={nth}>{part}</code> : part))}</>
+/** Screens of the console that replace a command of the command line in a remedy. The path has the first argument of the command. */
+const SCREENS: readonly (readonly [command: RegExp, name: string, pathOf: (words: readonly string[]) => string])[] = [
+  [/^logs\b/, 'Requests', (words) => `requests?${logsQuery(words)}`],
+  [/^doctor\b/, 'the checks on Home', () => ''],
+  [/^jobs\b/, 'Jobs', (words) => (words.includes('queued') ? 'jobs?status=queued' : 'jobs')],
+  [/^dead-letters\b/, 'Dead letters', () => 'dead-letters'],
+  [/^drain\b/, 'Workers', () => 'workers'],
+  [/^(resume|pause) model\b/, 'Models', () => 'models'],
+  [/^(resume|pause) pool\b/, 'Pools', () => 'pools'],
+  [/^(keys|projects) update\b/, 'Keys and projects', ([, , id = '']) => `keys?edit=${encodeURIComponent(id)}`],
+  [/^(keys|projects)\b/, 'Keys and projects', () => 'keys'],
+]
+
+/** Converts the options of `sluice logs` to the query of the screen Requests. Example: `--error-code overloaded` becomes `error_code=overloaded`. */
+function logsQuery(words: readonly string[]): string {
+  const options = words.flatMap((word, nth) =>
+    word.startsWith('--') ? [[word.slice(2).replaceAll('-', '_'), words[nth + 1] ?? '']] : [],
+  )
+  return new URLSearchParams(options).toString()
 }
 
-/** Splits a remedy into parts that are alternately text and a command. A command is quoted in backticks, or follows the last colon. */
-function partsOf(text: string): readonly string[] {
-  const [, before, command] = /^([^`]*: )((?:npx|node) [^`]+)$/.exec(text) ?? []
-  return command === undefined ? text.split('`') : [before ?? '', command]
+/** A command in a remedy: in backticks, after the last colon, or as words without punctuation. */
+const COMMAND = /`([^`]+)`|(?<=: )((?:npx|node) [^`]+)$|(npx sluice [\w-]+(?: [\w-]+)*)/g
+
+/** A remedy. Commands of the command line that a screen of the console replaces are links to the screen. */
+export function Remedy({ text }: { readonly text: string }) {
+  const parts: ComponentChildren[] = []
+  let end = 0
+  for (const found of text.matchAll(COMMAND)) {
+    const command = found[1] ?? found[2] ?? found[3] ?? ''
+    const words = command.replace(/^npx sluice /, '').split(' ')
+    const [, name, pathOf] =
+      (command.startsWith('npx sluice ') && SCREENS.find(([one]) => one.test(words.join(' ')))) || []
+    parts.push(text.slice(end, found.index))
+    parts.push(
+      name && pathOf ? (
+        <a href={`${BASE}/${pathOf(words)}`} title={command}>
+          {name}
+        </a>
+      ) : (
+        <code>{command}</code>
+      ),
+    )
+    end = found.index + found[0].length
+  }
+  return (
+    <>
+      {parts}
+      {text.slice(end)}
+    </>
+  )
 }
 
 interface Problem {
@@ -124,6 +169,7 @@ interface Problem {
   readonly isError: boolean
   /** Query of the screen Requests that selects exactly the requests that the problem counts. May be empty. */
   readonly requests?: string
+  readonly trend?: Finding['trend']
 }
 
 /**
@@ -169,6 +215,7 @@ function problemOf(finding: Finding): Problem {
     text: capitalized(`${cause ?? (finding.title ? message : rest)} ${remedy}`.trim()),
     isError: status === 'fail',
     requests: failedRequestsOf(finding),
+    trend: finding.trend,
   }
 }
 
@@ -192,10 +239,51 @@ export function failedRequestsOf({ model, error_codes, window_start }: Finding):
   }).toString()
 }
 
-/** The counts of a finding and its start, such as `78 of 92 calls failed in the last hour, mostly upstream_error; first failure 14:02 (38 min ago)`. */
-export function factsOf({ summary, since }: Finding): string {
-  const start = since === null ? '' : `first failure ${sinceText(since)} (${ageText(since)})`
-  return capitalized([summary, start].filter(Boolean).join('; '))
+/**
+ * The counts of a finding in sentences. Example: `Failing since 14:02 (3 h ago): 78 of 92 calls failed, last failure 17:11. 30 of 34 calls failed in the last
+ * hour, mostly upstream_error; in the hour before 41 of 56 (73 %)`.
+ */
+export function factsOf({ summary, since, trend }: Finding): string {
+  if (since === null || !trend) return capitalized(summary ?? '')
+  const { failed, calls, is_lower_bound, last_failure_at, previous_hour } = trend
+  const start = `Failing since ${sinceText(since)} (${ageText(since)})`
+  const last = `last failure ${sinceText(last_failure_at)}`
+  // Within the first hour, the counts since the start equal those of the last hour.
+  if (!previous_hour) return `${start}, ${last}. ${capitalized(summary ?? '')}`
+  const least = is_lower_bound ? 'at least ' : ''
+  const counts = `${least}${countText(failed)} of ${countText(calls)} calls failed`
+  return `${start}: ${counts}, ${last}. ${capitalized(summary ?? '')}${comparisonText(previous_hour)}`
+}
+
+type Trend = NonNullable<Finding['trend']>
+
+const countText = (value: number) => value.toLocaleString('en')
+
+/** The counts of the hour before the last hour. Empty if it had no calls. */
+function comparisonText(previous: NonNullable<Trend['previous_hour']>): string {
+  if (previous.calls === 0) return ''
+  return `; in the hour before ${countText(previous.failed)} of ${countText(previous.calls)} (${percentOf(previous)} %)`
+}
+
+function percentOf({ failed, calls }: { readonly failed: number; readonly calls: number }): number {
+  return calls === 0 ? 0 : Math.round((100 * failed) / calls)
+}
+
+/** Bars with the failed share of each clock hour since the start of a problem. Absent within the first hour. */
+export function TrendBars({ trend }: { readonly trend: Finding['trend'] | undefined }) {
+  if (!trend || trend.hours.length < 2) return null
+  const texts = trend.hours.map(
+    (hour) => `${clockText(hour.at)} ${hour.calls === 0 ? 'no calls' : `${percentOf(hour)} %`}`,
+  )
+  return (
+    <span class="trend" role="img" aria-label={`Failed share per hour: ${texts.join(', ')}`}>
+      {trend.hours.map((hour, nth) => (
+        <span key={hour.at} title={`${texts[nth]}: ${countText(hour.failed)} of ${countText(hour.calls)} calls failed`}>
+          <span style={{ height: `${percentOf(hour)}%` }} />
+        </span>
+      ))}
+    </span>
+  )
 }
 
 /** Returns the time of day within the last 24 hours, and the UTC day for an earlier time. */

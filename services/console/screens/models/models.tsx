@@ -7,9 +7,9 @@ import { PauseButton } from '#services/console/parts/pause.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
-import { factsOf, failedRequestsOf } from '#services/console/screens/home/problems.tsx'
+import { factsOf, failedRequestsOf, Remedy, TrendBars } from '#services/console/screens/home/problems.tsx'
 import { cachedStats } from './capacity.ts'
-import { isUnavailable, type Recent, recent, refreshRecent, WINDOW_MINUTES } from './recent.ts'
+import { isUnavailable, type Recent, recent, refreshRecent } from './recent.ts'
 import { isLoaded, type ModelState, models, problem, refresh } from './state.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
@@ -35,7 +35,7 @@ export function Models() {
       {ids.length > 0 && (
         <>
           <p class="dim">
-            Requests, failures and medians (p50) of the last {WINDOW_MINUTES} minutes
+            Requests, failures and medians (p50) of the last hour
             {isOperator.value === false && ', of this project'}.
           </p>
           <div class="models">
@@ -115,7 +115,7 @@ function Row({ model }: ModelProps) {
   )
 }
 
-/** Cells with the figures of the last 15 minutes, placeholders until they are loaded, or dashes without a request log. */
+/** Cells with the figures of the last hour, placeholders until they are loaded, or dashes without a request log. */
 function Figures({ id, figures }: { readonly id: string; readonly figures: Recent | undefined }) {
   if (recent.value === undefined && !isUnavailable.value) {
     return (
@@ -174,8 +174,9 @@ function Details({ model }: ModelProps) {
           <p class={finding.status === 'fail' ? 'note bad' : 'note warn'}>
             <span>
               {factsOf(finding) && `${factsOf(finding)}. `}
-              {finding.cause ?? finding.message} {finding.remediation?.replaceAll('`', '')}{' '}
+              {finding.cause ?? finding.message} <Remedy text={finding.remediation ?? ''} />{' '}
               <a href={`${BASE}/requests?${failedRequestsOf(finding)}`}>Show these requests</a>
+              <TrendBars trend={finding.trend} />
             </span>
           </p>
         )}

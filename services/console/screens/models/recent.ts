@@ -5,14 +5,14 @@ import { fetchJson, type Page } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
 
 /*
- * Requests, failures and latencies of each model in the last 15 minutes, from the request log.
+ * Requests, failures and latencies of each model in the last hour, the window of the alert about a failing model, from the request log.
  *
  * 1. One read counts the failures of all models.
  * 2. One read per model returns its newest requests, at most `SAMPLE_MAX`. Both medians are computed from the same requests, so the median until the
  *    first output is never above the median of the whole request.
  */
 
-export const WINDOW_MINUTES = 15
+export const WINDOW_MINUTES = 60
 /** Maximum number of requests that are read per model: the largest page of the request log. */
 const SAMPLE_MAX = 100
 /** Maximum number of models with these figures. Further models are shown without the figures, because each model costs a read. */

@@ -16,6 +16,7 @@ import {
 import { Back, CopyButton, Icon } from '#services/console/parts/parts.tsx'
 import { LoadState } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
+import { Remedy } from '#services/console/screens/home/problems.tsx'
 
 export const PATH = '/v1/admin/requests'
 /** Page of the guide with a table row per error code. The HTML id of each row is its error code. */
@@ -137,7 +138,7 @@ function Failure({ request }: { readonly request: RequestAnswer }) {
         )}
         {next_step && (
           <p>
-            <b>Next step:</b> {next_step}
+            <b>Next step:</b> <Remedy text={next_step} />
           </p>
         )}
         <p>

@@ -153,6 +153,17 @@ describe('findings about calls', () => {
       expect(first?.message).toMatch(
         /is failing: 3 of 3 calls failed in the last hour, all with upstream_error\. .*connection refused/,
       )
+      const { trend } = first as unknown as { trend: { hours: { failed: number; calls: number }[] } }
+      expect(trend, 'calls since the start').toMatchObject({
+        failed: 3,
+        calls: 3,
+        previous_hour: null,
+        is_lower_bound: false,
+      })
+      expect(
+        trend.hours.reduce((sum, { failed }) => sum + failed, 0),
+        'failed calls of all hours',
+      ).toBe(3)
       const { error_codes, window_start } = first as unknown as { error_codes: string[]; window_start: number }
       const query = new URLSearchParams({ model: 'm1', error_code: error_codes.join(','), since: String(window_start) })
       const counted = await stack.get(`/v1/admin/requests?${query}`, as(who))
@@ -169,7 +180,7 @@ describe('findings about calls', () => {
 
   const recent = (status: number, errorCode: string | null, calls: number) => ({
     ...{ project: 'proj_1', model: 'm1', status, errorCode, isRun: errorCode !== 'overloaded', calls },
-    ...{ firstEndedAtMs: 0, message: null as string | null },
+    ...{ firstEndedAtMs: 0, lastEndedAtMs: 0, message: null as string | null },
   })
   const budget = (spent_usd: number) => ({
     ...{ owner: 'project' as const, id: 'proj_1', name: 'lab', month: '2030-01', budget_usd: 10, spent_usd },
@@ -255,7 +266,16 @@ describe('findings about calls', () => {
     const hour = 3_600_000
     const down = { ...recent(502, 'upstream_error', 70), message: 'CUDA out of memory' }
     const rate = rateOf(recent(200, null, 14), down, { ...recent(504, 'upstream_timeout', 8), project: 'proj_2' })
-    const failing = { ...rate, model: 'm1', windowFromMs: 2 * hour, isCut: false, sinceMs: hour, isSinceCut: false }
+    const trend = {
+      failed: 90,
+      calls: 120,
+      isLowerBound: false,
+      lastFailureAtMs: 2.95 * hour,
+      previousHour: null,
+      hours: [],
+    }
+    const window = { windowFromMs: 2 * hour, isCut: false, sinceMs: hour, isSinceCut: false }
+    const failing = { ...rate, model: 'm1', ...window, trend }
     const nameOf = (id: string) => (id === 'proj_1' ? 'lab' : null)
     const [finding] = callFindings({ ...NO_CALLS, nameOf, failing: [failing] }, 3 * hour)
     expect(finding).toMatchObject({
@@ -265,7 +285,9 @@ describe('findings about calls', () => {
       errorCodes: ['upstream_error', 'upstream_timeout'],
       ...{ sinceMs: hour, windowFromMs: 2 * hour, projects: ['lab', 'proj_2'] },
     })
-    expect(finding?.message).toMatch(/The first failure was 2 h ago\. By project: lab 70, proj_2 8\.$/)
+    expect(finding?.message).toMatch(
+      /The first failure was 2 h ago; since then, 90 of 120 calls failed, the last 3 min ago\. By project: lab 70, proj_2 8\.$/,
+    )
     expect(finding?.remediation).toMatch(/lacks memory/)
   })
 
@@ -276,7 +298,8 @@ describe('findings about calls', () => {
     ['upstream_refused', 'The host refused', /api_key_env/],
   ])('suggest a remedy for the code %s', (errorCode, message, remedy) => {
     const rate = rateOf({ ...recent(502, errorCode, 3), message })
-    const failing = { ...rate, model: 'm1', windowFromMs: 0, isCut: false, sinceMs: 0, isSinceCut: false }
+    const trend = { failed: 3, calls: 3, isLowerBound: false, lastFailureAtMs: 0, previousHour: null, hours: [] }
+    const failing = { ...rate, model: 'm1', windowFromMs: 0, isCut: false, sinceMs: 0, isSinceCut: false, trend }
     expect(callFindings({ ...NO_CALLS, failing: [failing] }, 0)[0]?.remediation).toMatch(remedy)
   })
 })
