@@ -12,7 +12,7 @@ import { serviceNow } from '#services/console/api/clock.ts'
  *    first output is never above the median of the whole request.
  */
 
-export const WINDOW_MINUTES = 60
+const WINDOW_MINUTES = 60
 /** Maximum number of requests that are read per model: the largest page of the request log. */
 const SAMPLE_MAX = 100
 /** Maximum number of models with these figures. Further models are shown without the figures, because each model costs a read. */
