@@ -232,12 +232,14 @@ async function startOf(calls: ModelCalls, firstAtMs: number, fromMs: number): Pr
 /** Returns the start of the failures that are still in progress at `untilMs`. Undefined if the calls before that time succeeded. */
 async function startBefore({ log, query }: ModelCalls, untilMs: number): Promise<number | undefined> {
   const rows: RequestRow[] = []
-  let page = await log.list({ ...query, untilMs, limit: ROWS_MAX })
+  // Older calls do not count. Otherwise, single failures of the days before would belong to this incident.
+  const hour = { ...query, sinceMs: untilMs - FAILING_WINDOW_MS, untilMs, limit: ROWS_MAX }
+  let page = await log.list(hour)
   for (let nth = 1; ; nth++) {
     rows.push(...page.rows)
     if (!page.next || nth === START_PAGES_MAX) return startOfFailures(rows)
     await nextTurn()
-    page = await log.list({ ...query, untilMs, limit: ROWS_MAX, after: page.next })
+    page = await log.list({ ...hour, after: page.next })
   }
 }
 
