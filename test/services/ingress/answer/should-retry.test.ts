@@ -95,7 +95,9 @@ describe('the OpenAI SDK', () => {
     expect(rows.map((row) => row.upstream_message)).toEqual(['CUDA out of memory', 'CUDA out of memory'])
     const id = rows.at(-1)?.id ?? ''
     const row = (await (await stack.get(`/v1/admin/requests/${id}`)).json()) as Record<string, object[]>
-    expect(row.next_step).toMatch(/^The caller: Retry after \d+ s, or use another model\. The operator: Check the log of the model's server\.$/)
+    expect(row.next_step).toMatch(
+      /^The caller: Retry after \d+ s, or use another model\. The operator: Check the log of the model's server\.$/,
+    )
     expect(row.failed_attempts).toMatchObject([
       { server: '0', error_message: expect.stringContaining('HTTP 500'), upstream_message: 'CUDA out of memory' },
       { server: '0', upstream_message: 'CUDA out of memory' },
