@@ -241,7 +241,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await problems.getByText("The model 'echo-1' is paused").waitFor()
     await problems
       .getByRole('link', { name: 'Models' })
-      .and(page.getByTitle('npx sluice resume model echo-1'))
+      .and(operator.getByTitle('npx sluice resume model echo-1'))
       .waitFor()
     const oldest = operator.getByText('oldest wait', { exact: true }).first().locator('..')
     await oldest.getByText(/^(< 1|\d+) (s|min)/).waitFor()
