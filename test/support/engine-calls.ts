@@ -2,6 +2,7 @@ import { GenerateEvent, GenerateRequest } from '#schemas/kinds/generate.ts'
 import { ModelConfig } from '#schemas/models.ts'
 import { openAnthropicEngine } from '#shared/engines/anthropic/anthropic.ts'
 import type { ChatEngine, GenerateOptions } from '#shared/engines/engine.ts'
+import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import { openOpenAiEngine } from '#shared/engines/openai/chat.ts'
 import type { ServiceError } from '#shared/lib/error.ts'
 
@@ -25,6 +26,13 @@ export function engineOn(
   })
   const opened =
     dialect === 'openai' ? openOpenAiEngine(config, { KEY: key }) : openAnthropicEngine(config, { KEY: key })
+  return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
+}
+
+/** Opens a llama engine. `weightsDir` contains the weights. `engine` adds to its configuration. */
+export function llamaEngine(weights: string, weightsDir: string, engine: object = {}): ChatEngine & AsyncDisposable {
+  const config = ModelConfig.parse({ id: 'm1', engine: { type: 'llama', weights, ...engine } })
+  const opened = openLlamaEngine(config, { weightsDir })
   return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
 }
 

@@ -3,13 +3,11 @@ import { join } from 'node:path'
 import type { LlamaContextSequence, Token } from 'node-llama-cpp'
 import { describe, expect, test } from 'vitest'
 import type { GenerateEvent } from '#schemas/kinds/generate.ts'
-import { ModelConfig } from '#schemas/models.ts'
 import type { ChatEngine } from '#shared/engines/engine.ts'
-import { openLlamaEngine } from '#shared/engines/llama/llama.ts'
 import { closeRuntime, openRuntime, SequencePool } from '#shared/engines/llama/runtime.ts'
 import { readPrompt } from '#shared/engines/llama/sample.ts'
 import { prepareWeights } from '#shared/prepare/weights.ts'
-import { ask, options, textOf } from '../../../support/engine-calls.ts'
+import { ask, llamaEngine, options, textOf } from '../../../support/engine-calls.ts'
 
 const WEIGHTS = 'smollm2-135m-instruct'
 const weightsDir = join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'models')
@@ -195,10 +193,5 @@ function say(text: string, role: 'user' | 'assistant' = 'user') {
 }
 
 function openLlama(engine: object = {}): ChatEngine & AsyncDisposable {
-  const config = ModelConfig.parse({
-    id: 'm1',
-    engine: { type: 'llama', weights: WEIGHTS, context_tokens: 512, ...engine },
-  })
-  const opened = openLlamaEngine(config, { weightsDir })
-  return Object.assign(opened, { [Symbol.asyncDispose]: () => opened.close() })
+  return llamaEngine(WEIGHTS, weightsDir, { context_tokens: 512, ...engine })
 }
