@@ -250,3 +250,50 @@ A value of 252 signifies a timeout of 21 minutes.\n`,
   })
   expect(answerOf(run).split('[')[0]).toContain('21 minutes')
 })
+
+test.each([
+  {
+    question: 'Which signal is sent if a worker rejects a task?',
+    page: '# Signals\n\n## task_sent\n\nSent by a client for each task.\n\n## task_refused\n\nSent if a worker rejects a task of its queue.\n',
+    answer: 'task_refused: Sent if a worker rejects a task of its queue.',
+  },
+  {
+    question: 'On what date was harbourd 2.3.1 released?',
+    page: '# Releases of harbourd\n\n## 2.3.2 - 2021-05-02\n\nThis release of harbourd lists the cranes.\n\n## 2.3.1 - 2020-11-17\n\nThis release of harbourd lists the boats.\n',
+    answer: '2.3.1 - 2020-11-17: This release of harbourd lists the boats.',
+  },
+])('a quote is shown below the heading with the answer: $question', async ({ question, page, answer }) => {
+  const run = await ask(question, { 'https://a.example/page': page })
+  expect(answerOf(run).replaceAll('\\', '')).toMatch(new RegExp(`^${answer.replace(/[.]/g, '\\.')}`))
+})
+
+test.each([
+  {
+    question: 'Who led the harbour office right after Ida Berg?',
+    page: '# Harbour office\n\nIda Berg became the leader of the harbour office in spring.\n\nOtto Lind succeeded Ida Berg as leader of the harbour office.\n',
+    answer: 'Otto Lind succeeded',
+  },
+  {
+    question: 'Which option of cranectl replaces --slow?',
+    page: '# cranectl\n\nThe option --slow of cranectl is old and will be replaced.\n\nThe option --speed of cranectl replaces it.\n',
+    answer: 'The option --speed',
+  },
+])('a name in the question is not an answer to it: $question', async ({ question, page, answer }) => {
+  const run = await ask(question, { 'https://a.example/page': page })
+  expect(answerOf(run).replaceAll('\\', '').split('[')[0]).toContain(answer)
+})
+
+test('the answer concerns the clause that asks, not the described situation', async () => {
+  const page = `# craned
+
+The office of the harbour has an old laptop on which craned and its log were first written in winter.
+
+craned prints nothing with --mute.
+
+The log of craned lists the crates of the harbour.
+`
+  const question =
+    'craned and its log run on the old laptop of our harbour office. Which option makes it print nothing?'
+  const run = await ask(question, { 'https://a.example/craned': page })
+  expect(answerOf(run).replaceAll('\\', '')).toMatch(/^craned prints nothing with --mute\./)
+})
