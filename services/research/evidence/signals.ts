@@ -12,8 +12,8 @@
  *
  * The weights come from a softmax regression over 142 questions of three sets (`bench/quality`). The predicted event is that a sentence states a
  * requested fact. The weights are scaled so that the score is a log-odds. The signals from `askedFit` to `inSource` were added later. A second
- * regression over 330 questions of six sets fitted their weights, with the earlier score as one of its inputs. Half of the fitted weights is used:
- * on the six sets the result is equal within one question, and less depends on this small number of questions.
+ * regression over 330 questions of six sets fitted their weights, with the earlier score as one of its inputs. Half of the fitted weights is used.
+ * On the six sets, the results of half and whole weights are equal within one question.
  */
 import { bm25, type CountedPassage, massOf } from '#services/research/question/passages.ts'
 import type { Anchor, Weights } from '#services/research/question/question.ts'
@@ -263,8 +263,8 @@ function focusSignals(
 }
 
 /**
- * Returns the heading and labels that contain an answer of the requested form, if the sentence itself contains none. Example for the question
- * "Which signal is sent if a task is rejected?": the heading `task_rejected` above the sentence "Sent when a worker rejects a task."
+ * Returns the heading and labels that contain an answer of the requested form, if the sentence itself contains none. Example: for "Which signal
+ * is sent if a task is rejected?", the heading `task_rejected` above "Sent when a worker rejects a task."
  */
 export function answersAbove(
   { question, form, types }: AnswerCriteria,
