@@ -246,7 +246,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     const oldest = operator.getByText('oldest wait', { exact: true }).first().locator('..')
     await oldest.getByText(/^(< 1|\d+) (s|min)/).waitFor()
     await look(operator, 'home-attention')
-    await operator.getByRole('link', { name: 'Models', exact: true }).click()
+    await operator.getByRole('navigation').getByRole('link', { name: 'Models', exact: true }).click()
     await card(operator).locator('[data-column="Queued"]').getByText('1', { exact: true }).waitFor()
     expect(await card(caller).locator('[data-column="Queued"]').count(), 'queued work of all projects').toBe(0)
     await look(operator, 'models-operator')
