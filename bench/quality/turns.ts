@@ -53,10 +53,10 @@ function say(text: string, role: 'user' | 'assistant' = 'user'): object {
   return { role, parts: [{ type: 'text', text }] }
 }
 
-/** Returns the question, after as many words of one token as give the prompt the requested number of tokens. */
+/** Returns a message whose prompt has the requested number of tokens. Each repeated word is one token. */
 async function promptOf(tokens: number): Promise<object[]> {
-  const { inputTokens } = await call(undefined, [say(QUESTION)])
-  return [say(`${'word '.repeat(Math.max(0, tokens - inputTokens))}${QUESTION}`)]
+  const { inputTokens } = await call(undefined, [say('word')])
+  return [say(`word${' word'.repeat(Math.max(0, tokens - inputTokens))}`)]
 }
 
 const [firsts, seconds, baselines]: [Call[], Call[], Call[]] = [[], [], []]
