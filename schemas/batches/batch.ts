@@ -138,7 +138,7 @@ export const BatchResults = z.object({
     .enum(['earlier'])
     .optional()
     .describe(
-      'earlier: also the results of the batch in metadata.sluice_retry_of, and of its own, as far as they are stored. Each custom_id has the result of the newest batch',
+      'earlier: also the results of the batch in metadata.sluice_retry_of, and of the batches before it. Each custom_id has only the result of the newest batch',
     ),
   limit: z.coerce.number().int().min(1).optional().describe('Maximum results. Default: all'),
 })

@@ -33,6 +33,42 @@ export interface AnswerForm {
   readonly vector?: boolean
 }
 
+const METADATA_CHARS_MAX = 512
+
+/** Returns a form as a value of metadata. A form that is too long is stored without its column names, so that its results are plain text. */
+export function formText(form: AnswerForm): string {
+  const forms = [form, { ...form, prompt: undefined }, { rows: form.rows }].map((one) => JSON.stringify(one))
+  return forms.find(({ length }) => length <= METADATA_CHARS_MAX) ?? '{}'
+}
+
+/** Part of a prompt: a literal text, or the cell of a column. */
+export type PromptPiece = string | { readonly column: string }
+
+/** Splits a prompt such as `Classify: {review}` into texts and columns. `{{` and `}}` stand for literal braces. */
+export function promptPieces(template: string): PromptPiece[] {
+  const parts = template.match(/\{\{|\}\}|\{[^{}]+\}|[^{}]+|[{}]/g) ?? []
+  return parts.map((part): PromptPiece => {
+    if (part === '{{' || part === '}}') return part.slice(1)
+    return part.length > 2 && part.startsWith('{') && part.endsWith('}') ? { column: part.slice(1, -1).trim() } : part
+  })
+}
+
+export function promptColumns(pieces: readonly PromptPiece[]): string[] {
+  return pieces.flatMap((piece) => (typeof piece === 'string' ? [] : piece.column))
+}
+
+/** Returns the prompt of a row. Undefined if all columns of the prompt are empty. */
+export function promptOf(row: Row, pieces: readonly PromptPiece[]): string | undefined {
+  if (isEmptyRow(row, promptColumns(pieces))) return undefined
+  return pieces.map((piece) => (typeof piece === 'string' ? piece : cellText(row.get(piece.column)))).join('')
+}
+
+/** Body of the chat request of a row. @param system Instruction for all rows; empty: none */
+export function chatBody(model: string, system: string, content: string) {
+  const turns = system === '' ? [] : [{ role: 'system', content: system }]
+  return { model, messages: [...turns, { role: 'user', content }] }
+}
+
 /** Names of the cells of a result, in order. In the output of a table, these cells follow the columns of the table. */
 export const ROW_COLUMNS = ['answer', 'error', 'finish_reason', 'input_tokens', 'output_tokens'] as const
 

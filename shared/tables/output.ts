@@ -20,7 +20,12 @@ export interface OutputOptions {
   readonly columns: readonly string[]
   /** Names of the output columns that one answer fills. */
   readonly names: readonly string[]
+  /** Whether CSV and TSV begin with a byte order mark, without which Excel does not read the text as UTF-8. */
+  readonly hasMark?: boolean | undefined
 }
+
+/** Byte order mark of UTF-8. */
+export const MARK = '\uFEFF'
 
 /** Lines of the output of a table: the columns of the input, then the cells of the answer, as CSV, TSV or JSON Lines. */
 export class OutputLines {
@@ -29,8 +34,10 @@ export class OutputLines {
   readonly #names: readonly string[]
   readonly #isJson: boolean
   readonly #delimiter: string
+  readonly #hasMark: boolean
 
-  constructor({ format, delimiter, columns, names: values }: OutputOptions) {
+  constructor({ format, delimiter, columns, names: values, hasMark = false }: OutputOptions) {
+    this.#hasMark = hasMark
     this.#columns = columns
     this.#values = values
     this.#isJson = format === 'jsonl'
@@ -43,7 +50,8 @@ export class OutputLines {
   }
 
   header(): string {
-    return this.#isJson ? '' : exactLine([...this.#columns, ...this.#names], this.#delimiter)
+    if (this.#isJson) return ''
+    return `${this.#hasMark ? MARK : ''}${exactLine([...this.#columns, ...this.#names], this.#delimiter)}`
   }
 
   row(row: Row, { values, error, finishReason, inputTokens, outputTokens }: Cells): string {

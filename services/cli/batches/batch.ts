@@ -33,6 +33,7 @@ const TABLE_OPTIONS = {
   'max-tokens': { type: 'string' },
   temperature: { type: 'string' },
   out: { type: 'string' },
+  bom: { type: 'boolean' },
   limit: { type: 'string' },
   new: { type: 'boolean' },
   strict: { type: 'boolean' },
@@ -78,6 +79,7 @@ Options:
   --max-tokens N        maximum output tokens per row
   --temperature X       sampling temperature, such as 0
   --out FILE            .csv, .tsv or .jsonl file to write (default: next to TABLE, such as prompts.answers.csv)
+  --bom                 begin a CSV or TSV file with a byte order mark, for Excel (default: if TABLE has one)
   --retry-failed        run only rows without an answer, also if the rows are equal
   --limit N             trial: run only the first N rows; the command without --limit then runs the other rows
   --new                 run the rows again, even if a batch of the same rows exists
@@ -117,7 +119,8 @@ Examples:
         throw usageError(`--${misplaced} applies only to a file of requests, without --model.`)
       const options = await optionsOf(values, table, model)
       const rowsMax = values.count('limit', 1, ROWS_MAX)
-      const result = await runTable(invocation, { ...table, rowsMax }, options)
+      const hasMark = table.hasMark || values.has('bom')
+      const result = await runTable(invocation, { ...table, rowsMax, hasMark }, options)
       const exit = await report(invocation, options, result)
       if (rowsMax !== undefined) invocation.out.note(await trialText(table, rowsMax, result.batch))
       return exit

@@ -13,7 +13,7 @@ import { Readable } from 'node:stream'
 import { type CsvError, type Options, parse } from 'csv-parse'
 import { type CommandError, fileError, plain, usageError } from '#services/cli/text/output.ts'
 import type { Row } from '#shared/tables/answers.ts'
-import { FORMATS, type TableFormat } from '#shared/tables/output.ts'
+import { FORMATS, MARK, type TableFormat } from '#shared/tables/output.ts'
 
 const ROW_BYTES_MAX = 16 * 1024 * 1024
 const FILES_MAX = 50_000
@@ -27,6 +27,8 @@ export interface Table {
   readonly format: TableFormat
   /** Column separator of CSV and TSV. */
   readonly delimiter: string
+  /** Whether the file begins with a byte order mark. The output then has one too. */
+  readonly hasMark?: boolean | undefined
   /** Maximum number of rows that are read, counted from the first row. Default: all rows. */
   readonly rowsMax?: number | undefined
 }
@@ -43,24 +45,25 @@ export async function findTable(path: string): Promise<Table | undefined> {
   if (entry.isDirectory()) return { path, format: 'directory', delimiter: '' }
   const format = FORMATS[extname(path).toLowerCase()]
   if (format === undefined) return undefined
-  return { path, format, delimiter: format === 'tsv' ? '\t' : format === 'csv' ? await delimiterOf(path) : '' }
+  if (format === 'jsonl') return { path, format, delimiter: '' }
+  const head = await headOf(path)
+  return { path, format, delimiter: format === 'tsv' ? '\t' : delimiterOf(head), hasMark: head.startsWith(MARK) }
 }
 
 /**
  * Returns the separator that is most frequent in the first line. In countries with a decimal comma, spreadsheets
  * separate columns by `;`.
  */
-async function delimiterOf(path: string): Promise<string> {
-  const [line = ''] = (await headOf(path)).replaceAll(/"[^"]*"/g, '').split(/\r?\n/, 1)
+function delimiterOf(head: string): string {
+  const [line = ''] = head.replaceAll(/"[^"]*"/g, '').split(/\r?\n/, 1)
   const counted = [',', ';', '\t'].map((mark) => ({ mark, count: line.split(mark).length }))
   return counted.reduce((best, one) => (one.count > best.count ? one : best)).mark
 }
 
-/** The beginning of a file, without a byte order mark. */
-export async function headOf(path: string): Promise<string> {
+async function headOf(path: string): Promise<string> {
   let text = ''
   for await (const chunk of createReadStream(path, { end: HEAD_BYTES - 1, encoding: 'utf8' })) text += chunk
-  return text.replace(/^\uFEFF/, '')
+  return text
 }
 
 /**

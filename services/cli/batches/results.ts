@@ -25,7 +25,7 @@ import {
   TABLE_FILE_KEY,
   valuesIn,
 } from '#shared/tables/answers.ts'
-import { FORMATS } from '#shared/tables/output.ts'
+import { FORMATS, MARK } from '#shared/tables/output.ts'
 import { Answers } from './answers.ts'
 import { RunFiles } from './convert.ts'
 import { ENDED } from './follow-table.ts'
@@ -37,7 +37,7 @@ const EARLIER = { include: 'earlier' }
 
 export const results: Command = {
   summary: 'Print the results of a batch',
-  help: `Usage: sluice results BATCH [--errors] [--csv [--input TABLE]]
+  help: `Usage: sluice results BATCH [--errors] [--csv [--bom] [--input TABLE]]
 
 Prints the results so far, also while the batch runs. The exit code is 5 if the batch has not finished. The format is one line of
 JSON per request. If the batch retries an earlier batch, then all requests of both are printed, each with its newest result. With
@@ -47,13 +47,19 @@ columns custom_id, answer, error, finish_reason, input_tokens and output_tokens.
 Options:
   --errors       print only the failed requests
   --csv          print CSV for a spreadsheet; a text that begins with =, +, - or @ gets an apostrophe in front
+  --bom          with --csv: begin with a byte order mark, for Excel (default: if the table has one)
   --input TABLE  with --csv: read the rows from this file, for example if the uploaded table was deleted
 
 Examples:
   sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F > answers.jsonl
   sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --csv > answers.csv
   sluice results batch_01J9ZQ6M8T5T9Q2W8Y5XKQ3F --errors | jq -r .custom_id`,
-  options: { errors: { type: 'boolean' }, csv: { type: 'boolean' }, input: { type: 'string' } },
+  options: {
+    errors: { type: 'boolean' },
+    csv: { type: 'boolean' },
+    bom: { type: 'boolean' },
+    input: { type: 'string' },
+  },
   async run({ values, args, api, out }): Promise<ExitCode> {
     const id = onlyArgument(args, 'BATCH')
     const batches = new BatchesApi(api.http)
@@ -61,6 +67,8 @@ Examples:
     if (input !== undefined && (!values.has('csv') || values.has('errors'))) {
       throw usageError('--input needs --csv, without --errors.')
     }
+    const hasMark = values.has('bom')
+    if (hasMark && !values.has('csv')) throw usageError('--bom needs --csv.')
     if (id.startsWith('msgbatch_')) {
       await print((await batches.messagesResults(id)).body, out)
       return EXIT.ok
@@ -71,7 +79,8 @@ Examples:
     await using files = hasTable ? await RunFiles.open() : undefined
     const table = files && (await tableOfBatch(batches, batch, input, files, out))
     const query = { format: values.has('csv') ? 'csv' : 'jsonl', ...(values.has('errors') && { status: 'failed' }) }
-    if (table) await printTable(batches, batch, table, files, out)
+    if (hasMark && !table) await out.write(MARK)
+    if (table) await printTable(batches, batch, { ...table, hasMark: table.hasMark || hasMark }, files, out)
     else await print((await batches.results(batch.id, { ...query, ...EARLIER })).body, out)
     if (ENDED.has(batch.status)) return EXIT.ok
     const { total, completed, failed } = batch.request_counts
@@ -151,9 +160,9 @@ export const batches: Command = {
   isList: true,
   help: `Usage: sluice batches [--limit N] [--all-projects | --project P]
 
-Lists the batches of your key's project: name, finished and failed requests, end or estimated end, and the rate over the last
-minutes. The name is that of the file, or of --metadata name=NAME. With --json, or when output is not a TTY, each batch is one
-line of JSON.
+Lists the batches of your key's project: name, columns of the prompt, finished and failed requests, end or estimated end, rate, and
+cost. The rate is that of the last minutes. The name is that of the file, or of --metadata name=NAME. With --json, or when output is
+not a TTY, each batch is one line of JSON.
 
 Options:
   --limit N  maximum number of batches (default ${LIMIT_DEFAULT}, maximum ${LIMIT_MAX})
@@ -189,34 +198,46 @@ export function batchTable(found: readonly BatchView[], columnsMax: number): str
   const rows = found.map((batch) => {
     const { id, created_at, project, project_name, model, status, request_counts, progress, metadata } = batch
     const { total, completed, failed } = request_counts
+    const { cost_usd, invalid_answers } = batch
     const rate = progress?.requests_per_second
     return [
       ...[
         id,
         ...(hasProjects ? [project_name ?? project ?? ''] : []),
         metadata?.name ?? '',
+        formIn(metadata?.[FORM_KEY]).prompt?.join(', ') ?? '',
         `${completed + failed}/${total}`,
-        failed > 0 ? String(failed) : '',
+        [...(failed > 0 ? [String(failed)] : []), ...(invalid_answers ? [`${invalid_answers} invalid`] : [])].join(
+          ', ',
+        ),
         status.replace('_', ' '),
         endOf(batch, nowMs),
       ],
-      ...[typeof rate === 'number' ? `${rate}/s` : '', model ?? '', ageOf(created_at, nowMs)],
+      ...[typeof rate === 'number' ? `${rate}/s` : '', typeof cost_usd === 'number' ? `$${cost_usd.toFixed(4)}` : ''],
+      ...[model ?? '', ageOf(created_at, nowMs)],
     ]
   })
   const head = [
     'batch',
     ...(hasProjects ? ['project'] : []),
     'name',
+    'prompt',
     'done',
     'failed',
     'status',
     'end',
     'rate',
+    'cost',
     'model',
     'age',
   ]
   return tableOf(
-    { head, rows, spare: ['rate', 'age', 'model', 'end', ...(hasProjects ? ['name'] : [])], cut: ['model', 'name'] },
+    {
+      head,
+      rows,
+      spare: ['prompt', 'rate', 'age', 'model', 'end', 'cost', ...(hasProjects ? ['name'] : [])],
+      cut: ['model', 'name'],
+    },
     columnsMax,
   )
 }

@@ -9,9 +9,8 @@
  * 5. The output is written from the results of this batch. For rows without an answer, earlier batches of the same table are searched.
  *
  * All batches of a table also have a second hash in their metadata, made from the file name and the options. The command finds earlier batches by
- * this hash, and reads their requests from their input files. The answer of a row is therefore found by the content of the row, and only the
- * other rows run: rows that were changed or added, and rows that failed. `--retry-failed` differs only in that it does not continue a batch of
- * equal rows.
+ * this hash, and reads their requests from their input files. The answer of a row is therefore found by the content of the row. Only rows that were
+ * changed or added, and rows that failed, run. `--retry-failed` differs only in that it does not continue a batch of equal rows.
  */
 
 import { createHash } from 'node:crypto'
@@ -22,7 +21,7 @@ import { ApiError, BatchesApi, type BatchView, isGone } from '#services/cli/clie
 import type { Invocation } from '#services/cli/commands/command.ts'
 import { checkMetadata, METADATA_PAIRS_MAX, metadataWith } from '#services/cli/commands/submit.ts'
 import { CommandError, EXIT, type Output, plain, printable, usageError } from '#services/cli/text/output.ts'
-import { cellText, customIdOf, FORM_KEY, RETRY_OF_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { cellText, customIdOf, FORM_KEY, formText, RETRY_OF_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
 import { Answers } from './answers.ts'
 import { type Converted, convertRows, keysIn, RunFiles, readLines, selectRequests } from './convert.ts'
 import { BatchProgress, ENDED } from './follow-table.ts'
@@ -32,7 +31,6 @@ import { type Written, writeOutput } from './write.ts'
 
 const INPUT_KEY = 'sluice_input'
 const TABLE_KEY = 'sluice_table'
-const METADATA_CHARS_MAX = 512
 /** Maximum number of earlier batches of a table that are searched for answers. */
 const EARLIER_MAX = 20
 
@@ -187,9 +185,8 @@ class TableRun {
   }
 
   /**
-   * Returns the newest earlier batch, whose results the service then adds to the results of the new batch. Undefined if the answers of the
-   * output are from batches that this batch does not retry, or if rows with an answer have moved, because the service finds results by
-   * their custom ids.
+   * Returns the newest earlier batch, whose results the service then adds to the results of the new batch. The service finds results by their
+   * custom ids. Undefined if rows with an answer have moved, or if their answers are from batches that the newest one does not retry.
    */
   #retriedOf(earlier: readonly BatchView[]): string | undefined {
     const retried = new Set<string>()
@@ -211,14 +208,12 @@ class TableRun {
   async #create(path: string, requests = this.#parts.converted.requests, retried?: string): Promise<BatchView> {
     const { batches, options, converted, table, out } = this.#parts
     const { endpoint, form } = converted.task
-    const forms = [form, { ...form, prompt: undefined }, { rows: form.rows }].map((one) => JSON.stringify(one))
-    const formText = forms.find(({ length }) => length <= METADATA_CHARS_MAX)
     const given = { ...options.metadata, [INPUT_KEY]: converted.hash, [TABLE_KEY]: this.#tableHash }
     const input_file_id = await batches.upload(path)
     const file = Object.keys(given).length < METADATA_PAIRS_MAX ? await this.#uploadTable() : undefined
     const own = {
       ...(file !== undefined && { [TABLE_FILE_KEY]: file }),
-      ...(formText !== undefined && { [FORM_KEY]: formText }),
+      [FORM_KEY]: formText(form),
       ...(retried !== undefined && { [RETRY_OF_KEY]: retried }),
       name: basename(table.path),
     }

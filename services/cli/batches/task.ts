@@ -11,9 +11,12 @@ import { z } from 'zod'
 import { plain, usageError } from '#services/cli/text/output.ts'
 import {
   type AnswerForm,
-  cellText,
+  chatBody,
   fieldsOf,
-  isEmptyRow,
+  type PromptPiece,
+  promptColumns,
+  promptOf,
+  promptPieces,
   ROW_COLUMNS,
   type Row,
   type ValuesOf,
@@ -54,8 +57,8 @@ export function taskOf(table: Table, columns: readonly string[], options: TaskOp
   const { model, embedColumn, maxTokens, temperature, choices } = options
   const schema = choices ? choiceSchema(choices) : options.schema
   const names = options.schema && Object.keys(options.schema.properties)
-  const formOf = (pieces: readonly Piece[]): AnswerForm => ({
-    prompt: pieces.flatMap((piece) => (typeof piece === 'string' ? [] : piece.column)),
+  const formOf = (pieces: readonly PromptPiece[]): AnswerForm => ({
+    prompt: promptColumns(pieces),
     ...(table.format === 'directory' && { shown: ['file'] }),
     ...(table.rowsMax !== undefined && { rows: table.rowsMax }),
     ...(choices && { choices: [...choices] }),
@@ -84,24 +87,16 @@ export function taskOf(table: Table, columns: readonly string[], options: TaskOp
   const bodyOf = (row: Row) => {
     const content = textOf(row)
     if (content === undefined) return undefined
-    const turns = system === '' ? [] : [{ role: 'system', content: system }]
-    return { model, messages: [...turns, { role: 'user', content }], ...settings }
+    return { ...chatBody(model, system, content), ...settings }
   }
   const form = formOf(pieces)
   const valuesOf = names && options.schema ? fieldsOf(names, problemOf(checkerOf(options.schema))) : valuesIn(form)
   return { endpoint: '/v1/chat/completions', form, bodyOf, valuesOf }
 }
 
-type Piece = string | { readonly column: string }
-
-/** Splits a template into literal texts and column names. `{{` and `}}` stand for literal braces. */
-function piecesOf(template: string): Piece[] {
-  const parts = template.match(/\{\{|\}\}|\{[^{}]+\}|[^{}]+|[{}]/g) ?? []
-  const pieces = parts.map((part): Piece => {
-    if (part === '{{' || part === '}}') return part.slice(1)
-    return part.length > 2 && part.startsWith('{') && part.endsWith('}') ? { column: part.slice(1, -1).trim() } : part
-  })
-  if (pieces.some((piece) => typeof piece !== 'string')) return pieces
+function piecesOf(template: string): PromptPiece[] {
+  const pieces = promptPieces(template)
+  if (promptColumns(pieces).length > 0) return pieces
   throw usageError("--prompt must contain a column in braces, such as --prompt 'Classify: {review}'.")
 }
 
@@ -109,16 +104,12 @@ function piecesOf(template: string): Piece[] {
  * Returns a function that builds the prompt of a row, or returns undefined if all columns in the template are empty.
  * @throws CommandError for an unknown column
  */
-function templateOf(table: Table, columns: readonly string[], pieces: readonly Piece[]) {
-  for (const piece of pieces) {
-    if (typeof piece === 'string' || columns.includes(piece.column)) continue
-    throw unknownColumn(table, piece.column, columns, 'Choose one of them. In --prompt, write {{ for a brace.')
+function templateOf(table: Table, columns: readonly string[], pieces: readonly PromptPiece[]) {
+  for (const column of promptColumns(pieces)) {
+    if (columns.includes(column)) continue
+    throw unknownColumn(table, column, columns, 'Choose one of them. In --prompt, write {{ for a brace.')
   }
-  return (row: Row): string | undefined => {
-    const texts = pieces.map((piece) => (typeof piece === 'string' ? piece : cellText(row.get(piece.column))))
-    const used = pieces.flatMap((piece) => (typeof piece === 'string' ? [] : piece.column))
-    return isEmptyRow(row, used) ? undefined : texts.join('')
-  }
+  return (row: Row): string | undefined => promptOf(row, pieces)
 }
 
 function choiceSchema(choices: readonly string[]): ObjectSchema {

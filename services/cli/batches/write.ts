@@ -66,7 +66,7 @@ export async function* outputLines(
   await using results = await open(answers.path, 'a+')
   const found = answers.assign(keys)
   const format = FORMATS[extname(out).toLowerCase()]
-  const output = new OutputLines({ format, delimiter: table.delimiter, columns, names })
+  const output = new OutputLines({ format, delimiter: table.delimiter, columns, names, hasMark: table.hasMark })
   yield output.header()
   let nth = 0
   for await (const row of rowsOf(table)) {

@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { batchTable } from '#services/cli/batches/results.ts'
+import { FORM_KEY } from '#shared/tables/answers.ts'
 import { emptyDirectory, sluice } from '../../support/processes/sluice.ts'
 import { type Stack, startStack, TEST_KEY, until } from '../../support/stack.ts'
 
@@ -88,7 +89,14 @@ describe('sluice batch', () => {
     const [head = '', row = ''] = batchTable([found], 80).split('\n')
     expect(head).toMatch(/^batch +name +done +failed +status$/)
     expect(row).toMatch(/^batch_x{32} +customer-\S*… +500\/500 +12 +completed$/)
-    expect(batchTable([found], 160)).toMatch(/^batch +name +done +failed +status +end +rate +model +age\n/)
+    const metadata = { ...found.metadata, [FORM_KEY]: '{"prompt":["question"],"choices":["yes","no"]}' }
+    const [wideHead, wideRow] = batchTable([{ ...found, metadata, cost_usd: 0.25, invalid_answers: 3 }], 200).split(
+      '\n',
+    )
+    expect(wideHead).toMatch(/^batch +name +prompt +done +failed +status +end +rate +cost +model +age$/)
+    expect(wideRow).toMatch(
+      /customer-questions\.csv +question +500\/500 +12, 3 invalid +completed .* \$0\.2500 +model-1/,
+    )
   })
 
   it('exits with an error code and names the invalid line or the missing fields of a file', async () => {

@@ -66,7 +66,9 @@ describe('sluice batch with a table', () => {
     expect(lines[0]).toMatchObject({ seconds: expect.any(Number), usage: { input_tokens: expect.any(Number) } })
     expect(again.lines[0]).toEqual(lines[0])
     const written = (await textOf('rows.answers.csv')).split('\r\n')
-    expect(written[0]).toBe('id,question,note,answer,error,finish_reason,input_tokens,output_tokens')
+    expect(written[0], 'header with the byte order mark of the input').toBe(
+      '\uFEFFid,question,note,answer,error,finish_reason,input_tokens,output_tokens',
+    )
     expect(written.slice(1, 3).join('\n')).toBe('1,"say ""hi"",\nplease",=1+1,"say ""hi"",')
     expect(written[3]).toMatch(/^please",,stop,\d+,\d+$/)
     expect(written.at(-3)).toMatch(/^2,!echo fail=invalid_value,,,"?invalid_value: /)
@@ -205,6 +207,19 @@ describe('sluice batch with a table', () => {
     expect([again.lines[0], again.err]).toMatchObject([all.lines[0], expect.stringContaining('Continuing')])
     const both = await run([path, '--limit', '2', '--retry-failed'])
     expect([both.code, both.err]).toEqual([2, expect.stringContaining('--limit or --retry-failed')])
+  })
+
+  it('begins CSV with a byte order mark for Excel if --bom is given', async () => {
+    const path = await fileOf('umlauts.csv', 'prompt\nGrüße\n')
+    const { lines } = await run([path, '--bom'])
+    expect(await textOf('umlauts.answers.csv')).toMatch(/^\uFEFFprompt,answer,.*\r\nGrüße,Grüße,/)
+    const batch = String(lines[0]?.batch)
+    const printed = await sluice(['results', batch, '--csv', '--bom'], { env: env() })
+    expect(printed.out).toBe(await textOf('umlauts.answers.csv'))
+    const plain = await sluice(['results', batch, '--csv'], { env: env() })
+    expect(plain.out).toMatch(/^prompt,/)
+    const { code, err } = await sluice(['results', batch, '--bom'], { env: env() })
+    expect([code, err]).toEqual([2, expect.stringContaining('--bom needs --csv')])
   })
 
   it('refuses more than 14 metadata pairs before the upload', async () => {

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
-import { text } from 'node:stream/consumers'
+import { buffer, text } from 'node:stream/consumers'
 import { onTestFinished } from 'vitest'
 import { ENVIRONMENT } from './environment.ts'
 
@@ -38,7 +38,9 @@ export async function sluice(
   child.stdin.on('error', () => undefined)
   child.stdin.end(stdin)
   const exited = new Promise<number | null>((done) => child.once('exit', done))
-  const [out, err, code] = await Promise.all([text(child.stdout), text(child.stderr), exited])
+  const [bytes, err, code] = await Promise.all([buffer(child.stdout), text(child.stderr), exited])
+  // `text` would remove a byte order mark.
+  const out = bytes.toString()
   const jsonLines = () => out.split('\n').filter(Boolean)
   return {
     code,

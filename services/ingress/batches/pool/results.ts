@@ -12,8 +12,8 @@
  * end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order. JSONL of one batch is copied without parsing:
  * first the answers, then the errors.
  *
- * With `include=earlier`, the results of the batches that this batch retries are merged in. The ids of all results, except those of the
- * oldest batch, are read first, so that each custom id has only the result of its newest batch.
+ * With `include=earlier`, the results of the batches that this batch retries are merged in, and each custom id has only its newest result.
+ * For this, the custom ids of all batches except the oldest one are read first.
  *
  * At the end of the batch, the result files replace the blobs of the parts. A running download that still needs such a
  * blob is cut. If the caller repeats the download, then the files are read.
