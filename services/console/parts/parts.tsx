@@ -369,20 +369,27 @@ interface Counts {
   readonly total: number
   readonly completed: number
   readonly failed: number
+  /** Completed requests whose answer is invalid for the table of the batch. */
+  readonly invalid?: number
 }
 
 interface StatusProps {
   readonly status: string
-  /** Counts of a batch. A completed batch with failed requests is not shown as a success. */
+  /** Counts of a batch. A completed batch with failed requests or invalid answers is not shown as a success. */
   readonly counts?: Counts | undefined
 }
 
 export function Status({ status, counts }: StatusProps) {
-  if (status !== 'completed' || !counts?.failed) {
+  const { completed, failed, invalid = 0 } = counts ?? { completed: 0, failed: 0 }
+  if (status !== 'completed' || failed + invalid === 0) {
     return <span class={`status ${status}`}>{status.replace('_', ' ')}</span>
   }
-  if (counts.completed === 0) return <span class="status failed">all failed</span>
-  return <span class="status partial">completed, {counts.failed.toLocaleString('en')} failed</span>
+  if (completed === 0) return <span class="status failed">all failed</span>
+  const parts = [
+    failed > 0 && `${failed.toLocaleString('en')} failed`,
+    invalid > 0 && `${invalid.toLocaleString('en')} invalid`,
+  ]
+  return <span class="status partial">completed, {parts.filter(Boolean).join(', ')}</span>
 }
 
 /** Progress bar of which the failed part has its own colour. */

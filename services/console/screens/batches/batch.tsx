@@ -18,13 +18,13 @@ import { LoadState } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { Failures } from '#services/console/screens/requests/failures.tsx'
 import { durationText } from '#shared/lib/duration.ts'
-import { FORM_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { FORM_KEY, RETRY_OF_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { MARK } from '#shared/tables/output.ts'
 import { BatchBar, endedAtOf, endText, rateText } from './batches.tsx'
 import { customIdIn, linesOf, Preview } from './preview.tsx'
-import { joined, tableOf } from './table.ts'
+import { countsOf, ENDED, failedRowsOf, failuresOf, joined, tableOf } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
-const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
 /** Maximum failed requests that are read to count their error codes. */
 const FAILURES_MAX = 5_000
 const PROBLEMS_MAX = 10
@@ -37,7 +37,7 @@ export function BatchScreen({ id }: { readonly id: string }) {
       <Back path="batches" name="Batches" />
       <div class="title">
         <h1>{shown?.metadata.name ?? <code>{id}</code>}</h1>
-        {shown && <Status status={shown.status} counts={shown.request_counts} />}
+        {shown && <Status status={shown.status} counts={countsOf(shown)} />}
       </div>
       <div class="actions">
         {shown?.metadata.name && <code class="dim">{id}</code>}
@@ -97,7 +97,7 @@ function Overview({ batch, isOwn }: OverviewProps) {
       <Progress batch={batch} isOwn={isOwn} />
       {isOwn && batch.id.startsWith('batch_') && <Preview batch={batch} />}
       <Problems batch={batch} />
-      {batch.request_counts.failed > 0 && isOwn && <OwnFailures batch={batch} />}
+      {failuresOf(batch) > 0 && isOwn && <OwnFailures batch={batch} />}
       {batch.request_counts.failed > 0 && !isOwn && (
         <section class="card" aria-label="Failures">
           <h2>Failures by error code</h2>
@@ -129,7 +129,7 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
   const isTableGone = useSignal(false)
   const save = (query: string, name: string) => () =>
     void run(async () => {
-      const response = await fetchApi(`/v1/batches/${id}/results?${query}`)
+      const response = await fetchApi(`/v1/batches/${id}/results?${query}&include=earlier`)
       download(`${id}${name}`, await response.blob())
     })
   const isNone = request_counts.completed + request_counts.failed === 0
@@ -171,7 +171,7 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
       ) : (
         <p class="dim">Only keys of the project {batch.project_name ?? batch.project} can read the results.</p>
       )}
-      {isOwn && !isRunning && request_counts.failed > 0 && batch.input_file_id && (
+      {isOwn && !isRunning && failuresOf(batch) > 0 && batch.input_file_id && (
         <button
           type="button"
           disabled={isBusy.value}
@@ -214,31 +214,32 @@ interface Csv {
   readonly isTableGone: boolean
 }
 
-/** Returns the results as CSV. If the batch was made from a table, then the CSV also has the columns of this table. */
+/** Returns the results as CSV with a byte order mark, because Excel opens this file. If the batch was made from a table, then the CSV also has the columns of this table. */
 async function csvOf({ id, metadata }: Batch): Promise<Csv> {
-  const response = await fetchApi(`/v1/batches/${id}/results?format=csv`)
+  const response = await fetchApi(`/v1/batches/${id}/results?format=csv&include=earlier`)
   const tableId = metadata[TABLE_FILE_KEY]
-  if (!tableId) return { content: await response.blob(), isTableGone: false }
+  const results = await response.text()
+  if (!tableId) return { content: new Blob([MARK, results]), isTableGone: false }
   const path = `/v1/files/${encodeURIComponent(tableId)}`
   const [file, content] = await Promise.all([path, `${path}/content`].map((one) => fetchApi(one, { expects: [404] })))
-  if (!file?.ok || !content?.ok) return { content: await response.blob(), isTableGone: true }
+  if (!file?.ok || !content?.ok) return { content: new Blob([MARK, results]), isTableGone: true }
   const { filename } = (await file.json()) as { readonly filename: string }
   const table = await tableOf(await content.blob(), filename, `npx sluice results ${id} --csv`)
-  return { content: new Blob([joined(table, await response.text(), metadata[FORM_KEY])]), isTableGone: false }
+  return { content: new Blob([MARK, joined(table, results, metadata[FORM_KEY])]), isTableGone: false }
 }
 
 const RETRY_BYTES_MAX = 20_000_000
 const METADATA_PAIRS_MAX = 16
 
 /** Creates a batch of the failed requests of an ended batch, read from its input file. @throws Error for a large file */
-async function retryFailed({ id, input_file_id, endpoint, metadata }: Batch): Promise<Batch> {
+async function retryFailed(batch: Batch): Promise<Batch> {
+  const { id, input_file_id, endpoint, metadata } = batch
   const { bytes } = await fetchJson<{ bytes: number }>(`/v1/files/${input_file_id}`)
   if (bytes > RETRY_BYTES_MAX) {
     const size = `${Math.ceil(bytes / 1e6).toLocaleString('en')} MB`
     throw new Error(`The input file has ${size}, too much for a browser. Run: npx sluice batch ${id} --retry-failed`)
   }
-  const ids = new Set<string>()
-  for await (const line of linesOf(`/v1/batches/${id}/results?status=failed`)) ids.add(customIdIn(line))
+  const ids = new Set((await failedRowsOf(batch)).keys())
   const lines: string[] = []
   for await (const line of linesOf(`/v1/files/${input_file_id}/content`)) {
     if (ids.has(customIdIn(line))) lines.push(`${line}\n`)
@@ -249,13 +250,13 @@ async function retryFailed({ id, input_file_id, endpoint, metadata }: Batch): Pr
   const file = await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })
   // `sluice_input` is the hash of all requests of the original batch. The new batch contains only some of them, so the
   // hash is not copied.
-  const { sluice_input: _, sluice_retry_of: __, ...rest } = metadata
+  const { sluice_input: _, [RETRY_OF_KEY]: __, ...rest } = metadata
   const isFull = Object.keys(rest).length >= METADATA_PAIRS_MAX
   const body = {
     input_file_id: file.id,
     endpoint,
     completion_window: '24h',
-    metadata: { ...rest, ...(!isFull && { sluice_retry_of: id }) },
+    metadata: { ...rest, ...(!isFull && { [RETRY_OF_KEY]: id }) },
   }
   return await fetchJson<Batch>('/v1/batches', { method: 'POST', body })
 }
@@ -296,11 +297,12 @@ function tookText(batch: Batch): string {
 
 /** Result of an ended batch, such as `36 completed, 4 failed in 12 s, 1,020 → 720 tokens, $0.0011`. */
 function summaryOf(batch: Batch): string {
-  const { request_counts, usage, cost_usd } = batch
+  const { request_counts, usage, cost_usd, invalid_answers } = batch
   const took = tookText(batch)
   return [
     `${request_counts.completed.toLocaleString('en')} completed`,
     `${request_counts.failed.toLocaleString('en')} failed${took && ` in ${took}`}`,
+    invalid_answers && `${invalid_answers.toLocaleString('en')} with an invalid answer`,
     usage && `${usage.input_tokens.toLocaleString('en')} → ${usage.output_tokens.toLocaleString('en')} tokens`,
     cost_usd != null && costText(cost_usd),
   ]
@@ -323,14 +325,15 @@ function Problems({ batch }: { readonly batch: Batch }) {
   )
 }
 
-/** Table of failed requests by error code, most frequent first. */
-function OwnFailures({ batch: { id, request_counts, status } }: { readonly batch: Batch }) {
+/** Table of failed requests and invalid answers by error code, most frequent first. */
+function OwnFailures({ batch }: { readonly batch: Batch }) {
   const counts = useSignal<readonly FailureCount[]>([])
   const problem = useSignal('')
-  const { failed } = request_counts
+  const { id, status } = batch
+  const failed = failuresOf(batch)
   useEffect(() => {
     const abort = new AbortController()
-    countFailures(id, abort.signal).then(
+    countFailures(batch, abort.signal).then(
       (found) => {
         counts.value = found
         problem.value = ''
@@ -358,7 +361,9 @@ function OwnFailures({ batch: { id, request_counts, status } }: { readonly batch
           </tr>
         ))}
       </Table>
-      {failed > FAILURES_MAX && <p class="dim">Of the first {FAILURES_MAX.toLocaleString('en')} failed requests.</p>}
+      {failed > FAILURES_MAX && !batch.invalid_answers && (
+        <p class="dim">Of the first {FAILURES_MAX.toLocaleString('en')} failed requests.</p>
+      )}
     </section>
   )
 }
@@ -373,33 +378,14 @@ interface FailureCount {
   readonly message: string
 }
 
-async function countFailures(id: string, signal: AbortSignal): Promise<FailureCount[]> {
+async function countFailures(batch: Batch, signal: AbortSignal): Promise<FailureCount[]> {
   const counts = new Map<string, FailureCount>()
-  let lines = 0
-  for await (const line of linesOf(`/v1/batches/${id}/results?status=failed`, signal)) {
-    const failure = failureOf(JSON.parse(line))
-    const first = counts.get(failure.code) ?? failure
-    counts.set(first.code, { ...first, count: first.count + 1 })
-    if (++lines === FAILURES_MAX) break
+  for (const [customId, error] of await failedRowsOf(batch, { signal, limit: FAILURES_MAX })) {
+    const [code = '', ...message] = error.split(': ')
+    const first = counts.get(code) ?? { code, count: 0, customId, message: message.join(': ') }
+    counts.set(code, { ...first, count: first.count + 1 })
   }
   return [...counts.values()].toSorted((a, b) => b.count - a.count)
-}
-
-interface Problem {
-  readonly code?: string | null
-  readonly type?: string
-  readonly message?: string
-}
-
-interface FailedLine {
-  readonly custom_id: string
-  readonly error: Problem | null
-  readonly response: { readonly body: { readonly error?: Problem } } | null
-}
-
-function failureOf({ custom_id: customId, error, response }: FailedLine): FailureCount {
-  const { code, type, message = '' } = error ?? response?.body.error ?? {}
-  return { code: code ?? type ?? 'unknown', count: 0, customId, message }
 }
 
 function fieldsOf(batch: Batch): Field[] {
@@ -420,6 +406,6 @@ function fieldsOf(batch: Batch): Field[] {
     ...Object.entries(metadata)
       .filter(([name]) => name !== 'name' && !name.startsWith('sluice_'))
       .map(([name, value]): Field => [`metadata.${name}`, value]),
-    ['Retry of', metadata.sluice_retry_of && linked(metadata.sluice_retry_of, `batches/${metadata.sluice_retry_of}`)],
+    ['Retry of', metadata[RETRY_OF_KEY] && linked(metadata[RETRY_OF_KEY], `batches/${metadata[RETRY_OF_KEY]}`)],
   ]
 }

@@ -1,6 +1,6 @@
 import { useMemo } from 'preact/hooks'
 import { type Batch, isOperator, ownKey, Pages } from '#services/console/api/client.ts'
-import { clockText, serviceNow } from '#services/console/api/clock.ts'
+import { clockText, costText, serviceNow } from '#services/console/api/clock.ts'
 import { projectName } from '#services/console/api/names.ts'
 import { batchPath } from '#services/console/parts/details.tsx'
 import { CopyButton, CountsBar, LoadMore, ShortId, Status, usePoll } from '#services/console/parts/parts.tsx'
@@ -8,12 +8,13 @@ import { BASE } from '#services/console/parts/router.ts'
 import { Empty, LoadState } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 import { durationRangeText, durationText } from '#shared/lib/duration.ts'
+import { FORM_KEY, formIn } from '#shared/tables/answers.ts'
 import { NewBatch } from './new-batch.tsx'
-import { COMMAND } from './table.ts'
+import { COMMAND, countsOf } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
-const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'Created', 'End']
-const NUMBERS = ['Rate', 'Created', 'End']
+const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'Cost', 'Created', 'End']
+const NUMBERS = ['Rate', 'Cost', 'Created', 'End']
 
 /** Batches of the own project. With the scope `admin`: of all projects. */
 export function Batches() {
@@ -72,11 +73,12 @@ function Row({ batch }: { readonly batch: Batch }) {
   const { id, endpoint, model, created_at, metadata } = batch
   const project = batch.project_name ?? (batch.project && projectName(batch.project))
   const ended = endedAtOf(batch)
+  const { prompt } = formIn(metadata[FORM_KEY])
   const path = batchPath(id)
   return (
     <tr>
       <Cell column="Status">
-        <Status status={batch.status} counts={batch.request_counts} />
+        <Status status={batch.status} counts={countsOf(batch)} />
       </Cell>
       <Cell column="Batch">
         {metadata.name ? (
@@ -91,12 +93,17 @@ function Row({ batch }: { readonly batch: Batch }) {
         ) : (
           <ShortId id={id} href={`${BASE}/${path}`} />
         )}
-        <span class="below dim">{[project, endpoint.replace('/v1/', ''), model].filter(Boolean).join(' · ')}</span>
+        <span class="below dim">
+          {[project, endpoint.replace('/v1/', ''), model, prompt && `prompt: ${prompt.join(', ')}`]
+            .filter(Boolean)
+            .join(' · ')}
+        </span>
       </Cell>
       <Cell column="Progress">
         <BatchBar batch={batch} />
       </Cell>
       <Cell column="Rate">{rateText(batch) || '–'}</Cell>
+      <Cell column="Cost">{batch.cost_usd == null ? '–' : costText(batch.cost_usd)}</Cell>
       <Cell column="Created">
         <Age at={created_at} />
       </Cell>
@@ -107,13 +114,14 @@ function Row({ batch }: { readonly batch: Batch }) {
 
 /** The ended requests with a progress bar below, such as `290 of 500, 1 failed`. */
 export function BatchBar({ batch }: { readonly batch: Batch }) {
-  const { total, completed, failed } = batch.request_counts
+  const { total, completed, failed, invalid } = countsOf(batch)
   if (total === 0) return <span class="dim">{batch.status === 'validating' ? 'validating' : 'no requests'}</span>
   return (
     <span class="batch-bar">
       <span>
         {(completed + failed).toLocaleString('en')} of {total.toLocaleString('en')}
         {failed > 0 && <span class="bad">, {failed.toLocaleString('en')} failed</span>}
+        {invalid > 0 && <span class="bad">, {invalid.toLocaleString('en')} invalid</span>}
       </span>
       <CountsBar label={`Ended requests of ${batch.id}`} counts={batch.request_counts} />
     </span>

@@ -1,15 +1,30 @@
 import { useSignal } from '@preact/signals'
-import { useEffect } from 'preact/hooks'
-import { type Batch, fetchJson, type Model } from '#services/console/api/client.ts'
+import { useEffect, useMemo } from 'preact/hooks'
+import { type Batch, fetchApi, fetchJson, type Model } from '#services/console/api/client.ts'
 import { usdText } from '#services/console/api/clock.ts'
 import { Dialog, FormActions, useAction } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
-import { cellText, customIdOf, FORM_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
-import { HEAD_BYTES, type Table, tableOf } from './table.ts'
+import {
+  cellText,
+  chatBody,
+  customIdOf,
+  FORM_KEY,
+  formText,
+  promptColumns,
+  promptOf,
+  promptPieces,
+  RETRY_OF_KEY,
+  TABLE_FILE_KEY,
+} from '#shared/tables/answers.ts'
+import { Preview } from './preview.tsx'
+import { ENDED, failuresOf, HEAD_BYTES, type Table, tableOf } from './table.ts'
 
 const CHAT = '/v1/chat/completions'
 const CHARS_PER_TOKEN = 4
 const PREVIEW_CHARS = 200
+/** Maximum column names in the hint below the prompt. */
+const COLUMNS_SHOWN = 10
+const POLL_INTERVAL_MS = 500
 
 export function NewBatch() {
   const isOpen = useSignal(false)
@@ -38,36 +53,55 @@ export function NewBatch() {
 
 interface Task {
   readonly model: string
-  readonly column: string
+  /** Prompt with columns in braces, such as `Classify: {review}`. */
+  readonly prompt: string
   readonly system: string
 }
+
+/** An ended batch of the first rows of a table. */
+interface Trial {
+  readonly task: Task
+  readonly batch: Batch
+}
+
+const TRIAL_ROWS = 3
 
 function Form({ close }: { readonly close: () => void }) {
   const action = useAction()
   const file = useSignal<File | undefined>(undefined)
   const table = useSignal<Table | undefined>(undefined)
-  const task = useSignal<Task>({ model: '', column: '', system: '' })
+  const task = useSignal<Task>({ model: '', prompt: '', system: '' })
+  const trial = useSignal<Trial | undefined>(undefined)
+  const closed = useMemo(() => new AbortController(), [])
+  useEffect(() => () => closed.abort(), [])
   const choose = (chosen: File | undefined) =>
     action.run(async () => {
       file.value = chosen
       table.value = undefined
+      trial.value = undefined
       if (!chosen || /\.(jsonl|ndjson)$/i.test(chosen.name)) return
       const read = await tableOf(chosen, chosen.name)
       table.value = read
-      const column = promptColumnOf(read)
-      task.value = { ...task.value, column }
+      task.value = { ...task.value, prompt: `{${promptColumnOf(read)}}` }
+    })
+  const tryFirst = () =>
+    action.run(async () => {
+      const [chosen, rows, asked] = [file.value, table.value, task.value]
+      if (!chosen || !rows) return
+      const created = await createFromTable(chosen, { ...rows, rows: rows.rows.slice(0, TRIAL_ROWS) }, asked, {
+        [FORM_KEY]: formText({ prompt: promptColumns(promptPieces(asked.prompt)), rows: TRIAL_ROWS }),
+      })
+      const batch = await endOf(created.id, closed.signal)
+      if (file.value === chosen) trial.value = { task: asked, batch }
     })
   const submit = async (event: SubmitEvent) => {
     event.preventDefault()
     const [chosen, rows] = [file.value, table.value]
-    if (!chosen || action.problem.value !== '') return
+    if (!chosen || (action.problem.value !== '' && !rows)) return
     await action.run(async () => {
       const batch = rows
-        ? await createFrom(requestsOf(rows, task.value), CHAT, chosen.name, {
-            [TABLE_FILE_KEY]: await upload(chosen, 'user_data'),
-            [FORM_KEY]: JSON.stringify({ prompt: [task.value.column] }),
-          })
-        : await createFrom(chosen, endpointIn(await chosen.slice(0, HEAD_BYTES).text()), chosen.name)
+        ? await createRest(chosen, rows, task.value, trial.value)
+        : await createFrom(chosen, await endpointIn(await chosen.slice(0, HEAD_BYTES).text()), chosen.name)
       close()
       navigate(`${BASE}/batches/${batch.id}`)
     })
@@ -93,6 +127,9 @@ function Form({ close }: { readonly close: () => void }) {
           }}
         />
       )}
+      {table.value && (
+        <TrialRows table={table.value} trial={trial.value} isBusy={action.isBusy.value} run={() => void tryFirst()} />
+      )}
       <FormActions action={action} verb="Create" close={close} />
     </form>
   )
@@ -107,6 +144,37 @@ function promptColumnOf({ columns, rows }: Table): string {
   const charsOf = (column: string) =>
     rows.slice(0, SAMPLE_ROWS).reduce((sum, cells) => sum + cellText(cells.get(column)).length, 0)
   return named[0] ?? columns.toSorted((a, b) => charsOf(b) - charsOf(a))[0] ?? ''
+}
+
+interface TrialRowsProps {
+  readonly table: Table
+  readonly trial: Trial | undefined
+  readonly isBusy: boolean
+  readonly run: () => void
+}
+
+/** Button that runs the first rows, and their answers with about the cost of all rows. */
+function TrialRows({ table: { rows }, trial, isBusy, run }: TrialRowsProps) {
+  const count = Math.min(TRIAL_ROWS, rows.length)
+  const { cost_usd, request_counts } = trial?.batch ?? {}
+  const usd = cost_usd == null ? undefined : (cost_usd / Math.max(1, request_counts?.total ?? 0)) * rows.length
+  return (
+    <>
+      <div class="actions">
+        <button type="button" disabled={isBusy} onClick={run}>
+          {count === 1 ? 'Try the first row' : `Try the first ${count} rows`}
+        </button>
+      </div>
+      {trial && <Preview key={trial.batch.id} batch={trial.batch} />}
+      {trial && (
+        <p class="dim" aria-live="polite">
+          {count} of {rows.length.toLocaleString('en')} rows have run
+          {usd !== undefined && `, and all rows cost about ${usdText(usd)}`}. Create runs the other rows, unless the
+          prompt changes.
+        </p>
+      )}
+    </>
+  )
 }
 
 interface TableFieldsProps {
@@ -148,15 +216,23 @@ function TableFields({ table, task, set }: TableFieldsProps) {
             ))}
           </datalist>
         </label>
-        <label>
-          <span>Column with the prompt</span>
-          <select value={task.column} onChange={({ currentTarget }) => set({ column: currentTarget.value })}>
-            {table.columns.map((name) => (
-              <option key={name}>{name}</option>
-            ))}
-          </select>
-        </label>
       </div>
+      <label>
+        <span>Prompt</span>
+        <textarea
+          rows={2}
+          required
+          value={task.prompt}
+          onInput={({ currentTarget }) => set({ prompt: currentTarget.value })}
+        />
+        <small class="dim">
+          A column in braces stands for its cell:{' '}
+          {table.columns
+            .slice(0, COLUMNS_SHOWN)
+            .map((name) => `{${name}}`)
+            .join(', ')}
+        </small>
+      </label>
       <label>
         <span>Instruction for all rows</span>
         <textarea
@@ -179,10 +255,12 @@ function TableFields({ table, task, set }: TableFieldsProps) {
 }
 
 /** Prompts that are not empty, with the number of their row as in `sluice batch`. */
-function promptsOf({ rows }: Table, { column }: Task): { readonly row: number; readonly text: string }[] {
-  return rows
-    .map((cells, nth) => ({ row: nth + 1, text: cellText(cells.get(column)) }))
-    .filter(({ text }) => text.trim() !== '')
+function promptsOf({ rows }: Table, { prompt }: Task): { readonly row: number; readonly text: string }[] {
+  const pieces = promptPieces(prompt)
+  return rows.flatMap((cells, nth) => {
+    const text = promptOf(cells, pieces)
+    return text === undefined ? [] : [{ row: nth + 1, text }]
+  })
 }
 
 function estimateOf(
@@ -205,15 +283,65 @@ function estimateOf(
     .join(', ')
 }
 
-function requestsOf(table: Table, task: Task): Blob {
-  const { model, system } = task
-  const first = system.trim() === '' ? [] : [{ role: 'system', content: system }]
-  const lines = promptsOf(table, task).map(({ row, text }) => {
-    const body = { model, messages: [...first, { role: 'user', content: text }] }
-    return `${JSON.stringify({ custom_id: customIdOf(row), method: 'POST', url: CHAT, body })}\n`
-  })
-  if (lines.length === 0) throw new Error(`The column ${task.column} has no text.`)
+/** @throws Error for a prompt without columns or with an unknown column */
+function requestsOf(table: Table, task: Task, afterRow: number): Blob {
+  const { model, system, prompt } = task
+  const used = promptColumns(promptPieces(prompt))
+  const unknown = used.find((name) => !table.columns.includes(name))
+  if (unknown !== undefined) throw new Error(`The table has no column '${unknown}'. Write {{ for a brace.`)
+  if (used.length === 0) throw new Error('The prompt must contain a column in braces.')
+  const lines = promptsOf(table, task)
+    .filter(({ row }) => row > afterRow)
+    .map(({ row, text }) => {
+      const body = chatBody(model, system.trim(), text)
+      return `${JSON.stringify({ custom_id: customIdOf(row), method: 'POST', url: CHAT, body })}\n`
+    })
+  if (lines.length === 0) throw new Error(`The prompt is empty in every row (column ${used.join(', ')}).`)
   return new Blob(lines)
+}
+
+/** Creates a batch of the rows that the trial has not run. After another prompt, or if a row of the trial failed, all rows run. */
+async function createRest(file: File, table: Table, task: Task, trial: Trial | undefined): Promise<Batch> {
+  const isUsed = trial?.batch.status === 'completed' && failuresOf(trial.batch) === 0 && isEqual(trial.task, task)
+  const form = { [FORM_KEY]: formText({ prompt: promptColumns(promptPieces(task.prompt)) }) }
+  if (!isUsed) return await createFromTable(file, table, task, form)
+  if (!promptsOf(table, task).some(({ row }) => row > TRIAL_ROWS)) return trial.batch
+  return await createFromTable(file, table, task, { ...form, [RETRY_OF_KEY]: trial.batch.id }, TRIAL_ROWS)
+}
+
+function isEqual(a: Task, b: Task): boolean {
+  return a.model === b.model && a.prompt === b.prompt && a.system === b.system
+}
+
+async function createFromTable(
+  file: File,
+  table: Table,
+  task: Task,
+  metadata: Readonly<Record<string, string>>,
+  afterRow = 0,
+): Promise<Batch> {
+  const requests = requestsOf(table, task, afterRow)
+  await checkModel(task.model, 'chat')
+  const more = { [TABLE_FILE_KEY]: await upload(file, 'user_data'), ...metadata }
+  return await createFrom(requests, CHAT, file.name, more)
+}
+
+/** @throws ApiFailure for an unknown model, Error for a model without the capability */
+async function checkModel(model: string, capability?: Model['capabilities'][number]): Promise<void> {
+  // A key without the right to read models may still use them.
+  const response = await fetchApi(`/v1/models/${encodeURIComponent(model)}`, { expects: [403] })
+  if (!response.ok || capability === undefined) return
+  const { capabilities } = (await response.json()) as Model
+  if (!capabilities.includes(capability))
+    throw new Error(`The model '${model}' has no ${capability}. Choose another one.`)
+}
+
+async function endOf(id: string, signal: AbortSignal): Promise<Batch> {
+  for (;;) {
+    const batch = await fetchJson<Batch>(`/v1/batches/${id}`, { signal })
+    if (ENDED.has(batch.status)) return batch
+    await new Promise((resolve) => setTimeout(resolve, POLL_INTERVAL_MS))
+  }
 }
 
 async function createFrom(
@@ -236,8 +364,15 @@ async function upload(file: File, purpose: 'batch' | 'user_data'): Promise<strin
   return (await fetchJson<{ id: string }>('/v1/files', { method: 'POST', body: form })).id
 }
 
-/** Returns the `url` of the first request. The service reports all other problems of the file. */
-function endpointIn(head: string): string {
-  const [, url] = /"url"\s*:\s*"(\/[^"]{1,200})"/.exec(head.trimStart().split('\n', 1)[0] ?? '') ?? []
+/**
+ * Returns the `url` of the first request. The service reports all other problems of the file.
+ *
+ * @throws ApiFailure for an unknown model in the first request
+ */
+async function endpointIn(head: string): Promise<string> {
+  const [line = ''] = head.trimStart().split('\n', 1)
+  const [, model] = /"model"\s*:\s*"([^"\\]{1,200})"/.exec(line) ?? []
+  if (model !== undefined) await checkModel(model)
+  const [, url] = /"url"\s*:\s*"(\/[^"]{1,200})"/.exec(line) ?? []
   return url ?? CHAT
 }

@@ -2,6 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { ApiFailure, type Batch, fetchApi, messageOf } from '#services/console/api/client.ts'
 import { ErrorText } from '#services/console/parts/parts.tsx'
+import { ESCAPED, resultsIn } from './table.ts'
 
 const LINES = 3
 /** Maximum lines of the input file that are read to find the inputs of the first answers. */
@@ -54,29 +55,15 @@ export function Preview({ batch }: { readonly batch: Batch }) {
 }
 
 async function previewOf(id: string, inputFile: string | null, signal: AbortSignal): Promise<PreviewLine[]> {
-  const results: string[] = []
-  for await (const line of linesOf(`/v1/batches/${id}/results?format=jsonl`, signal))
-    if (results.push(line) === LINES) break
-  const wanted = new Set(results.map(customIdIn))
+  const response = await fetchApi(`/v1/batches/${id}/results?format=csv&limit=${LINES}`, { signal })
+  const results = [...resultsIn(await response.text())]
   // Without the input file, the custom ids are shown instead of the inputs.
+  const wanted = new Set(results.map(([customId]) => customId))
   const inputs = await inputsOf(inputFile, wanted, signal).catch(() => new Map<string, string>())
-  return results.map((line) => {
-    const { custom_id, response, error } = JSON.parse(line) as ResultLine
-    const failure = error ?? response?.body?.error
-    const answer = failure ? (failure.message ?? failure.code ?? 'failed') : answerIn(response?.body ?? {})
-    return { id: custom_id, input: inputs.get(custom_id), answer: beginningOf(answer), hasFailed: Boolean(failure) }
+  return results.map(([customId, { answer, error }]) => {
+    const text = error === '' ? answer.replace(ESCAPED, '') : error
+    return { id: customId, input: inputs.get(customId), answer: beginningOf(text), hasFailed: error !== '' }
   })
-}
-
-interface ResultLine {
-  readonly custom_id: string
-  readonly response: { readonly body?: Body & { readonly error?: Failure } } | null
-  readonly error: Failure | null
-}
-
-interface Failure {
-  readonly code?: string | null
-  readonly message?: string
 }
 
 type Body = Readonly<Record<string, unknown>>
@@ -97,12 +84,6 @@ async function inputsOf(file: string | null, wanted: ReadonlySet<string>, signal
 function inputIn({ messages, prompt, input, ...rest }: Body): string {
   const last = Array.isArray(messages) ? (messages.at(-1) as { content?: unknown } | undefined)?.content : undefined
   return textOf(last ?? prompt ?? input ?? rest)
-}
-
-/** Text of the first choice of an answer, or the answer as JSON. */
-function answerIn(body: Body): string {
-  const [choice] = (body.choices ?? []) as { message?: { content?: unknown }; text?: unknown }[]
-  return textOf(choice?.message?.content ?? choice?.text ?? body.output_text ?? body.data ?? body)
 }
 
 /** A text, the texts of its parts, or any other value as JSON. */

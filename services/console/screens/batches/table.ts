@@ -1,9 +1,11 @@
 import { parse } from 'csv-parse/browser/esm/sync'
+import { type Batch, fetchApi } from '#services/console/api/client.ts'
 import {
   answerColumns,
   cellsOf,
   customIdOf,
   EMPTY_PROMPT,
+  FORM_KEY,
   formIn,
   isEmptyRow,
   NO_RESULT,
@@ -26,6 +28,18 @@ export const HEAD_BYTES = 256 * 1024
 const TABLE_BYTES_MAX = 20_000_000
 const ROWS_MAX = 50_000
 
+export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
+
+/** Counts of the requests, with the answers that are invalid for the table of the batch. */
+export function countsOf({ request_counts, invalid_answers }: Batch) {
+  return { ...request_counts, invalid: invalid_answers ?? 0 }
+}
+
+/** Number of requests that *Retry failed rows* runs again. */
+export function failuresOf(batch: Batch): number {
+  return countsOf(batch).failed + countsOf(batch).invalid
+}
+
 export interface Table {
   readonly columns: readonly string[]
   readonly rows: readonly Row[]
@@ -42,22 +56,50 @@ export interface Table {
 export function joined({ columns, rows, delimiter }: Table, results: string, form: string | undefined): string {
   const answerForm = formIn(form)
   const valuesOf = valuesIn(answerForm)
-  const [, ...lines] = parse(results, { bom: true }) as string[][]
-  const byId = new Map(lines.map(([id = '', ...cells]) => [id, resultIn(cells)]))
+  const byId = resultsIn(results)
   const { prompt, shown = columns, rows: rowsMax } = answerForm
   const output = new OutputLines({ format: 'csv', delimiter, columns: shown, names: answerColumns(answerForm) })
   const rowLines = rows.slice(0, rowsMax).map((row, nth) => {
+    if (prompt && isEmptyRow(row, prompt)) return output.row(row, EMPTY_PROMPT)
     const result = byId.get(customIdOf(nth + 1))
-    const missing = prompt && isEmptyRow(row, prompt) ? EMPTY_PROMPT : NO_RESULT
-    return output.row(row, result ? cellsOf(result, valuesOf) : missing)
+    return output.row(row, result ? cellsOf(result, valuesOf) : NO_RESULT)
   })
   return [output.header(), ...rowLines].join('')
+}
+
+/** Reads the CSV of `GET /v1/batches/{id}/results`. Returns the results by custom id. */
+export function resultsIn(csv: string): ReadonlyMap<string, Result> {
+  const [, ...lines] = parse(csv, { bom: true }) as string[][]
+  return new Map(lines.map(([id = '', ...cells]) => [id, resultIn(cells)]))
 }
 
 function resultIn([answer = '', error = '', finishReason = '', input = '', output = '']: string[]): Result {
   const countOf = (text: string) => (text === '' ? null : Number(text))
   return { answer, error, finishReason, inputTokens: countOf(input), outputTokens: countOf(output) }
 }
+
+interface FailedRowsOptions {
+  readonly signal?: AbortSignal
+  /** Maximum failed requests, for a batch without invalid answers. */
+  readonly limit?: number
+}
+
+/** Returns the errors of the failed requests and of the invalid answers of a batch, by custom id. */
+export async function failedRowsOf(
+  { id, metadata, invalid_answers }: Batch,
+  { signal, limit = ROWS_MAX }: FailedRowsOptions = {},
+): Promise<ReadonlyMap<string, string>> {
+  const only = invalid_answers ? '' : `&status=failed&limit=${limit}`
+  const response = await fetchApi(`/v1/batches/${id}/results?format=csv${only}`, signal ? { signal } : {})
+  const valuesOf = valuesIn(formIn(metadata[FORM_KEY]))
+  const errors = [...resultsIn(await response.text())].map(([customId, result]) => {
+    return [customId.replace(ESCAPED, ''), cellsOf(result, valuesOf).error] as const
+  })
+  return new Map(errors.filter(([, error]) => error !== ''))
+}
+
+/** The apostrophe that the CSV of the service has before a text that a spreadsheet would run as a formula. */
+export const ESCAPED = /^'(?=[=+\-@\t\r\n])/
 
 /**
  * Reads a CSV, TSV or JSONL file.
