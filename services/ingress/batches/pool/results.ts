@@ -15,8 +15,8 @@
  * With `include=earlier`, the results of the batches that this batch retries are merged in, and each custom id has only its newest result.
  * For this, the custom ids of all batches except the oldest one are read first.
  *
- * At the end of the batch, the result files replace the blobs of the parts. A running download that still needs such a
- * blob is cut. If the caller repeats the download, then the files are read.
+ * At the end of the batch, the result files replace the blobs of the parts. A running download then continues in the files, at the same
+ * position. If the download has lines of an unfinished part, then there is no such position, and the download is cut.
  */
 
 import { createHash } from 'node:crypto'
@@ -37,6 +37,7 @@ import { csvLine } from '#shared/lib/csv.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { runYielding } from '#shared/lib/yielding.ts'
 import { childJobId } from '#shared/store/jobs.ts'
+import { fileIdOf } from '#shared/store/records.ts'
 import { RETRY_OF_KEY, ROW_COLUMNS } from '#shared/tables/answers.ts'
 import { type Outcome, outcomeLine, partBlob, SIDES, type Side } from './part.ts'
 
@@ -106,29 +107,61 @@ async function requireResultFiles(
   sides: readonly Side[],
 ): Promise<void> {
   for (const side of sides) {
-    const id = fileIdOf(details, side)
+    const id = resultFileOf(details, side)
     if (!id) continue
     await getFile(requireFiles(context), tenant, id)
     await context.blobs.size(id)
   }
 }
 
-function fileIdOf({ result }: BatchDetails, side: Side): string | null | undefined {
+function resultFileOf({ result }: BatchDetails, side: Side): string | null | undefined {
   return side === 'output' ? result?.output_file_id : result?.error_file_id
 }
 
 /** Yields the result lines of a batch, either the answers or the errors. */
 async function* sideOf(context: IngressContext, { job, details }: Attempt, side: Side): AsyncGenerator<Buffer> {
   const { begun, result } = details
-  const file = fileIdOf(details, side)
+  const file = resultFileOf(details, side)
   if (file) yield* await context.blobs.open(file)
   if (!begun || result) return
   const parts = Math.ceil(begun.requests / PART_REQUESTS)
+  let wholeBytes: number | undefined = 0
   for (let nth = 0; nth < parts; nth++) {
     const part = await context.store?.find(job.tenant, childJobId(job.id, String(nth)))
-    if (part?.state === 'completed') yield* await context.blobs.open(partBlob(part.id, side))
-    else if (part) yield* unfinishedPart(context, part, side)
+    const blob: AsyncIterable<Buffer> | undefined =
+      part?.state === 'completed' ? await openPart(context, part, side, wholeBytes) : undefined
+    const lines: AsyncIterable<Buffer> | undefined =
+      blob ?? (part && part.state !== 'completed' ? unfinishedPart(context, part, side) : undefined)
+    // The batch has ended meanwhile, so its result file has the other parts.
+    if (part && !lines) return yield* fileFrom(context, fileIdOf(job.id, side), wholeBytes ?? 0)
+    for await (const piece of lines ?? []) {
+      wholeBytes = blob && wholeBytes !== undefined ? wholeBytes + piece.length : undefined
+      yield piece
+    }
   }
+}
+
+/**
+ * Opens the result lines of a part. Undefined if they were moved to the result file, and the file can be read from the same position.
+ *
+ * @param wholeBytes Bytes of the parts before. Undefined if some of their lines were read from unfinished parts, which have another order
+ */
+async function openPart(
+  { blobs }: IngressContext,
+  part: DurableJob,
+  side: Side,
+  wholeBytes: number | undefined,
+): Promise<AsyncIterable<Buffer> | undefined> {
+  return await blobs.open(partBlob(part.id, side)).catch((error: unknown) => {
+    if (wholeBytes === undefined) throw error
+    return undefined
+  })
+}
+
+async function* fileFrom({ blobs }: IngressContext, file: string, start: number): AsyncGenerator<Buffer> {
+  // A side without lines has no file.
+  const end = await blobs.size(file).catch(() => 0)
+  if (end > start) yield* await blobs.open(file, { start, end })
 }
 
 async function* copyOf(context: IngressContext, attempt: Attempt, sides: readonly Side[]): AsyncGenerator<Buffer> {
