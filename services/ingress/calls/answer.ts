@@ -75,6 +75,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     facts.model = prepared.model
     facts.user_id = prepared.userId
     context.limits.countUser(key, prepared.userId)
+    noteLoweredLimit(call, body, prepared)
     if (options) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
     const { pool } = endpoint.kind
     const admitted = { pool, model: prepared.model, body: prepared.body }
@@ -89,6 +90,22 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
       },
     )
   }, onRefused)
+}
+
+interface OutputLimits {
+  readonly max_tokens?: unknown
+  readonly max_completion_tokens?: unknown
+  readonly max_output_tokens?: unknown
+}
+
+/** Reports an output limit that the model's limit lowered, in a header of the answer and in the access log. */
+function noteLoweredLimit({ facts, reply }: Call, body: unknown, prepared: PreparedCall): void {
+  const { max_output_tokens, max_tokens, max_completion_tokens } = (body ?? {}) as OutputLimits
+  const asked = max_output_tokens ?? max_completion_tokens ?? max_tokens
+  const { max_tokens: granted } = (prepared.body ?? {}) as OutputLimits
+  if (typeof asked !== 'number' || typeof granted !== 'number' || asked <= granted) return
+  facts.max_tokens = granted
+  reply.setHeader('x-max-tokens', String(granted))
 }
 
 async function answerAttached(

@@ -138,6 +138,8 @@ export interface CallFacts {
    * may quote prompts.
    */
   failed_attempts?: readonly FailedAttempt[]
+  /** Output limit of the model, if the caller requested more tokens. */
+  max_tokens?: number
   queue_ms?: number
   first_output_ms?: number
   input_tokens?: number

@@ -97,6 +97,11 @@ export const ANSWER_HEADERS = {
     description: 'The response belongs to an earlier request with the same Idempotency-Key.',
     schema: { const: 'true' },
   },
+  'x-max-tokens': {
+    description:
+      'Maximum output tokens of the model. Present if the request asked for more, so that the value was lowered.',
+    schema: { type: 'string', pattern: '^[0-9]+$' },
+  },
   'x-ratelimit-limit-requests': { description: 'Maximum requests per minute. Absent: no limit.', schema: text },
   'x-ratelimit-remaining-requests': { description: 'Requests left in the current window.', schema: text },
   'x-ratelimit-reset-requests': {
@@ -110,6 +115,7 @@ export type HeaderName = keyof typeof REQUEST_HEADERS | keyof typeof ANSWER_HEAD
 export const CALL_HEADERS = [
   'x-job-id',
   'idempotency-replayed',
+  'x-max-tokens',
   'x-ratelimit-limit-requests',
   'x-ratelimit-remaining-requests',
   'x-ratelimit-reset-requests',
