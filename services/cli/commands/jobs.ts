@@ -18,6 +18,7 @@ import {
 import { adminFilterOf, BULK_MAX, JOB_SELECTOR_HELP, JOB_SELECTOR_OPTIONS, runBulkAction } from './bulk.ts'
 import { type Command, type Invocation, noArguments, onlyArgument, type Values } from './command.ts'
 import { batchLines, follow, followBatch } from './following.ts'
+import { attemptTable } from './logs.ts'
 import { metadataOf } from './submit.ts'
 
 const LIMIT_DEFAULT = 20
@@ -167,18 +168,21 @@ Examples:
       for (const line of await batchLines(batches, batch)) out.note(line)
     } else if (isOwnEnd && out.isHumanReadable && exitCodeOf(job) === EXIT.ok)
       out.note(`For the full result: sluice get ${job.id} --result`)
-    else if (job.status === 'failed' && !isForeign(job)) await printNextStep(invocation, job)
+    else if (job.status === 'failed' || (job.attempt ?? 0) > 1) await printRequest(invocation, job)
     return waitSeconds === undefined ? EXIT.ok : (exitCodeOf(job) ?? EXIT.refused)
   },
 }
 
-/** Prints the next step from the request log, which has the row of a job from about a second after its end. Without a row, prints nothing. */
-async function printNextStep({ api, out }: Invocation, { id }: JobView): Promise<void> {
+/** Prints the failed attempts and the next step of a job. The request log has the row of a job from about a second after its end. */
+async function printRequest({ api, out }: Invocation, { id }: JobView): Promise<void> {
   const row = await api.http.json(RequestAnswer, `/v1/admin/requests/${id}`).catch((error: unknown) => {
     if (error instanceof ApiError) return undefined
     throw error
   })
-  if (row?.next_step) out.note(`Next step: ${plain(row.next_step)}`)
+  const { failed_attempts = [], next_step } = row ?? {}
+  if (out.isHumanReadable && failed_attempts.length > 0)
+    await out.write(`\n${attemptTable(failed_attempts, out.columns)}`)
+  if (next_step) out.note(`Next step: ${plain(next_step)}`)
 }
 
 async function printResult({ api, out }: Invocation, job: JobView): Promise<ExitCode> {

@@ -247,7 +247,7 @@ async function showOne(http: HttpClient, id: string, format: Format, out: Output
   return EXIT.ok
 }
 
-function attemptTable(attempts: readonly FailedAttempt[], columnsMax: number): string {
+export function attemptTable(attempts: readonly FailedAttempt[], columnsMax: number): string {
   const head = ['failed attempt', 'started', 'took', 'next after', 'server', 'worker', 'error', 'message']
   const rows = attempts.map((one) => {
     const times = [clockText(one.started_at), tookText(one.duration_ms), tookText(one.retry_delay_ms)]

@@ -9,12 +9,14 @@ interface RetryData {
   readonly reason?: string
   /** Absent in events of versions before 2026-12, and if the worker was lost. */
   readonly message?: string
+  readonly server?: string
+  readonly upstream_message?: string
   readonly delay_ms?: number
 }
 
 /**
- * Returns the failed attempts of a durable job, from its events and the row of its last attempt. The events name neither worker nor upstream server,
- * so only the last attempt has them. The list is empty if the events were erased.
+ * Returns the failed attempts of a durable job, from its events and the row of its last attempt. The events do not name the worker,
+ * so only the last attempt has it. The list is empty if the events were erased.
  */
 export function attemptsOfJob(row: RequestRow, events: readonly DurableEvent[], isOperator: boolean): FailedAttempt[] {
   const startedAt = new Map(
@@ -25,10 +27,16 @@ export function attemptsOfJob(row: RequestRow, events: readonly DurableEvent[], 
     return { attempt, started_at: startMs / 1_000, duration_ms: Math.max(0, endMs - startMs) }
   }
   const retried = events.flatMap(({ type, attempt, at_ms, data }): FailedAttempt[] => {
-    const { reason = '', message = '', delay_ms = 0 } = (data ?? {}) as RetryData
+    const {
+      reason = '',
+      message = '',
+      server = null,
+      upstream_message = null,
+      delay_ms = 0,
+    } = (data ?? {}) as RetryData
     if (type !== 'job.retrying' || reason === HANDED_BACK) return []
     const error = { error_code: reason, error_message: message, retry_delay_ms: delay_ms }
-    return [{ ...attemptAt(attempt, at_ms), worker: null, server: null, ...error }]
+    return [{ ...attemptAt(attempt, at_ms), worker: null, server, ...error, ...(isOperator && { upstream_message }) }]
   })
   const { attempts, worker, server, errorCode, errorMessage, upstreamMessage, endedAtMs, status } = row
   if (!isFailedStatus(status) || errorCode === null || !startedAt.has(attempts)) return retried

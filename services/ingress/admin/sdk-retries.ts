@@ -13,6 +13,8 @@ const WAIT_MS_MAX = 90_000
 /** Maximum difference in ms between the clocks of two ingresses. */
 const CLOCK_SKEW_MS = 1_000
 const CANDIDATES_MAX = 20
+/** Maximum candidates per retry that are checked, each with two reads of the log. */
+const CHECKED_MAX = 3
 const RETRIES_MAX = 10
 /** Statuses after which an SDK may retry. A call that reached the timeout of the SDK has the status 499. */
 const STATUSES: readonly (readonly [number, number])[] = [
@@ -61,7 +63,8 @@ async function retryOf(log: RequestLog, row: RequestRow, durationMsMax: number):
     userAgent === row.userAgent && startedAtMs >= sinceMs && startedAtMs <= startMsMax
   // The search is repeated from the retry back to its request. If it finds another request, then the retry belongs to that
   // request and is skipped.
-  for (const retry of rows.filter(fits)) if ((await requestBefore(log, retry))?.id === row.id) return retry
+  for (const retry of rows.filter(fits).slice(0, CHECKED_MAX))
+    if ((await requestBefore(log, retry))?.id === row.id) return retry
   return undefined
 }
 

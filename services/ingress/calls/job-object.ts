@@ -132,7 +132,9 @@ export function eventObject(
   if (job) return { ...head, job }
   if (type === 'job.queued') return { ...head, queue: { pool, position } }
   const isOfAttempt = type === 'job.started' || type === 'job.retrying'
-  return { ...head, ...(isOfAttempt && { attempt }), ...(event.data as object | null) }
+  // Only operators read messages of upstream servers, in the request log.
+  const { upstream_message: _, ...data } = (event.data ?? {}) as { upstream_message?: string }
+  return { ...head, ...(isOfAttempt && { attempt }), ...data }
 }
 
 export function estimateOf(counts: ChildCounts): object {

@@ -1,5 +1,5 @@
 import type { DeliveryTry, DurableEvent, DurableJob, WebhookDelivery } from '#schemas/durable-job.ts'
-import type { ErrorBody } from '#schemas/error.ts'
+import { ERRORS, type ErrorBody } from '#schemas/error.ts'
 import type { PoolName } from '#schemas/job.ts'
 import { jsonTextSoon } from '#shared/json/write.ts'
 import type {
@@ -161,10 +161,8 @@ export class SqlStore implements Store {
   }
 
   async retry(run: HeldAttempt, end: FailedEnd & { delayMs: number; isTry?: boolean; output?: Output }) {
-    const { code: reason, message } = end.error
-    const failure = { reason, message: JSON.stringify(message.slice(0, RETRY_MESSAGE_CHARS_MAX)) }
     const tried = { delay_ms: Math.ceil(end.delayMs), used: (end.isTry ?? true) ? 1 : 0 }
-    const params = { ...failure, ...tried, ...usedParams(end) }
+    const params = { failure: openedFailure(end), ...tried, ...usedParams(end) }
     return await writeAsOwner(this.#db, moves.RETRY, run, params, end.output)
   }
 
@@ -417,4 +415,13 @@ async function recordDelivery(
 
 function usedParams({ usage, metered }: Used) {
   return { usage: jsonText(usage), metered: jsonText(metered) }
+}
+
+/** JSON of a failed attempt without the closing brace, because the statement adds more fields. */
+function openedFailure({ error, metered }: FailedEnd): string {
+  const { code: reason, message, upstream_message } = error
+  const textOf = (text: string | undefined) => text?.slice(0, RETRY_MESSAGE_CHARS_MAX).toWellFormed()
+  const { status } = ERRORS[reason]
+  const failure = { reason, message: textOf(message), status, server: metered?.server }
+  return JSON.stringify({ ...failure, upstream_message: textOf(upstream_message) }).slice(0, -1)
 }

@@ -123,8 +123,7 @@ export const RETRY: Transition = {
         state = CASE WHEN ${CANCEL_DUE} THEN 'cancelled' ELSE 'scheduled' END, ${endWhen(CANCEL_DUE)}`,
   where: OWNED,
   event: `CASE state WHEN 'cancelled' THEN 'job.cancelled' ELSE 'job.retrying' END`,
-  data: `CASE state WHEN 'cancelled' THEN NULL ELSE '{"reason":"' || CAST(:reason AS text)
-         || '","message":' || CAST(:message AS text) || ',"delay_ms":' || CAST(:delay_ms AS bigint)
+  data: `CASE state WHEN 'cancelled' THEN NULL ELSE CAST(:failure AS text) || ',"delay_ms":' || CAST(:delay_ms AS bigint)
          || ',"output_reset":' || ${outputReset} || '}' END`,
 }
 

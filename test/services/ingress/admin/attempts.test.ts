@@ -1,0 +1,71 @@
+/* Tests of the attempts of one call in the request log: attempts of a durable job, and retries of an SDK. */
+
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { attemptsOfJob } from '#services/ingress/admin/failed-attempts.ts'
+import { retriesOf } from '#services/ingress/admin/sdk-retries.ts'
+import { eventObject } from '#services/ingress/calls/job-object.ts'
+import type { RequestLog, RequestRow } from '#shared/store/requests.ts'
+import type { Store } from '#shared/store/store.ts'
+import { NOTHING } from '#shared/usage/usage.ts'
+import { openSqliteDatabase, running, type TestDatabase } from '../../../support/jobs/stores.ts'
+
+const NOW = Date.now()
+const row = (id: string, changes: Partial<RequestRow> = {}): RequestRow => ({
+  ...{ id, project: 'p1', keyId: 'key_1', endpoint: '/v1/chat/completions', kind: 'generate', model: 'm1' },
+  ...{ worker: 'inf_1', server: '1', status: 502, errorCode: 'upstream_error', startedAtMs: NOW, endedAtMs: NOW },
+  ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 0, cachedInputTokens: 0, outputTokens: 0 },
+  ...{ costNanos: 0, attempts: 1, jobId: null, batchId: null, traceId: null, userAgent: 'sdk/1' },
+  ...{ errorMessage: null, errorParam: null, upstreamMessage: null, failedAttempts: null, sdkRetry: null },
+  ...{ batchCalls: null, batchFailed: null },
+  ...changes,
+})
+
+let database: TestDatabase
+let store: Store
+beforeAll(async () => {
+  database = await openSqliteDatabase()
+  store = await database.open()
+})
+afterAll(async () => await database[Symbol.asyncDispose]())
+
+describe('a failed attempt of a durable job', () => {
+  it('has status and server, and for operators only the message of the upstream server', async () => {
+    const run = await running(store)
+    const error = {
+      code: 'upstream_error',
+      message: 'It failed.',
+      param: null,
+      upstream_message: 'GPU 3 is lost.',
+    } as const
+    const moved = await store.retry(run, { error, delayMs: 5, metered: { ...NOTHING, server: '1' } })
+    const [event] = moved?.events ?? []
+    if (!moved || !event) throw new Error('not retried')
+    const { tenant, last_seq } = moved.job
+    const shown = eventObject(event, 'inference')
+    expect(shown).toMatchObject({ reason: 'upstream_error', message: 'It failed.', status: 502, server: '1' })
+    expect(shown).toMatchObject({ delay_ms: 5, output_reset: false })
+    expect(JSON.stringify(shown)).not.toContain('GPU 3')
+    const events = await store.listEvents(tenant, run.id, 0, last_seq)
+    const ended = row('req_1', { jobId: run.id, attempts: 2 })
+    expect(attemptsOfJob(ended, events, true)).toMatchObject([{ server: '1', upstream_message: 'GPU 3 is lost.' }])
+    expect(JSON.stringify(attemptsOfJob(ended, events, false))).not.toContain('GPU 3')
+  })
+})
+
+describe('the retries of a failed request', () => {
+  it('are found in a bounded number of reads, even if many requests are alike', async () => {
+    const alike = Array.from({ length: 20 }, (_, i) => [
+      row(`req_first${i}`, { endedAtMs: NOW + i }),
+      row(`req_retry${i}`, { startedAtMs: NOW + 100 + i, endedAtMs: NOW + 200 + i, sdkRetry: 1 }),
+    ])
+    await store.requests.add(alike.flat())
+    let reads = 0
+    const log: RequestLog = Object.create(store.requests)
+    log.list = async (query) => {
+      reads++
+      return await store.requests.list(query)
+    }
+    await retriesOf(log, row('req_first0'), 60_000)
+    expect(reads).toBeLessThanOrEqual(7)
+  })
+})
