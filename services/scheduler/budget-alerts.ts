@@ -3,7 +3,7 @@ import { BUDGET_EVENT, type BudgetEventData } from '#schemas/usage.ts'
 import { budgetStateOf, budgetsIn } from '#shared/capacity/budgets.ts'
 import type { KeyStore } from '#shared/keys/keys.ts'
 import type { UsageLedger } from '#shared/store/records.ts'
-import { monthOf } from '#shared/usage/usage.ts'
+import { monthOf, NANOS_PER_USD } from '#shared/usage/usage.ts'
 
 /*
  * Alerts when 80 % and 100 % of a monthly budget are spent, as webhook messages to one URL of the operator.
@@ -18,7 +18,6 @@ export const THRESHOLDS = [100, 80] as const
 const BATCH_MAX = 500
 /** Time after the end of the month for which the messages are stored, so that no message is sent twice. */
 const RETENTION_MS = 7 * 86_400_000
-const NANOS_PER_USD = 1_000_000_000
 const HOUR_MS = 3_600_000
 
 interface AlertOptions {

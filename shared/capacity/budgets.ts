@@ -5,11 +5,10 @@ import { type ApiKey, type Limits, type Project, projectIdOf } from '#shared/key
 import { ServiceError } from '#shared/lib/error.ts'
 import type { Log } from '#shared/log/log.ts'
 import type { Spender, UsageLedger } from '#shared/store/records.ts'
-import { type Month, monthOf } from '#shared/usage/usage.ts'
+import { type Month, monthOf, NANOS_PER_USD } from '#shared/usage/usage.ts'
 import { type Fleet, Running } from './fleet-counts.ts'
 import { refusal } from './rate-limits.ts'
 
-const NANOS_PER_USD = 1_000_000_000
 /** Interval in ms at which the spending of a budget is read from the ledger while calls arrive. */
 const CACHE_TTL_MS = 1_000
 /**

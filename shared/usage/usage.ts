@@ -6,7 +6,7 @@ import { addUsage, type UsageEntry, type UsageLedger } from '#shared/store/recor
 
 /** Characters per token, for calls that end before the engine reports their tokens. */
 const CHARS_PER_TOKEN = 4
-const NANOS_PER_USD = 1_000_000_000
+export const NANOS_PER_USD = 1_000_000_000
 
 export const NOTHING: Metered = Metered.parse({})
 

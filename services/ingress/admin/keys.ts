@@ -33,7 +33,7 @@ import type { ValidKeys } from '#shared/keys/lenient.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import { similarNameOf } from '#shared/lib/similar-name.ts'
 import type { Activity, Spender } from '#shared/store/records.ts'
-import { dayOf, type Month, monthOf } from '#shared/usage/usage.ts'
+import { dayOf, type Month, monthOf, NANOS_PER_USD } from '#shared/usage/usage.ts'
 import { audit } from './audit.ts'
 
 const NAMED_MAX = 5
@@ -258,7 +258,6 @@ export function requireQuota(count: number, most: number, what: string): void {
   throw new ServiceError('invalid_request', `${count} ${what} exist, the maximum per service.`)
 }
 
-const NANOS_PER_USD = 1_000_000_000
 const LAST_USE_MS = 90 * 86_400_000
 
 async function keyObjects(context: IngressContext, keys: readonly ApiKey[]): Promise<KeyAnswer[]> {

@@ -26,12 +26,12 @@ import {
   type RequestQuery,
   type RequestRow,
 } from '#shared/store/requests.ts'
+import { NANOS_PER_USD } from '#shared/usage/usage.ts'
 import { audit } from './audit.ts'
 import { attemptsOfJob } from './failed-attempts.ts'
 import { nextStepOf } from './next-step.ts'
 import { requestBefore, retriesOf } from './sdk-retries.ts'
 
-const NANOS_PER_USD = 1_000_000_000
 /**
  * Maximum time in ms of the search for the first match. After this time, the page is empty, and its cursor continues
  * the search.

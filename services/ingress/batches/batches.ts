@@ -20,11 +20,11 @@ import { childJobId, newAttachmentKey, newJobId } from '#shared/store/jobs.ts'
 import { isFileId } from '#shared/store/records.ts'
 import { ALL_TENANTS, type Scope } from '#shared/store/store.ts'
 import { FORM_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { NANOS_PER_USD } from '#shared/usage/usage.ts'
 import { countInput } from './files.ts'
 
 export const BATCHES = '/v1/batches'
 
-const NANOS_PER_USD = 1_000_000_000
 const UNITS_MS = { s: 1_000, m: 60_000, h: 3_600_000 } as const
 
 /**

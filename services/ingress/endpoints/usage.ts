@@ -20,10 +20,9 @@ import { ServiceError } from '#shared/lib/error.ts'
 import { GROUP_SEPARATOR, type HistorySample, type UsageAmounts, type UsageLedger } from '#shared/store/records.ts'
 import { FORECAST_DAYS, forecastOf } from '#shared/usage/budget-forecast.ts'
 import { WHOLE_SERVICE } from '#shared/usage/history.ts'
-import { dayOf, monthOf } from '#shared/usage/usage.ts'
+import { dayOf, monthOf, NANOS_PER_USD } from '#shared/usage/usage.ts'
 
 const DAY_MS = 86_400_000
-const NANOS_PER_USD = 1_000_000_000
 /** Maximum groups of a report in JSON that is grouped by one field (`group_by`). */
 const GROUPS_MAX = 1_000
 /** Maximum rows of a report in CSV, or with several dimensions. */

@@ -45,7 +45,7 @@ import { batch } from '#shared/kinds/batch.ts'
 import { ServiceError } from '#shared/lib/error.ts'
 import type { ModelCatalogue } from '#shared/models/models.ts'
 import type { DoneStep } from '#shared/store/jobs.ts'
-import { callCost } from '#shared/usage/usage.ts'
+import { callCost, NANOS_PER_USD } from '#shared/usage/usage.ts'
 
 export async function submitJob(context: IngressContext, call: Call, body: unknown): Promise<void> {
   const jobs = requireJobs(context)
@@ -85,8 +85,6 @@ async function prepareInner<T>(prepare: () => Promise<T>): Promise<T> {
     throw new ServiceError(error.code, error.message, { cause: error, param: `body.${error.param}` })
   }
 }
-
-const NANOS_PER_USD = 1_000_000_000
 
 /**
  * GET /v1/jobs/{id}: returns the current state of the job. With `?wait=N`, the answer waits up to N seconds for the job
