@@ -197,7 +197,7 @@ class Counter {
   readonly #model: ModelConfig
   /** Maximum tokens of one input. Undefined for local engines, whose own tokenizer refuses longer inputs. */
   readonly #most: number | undefined
-  /** Whether all inputs together may exceed the limit, so that each input must be counted. */
+  /** Whether all inputs together may have more than {@link TOKENS_MAX} tokens. If so, the tokens of every input are counted. */
   readonly #countsAll: boolean
   #sum = 0
 

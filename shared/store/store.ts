@@ -134,7 +134,7 @@ export interface FamilyTransitions {
    */
   submitChild(run: HeldAttempt, child: NewChild): Promise<TransitionResult | undefined>
   /**
-   * in_progress → waiting, until the children `ids` have ended, or until `wrapUpMs` before the deadline. No try is counted.
+   * in_progress → waiting, until the children `ids` have ended, or until `wrapUpMs` before the deadline. No attempt is counted.
    *
    * The job is queued instead if all children have already ended, or if it was cancelled and may write a partial result. The caller then
    * publishes the job.

@@ -11,7 +11,7 @@ import { indexTermsOf, subjectOf, termsOf } from '#shared/search/text/terms.ts'
 export const PASSAGES_MAX = 50_000
 /** Maximum passages that a search ranks. The ranked passages are then grouped by document. */
 const PASSAGES_RANKED_MAX = 200
-/** Time in ms for which the text of a removed or changed document can still be read. No job runs for 8 days, so a run can read all its hits. */
+/** Time in ms for which the text of a removed or changed document can still be read. A job runs for less than 8 days, so it can read all its hits. */
 const UNREFERENCED_TTL_MS = 8 * 24 * 3_600_000
 /** Age in ms at which an incompletely added source is deleted, because a crash must have left it. Adding one file takes much less time. */
 const INCOMPLETE_TTL_MS = 3_600_000

@@ -249,7 +249,7 @@ export class SqlRequests implements RequestLog {
   }
 }
 
-/** Most frequent message of a group, from the text {@link FREQUENT}. */
+/** Parses the value of the SQL expression {@link FREQUENT}. Returns the most frequent message, the number of its requests, and the id of the newest. */
 function messageOf(text: string): Pick<RequestOutcome, 'message' | 'messageCalls' | 'newestId'> {
   const [, calls, id = '', message] = /^(\d+) \d+ (\S+) (.*)$/s.exec(text) ?? []
   return { message: message || null, messageCalls: Number(calls) - COUNT_OFFSET, newestId: id }

@@ -214,7 +214,7 @@ it('the SQLite store reports itself idle only if no job, webhook or usage record
   expect(store.isIdle).toBe(false)
 })
 
-it('the SQLite store wakes a waiting loop when a job is written', async () => {
+it('the SQLite store wakes a loop that waits for work when a job is written', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   const { signal } = new AbortController()
   let hasWork = false
@@ -230,7 +230,7 @@ it('the SQLite store wakes a waiting loop when a job is written', async () => {
   await store.close()
 })
 
-it('the SQLite store wakes a waiting loop when its signal is aborted or the store is closed', async () => {
+it('the SQLite store wakes a loop that waits for work when its signal is aborted or the store is closed', async () => {
   const store = openSqliteStore({ directory, boot: 'boot_a' })
   const leaving = new AbortController()
   const left = store.untilWork(leaving.signal)
