@@ -94,7 +94,7 @@ function LetterTable({ list, letters }: { readonly list: DeadLetterList; readonl
           ))}
         </Table>
       ) : (
-        <Empty title={list.hasMore.value ? 'None among the newest 10,000 records' : 'No dead letters'}>
+        <Empty title={list.hasMore.value ? 'No dead letters among the newest 10,000 records' : 'No dead letters'}>
           Records that no worker can process appear here.
         </Empty>
       )}

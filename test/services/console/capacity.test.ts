@@ -54,8 +54,8 @@ it('the console shows the share of cached prompt tokens of a model and of each s
   const model = { id: 'm', object: 'model.state', pool: 'inference', affinity: 'auto' } as const
   expect(cachedStats({ ...model, ...server, servers: [server, unused] })).toEqual([
     ['Cached prompt tokens', '76 %'],
-    ['Cached, server 1', '76 %'],
-    ['Cached, server 2', '–'],
+    ['Cached on server 1', '76 %'],
+    ['Cached on server 2', '–'],
   ])
   expect(cachedStats({ ...model, ...server, servers: [server] })).toHaveLength(1)
   expect(cachedStats({ ...model, ...unused, servers: [unused] })).toEqual([])

@@ -184,7 +184,7 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await table.getByText('=cmd').waitFor()
     expect((await admin.as('op').post('/v1/admin/projects', { name: 'lab' })).status).toBe(201)
     await page.goto(`${admin.stack.url}/console/usage`)
-    await page.getByRole('link', { name: 'Set a budget of lab' }).click()
+    await page.getByRole('link', { name: 'Set a budget for lab' }).click()
     await page
       .getByRole('dialog')
       .getByLabel(/[Bb]udget/)

@@ -277,7 +277,7 @@ function estimateOf(
     `${prompts.length.toLocaleString('en')} ${prompts.length === 1 ? 'request' : 'requests'}`,
     empty > 0 && `${empty.toLocaleString('en')} without a prompt`,
     `about ${tokens.toLocaleString('en')} input tokens`,
-    usd !== undefined && `about ${usdText(usd)} plus output tokens`,
+    usd !== undefined && `about ${usdText(usd)} plus the price of the output tokens`,
   ]
     .filter(Boolean)
     .join(', ')

@@ -53,7 +53,7 @@ export function cachedStats({ cached_share: all, servers }: ModelServers): [stri
   return [
     ['Cached prompt tokens', percentText(all)],
     ...each.map(({ server, cached_share }): [string, string] => [
-      `Cached, server ${server + 1}`,
+      `Cached on server ${server + 1}`,
       cached_share === null ? '–' : percentText(cached_share),
     ]),
   ]

@@ -289,7 +289,7 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
               )}
             </Cell>
             <Cell column="Spent">
-              <a href={`${BASE}/keys?edit=${encodeURIComponent(id)}`} aria-label={`Set a budget of ${name ?? id}`}>
+              <a href={`${BASE}/keys?edit=${encodeURIComponent(id)}`} aria-label={`Set a budget for ${name ?? id}`}>
                 no budget
               </a>
             </Cell>
