@@ -235,7 +235,7 @@ async function dropUpload(context: IngressContext, blob: string): Promise<void> 
   await context.blobs
     .delete(blob)
     .catch((error: unknown) =>
-      context.log.warn({ err: error, blob }, 'blob could not be deleted; a sweep deletes it later'),
+      context.log.warn({ err: error, blob }, 'blob could not be deleted; the deletion is retried later'),
     )
 }
 

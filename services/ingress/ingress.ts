@@ -68,7 +68,7 @@ export async function startIngress(ports: Ports, socketBounds: Partial<SocketBou
   const { store, durable, usage, requests, bodies, history, storage } = context
   const budgets = budgetsIn(keys.known, Date.now()).length
   if (budgets > 0 && !ports.models.hasPrices)
-    ports.log.warn({ budgets }, 'budgets have no effect: no model has a price')
+    ports.log.warn({ budgets }, 'budgets have no effect, because no model has a price; set prices in models.yaml')
   const batches = store && (await startBatches(ports, context, store.files))
   const app = openApp(context)
   const answerPage = openPages(context)
@@ -310,7 +310,8 @@ function problemsOf(ports: Ports, jobs: AttachedJobs, isLeaving: boolean): strin
   if (isLeaving) problems.push('The ingress is draining.')
   const { broker } = ports
   if ((broker.unreachableMs ?? 0) > FAILOVER_MS) problems.push(`The broker (${broker.name}) cannot be reached.`)
-  else if (jobs.presence.silenceMs > SILENCE_MS_MAX) problems.push('The broker does not return records.')
+  else if (jobs.presence.silenceMs > SILENCE_MS_MAX)
+    problems.push(`The broker (${broker.name}) can be reached, but sends no records.`)
   for (const topic of broker.missing ?? [])
     problems.push(`The topic ${topic} is missing in Kafka and could not be created.`)
   return problems

@@ -19,11 +19,11 @@ import { requireOperator } from './jobs.ts'
 
 const REASON_TEXTS: Readonly<Record<DeadLetterReason, string>> = {
   not_understood:
-    'Neither the worker that received the record nor this process can parse it. The record is not a job, or has another version.',
+    'Neither the worker that received the record nor this process can parse it. The record is not a job, or is from another version of Sluice.',
   unknown_kind:
     'No worker supports this kind of call. The caller already received an error, so the call cannot be requeued.',
   understood_here:
-    'The worker that received the record could not parse it, but this process can, because the versions differ.',
+    'The worker that received the record could not parse it, but this process can, because it runs another version of Sluice.',
 }
 
 export async function listDeadLetters({ broker }: IngressContext, call: Call): Promise<void> {

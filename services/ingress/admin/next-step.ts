@@ -50,7 +50,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
   job_already_finished: ['Do not retry.'],
   job_cancelled: ['If you need the result, redrive the job, which runs it again.'],
   idempotency_key_in_use: ['Retry after the time in the header `Retry-After`. SDKs do this automatically.'],
-  idempotency_key_reused: ['Use a new key for each new request.'],
+  idempotency_key_reused: ['Use a new `Idempotency-Key` for each new request.'],
   rate_limit_exceeded: [
     'Retry after the time in the header `Retry-After`. A queued durable job waits automatically; the wait does not count as an attempt.',
     'Raise the limit of the key or project.',
@@ -60,7 +60,7 @@ export const REMEDIES: Readonly<Record<ErrorCode, readonly [caller: string, oper
     'Raise the tokens per minute of the key or project.',
   ],
   insufficient_quota: [
-    'Wait for the next month. For the storage quota, delete files or jobs.',
+    'If the budget is spent, wait for the next month. If the storage quota is exceeded, delete files or jobs.',
     'Raise the budget or the storage quota.',
   ],
   request_timeout: ['Retry. SDKs do this automatically.'],

@@ -164,7 +164,7 @@ export function beginningOf(text: string, charsMax: number): string {
  * use the regular expression.
  */
 function expectedOfFormat({ format, message, pattern = format }: FormatIssue): { words?: string; pattern: string } {
-  if (format === 'date') return { words: 'a day of the calendar such as 2030-01-31', pattern }
+  if (format === 'date') return { words: 'a valid date such as 2030-01-31', pattern }
   const [, words] = /^(?:must be|Expected) (.*)$/.exec(message) ?? []
   return { pattern, ...(words !== undefined && { words }) }
 }

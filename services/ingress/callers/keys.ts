@@ -231,7 +231,7 @@ export class ApiKeys {
       if (!this.#isStale && !this.#isClosed)
         this.#log.error(
           { err: error, key_store: this.#store.name },
-          'key store could not be read; the last known keys apply',
+          'key store could not be read; the last known keys apply until a read succeeds',
         )
       this.#isStale = true
     }

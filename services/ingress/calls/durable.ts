@@ -272,7 +272,8 @@ async function createWithUploads(
 export function acceptedOf(created: Created): { job: DurableJob; isReplay: boolean } {
   const param = 'Idempotency-Key'
   if (created.outcome === 'conflict') {
-    const message = 'This Idempotency-Key was used with another request. Use a new key for each new request.'
+    const message =
+      'This Idempotency-Key was used with another request. Use a new Idempotency-Key for each new request.'
     throw new ServiceError('idempotency_key_reused', message, { param })
   }
   if (created.outcome === 'exists' && created.job.erased_at_ms !== null) {

@@ -44,7 +44,7 @@ export const code: JobEndpoint = {
     guide: 'code',
     body: { CodeRequest: CodeBody },
     answer: {
-      description: 'Output, exit code and plots of the run. With `stream: true`: its output in events.',
+      description: 'Output, exit code and plots of the run. With `stream: true`, the output is sent in events.',
       json: { CodeResult },
       events: null,
     },

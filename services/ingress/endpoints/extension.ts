@@ -23,7 +23,7 @@ export function endpointOf(extension: Extension): JobEndpoint {
       summary,
       body: { [`${name}_request`]: request },
       answer: {
-        description: canStream ? 'The result. With `stream: true`: its events.' : 'The result.',
+        description: canStream ? 'The result. With `stream: true`, its events.' : 'The result.',
         json: { [`${name}_result`]: result },
         ...(canStream && { events: null }),
       },

@@ -35,7 +35,7 @@ import { searchesHere, withSearch } from './messages/native.ts'
 
 const COUNT_TIMEOUT_MS = 30_000
 
-const COMPLETION = 'The completion. With `stream: true`: its chunks, followed by `[DONE]`.'
+const COMPLETION = 'The completion. With `stream: true`, chunks of the completion, followed by `[DONE]`.'
 
 export const chatCompletions: JobEndpoint = {
   path: '/v1/chat/completions',
@@ -90,7 +90,7 @@ export const messages: JobEndpoint = {
       guide: 'text',
       headers: ['anthropic-version'],
       body: { MessageRequest: MessagesRequest },
-      answer: { description: 'The message. With `stream: true`: its events.', json: { Message }, events: null },
+      answer: { description: 'The message. With `stream: true`, its events.', json: { Message }, events: null },
     }
   },
   format: 'anthropic',

@@ -84,6 +84,6 @@ function repeatable(documents: string[]): string[] {
   if (documents.reduce((sum, { length }) => sum + length, 0) <= REPEATED_BYTES_MAX) {
     if (Buffer.byteLength(JSON.stringify(documents)) <= REPEATED_BYTES_MAX) return documents
   }
-  const problem = `'return_documents' must be false for documents of more than ${REPEATED_BYTES_MAX} bytes of JSON.`
+  const problem = `If the documents have more than ${REPEATED_BYTES_MAX} bytes of JSON, then 'return_documents' must be false.`
   return refuse('invalid_value', 'return_documents', `${problem} Results name each document by its index.`)
 }

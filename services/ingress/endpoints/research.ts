@@ -33,7 +33,8 @@ export const research: JobEndpoint = {
       guide: 'deep-research',
       body: { ResearchRequest: ResearchBody },
       answer: {
-        description: 'A chat completion whose message is the report. With `stream: true`: progress, then the text.',
+        description:
+          'A chat completion whose message is the report. With `stream: true`, progress events and then the text of the report.',
         json: { ResearchCompletion: ResearchAnswer },
         events: { ChatCompletionChunk },
       },

@@ -23,7 +23,7 @@ export const speech: JobEndpoint = {
       body: { SpeechRequest: SpeechBody },
       answer: {
         description:
-          'The audio in the requested `response_format`, sent while it is generated. With `stream_format: sse`: events. The result of a durable job is JSON.',
+          'The audio in the requested `response_format`, sent while it is generated. With `stream_format: sse`, the audio is sent in events. The result of a durable job is JSON.',
         json: { Speech },
         media: ['audio/mpeg', 'audio/ogg', 'audio/aac', 'audio/flac', 'audio/wav', 'audio/pcm'],
         events: null,

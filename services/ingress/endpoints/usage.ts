@@ -249,7 +249,11 @@ export async function readHistory(context: IngressContext, call: Call): Promise<
   const { range, project: asked } = parseBody(ReadHistory, { ...call.query }, 'openai')
   const project = projectFor(context, call, asked)
   const { store } = context
-  if (!store) throw new ServiceError('jobs_unavailable', 'History is not available: the deployment has no database.')
+  if (!store)
+    throw new ServiceError(
+      'jobs_unavailable',
+      'The history of calls and usage is not available: the deployment has no database.',
+    )
   const { length, step } = HISTORY_RANGES[range]
   // The last interval ends now or later, so that the newest sample is included.
   const to = (Math.floor(Date.now() / 1_000 / step) + 1) * step

@@ -160,7 +160,7 @@ export async function replayJob(context: IngressContext, call: Call): Promise<vo
 
 async function runAgain(context: IngressContext, call: Call, how: 'redrive' | 'replay'): Promise<void> {
   const jobs = requireJobs(context)
-  refuseJobHeaders(call.headers, 'a repeated job runs with the options of the original.')
+  refuseJobHeaders(call.headers, 'a redrive or replay uses the options of the original job. Omit the header.')
   const job = await findJob(jobs, call)
   const { id, tenant, endpoint, model, pool } = job
   // Since the first run, the key may have lost a right, and the catalogue may have lost the model. Both are checked again.

@@ -114,7 +114,7 @@ export const ADMIN: Operations = {
   },
   'GET /v1/admin/deliveries': {
     ...{ id: 'listDeliveries', tag: 'Admin', guide: 'webhooks', summary: 'List webhook deliveries' },
-    description: 'By default pending and failed deliveries.',
+    description: 'Lists pending and failed deliveries by default.',
     query: ListDeliveries,
     answers: ok('A page of deliveries.', 'DeliveryList'),
   },
@@ -167,21 +167,21 @@ export const ADMIN: Operations = {
   'GET /v1/admin/requests': {
     ...{ id: 'listRequests', tag: 'Admin', guide: 'requests', summary: 'List requests' },
     description:
-      'Calls and durable jobs that have ended, newest first. A page may have fewer items than `limit`, or none, while `has_more` is true. Without the admin scope, the list has only calls of the own project.',
+      'Calls and durable jobs that have ended, newest first. A page may have fewer items than `limit`, or none, while `has_more` is true. A key without the admin scope gets only the calls of its project.',
     query: ListRequests,
     answers: ok('A page of requests.', 'RequestList'),
   },
   'GET /v1/admin/requests/failures': {
     ...{ id: 'listFailures', tag: 'Admin', guide: 'requests#failures', summary: 'Count failed requests' },
     description:
-      'Failed requests of the request log by error code, model, project and key, as JSON or CSV. Without the admin scope, only those of the own project.',
+      'Failed requests of the request log by error code, model, project and key, as JSON or CSV. A key without the admin scope gets only the failures of its project.',
     query: ListFailures,
     answers: { 200: { description: 'The failures.', json: ['RequestFailuresList'], media: ['text/csv'] } },
   },
   'GET /v1/admin/requests/active': {
     ...{ id: 'listActiveRequests', tag: 'Admin', guide: 'requests', summary: 'List running and waiting calls' },
     description:
-      'Synchronous calls that wait or run at the ingress that answers, the oldest first, with the reason of each wait. Without the admin scope, the list has only calls of the own project.',
+      'Synchronous calls that wait or run at the ingress that receives this request, oldest first, with the reason of each wait. A key without the admin scope gets only the calls of its project.',
     query: ListActiveRequests,
     answers: ok('The calls.', 'ActiveRequestList'),
   },

@@ -87,7 +87,7 @@ export const ANSWER_HEADERS = {
     schema: { type: 'string', pattern: '^[0-9]+$' },
   },
   'x-should-retry': {
-    description: '`false`: a retry would fail again. SDKs of OpenAI and Anthropic obey this header.',
+    description: '`false` means that a retry would fail again. SDKs of OpenAI and Anthropic obey this header.',
     schema: { enum: ['true', 'false'] },
   },
   'www-authenticate': { description: 'Authentication scheme.', schema: { const: 'Bearer' }, required: true },

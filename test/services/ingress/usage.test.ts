@@ -104,7 +104,7 @@ describe('the usage report', () => {
   it('shows an example of a valid day if the day is invalid', async () => {
     await using stack = await startPriced({ secret: 'sk-one' })
     const refused = await stack.get('/v1/usage?from=2026-02-30', as('sk-one'))
-    const message = "Invalid 'from': expected a day of the calendar such as 2030-01-31."
+    const message = "Invalid 'from': expected a valid date such as 2030-01-31."
     expect(await refused.json()).toMatchObject({ error: { message, param: 'from' } })
   })
 })

@@ -110,7 +110,7 @@ function* decodeInput(
 function refuseEmpty(input: readonly unknown[] | null | undefined, param: string | null | undefined): void {
   if (input) return refuse('empty_array', 'input', "Invalid 'input': empty array. Expected at least one item.")
   const message = param
-    ? `Missing required parameter: 'input'. A request that continues '${param}' needs new input.`
+    ? `Missing required parameter: 'input'. A request with '${param}' needs new input.`
     : "Missing required parameter: 'input'."
   refuse('missing_required_parameter', 'input', message)
 }

@@ -192,7 +192,7 @@ export class ItemTurns {
     this.#referredChars += chars
     const most = this.#context.referencedCharsMax
     if (this.#referredChars <= most) return
-    const message = `The input refers to items of more than ${most} characters together. Refer to fewer of them.`
+    const message = `The items to which the input refers have more than ${most} characters together. Refer to fewer items.`
     throw new ServiceError('context_length_exceeded', message, { param: 'input' })
   }
 

@@ -56,7 +56,7 @@ export const responses: JobEndpoint = {
       guide: 'responses',
       body: { ResponseRequest: ResponsesRequest },
       answer: {
-        description: 'The response. With `stream: true`: its events.',
+        description: 'The response. With `stream: true`, its events.',
         json: { Response: ResponseAnswer },
         events: null,
       },
@@ -248,7 +248,7 @@ async function codeFiles(
     const file = await getFile(requireFiles(context), projectIdOf(key), id, param)
     bytes += file.bytes
     if (bytes > RUN_FILES_BYTES_MAX) {
-      const message = `The files of a code tool may have at most ${RUN_FILES_BYTES_MAX} bytes together; with this one, the sum is ${bytes}.`
+      const message = `The files of a code tool may have at most ${RUN_FILES_BYTES_MAX} bytes together; with this file, the sum is ${bytes}.`
       refuse('invalid_value', param, message)
     }
     const taken = new Set(files.map(({ name }) => name))

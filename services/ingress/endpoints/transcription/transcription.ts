@@ -34,7 +34,8 @@ export const transcriptions: JobEndpoint = {
       form: 'multipart/form-data',
       body: { TranscriptionForm: TranscriptionBody },
       answer: {
-        description: 'The transcript in the requested `response_format`. With `stream: true`: its text in events.',
+        description:
+          'The transcript in the requested `response_format`. With `stream: true`, the text is sent in events.',
         json: { Transcript },
         media: ['text/plain'],
         events: null,
