@@ -47,7 +47,7 @@ describe('an unusable data directory', () => {
       expect(await startOn('/proc/sluice/data')).toEqual({
         code: 2,
         stderr: expect.stringMatching(
-          /^Cannot start:\n {2}- DATA_DIR: \/proc\/sluice\/data cannot be used: nothing can be /,
+          /^Cannot start:\n {2}- DATA_DIR: \/proc\/sluice\/data cannot be used, because nothing can be /,
         ),
       })
     },
@@ -58,7 +58,7 @@ describe('an unusable data directory', () => {
     await writeFile(file, '')
     for (const path of [file, join(file, 'data')]) {
       expect(() => requireWritable('DATA_DIR', path)).toThrow(
-        new ConfigError([`DATA_DIR: ${path} cannot be used: it, or a part of its path, is not a directory`]),
+        new ConfigError([`DATA_DIR: ${path} cannot be used, because the path, or a part of it, is not a directory`]),
       )
     }
   })
@@ -86,7 +86,7 @@ describe('an unusable data directory', () => {
       ])
       expect([data.code, data.stderr]).toEqual([
         2,
-        expect.stringContaining(`DATA_DIR: ${path} cannot be used: its file`),
+        expect.stringContaining(`DATA_DIR: ${path} cannot be used, because its file`),
       ])
       expect(data.stderr).toContain('read-only')
       expect([blobs.code, blobs.stderr]).toEqual([2, expect.stringMatching(/BLOB_DIR: .* read-only/)])

@@ -241,7 +241,10 @@ async function spendTokens(
     const { usage } = await jobs.waitForEnd(tenant, id, closing, TOKENS_POLL_MS)
     admission.useTokens(tokensOf(usage))
   } catch (error) {
-    log.info({ err: error, job_id: id }, 'tokens of a job could not be counted; the rate limit counts 0 tokens')
+    log.info(
+      { err: error, job_id: id },
+      'tokens of a durable job could not be read; the rate limit counts 0 tokens for the job',
+    )
     admission.useTokens(0)
   }
 }

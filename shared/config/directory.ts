@@ -19,7 +19,7 @@ const PROBLEMS: Readonly<Record<string, string>> = {
   EROFS: 'its file system is read-only',
   ENOSPC: 'its disk is full',
   EDQUOT: "this user's quota of its disk is used up",
-  ENOTDIR: 'it, or a part of its path, is not a directory',
+  ENOTDIR: 'the path, or a part of it, is not a directory',
   ENOENT: 'nothing can be created there',
   ENAMETOOLONG: 'the path is too long',
   ELOOP: 'its symbolic links form a loop',
@@ -54,7 +54,7 @@ export function requireWritable(setting: string, path: string): void {
     writeProbe(join(path, newId('.probe-', 8)))
   } catch (error) {
     const code = codeOf(error) ?? String(error)
-    throw new ConfigError([`${setting}: ${path} cannot be used: ${PROBLEMS[code] ?? code}`])
+    throw new ConfigError([`${setting}: ${path} cannot be used, because ${PROBLEMS[code] ?? `of the error ${code}`}`])
   }
 }
 

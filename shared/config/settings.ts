@@ -66,7 +66,7 @@ const SERVER = {
   SLUICE_URL: z
     .url()
     .optional()
-    .meta({ description: 'Base URL that the command line uses', unset: 'this machine, at PORT' }),
+    .meta({ description: 'Base URL of the service that the command line calls', unset: 'this machine, at PORT' }),
   LOG_LEVEL: z
     .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'])
     .default('info')
@@ -278,7 +278,9 @@ const DURABLE_JOBS = {
   JOB_DEADLINE_MS: Duration.default(3_600_000).describe(
     'Maximum time from the submission or run_at of a durable job to its end, if the job has no deadline of its own',
   ),
-  JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe('Maximum deadline that a durable job may have'),
+  JOB_DEADLINE_MAX_MS: Duration.default(24 * HOUR_MS).describe(
+    'Maximum time from the submission or run_at of a durable job to the deadline that its caller sets',
+  ),
   JOB_RETENTION_MS: Duration.default(24 * HOUR_MS).describe(
     'Time for which an ended job is stored, with its result and events',
   ),
@@ -350,10 +352,14 @@ const CALLS = {
         'Maximum memory for request bodies and WebSocket messages; one key gets at most half. A body takes about three times its size until it is stored. Further requests are rejected with 503',
       unset: 'a quarter of the heap limit, at least 192 MiB',
     }),
-  BODY_STALL_MS: Milliseconds.default(20_000).describe('Maximum pause of an upload'),
-  SLOW_READER_MS: Milliseconds.default(30_000).describe('Maximum time in which a client reads nothing of a stream'),
+  BODY_STALL_MS: Milliseconds.default(20_000).describe(
+    'Maximum time without received bytes of an upload. After this time, the upload fails',
+  ),
+  SLOW_READER_MS: Milliseconds.default(30_000).describe(
+    'Maximum time in which a client reads nothing of a stream. After this time, the connection is closed',
+  ),
   STRICT_TURNS: Switch.default(true).describe(
-    'Messages API: reject system messages in the conversation and repeated roles, unless the upstream accepts them. Repeated roles are consecutive messages of one role. false: merge these messages',
+    'Whether the Messages API rejects consecutive messages of one role, and system messages in the conversation. If false, such messages are sent to the upstream in order. For an upstream with the Messages API, these checks are always off. If false, system messages are sent to such an upstream as user messages',
   ),
   REMOTE_IMAGES: Switch.default(false).describe(
     'Pass https URLs of images and files to upstreams, which fetch them. Only public addresses are accepted',

@@ -202,7 +202,7 @@ class Scanner {
     if (/^[-+.\d]/.test(word) && isValue)
       return {
         text: 'Invalid number',
-        fix: 'Send a number such as 5, -0.5 or 1e-3, without a leading zero, plus or point.',
+        fix: 'Send a number such as 5, -0.5 or 1e-3. Write 5 instead of 05 or +5, and 0.5 instead of .5.',
       }
     if (this.#expected === 'comma' || this.#expected === 'colon')
       return { text: 'Unexpected text without quotes', fix: this.#fixOf('') }

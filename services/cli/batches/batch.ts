@@ -337,7 +337,10 @@ async function endpointIn(path: string): Promise<string> {
   } finally {
     await file.close()
   }
-  throw usageError(`${path}: the first line has no url.`, 'Set the endpoint with --endpoint.')
+  throw usageError(
+    `${path}: the endpoint is unknown, because the first line has no url.`,
+    'Set the endpoint with --endpoint.',
+  )
 }
 
 /** Remedy if the first line is not a JSON object. The file then probably has another format, which the option --endpoint cannot correct. */

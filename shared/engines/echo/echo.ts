@@ -42,14 +42,14 @@ const Directive = z.strictObject({
     .min(0)
     .max(1_000_000)
     .optional()
-    .describe('Number of pseudo-random words to generate instead'),
+    .describe('Number of pseudo-random words to generate instead of the echo'),
   reasoning: z.string().optional().describe('Reasoning before the answer'),
   refusal: z.string().optional().describe('Refusal to return instead of text'),
-  finish: FinishReason.optional().describe('Finish reason'),
+  finish: FinishReason.optional().describe('Finish reason of the answer'),
   filter: z
     .enum(['hate', 'self_harm', 'sexual', 'violence', 'jailbreak', 'profanity'])
     .optional()
-    .describe('Finish reason content_filter, with this category'),
+    .describe('Category of content with which the answer ends as content_filter'),
   call: z.string().optional().describe('Name of the tool to call, even if it was not offered'),
   args: z.string().optional().describe('JSON text of the arguments of each call; default: filled from the schema'),
   rounds: z.coerce
@@ -58,7 +58,7 @@ const Directive = z.strictObject({
     .min(1)
     .default(Number.MAX_SAFE_INTEGER)
     .describe('Number of answers with tool calls per user turn. The next answer is text with the last tool result'),
-  calls: z.coerce.number().int().min(1).max(128).default(1).describe('Number of calls'),
+  calls: z.coerce.number().int().min(1).max(128).default(1).describe('Number of tool calls per answer'),
   fail: z
     .enum(Object.keys(ERRORS) as [ErrorCode, ...ErrorCode[]])
     .optional()
@@ -74,7 +74,7 @@ const Directive = z.strictObject({
     .int()
     .min(1)
     .default(Number.MAX_SAFE_INTEGER)
-    .describe('Number of first attempts that fail'),
+    .describe('Number of attempts that fail, starting with the first'),
   retry_after_ms: Milliseconds.optional().describe('Retry-After of the failure'),
 })
 type Directive = z.infer<typeof Directive>

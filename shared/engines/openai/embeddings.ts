@@ -15,7 +15,11 @@ const Answer = z.object({
     z.object({
       index: z.int().min(0).optional(),
       embedding: z.unknown(),
-      tokens: z.int().min(0).optional().describe('Tokens of this text, from the local model server'),
+      tokens: z
+        .int()
+        .min(0)
+        .optional()
+        .describe('Number of tokens of this text. Only the local model server sends this field.'),
     }),
   ),
   usage: z

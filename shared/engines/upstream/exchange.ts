@@ -275,7 +275,7 @@ export class Exchange implements Dispatcher.DispatchHandler {
   /** Called after a silence. If received bytes are still unread, then the reader is slow, and no error is raised. */
   #onSilence(where: string, ms: number): void {
     if (this.#chunks.length > 0) this.#idle?.refresh()
-    else this.#timeOut(`was silent for ${ms} ms ${where}`)
+    else this.#timeOut(`sent no data for ${ms} ms ${where}`)
   }
 
   #timeOut(what: string): void {

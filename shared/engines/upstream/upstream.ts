@@ -216,7 +216,7 @@ export class Upstream {
     try {
       const retryAfterMs = server.limit.pausedMs
       if (retryAfterMs > 0) {
-        const message = `The upstream of model '${this.#model}' limits its requests and requested a pause. Try again later.`
+        const message = `The upstream of model '${this.#model}' is at its rate limit and requested a pause. Try again later.`
         throw new ServiceError('overloaded', message, { retryAfterMs, reason: 'upstream' })
       }
       return await server.breaker.run(async () => {

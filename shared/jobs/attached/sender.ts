@@ -168,7 +168,7 @@ export class Sender {
 
   dropBlob(id: string): void {
     this.#options.blobs.delete(id).catch((error: unknown) => {
-      this.#options.log.warn({ err: error, job_id: id }, 'blob could not be deleted; a sweep deletes it later')
+      this.#options.log.warn({ err: error, job_id: id }, 'blob could not be deleted; the deletion is retried later')
     })
   }
 

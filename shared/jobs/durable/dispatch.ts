@@ -83,7 +83,7 @@ export class Dispatcher {
       await this.#broker.submit(jobsTopic(job.pool, job.priority), value)
       return true
     } catch (error) {
-      this.#log.info({ err: error, job_id: job.id }, 'job could not be published; the scheduler retries')
+      this.#log.info({ err: error, job_id: job.id }, 'job could not be published to its queue; the scheduler retries')
       return false
     }
   }

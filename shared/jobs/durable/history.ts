@@ -169,7 +169,7 @@ export async function dropBlobs(
     await blobs
       .delete(key)
       .catch((error: unknown) =>
-        log.warn({ err: error, blob: key }, 'blob could not be deleted; a sweep deletes it later'),
+        log.warn({ err: error, blob: key }, 'blob could not be deleted; the deletion is retried later'),
       )
   }
 }

@@ -142,7 +142,7 @@ export class Children {
     try {
       await dispatcher.publishQueued(of, find, request)
     } catch (error) {
-      log.info({ err: error, job_id: of.id }, 'child job could not be published; the scheduler retries')
+      log.info({ err: error, job_id: of.id }, 'child job could not be published to its queue; the scheduler retries')
     }
   }
 
@@ -152,7 +152,7 @@ export class Children {
     if (this.#count >= CHILDREN_MAX) throw tooMuch(`more than ${CHILDREN_MAX} children`)
     if (this.#count < most) return
     const unended = (await this.#list()).filter(({ state }) => !TERMINAL.has(state)).length
-    if (unended >= most) throw tooMuch(`more than ${most} children at once`)
+    if (unended >= most) throw tooMuch(`more than ${most} children that have not ended`)
   }
 
   async #find(id: string): Promise<DurableJob> {

@@ -66,13 +66,15 @@ export class Replaying implements Composition {
     const { of, blobs, job } = this.#options
     const id = childJobId(of, child.key)
     const content = await this.#read((store) => store.findContent(job.tenant, id))
-    if (!content) throw this.#divergence(`submits the child '${child.key}', which that job did not submit`)
+    if (!content) throw this.#divergence(`submits the child '${child.key}', which the recorded job did not submit`)
     const body = await fetchBody(readStored(content.request), blobs)
     const row = await this.#read((store) => store.find(job.tenant, id))
     const asked = { model: child.model, body: JSON.parse(JSON.stringify(child.body)) as unknown }
     const differences = differencesOf({ model: row?.model, body }, asked)
     if (differences.length > 0)
-      throw this.#divergence(`submits '${child.key}' with another request: ${differences.join('; ')}`)
+      throw this.#divergence(
+        `submits the child '${child.key}' with another request (recorded ≠ requested: ${differences.join('; ')})`,
+      )
     return id
   }
 
@@ -124,7 +126,7 @@ export class Replaying implements Composition {
   async #missing(kind: string, input: unknown): Promise<ServiceError> {
     const nearest = await this.#nearest(kind, input)
     const like = nearest
-      ? `the most similar recorded step is ${shownInput(nearest.step)}: ${nearest.lines.join('; ')}`
+      ? `the most similar recorded step is ${shownInput(nearest.step)} (recorded ≠ requested: ${nearest.lines.join('; ')})`
       : 'no recorded step is similar'
     return this.#divergence(`requests ${kind} ${shownValue(input)}, but the recorded job has no such step; ${like}`)
   }
@@ -145,7 +147,10 @@ export class Replaying implements Composition {
   }
 
   #divergence(what: string): ServiceError {
-    return new ServiceError('invalid_request', `The replay differs from ${this.#options.of}: it ${what}.`)
+    return new ServiceError(
+      'invalid_request',
+      `The replay differs from the recorded job ${this.#options.of}: it ${what}.`,
+    )
   }
 
   async #read<T>(ask: (store: Store) => Promise<T>): Promise<T> {

@@ -221,7 +221,7 @@ export class Worker {
       // The drain time is over. If the store is unreachable, then pending writes are abandoned, so that the process can exit.
       if (this.#options.store?.isReachable === false) this.#durable?.giveUp()
       const left = { jobs: this.#poller.running, waiting: waiting() }
-      if (left.jobs + left.waiting > 0) this.#options.log.info(left, 'drain time is over; returning the remaining jobs')
+      if (left.jobs + left.waiting > 0) this.#options.log.info(left, 'drain timeout passed; requeueing remaining jobs')
       this.#attempts.handBackAll()
     }
     if (signal.aborted) handBackAll()
@@ -397,7 +397,7 @@ export async function startWorker(
   const forgetModels = ports.models.onChange(() => {
     const untilOver = own ? worker.change(own()) : Promise.resolve()
     retire?.(untilOver).catch((error: unknown) =>
-      log.warn({ err: error, pool: name }, 'engine of a removed model could not be closed; its memory stays in use'),
+      log.warn({ err: error, pool: name }, 'engine of a removed model stays in memory until the worker restarts'),
     )
   })
   const forgetPreparations = preparations.onChange(() => worker.presence.publishCapacity())

@@ -141,7 +141,9 @@ export function admits(languages: Languages, schema: Schema, value: unknown): bo
   if (typeof value !== 'object' || value === null) return true
   const [, keywords = []] = TYPE_KEYWORDS.find(([type]) => type === (Array.isArray(value) ? 'array' : 'object')) ?? []
   if (!keywords.some((keyword) => keyword in schema)) return true
-  throw new SchemaProblem('lists objects or arrays next to keywords about them, which is not supported')
+  throw new SchemaProblem(
+    'has enum or const with objects or arrays, and keywords about objects or arrays, which is not supported together',
+  )
 }
 
 function typesOf(value: unknown): string[] {

@@ -15,13 +15,15 @@ export const START = 0x11_0000
 export const END = 0x11_0001
 
 /**
- * Maximum number of derivatives and automaton states that are computed for one grammar. Computing this many takes about
- * 60 ms.
+ * Maximum computation steps for one grammar. Each derivative and each automaton state is one step. This number of steps
+ * takes about 60 ms.
  */
 const STEPS_MAX = 22_000
+/** Maximum different languages that are stored for one grammar. */
 const LANGUAGES_MAX = 20_000
 /** Reading this many characters of a text counts as one computation step of {@link STEPS_MAX}. */
 const READ_CHARS = 32
+/** Maximum states of the automaton of one string. */
 export const STATES_MAX = 2_000
 
 export interface Language {
@@ -42,7 +44,7 @@ export interface State {
 }
 
 export function tooLarge(): SchemaProblem {
-  return new SchemaProblem(`needs more than ${STATES_MAX} states for a text`)
+  return new SchemaProblem(`needs more than ${STATES_MAX} automaton states for one string`)
 }
 
 export class Languages {

@@ -148,7 +148,7 @@ function bounded(ways: number): number {
 }
 
 function tooManyWays(): SchemaProblem {
-  return new SchemaProblem(`leaves more than ${WAYS_MAX} continuations at one place`)
+  return new SchemaProblem(`allows more than ${WAYS_MAX} continuations at one place`)
 }
 
 /*

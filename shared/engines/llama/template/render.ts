@@ -114,7 +114,7 @@ const GLOBALS: Readonly<Record<string, unknown>> = {
 function range(first: number, end?: number, step = 1): number[] {
   const [from, to] = end === undefined ? [0, first] : [first, end]
   const length = Math.max(0, Math.ceil((to - from) / step))
-  if (!(length <= RANGE_MAX)) throw new Error(`A range has at most ${RANGE_MAX} numbers.`)
+  if (!(length <= RANGE_MAX)) throw new Error(`A range in the chat template can have at most ${RANGE_MAX} numbers.`)
   return Array.from({ length }, (_, i) => from + i * step)
 }
 

@@ -83,7 +83,7 @@ async function start(
   if ('forms' in reply) return { worker, forms: reply.forms }
   await worker.terminate()
   const reason = 'problem' in reply ? reply.problem : ''
-  const message = `The chat template of the model cannot be used: ${reason} Set engine.chat_template to another one.`
+  const message = `The chat template of the model cannot be used: ${reason} Set engine.chat_template to another template.`
   throw new ServiceError('model_loading', message)
 }
 

@@ -445,7 +445,8 @@ describe('the chat template in a model file', { timeout: 60_000 }, () => {
     await using engine = await openRandomEngine({ template: '{{ raise_exception("Not today.") }}' })
     expect(await failure(engine, ask())).toMatchObject({
       code: 'model_loading',
-      message: 'The chat template of the model cannot be used: Not today. Set engine.chat_template to another one.',
+      message:
+        'The chat template of the model cannot be used: Not today. Set engine.chat_template to another template.',
     })
   })
 

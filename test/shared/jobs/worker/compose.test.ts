@@ -424,11 +424,13 @@ describe.each(ADAPTERS)('composed jobs on $name', ({ isHere, openDatabase }) => 
       expect((await replayOf(id))?.error).toMatchObject({
         code: 'invalid_request',
         message: expect.stringContaining(
-          `differs from ${id}: it requests count {"nth":2}, but the recorded job has no such step; the most similar recorded step is {"nth":0}: nth: 0 ≠ 2`,
+          `differs from the recorded job ${id}: it requests count {"nth":2}, but the recorded job has no such step; the most similar recorded step is {"nth":0} (recorded ≠ requested: nth: 0 ≠ 2)`,
         ),
       })
       change = (asked) => ({ ...asked, children: [{ text: 'a' }, { text: 'c' }] })
-      const message = expect.stringContaining(`it submits 'child 1' with another request: body.text: "b" ≠ "c"`)
+      const message = expect.stringContaining(
+        `it submits the child 'child 1' with another request (recorded ≠ requested: body.text: "b" ≠ "c")`,
+      )
       expect(await replayOf(id)).toMatchObject({ state: 'failed', error: { message } })
       expect(outside).toEqual(before)
     })
