@@ -70,22 +70,24 @@ come after it.
 Options:
   --model ID            model of all rows
   --prompt-column NAME  column with the prompts (default: prompt, or the only column)
-  --prompt TEXT         prompt with columns in braces, such as 'Classify: {review}'; {{ is a brace
+  --prompt TEXT         prompt with columns in braces, such as 'Classify: {review}'; write {{ for a literal {
   --system TEXT         system message of all rows
-  --choices LIST        each answer is one of these, such as positive,negative
-  --columns LIST        fields of the answer as columns: sentiment:good|bad,score:number
-  --schema FILE         like --columns, with the JSON Schema of an object
-  --embed-column NAME   instead of a prompt: column embedding with the vector of this column
+  --choices LIST        allow only these answers, such as positive,negative
+  --columns LIST        write fields of the answer to columns of these types: sentiment:good|bad,score:number
+  --schema FILE         like --columns, with the fields in a JSON Schema of an object
+  --embed-column NAME   instead of a prompt: compute a vector of each cell of this column, and write it to the new
+                        column embedding
   --max-tokens N        maximum output tokens per row
   --temperature X       sampling temperature, such as 0
   --out FILE            .csv, .tsv or .jsonl file to write (default: next to TABLE, such as prompts.answers.csv)
   --bom                 begin a CSV or TSV file with a byte order mark, for Excel (default: if TABLE has one)
-  --retry-failed        run only rows without an answer, also if the rows are equal
+  --retry-failed        run again only the rows without an answer, even if the table has not changed.
+                        With a BATCH: run its failed requests again, as a new batch
   --limit N             trial: run only the first N rows; the command without --limit then runs the other rows
   --new                 run the rows again, even if a batch of the same rows exists
-  --strict              exit code 1 if any row failed
+  --strict              exit with code 1 if any row failed
   --cancel-on-interrupt
-                        Ctrl-C cancels the batch and writes the answers so far
+                        on Ctrl-C, cancel the batch and write the answers so far
   --endpoint PATH       without --model: endpoint of the requests (default: the url of the first line)
   --window DURATION     time limit for the whole batch, such as 90m or 24h (default ${WINDOW})
   --metadata KEY=VALUE  attach metadata to the batch; repeatable (default: name=FILE)
@@ -248,7 +250,7 @@ async function trialText(table: Table, rowsMax: number, { cost_usd, request_coun
   const run = `${Math.min(rowsMax, rows)} of ${rows} rows have run`
   if (rows <= rowsMax) return `${run}.`
   const ofAll = cost_usd == null ? undefined : (cost_usd / Math.max(1, request_counts.total)) * rows
-  const cost = ofAll === undefined ? '' : `, and all rows cost about $${ofAll.toFixed(4)}`
+  const cost = ofAll === undefined ? '' : `, and the estimated cost of all rows is $${ofAll.toFixed(4)}`
   return `${run}${cost}. To run the other rows: repeat the command without --limit`
 }
 
@@ -292,7 +294,7 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
     metadata: metadataWith(others, { [RETRY_OF_KEY]: id }),
   })
   const invalid = found.invalid_answers ? ', including invalid answers,' : ''
-  out.note(`${created.id}: ${failed.size} failed requests of ${id}${invalid} run again`)
+  out.note(`The new batch ${created.id} runs ${failed.size} failed requests of ${id}${invalid} again`)
   return await followCreated(invocation, created)
 }
 

@@ -107,7 +107,7 @@ function piecesOf(template: string): PromptPiece[] {
 function templateOf(table: Table, columns: readonly string[], pieces: readonly PromptPiece[]) {
   for (const column of promptColumns(pieces)) {
     if (columns.includes(column)) continue
-    throw unknownColumn(table, column, columns, 'Choose one of them. In --prompt, write {{ for a brace.')
+    throw unknownColumn(table, column, columns, 'Choose one of them. In --prompt, write {{ for a literal {.')
   }
   return (row: Row): string | undefined => promptOf(row, pieces)
 }

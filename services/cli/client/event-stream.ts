@@ -188,7 +188,10 @@ export async function* readMessages({ body }: HttpResponse): AsyncGenerator<{ da
     const text = decoder.decode(chunk as Uint8Array, { stream: true })
     characters += text.length
     if (characters > EVENT_CHARACTERS_MAX)
-      throw new CommandError(EXIT.unreachable, 'An event of the service is too large.')
+      throw new CommandError(
+        EXIT.unreachable,
+        `The service sent an event of more than ${EVENT_CHARACTERS_MAX} characters.`,
+      )
     parser.feed(text)
     if (messages.length > 0) characters = 0
     yield* messages.splice(0)

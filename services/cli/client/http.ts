@@ -17,7 +17,8 @@ const REMEDIES: Readonly<Record<string, string>> = {
   job_already_finished: 'Show the job: sluice get JOB, or sluice get JOB --result.',
   job_cancelled: 'Run the job again: sluice redrive JOB.',
   result_expired: 'Results expire after JOB_RETENTION_MS. Submit the job again.',
-  insufficient_quota: 'The message names what is used up. Show the spending and the budgets: sluice usage.',
+  insufficient_quota:
+    'The message names the budget or quota that is used up. Show the spending and the budgets: sluice usage.',
   idempotency_key_in_use: 'The first request with this key is still in progress. Find its job: sluice jobs.',
   idempotency_key_reused: 'This key was used with a different request. Use another --idempotency-key.',
   jobs_unavailable:

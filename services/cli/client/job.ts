@@ -78,7 +78,7 @@ export const StepView = z.looseObject({
   number: z.number(),
   kind: z.string(),
   key: z.string(),
-  input: z.unknown().describe('null if it was not recorded, or truncated to `input_cut`'),
+  input: z.unknown().describe('null if the input was not recorded; a truncated input is in `input_cut` instead'),
   input_cut: z.looseObject({ beginning: z.string(), length: z.number() }).nullish(),
   output: z.unknown(),
   cost: z.record(z.string(), z.number()).nullish(),

@@ -28,8 +28,8 @@ A dead letter is a queue record that no worker could process, because the record
 unsupported. Lists dead letters of all projects, newest first, with age, origin and reason. Requires a key with the admin
 scope. For jobs that ran and failed, use sluice jobs --all-projects --status failed.
 
-redrive requeues dead letters that the service can process now; only durable jobs qualify. discard deletes dead letters from the
-list; this cannot be undone.
+redrive requeues the dead letters of durable jobs that the service can process now. Other dead letters cannot be requeued. discard
+deletes dead letters from the list, which cannot be undone.
 
 Options:
   --pool POOL  only dead letters of this pool

@@ -15,7 +15,7 @@ export const workers: Command = {
   help: `Usage: sluice workers [--watch]
 
 Lists every live process: role, state, running jobs and capacity, calls that wait for a permit, host and process id, version, and
-models. The capacity is the number of jobs that its models can run at once. "suspected" means that heartbeats are missing.
+models. The capacity is the number of jobs that its models can run at once. "suspected" means that heartbeats are late.
 Requires a key with the admin scope.
 
 Options:
@@ -70,7 +70,7 @@ export function workerTable(found: readonly WorkerView[], columnsMax: number): s
       models,
       last_seen_at: seen,
     } = worker
-    const state = suspected ? `suspected ${ageOf(seen ?? 0, nowMs)}` : draining ? 'draining' : 'up'
+    const state = suspected ? `suspected, last heartbeat ${ageOf(seen ?? 0, nowMs)} ago` : draining ? 'draining' : 'up'
     const busy = slots === 0 ? '' : `${running}/${capacity ?? slots}`
     return [
       id,

@@ -234,8 +234,8 @@ export const followCommand: Command = {
 
 Follows a job or a batch until it has finished. The exit code is 0 for completed, 1 for failed or expired, and 3 for cancelled. On
 a terminal, shows a progress bar and the output as it arrives. With --json, or when output is not a TTY, prints each event as a
-line of JSON. A lost connection resumes after the last event, and a service that is starting is retried for about 8 seconds.
-Ctrl-C stops following but does not cancel the job.
+line of JSON. A lost connection resumes after the last event. While the service is starting, the command tries to connect for about
+8 seconds. Ctrl-C stops following but does not cancel the job.
 
 Options:
   --after N  skip events up to sequence number N

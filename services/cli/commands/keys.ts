@@ -81,7 +81,7 @@ ${LIMIT_HELP}
 Examples:
   sluice keys create --name laptop
   sluice keys create --project search --expires 30d --requests-per-minute 600
-  sluice keys create --name embedder --endpoints /v1/models,/v1/chat/completions,/v1/jobs --models smollm2-135m-instruct
+  sluice keys create --name chatbot --endpoints /v1/models,/v1/chat/completions,/v1/jobs --models smollm2-135m-instruct
   sluice keys create --name operator --scopes admin
   sluice keys rotate key_7Qm2xT9bVd4KpZsR --grace-period 24h
   sluice keys revoke key_7Qm2xT9bVd4KpZsR`,
@@ -120,7 +120,9 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
   if (isFirst) noteFirstKey(invocation)
   if (out.isHumanReadable) {
     await out.write(`${secret}\n`)
-    out.note(`Created ${key.id}. Copy the secret now; it is not shown again. Usage: Authorization: Bearer …`)
+    out.note(
+      `Created ${key.id}. Copy the secret now; it is not shown again. Send it in the header Authorization: Bearer …`,
+    )
   } else await out.json({ ...keyView(key), secret })
   return EXIT.ok
 }
@@ -131,7 +133,7 @@ async function create(store: KeyStore, args: readonly string[], invocation: Invo
  */
 function noteFirstKey({ out, config }: Invocation): void {
   out.note(
-    `This is the first key in ${keyStoreName(config)}. Only services with the same ${keyStoreSetting(config)} accept it.`,
+    `This is the first key in ${keyStoreName(config)}. Only services with the same ${keyStoreSetting(config)} accept the key.`,
   )
   if (config.sluiceApiKey === undefined) out.note('The service no longer creates a key at startup.')
 }
@@ -233,7 +235,7 @@ async function rotate(store: KeyStore, args: readonly string[], { values, out }:
   if (out.isHumanReadable) {
     await out.write(`${secret}\n`)
     out.note(`Created ${key.id}. Copy the secret now; it is not shown again.`)
-    out.note(`${id} expires at ${timeText(ending.expires_at ?? 0)}.`)
+    out.note(`The old key ${id} stays valid until ${timeText(ending.expires_at ?? 0)}.`)
   } else await out.json({ ...keyView(key), secret, replaces: keyView(ending) })
   return EXIT.ok
 }

@@ -59,7 +59,7 @@ export const logs: Command = {
   help: `Usage: sluice logs [options]
        sluice logs REQUEST
 
-Shows the latest ended calls and durable jobs of your key's project, the newest last. With REQUEST, shows all fields and the failed attempts of one.
+Shows the latest ended calls and durable jobs of your key's project, the newest last. With REQUEST, shows all fields and the failed attempts of this call.
 REQUEST is the id of a request (x-request-id), of a durable job, or of an answer such as chatcmpl-…. The next step and the page of the console are printed on stderr. A key with the admin scope sees every project. The output is a table on
 a terminal and JSON lines otherwise.
 
@@ -80,7 +80,7 @@ Options:
                        unless a filter such as --status failed, --model or --batch selects lines
   --trace ID           only this trace, by its 32 hexadecimal digits
   --min-duration-ms N  only calls that took at least N milliseconds
-  --since TIME         only calls that ended at or after this time, or this long ago
+  --since TIME         only calls that ended at or after this time, or within this time until now, such as 1h
   --until TIME         only calls that ended before this time
   --limit N            maximum number of calls (default ${LIMIT_DEFAULT})
 

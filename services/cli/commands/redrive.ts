@@ -63,7 +63,7 @@ Examples:
 }
 
 const NO_JOBS =
-  'No matching jobs. Requests of batches are not among them. To run the failed requests of a batch again: sluice batch BATCH --retry-failed'
+  'No matching jobs. Requests of batches cannot be redriven. To run the failed requests of a batch again: sluice batch BATCH --retry-failed'
 
 function filterOf(values: Values, args: readonly string[]): JobFilter | undefined {
   const statuses = values.parts('status')

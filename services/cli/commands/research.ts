@@ -21,7 +21,7 @@ the second Ctrl-C.
 Options:
   --model ID        model that writes the report (default deep-research)
   --effort LEVEL    low, medium or high: limits for searches, pages and time (default medium)
-  --ttl DURATION    time limit, such as 30s or 5m; the report then contains the findings so far
+  --ttl DURATION    time limit, such as 30s or 5m; at this limit, the report has only the findings so far
   --sources N       maximum number of cited sources, at most ${SOURCES_MAX}
   --allow DOMAIN    search only this domain; repeatable
   --deny DOMAIN     exclude this domain; repeatable

@@ -19,13 +19,13 @@ Shows calls, tokens, cost and the remaining budget of your key's project; days a
 and one line of JSON otherwise. A key with the admin scope sees every project and every budget.
 
 Options:
-  --month MONTH        this (default), last, or a month such as 2030-01
+  --month MONTH        show this month (this, the default), the month before (last), or a month such as 2030-01
   --from DAY           first day, such as 2030-01-31; 7d for 7 full days and today, 24h for 24 full hours and the
                        running hour
   --to DAY             last day (default: today)
-  --group-by GROUP     project, key, model, endpoint, day or hour (default day), or several, such as
-                       day,project,key,model
-  --order-by ORDER     group, or cost for the most expensive first (default group)
+  --group-by GROUP     show one row per project, key, model, endpoint, day or hour (default day), or per
+                       combination of several, such as day,project,key,model
+  --order-by ORDER     sort the rows by group (default), or by cost, the most expensive first
   --project P          only this project, by id or name; requires the admin scope
   --key-id ID          only this API key
   --model MODEL        only this model

@@ -192,7 +192,7 @@ describe('sluice batch with a table', () => {
     const trial = await run([path, '--model', 'echo-priced', '--limit', '2'])
     expect(trial.lines[0]).toMatchObject({ answered: 1, failed: 1 })
     expect(trial.err).toMatch(
-      /\n2 of 4 rows have run, and all rows cost about \$0\.0200\. To run the other rows: repeat/,
+      /\n2 of 4 rows have run, and the estimated cost of all rows is \$0\.0200\. To run the other rows: repeat/,
     )
     expect((await textOf('trial.answers.csv')).split('\r\n')).toHaveLength(4)
     const printed = await sluice(['results', String(trial.lines[0]?.batch), '--csv'], { env: env() })
@@ -238,7 +238,7 @@ describe('sluice batch with a table', () => {
     const { lines } = await run([path])
     const id = String(lines[0]?.batch)
     const again = await sluice(['batch', id, '--retry-failed'], { env: env() })
-    expect(again.err).toContain(`1 failed requests of ${id} run again`)
+    expect(again.err).toContain(`runs 1 failed requests of ${id} again`)
     expect(again.lines[0]).toMatchObject({ metadata: { name: 'again.csv', sluice_retry_of: id } })
     const retried = String(again.lines[0]?.id)
     const jsonl = await sluice(['results', retried], { env: env() })
@@ -267,7 +267,7 @@ describe('sluice batch with a table', () => {
     const got = await sluice(['get', id], { env: { ...env(), FORCE_COLOR: '0' } })
     expect(got.out + got.err).toMatch(/invalid_answers|1 with an invalid answer/)
     const again = await sluice(['batch', id, '--retry-failed'], { env: env() })
-    expect(again.err).toContain(`1 failed requests of ${id}, including invalid answers, run again`)
+    expect(again.err).toContain(`runs 1 failed requests of ${id}, including invalid answers, again`)
     expect(again.lines[0]).toMatchObject({ metadata: { sluice_retry_of: id } })
     const csv = await sluice(['results', String(again.lines[0]?.id), '--csv'], { env: env() })
     expect(csv.out).toMatch(/^review,answer,.*\r\ngood,good,,stop,.*\r\n!echo text=unknown,,invalid_answer/)
