@@ -209,7 +209,7 @@ function agoText(ms: number): string {
 
 function circuitFinding({ model, workers }: CallFacts['openCircuits'][number]): Finding {
   const reporters = workers === 1 ? '1 worker' : `${workers} workers`
-  const message = `The upstream of '${model}' keeps failing, as ${reporters} reported: its calls are refused until a test call succeeds.`
+  const message = `The upstream of '${model}' keeps failing, as ${reporters} reported. Calls of this model are refused until a test call succeeds.`
   return { ...failed('upstream', message, remedyOf(null)), model, title: `${model} is failing` }
 }
 

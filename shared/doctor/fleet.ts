@@ -115,7 +115,7 @@ function roomFinding({ count, max }: NonNullable<FleetFacts['durable']>): Findin
   const [has, most] = [count.toLocaleString('en'), max.toLocaleString('en')]
   if (count >= max)
     return [failed('room', `The maximum of ${most} durable jobs is reached: new ones are refused.`, remediation)]
-  const message = `${has} of at most ${most} durable jobs are pending. The number of pending jobs of a project may not exceed the number of free places.`
+  const message = `${has} of at most ${most} durable jobs are pending. A project with ${(max - count).toLocaleString('en')} or more of them cannot submit more.`
   return [warned('room', message, remediation)]
 }
 

@@ -28,9 +28,13 @@ function missingFinding(missing: readonly string[]): Finding {
 }
 
 function groupsFinding({ client }: KafkaConfig, hasShare: boolean, brokers: string): Finding {
-  if (client === 'classic') return ok('kafka', `${brokers}; classic groups, as set by KAFKA_CLIENT`)
-  if (hasShare) return ok('kafka', `${brokers}; 4.2 or later, with share groups`)
+  if (client === 'classic') return ok('kafka', `${brokers}; classic consumer groups, as set by KAFKA_CLIENT`)
+  if (hasShare) return ok('kafka', `${brokers}; Kafka 4.2 or later, with share groups`)
   const remediation = 'Upgrade to Kafka 4.2 or later, then: kafka-features.sh upgrade --feature share.version=1'
   if (client === 'share') return failed('kafka', `${brokers}; no share groups, but KAFKA_CLIENT=share`, remediation)
-  return warned('kafka', `${brokers}; no share groups, so the weaker classic groups are used`, remediation)
+  return warned(
+    'kafka',
+    `${brokers}; no share groups, so workers use classic consumer groups, which stop briefly when a worker starts or stops`,
+    remediation,
+  )
 }

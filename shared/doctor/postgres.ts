@@ -55,7 +55,8 @@ function schemaFinding({ version, can_create, applied }: PostgresFacts): Finding
 async function sharedBlobsFindings({ blobs_id }: PostgresFacts, config: Config): Promise<Finding[]> {
   if (blobs_id === undefined) return []
   const { blobUrl = config.blobDir } = config
-  if ((await findBlobsId(config)) === blobs_id) return [ok('blobs', `${blobUrl} is the store of the running processes`)]
-  const message = `${blobUrl} is not the store of the running processes: bodies over 64 KiB and files would be missing`
+  if ((await findBlobsId(config)) === blobs_id)
+    return [ok('blobs', `${blobUrl} is the blob store of the running processes`)]
+  const message = `${blobUrl} is not the blob store of the running processes: bodies over 64 KiB and files would be missing`
   return [failed('blobs', message, SHARE_REMEDIATION)]
 }

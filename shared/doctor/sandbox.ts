@@ -24,7 +24,8 @@ export const sandboxCheck: Check = {
 
 /** Returns the finding about one sandbox if another one works. A sandbox that fails is then not needed, so its status is `skip`. */
 function withSandbox({ name, works, message, details }: Tried, chosen: Tried): Finding {
-  if (!works) return skipped('sandbox', `${name}: not needed, ${chosen.name} is used: ${message}`)
+  if (!works)
+    return skipped('sandbox', `${name} does not work (${message}). It is not needed, because ${chosen.name} is used.`)
   const role = name === chosen.name ? 'works, chosen' : 'works, not chosen'
   return { ...ok('sandbox', `${name}: ${role}: ${message}`), ...(details && { details }) }
 }

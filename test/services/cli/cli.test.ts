@@ -693,7 +693,9 @@ describe('sluice doctor', () => {
     async () => {
       const env = { ...(await place()), DATA_DIR: dirname(SANDBOX_DIR), SANDBOX: 'auto' }
       for (const { status, message } of of(await sluice(['doctor', '--json'], { env }), 'sandbox')) {
-        expect(`${status} ${message}`).toMatch(/^(ok \w+: works, (not )?chosen: |skip \w+: not needed, \w+ is used: )/)
+        expect(`${status} ${message}`).toMatch(
+          /^(ok \w+: works, (not )?chosen: |skip \w+ does not work \(.+\)\. It is not needed, because \w+ is used\.$)/,
+        )
       }
     },
   )
