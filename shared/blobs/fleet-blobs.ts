@@ -41,7 +41,8 @@ export async function watchFleetBlobs(
           { blobs: place, remediation: SHARE_REMEDIATION },
           'blob store differs from that of other processes; processes cannot read the bodies and files of each other',
         )
-      if (isShared && !wasShared) log.info({ blobs: place }, 'blob store is the same as that of other processes again')
+      if (isShared && !wasShared)
+        log.info({ blobs: place }, 'this process uses the same blob store as the other processes again')
       wasShared = isShared
     } catch (error) {
       log.debug({ err: error }, 'blob store could not be compared with that of other processes; retrying')

@@ -229,7 +229,8 @@ export class UsageBatches {
       (sum, entry) => sum + entry.calls,
       0,
     )
-    if (calls > 0) this.#log.error({ calls }, 'usage of these calls lost at shutdown: the store was unavailable')
+    if (calls > 0)
+      this.#log.error({ calls }, 'usage of some calls is lost, because the store was unavailable at shutdown')
   }
 
   #writeLater(): void {

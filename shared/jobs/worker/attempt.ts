@@ -283,7 +283,7 @@ export class Attempt {
   #onUnreported(cause: unknown): AttemptEnd {
     this.#log.error(
       { err: cause, job_id: this.job.id, attempt: this.job.attempt },
-      'result of an attempt could not be published; the job is retried after the loss is detected',
+      "result of an attempt could not be published; the job's owner retries the job or ends it with an error",
     )
     return 'lost'
   }

@@ -334,7 +334,10 @@ async function addWhenEnded(
     await requireJobs(context).waitForEnd(tenant, job.id, context.closing, END_POLL_MS)
     await ignoreNotFound(getConversation(context, tenant, id))
   } catch (error) {
-    context.log.info({ err: error, job_id: job.id }, 'response not added to its conversation; the next read adds it')
+    context.log.info(
+      { err: error, job_id: job.id },
+      'response not added to its conversation; the next read of the conversation adds it',
+    )
   }
 }
 

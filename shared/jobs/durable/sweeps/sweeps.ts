@@ -174,7 +174,7 @@ export class Sweeps {
     for (const job of unsettled) await this.#family.settle(job)
     const counts = { timed_out: late.length, woken: woken.length, settled: unsettled.length }
     if (late.length + woken.length + unsettled.length > 0)
-      log.info(counts, 'sweep resumed or ended waiting jobs, and updated parents and children of ended jobs')
+      log.info(counts, 'composed jobs that waited for child jobs resumed or timed out; families of ended jobs updated')
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
@@ -207,7 +207,7 @@ export class Sweeps {
     const { store, log } = this.#context
     for (const lease of [REAPER_LEASE, PURGE_LEASE]) {
       await store.releaseLease(lease, this.#options.boot).catch((error: unknown) => {
-        log.info({ err: error, lease }, 'sweep lease could not be released; it expires on its own')
+        log.info({ err: error, lease }, 'scheduler lease could not be released; the lease expires on its own')
       })
     }
   }
