@@ -149,7 +149,7 @@ export const ADMIN: Operations = {
     answers: ok('The models.', 'ModelStateList'),
   },
   'GET /v1/admin/findings': {
-    ...{ id: 'listFindings', tag: 'Admin', guide: 'incidents#runbook', summary: 'Run health checks' },
+    ...{ id: 'listFindings', tag: 'Admin', guide: 'incidents#first-checks', summary: 'Run health checks' },
     description: 'The checks of `sluice doctor`: current problems and how to fix them.',
     query: ListFindings,
     answers: ok('The check results.', 'FindingList'),
