@@ -11,7 +11,7 @@ const RETRY_TARGET_RATIO = 0.8
 /** Factor on Retry-After. The additional time allows for workers that are slower than estimated. */
 const RETRY_AFTER_MARGIN = 1.03
 const RETRY_AFTER_MS_MIN = 1_000
-/** Maximum Retry-After in ms for clients whose SDK is unknown. Every known SDK honours at least 60 s. */
+/** Maximum Retry-After in ms for clients whose SDK is unknown. Such clients are assumed to honour 60 s, as every known SDK does. */
 const RETRY_AFTER_MS_MAX = 60_000
 /**
  * Lower bound of a spread Retry-After. A value above the maximum becomes a random time between this fraction of the

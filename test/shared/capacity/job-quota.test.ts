@@ -27,7 +27,7 @@ async function enter(room: JobQuota, tenant: string, runAtMs?: number, keyId?: s
   return await room.enter(job, () => store.create(job))
 }
 
-/** Submits many jobs concurrently. Returns the number of admitted jobs, and the errors of the others. */
+/** Submits many jobs concurrently. Returns the number of admitted jobs, and the distinct HTTP statuses of the refusals. */
 async function fill(room: JobQuota, tenant: string, count: number, runAtMs?: number, keyId?: string) {
   const asked = await Promise.allSettled(Array.from({ length: count }, () => enter(room, tenant, runAtMs, keyId)))
   const refused = asked.flatMap((each) => (each.status === 'rejected' ? [(each.reason as ServiceError).status] : []))

@@ -26,7 +26,7 @@ export interface SecureKafka extends AsyncDisposable {
   readonly nodes: LocalKafka
   /** Options of the user `admin`, for clients of the test. */
   readonly options: KafkaOptions
-  /** Paths of the PEM files of a client. `otherCa` is a certificate authority that has signed no broker, to test that clients reject it. */
+  /** Paths of the PEM files of a client. `otherCa`: a certificate authority that signed no broker's certificate. A client that trusts only `otherCa` must reject the brokers. */
   readonly files: Readonly<Record<'ca' | 'cert' | 'key' | 'otherCa', string>>
   readonly tls: KafkaTls
   /** Allows a user the given operations on all topics and groups whose names begin with a prefix. */
