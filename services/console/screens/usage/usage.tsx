@@ -282,7 +282,7 @@ function kindsText({ data }: FailureList, failed: number): string {
   const sum = sumOf(data)
   const ofServer = sumOf(data.filter(isServerError))
   const kinds = `${countText(ofServer)} server ${ofServer === 1 ? 'error' : 'errors'}, ${countText(sum - ofServer)} refused`
-  return sum === failed ? kinds : `${kinds}, of the ${countText(sum)} in the request log`
+  return sum === failed ? kinds : `the request log has ${countText(sum)} of them: ${kinds}`
 }
 
 /**
