@@ -60,13 +60,16 @@ export function fleetFindings(facts: FleetFacts, nowMs = Date.now()): readonly F
   return sorted(findings, ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, no problems`))
 }
 
-/** Remedy of a failing model for callers, who cannot repair its server. */
-const CALLER_REMEDY = 'Use another model until the alert ends. Only an operator can repair the upstream server.'
+/** Remedy of a failing model for callers, who cannot repair its server. The message of an error may already name another model as a remedy. */
+function callerRemedy({ cause = '' }: Finding): string {
+  const operator = 'Only an operator can repair the upstream server.'
+  return /use another model/i.test(cause) ? operator : `Use another model until the alert ends. ${operator}`
+}
 
 /** Returns the findings that the keys of one project may read, namely those about the project's calls, their models and its budgets. */
 export function projectFindings(calls: CallFacts, nowMs = Date.now()): readonly Finding[] {
   const found = callFindings(calls, nowMs).map((finding) =>
-    finding.check === 'upstream' ? { ...finding, remediation: CALLER_REMEDY } : finding,
+    finding.check === 'upstream' ? { ...finding, remediation: callerRemedy(finding) } : finding,
   )
   return sorted(found, ok('calls', 'no problems'))
 }

@@ -39,6 +39,10 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await row('echo-1').getByText('0 of 1', { exact: true }).waitFor()
     await row('echo-1').getByRole('cell').first().getByText('1', { exact: true }).waitFor()
     await row('echo-1').getByText('ready', { exact: true }).waitFor()
+    const summary = page.getByLabel('Summary', { exact: true })
+    await summary.getByText('Scheduled').waitFor()
+    const list = await summary.getByRole('link', { name: '1', exact: true }).first().getAttribute('href')
+    expect(list, 'list of the waiting durable jobs').toMatch(/\/jobs\?status=queued$/)
     // The table lists models with queued jobs first.
     expect(await page.getByRole('rowheader').first().textContent()).toContain('echo-1')
     await page

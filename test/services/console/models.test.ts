@@ -57,7 +57,7 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     await problems.getByText('gone is failing', { exact: true }).waitFor()
     await problems
       .getByText(
-        /^Failing since \d\d:\d\d \(.*\), last failure \d\d:\d\d\. 3 of 3 calls failed in the last hour, all with \w+\. Project: /,
+        /^Failing since \d\d:\d\d \(.*\), last failure \d\d:\d\d\. 3 of 3 calls failed in the last hour, all with \w+\. Project: Owner key\./,
       )
       .waitFor()
     const link = problems.getByRole('link', { name: 'Show these requests' })
@@ -75,6 +75,7 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
     })
     await problems.getByText(/: 56 of 92 calls failed, last failure .*; in the hour before 8 of 46 \(17 %\)/).waitFor()
     await problems.getByRole('img', { name: /^Failed share per hour: \d\d:\d\d 17 %, \d\d:\d\d 50 %$/ }).waitFor()
+    await problems.getByText('Failed share per hour', { exact: true }).waitFor()
     await page.unrouteAll({ behavior: 'ignoreErrors' })
     await problems.getByText(/, last failure \d\d:\d\d\. 3 of 3 calls/).waitFor()
     await page.setViewportSize({ width: 360, height: 740 })

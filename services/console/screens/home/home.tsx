@@ -67,7 +67,11 @@ export function Home() {
 function sumOf(all: readonly PoolState[] | undefined): Work | undefined {
   if (!all) return undefined
   const sum = (count: (pool: PoolState) => number) => all.reduce((total, pool) => total + count(pool), 0)
-  return { running: sum(({ running }) => running), waiting: sum(({ waiting }) => waiting) }
+  return {
+    running: sum(({ running }) => running),
+    waiting: sum(({ waiting }) => waiting),
+    durable: { running: sum(({ durable }) => durable.running), waiting: sum(({ durable }) => durable.waiting) },
+  }
 }
 
 function Pools() {

@@ -44,6 +44,8 @@ export interface PoolState extends Runs {
   readonly workers: number | undefined
   readonly running: number
   readonly waiting: number
+  /** Durable jobs among the running and the waiting work. */
+  readonly durable: { readonly running: number; readonly waiting: number }
   /** Jobs without a slot that wait for their child jobs, such as running batches. */
   readonly parents: number
   readonly oldestSeconds: number | undefined
@@ -65,9 +67,10 @@ const samples = new Map<string, PoolSample[]>()
  * @param pool The pool from the admin API. Undefined if the key lacks the scope `admin` or the store is unreachable
  */
 export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolState {
-  const durable = pool?.jobs?.queued
+  const queued = pool?.jobs?.queued
+  const durable = { running: pool?.jobs?.in_progress ?? 0, waiting: queued ? queued.normal + queued.low : 0 }
   const waiting = pool
-    ? pool.calls.queued + (durable ? durable.normal + durable.low : 0)
+    ? pool.calls.queued + durable.waiting
     : now.sum('sluice_attached_jobs', { pool: id, state: 'queued' }) + now.sum('sluice_waiting_jobs', { pool: id })
   const running = pool?.running ?? now.sum('sluice_pool_running', { pool: id })
   const oldestSeconds = pool ? ageOf(pool.oldest_queued_at) : oldestIn(now, id)
@@ -85,6 +88,7 @@ export function stateOf(id: string, now: Metrics, pool: Pool | undefined): PoolS
     workers: pool?.workers,
     running,
     waiting,
+    durable,
     parents: pool?.jobs?.waiting ?? 0,
     oldestSeconds,
     windowSeconds: before ? before.ageMs / 1_000 : 0,

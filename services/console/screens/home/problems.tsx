@@ -1,9 +1,11 @@
 import type { ComponentChildren } from 'preact'
 import { type Finding, isOperator } from '#services/console/api/client.ts'
 import { ageText, clockText, dayText, serviceNow } from '#services/console/api/clock.ts'
+import { projectName } from '#services/console/api/names.ts'
 import { Icon } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
 import { durationText } from '#shared/lib/duration.ts'
+import { listPath, type Work } from './summary.tsx'
 
 /** Maximum number of projects that an alert names. */
 const NAMES_MAX = 3
@@ -14,6 +16,7 @@ export interface QueuedWork {
   /** Id of the pool. Undefined for the work of the project of the key, in all pools together. */
   readonly id?: string
   readonly waiting: number
+  readonly durable?: Work['durable']
   readonly oldestSeconds?: number | undefined
 }
 
@@ -46,10 +49,16 @@ function NoProblems({ findings, isPreparing, queued }: ProblemsProps) {
   // checks have ended, their result is not known, so no text is shown either.
   if (isPreparing || findings === undefined) return null
   const queue = queueText(queued)
+  const sumOf = (count: (work: QueuedWork) => number) => queued.reduce((sum, work) => sum + count(work), 0)
+  const path = listPath(
+    'queued',
+    sumOf(({ waiting }) => waiting),
+    sumOf(({ durable }) => durable?.waiting ?? 0),
+  )
   if (queue) {
     return (
       <p class="note">
-        <Icon name="jobs" /> No problems found. <a href={`${BASE}/requests?status=active`}>{queue}</a>
+        <Icon name="jobs" /> No problems found. <a href={`${BASE}/${path}`}>{queue}</a>
       </p>
     )
   }
@@ -203,8 +212,8 @@ function problemOf(finding: Finding): Problem {
   const remedy = finding.remediation ?? ''
   const names =
     projects.length > NAMES_MAX
-      ? `${projects.slice(0, NAMES_MAX).join(', ')} and ${projects.length - NAMES_MAX} more`
-      : projects.join(', ')
+      ? `${projects.slice(0, NAMES_MAX).map(projectName).join(', ')} and ${projects.length - NAMES_MAX} more`
+      : projects.map(projectName).join(', ')
   const facts = [
     factsOf(finding),
     isOperator.value && names && `${projects.length === 1 ? 'Project' : 'Projects'}: ${names}`,
@@ -269,20 +278,26 @@ function percentOf({ failed, calls }: { readonly failed: number; readonly calls:
   return calls === 0 ? 0 : Math.round((100 * failed) / calls)
 }
 
-/** Bars with the failed share of each clock hour since the start of a problem. Absent within the first hour. */
+/** Bars and a legend with the failed share of each clock hour since the start of a problem. Absent within the first hour. */
 export function TrendBars({ trend }: { readonly trend: Finding['trend'] | undefined }) {
   if (!trend || trend.hours.length < 2) return null
   const texts = trend.hours.map(
     (hour) => `${clockText(hour.at)} ${hour.calls === 0 ? 'no calls' : `${percentOf(hour)} %`}`,
   )
   return (
-    <span class="trend" role="img" aria-label={`Failed share per hour: ${texts.join(', ')}`}>
-      {trend.hours.map((hour, nth) => (
-        <span key={hour.at} title={`${texts[nth]}: ${countText(hour.failed)} of ${countText(hour.calls)} calls failed`}>
-          <span style={{ height: `${percentOf(hour)}%` }} />
-        </span>
-      ))}
-    </span>
+    <>
+      <span class="trend" role="img" aria-label={`Failed share per hour: ${texts.join(', ')}`}>
+        {trend.hours.map((hour, nth) => (
+          <span
+            key={hour.at}
+            title={`${texts[nth]}: ${countText(hour.failed)} of ${countText(hour.calls)} calls failed`}
+          >
+            <span style={{ height: `${percentOf(hour)}%` }} />
+          </span>
+        ))}
+      </span>
+      <small class="dim">Failed share per hour</small>
+    </>
   )
 }
 

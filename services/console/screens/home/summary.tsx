@@ -15,6 +15,16 @@ const MONTH_REFRESH_INTERVAL_MS = 60_000
 export interface Work {
   readonly running: number
   readonly waiting: number
+  /** Durable jobs among them. Undefined if only synchronous calls are counted. */
+  readonly durable?: PoolState['durable']
+}
+
+/**
+ * Returns the path of the list that shows counted work: Jobs if durable jobs are all of the work, and otherwise Requests, which lists synchronous calls
+ * and links to the jobs.
+ */
+export function listPath(status: 'in_progress' | 'queued', count: number, durable = 0): string {
+  return count > 0 && durable >= count ? `jobs?status=${status}` : 'requests?status=active'
 }
 
 /** Interval in ms at which the jobs that wait for a time are read. */
@@ -50,18 +60,18 @@ export function Summary({ work }: { readonly work: Work | undefined }) {
     month.value = report?.total
   }
   usePoll(MONTH_REFRESH_INTERVAL_MS, refresh, [isOperator.value])
+  const { running, waiting, durable } = work ?? {}
   const figures: [name: string, value: ComponentChildren][] = [
-    ['Running', <Count key="running" value={work?.running} path={ACTIVE} />],
-    ['Waiting', <Count key="waiting" value={work?.waiting} path={ACTIVE} />],
+    ['Running', <Count key="running" value={running} path={listPath('in_progress', running ?? 0, durable?.running)} />],
+    ['Waiting', <Count key="waiting" value={waiting} path={listPath('queued', waiting ?? 0, durable?.waiting)} />],
   ]
   for (const [status, name] of [
     ['scheduled', 'Scheduled'],
     ['retrying', 'Retrying'],
   ] as const) {
-    const count = timed?.data.filter((job) => shownStatusOf(job) === status).length
-    const hasMore = timed?.has_more ?? false
-    if (count)
-      figures.push([name, <Count key={status} value={count} path={`jobs?status=${status}`} hasMore={hasMore} />])
+    if (!timed) continue
+    const count = timed.data.filter((job) => shownStatusOf(job) === status).length
+    figures.push([name, <Count key={status} value={count} path={`jobs?status=${status}`} hasMore={timed.has_more} />])
   }
   if (month.value) {
     const { cost_usd, calls, failed } = month.value
@@ -89,8 +99,6 @@ export function Summary({ work }: { readonly work: Work | undefined }) {
     </dl>
   )
 }
-
-const ACTIVE = 'requests?status=active'
 
 /**
  * Whether a pool has a row instead of a card: no work runs, waits or has ended, and the pool is not paused. The first pool always has a card, so an

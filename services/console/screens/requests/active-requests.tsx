@@ -59,13 +59,14 @@ export function ActiveRequests({ children }: { readonly children: ComponentChild
         <h1>Requests</h1>
         {shown && (
           <p class="dim" aria-live="polite">
-            {total.toLocaleString('en')} running or waiting
+            {total === 1 ? '1 call' : `${total.toLocaleString('en')} calls`} running or waiting
           </p>
         )}
       </div>
       <p class="dim">
-        Synchronous calls that wait or run now, the oldest first. Durable jobs are listed in{' '}
-        <a href={`${BASE}/jobs`}>Jobs</a>.{shown && ` Answered by ${pages.map(({ ingress }) => ingress).join(', ')}.`}
+        Synchronous calls that wait or run now, the oldest first. Durable jobs are listed in Jobs:{' '}
+        <a href={`${BASE}/jobs?status=in_progress`}>in progress</a>, <a href={`${BASE}/jobs?status=queued`}>queued</a>.
+        {shown && ` Answered by ${pages.map(({ ingress }) => ingress).join(', ')}.`}
       </p>
       {children}
       <LoadState problem={problem.value} isLoaded={shown} />
