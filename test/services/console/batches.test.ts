@@ -198,15 +198,22 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     const options = ['--model', 'echo-1', '--prompt', '{review}', '--choices', 'great,bad']
     const { lines } = await sluice(['batch', join(directory, 'moods.csv'), ...options], { env })
     const page = await open()
-    await page.getByRole('row').filter({ hasText: 'moods.csv' }).getByText('completed, 1 invalid').waitFor()
+    await page.getByRole('row').filter({ hasText: 'moods.csv' }).getByText('completed with errors').waitFor()
+    await page.getByRole('row').filter({ hasText: 'moods.csv' }).locator('.counts-bar .failed').waitFor()
+    await page.setViewportSize(NARROW)
+    const isCut =
+      "[...document.querySelectorAll('[data-column=Status] > div')].some((one) => one.scrollWidth > one.clientWidth)"
+    expect(await page.evaluate(isCut), 'a status is cut').toBe(false)
+    await look(page, 'batches-invalid-narrow')
+    await page.setViewportSize({ width: 1280, height: 860 })
     await page.goto(`${admin.stack.url}/console/batches/${lines[0]?.batch}`)
-    await page.locator('.title').getByText('completed, 1 invalid').waitFor()
+    await page.locator('.title').getByText('completed with errors').waitFor()
     await page.getByRole('region', { name: 'Failures' }).getByText('invalid_answer', { exact: true }).waitFor()
     await page.getByText(/^2 completed, 0 failed in .*, 1 with an invalid answer/).waitFor()
     await page.getByRole('button', { name: 'Retry failed rows' }).click()
     await page.getByText('Retry of').waitFor()
     await page.getByText('1 of 1').waitFor()
-    await page.locator('.title').getByText('completed, 1 invalid').waitFor()
+    await page.locator('.title').getByText('completed with errors').waitFor()
     const csv = (await saved(page, 'Download CSV')).split('\r\n')
     expect(csv.slice(1, 3)).toEqual([
       expect.stringMatching(/^great,great,,stop/),
@@ -244,7 +251,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
   it('show the same status on every screen for a batch with a failed request', async () => {
     const page = await open()
     await create(page, linesOf(['one', '!echo fail=invalid_value']))
-    const status = 'completed, 1 failed'
+    const status = 'completed with errors'
     await page.locator('.title').getByText(status).waitFor()
     await page.goto(`${admin.stack.url}/console/batches`)
     await page.getByRole('row').getByText(status).first().waitFor()

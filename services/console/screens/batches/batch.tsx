@@ -39,10 +39,12 @@ export function BatchScreen({ id }: { readonly id: string }) {
         <h1>{shown?.metadata.name ?? <code>{id}</code>}</h1>
         {shown && <Status status={shown.status} counts={countsOf(shown)} />}
       </div>
-      <div class="actions">
-        {shown?.metadata.name && <code class="dim">{id}</code>}
-        <CopyButton text={id} label="Copy ID" />
-      </div>
+      {shown && (
+        <div class="actions">
+          {shown.metadata.name && <code class="dim">{id}</code>}
+          <CopyButton text={id} label="Copy ID" />
+        </div>
+      )}
       <LoadState problem={problem} isLoaded={shown !== undefined} />
       {shown && (
         <>

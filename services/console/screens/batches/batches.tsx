@@ -13,8 +13,8 @@ import { NewBatch } from './new-batch.tsx'
 import { COMMAND, countsOf } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
-const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'Cost', 'Created', 'End']
-const NUMBERS = ['Rate', 'Cost', 'Created', 'End']
+const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'Cost', 'Created', 'Ended']
+const NUMBERS = ['Rate', 'Cost', 'Created', 'Ended']
 
 /** Batches of the own project. With the scope `admin`: of all projects. */
 export function Batches() {
@@ -31,9 +31,9 @@ export function Batches() {
     <section class="batches">
       <div class="title">
         <h1>Batches</h1>
-        <p class="dim">Batches of {isAll ? 'all projects' : 'your project'}</p>
         <NewBatch />
       </div>
+      <p class="dim">Batches of {isAll ? 'all projects' : 'your project'}, newest first.</p>
       <LoadState problem={problem.value} isLoaded={isLoaded.value} />
       {isLoaded.value && items.value.length === 0 && <NoBatches />}
       {items.value.length > 0 && (
@@ -42,7 +42,7 @@ export function Batches() {
           columns={COLUMNS}
           numbers={NUMBERS}
           main={['Batch']}
-          card={{ title: 'Batch', end: 'Status', hidden: ['End'] }}
+          card={{ end: 'Created', hidden: ['Ended'] }}
         >
           {items.value.map((batch) => (
             <Row key={batch.id} batch={batch} />
@@ -107,7 +107,7 @@ function Row({ batch }: { readonly batch: Batch }) {
       <Cell column="Created">
         <Age at={created_at} />
       </Cell>
-      <Cell column="End">{ended === null ? endText(batch) || '–' : <Age at={ended} />}</Cell>
+      <Cell column="Ended">{ended === null ? endText(batch) || '–' : <Age at={ended} />}</Cell>
     </tr>
   )
 }
@@ -123,7 +123,7 @@ export function BatchBar({ batch }: { readonly batch: Batch }) {
         {failed > 0 && <span class="bad">, {failed.toLocaleString('en')} failed</span>}
         {invalid > 0 && <span class="bad">, {invalid.toLocaleString('en')} invalid</span>}
       </span>
-      <CountsBar label={`Ended requests of ${batch.id}`} counts={batch.request_counts} />
+      <CountsBar label={`Ended requests of ${batch.id}`} counts={countsOf(batch)} />
     </span>
   )
 }
