@@ -276,8 +276,13 @@ interface ChipsProps {
 
 /** A filter of which exactly one choice is on. */
 export function Chips({ label, choices, value, onChoose }: ChipsProps) {
+  const chips = useRef<HTMLFieldSetElement>(null)
+  // In a narrow window, the chips are one line that scrolls.
+  useEffect(() => {
+    chips.current?.querySelector('[aria-pressed=true]')?.scrollIntoView({ block: 'nearest', inline: 'center' })
+  }, [value])
   return (
-    <fieldset class="chips">
+    <fieldset class="chips" ref={chips}>
       <legend class="visually-hidden">{label}</legend>
       {choices.map(({ id, name }) => (
         <button key={id} type="button" class="chip" aria-pressed={id === value} onClick={() => onChoose(id)}>
@@ -385,16 +390,12 @@ export function Status({ status, counts }: StatusProps) {
     return <span class={`status ${status}`}>{status.replace('_', ' ')}</span>
   }
   if (completed === 0) return <span class="status failed">all failed</span>
-  const parts = [
-    failed > 0 && `${failed.toLocaleString('en')} failed`,
-    invalid > 0 && `${invalid.toLocaleString('en')} invalid`,
-  ]
-  return <span class="status partial">completed, {parts.filter(Boolean).join(', ')}</span>
+  return <span class="status partial">completed with errors</span>
 }
 
-/** Progress bar of which the failed part has its own colour. */
+/** Progress bar in which the failed requests and the invalid answers have their own colour. */
 export function CountsBar({ label, counts }: { readonly label: string; readonly counts: Counts }) {
-  const { total, completed, failed } = counts
+  const { total, completed, failed, invalid = 0 } = counts
   const widthOf = (count: number) => ({ width: `${(100 * count) / Math.max(1, total)}%` })
   return (
     <span
@@ -405,8 +406,8 @@ export function CountsBar({ label, counts }: { readonly label: string; readonly 
       aria-valuemax={total}
       aria-valuenow={completed + failed}
     >
-      <span style={widthOf(completed)} />
-      {failed > 0 && <span class="failed" style={widthOf(failed)} />}
+      <span style={widthOf(completed - invalid)} />
+      {failed + invalid > 0 && <span class="failed" style={widthOf(failed + invalid)} />}
     </span>
   )
 }

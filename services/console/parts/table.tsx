@@ -1,9 +1,11 @@
+import { useSignal } from '@preact/signals'
 import { type ComponentChildren, createContext } from 'preact'
 import { useContext } from 'preact/hooks'
 import { fetchApi } from '#services/console/api/client.ts'
-import { ageText, dateTimeText } from '#services/console/api/clock.ts'
+import { ageText, dateTimeText, serviceNow } from '#services/console/api/clock.ts'
 import { type CsvCell, csvLine } from '#shared/lib/csv.ts'
-import { download, ErrorText, useAction } from './parts.tsx'
+import { durationText } from '#shared/lib/duration.ts'
+import { download, ErrorText, useAction, usePoll } from './parts.tsx'
 
 /*
  * The table of all lists. Rules of the layout:
@@ -146,4 +148,18 @@ export function ExportCsv({ what, path, file = '', rows = [] }: ExportProps) {
 /** The age of a time, such as `3 min ago`. The pointer shows the time. */
 export function Age({ at }: { readonly at: number }) {
   return <span title={dateTimeText(at)}>{ageText(at)}</span>
+}
+
+/** The time since the start of running work, such as `for 12 s`, updated every second. */
+export function Elapsed({ since }: { readonly since: number }) {
+  const now = useSignal(serviceNow())
+  const update = async () => {
+    now.value = serviceNow()
+  }
+  usePoll(1_000, update, [since])
+  return (
+    <span class="dim elapsed" title={`Since ${dateTimeText(since)}`}>
+      for {durationText(Math.max(0, Math.floor(now.value - since)))}
+    </span>
+  )
 }

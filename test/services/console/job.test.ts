@@ -139,6 +139,9 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     const before = await length()
     await expect.poll(length, { timeout: PAGE_MS }).toBeGreaterThan(before)
     await page.locator('.history .job-output-delta').waitFor()
+    const elapsed = async () => Number(/^for (\d+) s$/.exec(await page.locator('.title .elapsed').innerText())?.[1])
+    const first = await elapsed()
+    await expect.poll(elapsed, { timeout: PAGE_MS }).toBeGreaterThan(first)
     await page.getByRole('button', { name: 'Cancel' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Keep running' }).click()
     expect(await page.locator('.title .status.in_progress').count()).toBe(1)
@@ -213,7 +216,7 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel job' }).click()
     await page
       .locator('.title .status')
-      .filter({ hasText: /^(cancelled|completed, 60 failed|all failed)$/ })
+      .filter({ hasText: /^(cancelled|completed with errors|all failed)$/ })
       .waitFor()
     await progress.getByText(`${REQUESTS} of ${REQUESTS}, 60 failed`, { exact: true }).waitFor()
     await page.getByRole('region', { name: 'Failures' }).getByText('batch_cancelled', { exact: true }).waitFor()

@@ -15,6 +15,7 @@ import {
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
+import { Elapsed } from '#services/console/parts/table.tsx'
 import { BatchOverview } from '#services/console/screens/batches/batch.tsx'
 import {
   batchCountsOf,
@@ -56,6 +57,7 @@ export function JobScreen({ id }: { readonly id: string }) {
           <code>{id}</code>
         </h1>
         {shown && <Status status={shownStatusOf(shown)} counts={batchCountsOf(shown)} />}
+        {shown?.status === 'in_progress' && <Elapsed since={shown.started_at ?? shown.created_at} />}
         {isOwn && isBatch(shown) && (
           <a class="button" href={`${BASE}/batches/${batchIdOf(id)}`}>
             Open the batch
@@ -375,7 +377,7 @@ function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): Fi
   ]
 }
 
-/** Returns the token counts of a job, each with a label made from the field name. The field names depend on the API format of the job. */
+/** Returns the token counts of a job, each with a label made from the field name. The field names depend on the API format, the labels do not. */
 function usageOf(usage: unknown): Field[] {
   if (typeof usage !== 'object' || usage === null) return []
   return Object.entries(usage).flatMap(([name, value]): Field[] => {
@@ -383,7 +385,8 @@ function usageOf(usage: unknown): Field[] {
   })
 }
 
-function labelOf(name: string): string {
+function labelOf(field: string): string {
+  const name = field.replace('prompt_', 'input_').replace('completion_', 'output_')
   return `${name[0]?.toUpperCase()}${name.slice(1).replaceAll('_', ' ')}`
 }
 
@@ -398,7 +401,6 @@ interface ChildrenProps {
 function Children({ job, isOwn }: ChildrenProps) {
   const counts = job.child_counts
   if (!counts) return null
-  const { failed } = counts
   if (isBatch(job)) {
     // The card of the batch already shows the progress and a link to the requests, so this card shows only the tree of jobs.
     return (
@@ -414,7 +416,7 @@ function Children({ job, isOwn }: ChildrenProps) {
         <h2>Child jobs</h2>
         <p class="dim" aria-live="polite">
           {progressText(job)}
-          {failed > 0 && <span class="bad">, {failed.toLocaleString('en')} not completed</span>}
+          {counts.failed > 0 && <span class="bad">, {counts.failed.toLocaleString('en')} not completed</span>}
         </p>
       </div>
       <CountsBar label="Finished child jobs" counts={counts} />
