@@ -69,10 +69,10 @@ function Row({ pool }: { readonly pool: Pool }) {
       <Cell column="Pool">
         <strong>{id}</strong>
         {full.length > 0 && <span class="dim below">At their limit: {full.map((model) => model.id).join(', ')}</span>}
+        {parents > 0 && <span class="dim below">{PARENTS_TEXT}</span>}
       </Cell>
       <Cell column="Status">
         <span class={`status ${status === 'no worker' ? 'idle' : status}`}>{status}</span>
-        {parents > 0 && <span class="dim below">{PARENTS_TEXT}</span>}
         {pause && (
           <span class="dim below">
             <Age at={pause.since} />

@@ -152,7 +152,7 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     const row = (nth: number) => page.getByRole('row').filter({ hasText: `req_${nth}` })
     await row(1).getByText('ingress-1').waitFor()
     await row(0).getByText('ingress-0').waitFor()
-    await page.getByText('2 running or waiting').waitFor()
+    await page.getByText('2 calls running or waiting').waitFor()
     await row(0).getByRole('button', { name: /^Stop/ }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Stop request', exact: true }).click()
     await page.getByRole('dialog').waitFor({ state: 'detached' })
@@ -178,13 +178,33 @@ describe.skipIf(!CHROMIUM)('the Requests screen of the console', { timeout: 6 * 
     await page.getByRole('navigation', { name: 'Screens' }).waitFor({ state: 'hidden' })
     await page.getByText(mine).waitFor()
     expect(await page.getByText(other).count()).toBe(0)
+    const body = { model: 'echo-1', messages: [{ role: 'user', content: 'Again.' }] }
+    await fetch(`${admin.stack.url}${CHAT}`, {
+      ...{ method: 'POST', body: JSON.stringify(body) },
+      headers: {
+        ...{ authorization: `Bearer ${secretOf('alice')}`, 'content-type': 'application/json' },
+        'x-stainless-retry-count': '1',
+      },
+    })
+    const retried = page.getByRole('row').filter({ hasText: 'SDK retry 1' })
+    const badge = await retried.getByText('SDK retry 1').boundingBox()
+    const status = await retried.locator('.status').boundingBox()
+    const gap = (badge?.x ?? 0) - (status?.x ?? 0) - (status?.width ?? 0)
+    expect(gap, 'pixels between the status and the number of the retry').toBeGreaterThan(3)
     await look(page, 'requests-narrow')
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'requests-narrow-dark')
     await page.getByLabel('Request id').fill(other)
     await page.getByRole('button', { name: 'Find request' }).click()
     await page.getByText(`No request with the id '${other}'`).waitFor()
+    expect(await page.getByText(other).count(), 'texts with the id').toBe(1)
+    expect(await page.getByRole('button', { name: 'Copy ID' }).count(), 'buttons that copy an unknown id').toBe(0)
     await look(page, 'request-unknown-narrow')
+    await page.goto(`${admin.stack.url}/console/requests?status=499`)
+    const chip = page.getByRole('button', { name: 'Cancelled', exact: true })
+    await chip.waitFor()
+    const box = await chip.boundingBox()
+    expect((box?.x ?? 0) + (box?.width ?? 0), 'right edge of the chosen status').toBeLessThanOrEqual(NARROW.width)
     expect(expected.filter((fault) => !/status of 40[34]/.test(fault))).toEqual([])
     await page.context().close()
   })

@@ -44,14 +44,18 @@ export function RequestScreen({ id }: { readonly id: string }) {
     <section class="job request">
       <Back path="requests" name="Requests" />
       <div class="title">
-        <h1>{shown ? titleOf(shown) : <code>{id}</code>}</h1>
+        <h1>{shown ? titleOf(shown) : 'Request'}</h1>
         {shown && <Outcome request={shown} />}
       </div>
-      {shown && <p>{factsOf(shown)}</p>}
-      <div class="actions">
-        <code class="dim">{shown?.id ?? id}</code>
-        <CopyButton text={shown?.id ?? id} label="Copy ID" />
-      </div>
+      {shown && (
+        <>
+          <p>{factsOf(shown)}</p>
+          <div class="actions">
+            <code class="dim">{shown.id}</code>
+            <CopyButton text={shown.id} label="Copy ID" />
+          </div>
+        </>
+      )}
       <LoadState problem={problem.value} isLoaded={shown !== undefined} retry={() => location.reload()} />
       {shown && (
         <>
@@ -101,7 +105,7 @@ export function Outcome({ request }: { readonly request: RequestAnswer }) {
           {error_code}
         </code>
       )}
-      {sdk_retry && <span class="dim">SDK retry {sdk_retry}</span>}
+      {sdk_retry && <span class="dim below">SDK retry {sdk_retry}</span>}
     </>
   )
 }
