@@ -19,8 +19,8 @@ import { openSet } from './research/sets.ts'
  *     `long-quality` (corpus `quality`): questions of `quality` and `silence`, with a description of the situation of the person who asks.
  *     `long-fresh` (corpus `fresh`): questions of `fresh` and `abstain`, reworded in the same way.
  *
- * A question without an answer asks for a property that no document states, another version or product, or an unrelated fact. The rule was developed
- * with the questions of the split `dev`, and the order of the quotes with all sets except `outside`.
+ * A question without an answer asks for a property that no document states, another version or product, or an unrelated fact. During development, only
+ * questions of the split `dev` were inspected.
  */
 
 const { values } = parseArgs({

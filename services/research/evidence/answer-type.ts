@@ -70,7 +70,7 @@ const NUMBER =
   /\p{N}|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|hundred|thousand|million|billion|half|quarter|third|once|twice|every|each|daily|weekly|monthly|yearly|annual(?:ly)?|unlimited|hours?|days?|weeks?|months?|years?)\b|[一二三四五六七八九十百千万萬億亿两兩]/iu
 /** Matches two capitalized words in a row. The first word must not be an article, pronoun or preposition. */
 const PERSON =
-  /\b(?!(?:The|An?|This|That|These|Those|It|All|Each|No|In|On|At|By|For|From|If|When|See|Note)\b)\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/gu
+  /\b(?!(?:The|An?|This|That|These|Those|It|All|Each|No|In|On|At|By|For|From|If|When|See|Note)\b)\p{Lu}\p{Ll}+(?:\s+(?:\p{Lu}\.|van|de|von)){0,2}\s+\p{Lu}\p{L}+/u
 const FOUND: Readonly<Record<AnswerType, RegExp>> = {
   date: DATE,
   number: new RegExp(`${NUMBER.source}|${NUMBER_WORD_ABROAD.source}`, 'iu'),
@@ -160,10 +160,9 @@ const ASKED_FORMS: readonly (readonly [AnswerForm, word: RegExp, noun: RegExp])[
   ['identifier', /\bhow (?:do|can|to|should|would|could)\b/i, /(?:)/],
 ]
 const FORMS: Readonly<Record<AnswerForm, { readonly pattern: RegExp; readonly otherwise: number }>> = {
-  path: { pattern: /(?:^|[\s(“"'‘`])(?:~|\.{0,2}\/)[\w./$-]+/g, otherwise: 0.3 },
+  path: { pattern: /(?:^|[\s(“"'‘`])(?:~|\.{0,2}\/)[\w.$-]+/, otherwise: 0.3 },
   identifier: {
-    pattern:
-      /(?:^|[\s(“"'‘`])--?[a-zA-Z][\w-]*|\b\w+_\w+\b|\b\w+\(\)|\b[A-Za-z]*[a-z][A-Z]\w*|[“"‘'`][^”"’'`\s]{2,40}[”"’'`]/g,
+    pattern: /(?:^|[\s(“"'‘`])--?[a-zA-Z][\w-]*|\b\w+_\w+\b|\b\w+\(\)|\b[a-z]+[A-Z]\w+|[“"‘'`][^”"’'`\s]{2,40}[”"’'`]/,
     otherwise: 0.5,
   },
 }
@@ -183,19 +182,10 @@ export function answerFormOf(question: string): AnswerForm | undefined {
  * Adjusts the fit of a text (see `fitOf`) if the question asks for a path or an identifier. The fit is 1 if the text contains one, and is
  * reduced if not.
  */
-export function formFitOf(text: string, question: string, form: AnswerForm | undefined, fit: number): number {
+export function formFitOf(text: string, form: AnswerForm | undefined, fit: number): number {
   if (form === undefined) return fit
-  return holdsForm(text, question, form) ? 1 : FORMS[form].otherwise * fit
-}
-
-export function holdsForm(text: string, question: string, form: AnswerForm): boolean {
-  return holdsNew(FORMS[form].pattern, text, question)
-}
-
-/** Whether a text contains a match that is not in the question. A name or number of the question does not answer it. */
-function holdsNew(pattern: RegExp, text: string, question: string): boolean {
-  const asked = question.toLowerCase()
-  return [...text.matchAll(pattern)].some(([found]) => !asked.includes(found.trim().toLowerCase()))
+  const { pattern, otherwise } = FORMS[form]
+  return pattern.test(text) ? 1 : otherwise * fit
 }
 
 const RELEASE_ASKED = /\b(?:which|what) (?:\p{L}+ )?(?:version|release)\b/iu
@@ -206,7 +196,6 @@ function fitOfType(text: string, question: string, type: AnswerType): number {
   if (type === 'date' && RELEASE_ASKED.test(question)) return RELEASE.test(text) ? 1 : holdsType(text, type) ? 0.5 : 0
   if (type === 'date') return YEAR.test(text.replace(yearsOf(question), '')) ? 1 : holdsType(text, type) ? 0.5 : 0
   if (type === 'definition') return definitionFit(text, question)
-  if (type === 'person') return holdsNew(PERSON, text, question) ? 1 : 0
   return holdsType(text, type) ? 1 : 0
 }
 
@@ -239,9 +228,7 @@ const NOT_COUNT =
 const COUNT_ASKED = /\bhow many\b/i
 
 function numberFit(whole: string, question: string): number {
-  const asked = new Set(question.match(DIGITS))
-  const counts = COUNT_ASKED.test(question) ? whole.replace(NOT_COUNT, ' ').replace(DATED, ' ') : whole
-  const text = counts.replace(DIGITS, (number) => (asked.has(number) ? ' ' : number))
+  const text = COUNT_ASKED.test(question) ? whole.replace(NOT_COUNT, ' ').replace(DATED, ' ') : whole
   if (!holdsType(text, 'number')) return 0
   if (ASKED.default.test(question) && !DEFAULT.test(text)) return Math.min(0.5, measureFit(text, question))
   return measureFit(text, question)

@@ -164,8 +164,9 @@ export function* isAnswered(
   const isCompared = all.includes('compare')
   for (const passage of passages.slice(0, PASSAGES_MAX)) {
     for (const { holds, said, about } of together(passage, ofQuestion)) {
-      const around = `${passage.heading}\n${about}\n${said}`
-      if (!(isAnchored(anchors, passage, around, isCompared) && holdsRelation(text, around))) continue
+      const around = `${about}\n${said}`
+      if (!(isAnchored(anchors, passage, around, isCompared) && holdsRelation(text, `${passage.heading}\n${around}`)))
+        continue
       const carries = (some: Iterable<string>) => creditOf(some, weights, holds)
       if (names.size > 0 && carries(names) < NAMES_MIN) continue
       if (!isAbout(asked, weights, holds)) continue
@@ -194,17 +195,17 @@ function isAbout(terms: readonly string[], weights: Weights, holds: (term: strin
 }
 
 /**
- * Whether the sentences with their heading and context contain all anchors, which are exact strings such as versions. If the question compares
- * things, then one anchor suffices.
+ * Whether the sentences and their context contain all anchors, which are exact strings such as versions. If the question compares things,
+ * then one anchor suffices.
  */
 export function isAnchored(
   anchors: readonly Anchor[],
-  { source, context }: CountedPassage,
+  { source, heading, context }: CountedPassage,
   said: string,
   isCompared: boolean,
 ): boolean {
   if (anchors.length === 0) return true
-  const around = `${source.title}\n${source.url}\n${context}\n${said}`
+  const around = `${source.title}\n${source.url}\n${heading}\n${context}\n${said}`
   const stands = ({ pattern }: Anchor) => pattern.test(around)
   return isCompared ? anchors.some(stands) : anchors.every(stands)
 }
@@ -306,9 +307,9 @@ export function* evidenceOf(
     const { heading, sentences, source } = passage
     const labels = (sentences[at]?.contexts ?? []).map((span) => span.text)
     const [first, last] = [sentences[Math.max(0, at - 1)], sentences[Math.min(at + 1, sentences.length - 1)]]
-    const around = [heading, ...labels, source.text.slice(first?.start, last?.end)].join('\n')
+    const around = [...labels, source.text.slice(first?.start, last?.end)].join('\n')
     if (!isAnchored(anchors, passage, around, types.includes('compare'))) continue
-    if (!holdsRelation(asking, around)) continue
+    if (!holdsRelation(asking, `${heading}\n${around}`)) continue
     if (isAmountAsked && !holdsAmount([...labels, text].join('\n'), asking)) continue
     if (required.length > 0 && fitOf(around, asking, types) < FIT_MIN) continue
     // A question such as "What is nginx?" asks for no property, so a quote that holds the subjects suffices.

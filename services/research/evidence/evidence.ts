@@ -9,26 +9,14 @@ import {
 } from '#services/research/question/question.ts'
 import type { Snapshot } from '#shared/search/search.ts'
 import { STATED_VALUE } from '#shared/search/text/contexts.ts'
-import { folded } from '#shared/search/text/fold.ts'
-import { queryTermsOf } from '#shared/search/text/query-terms.ts'
 import { isForReaders } from '#shared/search/text/quotable.ts'
 import { isUndivided } from '#shared/search/text/scripts.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
 import { termOf, termSet } from '#shared/search/text/terms.ts'
-import { answerFormOf, answerTypesOf, asksAmount, requiredOf } from './answer-type.ts'
+import { answerFormOf, answerTypesOf, requiredOf } from './answer-type.ts'
 import { coverageIn, isAnswered, isCarried, isEvident, type Part, partOf, SHORT_TERMS } from './answerable.ts'
 import { type Quotable, quotablesIn } from './quotes.ts'
-import {
-  type AnswerCriteria,
-  answersAbove,
-  type Focus,
-  passageTermsOf,
-  placesOf,
-  type Signals,
-  scoreOf,
-  signalsOf,
-  WORD,
-} from './signals.ts'
+import { type AnswerCriteria, passageTermsOf, placesOf, type Signals, scoreOf, signalsOf } from './signals.ts'
 
 /** A verbatim quote: `text` is equal to `source.text.slice(start, end)`. Offsets are in UTF-16 units. */
 export interface Quote {
@@ -219,28 +207,6 @@ const ASKS = new RegExp(
   'i',
 )
 
-const QUESTION_MARK = /\?\s*$/
-const CLAUSE_END = /[;,:()]|\.\s/
-const QUESTION_WORD = /\?|\b(?:who|whom|whose|what|which|why|how|when|where)\b/i
-
-function focusOf(part: string, question: Question): Focus {
-  const { isEnglish } = question.language
-  const sentences = part.split(SENTENCE_END)
-  const asking = sentences.filter((sentence) => QUESTION_MARK.test(sentence))
-  const text = (asking.length > 0 ? asking : sentences).join(' ')
-  const clause = text.split(CLAUSE_END).findLast((some) => QUESTION_WORD.test(some)) ?? text
-  const vocabulary = vocabularyOf(question)
-  const terms = new Set([...queryTermsOf(clause, question.language)].map(({ term }) => term))
-  const words = [...part.matchAll(WORD)].map(([word]) => folded(word)).filter((word) => termOf(word) !== undefined)
-  return {
-    text,
-    types: answerTypesOf(text, isEnglish),
-    isAmountAsked: isEnglish && asksAmount(text),
-    terms: [...terms].filter((term) => vocabulary.has(term)),
-    words: new Set(words),
-  }
-}
-
 function wantedOf(text: string, question: Question): AnswerCriteria {
   const { isEnglish } = question.language
   return {
@@ -251,7 +217,6 @@ function wantedOf(text: string, question: Question): AnswerCriteria {
     asked: queryTermsIn(question),
     anchors: anchorsOf(text),
     isEnglish,
-    focus: focusOf(text, question),
     isTypeRequired: requiredOf(answerTypesOf(text, isEnglish)).length > 0,
   }
 }
@@ -357,23 +322,19 @@ function candidateOf(quotable: Quotable, passage: CountedPassage, signals: Signa
 const CONTEXT_CHARS_MAX = 200
 
 function contextOf(
-  passage: CountedPassage,
-  quotable: Quotable,
+  { heading, sentences }: CountedPassage,
+  { at, start }: Quotable,
   own: ReadonlySet<string>,
   wanted: AnswerCriteria,
 ): string | undefined {
-  const { heading, sentences } = passage
-  const { at, start } = quotable
   const sentence = sentences[at]
-  const answers = answersAbove(wanted, quotable, passage)
   const before = (sentence?.contexts ?? []).filter((span) => span.end <= start && isForReaders(span.text))
   const shown = before.filter(({ text }) => {
     const held = wanted.asked.termsIn(text)
-    return sentence?.isRow || answers.includes(text) || wanted.terms.some((term) => held.has(term) && !own.has(term))
+    return sentence?.isRow || wanted.terms.some((term) => held.has(term) && !own.has(term))
   })
   // The subject of a line such as `Default: 0` is in the heading above it, so the heading is shown with the quote.
-  const isSubject = (sentence && STATED_VALUE.test(sentence.text)) || answers.includes(heading)
-  const subject = isSubject && isForReaders(heading) ? [heading] : []
+  const subject = sentence && STATED_VALUE.test(sentence.text) && isForReaders(heading) ? [heading] : []
   const context = [...subject, ...shown.map(({ text }) => text)]
     .map((text) => text.replace(/\s*[.:：¶]$/u, ''))
     .filter((text) => text !== '')

@@ -11,19 +11,15 @@
  * The second line is the answer, although it contains only one of the two terms. The label above it supplies the second term.
  *
  * The weights come from a softmax regression over 142 questions of three sets (`bench/quality`). The predicted event is that a sentence states a
- * requested fact. The weights are scaled so that the score is a log-odds. The signals from `askedFit` to `inSource` were added later. A second
- * regression over 330 questions of six sets fitted their weights, with the earlier score as one of its inputs. Half of the fitted weights is used.
- * On the six sets, the results of half and whole weights are equal within one question.
+ * requested fact. The weights are scaled so that the score is a log-odds.
  */
 import { bm25, type CountedPassage, massOf } from '#services/research/question/passages.ts'
 import type { Anchor, Weights } from '#services/research/question/question.ts'
-import type { Snapshot } from '#shared/search/search.ts'
 import { STATED_VALUE } from '#shared/search/text/contexts.ts'
-import { folded } from '#shared/search/text/fold.ts'
 import type { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { synonymsOf } from '#shared/search/text/synonyms.ts'
-import { subjectOf, termSet } from '#shared/search/text/terms.ts'
-import { type AnswerForm, type AnswerType, fitOf, formFitOf, holdsAmount, holdsForm } from './answer-type.ts'
+import { subjectOf } from '#shared/search/text/terms.ts'
+import { type AnswerForm, type AnswerType, fitOf, formFitOf } from './answer-type.ts'
 import type { Quotable } from './quotes.ts'
 
 export interface AnswerCriteria {
@@ -34,21 +30,8 @@ export interface AnswerCriteria {
   readonly asked: QueryTerms
   readonly anchors: readonly Anchor[]
   readonly isEnglish: boolean
-  readonly focus: Focus
   /** Whether a sentence must contain an answer of a requested type, because the question asks for a date, a number or a person. */
   readonly isTypeRequired: boolean
-}
-
-/** The part of a question that asks. Other sentences of the question may describe a situation. */
-export interface Focus {
-  /** Sentences of the question that end with a question mark. If none does, then all sentences. */
-  readonly text: string
-  readonly types: readonly AnswerType[]
-  readonly isAmountAsked: boolean
-  /** Terms of the clause with the question word. */
-  readonly terms: readonly string[]
-  /** Words of the question without stop words, case and accents. */
-  readonly words: ReadonlySet<string>
 }
 
 /** Credit of a term of the question, by the position at which it was found. A term in the sentence itself has credit 1. */
@@ -67,9 +50,6 @@ const LENGTH_CHARS = 500
 const WINDOW = 3
 /** Distance from the start of the document, in UTF-16 units, at which the position signal is 0.5. */
 const POSITION_CHARS = 4_000
-/** Number of terms outside the question at which the signal `novelty` reaches 1. */
-const NOVEL_TERMS = 12
-export const WORD = /[\p{L}\p{N}_][\p{L}\p{N}_.-]*/gu
 const EXAMPLE = /\b(?:for example|for instance|example|e\.g|suppose|imagine|in this case)\b/i
 const DEFAULT = /\bdefault/i
 const NUMBER = /^(?!(?:19|20)\d\d$)\d[\d.]*$/
@@ -114,19 +94,7 @@ const WEIGHTS = {
   example: -0.54,
   row: 0.45,
   /** Share of the numbers in the question that the sentence contains. Years do not count. */
-  numbers: 1.1,
-  /** Fit of the sentence to the type of answer that the {@link Focus} requests. 0.5 if it requests no type. */
-  askedFit: 0.46,
-  /** Share of the words of the question that the sentence or its context contains in the same form. */
-  sameWords: 1.39,
-  /** Share of the weight of the {@link Focus.terms} that occurs in the sentence, its context, its heading or its title. */
-  focus: 1.17,
-  /** If the focus asks for an amount: 1 for a quote with an amount, otherwise -1. 0 for other questions. */
-  amount: 0.3,
-  /** Number of terms of the sentence that are not in the question, divided by {@link NOVEL_TERMS}, at most 1. */
-  novelty: -0.42,
-  /** BM25 score of the passage, as a share of the best score of its source. */
-  inSource: 0.9,
+  numbers: 0.82,
   /**
    * 1 for a sentence that refers to the previous sentence. A reader may not understand the sentence without the previous one. The weight is set by
    * hand.
@@ -138,7 +106,7 @@ const WEIGHTS = {
    */
   unanchored: -2,
 }
-const BIAS = -7.05
+const BIAS = -5.6
 
 export type Signals = Readonly<Record<keyof typeof WEIGHTS, number>>
 
@@ -201,7 +169,7 @@ export interface SentenceInPassage {
   readonly passage: CountedPassage
   readonly terms: PassageTerms
   /** Signals of the passage and its source, equal for all sentences of the passage. */
-  readonly place: Pick<Signals, 'passage' | 'source' | 'sourceRank' | 'inSource'>
+  readonly place: Pick<Signals, 'passage' | 'source' | 'sourceRank'>
 }
 
 export function signalsOf(
@@ -215,15 +183,13 @@ export function signalsOf(
   const isLabelAsked = wanted.types.includes('definition') || wanted.types.includes('default')
   const label = isLabelAsked ? labelFit(wanted, weights, passage, terms, at) : 0
   const isDefined = wanted.types.includes('definition') && label >= DEFINED_LABEL_MIN
-  const said = [...answersAbove(wanted, quotable, passage), text].join('\n')
-  const typeFit = wanted.types.length === 0 ? 0.5 : isDefined ? 1 : fitOf(said, wanted.question, wanted.types)
-  const fit = formFitOf(said, wanted.question, wanted.form, typeFit)
+  const typeFit = wanted.types.length === 0 ? 0.5 : isDefined ? 1 : fitOf(text, wanted.question, wanted.types)
+  const fit = formFitOf(text, wanted.form, typeFit)
   const asksValue = isValueAsked(wanted)
   const around = terms.own.slice(Math.max(0, at - WINDOW), at + WINDOW + 1)
   const numbers = wanted.terms.filter((term) => NUMBER.test(term))
   return {
     ...place,
-    ...focusSignals(wanted, weights, quotable, passage, credit),
     whole,
     fitAbout: fit * whole,
     fitRequired: wanted.isTypeRequired ? fit : 0,
@@ -242,42 +208,6 @@ export function signalsOf(
   }
 }
 
-function focusSignals(
-  { focus, terms }: AnswerCriteria,
-  weights: Weights,
-  { at, text }: Quotable,
-  { sentences }: CountedPassage,
-  credit: (term: string) => number,
-) {
-  const { text: sentence = '', contexts = [] } = sentences[at] ?? {}
-  const shown = [...contexts.map((span) => span.text), sentence].join('\n')
-  const words = new Set([...shown.matchAll(WORD)].map(([word]) => folded(word)))
-  const novel = termSet(sentence).difference(new Set(terms)).size
-  return {
-    askedFit: focus.types.length === 0 ? 0.5 : fitOf(sentence, focus.text, focus.types),
-    sameWords: focus.words.intersection(words).size / Math.max(1, focus.words.size),
-    focus: massOf(focus.terms, weights, (term) => credit(term) > NEIGHBOUR),
-    amount: !focus.isAmountAsked ? 0 : holdsAmount(text, focus.text) ? 1 : -1,
-    novelty: Math.min(1, novel / NOVEL_TERMS),
-  }
-}
-
-/**
- * Returns the heading and labels that contain an answer of the requested form, if the sentence itself contains none. Example: for "Which signal
- * is sent if a task is rejected?", the heading `task_rejected` above "Sent when a worker rejects a task."
- */
-export function answersAbove(
-  { question, form, types }: AnswerCriteria,
-  { at, start, text }: Pick<Quotable, 'at' | 'start' | 'text'>,
-  { heading, sentences }: Pick<CountedPassage, 'heading' | 'sentences'>,
-): string[] {
-  const holds = (some: string) =>
-    form === undefined ? fitOf(some, question, ['date']) === 1 : holdsForm(some, question, form)
-  if ((form === undefined && !types.includes('date')) || holds(text)) return []
-  const labels = (sentences[at]?.contexts ?? []).filter((span) => span.end <= start).map((span) => span.text)
-  return [heading, ...labels].filter((above) => above.length <= LABEL_CHARS_MAX && holds(above))
-}
-
 /** Returns the signals of each passage and its source. The passages are ranked, best first. */
 export function placesOf(
   wanted: AnswerCriteria,
@@ -285,17 +215,14 @@ export function placesOf(
   passages: readonly CountedPassage[],
   isReranked: boolean,
 ) {
-  const own = passages.map((passage) => bm25(wanted.terms, passage, weights))
-  const scores = [...own]
+  const scores = passages.map((passage) => bm25(wanted.terms, passage, weights))
   // If the passages are ranked by embeddings, then the n-th passage receives the n-th best BM25 score. The order of the
   // scores then agrees with that ranking.
   if (isReranked) scores.sort((a, b) => b - a)
   const best = Math.max(Number.EPSILON, ...scores)
   const sources = [...new Set(passages.map(({ source }) => source))]
   const masses = new Map(sources.map((source) => [source, 0]))
-  const bests = new Map<Snapshot, number>()
-  for (const [at, { source, terms }] of passages.entries()) {
-    bests.set(source, Math.max(own[at] ?? 0, bests.get(source) ?? Number.EPSILON))
+  for (const { source, terms } of passages) {
     const mass = massOf(wanted.terms, weights, (term) => terms.has(term))
     masses.set(source, Math.max(mass, masses.get(source) ?? 0))
   }
@@ -303,7 +230,6 @@ export function placesOf(
     passage: (scores[at] ?? 0) / best,
     source: masses.get(source) ?? 0,
     sourceRank: 1 / (1 + sources.indexOf(source)),
-    inSource: (own[at] ?? 0) / (bests.get(source) ?? 1),
   }))
 }
 

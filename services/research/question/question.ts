@@ -133,17 +133,14 @@ const VERSIONED = /([\p{L}][\p{L}\p{N}+#-]+)\s+\d+(?:\.\d+)+(?![\w])/gu
 /** Matches a number that identifies one member of a series, such as `exit code 9` or `port 25`. A number before a unit is an amount. */
 const MEMBER =
   /\b(codes?|status|errors?|signals?|ports?|levels?|runlevels?|layers?|phases?|steps?|stages?|types?|classes|class|RFC|chapters?|sections?) (\d{1,5})(?![\w.,]\d|\w)/gi
-/** Matches an option of one letter, such as `-Q`, and a placeholder, such as `%cl`. Their case is significant. */
-const OPTION = /(?<![\w-])-[A-Za-z\d](?![\w-])|%(?:[A-Za-z]{1,2}(?!\w)|\?)/g
 const ANCHORS_MAX = 8
 
-/** Returns at most 8 anchors: identifiers, versions, years, short options, members of series, numbered names (`Debian 13`), then products with a version. */
+/** Returns at most 8 anchors: identifiers, versions, years, members of series, numbered names (`Debian 13`), then products with a version. */
 export function anchorsOf(question: string): Anchor[] {
   const whole = [IDENTIFIER, HYPHENATED, VERSION, YEAR].flatMap((pattern) =>
     [...question.matchAll(pattern)].map(([found]) => found),
   )
   const anchors = whole.map((text) => ({ text, pattern: exactly(text) }))
-  for (const [text] of question.matchAll(OPTION)) anchors.push({ text, pattern: option(text) })
   for (const [text, noun = '', number = ''] of question.matchAll(MEMBER))
     anchors.push({ text, pattern: member(noun, number) })
   for (const [text, name = '', number = ''] of question.matchAll(NUMBERED))
@@ -169,11 +166,6 @@ function member(noun: string, number: string): RegExp {
     `(?:\\b${noun.replace(/(?:es|s)$/i, '')}(?:es|s)?\\b${between}|^\\W{0,3})(?<!\\d)${number}(?![\\p{L}\\p{N}]|\\.\\d)`,
     'imu',
   )
-}
-
-/** Matches an option or a placeholder in its exact case. Typeset manuals contain other dashes than `-`. */
-function option(text: string): RegExp {
-  return new RegExp(`(?<![\\w-])${text.replace('?', '\\?').replace('-', '[-‐‑−–]')}(?![\\w-])`, 'u')
 }
 
 /** Matches a text that is not part of a longer word or number. A version also matches its minor versions: `2.4` matches in `2.4.1`. */
