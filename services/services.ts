@@ -18,7 +18,7 @@ export interface ServiceRow {
 }
 
 const ingress = 'HTTP API: turns requests into jobs and streams results back'
-const scheduler = 'starts due jobs, requeues lost jobs, sends webhooks; as a process of its own, it needs DATABASE_URL'
+const scheduler = 'requeues lost jobs, sends webhooks; needs DATABASE_URL if alone'
 
 /**
  * Every service by its role, in start order. Workers precede the ingress, so that the first call finds a worker. Each
