@@ -46,8 +46,14 @@ export function requireTools(model: ModelConfig, tools: readonly Tool[], paramAt
   }
 }
 
+/** Types of JSON Schema (draft 2020-12, Validation, section 6.1.1). */
+const SCHEMA_TYPES: ReadonlySet<string> = new Set([
+  ...['object', 'array', 'string', 'number', 'integer', 'boolean', 'null'],
+])
+
 /**
- * Limits the total size of the JSON Schemas in a request, those of its tools and of its response format.
+ * Limits the total size of the JSON Schemas in a request, those of its tools and of its response format. Refuses a tool whose
+ * schema has an unknown `type`, because models then invent arguments. Upper case is accepted, because some agents send it.
  *
  * @param paramAt Returns the path of a tool's schema, by index
  * @param formatParam Path of the response format's schema
@@ -60,7 +66,14 @@ export function requireBoundedSchemas(
 ): void {
   if (tools.length === 0 && format?.type !== 'json_schema') return
   const bounds = new SchemaBounds()
-  for (const [index, { parameters }] of tools.entries()) bounds.check(parameters, paramAt(index))
+  for (const [index, { parameters }] of tools.entries()) {
+    const { type } = parameters
+    if (typeof type === 'string' && !SCHEMA_TYPES.has(type.toLowerCase())) {
+      const message = `The type of a tool's schema must be 'object'; got '${excerpt(type)}'.`
+      refuse('invalid_value', `${paramAt(index)}.type`, message)
+    }
+    bounds.check(parameters, paramAt(index))
+  }
   if (format?.type === 'json_schema') bounds.check(format.schema, formatParam)
 }
 

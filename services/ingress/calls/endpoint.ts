@@ -52,15 +52,18 @@ export function getModel(
     throw new ServiceError('model_not_allowed', message, { param: 'model' })
   }
   if (!isDoing(model, works)) {
-    const [work] = works
-    const wanted = work in TASKS ? TASKS[work as ModelTask] : POOLS[work as ModelPool].work
-    const message = `The model '${model.id}' does not ${wanted}. GET /v1/models lists the capabilities of each model.`
+    const message = `The model '${model.id}' does not ${phraseOf(works)}.${namedFor(context, key, id, works)}`
     throw new ServiceError('model_not_supported', message, { param: 'model' })
   }
   return model
 }
 
 const TASKS: Readonly<Record<ModelTask, string>> = { moderation: 'moderate', speech: 'speak', rerank: 'rerank' }
+
+/** Returns a verb phrase for the first of some kinds of work, such as `generate text`. */
+function phraseOf([work]: readonly [ModelWork, ...ModelWork[]]): string {
+  return work in TASKS ? TASKS[work as ModelTask] : POOLS[work as ModelPool].work
+}
 
 function isDoing({ task, pool }: ModelConfig, works: readonly string[]): boolean {
   return works.includes(task ?? pool)
@@ -78,7 +81,7 @@ export function modelNotFound(
   context: Pick<IngressContext, 'models'>,
   key: Pick<Caller['key'], 'models'>,
   id: string,
-  works?: readonly ModelWork[],
+  works?: readonly [ModelWork, ...ModelWork[]],
 ): ServiceError {
   const message = `The model '${beginningOf(id, ID_CHARS_MAX)}' ${NO_ACCESS}${namedFor(context, key, id, works)}`
   return new ServiceError('model_not_found', message, { param: 'model' })
@@ -88,7 +91,7 @@ function namedFor(
   { models }: Pick<IngressContext, 'models'>,
   key: Pick<Caller['key'], 'models'>,
   id: string,
-  works: readonly ModelWork[] | undefined,
+  works: readonly [ModelWork, ...ModelWork[]] | undefined,
 ): string {
   const usable = models.models.filter((model) => isUsable(model, key) && (!works || isDoing(model, works)))
   const similar = similarNameOf(
@@ -103,7 +106,8 @@ function namedFor(
     !key.models && nearest && nearest.distance > 0 && nearest.distance <= Math.min(id.length, nearest.name.length) / 4
   const meant = isTypo ? ` Did you mean ${nearest.name}?` : ''
   const more = names.length > NAMED_MAX ? ` and ${names.length - NAMED_MAX} more` : ''
-  return names.length > 0 ? `${meant} This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.` : ''
+  if (names.length > 0) return `${meant} This key may use: ${names.slice(0, NAMED_MAX).join(', ')}${more}.`
+  return works ? ` No model that this key may use can ${phraseOf(works)}.` : ''
 }
 
 export const NO_ACCESS = 'does not exist or you do not have access to it.'

@@ -185,7 +185,7 @@ const TOOL_CONSUMED: ReadonlySet<string> = new Set(['name', 'description', 'inpu
  * tools unchanged. For upstreams of other APIs, tools that the client runs, such as `bash`, become functions, and the
  * remaining tools are left out.
  *
- * @throws ServiceError for duplicate names, and for a model without tool calls
+ * @throws ServiceError for duplicate names, for a tool in the format of OpenAI's API, and for a model without tool calls
  */
 function decodeTools(tools: readonly MessagesTool[], model: ModelConfig): Tool[] {
   const decoded = tools.map((tool, index) => (tool instanceof Unknown ? nativeTool(tool, index) : customTool(tool)))
@@ -208,6 +208,10 @@ function customTool(tool: Exclude<MessagesTool, Unknown>): Tool {
  * Converts a tool of an unknown type. Such a tool may have no name, so the type and the index then form a unique name.
  */
 function nativeTool({ value }: Unknown, index: number): Tool {
+  if (value.type === 'function') {
+    const message = "This tool has the format of OpenAI's API. Send name, description and input_schema, without type."
+    refuse('invalid_value', `tools[${index}]`, message)
+  }
   const name = typeof value.name === 'string' && value.name !== '' ? value.name : `${value.type}_${index}`
   const stand = clientTool(value)
   if (stand) return { name, ...stand, native: value }

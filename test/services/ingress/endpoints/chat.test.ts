@@ -450,6 +450,11 @@ describe('an invalid chat request', () => {
     [{ tools: [f, f] }, 'invalid_value', 'tools[1].function.name'],
     [{ tools: [{ type: 'function', function: { name: 'a\nb' } }] }, 'invalid_value', 'tools[0].function.name'],
     [{ tools: [{ type: 'function', function: { name: 'a'.repeat(257) } }] }, 'invalid_value', 'tools[0].function.name'],
+    [
+      { tools: [{ type: 'function', function: { name: 'g', parameters: { type: 'objekt' } } }] },
+      'invalid_value',
+      'tools[0].function.parameters.type',
+    ],
     [{ tools: [{ type: 'custom' }] }, 'missing_required_parameter', 'tools[0].custom'],
     [{ tools: [{ type: 'retrieval' }] }, 'invalid_value', 'tools[0].type'],
     [{ response_format: { type: 'grammar' } }, 'invalid_value', 'response_format.type'],

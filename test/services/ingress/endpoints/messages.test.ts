@@ -271,6 +271,10 @@ describe('an invalid messages request', () => {
       "messages.0.role: Input should be 'user' or 'assistant' or 'system', not 'tool'",
     ],
     [{ messages: [user([image])] }, "messages.0.content.0: The model 'm1' does not read images."],
+    [
+      { messages: [user('A')], tools: [{ type: 'function', function: { name: 'f', parameters: {} } }] },
+      "tools.0: This tool has the format of OpenAI's API. Send name, description and input_schema, without type.",
+    ],
     [{ messages: [user([pdf])] }, "messages.0.content.0: The model 'm1' does not read files."],
     [
       { messages: [user([{ type: 'image', source: { type: 'file', file_id: 'x' } }])] },
