@@ -244,14 +244,21 @@ function usedBy(batches: readonly BatchView[]): Pick<BatchView, 'usage' | 'cost_
 }
 
 /** Message after a trial: the cost of the whole table at the cost per request of the trial, and the command for the other rows. */
-async function trialText(table: Table, rowsMax: number, { cost_usd, request_counts }: BatchView): Promise<string> {
+async function trialText(
+  table: Table,
+  rowsMax: number,
+  { cost_usd, request_counts, invalid_answers }: BatchView,
+): Promise<string> {
   let rows = 0
   for await (const _ of rowsOf(table)) rows++
   const run = `${Math.min(rowsMax, rows)} of ${rows} rows have run`
   if (rows <= rowsMax) return `${run}.`
   const ofAll = cost_usd == null ? undefined : (cost_usd / Math.max(1, request_counts.total)) * rows
   const cost = ofAll === undefined ? '' : `, and the estimated cost of all rows is $${ofAll.toFixed(4)}`
-  return `${run}${cost}. To run the other rows: repeat the command without --limit`
+  const valid = request_counts.completed - (invalid_answers ?? 0)
+  const advice =
+    valid * 2 < request_counts.total ? ` Most trial rows have no valid answer, so first correct the prompt.` : ''
+  return `${run}${cost}.${advice} To run the other rows: repeat the command without --limit`
 }
 
 /** Runs the failed requests of a batch again, as a new batch. */

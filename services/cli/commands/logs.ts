@@ -217,7 +217,10 @@ async function showActive(http: HttpClient, query: URLSearchParams, format: Form
   if (format === 'json') for (const row of data) await out.json(row)
   else if (format === 'csv') {
     if (rows[0]) await out.write([Object.keys(rows[0]), ...rows.map(Object.values)].map(csvLine).join(''))
-  } else if (rows.length === 0) out.note(`No synchronous call waits or runs at the ingress ${plain(ingress)}.`)
+  } else if (rows.length === 0)
+    out.note(
+      `No synchronous call waits or runs at the ingress ${plain(ingress)}. For durable jobs: sluice jobs --status in_progress.`,
+    )
   else {
     const head = ['request', 'status', 'age', 'position', 'model', 'endpoint', 'project', 'reason']
     const cells = data.map(({ id, status, age_ms, position, model, endpoint, project_name, project, reason }) => {

@@ -262,6 +262,15 @@ describe('sluice batch with a table', () => {
     const id = String(lines[0]?.batch)
     expect(lines[0]).toMatchObject({ answered: 1, failed: 1 })
     expect(err).toContain('2 of 2 requests completed, 0 failed, 1 with an invalid answer')
+    const trial = await run(
+      [await fileOf('trial.csv', 'review\n!echo text=unknown\ngood\n'), '--prompt', '{review}'].concat(
+        '--choices',
+        'good,bad',
+        '--limit',
+        '1',
+      ),
+    )
+    expect(trial.err).toContain('Most trial rows have no valid answer, so first correct the prompt.')
     const batch = await (await stack.get(`/v1/batches/${id}`)).json()
     expect(batch).toMatchObject({ request_counts: { completed: 2, failed: 0 }, invalid_answers: 1 })
     const got = await sluice(['get', id], { env: { ...env(), FORCE_COLOR: '0' } })
