@@ -15,6 +15,7 @@ import {
   sumOf,
   useFailures,
 } from '#services/console/screens/requests/failures.tsx'
+import { FORECAST_DAYS, forecastOf } from '#shared/usage/budget-forecast.ts'
 import {
   comparisonOf,
   DAY_SECONDS,
@@ -228,7 +229,6 @@ function DayInput({ label, name, value }: { readonly label: string; readonly nam
   )
 }
 
-const DAYS_MIN = 2
 const countText = (value: number) => value.toLocaleString('en')
 
 interface TotalsProps {
@@ -248,7 +248,7 @@ function Totals({ loaded: { times, compared }, view, failures }: TotalsProps) {
     ['Cached input', 'cached_input_tokens', countText],
     ['Output tokens', 'output_tokens', countText],
   ] as const
-  const forecast = view.range === 'month' ? monthEndOf(total.cost_usd, view) : undefined
+  const forecast = view.range === 'month' ? monthEndOf(times, view) : undefined
   const notes: Readonly<Record<string, string | false | undefined>> = {
     cost_usd: forecast !== undefined && `about ${usdText(forecast)} at the end of the month`,
     failed: total.failed > 0 && failures && kindsText(failures, total.failed),
@@ -303,12 +303,17 @@ function changeText(
   return now === total ? `${change} from ${textOf(before)}` : `${change}: ${textOf(now)} after ${textOf(before)}`
 }
 
-/** Cost of the whole month, if each day costs as much as the days so far. Undefined on the first days, because few days give no reliable mean. */
-function monthEndOf(costUsd: number, { from }: View): number | undefined {
-  const start = startOf(monthStart(from, 0))
-  const passed = serviceNow() - start
-  if (costUsd === 0 || passed < DAYS_MIN * DAY_SECONDS) return undefined
-  return (costUsd * (startOf(monthStart(from, 1)) - start)) / passed
+/**
+ * Cost at the end of the month, by the method of the budgets. Undefined if there is too little spending. The days are those of this month,
+ * so in its first week the budgets may use more days.
+ */
+function monthEndOf({ total, data }: Report, { from }: View): number | undefined {
+  const nowMs = serviceNow() * 1_000
+  const last = data.filter(({ group }) => Date.parse(group) >= nowMs - (FORECAST_DAYS + 1) * DAY_SECONDS * 1_000)
+  const state = { spent_usd: total.cost_usd, remaining_usd: 0, resets_at: startOf(monthStart(from, 1)) }
+  return (
+    forecastOf(state, new Map(last.map(({ group, cost_usd }) => [group, cost_usd])), nowMs)?.month_end_usd ?? undefined
+  )
 }
 
 interface OverTimeProps {
