@@ -110,9 +110,6 @@ describe('the error of an unknown model', () => {
     expect(await unsupported.text()).toContain(
       "The model 'echo-1' does not make embeddings. This key may use: vectors.",
     )
-    expect(await messageOf(await stack.post('/v1/rerank', { model: 'x', query: 'x', documents: ['y'] }))).toMatch(
-      / No model that this key may use can rerank\.$/,
-    )
     expect(await messageOf(await stack.get('/v1/models/vectorz'))).toMatch(/This key may use: vectors, /)
   })
 
