@@ -148,8 +148,9 @@ describe('findings about calls', () => {
       await until(async () => (await found(who)).some(({ check }) => check === 'upstream'), { withinMs: 20_000 })
       const [first] = await found(who)
       expect(first).toEqual(problem)
-      const remedy = who === 'op' ? /base_url in models\.yaml/ : /^Use another model .* Only an operator can repair/
-      expect((first as unknown as { remediation: string }).remediation).toMatch(remedy)
+      const { cause, remediation } = first as unknown as { cause: string; remediation: string }
+      expect(remediation).toMatch(who === 'op' ? /base_url in models\.yaml/ : /Only an operator can repair/)
+      expect(`${cause} ${remediation}`.match(/another model/g), 'the remedy of callers').toHaveLength(1)
       expect(first?.message).toMatch(
         /is failing: 3 of 3 calls failed in the last hour, all with upstream_error\. .*connection refused/,
       )
