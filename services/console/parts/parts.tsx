@@ -279,7 +279,7 @@ export function Chips({ label, choices, value, onChoose }: ChipsProps) {
   const chips = useRef<HTMLFieldSetElement>(null)
   // In a narrow window, the chips are one line that scrolls.
   useEffect(() => {
-    chips.current?.querySelector('[aria-pressed=true]')?.scrollIntoView({ block: 'nearest', inline: 'center' })
+    chips.current?.querySelector('[aria-pressed=true]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
   }, [value])
   return (
     <fieldset class="chips" ref={chips}>
