@@ -45,7 +45,7 @@ export async function watchFleetBlobs(
         log.info({ blobs: place }, 'this process uses the same blob store as the other processes again')
       wasShared = isShared
     } catch (error) {
-      log.debug({ err: error }, 'blob store could not be compared with that of other processes; retrying')
+      log.debug({ err: error }, 'could not check that all processes use the same blob store; retrying')
     } finally {
       isRenewing = false
     }

@@ -45,7 +45,7 @@ const WORDS: readonly (readonly [RegExp, string])[] = [
   [/\bthe other way about\b/gi, 'the reverse'],
   [/\bby and by\b/gi, 'gradually'],
 ]
-/** Names that differ from the term of the field, with that term. */
+/** Invented names in code, each with the usual technical term to use instead. */
 const NAMES: readonly (readonly [RegExp, string])[] = [
   [/^LOOK_MS$/, 'POLL_INTERVAL_MS'],
   [/^AGAIN_MS$/, 'RETRY_DELAY_MS'],

@@ -265,7 +265,7 @@ async function trialText(
 async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode> {
   const { values, api, out } = invocation
   if (!id.startsWith('batch_')) {
-    throw usageError(`--retry-failed needs --model for a table, or the id of a batch; got '${plain(id)}'.`)
+    throw usageError(`With --retry-failed, give the id of a batch, or a table and --model; got '${plain(id)}'.`)
   }
   const misplaced = [...Object.keys(TABLE_OPTIONS), 'endpoint', 'metadata'].find((name) =>
     values.given().includes(name),

@@ -28,7 +28,10 @@ interface LoadStateProps {
   readonly retry?: () => void
 }
 
-/** The state of a screen whose data is not loaded: an error with a button that tries again, or a placeholder. Renders nothing for loaded data. */
+/**
+ * The state of a screen: an error with a button that tries again, or a placeholder until the data is loaded. The error is also shown above
+ * loaded data if a later load failed.
+ */
 export function LoadState({ problem, isLoaded, retry = retryPolls }: LoadStateProps) {
   if (problem) {
     return (

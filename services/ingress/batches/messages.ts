@@ -371,7 +371,7 @@ class RequestsReader {
       this.#depth = 1
     } else if (byte === COMMA && this.#next === 'comma') this.#next = 'object'
     else if (byte === CLOSE_LIST && this.#next !== 'object') this.#place = 'behind'
-    else throw malformed(`The element after the first ${this.#count} requests is not an object.`)
+    else throw malformed(`Element ${this.#count + 1} of requests is not an object.`)
   }
 
   #endsObject(byte: number): boolean {

@@ -132,7 +132,11 @@ export const ADMIN: Operations = {
     'Drain a worker',
     'The worker finishes its running jobs and starts no others.',
   ),
-  'POST /v1/admin/workers/:id/undrain': worker('undrainWorker', 'Undrain a worker', 'The worker starts jobs again.'),
+  'POST /v1/admin/workers/:id/undrain': worker(
+    'undrainWorker',
+    'Undrain a worker',
+    'The worker accepts new jobs again.',
+  ),
   'GET /v1/admin/pools': {
     ...{ id: 'listPools', tag: 'Admin', guide: 'operations#admin-commands', summary: 'List pools' },
     description: 'Workers, slots, queue lengths and queue age per pool.',

@@ -187,8 +187,8 @@ function pageLink(direction: string, chapter: Chapter | undefined): string {
 }
 
 /**
- * Rewrites links to files in `docs/FOLDER/` to links between pages. A link to a file that is not served becomes plain
- * text.
+ * Rewrites links to files in `docs/FOLDER/` to links between pages. A link to a file that is not served becomes
+ * emphasized text.
  */
 function relink(token: Token, folder: string): void {
   if (token.type !== 'link') return

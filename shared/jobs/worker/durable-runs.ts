@@ -75,7 +75,7 @@ export class DurableRuns {
   readonly #gone = new AbortController()
   #stopRenewing: (() => void) | undefined
   #renewing: Promise<void> = Promise.resolve()
-  /** Settles when the list of jobs from the last renewal has been processed (rule 3). Undefined while no list is processed. */
+  /** Settles when the jobs that the store listed at the last renewal have been compared with the running jobs (rule 3). Otherwise undefined. */
   #reconciling: Promise<void> | undefined
   #isStoreDown = false
   #stopAtMs = Number.NEGATIVE_INFINITY

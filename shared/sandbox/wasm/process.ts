@@ -17,7 +17,7 @@ const OVERDUE_MS = 15_000
 /** Time in ms after a cancel within which the end of the run must be reported. Otherwise the process is killed. */
 const CANCEL_MS = 5_000
 const STOP_MS = 2_000
-/** Maximum bytes before a payload: the number of the run, and the header of the inner frame. */
+/** Maximum bytes of a message before its payload: the number of the run, and the header of the frame that the message contains. */
 const HEADERS_BYTES = 16
 
 interface Run {

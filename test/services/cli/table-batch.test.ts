@@ -187,7 +187,7 @@ describe('sluice batch with a table', () => {
     expect(without.err).toContain('The table of this batch was deleted or has expired')
   })
 
-  it('runs the first rows with --limit, and without it only the other rows', async () => {
+  it('runs the first rows with --limit, and only the remaining rows if the command is repeated without --limit', async () => {
     const path = await fileOf('trial.csv', 'prompt\none\n!echo fail=invalid_value\nthree\nfour\n')
     const trial = await run([path, '--model', 'echo-priced', '--limit', '2'])
     expect(trial.lines[0]).toMatchObject({ answered: 1, failed: 1 })

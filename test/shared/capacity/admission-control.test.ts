@@ -168,7 +168,7 @@ describe('admission control of an overloaded pool', () => {
   })
 })
 
-/** Admission control that estimates a fixed wait for each model. */
+/** Admission control whose estimate for a model does not depend on earlier jobs. Each job ahead adds half of the given wait. */
 class FixedWaits extends AdmissionControl {
   readonly #waitsMs: Readonly<Record<string, number>>
 

@@ -28,7 +28,7 @@ describe('the slots that a lane may take', () => {
     )
   })
 
-  it('leave three quarters of the worker to a busy interactive lane, and a quarter to an idle one', () => {
+  it('are a quarter for the batch lane while the interactive lane is busy, and three quarters while it is idle', () => {
     fc.assert(
       fc.property(anyUse, (use) => {
         const room = laneSlots('low', use)
