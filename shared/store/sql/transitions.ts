@@ -94,12 +94,16 @@ export const APPEND: Transition = {
   where: OWNED,
 }
 
+/**
+ * Usage of an attempt without a result. The usage is kept for the following attempts. A completed job has only the usage of its last attempt, which its
+ * result has as well. Otherwise the cost of a parent job would depend on failures of its child jobs.
+ */
 const USED = 'usage = coalesce(:usage, usage), metered = coalesce(:metered, metered)'
 
 export const COMPLETE: Transition = {
   name: 'complete',
   isOwners: true,
-  set: `${WRITTEN}, state = 'completed', result = :result, ${USED}, ${END}`,
+  set: `${WRITTEN}, state = 'completed', result = :result, usage = :usage, metered = :metered, ${END}`,
   where: OWNED,
   event: `'job.completed'`,
 }
