@@ -167,7 +167,7 @@ describeJobs(
       ['status=', 'invalid_value', 'status'],
       ['status=queued,,failed', 'invalid_value', 'status'],
       ['status=__proto__', 'invalid_value', 'status'],
-      ['status=scheduled', 'invalid_value', 'status'],
+      ['status=waiting', 'invalid_value', 'status'],
       [`status=${'queued,'.repeat(1_000)}queued`, 'string_above_max_length', 'status'],
       ['endpoint=%00', 'invalid_value', 'endpoint'],
       [`endpoint=/v1/${'x'.repeat(300)}`, 'string_above_max_length', 'endpoint'],
