@@ -91,6 +91,22 @@ describe.skipIf(!CHROMIUM)('the job screen of the console', { timeout: 6 * PAGE_
     }
     await page.getByRole('button', { name: 'Queued', exact: true }).click()
     await page.getByText('No matching jobs').waitFor()
+    let pages = 0
+    await page.route('**/v1/admin/jobs?*status=queued*', async (route) => {
+      pages++
+      const response = await route.fetch()
+      await route.fulfill({ response, json: { ...(await response.json()), has_more: true, last_id: scheduled } })
+    })
+    await page.reload()
+    await expect.poll(() => pages, { timeout: PAGE_MS }).toBeGreaterThan(5)
+    await page.getByRole('button', { name: 'All', exact: true }).click()
+    const readAll = () => page.waitForRequest((request) => /admin\/jobs\?limit=100$/.test(request.url()))
+    await row(scheduled).waitFor()
+    await readAll()
+    const before = pages
+    await readAll()
+    expect(pages, 'pages of a list that is not shown any more').toBe(before)
+    await page.unrouteAll({ behavior: 'ignoreErrors' })
     await page.goto(`${admin.stack.url}/console/jobs/${retrying}`)
     await page.getByText(/^Attempt 1 failed\. Attempt 2 starts in 9 min .*\(\d+ \w+ \d{4}, \d\d:\d\d:\d\d/).waitFor()
     await page.goto(`${admin.stack.url}/console/jobs/${scheduled}`)

@@ -31,6 +31,8 @@ export class JobList {
   readonly #known = new Map<string, AnyJob>()
   #last: string | null = null
   #isLoading = false
+  /** Aborted when the screen no longer shows this list. Undefined before the first refresh. */
+  #signal: AbortSignal | undefined
   /** Index of the next unfinished job to refresh. Each refresh reads the first page, and a few jobs of the pages after it. */
   #rotation = 0
 
@@ -39,8 +41,9 @@ export class JobList {
   }
 
   async refresh(signal: AbortSignal): Promise<void> {
+    this.#signal = signal
     await this.#reportErrors(async () => {
-      const page = await this.#page({}, signal)
+      const page = await this.#page({})
       const isFirst = !this.isLoaded.value
       if (isFirst) this.#setCursor(page)
       const isBlank = isFirst && !page.data.some((job) => this.#matches(job))
@@ -136,14 +139,15 @@ export class JobList {
     }
   }
 
-  async #page(more: Readonly<Record<string, string>>, signal?: AbortSignal): Promise<Page<AnyJob>> {
+  async #page(more: Readonly<Record<string, string>>): Promise<Page<AnyJob>> {
     const { status, model, endpoint, group, isAll } = this.#filter
     const query = new URLSearchParams({ limit: String(PAGE_SIZE), ...more })
     if (status) query.set('status', status)
     if (isAll && model) query.set('model', model)
     if (!isAll && endpoint) query.set('endpoint', endpoint)
     if (group) query.set('group', group)
-    return await fetchJson(`${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`, signal ? { signal } : {})
+    const path = `${isAll ? '/v1/admin/jobs' : '/v1/jobs'}?${query}`
+    return await fetchJson(path, this.#signal ? { signal: this.#signal } : {})
   }
 }
 
