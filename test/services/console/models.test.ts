@@ -70,10 +70,16 @@ describe.skipIf(!CHROMIUM)('the Models screen of the console', { timeout: 6 * PA
       }
       const hours = [0, 1].map((nth) => ({ at: 1_800_000_000 + nth * 3_600, failed: 15 * nth + 8, calls: 46 }))
       const more = { ...{ failed: 56, calls: 92 }, previous_hour: { failed: 8, calls: 46 }, hours }
-      const shown = data.map((one) => (one.trend ? { ...one, trend: { ...one.trend, ...more } } : one))
+      const shown = data.map((one) =>
+        one.trend ? { ...one, since: one.since - 90_000, trend: { ...one.trend, ...more } } : one,
+      )
       await route.fulfill({ response, json: { ...rest, data: shown } })
     })
-    await problems.getByText(/: 56 of 92 calls failed, last failure .*; in the hour before 8 of 46 \(17 %\)/).waitFor()
+    await problems
+      .getByText(
+        /^Failing since \d+ \w+, \d\d:\d\d \(1 d ago\): 56 of 92 calls failed, last failure .*; in the hour before 8 of 46 \(17 %\)/,
+      )
+      .waitFor()
     await problems.getByRole('img', { name: /^Failed share per hour: \d\d:\d\d 17 %, \d\d:\d\d 50 %$/ }).waitFor()
     await problems.getByText('Failed share per hour', { exact: true }).waitFor()
     await page.unrouteAll({ behavior: 'ignoreErrors' })

@@ -1,6 +1,6 @@
 import type { ComponentChildren } from 'preact'
 import { type Finding, isOperator } from '#services/console/api/client.ts'
-import { ageText, clockText, dayText, serviceNow } from '#services/console/api/clock.ts'
+import { ageText, clockText, dateText, dayOfMonthText, serviceNow } from '#services/console/api/clock.ts'
 import { projectName } from '#services/console/api/names.ts'
 import { Icon } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
@@ -9,7 +9,6 @@ import { listPath, type Work } from './summary.tsx'
 
 /** Maximum number of projects that an alert names. */
 const NAMES_MAX = 3
-const DAY_SECONDS = 86_400
 const NARROW = '(max-width: 760px)'
 
 export interface QueuedWork {
@@ -301,10 +300,10 @@ export function TrendBars({ trend }: { readonly trend: Finding['trend'] | undefi
   )
 }
 
-/** Returns the time of day within the last 24 hours, and the UTC day for an earlier time. */
+/** Returns the time of day, with the date in front unless it is today. Both are in the time zone of the browser. */
 function sinceText(seconds: number): string {
-  const isToday = serviceNow() - seconds < DAY_SECONDS
-  return isToday ? clockText(seconds) : dayText(new Date(seconds * 1_000).toISOString().slice(0, 10))
+  const isToday = dateText(seconds) === dateText(serviceNow())
+  return isToday ? clockText(seconds) : `${dayOfMonthText(seconds)}, ${clockText(seconds)}`
 }
 
 function capitalized(text: string): string {
