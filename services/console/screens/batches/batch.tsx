@@ -220,14 +220,14 @@ interface Csv {
 async function csvOf({ id, metadata }: Batch): Promise<Csv> {
   const response = await fetchApi(`/v1/batches/${id}/results?format=csv&include=earlier`)
   const tableId = metadata[TABLE_FILE_KEY]
-  const results = await response.text()
+  const results = await response.blob()
   if (!tableId) return { content: new Blob([MARK, results]), isTableGone: false }
   const path = `/v1/files/${encodeURIComponent(tableId)}`
   const [file, content] = await Promise.all([path, `${path}/content`].map((one) => fetchApi(one, { expects: [404] })))
   if (!file?.ok || !content?.ok) return { content: new Blob([MARK, results]), isTableGone: true }
   const { filename } = (await file.json()) as { readonly filename: string }
   const table = await tableOf(await content.blob(), filename, `npx sluice results ${id} --csv`)
-  return { content: new Blob([MARK, joined(table, results, metadata[FORM_KEY])]), isTableGone: false }
+  return { content: new Blob([MARK, joined(table, await results.text(), metadata[FORM_KEY])]), isTableGone: false }
 }
 
 const RETRY_BYTES_MAX = 20_000_000

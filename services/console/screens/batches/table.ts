@@ -70,7 +70,7 @@ export function joined({ columns, rows, delimiter }: Table, results: string, for
 /** Reads the CSV of `GET /v1/batches/{id}/results`. Returns the results by custom id. */
 export function resultsIn(csv: string): ReadonlyMap<string, Result> {
   const [, ...lines] = parse(csv, { bom: true }) as string[][]
-  return new Map(lines.map(([id = '', ...cells]) => [id, resultIn(cells)]))
+  return new Map(lines.map(([id = '', ...cells]) => [id.replace(ESCAPED, ''), resultIn(cells)]))
 }
 
 function resultIn([answer = '', error = '', finishReason = '', input = '', output = '']: string[]): Result {
@@ -92,9 +92,9 @@ export async function failedRowsOf(
   const only = invalid_answers ? '' : `&status=failed&limit=${limit}`
   const response = await fetchApi(`/v1/batches/${id}/results?format=csv${only}`, signal ? { signal } : {})
   const valuesOf = valuesIn(formIn(metadata[FORM_KEY]))
-  const errors = [...resultsIn(await response.text())].map(([customId, result]) => {
-    return [customId.replace(ESCAPED, ''), cellsOf(result, valuesOf).error] as const
-  })
+  const errors = [...resultsIn(await response.text())].map(
+    ([customId, result]) => [customId, cellsOf(result, valuesOf).error] as const,
+  )
   return new Map(errors.filter(([, error]) => error !== ''))
 }
 
