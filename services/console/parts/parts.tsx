@@ -274,12 +274,20 @@ interface ChipsProps {
   readonly onChoose: (id: string) => void
 }
 
+/** Distance of the chosen chip from the edge of a line that scrolls, in pixels. */
+const CHIP_MARGIN_PX = 14
+
 /** A filter of which exactly one choice is on. */
 export function Chips({ label, choices, value, onChoose }: ChipsProps) {
   const chips = useRef<HTMLFieldSetElement>(null)
-  // In a narrow window, the chips are one line that scrolls.
+  // In a narrow window, the chips are one line that scrolls. `scrollIntoView` would also scroll the page.
   useEffect(() => {
-    chips.current?.querySelector('[aria-pressed=true]')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
+    const line = chips.current
+    const chosen = line?.querySelector('[aria-pressed=true]')?.getBoundingClientRect()
+    if (!line || !chosen) return
+    const { left, right } = line.getBoundingClientRect()
+    line.scrollLeft += Math.min(0, chosen.left - CHIP_MARGIN_PX - left)
+    line.scrollLeft += Math.max(0, chosen.right + CHIP_MARGIN_PX - right)
   }, [value])
   return (
     <fieldset class="chips" ref={chips}>

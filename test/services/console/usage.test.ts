@@ -197,6 +197,8 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     const page = await openUsage('alice', { viewport: NARROW, colorScheme: 'dark' })
     await page.getByRole('table', { name: 'Usage by model' }).getByText('echo-1').waitFor()
     expect(await page.content()).not.toContain('search')
+    const drawn = 'new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(() => resolve(scrollY))))'
+    expect(await page.evaluate(drawn), 'pixels by which the page scrolled without a user').toBe(0)
     await page.getByRole('button', { name: 'Last 24 hours' }).click()
     await page.getByRole('slider', { name: 'Cost per hour' }).waitFor()
     await look(page, 'usage-narrow-dark')
