@@ -365,10 +365,10 @@ interface CountProps {
   readonly isFailures?: boolean
 }
 
-/** A number that links to the counted objects. Zero is not a link, because its list is empty. */
+/** A number that links to the counted objects. An exact zero is not a link, because its list is empty. */
 export function Count({ value, path, hasMore = false, isFailures = false }: CountProps) {
   if (value === undefined) return <span class="dim">–</span>
-  if (value === 0) return <>0</>
+  if (value === 0 && !hasMore) return <>0</>
   return (
     <a class={isFailures ? 'figure bad' : 'figure'} href={`${BASE}/${path}`}>
       {value.toLocaleString('en')}

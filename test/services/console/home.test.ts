@@ -70,6 +70,15 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await expect.poll(refreshes, { timeout: PAGE_MS }).toBeGreaterThan(2)
     await row('echo-2').getByText('1 of 1', { exact: true }).waitFor()
     await admin.as('op').post('/v1/admin/models/echo-1/resume')
+    await page.route('**/v1/admin/jobs?status=scheduled*', async (route) => {
+      const response = await route.fetch()
+      await route.fulfill({ response, json: { ...(await response.json()), data: [], has_more: true } })
+    })
+    expect(
+      await summary.getByRole('link', { name: '0+' }).first().getAttribute('href'),
+      'jobs that were not read',
+    ).toMatch(/\/jobs\?status=scheduled$/)
+    await page.unrouteAll({ behavior: 'ignoreErrors' })
     await page.context().close()
   })
 
