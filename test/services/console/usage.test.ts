@@ -122,6 +122,50 @@ describe.skipIf(!CHROMIUM)('the usage screen of the console', { timeout: 6 * PAG
     await page.context().close()
   })
 
+  it('forecasts the total of this month as the budgets do, and names the key with the highest cost', async () => {
+    const page = await signIn(browser, admin.stack.url, secretOf('op'), faults)
+    const report = (await (await admin.as('op').get('/v1/usage')).json()) as UsageReport
+    const sums = (cost_usd: number) => ({ ...report.total, calls: 1, failed: 0, cost_usd })
+    const rowOf = (group: string, cost_usd: number, more = {}) => ({ ...sums(cost_usd), group, name: null, ...more })
+    // $1 on each of the last eight days, of which the last has 12 hours: $8 in 7.5 days.
+    const days = Array.from({ length: 15 }, (_, nth) =>
+      rowOf(`2026-09-${String(nth + 1).padStart(2, '0')}`, nth < 7 ? 10 : 1),
+    )
+    const keyed = [
+      { key: 'key_1', key_name: 'app', usd: 24 },
+      { key: 'key_2', key_name: 'app', usd: 24 },
+      { key: 'key_3', key_name: 'nightly', usd: 30 },
+    ]
+    const parts = keyed.map(({ usd, ...one }) => rowOf('', usd, { groups: { project: 'p', model: 'm', ...one } }))
+    const hours = ['08', '10'].map((hour) => rowOf(`2026-09-01T${hour}:00:00Z`, 39))
+    const rows: Readonly<Record<string, object[]>> = { day: days, hour: hours, 'project,key,model': parts }
+    let date = '2026-09-15T12:00:00Z'
+    // The console takes the time from the `date` header.
+    await page.route('**/v1/**', async (route) => {
+      const { pathname, searchParams } = new URL(route.request().url())
+      const headers = { date: new Date(date).toUTCString() }
+      if (pathname === '/v1/usage') {
+        const data = rows[searchParams.get('group_by') ?? ''] ?? [rowOf('p', 78)]
+        return await route.fulfill({ headers, json: { ...report, total: sums(78), data } })
+      }
+      const response = await route.fetch()
+      await route.fulfill({ response, headers: { ...response.headers(), ...headers } })
+    })
+    await page.getByRole('link', { name: 'Usage', exact: true }).click()
+    await page.getByRole('button', { name: 'This month' }).click()
+    const totals = page.getByLabel('Totals')
+    // $78 so far, and $8 per 7.5 days for the remaining 15.5 days.
+    await totals.getByText('about $94.53 at the end of the month', { exact: true }).waitFor()
+    await page.getByText(/Mostly key nightly \(38 %\), model m \(100 %\)\.$/).waitFor()
+    date = '2026-09-01T12:00:00Z'
+    await page.reload()
+    await page.getByRole('slider', { name: 'Cost per hour' }).waitFor()
+    expect(await totals.innerText()).toContain('$78.00')
+    expect(await totals.getByText('at the end of the month').count(), 'forecast from the hours of one day').toBe(0)
+    await page.unrouteAll({ behavior: 'ignoreErrors' })
+    await page.context().close()
+  })
+
   it('shows costs by project and by model, and exports CSV with escaped formulas', async () => {
     const page = await openUsage('op')
     const table = page.getByRole('table', { name: /^Usage by/ })

@@ -140,6 +140,12 @@ export function periodText({ from, to }: Window): string {
   return from === to ? dayText(from) : `${dayText(from)} to ${dayText(to)}`
 }
 
+/** Change of a value in percent, such as `+12 %`. @param before Earlier value, above 0 */
+export function growthText(now: number, before: number): string {
+  const percent = Math.round((now / before - 1) * 100)
+  return `${percent < 0 ? '−' : '+'}${Math.abs(percent)} %`
+}
+
 /** The time of a view as filters of the request log, so that a list has the requests that this screen counts. */
 export function windowOf({ since, until }: View): Readonly<Record<string, string>> {
   return { since: String(since), until: String(until) }

@@ -8,7 +8,7 @@ import { Empty } from '#services/console/parts/states.tsx'
 import { Cell, ExportCsv, Table } from '#services/console/parts/table.tsx'
 import { Filter } from '#services/console/screens/requests/failures.tsx'
 import { forecastText } from '#shared/usage/budget-forecast.ts'
-import { dayOf, GROUPS, type Group, type Report, type Row, type View, windowOf } from './range.ts'
+import { dayOf, GROUPS, type Group, growthText, type Report, type Row, type View, windowOf } from './range.ts'
 
 export interface Spending {
   /** Usage by the group of the view, the most expensive first. */
@@ -85,18 +85,15 @@ function Headline({ spending, by }: { readonly spending: Spending; readonly by: 
   const { cost_usd } = spending.groups.total
   if (!first || cost_usd === 0) return null
   const change = changeOf(first.group, spending)
+  const mostly = mostlyText(by, first, spending)
   return (
     <p>
       <b>{nameIn(by, first)}</b> spent most: {usdText(first.cost_usd)} of {usdText(cost_usd)} (
       {percentText(first.cost_usd, cost_usd)})
-      {change && `, ${change.text} (${usdText(change.now)} after ${usdText(change.before)})`}.{' '}
-      {capitalized(mostlyText(by, first, spending))}
+      {change && change.before > 0 && `, ${change.text} (${usdText(change.now)} after ${usdText(change.before)})`}.{' '}
+      {mostly && `Mostly ${mostly}.`}
     </p>
   )
-}
-
-function capitalized(text: string): string {
-  return text === '' ? '' : `${text.charAt(0).toUpperCase()}${text.slice(1)}.`
 }
 
 function nameIn(by: Group, { group, name }: Row): string {
@@ -111,18 +108,19 @@ function percentText(part: number, all: number): string {
   return `${Math.round((100 * part) / all)} %`
 }
 
-/** Change of the cost of a group between the compared windows. Undefined if the group had no cost before. */
+/** Change of the cost of a group between the compared windows. Undefined if a cost is unknown, because reports list only the most expensive groups. */
 function changeOf(group: string, { compared }: Spending) {
-  const costIn = (report: Report | undefined) => report?.data.find((row) => row.group === group)?.cost_usd ?? 0
-  const [now, before] = [costIn(compared?.now), costIn(compared?.before)]
-  if (before === 0) return undefined
-  const percent = Math.round((now / before - 1) * 100)
-  return { text: `${percent < 0 ? '−' : '+'}${Math.abs(percent)} %`, before, now }
+  if (!compared) return undefined
+  const costIn = ({ data, has_more }: Report) =>
+    data.find((row) => row.group === group)?.cost_usd ?? (has_more ? undefined : 0)
+  const [now, before] = [costIn(compared.now), costIn(compared.before)]
+  if (now === undefined || before === undefined) return undefined
+  return { text: before === 0 ? 'new' : growthText(now, before), before, now }
 }
 
 const PARTS = { project: 'project_name', key: 'key_name', model: 'model' } as const
 
-/** The project, key and model with the highest cost in a group, such as `mostly key app (92 %), model m1 (80 %)`. Empty if the group has no cost. */
+/** The project, key and model with the highest cost in a group, such as `key app (92 %), model m1 (80 %)`. Empty if the group has no cost. */
 function mostlyText(by: Group, { group, cost_usd }: Row, { parts }: Spending): string {
   if (by === 'endpoint' || cost_usd === 0) return ''
   const own = parts.data.filter(({ groups }) => groups?.[by] === group)
@@ -130,16 +128,16 @@ function mostlyText(by: Group, { group, cost_usd }: Row, { parts }: Spending): s
     (name) => name !== by && (name !== 'project' || isOperator.value),
   )
   const tops = others.flatMap((name) => {
-    const costs = new Map<string, number>()
+    // By id, because two keys may have the same name.
+    const costs = new Map<string, { readonly text: string; readonly cost: number }>()
     for (const { groups, cost_usd: cost } of own) {
       const id = groups?.[name] ?? ''
-      const text = groups?.[PARTS[name]] || nameOf(name, id)
-      costs.set(text, (costs.get(text) ?? 0) + cost)
+      costs.set(id, { text: groups?.[PARTS[name]] || nameOf(name, id), cost: (costs.get(id)?.cost ?? 0) + cost })
     }
-    const [top] = [...costs].toSorted(([, a], [, b]) => b - a)
-    return top && top[0] ? [`${name} ${top[0]} (${percentText(top[1], cost_usd)})`] : []
+    const [top] = [...costs.values()].toSorted((a, b) => b.cost - a.cost)
+    return top?.text ? [`${name} ${top.text} (${percentText(top.cost, cost_usd)})`] : []
   })
-  return tops.length === 0 ? '' : `mostly ${tops.join(', ')}`
+  return tops.join(', ')
 }
 
 interface GroupRowProps {
@@ -169,21 +167,15 @@ function GroupRow({ row, view, spending }: GroupRowProps) {
             <ShortId id={group} />
           </span>
         )}
-        {mostly && <span class="dim below">{mostly}</span>}
+        {mostly && <span class="dim below">mostly {mostly}</span>}
       </Cell>
       <Cell column="Cost">{usdText(cost_usd)}</Cell>
       <Cell column="Change">
-        {change ? (
-          <>
-            {change.text}
-            <span class="dim below">
-              {usdText(change.now)} after {usdText(change.before)}
-            </span>
-          </>
-        ) : spending.compared && cost_usd > 0 ? (
-          'new'
-        ) : (
-          '–'
+        {change && (change.before > 0 || cost_usd > 0) ? change.text : '–'}
+        {change && change.before > 0 && (
+          <span class="dim below">
+            {usdText(change.now)} after {usdText(change.before)}
+          </span>
         )}
       </Cell>
       <Cell column="Share">
@@ -248,17 +240,7 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
           const { owner, id, name, budget_usd, spent_usd, remaining_usd } = budget
           return (
             <tr key={owner + id}>
-              <Cell column="Budget of">
-                <Filter name={owner} value={id}>
-                  {name ?? id}
-                </Filter>{' '}
-                <span class="dim">{owner}</span>
-                {name && (
-                  <span class="dim below">
-                    <ShortId id={id} />
-                  </span>
-                )}
-              </Cell>
+              <Owner owner={owner} id={id} name={name} />
               <Cell column="Spent">
                 {usdText(spent_usd)} of {usdText(budget_usd)}
                 {budget_usd > 0 && ` (${Math.round((spent_usd / budget_usd) * 100)} %)`}
@@ -277,17 +259,7 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
         })}
         {(isLong ? [] : unlimited).map(({ id, name }) => (
           <tr key={id}>
-            <Cell column="Budget of">
-              <Filter name="project" value={id}>
-                {name ?? id}
-              </Filter>{' '}
-              <span class="dim">project</span>
-              {name && (
-                <span class="dim below">
-                  <ShortId id={id} />
-                </span>
-              )}
-            </Cell>
+            <Owner owner="project" id={id} name={name} />
             <Cell column="Spent">
               <a href={`${BASE}/keys?edit=${encodeURIComponent(id)}`} aria-label={`Set a budget for ${name ?? id}`}>
                 no budget
@@ -311,6 +283,22 @@ export function Budgets({ report: { budgets, total, alerts_to, project } }: { re
         </p>
       )}
     </>
+  )
+}
+
+function Owner({ owner, id, name }: Pick<Report['budgets'][number], 'owner' | 'id' | 'name'>) {
+  return (
+    <Cell column="Budget of">
+      <Filter name={owner} value={id}>
+        {name ?? id}
+      </Filter>{' '}
+      <span class="dim">{owner}</span>
+      {name && (
+        <span class="dim below">
+          <ShortId id={id} />
+        </span>
+      )}
+    </Cell>
   )
 }
 

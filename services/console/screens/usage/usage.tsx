@@ -22,6 +22,7 @@ import {
   dayOf,
   GROUPS,
   type Group,
+  growthText,
   HOUR_SECONDS,
   METRICS,
   monthStart,
@@ -50,8 +51,9 @@ export function Usage() {
   const windows = comparisonOf(view)
   const refresh = async (signal: AbortSignal) => {
     const fetchBy = (by: string, range: object = {}) => {
-      const asked = new URLSearchParams({ ...Object.fromEntries(new URLSearchParams(query)), ...range, group_by: by })
-      return fetchJson<Report>(`/v1/usage?${asked}&order_by=${by === view.unit ? 'group' : 'cost'}`, { signal })
+      const order_by = by === view.unit ? 'group' : 'cost'
+      const asked = { ...view.filters, from: view.from, to: view.to, ...range, group_by: by, order_by }
+      return fetchJson<Report>(`/v1/usage?${new URLSearchParams(asked)}`, { signal })
     }
     const fetchCompared = async () => {
       if (!windows) return undefined
@@ -298,16 +300,16 @@ function changeText(
   const before = compared ? of(compared.before) : 0
   if (!compared || before === 0) return ''
   const now = of(compared.now)
-  const percent = Math.round((now / before - 1) * 100)
-  const change = `${percent < 0 ? '−' : '+'}${Math.abs(percent)} %`
+  const change = growthText(now, before)
   return now === total ? `${change} from ${textOf(before)}` : `${change}: ${textOf(now)} after ${textOf(before)}`
 }
 
 /**
  * Cost at the end of the month, by the method of the budgets. Undefined if there is too little spending. The days are those of this month,
- * so in its first week the budgets may use more days.
+ * so in its first week the budgets may use more days. On its first day, the report has the sums of hours.
  */
-function monthEndOf({ total, data }: Report, { from }: View): number | undefined {
+function monthEndOf({ total, data }: Report, { from, unit }: View): number | undefined {
+  if (unit === 'hour') return undefined
   const nowMs = serviceNow() * 1_000
   const last = data.filter(({ group }) => Date.parse(group) >= nowMs - (FORECAST_DAYS + 1) * DAY_SECONDS * 1_000)
   const state = { spent_usd: total.cost_usd, remaining_usd: 0, resets_at: startOf(monthStart(from, 1)) }
