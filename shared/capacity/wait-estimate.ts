@@ -67,7 +67,7 @@ export class WaitEstimate<Job = unknown> {
   readonly #times: number[] = []
   #coldMs: number | undefined
   #completedAtMs = Number.NEGATIVE_INFINITY
-  #places = 0
+  #slotCount = 0
   #ranks: { readonly atMs: number; readonly of: ReadonlyMap<Job, number> } | undefined
   #busySinceMs: number | undefined
   #peak = { fromMs: 0, before: 0, now: 0 }
@@ -94,13 +94,14 @@ export class WaitEstimate<Job = unknown> {
   }
 
   /**
-   * Called when a worker has taken a job. If all slots run jobs, then the job is parked.
+   * Called when a worker has taken a job from its queue. The duration of the job begins when it runs. If as many jobs run as there are slots
+   * for the model, then the job is parked until one of them ends.
    *
-   * @param places Number of slots that can run the job. 0 if unknown or if workers park no jobs of this queue
+   * @param slotCount Number of slots in all workers that can run the job. 0 if unknown, or if workers park no jobs of this queue
    */
-  started(job: Job, now: number, places = 0): void {
+  started(job: Job, now: number, slotCount = 0): void {
     this.forget(job, now)
-    this.#places = places
+    this.#slotCount = slotCount
     this.#parked.add(job)
     this.#runParked(now)
   }
@@ -138,20 +139,20 @@ export class WaitEstimate<Job = unknown> {
    * ahead or if there are no measurements.
    *
    * @param queued Jobs of this ingress that would run before the new job.
-   * @param places Number of slots that can run the job. 0 if unknown
+   * @param slotCount Number of slots that can run the job. 0 if unknown
    */
-  estimateMs(queued: number, now: number, places = 0): number {
-    return queued === 0 ? 0 : queued * (this.provenEveryMs(now, places) ?? 0)
+  estimateMs(queued: number, now: number, slotCount = 0): number {
+    return queued === 0 ? 0 : queued * (this.provenEveryMs(now, slotCount) ?? 0)
   }
 
   /** Returns the expected interval in ms between two job starts while jobs wait. Undefined if only cold jobs were measured. */
-  everyMs(now: number, places: number): number | undefined {
-    return this.#everyMs(now, places, this.#durations(now).meanMs)
+  everyMs(now: number, slotCount: number): number | undefined {
+    return this.#everyMs(now, slotCount, this.#durations(now).meanMs)
   }
 
   /** Returns the interval in ms that counts in a refusal: a part of {@link everyMs} if there are few measurements. Undefined without measurements. */
-  provenEveryMs(now: number, places: number): number | undefined {
-    return this.#everyMs(now, places, this.#durations(now).provenMs)
+  provenEveryMs(now: number, slotCount: number): number | undefined {
+    return this.#everyMs(now, slotCount, this.#durations(now).provenMs)
   }
 
   /** Position of a job that waits in this ingress, or is parked at a worker. The next job to start has position 1. Undefined for a job that runs. */
@@ -162,7 +163,7 @@ export class WaitEstimate<Job = unknown> {
 
   #runParked(now: number): void {
     for (const job of this.#parked) {
-      if (this.#places > 0 && this.#running.size >= this.#places) return
+      if (this.#slotCount > 0 && this.#running.size >= this.#slotCount) return
       this.#parked.delete(job)
       this.#run(job, now)
     }
@@ -183,14 +184,14 @@ export class WaitEstimate<Job = unknown> {
     return Math.min(this.#ranks.of.get(job) ?? size, size - 1)
   }
 
-  #everyMs(now: number, places: number, takesMs: number | undefined): number | undefined {
+  #everyMs(now: number, slotCount: number, takesMs: number | undefined): number | undefined {
     const busySinceMs = this.#busySince(now)
     const busyMs = busySinceMs === undefined ? undefined : this.#completions.everyMs(now, busySinceMs)
     if (busyMs !== undefined) return busyMs
     // The measured interval is an upper bound, because slots may have been idle during the measurement.
     const longestMs = this.#completions.everyMs(now)
-    if (takesMs === undefined || places === 0) return longestMs
-    return Math.min(takesMs / this.#usable(places, takesMs, now), longestMs ?? Number.POSITIVE_INFINITY)
+    if (takesMs === undefined || slotCount === 0) return longestMs
+    return Math.min(takesMs / this.#usable(slotCount, takesMs, now), longestMs ?? Number.POSITIVE_INFINITY)
   }
 
   /**
@@ -228,11 +229,11 @@ export class WaitEstimate<Job = unknown> {
    * Returns the number of slots that this ingress can use while other ingresses use the remaining slots. Until enough jobs were observed,
    * the result is the number of all slots.
    */
-  #usable(places: number, takesMs: number, now: number): number {
+  #usable(slotCount: number, takesMs: number, now: number): number {
     const [oldest] = this.#waiting.values()
-    if (oldest === undefined || now - oldest < Math.max(SETTLED_MS, 2 * takesMs)) return places
+    if (oldest === undefined || now - oldest < Math.max(SETTLED_MS, 2 * takesMs)) return slotCount
     this.#rollPeak(now)
-    return Math.max(1, Math.min(places, Math.max(this.#peak.before, this.#peak.now)))
+    return Math.max(1, Math.min(slotCount, Math.max(this.#peak.before, this.#peak.now)))
   }
 
   #busySince(now: number): number | undefined {
