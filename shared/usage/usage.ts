@@ -66,12 +66,6 @@ export class Meter {
   }
 }
 
-export function meteredOf(events: readonly unknown[]): Metered {
-  const meter = new Meter()
-  for (const event of events) meter.see(event)
-  return meter.metered
-}
-
 export function addMetered(a: Metered, b: Metered): Metered {
   return {
     input_tokens: a.input_tokens + b.input_tokens,

@@ -28,7 +28,7 @@ import type { Log } from '#shared/log/log.ts'
 import type { Used } from '#shared/store/jobs.ts'
 import type { NewEvent, Store, TransitionResult } from '#shared/store/store.ts'
 import { traceField } from '#shared/telemetry/tracing.ts'
-import { addMetered, meteredOf, NOTHING } from '#shared/usage/usage.ts'
+import { addMetered, Meter, NOTHING } from '#shared/usage/usage.ts'
 import { ANSWER_BYTES_MAX } from './attempt.ts'
 import { Composing, wrapUpMsOf } from './compose.ts'
 import { delay, OwnerWrites } from './owner-writes.ts'
@@ -94,6 +94,7 @@ export class DurableRun implements AttemptSink {
   readonly #answer: Answer
   #stream: AnswerStream | undefined
   readonly #whole: EventBuffer
+  readonly #meter = new Meter()
   readonly #bytesMax: number
   readonly #pending: EventBuffer
   #encoded: NewEvent[] = []
@@ -158,6 +159,7 @@ export class DurableRun implements AttemptSink {
   }
 
   #collect(event: unknown): void {
+    this.#meter.see(event)
     this.#whole.push(event)
     if (this.#whole.bytes > this.#bytesMax) throw answerTooLarge(this.#bytesMax)
   }
@@ -183,9 +185,7 @@ export class DurableRun implements AttemptSink {
     if (this.#job.stream) this.#encoded.push(...(this.#open()?.end() ?? []).map(outputOf))
     await this.#writeBacklog()
     const output = this.#takeOutput(this.#hasProgress)
-    const usage = usageOf(result, events)
-    const metered = this.#metered(events)
-    const end = { result, usage, metered, output }
+    const end = { result, usage: usageOf(result, events), metered: this.#metered, output }
     await this.#writes.write(() => (run) => this.#options.store.complete(run, end), result)
   }
 
@@ -207,10 +207,10 @@ export class DurableRun implements AttemptSink {
       const { delayMs } = decision
       if (canSpend && isTried) budget.spend()
       this.#logRetry(error, delayMs)
-      const end = { error, delayMs, output, isTry: isTried, ...this.#used() }
+      const end = { error, delayMs, output, isTry: isTried, ...this.#used }
       await this.#writes.write(() => (run) => store.retry(run, end))
     } else {
-      const end = { error, output, ...this.#used() }
+      const end = { error, output, ...this.#used }
       await this.#writes.write(() => (run) => store.fail(run, end))
     }
   }
@@ -223,7 +223,7 @@ export class DurableRun implements AttemptSink {
 
   async handedBack(): Promise<void> {
     await this.#stopFlushing()
-    const used = this.#used()
+    const used = this.#used
     await this.#queued(await this.#writes.write(() => (run) => this.#options.store.handBack(run, [], used)))
   }
 
@@ -256,21 +256,21 @@ export class DurableRun implements AttemptSink {
   async cancelled(): Promise<void> {
     await this.#stopFlushing()
     const output = this.#hasProgress ? this.#takeProgress() : []
-    const used = this.#used()
+    const used = this.#used
     await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output, used))
   }
 
   /** Usage of all attempts until the end of this attempt. A composed job repeats the usage of its recorded steps in each attempt. */
-  #metered(events: readonly unknown[]): Metered {
+  get #metered(): Metered {
     if (this.#job.replay_of !== undefined) return { ...NOTHING, server: this.#server }
     const { steps, children, usage } = this.#claimed
     const { data: earlier = NOTHING } = Metered.safeParse(steps + children === 0 ? usage : null)
-    return { ...addMetered(earlier, meteredOf(events)), server: this.#server }
+    return { ...addMetered(earlier, this.#meter.metered), server: this.#server }
   }
 
   /** Usage of an attempt that ended without a result. */
-  #used(): Used {
-    const metered = this.#metered(this.#whole.takeAll())
+  get #used(): Used {
+    const metered = this.#metered
     const amounts = Object.entries(metered).filter(([name, amount]) => name !== 'server' && amount !== 0)
     return { metered, usage: amounts.length > 0 ? Object.fromEntries(amounts) : undefined }
   }

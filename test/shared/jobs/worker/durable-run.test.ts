@@ -326,6 +326,18 @@ describe('the run of a durable job', () => {
     expect(await passing(store.usage.listEnded(10))).toMatchObject([{ jobId: first.id, metered: sum }])
   })
 
+  it('has the tokens of an attempt whose answer cannot be encoded', async () => {
+    const usage = { input_tokens: 10, output_tokens: 5 }
+    const whole = () => {
+      throw new ServiceError('upstream_error', 'The answer has no vectors.')
+    }
+    const { run, id } = await claim(store, undefined, { ...say, answer: () => ({ whole }) })
+    void run.event({ type: 'usage', usage })
+    await expect(passing(run.completed())).rejects.toMatchObject({ code: 'upstream_error' })
+    await passing(run.failed(UPSTREAM))
+    expect(await passing(store.find(TENANT, id))).toMatchObject({ state: 'scheduled', usage })
+  })
+
   it('records job.retrying without output_reset if the failed attempt had no output', async () => {
     const { run, id } = await claim()
     await passing(run.failed(UPSTREAM))
