@@ -233,6 +233,9 @@ export class AttachedJob {
     if (worker !== this.worker || event.seq <= this.#lastSeq) return
     if (event.seq !== this.#lastSeq + 1) return this.#owner.onOutcome(this, { type: 'lost' })
     this.#lastSeq = event.seq
+    // Without streaming, the output of a failed attempt is dropped. The caller then has not received a first output.
+    if (!this.envelope.stream && (event.type === 'failed' || event.type === 'handed_back'))
+      this.firstOutputAtMs = undefined
     switch (event.type) {
       case 'delta':
         return this.#onOutput(event.deltas)

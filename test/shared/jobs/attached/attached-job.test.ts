@@ -48,6 +48,20 @@ describe('an attached job', () => {
     expect(await job.next()).toBeUndefined()
   })
 
+  it('without streaming has no first output if the attempt ends after it sent its usage', () => {
+    for (const end of [
+      { type: 'failed', error: { code: 'upstream_error', message: '', param: null } },
+      { type: 'handed_back' },
+    ]) {
+      const { job, asked, say, tell } = openJob({ stream: false })
+      tell(1, 'started')
+      say(2, 'usage')
+      job.onEvent('wrk_1', { ...head(3), ...end } as JobEvent)
+      expect(asked).toHaveLength(1)
+      expect(job.firstOutputAtMs, end.type).toBeUndefined()
+    }
+  })
+
   it('wakes a waiting reader when output or the end arrives', async () => {
     const { job, say, tell } = openJob()
     const waiting = job.next()
