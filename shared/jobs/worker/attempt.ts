@@ -18,6 +18,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { ErrorBody } from '#schemas/error.ts'
 import type { ControlRecord } from '#schemas/event.ts'
 import type { JobEnvelope } from '#schemas/job.ts'
+import type { Metered } from '#schemas/usage.ts'
 import type { Blobs } from '#shared/blobs/blobs.ts'
 import type { ModelBulkhead, ModelBulkheads } from '#shared/capacity/bulkheads.ts'
 import type { Semaphore } from '#shared/capacity/semaphore.ts'
@@ -196,16 +197,19 @@ export class Attempt {
       }
       signal.throwIfAborted()
     } catch (error) {
-      // The output is dropped, but its tokens count.
+      // The output is dropped, but its usage counts. The event `start` has the duration of audio.
+      const [first] = buffer.takeAll()
+      if ((first as { type?: string } | undefined)?.type === 'start') void this.#sink.event(first)
       if (this.#usage) void this.#sink.event({ type: 'usage', usage: this.#usage })
       throw error
     }
     for (const event of buffer.takeAll()) await this.#sink.event(event)
   }
 
-  get #usage(): { input_tokens: number; output_tokens: number } | undefined {
-    const { input, output } = this.#meter.tokens
-    return input + output > 0 ? { input_tokens: input, output_tokens: output } : undefined
+  get #usage(): Partial<Metered> | undefined {
+    const { input_tokens, cached_tokens, output_tokens } = this.#meter.metered
+    if (input_tokens + output_tokens === 0) return undefined
+    return { input_tokens, ...(cached_tokens > 0 && { cached_tokens }), output_tokens }
   }
 
   #see(event: unknown): void {
@@ -276,10 +280,7 @@ export class Attempt {
     return 'failed'
   }
 
-  /**
-   * Handles an end that could not be reported. The owner then detects the end by missing heartbeats or an expired
-   * lease.
-   */
+  /** Handles an end that could not be reported. The owner then detects the end by missing heartbeats or an expired lease. */
   #onUnreported(cause: unknown): AttemptEnd {
     this.#log.error(
       { err: cause, job_id: this.job.id, attempt: this.job.attempt },

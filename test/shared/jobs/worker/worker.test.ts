@@ -201,9 +201,10 @@ describe('a worker', () => {
     expect(textOfEvents(events)).toBe('hello')
   })
 
-  it('sends the tokens of a job without streaming that fails, but not its output', async () => {
+  it('sends the usage of a job without streaming that fails, but not its output', async () => {
+    const start = { type: 'start', input_tokens: 7, duration: 3, apart: true }
     const run = async function* () {
-      yield { type: 'start', input_tokens: 7 }
+      yield start
       yield { text: 'word'.repeat(10), apart: true }
       throw new ServiceError('upstream_refused', 'No.')
     }
@@ -211,7 +212,7 @@ describe('a worker', () => {
     await submit('a', { stream: false })
     await until(() => said('a').includes('failed upstream_refused'))
     const deltas = events.flatMap((event) => ('deltas' in event ? event.deltas : []))
-    expect(deltas).toEqual([{ type: 'usage', usage: { input_tokens: 7, output_tokens: 10 } }])
+    expect(deltas).toEqual([start, { type: 'usage', usage: { input_tokens: 7, output_tokens: 10 } }])
   })
 
   it('acknowledges a record as soon as the started event of its job is published', async () => {
