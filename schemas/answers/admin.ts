@@ -202,7 +202,9 @@ export const FindingListAnswer = z.object({
         .describe('Only requests that ended since then are counted, in Unix seconds. null: not about requests'),
       since: Seconds.nullable().describe('Start of the problem, in Unix seconds. null: unknown'),
       trend: FailureCount.extend({
-        is_lower_bound: z.boolean().describe('true: some hours had more calls than were read'),
+        is_lower_bound: z
+          .boolean()
+          .describe('true: an hour had more calls than were read, or the problem began before the first of the hours'),
         last_failure_at: Seconds,
         previous_hour: FailureCount.nullable().describe('Hour before the last hour. null: the failures began later'),
         hours: z.array(FailureCount.extend({ at: Seconds })).describe('Clock hours since the start, the oldest first'),

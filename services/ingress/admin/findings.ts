@@ -251,7 +251,9 @@ async function trendOf(
 ): Promise<FailureTrend> {
   const hourAt = (ms: number) => Math.floor(ms / HOUR_MS) * HOUR_MS
   const read: Hour[] = []
-  const firstMs = Math.max(hourAt(sinceMs), hourAt(seenAtMs) - (START_HOURS_MAX - 1) * HOUR_MS)
+  const startMs = hourAt(sinceMs)
+  const firstMs = Math.max(startMs, hourAt(seenAtMs) - (START_HOURS_MAX - 1) * HOUR_MS)
+  hours.delete(firstMs - HOUR_MS)
   for (let atMs = firstMs; atMs <= seenAtMs; atMs += HOUR_MS) {
     const hour = hours.get(atMs) ?? (await hourOf(calls, atMs, sinceMs))
     if (atMs + HOUR_MS + LOG_DELAY_MS < seenAtMs) hours.set(atMs, hour)
@@ -262,7 +264,7 @@ async function trendOf(
   const sum = (of: (hour: Hour) => number) => read.reduce((total, hour) => total + of(hour), 0)
   return {
     ...{ failed: sum(({ failed }) => failed), calls: sum((hour) => hour.calls) },
-    isLowerBound: read.some(({ isCut }) => isCut),
+    isLowerBound: startMs < firstMs || read.some(({ isCut }) => isCut),
     lastFailureAtMs: Math.max(...read.map(({ lastAtMs }) => lastAtMs)),
     previousHour: sinceMs < fromMs ? { failed: rate.failed, calls: rate.calls } : null,
     hours: read.map(({ atMs, failed, calls: all }) => ({ atMs, failed, calls: all })),

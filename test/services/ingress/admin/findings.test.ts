@@ -24,6 +24,8 @@ import {
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
+import type { RequestRow } from '#shared/store/requests.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import { openAdmin, secretOf } from '../../../support/admin.ts'
 import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
@@ -177,6 +179,31 @@ describe('findings about calls', () => {
       expect((await stack.post('/v1/chat/completions', CALL, as('alice'))).status).toBe(200)
     await until(async () => (await found('alice')).every(({ check }) => check !== 'upstream'), { withinMs: 20_000 })
     expect(await found('alice')).toMatchObject([{ check: 'calls', status: 'warn' }])
+  })
+
+  it('count at most 24 hours of a model that fails for longer, as a lower bound', async () => {
+    const dataDir = mkdtempSync(join(tmpdir(), 'sluice-test-'))
+    onTestFinished(() => rmSync(dataDir, { recursive: true }))
+    const store = openSqliteStore({ directory: dataDir, boot: 'test' })
+    const rows = Array.from({ length: 84 }, (_, nth): RequestRow => {
+      const endedAtMs = Date.now() - 60_000 - Math.floor(nth / 3) * 3_600_000
+      return {
+        ...{ id: `req_${nth}`, project: 'p1', keyId: 'key_1', endpoint: '/v1/chat/completions', kind: 'generate' },
+        ...{ model: 'echo-1', worker: 'inf_1', server: null, status: 502, errorCode: 'upstream_error' },
+        ...{ startedAtMs: endedAtMs, endedAtMs, queueMs: 1, firstOutputMs: null, durationMs: 1, costNanos: 0 },
+        ...{ inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, attempts: 1, jobId: null, batchId: null },
+        ...{ traceId: null, userAgent: null, errorMessage: 'Down.', errorParam: null, upstreamMessage: null },
+        ...{ failedAttempts: null, sdkRetry: null, batchCalls: null, batchFailed: null },
+      }
+    })
+    await store.requests.add(rows)
+    await store.close()
+    await using stack = await startStack({ dataDir, settings: { FIRST_KEY_ADMIN: 'true' } })
+    const [first] = await dataOf(await stack.get('/v1/admin/findings?of=fleet'))
+    const { trend } = first as unknown as { trend: { failed: number; hours: object[] } }
+    expect(trend).toMatchObject({ is_lower_bound: true, calls: trend.failed })
+    expect(trend.hours).toHaveLength(24)
+    expect(first?.message).toMatch(/ or earlier; since then, at least \d+ of \d+ calls failed, /)
   })
 
   const recent = (status: number, errorCode: string | null, calls: number) => ({
