@@ -75,7 +75,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     facts.model = prepared.model
     facts.user_id = prepared.userId
     context.limits.countUser(key, prepared.userId)
-    noteLoweredLimit(call, body, prepared)
+    noteLoweredLimit(context, call, body, prepared)
     if (options) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
     const { pool } = endpoint.kind
     const admitted = { pool, model: prepared.model, body: prepared.body }
@@ -99,13 +99,15 @@ interface OutputLimits {
 }
 
 /** Reports an output limit that the model's limit lowered, in a header of the answer and in the access log. */
-function noteLoweredLimit({ facts, reply }: Call, body: unknown, prepared: PreparedCall): void {
-  const { max_output_tokens, max_tokens, max_completion_tokens } = (body ?? {}) as OutputLimits
-  const asked = max_output_tokens ?? max_completion_tokens ?? max_tokens
+function noteLoweredLimit({ models }: IngressContext, { facts, reply }: Call, body: unknown, prepared: PreparedCall) {
+  const ceiling = models.find(prepared.model)?.limits.max_output_tokens
   const { max_tokens: granted } = (prepared.body ?? {}) as OutputLimits
-  if (typeof asked !== 'number' || typeof granted !== 'number' || asked <= granted) return
-  facts.max_tokens = granted
-  reply.setHeader('x-max-tokens', String(granted))
+  if (ceiling === undefined || granted !== ceiling) return
+  const { max_output_tokens, max_tokens, max_completion_tokens } = (body ?? {}) as OutputLimits
+  const asked = [max_output_tokens, max_tokens, max_completion_tokens]
+  if (!asked.some((limit) => typeof limit === 'number' && limit > ceiling)) return
+  facts.max_tokens = ceiling
+  reply.setHeader('x-max-tokens', String(ceiling))
 }
 
 async function answerAttached(

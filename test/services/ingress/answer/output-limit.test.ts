@@ -22,5 +22,7 @@ describe('an output limit above the limit of the model', () => {
     expect(await headerOf('/v1/messages', { messages, max_tokens: 500 })).toBe('100')
     expect(await headerOf(chat, { messages, max_tokens: 100 })).toBeNull()
     expect(await headerOf(chat, { messages })).toBeNull()
+    const ofOtherApi = { max_output_tokens: 500 }
+    expect(await headerOf(chat, { messages, max_tokens: 10, ...ofOtherApi }), 'no limit was lowered').toBeNull()
   })
 })
