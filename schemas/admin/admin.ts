@@ -1,6 +1,6 @@
 import { z } from 'zod'
 import { PoolName } from '#schemas/job.ts'
-import { IncludeChildren } from '#schemas/jobs.ts'
+import { IncludeChildren, ListJobs } from '#schemas/jobs.ts'
 
 const TEXT_MAX = 256
 
@@ -15,13 +15,7 @@ const JobFilters = {
   project: Text.optional().describe('Project id'),
   pool: PoolName.optional().describe('Pool name'),
   model: Text.optional().describe('Model id'),
-  status: z
-    .string()
-    .max(200)
-    .optional()
-    .describe(
-      'Comma-separated job statuses. `queued` includes `scheduled` jobs, which wait for run_at, and `retrying` jobs, which wait for the next attempt. Default: all',
-    ),
+  status: ListJobs.shape.status,
 }
 const Seconds = z.int().min(0).max(99_999_999_999)
 
