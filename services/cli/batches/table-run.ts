@@ -105,8 +105,8 @@ class TableRun {
   readonly #tableHash: string
   /** Batches whose results are in {@link #answers}, by their id. */
   readonly #added = new Map<string, BatchView>()
-  /** Key of the request with this custom id in the newest earlier batch that has the custom id. */
-  readonly #keysBefore = new Map<string, string>()
+  /** By custom id: the newest earlier batch with this custom id, and the key of its request. */
+  readonly #before = new Map<string, { readonly batch: string; readonly key: string }>()
 
   constructor(parts: Parts) {
     const { files, table, converted, options } = parts
@@ -171,7 +171,7 @@ class TableRun {
     const present = new Set(keys)
     const found = this.#answers.assign(keys)
     const failed = keys.filter((_, nth) => ids.has(customIdOf(nth + 1)) && found[nth]).length
-    const removed = [...this.#keysBefore.values()].filter((key) => !present.has(key)).length
+    const removed = [...this.#before.values()].filter(({ key }) => !present.has(key)).length
     const changed = Math.min(ids.size - failed, removed)
     const counts = { failed, changed, new: ids.size - failed - changed }
     const parts = Object.entries(counts).flatMap(([name, count]) => (count > 0 ? [`${count} ${name}`] : []))
@@ -185,8 +185,9 @@ class TableRun {
   }
 
   /**
-   * Returns the newest earlier batch, whose results the service then adds to the results of the new batch. The service finds results by their
-   * custom ids. Undefined if rows with an answer have moved, or if their answers are from batches that the newest one does not retry.
+   * Returns the newest earlier batch, whose results the service then adds to the results of the new batch. The service takes the newest result
+   * of each custom id. Undefined if such a result is not the answer of its row, because rows have moved or were changed back. Undefined also if
+   * answers are from batches that the newest one does not retry.
    */
   #retriedOf(earlier: readonly BatchView[]): string | undefined {
     const retried = new Set<string>()
@@ -196,7 +197,9 @@ class TableRun {
     }
     const found = this.#answers.assign(this.#parts.converted.keys)
     const hasAll = found.every((one, nth) => {
-      return !one?.isAnswer || (retried.has(one.batch) && one.customId === customIdOf(nth + 1))
+      const customId = customIdOf(nth + 1)
+      const isNewest = one?.customId === customId && one.batch === this.#before.get(customId)?.batch
+      return !one?.isAnswer || (retried.has(one.batch) && isNewest)
     })
     return hasAll ? earlier[0]?.id : undefined
   }
@@ -278,7 +281,8 @@ class TableRun {
         const keys = await keysIn((await batches.fileContent(input_file_id)).body)
         await this.#answers.add(id, (await batches.results(id)).body, (customId) => keys.get(customId))
         this.#added.set(id, batch)
-        for (const [customId, key] of keys) if (!this.#keysBefore.has(customId)) this.#keysBefore.set(customId, key)
+        for (const [customId, key] of keys)
+          if (!this.#before.has(customId)) this.#before.set(customId, { batch: id, key })
       } catch (error) {
         if (!isGone(error)) throw error
         out.note(`The files of ${id} were deleted or have expired, so its answers are not used.`)

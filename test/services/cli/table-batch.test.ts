@@ -118,6 +118,14 @@ describe('sluice batch with a table', () => {
     expect([again.lines[0], await textOf('edited.answers.csv')]).toEqual([edited.lines[0], output])
     const printed = await sluice(['results', String(edited.lines[0]?.batch), '--csv'], { env: env() })
     expect(printed.out, 'later results of the batch of 3 rows').toBe(output)
+    // Row 2 has its first content again, so its answer is from the first batch, not from the newest batch with this row.
+    await fileOf('edited.csv', ['id,prompt', '1,one', '2,two', '3,three', '4,four', '5,five', '6,six'].join('\n'))
+    const restored = await run([path, '--model', 'echo-priced'])
+    expect(restored.err).toMatch(/\nbatch_\w+: 1 requests\n/)
+    expect((await textOf('edited.answers.csv')).split('\r\n')[2]).toMatch(/^2,two,two,/)
+    const later = await sluice(['results', String(restored.lines[0]?.batch), '--csv'], { env: env() })
+    expect(later.out, 'row 2 without the answer to its other content').toMatch(/\r\n2,two,,no_result: /)
+    expect(later.out).toMatch(/\r\n6,six,six,/)
   })
 
   it('gives each of several equal rows its own answer, also if one of them was edited', async () => {
