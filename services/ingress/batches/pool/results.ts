@@ -13,10 +13,11 @@
  * first the answers, then the errors.
  *
  * With `include=earlier`, the results of the batches that this batch retries are merged in, and each custom id has only its newest result.
- * For this, the custom ids of all batches except the oldest one are read first.
+ * For this, the custom ids of all batches except the oldest one are read first. A running batch may run changed rows, so the earlier results of
+ * its requests are left out before these requests end.
  *
  * At the end of the batch, the result files replace the blobs of the parts. A running download then continues in the files, at the same
- * position. If the download has lines of an unfinished part, then there is no such position, and the download is cut.
+ * position. If the download has lines after a part that had not ended, then there is no such position, and the download is cut.
  */
 
 import { createHash } from 'node:crypto'
@@ -24,7 +25,7 @@ import { Readable } from 'node:stream'
 import { BatchResults } from '#schemas/batches/batch.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
 import { BATCHES, type BatchDetails, batchDetails, findBatch, jobIdOfBatch } from '#services/ingress/batches/batches.ts'
-import { LineSplitter } from '#services/ingress/batches/lines.ts'
+import { LineSplitter, linesOf, readLine } from '#services/ingress/batches/lines.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { PART_REQUESTS } from '#services/ingress/calls/child-counts.ts'
@@ -84,14 +85,8 @@ async function earlierOf(context: IngressContext, { tenant, metadata }: DurableJ
     const job = jobId === undefined ? undefined : await context.store?.find(tenant, jobId)
     if (job?.endpoint !== BATCHES || requests > EARLIER_REQUESTS_MAX) break
     const attempt = { job, details: await batchDetails(context, job) }
-    const isStored = await requireResultFiles(context, job, attempt.details, SIDES).then(
-      () => true,
-      (error: unknown) => {
-        if (ServiceError.from(error).code === 'not_found') return false
-        throw error
-      },
-    )
-    if (!isStored) break
+    const isStored = requireResultFiles(context, job, attempt.details, SIDES).then(() => true)
+    if (!(await ifStored(isStored))) break
     found.push(attempt)
     requests += attempt.details.begun?.requests ?? 0
     id = job.metadata[RETRY_OF_KEY]
@@ -125,42 +120,38 @@ async function* sideOf(context: IngressContext, { job, details }: Attempt, side:
   if (file) yield* await context.blobs.open(file)
   if (!begun || result) return
   const parts = Math.ceil(begun.requests / PART_REQUESTS)
-  let wholeBytes: number | undefined = 0
+  /** Position in the result file after the yielded lines. Valid until a line after an unfinished part is yielded. */
+  let position = 0
+  let [hasUnfinished, isPositionValid] = [false, true]
   for (let nth = 0; nth < parts; nth++) {
     const part = await context.store?.find(job.tenant, childJobId(job.id, String(nth)))
-    const blob: AsyncIterable<Buffer> | undefined =
-      part?.state === 'completed' ? await openPart(context, part, side, wholeBytes) : undefined
-    const lines: AsyncIterable<Buffer> | undefined =
-      blob ?? (part && part.state !== 'completed' ? unfinishedPart(context, part, side) : undefined)
-    // The batch has ended meanwhile, so its result file has the other parts.
-    if (part && !lines) return yield* fileFrom(context, fileIdOf(job.id, side), wholeBytes ?? 0)
-    for await (const piece of lines ?? []) {
-      wholeBytes = blob && wholeBytes !== undefined ? wholeBytes + piece.length : undefined
+    const isWhole = part?.state === 'completed'
+    const blob = isWhole ? await ifStored(context.blobs.open(partBlob(part.id, side))) : undefined
+    if (isWhole && !blob) {
+      // The batch has ended meanwhile, so its result file has the other parts.
+      if (isPositionValid) return yield* fileFrom(context, fileIdOf(job.id, side), position)
+      throw new ServiceError('not_found', 'The batch ended during the download. Repeat the download.')
+    }
+    hasUnfinished ||= !blob
+    for await (const piece of blob ?? (part ? unfinishedPart(context, part, side) : [])) {
+      if (hasUnfinished) isPositionValid = false
+      else position += piece.length
       yield piece
     }
   }
 }
 
-/**
- * Opens the result lines of a part. Undefined if they were moved to the result file, and the file can be read from the same position.
- *
- * @param wholeBytes Bytes of the parts before. Undefined if some of their lines were read from unfinished parts, which have another order
- */
-async function openPart(
-  { blobs }: IngressContext,
-  part: DurableJob,
-  side: Side,
-  wholeBytes: number | undefined,
-): Promise<AsyncIterable<Buffer> | undefined> {
-  return await blobs.open(partBlob(part.id, side)).catch((error: unknown) => {
-    if (wholeBytes === undefined) throw error
-    return undefined
+/** Returns undefined for an object that is not stored any more. */
+async function ifStored<T>(reading: Promise<T>): Promise<T | undefined> {
+  return await reading.catch((error: unknown) => {
+    if (ServiceError.from(error).code === 'not_found') return undefined
+    throw error
   })
 }
 
 async function* fileFrom({ blobs }: IngressContext, file: string, start: number): AsyncGenerator<Buffer> {
   // A side without lines has no file.
-  const end = await blobs.size(file).catch(() => 0)
+  const end = (await ifStored(blobs.size(file))) ?? 0
   if (end > start) yield* await blobs.open(file, { start, end })
 }
 
@@ -208,7 +199,8 @@ async function* mergedOf(
 ) {
   const newest = await newestOf(context, attempts)
   const sources = attempts.flatMap((attempt, nth) => {
-    return sides.map((side) => resultLines(sideOf(context, attempt, side), (id) => (newest.get(id) ?? nth) >= nth))
+    const isIncluded = (key: string) => (newest.get(key) ?? attempts.length - 1) === nth
+    return sides.map((side) => resultLines(sideOf(context, attempt, side), isIncluded))
   })
   if (format === 'csv') yield csvLine(['custom_id', ...ROW_COLUMNS])
   let count = 0
@@ -219,27 +211,45 @@ async function* mergedOf(
   }
 }
 
-/** Returns the position of the newest batch with a result, by the key of the custom id. Ids of the oldest batch are left out. */
+/** Returns the position of the newest batch with a request, by the key of the custom id. Ids of the oldest batch are left out. */
 async function newestOf(context: IngressContext, attempts: readonly Attempt[]): Promise<ReadonlyMap<string, number>> {
   const newest = new Map<string, number>()
   for (const [nth, attempt] of attempts.slice(0, -1).entries()) {
-    for (const side of SIDES) {
-      for await (const { key } of resultLines(sideOf(context, attempt, side))) {
-        if (!newest.has(key)) newest.set(key, nth)
-      }
-    }
+    for await (const key of keysOf(context, attempt)) if (!newest.has(key)) newest.set(key, nth)
   }
   return newest
 }
 
+/** Yields the keys of the requests of a batch: all requests of a running batch, otherwise the requests with a result. */
+async function* keysOf(context: IngressContext, attempt: Attempt): AsyncGenerator<string> {
+  const { begun, result, request } = attempt.details
+  const { blobs, config } = context
+  const isRunning = begun && !result && !TERMINAL.has(attempt.job.state)
+  // At its end, a batch deletes its input.
+  if (isRunning && (await ifStored(blobs.size(request.input))) !== undefined) {
+    const rules = { dialect: request.dialect, lineBytesMax: config.bodyBytesMax }
+    for await (const line of linesOf(blobs, request.input, rules.lineBytesMax)) {
+      yield keyOf((await runYielding(readLine(line, rules))).customId)
+    }
+    return
+  }
+  for (const side of SIDES) for await (const { key } of resultLines(sideOf(context, attempt, side))) yield key
+}
+
 interface NumberedLine {
-  /** The custom id, or its hash if the custom id is long. */
+  /** Key of the custom id, by {@link keyOf}. */
   readonly key: string
   readonly number: number
   readonly bytes: Buffer
 }
 
 const ID_CHARS_MAX = 64
+
+/** Returns a custom id, or its hash if the custom id is long. */
+function keyOf(id: string): string {
+  return id.length <= ID_CHARS_MAX ? id : createHash('sha256').update(id).digest('base64')
+}
+
 /** Maximum bytes before the end of the custom id in a result line. Each of its up to 512 characters has up to 6 bytes of JSON. */
 const HEAD_BYTES = 4_096
 const CUSTOM_ID = /^\{"id":"[^"]*","custom_id":("(?:[^"\\]|\\.)*")/
@@ -255,8 +265,7 @@ async function* resultLines(
       throw new ServiceError('request_too_large', `A result is larger than the maximum of ${LINE_BYTES_MAX} bytes.`)
     const [, json = '""'] = CUSTOM_ID.exec(bytes.toString('utf8', 0, HEAD_BYTES)) ?? []
     const id = JSON.parse(json) as string
-    const key = id.length <= ID_CHARS_MAX ? id : createHash('sha256').update(id).digest('base64')
-    return { key, number: numberIn(id), bytes }
+    return { key: keyOf(id), number: numberIn(id), bytes }
   }
   for await (const piece of source) {
     for (const { bytes } of splitter.push(piece)) {

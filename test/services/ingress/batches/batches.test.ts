@@ -1,6 +1,10 @@
 import OpenAI, { toFile } from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { childJobId } from '#shared/store/jobs.ts'
+import { RETRY_OF_KEY } from '#shared/tables/answers.ts'
+import { createBatch, endOf } from '../../../support/batches.ts'
 import { type Embedder, embedderModel, startEmbedder, vectorOf } from '../../../support/embeddings/embeddings.ts'
+import { startUpstream } from '../../../support/processes/upstream.ts'
 import { openRaw, rawRequest } from '../../../support/raw-http.ts'
 import { ECHO_MODEL, type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
@@ -249,5 +253,70 @@ describe('batches', () => {
     const batch = await ended(id)
     expect(batch.status).toBe('expired')
     await expectAll(batch, 'batch_expired')
+  })
+
+  it('have no result of an earlier batch for requests that a running batch runs again', async () => {
+    const first = await create((await upload([line('r1', say('one')), line('r2', say('two'))])).id)
+    await ended(first.id)
+    const lines = [line('r2', say(ENDLESS)), line('r3', say('three'))]
+    const second = await create((await upload(lines)).id, { metadata: { [RETRY_OF_KEY]: first.id } })
+    await until(async () => (await client.batches.retrieve(second.id)).request_counts?.completed === 1)
+    const answers = async () => {
+      const text = await (await stack.get(`/v1/batches/${second.id}/results?format=csv&include=earlier`)).text()
+      return text.split('\r\n').flatMap((row) => /^r\d+,[^,]*,[^,:]*/.exec(row) ?? [])
+    }
+    expect(await answers()).toEqual(['r1,one,', 'r3,three,'])
+    await client.batches.cancel(second.id)
+    await ended(second.id)
+    expect(await answers()).toEqual(['r1,one,', 'r2,,batch_cancelled', 'r3,three,'])
+  })
+
+  it.each([
+    { when: 'continue a download in the result file', first: ['big'], isCut: false },
+    {
+      when: 'cut a download that has left out the requests of a running part',
+      first: ['held', 'failing'],
+      isCut: true,
+    },
+  ])('$when at the end of the batch', async ({ first, isCut }) => {
+    const { promise: isReleased, resolve: release } = Promise.withResolvers<void>()
+    await using upstream = await startUpstream(async ({ body }, answer) => {
+      const [{ content: text = '' } = {}] = body.messages as { content?: string }[]
+      if (text === 'held') await isReleased
+      if (text === 'failing') return answer.json({ error: { message: 'Invalid.', type: 'invalid_request_error' } }, 400)
+      // The answers of a part are larger than all buffers between the service and this test.
+      const content = text === 'big' ? 'x'.repeat(300_000) : text
+      const choices = [{ index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' }]
+      answer.json({ id: 'a', object: 'chat.completion', created: 1, model: 'up', choices })
+    })
+    const model = { id: 'up', engine: { type: 'openai', base_url: `${upstream.url}/v1` } }
+    await using own = await startStack({ models: [model] })
+    const api = new OpenAI({ baseURL: `${own.url}/v1`, apiKey: TEST_KEY, maxRetries: 0 })
+    const texts = [
+      ...Array.from({ length: 100 }, (_, i) => first[Math.min(i, first.length - 1)]),
+      ...Array(100).fill('big'),
+    ]
+    const lines = [...texts, 'held'].map((text, i) => JSON.stringify(line(`r${i}`, { ...say(text), model: 'up' })))
+    const made = await createBatch(api, CHAT, lines)
+    const parts = (isCut ? ['1'] : ['0', '1']).map((nth) => childJobId(made.id.replace('batch_', 'job_'), nth))
+    for (const part of parts) {
+      await until(async () => ((await (await own.get(`/v1/jobs/${part}`)).json()) as Row).status === 'completed')
+    }
+    await until(() => upstream.calls.length === 201)
+    const response = await own.get(`/v1/batches/${made.id}/results`)
+    const reader = (response.body as ReadableStream<Uint8Array>).getReader()
+    const pieces = [(await reader.read()).value ?? new Uint8Array()]
+    release()
+    const { output } = await endOf(api, made)
+    const read = async () => {
+      for (let next = await reader.read(); next.value; next = await reader.read()) pieces.push(next.value)
+      return Buffer.concat(pieces).toString()
+    }
+    if (isCut) return await expect(read()).rejects.toThrow()
+    const ids = (await read())
+      .trimEnd()
+      .split('\n')
+      .map((text) => (JSON.parse(text) as Line).custom_id)
+    expect(ids).toEqual(output.map(({ custom_id }) => custom_id))
   })
 })
