@@ -272,9 +272,9 @@ async function endOf({ number }: Line, { id, refused, undone, composition }: Par
 
 /** Returns a function that checks whether an answer is invalid for the table from which the batch was made, such as none of its choices. */
 function answerCheck(form: string | undefined): (outcome: Outcome) => boolean {
-  const { choices, columns } = formIn(form)
-  if (!choices && !columns) return () => false
-  const valuesOf = valuesIn({ ...(choices && { choices }), ...(columns && { columns }) })
+  const allowed = formIn(form)
+  if (!allowed.choices && !allowed.columns) return () => false
+  const valuesOf = valuesIn(allowed)
   return (outcome) => outcome.type === 'completed' && 'problem' in valuesOf(answerText(outcome.result) ?? '')
 }
 
