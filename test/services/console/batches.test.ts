@@ -191,6 +191,27 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.context().close()
   })
 
+  it('use the trial as the batch of a table without further prompts, and keep all its rows', async () => {
+    const page = await open()
+    await page.getByRole('button', { name: 'New batch' }).click()
+    const text = ['review,note', 'one,', 'two,', 'three,', ',none'].join('\n')
+    const file = { name: 'short.csv', mimeType: 'text/csv', buffer: Buffer.from(text) }
+    await page.getByLabel(/File with one prompt or request/).setInputFiles(file)
+    await expect.poll(() => page.getByLabel('Model').inputValue()).toBe('echo-1')
+    await page.getByRole('textbox', { name: /^Prompt/ }).fill('{review}')
+    await page.getByRole('button', { name: 'Try the first 3 rows' }).click()
+    await page.getByText(/^3 of 4 rows have run/).waitFor()
+    await page.getByRole('button', { name: 'Create', exact: true }).click()
+    await page.getByRole('region', { name: 'Progress' }).getByText('3 of 3').waitFor()
+    const csv = (await saved(page, 'Download CSV')).split('\r\n')
+    expect(csv.slice(3)).toEqual([
+      expect.stringMatching(/^three,,three,,/),
+      expect.stringMatching(/^,none,,"empty_prompt: /),
+      '',
+    ])
+    await page.context().close()
+  })
+
   it('count the answers that are none of the choices as invalid on the page and in the list, and run them again', async () => {
     const env = { SLUICE_URL: admin.stack.url, SLUICE_API_KEY: secretOf('alice') }
     const directory = await mkdtemp(join(tmpdir(), 'sluice-console-choices-'))

@@ -88,9 +88,11 @@ function Form({ close }: { readonly close: () => void }) {
     action.run(async () => {
       const [chosen, rows, asked] = [file.value, table.value, task.value]
       if (!chosen || !rows) return
-      const created = await createFromTable(chosen, { ...rows, rows: rows.rows.slice(0, TRIAL_ROWS) }, asked, {
-        [FORM_KEY]: formText({ prompt: promptColumns(promptPieces(asked.prompt)), rows: TRIAL_ROWS }),
-      })
+      // The output of the trial also has the rows without a prompt that follow the first rows.
+      const next = promptsOf(rows, asked).find(({ row }) => row > TRIAL_ROWS)?.row ?? rows.rows.length + 1
+      const form = formText({ prompt: promptColumns(promptPieces(asked.prompt)), rows: next - 1 })
+      const first = { ...rows, rows: rows.rows.slice(0, TRIAL_ROWS) }
+      const created = await createFromTable(chosen, first, asked, { [FORM_KEY]: form })
       const batch = await endOf(created.id, closed.signal)
       if (file.value === chosen) trial.value = { task: asked, batch }
     })
