@@ -93,6 +93,10 @@ export function dayText(day: string): string {
   return new Date(`${day}T00:00:00Z`).toLocaleDateString(LOCALE, { ...DAY, timeZone: 'UTC' })
 }
 
+export function countText(value: number): string {
+  return value.toLocaleString('en')
+}
+
 /** A sum in US dollars, with two decimals. A sum below a cent has two significant digits. */
 export function usdText(amount: number): string {
   return amount > 0 && amount < 0.01 ? `$${Number(amount.toPrecision(2))}` : `$${amount.toFixed(2)}`

@@ -1,6 +1,6 @@
 import type { ComponentChildren } from 'preact'
 import { type Finding, isOperator } from '#services/console/api/client.ts'
-import { ageText, clockText, dateText, dayOfMonthText, serviceNow } from '#services/console/api/clock.ts'
+import { ageText, clockText, countText, dateText, dayOfMonthText, serviceNow } from '#services/console/api/clock.ts'
 import { projectName } from '#services/console/api/names.ts'
 import { Icon } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
@@ -264,8 +264,6 @@ export function factsOf({ summary, since, trend }: Finding): string {
 }
 
 type Trend = NonNullable<Finding['trend']>
-
-const countText = (value: number) => value.toLocaleString('en')
 
 /** The counts of the hour before the last hour. Empty if it had no calls. */
 function comparisonText(previous: NonNullable<Trend['previous_hour']>): string {

@@ -1,7 +1,7 @@
 import type { z } from 'zod'
 import type { UsageReport } from '#schemas/usage.ts'
 import { isOperator } from '#services/console/api/client.ts'
-import { dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
+import { countText, dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import { queryParam } from '#services/console/parts/router.ts'
 
 export const DAY_SECONDS = 86_400
@@ -11,7 +11,8 @@ export type Report = z.infer<typeof UsageReport>
 export type Row = Report['data'][number]
 
 /**
- * Ranges by id, in the order of the buttons. A range ends now: it has N full hours or days and the running one. Changes compare the full hours or days only, so that both windows have equal lengths.
+ * Ranges by id, in the order of the buttons. A range of N hours or days has N full ones and the running one. Changes compare only the full ones, so
+ * that the running one does not count as a decrease.
  */
 export const RANGES: ReadonlyMap<string, string> = new Map([
   ['24h', 'Last 24 hours'],
@@ -29,13 +30,13 @@ export type Group = keyof typeof GROUPS
 
 export const METRICS = {
   cost: { name: 'Cost', of: ({ cost_usd }: Row) => cost_usd, textOf: usdText },
-  calls: { name: 'Requests', of: ({ calls }: Row) => calls, textOf: (value: number) => value.toLocaleString('en') },
+  calls: { name: 'Requests', of: ({ calls }: Row) => calls, textOf: countText },
   tokens: {
     name: 'Tokens',
     of: ({ input_tokens, output_tokens }: Row) => input_tokens + output_tokens,
-    textOf: (value: number) => value.toLocaleString('en'),
+    textOf: countText,
   },
-  failed: { name: 'Failed', of: ({ failed }: Row) => failed, textOf: (value: number) => value.toLocaleString('en') },
+  failed: { name: 'Failed', of: ({ failed }: Row) => failed, textOf: countText },
 } as const
 type MetricName = keyof typeof METRICS
 

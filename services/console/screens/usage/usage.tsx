@@ -1,7 +1,7 @@
 import { batch, useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
-import { dayOfMonthText, dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
+import { countText, dayOfMonthText, dayText, serviceNow, usdText } from '#services/console/api/clock.ts'
 import { Chart } from '#services/console/parts/chart.tsx'
 import { ErrorText, usePoll } from '#services/console/parts/parts.tsx'
 import { setQuery, urlWith } from '#services/console/parts/router.ts'
@@ -230,8 +230,6 @@ function DayInput({ label, name, value }: { readonly label: string; readonly nam
     </label>
   )
 }
-
-const countText = (value: number) => value.toLocaleString('en')
 
 interface TotalsProps {
   readonly loaded: Loaded
