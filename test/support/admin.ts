@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { Writable } from 'node:stream'
 import { pino } from 'pino'
 import { keyOf } from '#shared/keys/keys.ts'
+import type { RequestRow } from '#shared/store/requests.ts'
 import { ECHO_MODEL, type Stack, startStack, until } from './stack.ts'
 
 const WHO = ['alice', 'bob', 'op'] as const
@@ -111,3 +112,21 @@ async function addKeys(stack: Stack): Promise<void> {
   writeFileSync(join(stack.dataDir, 'keys.json'), JSON.stringify({ keys }))
   await until(async () => (await stack.get('/v1/admin/workers', bearer('op'))).status === 200)
 }
+
+/** A row of the request log: a call of the model `m1` that failed now, after output. */
+export const requestRow = (id: string, changes: Partial<RequestRow> = {}): RequestRow => ({
+  ...{ id, project: 'p1', keyId: 'key_1', endpoint: '/v1/chat/completions', kind: 'generate', model: 'm1' },
+  ...{
+    worker: 'inf_1',
+    server: '1',
+    status: 502,
+    errorCode: 'upstream_error',
+    startedAtMs: Date.now(),
+    endedAtMs: Date.now(),
+  },
+  ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 0, cachedInputTokens: 0, outputTokens: 0 },
+  ...{ costNanos: 0, attempts: 1, jobId: null, batchId: null, traceId: null, userAgent: 'sdk/1' },
+  ...{ errorMessage: null, errorParam: null, upstreamMessage: null, failedAttempts: null, sdkRetry: null },
+  ...{ batchCalls: null, batchFailed: null },
+  ...changes,
+})

@@ -72,6 +72,8 @@ export async function listRequests(context: IngressContext, call: Call): Promise
 
 /** Maximum reads of the log for one count of failures, each of at most 5,000 rows. */
 const FAILURE_READS_MAX = 20
+/** Number of rows at which the count ends. Callers choose the names of unknown models, so the log may have a row per request. */
+const FAILURE_ROWS = 10_000
 
 /**
  * GET /v1/admin/requests/failures: failed requests by error code, model, project and key, the most frequent first, as JSON or CSV.
@@ -89,7 +91,7 @@ export async function listFailures(context: IngressContext, call: Call): Promise
   let page = await log.outcomes(query, isOperator)
   for (let reads = 1; ; reads++) {
     for (const one of page.outcomes) addOutcome(counts, one)
-    if (!page.next || reads === FAILURE_READS_MAX) break
+    if (!page.next || reads === FAILURE_READS_MAX || counts.size >= FAILURE_ROWS) break
     await nextTurn()
     page = await log.outcomes({ ...query, after: page.next }, isOperator)
   }

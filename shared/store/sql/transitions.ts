@@ -95,8 +95,8 @@ export const APPEND: Transition = {
 }
 
 /**
- * Usage of an attempt without a result. The usage is kept for the following attempts. A completed job has only the usage of its last attempt, which its
- * result has as well. Otherwise the cost of a parent job would depend on failures of its child jobs.
+ * Usage after an attempt without a result, kept for the following attempts. In a completed job, `metered` has the usage of all attempts for the ledger,
+ * but `usage` has only that of the last attempt, as in the result. Otherwise the cost of a parent job would depend on failures of its child jobs.
  */
 const USED = 'usage = coalesce(:usage, usage), metered = coalesce(:metered, metered)'
 

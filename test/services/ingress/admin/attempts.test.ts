@@ -1,25 +1,22 @@
 /* Tests of the attempts of one call in the request log: attempts of a durable job, and retries of an SDK. */
 
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { attemptsOfJob } from '#services/ingress/admin/failed-attempts.ts'
 import { retriesOf } from '#services/ingress/admin/sdk-retries.ts'
 import { eventObject } from '#services/ingress/calls/job-object.ts'
-import type { RequestLog, RequestRow } from '#shared/store/requests.ts'
+import type { RequestLog } from '#shared/store/requests.ts'
+import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
 import type { Store } from '#shared/store/store.ts'
 import { NOTHING } from '#shared/usage/usage.ts'
+import { requestRow } from '../../../support/admin.ts'
 import { openSqliteDatabase, running, type TestDatabase } from '../../../support/jobs/stores.ts'
+import { startStack } from '../../../support/stack.ts'
 
 const NOW = Date.now()
-const row = (id: string, changes: Partial<RequestRow> = {}): RequestRow => ({
-  ...{ id, project: 'p1', keyId: 'key_1', endpoint: '/v1/chat/completions', kind: 'generate', model: 'm1' },
-  ...{ worker: 'inf_1', server: '1', status: 502, errorCode: 'upstream_error', startedAtMs: NOW, endedAtMs: NOW },
-  ...{ queueMs: 1, firstOutputMs: 20, durationMs: 100, inputTokens: 0, cachedInputTokens: 0, outputTokens: 0 },
-  ...{ costNanos: 0, attempts: 1, jobId: null, batchId: null, traceId: null, userAgent: 'sdk/1' },
-  ...{ errorMessage: null, errorParam: null, upstreamMessage: null, failedAttempts: null, sdkRetry: null },
-  ...{ batchCalls: null, batchFailed: null },
-  ...changes,
-})
-
+const row: typeof requestRow = (id, changes) => requestRow(id, { startedAtMs: NOW, endedAtMs: NOW, ...changes })
 let database: TestDatabase
 let store: Store
 beforeAll(async () => {
@@ -68,4 +65,21 @@ describe('the retries of a failed request', () => {
     await retriesOf(log, row('req_first0'), 60_000)
     expect(reads).toBeLessThanOrEqual(7)
   })
+})
+
+it('the count of failures ends after a bounded number of rows, each with another name of a model', async () => {
+  const dataDir = mkdtempSync(join(tmpdir(), 'sluice-test-'))
+  onTestFinished(() => rmSync(dataDir, { recursive: true }))
+  const log = openSqliteStore({ directory: dataDir, boot: 'test' })
+  const refused = { status: 404, errorCode: 'model_not_found', worker: null }
+  for (let page = 0; page < 20; page++)
+    await log.requests.add(
+      Array.from({ length: 1_000 }, (_, i) => row(`${page}_${i}`, { ...refused, model: `${page}_${i}` })),
+    )
+  await log.close()
+  await using stack = await startStack({ dataDir, settings: { FIRST_KEY_ADMIN: 'true' } })
+  const answer = await stack.get('/v1/admin/requests/failures')
+  const { data, has_more } = (await answer.json()) as { data: object[]; has_more: boolean }
+  expect(data.length).toBe(10_000)
+  expect(has_more).toBe(true)
 })

@@ -24,9 +24,8 @@ import {
 import { type FleetFacts, fleetFindings } from '#shared/doctor/fleet.ts'
 import { writeDeadLetter } from '#shared/jobs/dead-letters.ts'
 import { keyOf } from '#shared/keys/keys.ts'
-import type { RequestRow } from '#shared/store/requests.ts'
 import { openSqliteStore } from '#shared/store/sqlite/sqlite.ts'
-import { openAdmin, secretOf } from '../../../support/admin.ts'
+import { openAdmin, requestRow, secretOf } from '../../../support/admin.ts'
 import { ECHO_MODEL, startStack, until } from '../../../support/stack.ts'
 
 interface Finding {
@@ -185,16 +184,9 @@ describe('findings about calls', () => {
     const dataDir = mkdtempSync(join(tmpdir(), 'sluice-test-'))
     onTestFinished(() => rmSync(dataDir, { recursive: true }))
     const store = openSqliteStore({ directory: dataDir, boot: 'test' })
-    const rows = Array.from({ length: 84 }, (_, nth): RequestRow => {
+    const rows = Array.from({ length: 84 }, (_, nth) => {
       const endedAtMs = Date.now() - 60_000 - Math.floor(nth / 3) * 3_600_000
-      return {
-        ...{ id: `req_${nth}`, project: 'p1', keyId: 'key_1', endpoint: '/v1/chat/completions', kind: 'generate' },
-        ...{ model: 'echo-1', worker: 'inf_1', server: null, status: 502, errorCode: 'upstream_error' },
-        ...{ startedAtMs: endedAtMs, endedAtMs, queueMs: 1, firstOutputMs: null, durationMs: 1, costNanos: 0 },
-        ...{ inputTokens: 0, cachedInputTokens: 0, outputTokens: 0, attempts: 1, jobId: null, batchId: null },
-        ...{ traceId: null, userAgent: null, errorMessage: 'Down.', errorParam: null, upstreamMessage: null },
-        ...{ failedAttempts: null, sdkRetry: null, batchCalls: null, batchFailed: null },
-      }
+      return requestRow(`req_${nth}`, { model: 'echo-1', endedAtMs })
     })
     await store.requests.add(rows)
     await store.close()
