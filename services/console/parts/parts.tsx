@@ -1,7 +1,7 @@
 import { type ReadonlySignal, type Signal, useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useId, useRef } from 'preact/hooks'
-import { isOperator, messageOf } from '#services/console/api/client.ts'
+import { messageOf } from '#services/console/api/client.ts'
 import { BASE } from './router.ts'
 
 /** Icons as SVG path data, drawn as strokes in a 24 × 24 view box. */
@@ -341,17 +341,6 @@ export function LoadMore({ list }: LoadMoreProps) {
         </p>
       )}
     </>
-  )
-}
-
-export function OperatorsOnly({ children }: { readonly children: ComponentChildren }) {
-  if (isOperator.value === undefined) return <p class="dim">Loading…</p>
-  if (isOperator.value) return <>{children}</>
-  return (
-    <p class="card">
-      This page requires a key with the <code>admin</code> scope. To create one, run{' '}
-      <code>npx sluice keys create --scopes calls,admin</code>
-    </p>
   )
 }
 

@@ -1,6 +1,6 @@
 import { signal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
-import { messageOf } from '#services/console/api/client.ts'
+import { isOperator, messageOf } from '#services/console/api/client.ts'
 import { Icon, retryPolls } from './parts.tsx'
 
 /** Data of a screen, which a poll loads repeatedly. After an error, the data of the last load remain. @param none Data until the first load */
@@ -72,5 +72,16 @@ export function Empty({ title, children, action }: EmptyProps) {
       {children && <p class="dim">{children}</p>}
       {action && <div class="actions">{action}</div>}
     </div>
+  )
+}
+
+export function OperatorsOnly({ children }: { readonly children: ComponentChildren }) {
+  if (isOperator.value === undefined) return <p class="dim">Loading…</p>
+  if (isOperator.value) return <>{children}</>
+  return (
+    <p class="card">
+      This page requires a key with the <code>admin</code> scope. To create one, run{' '}
+      <code>npx sluice keys create --scopes calls,admin</code>
+    </p>
   )
 }

@@ -7,13 +7,12 @@ import {
   ErrorText,
   Icon,
   LoadMore,
-  OperatorsOnly,
   ShortId,
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
-import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Empty, LoadState, OperatorsOnly } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 
 const REFRESH_INTERVAL_MS = 5_000

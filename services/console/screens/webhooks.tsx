@@ -2,18 +2,9 @@ import { useMemo } from 'preact/hooks'
 import { type Delivery, fetchJson, Pages } from '#services/console/api/client.ts'
 import { dateTimeText, latencyText, serviceNow } from '#services/console/api/clock.ts'
 import { projectName } from '#services/console/api/names.ts'
-import {
-  Chips,
-  ErrorText,
-  Icon,
-  LoadMore,
-  OperatorsOnly,
-  ShortId,
-  useAction,
-  usePoll,
-} from '#services/console/parts/parts.tsx'
+import { Chips, ErrorText, Icon, LoadMore, ShortId, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
-import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Empty, LoadState, OperatorsOnly } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 

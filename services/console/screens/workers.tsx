@@ -1,7 +1,7 @@
 import { fetchJson, isOperator, type Page, type Worker } from '#services/console/api/client.ts'
 import { ageText } from '#services/console/api/clock.ts'
-import { Confirm, OperatorsOnly, Status, usePoll } from '#services/console/parts/parts.tsx'
-import { Empty, LoadState, polled } from '#services/console/parts/states.tsx'
+import { Confirm, Status, usePoll } from '#services/console/parts/parts.tsx'
+import { Empty, LoadState, OperatorsOnly, polled } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 
 const {

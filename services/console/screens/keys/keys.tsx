@@ -9,14 +9,13 @@ import {
   ConfirmDialog,
   Dialog,
   FormActions,
-  OperatorsOnly,
   ShortId,
   Status,
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
-import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Empty, LoadState, OperatorsOnly } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { expiryOf, KeyForm, LIMIT_NAMES, LimitFields, limitTexts, Secret, Text } from './form.tsx'
 import {
