@@ -72,7 +72,7 @@ export async function batchResults(context: IngressContext, call: Call): Promise
   const isCopy = format === 'jsonl' && attempts.length === 1 && limit === undefined
   const source = isCopy
     ? copyOf(context, { job, details }, sides)
-    : mergedOf(context, attempts, { sides, format, limit })
+    : mergedOf(context, attempts, { sides, format, limit, signal: call.reply.disconnected })
   await call.reply.bytes(Readable.from(source, { objectMode: false }), { type: TYPES[format] })
 }
 
@@ -189,15 +189,16 @@ interface MergeOptions {
   readonly sides: readonly Side[]
   readonly format: keyof typeof TYPES
   readonly limit: number | undefined
+  readonly signal: AbortSignal
 }
 
 /** Yields the results of several batches of the same requests, newest batch first, with one result per custom id. */
 async function* mergedOf(
   context: IngressContext,
   attempts: readonly Attempt[],
-  { sides, format, limit }: MergeOptions,
+  { sides, format, limit, signal }: MergeOptions,
 ) {
-  const newest = await newestOf(context, attempts)
+  const newest = await newestOf(context, attempts, signal)
   const sources = attempts.flatMap((attempt, nth) => {
     const isIncluded = (key: string) => (newest.get(key) ?? attempts.length - 1) === nth
     return sides.map((side) => resultLines(sideOf(context, attempt, side), isIncluded))
@@ -212,10 +213,17 @@ async function* mergedOf(
 }
 
 /** Returns the position of the newest batch with a request, by the key of the custom id. Ids of the oldest batch are left out. */
-async function newestOf(context: IngressContext, attempts: readonly Attempt[]): Promise<ReadonlyMap<string, number>> {
+async function newestOf(
+  context: IngressContext,
+  attempts: readonly Attempt[],
+  signal: AbortSignal,
+): Promise<ReadonlyMap<string, number>> {
   const newest = new Map<string, number>()
   for (const [nth, attempt] of attempts.slice(0, -1).entries()) {
-    for await (const key of keysOf(context, attempt)) if (!newest.has(key)) newest.set(key, nth)
+    for await (const key of keysOf(context, attempt)) {
+      signal.throwIfAborted()
+      if (!newest.has(key)) newest.set(key, nth)
+    }
   }
   return newest
 }
