@@ -97,7 +97,7 @@ export async function writeOutput(
     yield* outputLines(table, { columns, keys, names: answerColumns(task.form) }, answers, out, written, hash)
     if (hash.digest('hex') === rowsHash) return
     const message = `${table.path} changed while the batch ran, so its rows may not match the results.`
-    const next = 'To run only the new and changed rows: repeat the command with --retry-failed'
+    const next = 'To run only the new and changed rows: repeat the command'
     throw new CommandError(EXIT.failed, message, next)
   }
   await pipeline(lines, createWriteStream(part)).catch(async (error: unknown) => {
