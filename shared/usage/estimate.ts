@@ -1,6 +1,6 @@
 import type { PoolName } from '#schemas/job.ts'
 import type { Price } from '#schemas/price.ts'
-import { callCost, NOTHING } from './usage.ts'
+import { callCost, NANOS_PER_USD, NOTHING } from './usage.ts'
 
 /*
  * Estimates the maximum usage of a call before it runs, so that budget and tokens can be reserved until the real usage is known. Input is estimated
@@ -45,7 +45,7 @@ export function* estimateOf({ pool, body }: EstimatedCall, price: Price | undefi
     audio_ms: Math.ceil(((audio?.bytes ?? 0) / AUDIO_BYTES_PER_MINUTE) * 60_000),
     run_ms: timeout_seconds * 1_000,
   }
-  const nanos = (callCost(metered, price, true) ?? 0) + Math.round(max_cost_usd * 1_000_000_000)
+  const nanos = (callCost(metered, price, true) ?? 0) + Math.round(max_cost_usd * NANOS_PER_USD)
   return { tokens: input + output, nanos }
 }
 
