@@ -95,8 +95,9 @@ export const APPEND: Transition = {
 }
 
 /**
- * Usage after an attempt without a result, kept for the following attempts. In a completed job, `metered` has the usage of all attempts for the ledger,
- * but `usage` has only that of the last attempt, as in the result. Otherwise the cost of a parent job would depend on failures of its child jobs.
+ * Usage after an attempt without a result, kept for the following attempts. At the end, `metered` has the usage of all attempts, for the ledger. The
+ * `usage` of a completed job is that of its last attempt, as in its result. Otherwise the cost of a parent job would depend on failures of its child
+ * jobs.
  */
 const USED = 'usage = coalesce(:usage, usage), metered = coalesce(:metered, metered)'
 
