@@ -81,6 +81,8 @@ function Form({ close }: { readonly close: () => void }) {
       trial.value = undefined
       if (!chosen || /\.(jsonl|ndjson)$/i.test(chosen.name)) return
       const read = await tableOf(chosen, chosen.name)
+      // Another file may have been chosen meanwhile.
+      if (file.value !== chosen) return
       table.value = read
       task.value = { ...task.value, prompt: `{${promptColumnOf(read)}}` }
     })
