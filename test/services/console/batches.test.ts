@@ -195,12 +195,30 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     const page = await open()
     await page.getByRole('button', { name: 'New batch' }).click()
     const text = ['review,note', 'one,', 'two,', 'three,', ',none'].join('\n')
-    const file = { name: 'short.csv', mimeType: 'text/csv', buffer: Buffer.from(text) }
-    await page.getByLabel(/File with one prompt or request/).setInputFiles(file)
+    await page.evaluate(`{
+      const { arrayBuffer } = Blob.prototype
+      const held = new Promise((resolve) => { window.release = resolve })
+      Blob.prototype.arrayBuffer = async function () {
+        if (this.name === 'slow.csv') await held
+        return await arrayBuffer.call(this)
+      }
+    }`)
+    const fileOf = (name: string, content: string) => ({ name, mimeType: 'text/csv', buffer: Buffer.from(content) })
+    const input = page.getByLabel(/File with one prompt or request/)
+    await input.setInputFiles(fileOf('slow.csv', 'other\nrow'))
+    await input.setInputFiles(fileOf('short.csv', text))
+    await page.getByText('First prompt: one').waitFor()
+    // The table of the first file is read only now, and must not replace the second one.
+    await page.evaluate('release()')
+    await page.route('**/v1/batches/batch_*', async (route) => {
+      const response = await route.fetch()
+      await route.fulfill({ response, json: { ...(await response.json()), cost_usd: 0.03 } })
+    })
     await expect.poll(() => page.getByLabel('Model').inputValue()).toBe('echo-1')
     await page.getByRole('textbox', { name: /^Prompt/ }).fill('{review}')
     await page.getByRole('button', { name: 'Try the first 3 rows' }).click()
-    await page.getByText(/^3 of 4 rows have run/).waitFor()
+    await page.getByText(/^3 of 4 rows have run, and all rows cost about \$0\.03\./).waitFor()
+    await page.unrouteAll({ behavior: 'ignoreErrors' })
     await page.getByRole('button', { name: 'Create', exact: true }).click()
     await page.getByRole('region', { name: 'Progress' }).getByText('3 of 3').waitFor()
     const csv = (await saved(page, 'Download CSV')).split('\r\n')

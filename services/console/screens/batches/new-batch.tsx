@@ -158,10 +158,12 @@ interface TrialRowsProps {
 }
 
 /** Button that runs the first rows, and their answers with about the cost of all rows. */
-function TrialRows({ table: { rows }, trial, isBusy, run }: TrialRowsProps) {
+function TrialRows({ table, trial, isBusy, run }: TrialRowsProps) {
+  const { rows } = table
   const count = Math.min(TRIAL_ROWS, rows.length)
+  const requests = trial ? promptsOf(table, trial.task).length : 0
   const { cost_usd, request_counts } = trial?.batch ?? {}
-  const usd = cost_usd == null ? undefined : (cost_usd / Math.max(1, request_counts?.total ?? 0)) * rows.length
+  const usd = cost_usd == null ? undefined : (cost_usd / Math.max(1, request_counts?.total ?? 0)) * requests
   return (
     <>
       <div class="actions">
