@@ -9,7 +9,7 @@ export interface FailureCount {
 
 /** Failures of a model from their start until now, at most 24 hours. */
 export interface FailureTrend extends FailureCount {
-  /** Whether some hours had more calls than were read, so that the counts are lower bounds. */
+  /** Whether the counts are lower bounds: an hour had more calls than were read, or the failures began before the first of the hours. */
   readonly isLowerBound: boolean
   readonly lastFailureAtMs: number
   /** The hour before the last hour. Null if the failures began later. */
