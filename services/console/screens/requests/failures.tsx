@@ -60,12 +60,12 @@ export function Failures({ query, filters, inputs = [], none }: FailuresProps) {
       <ErrorText text={problem} />
       {found?.data.length === 0 && <p class="dim">{none}</p>}
       {found && found.data.length > 0 && <FailureTable label="Failures" rows={found.data} filters={filters} />}
-      {found?.has_more && <p class="dim">{ONLY_NEWEST}</p>}
+      {found?.has_more && <p class="dim">{COUNT_ENDED}</p>}
     </>
   )
 }
 
-export const ONLY_NEWEST = 'Only the newest 100,000 failed requests are counted.'
+export const COUNT_ENDED = 'The count ended after the newest 100,000 failed requests, or after 10,000 rows.'
 
 interface FailureTableProps {
   readonly label: string

@@ -8,10 +8,10 @@ import { setQuery, urlWith } from '#services/console/parts/router.ts'
 import { LoadState } from '#services/console/parts/states.tsx'
 import { ExportCsv } from '#services/console/parts/table.tsx'
 import {
+  COUNT_ENDED,
   type FailureList,
   FailureTable,
   isServerError,
-  ONLY_NEWEST,
   sumOf,
   useFailures,
 } from '#services/console/screens/requests/failures.tsx'
@@ -169,7 +169,7 @@ function FailureSection({ view, found, problem }: FailureSectionProps) {
           </div>
         )
       })}
-      {found?.has_more && <p class="dim">{ONLY_NEWEST}</p>}
+      {found?.has_more && <p class="dim">{COUNT_ENDED}</p>}
     </>
   )
 }
