@@ -69,7 +69,7 @@ export function requireBoundedSchemas(
   for (const [index, { parameters }] of tools.entries()) {
     const { type } = parameters
     if (typeof type === 'string' && !SCHEMA_TYPES.has(type.toLowerCase())) {
-      const message = `The type of a tool's schema must be 'object'; got '${excerpt(type)}'.`
+      const message = `The type of a tool's schema must be a type of JSON Schema, such as 'object'; got '${excerpt(type)}'.`
       refuse('invalid_value', `${paramAt(index)}.type`, message)
     }
     bounds.check(parameters, paramAt(index))

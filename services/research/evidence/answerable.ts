@@ -272,7 +272,8 @@ function evidenceScoreOf({ sum, count, share }: EvidenceSignals): number {
 }
 
 /**
- * Returns the signals of the best quotes that may answer a part of the question. The context of a quote is the sentences around the quote. A quote counts only if all of these conditions hold:
+ * Returns the signals of the best quotes that may answer a part of the question. The context of a quote is the sentences around the quote.
+ * A quote counts only if all of these conditions hold:
  * 1. The quote, its context, its heading or its title contains each subject of the part.
  * 2. The context contains the anchors, which are exact strings such as versions. If the part asks whether its subject was removed or
  *    replaced, then the context mentions a removal or replacement.
