@@ -118,7 +118,7 @@ async function measureSize(run: Run, size: CacheSize): Promise<string[]> {
   return [renderGoals(goalsOf(size, samples)), tableOf(size, samples)]
 }
 
-/** Time in which one server accepts no calls. */
+/** A period in which one server accepts no calls. */
 class Outage {
   readonly server: URL
   isOn = false

@@ -12,8 +12,8 @@ import { type Column, type Goal, renderGoals, renderSamples } from '../results/t
 import type { Run, Section } from '../section.ts'
 
 /*
- * Calls through Sluice, next to direct calls of the mock upstream and calls through a bare proxy. All processes of a target are pinned to
- * one core. Otherwise a target with two processes would have twice the CPU of the proxy.
+ * Compares calls through Sluice with direct calls to the mock upstream, and with calls through a minimal proxy. All processes of a target are pinned
+ * to one core. Otherwise a target with two processes would have twice the CPU of the proxy.
  */
 
 const LOADS: Readonly<Record<string, Load>> = {
@@ -25,7 +25,7 @@ const LOADS: Readonly<Record<string, Load>> = {
   '256 streams in lockstep': { shape: 'lockstep', callers: 256 },
 }
 const QUICK_LOADS = ['whole, 64 callers', '64 streams']
-/** Warm-up time in seconds. A single caller sends few requests through Kafka, so its JVM takes longest to compile its code. */
+/** Warm-up time in seconds. With a single caller, Kafka receives few requests, so the JVM of Kafka takes longest to compile its code. */
 const WARM_UP = { quick: 1, normal: 4, loneThroughKafka: 12 } as const
 /**
  * Wait after a start, in milliseconds. Meanwhile the process releases the memory that it needed only for starting, which would otherwise

@@ -88,7 +88,7 @@ function loadOf(cost: string, callers: number): string {
   return `${cost}, ${callers === 1 ? '1 caller' : `${callers} callers`}`
 }
 
-/** Sends embedding requests. Each request has one text of about 40 tokens and selects base64, as SDKs do. */
+/** Sends embedding requests. Each request has one text of about 40 tokens and asks for the vector in base64, as SDKs do. */
 async function call(address: Address, model: string, callers: number, seconds: number) {
   const sentence = 'The quick brown fox jumps over the lazy dog near the river bank. '
   const requests = Array.from({ length: TEXTS }, (_, at) => {

@@ -15,7 +15,7 @@ export interface Load {
   readonly callers: number
   /** Length in KiB of a document in each prompt. If undefined, the prompt is only a question. */
   readonly promptKib?: number
-  /** Headers of each request, in addition to those that every request has. */
+  /** Additional headers of each request. */
   readonly headers?: Readonly<Record<string, string>>
 }
 
@@ -28,7 +28,7 @@ export interface Results {
   readonly latencies: number[]
   /** Times from the request to the first token, one per stream, in microseconds. */
   readonly firstTokens: number[]
-  /** Times from the sending of a token by the upstream to its arrival, one per token, in microseconds. */
+  /** Times from the moment when the upstream sends a token to its arrival at the caller, one per token, in microseconds. */
   readonly lags: number[]
   /** Number of pauses of more than 100 ms inside a stream that the upstream did not cause. */
   stalls: number

@@ -1,6 +1,6 @@
 /*
- * The bare proxy, which shows the minimum cost of a gateway in Node, in its own process. The proxy checks the key and the body, as each
- * gateway must. The proxy forwards the body through undici and pipes the answer back. There are no queues, formats, limits or logs.
+ * The bare proxy, which shows the minimum cost of a gateway in Node, in its own process. The proxy checks the key and the body, as each gateway must.
+ * The proxy forwards the body through undici and pipes the answer back. The proxy has no queues, limits or logs, and converts no API formats.
  *
  * Arguments: the URL of the upstream and the API key. Prints its address on standard output.
  */

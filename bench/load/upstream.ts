@@ -4,9 +4,9 @@
  *
  * - Chat: whole answers are sent at once. Streams have 64 tokens, the first after 50 ms, then one every 20 ms. All streams in lockstep
  *   receive their tokens at the ticks of one clock.
- * - Embeddings: calls are computed one after the other, as on one GPU. The mock waits instead of computing, so that the cores stay free.
- *   The model names the cost: `embed-5-0.05` takes 5 ms per call and 0.05 ms per text. `GET /counts/MODEL` returns the number of calls
- *   and of texts so far.
+ * - Embeddings: calls are computed one after the other, as on one GPU. The mock waits instead of computing, so that the cores stay free. The name
+ *   of the model contains the cost: `embed-5-0.05` takes 5 ms per call and 0.05 ms per text. `GET /counts/MODEL` returns the number of calls and of
+ *   texts so far.
  * - The model `stalled` never answers.
  */
 import { type AddressInfo, createServer, type Socket } from 'node:net'

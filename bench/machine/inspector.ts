@@ -36,7 +36,7 @@ export class Inspector implements Disposable {
     return new Inspector(socket)
   }
 
-  /** Calls a method of the protocol. @throws Error without a reply within 30 s */
+  /** Calls a method of the protocol. @throws Error if no reply arrives within 30 s */
   async call(method: string, params: object = {}): Promise<unknown> {
     const id = ++this.#calls
     const { promise, resolve, reject } = Promise.withResolvers<unknown>()

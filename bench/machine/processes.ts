@@ -1,6 +1,6 @@
 /*
- * Processes of a run. Each process is stopped by its pid: with SIGTERM, and after 10 s with SIGKILL. If this process exits early, its exit
- * handler kills the others.
+ * Starts and stops the processes of a benchmark run. Each process is stopped by its pid: with SIGTERM, and after 10 s with SIGKILL. If this process
+ * exits early, its exit handler kills the others.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'

@@ -12,8 +12,8 @@ import { runCommand } from './processes.ts'
 import { parentOf } from './usage.ts'
 
 /*
- * Kafka, Redis and Postgres of a run. If the run has started a server, then disposing stops it. If a server runs elsewhere, then its `pid`
- * is undefined and its CPU time is not counted.
+ * Starts or finds the Kafka, Redis and Postgres servers of a benchmark run. If the run has started a server, then disposing stops it. If a server
+ * runs elsewhere, then its `pid` is undefined and its CPU time is not counted.
  */
 
 const REDIS = 'redis-server'

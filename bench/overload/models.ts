@@ -10,9 +10,9 @@ import { type Column, type Goal, renderGoals, renderSamples } from '../results/t
 import type { Run } from '../section.ts'
 
 /*
- * Sharing of a worker's slots among its models. A model may use the slots that other models leave idle, so a single busy model gets all slots. If
- * calls of a second model arrive, then the second model gets its share within the duration of one stream. A model whose upstream never answers
- * must not take slots from the other models.
+ * Measures how the slots of a worker are shared among its models. A model may use the slots that other models leave idle, so a single busy model gets
+ * all slots. If calls of a second model arrive, then the second model gets its share within the duration of one stream. A model whose upstream never
+ * answers must not take slots from the other models.
  */
 
 const MODELS = ['bench', 'bench-2', 'bench-3', 'bench-4'] as const

@@ -4,8 +4,8 @@ import { snippets } from '../../test/support/sandbox/corpus.ts'
 import { runCode } from '../../test/support/sandbox/runs.ts'
 
 /*
- * Runs scripts as models typically write them in one sandbox. Counts the scripts that end as expected, the plots that arrive, and the plots
- * that arrive more than once.
+ * Runs Python scripts of the kind that models write, all with one sandbox technology. Counts the scripts that end as expected, the plots that arrive,
+ * and the plots that arrive more than once.
  *
  *     node bench/quality/sandbox.ts [zygote|wasm|docker]
  */

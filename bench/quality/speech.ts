@@ -13,13 +13,13 @@ import { findSpeech, telephoneCall, wordErrorRate } from '../../test/support/spe
 import { join, RATE, samplesOf, silence, waveOf } from '../../test/support/speech/wave.ts'
 
 /*
- * Measures speech on real recordings from packages: speakers, unknown voices, words, languages and subtitles.
+ * Measures the quality of transcription on real recordings from packages: speakers, unknown voices, words, languages and subtitles.
  *
  *     node bench/quality/speech.ts                       all sections
  *     node bench/quality/speech.ts languages subtitles   some sections
  *
- * Recordings in other languages come from Debian's packages (apt-get download), synthetic voices from flite. A section without its
- * recordings is skipped.
+ * Recordings in languages other than English come from packages of Debian (`apt-get download`), and synthetic voices come from the program flite. If
+ * the recordings of a section are missing, then the section is skipped.
  */
 
 const run = promisify(execFile)

@@ -44,7 +44,7 @@ export interface Scores {
 /**
  * @param reports Reports by question. A question without a report counts as failed, even if the expected report cites nothing.
  * @param texts Documents by name.
- * @throws Error if a report has no question
+ * @throws Error if a report belongs to none of the questions
  */
 export function scoreQuestions(
   questions: readonly Question[],

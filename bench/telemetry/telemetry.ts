@@ -9,7 +9,7 @@ import { type Column, type Goal, renderGoals, renderSamples } from '../results/t
 import type { Run, Section } from '../section.ts'
 
 /*
- * CPU time of traces and of the request log, in one process of Sluice on one core.
+ * Measures the CPU time that traces and the request log cost, in one process of Sluice on one core.
  *
  * Traces are measured within one process. The flag of the header `traceparent` decides whether a call is traced, and short loads with and
  * without traces alternate. Two processes of the same code would not be comparable, because their memory and compiled code differ. The

@@ -5,7 +5,7 @@ export interface QualityQuestion {
   readonly question: string
   /** Groups of documents. A report must cite one document of each group. Empty if no document answers the question. */
   readonly documents: readonly (readonly string[])[]
-  /** Texts that an answer contains: words, or regular expressions in the form `/…/`. */
+  /** Texts that a correct answer must contain: words, or regular expressions in the form `/…/`. */
   readonly facts: readonly string[]
 }
 

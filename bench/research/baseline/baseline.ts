@@ -1,6 +1,7 @@
 /*
- * The prototype of deep research, rebuilt from its description: a writer without a model. Each version of Sluice must be better than the
- * prototype on the same documents and questions. The prototype has its own reader and shares only the splitting into terms with Sluice.
+ * The prototype of deep research, which writes reports without a model. The code is rebuilt from a description of the prototype. Each version of
+ * Sluice must be better than the prototype on the same documents and questions. The prototype has its own reader and shares only the splitting into
+ * terms with Sluice.
  */
 import { termSet } from '#shared/search/text/terms.ts'
 import type { Annotation, Report } from '../score.ts'
