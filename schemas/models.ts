@@ -14,7 +14,7 @@ const Timeouts = z.strictObject({
 })
 export type Timeouts = z.infer<typeof Timeouts>
 
-/** Base URL of an upstream server. A query, such as `?api-version=2024-10-21`, is appended to each call. */
+/** Base URL of an upstream server. A query in this URL, such as `?api-version=2024-10-21`, is appended to the URL of each call. */
 const BaseUrl = z.url().refine((url) => !URL.canParse(url) || isBase(new URL(url)), {
   error: 'Expected an http or https URL without user, password and fragment; put a key in api_key_env or headers',
 })
