@@ -1,9 +1,10 @@
 /*
  * Assigns the results of one or more batches to the rows of a table.
  *
- * The key of a row is the hash of its request. A row therefore keeps its answer if rows are moved, added or corrected. If several rows have
- * the same request, then the batches have several answers to this request, and each of the rows gets a different one. The order of the rows
- * decides which one. If rows were added or removed, then a row gets the answer with its own row number first.
+ * The key of a row is the hash of its request. A row therefore keeps its answer if rows are moved, added or corrected. If several rows have the same
+ * request, then the batches have several answers to this request, and each of the rows gets a different answer. If there are as many answers as rows,
+ * then they are matched in order. Otherwise, each row first gets the answer that has its own row number. The remaining rows get the remaining answers
+ * in order.
  *
  * The result lines are appended to one temporary file, and memory holds only their positions.
  */

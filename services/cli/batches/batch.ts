@@ -231,7 +231,7 @@ async function report(
   return status === 'completed' && answered > 0 && !values.has('strict') ? EXIT.ok : EXIT.failed
 }
 
-/** Tokens and cost of several batches together. Null if a batch has none, for example because its model has no price. */
+/** Tokens and cost of several batches together. Each is null if one of the batches has none, for example because its model has no price. */
 function usedBy(batches: readonly BatchView[]): Pick<BatchView, 'usage' | 'cost_usd'> {
   const used = { usage: { input_tokens: 0, output_tokens: 0 } as BatchView['usage'], cost_usd: 0 as number | null }
   for (const { usage, cost_usd } of batches) {
@@ -243,7 +243,10 @@ function usedBy(batches: readonly BatchView[]): Pick<BatchView, 'usage' | 'cost_
   return used
 }
 
-/** Message after a trial: the cost of the whole table at the cost per request of the trial, and the command for the other rows. */
+/**
+ * Returns the message after a trial of the first rows. The message has the estimated cost of the whole table, and the command that runs the other
+ * rows.
+ */
 async function trialText(
   table: Table,
   rowsMax: number,
@@ -296,8 +299,8 @@ async function retryBatch(invocation: Invocation, id: string): Promise<ExitCode>
   const { sluice_input: _, [RETRY_OF_KEY]: __, ...others } = metadata ?? {}
   const created = await batches.create({
     ...{ input_file_id: await batches.upload(files.retry), endpoint, completion_window: window },
-    // The hash of all rows (`sluice_input`) is not copied. A repeated command for the table continues the original batch, and adds the
-    // answers of this batch.
+    // The hash of all rows (`sluice_input`) is not copied to the new batch. A repeated command for the table therefore
+    // continues the original batch, and adds the answers of the new batch.
     metadata: metadataWith(others, { [RETRY_OF_KEY]: id }),
   })
   const invalid = found.invalid_answers ? ', including invalid answers,' : ''

@@ -69,7 +69,7 @@ async function headOf(path: string): Promise<string> {
 /**
  * Yields the rows of a table. Empty lines are skipped.
  *
- * @throws CommandError that names the line
+ * @throws CommandError with the number of the invalid line
  */
 export async function* rowsOf(table: Table): AsyncGenerator<Row> {
   const { rowsMax = Number.POSITIVE_INFINITY } = table
@@ -170,7 +170,7 @@ async function* linesOf(path: string): AsyncGenerator<string> {
 }
 
 /**
- * The text of a file in pieces, without a byte order mark.
+ * Yields the text of a file in pieces, without a byte order mark.
  *
  * @throws CommandError if the text is not UTF-8 or has a NUL
  */
@@ -190,7 +190,7 @@ function withoutNul(path: string, text: string): string {
   throw usageError(`${path} has a NUL byte, so it is no text in UTF-8.`, 'Save the file as UTF-8, or remove the byte.')
 }
 
-/** One row per file, in the order of the names. Hidden files and subdirectories are skipped. */
+/** Yields one row per file of a directory, sorted by file name. Hidden files and subdirectories are skipped. */
 async function* filesOf(directory: string): AsyncGenerator<Row> {
   const names: string[] = []
   for await (const entry of await opendir(directory)) {
@@ -212,7 +212,7 @@ async function* filesOf(directory: string): AsyncGenerator<Row> {
 }
 
 /**
- * The column with the prompts.
+ * Returns the name of the column with the prompts.
  *
  * @param asked Option --prompt-column
  * @throws CommandError with the names of the columns, if the column is missing or ambiguous

@@ -32,7 +32,7 @@ import { ENDED } from './follow-table.ts'
 import { findTable, rowsOf, type Table } from './input.ts'
 import { outputLines } from './write.ts'
 
-/** Query of all results that the batch and the batches that it retries have. */
+/** Query parameter that adds the results of the earlier batches whose failed requests this batch runs again. */
 const EARLIER = { include: 'earlier' }
 
 export const results: Command = {

@@ -120,7 +120,7 @@ class TableRun {
   }
 
   /**
-   * Continues the batch of equal rows, unless there is none. Otherwise runs the rows without an answer in earlier batches of this table.
+   * Continues the batch that was created from equal rows, if there is one. Otherwise, runs the rows that no earlier batch of this table has answered.
    *
    * @param isNew If true, then all rows run, and no earlier batch is used
    */
@@ -185,9 +185,9 @@ class TableRun {
   }
 
   /**
-   * Returns the newest earlier batch, whose results the service then adds to the results of the new batch. The service takes the newest result
-   * of each custom id. Undefined if such a result is not the answer of its row, because rows have moved or were changed back. Undefined also if
-   * answers are from batches that the newest one does not retry.
+   * Returns the id of the newest earlier batch if the metadata of the new batch may name that batch as the retried one. The service then adds the
+   * results of all retried batches, and shows the newest result of each custom id. Undefined if this result would be wrong for a row, because rows
+   * have moved or were changed back. Undefined also if an answer is from a batch that the newest batch does not retry.
    */
   #retriedOf(earlier: readonly BatchView[]): string | undefined {
     const retried = new Set<string>()
@@ -227,7 +227,10 @@ class TableRun {
     return batch
   }
 
-  /** Uploads the table. @returns Id of the file, or undefined if the service refused the file, because the batch can run without it */
+  /**
+   * Uploads the table. @returns Id of the file. Undefined if the service refused the file, which is no failure, because the batch does not need the
+   * table
+   */
   async #uploadTable(): Promise<string | undefined> {
     const { batches, table, files, out } = this.#parts
     const name = basename(table.path)

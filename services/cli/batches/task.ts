@@ -123,7 +123,7 @@ function objectOf(properties: Readonly<Record<string, unknown>>): ObjectSchema {
 const TYPES: readonly string[] = ['string', 'number', 'integer', 'boolean']
 
 /**
- * The schema of --columns, such as `sentiment:good|bad,score:number`.
+ * Returns the JSON Schema of the answers for a value of `--columns`, such as `sentiment:good|bad,score:number`.
  *
  * @throws CommandError for an invalid column
  */

@@ -134,8 +134,8 @@ export class JobsApi {
 }
 
 /**
- * Sends a request to the API for jobs of the own project. If the answer is 403 or 404, then the request is repeated with the admin API. If
- * the admin API refuses too, then the first error is thrown, because its remedy fits most callers.
+ * Sends a request to the API for jobs of the key's own project. If the answer is 403 or 404, then the request is repeated with the admin API. If the
+ * admin API refuses too, then the first error is thrown, because its remedy fits most callers.
  */
 async function withAdminFallback<T>(own: () => Promise<T>, asAdmin: () => Promise<T>): Promise<T> {
   try {

@@ -245,7 +245,7 @@ interface Frame {
 
 const FIXED_LINES = 2
 
-/** Minimum useful height of a section in lines: a blank line, the table head, one row, and the number of hidden rows. */
+/** Minimum useful height of a section in lines: a blank line, the table head, one row, and a line with the number of hidden rows. */
 const HEIGHT_MIN = 4
 
 interface Section {
