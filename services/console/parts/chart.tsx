@@ -136,7 +136,10 @@ export function Chart({ label, series, timeOf, textOf, axisOf, labelsMax = 7, ha
   )
 }
 
-/** Position of the values next to an interval, on the side with more space. @param share Position of the interval from 0 to 1 */
+/**
+ * Returns the CSS position of the box with the values of an interval: next to the interval, on the side with more space. @param share Position of the
+ * interval from 0 to 1
+ */
 function besideOf(share: number) {
   const gap = (part: number) => `calc(${part * 100}% + 12px)`
   return share < 0.5 ? { left: gap(share) } : { right: gap(1 - share) }

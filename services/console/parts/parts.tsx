@@ -277,7 +277,7 @@ interface ChipsProps {
 /** Distance of the chosen chip from the edge of a line that scrolls, in pixels. */
 const CHIP_MARGIN_PX = 14
 
-/** A filter of which exactly one choice is on. */
+/** A filter with several choices, of which exactly one is selected. */
 export function Chips({ label, choices, value, onChoose }: ChipsProps) {
   const chips = useRef<HTMLFieldSetElement>(null)
   // In a narrow window, the chips are one line that scrolls. `scrollIntoView` would also scroll the page.
@@ -366,7 +366,7 @@ export function Count({ value, path, hasMore = false, isFailures = false }: Coun
   )
 }
 
-/** Numbers of the requests of a batch, or of the child jobs of a job. */
+/** Counts of the requests of a batch by their outcome, or of the child jobs of another job. */
 interface Counts {
   readonly total: number
   readonly completed: number

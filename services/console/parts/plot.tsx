@@ -13,7 +13,7 @@ interface PlotProps {
   readonly label: string
   readonly series: readonly Series[]
   readonly samples?: number
-  /** Minimum top of the scale, so that small values do not fill the chart. Default: 1. */
+  /** Minimum value at the top of the scale, so that small values do not fill the chart. Default: 1. */
   readonly topMin?: number
   readonly textOf?: (most: number) => string
 }

@@ -117,11 +117,11 @@ function showWhole(target: Element): void {
 }
 
 interface ExportProps {
-  /** Object of the export, such as `top spenders`. */
+  /** Name of the exported table in the label of the button, such as `top spenders`. */
   readonly what: string
   /** Path of the API that returns CSV. */
   readonly path?: string
-  /** Name of the file and its rows, for a table without such a path. */
+  /** Name and rows of the CSV file, for a table that no path of the API returns as CSV. */
   readonly file?: string
   readonly rows?: readonly (readonly CsvCell[])[]
 }

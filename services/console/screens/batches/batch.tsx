@@ -216,7 +216,10 @@ interface Csv {
   readonly isTableGone: boolean
 }
 
-/** Returns the results as CSV with a byte order mark, because Excel opens this file. If the batch was made from a table, then the CSV also has the columns of this table. */
+/**
+ * Returns the results as CSV. The byte order mark at the start makes Excel read the file as UTF-8. If the batch was made from a table, then the CSV
+ * also has the columns of this table.
+ */
 async function csvOf({ id, metadata }: Batch): Promise<Csv> {
   const response = await fetchApi(`/v1/batches/${id}/results?format=csv&include=earlier`)
   const tableId = metadata[TABLE_FILE_KEY]

@@ -16,7 +16,7 @@ const REFRESH_INTERVAL_MS = 2_000
 const COLUMNS = ['Status', 'Batch', 'Progress', 'Rate', 'Cost', 'Created', 'Ended']
 const NUMBERS = ['Rate', 'Cost', 'Created', 'Ended']
 
-/** Batches of the own project. With the scope `admin`: of all projects. */
+/** Lists the batches of the project of the key, or of all projects if the key has the scope `admin`. */
 export function Batches() {
   const isAll = isOperator.value
   const list = useMemo(() => new Pages<Batch>(isAll ? '/v1/admin/batches' : '/v1/batches', {}), [isAll])
@@ -112,7 +112,7 @@ function Row({ batch }: { readonly batch: Batch }) {
   )
 }
 
-/** The ended requests with a progress bar below, such as `290 of 500, 1 failed`. */
+/** The number of ended requests, such as `290 of 500, 1 failed`, with a progress bar below. */
 export function BatchBar({ batch }: { readonly batch: Batch }) {
   const { total, completed, failed, invalid } = countsOf(batch)
   if (total === 0) return <span class="dim">{batch.status === 'validating' ? 'validating' : 'no requests'}</span>

@@ -90,7 +90,7 @@ function Form({ close }: { readonly close: () => void }) {
     action.run(async () => {
       const [chosen, rows, asked] = [file.value, table.value, task.value]
       if (!chosen || !rows) return
-      // The output of the trial also has the rows without a prompt that follow the first rows.
+      // The output of the trial contains the first rows, and the rows without a prompt that directly follow them.
       const next = promptsOf(rows, asked).find(({ row }) => row > TRIAL_ROWS)?.row ?? rows.rows.length + 1
       const form = formText({ prompt: promptColumns(promptPieces(asked.prompt)), rows: next - 1 })
       const first = { ...rows, rows: rows.rows.slice(0, TRIAL_ROWS) }
@@ -157,7 +157,7 @@ interface TrialRowsProps {
   readonly run: () => void
 }
 
-/** Button that runs the first rows, and their answers with about the cost of all rows. */
+/** A button that runs the first rows. After the run, their answers and the estimated cost of all rows are shown. */
 function TrialRows({ table, trial, isBusy, run }: TrialRowsProps) {
   const { rows } = table
   const count = Math.min(TRIAL_ROWS, rows.length)
@@ -260,7 +260,7 @@ function TableFields({ table, task, set }: TableFieldsProps) {
   )
 }
 
-/** Prompts that are not empty, with the number of their row as in `sluice batch`. */
+/** Returns the prompts that are not empty, each with the number of its row. The rows have the same numbers in `sluice batch`. */
 function promptsOf({ rows }: Table, { prompt }: Task): { readonly row: number; readonly text: string }[] {
   const pieces = promptPieces(prompt)
   return rows.flatMap((cells, nth) => {
@@ -306,7 +306,10 @@ function requestsOf(table: Table, task: Task, afterRow: number): Blob {
   return new Blob(lines)
 }
 
-/** Creates a batch of the rows that the trial has not run. After another prompt, or if a row of the trial failed, all rows run. */
+/**
+ * Creates a batch of the rows that the trial has not run. If the prompt was changed after the trial, or if a row of the trial failed, then all rows
+ * run.
+ */
 async function createRest(file: File, table: Table, task: Task, trial: Trial | undefined): Promise<Batch> {
   const isUsed = trial?.batch.status === 'completed' && failuresOf(trial.batch) === 0 && isEqual(trial.task, task)
   const form = { [FORM_KEY]: formText({ prompt: promptColumns(promptPieces(task.prompt)) }) }
@@ -334,7 +337,7 @@ async function createFromTable(
 
 /** @throws ApiFailure for an unknown model, Error for a model without the capability */
 async function checkModel(model: string, capability?: Model['capabilities'][number]): Promise<void> {
-  // A key without the right to read models may still use them.
+  // A key without the right to read models may still call them, so a 403 does not prevent the batch.
   const response = await fetchApi(`/v1/models/${encodeURIComponent(model)}`, { expects: [403] })
   if (!response.ok || capability === undefined) return
   const { capabilities } = (await response.json()) as Model

@@ -113,7 +113,7 @@ interface Preparation {
 
 /** Undefined until loaded. */
 const pools = signal<readonly PoolState[] | undefined>(undefined)
-/** Synchronous calls of the project of a key without the `admin` scope. Undefined until loaded. */
+/** Synchronous calls of the project of the key, read only if the key lacks the `admin` scope. Undefined until loaded. */
 const ownCalls = signal<Work | undefined>(undefined)
 const preparations = signal<readonly Preparation[]>([])
 const readyProblems = signal<readonly string[]>([])

@@ -49,7 +49,7 @@ export interface PoolState extends Runs {
   /** Jobs without a slot that wait for their child jobs, such as running batches. */
   readonly parents: number
   readonly oldestSeconds: number | undefined
-  /** Length of the time that recent values cover. */
+  /** Length in seconds of the time that recent values cover. */
   readonly windowSeconds: number
   readonly isPaused: boolean
   /** Models that run as many calls as they can while more calls wait. Empty unless the key has the scope `admin`. */
@@ -112,7 +112,10 @@ export function poolStatus({
   return running + parents > 0 ? 'active' : 'idle'
 }
 
-/** Text of a pool with such jobs. Without their number, because the store counts the parts of a batch too. */
+/**
+ * Text for a pool with jobs that wait for their child jobs. The text has no number, because the store also counts the jobs that only divide a batch
+ * into parts.
+ */
 export const PARENTS_TEXT = 'Jobs wait for their child jobs, without a slot'
 
 function ageOf(at: number | null): number | undefined {

@@ -114,7 +114,10 @@ function queueText(queued: readonly QueuedWork[]): string {
   return `${jobs}${names ? '' : ' of your project'} ${waiting === 1 ? 'waits' : 'wait'} for a free slot${where}${since}.`
 }
 
-/** Screens of the console that replace a command of the command line in a remedy. The path has the first argument of the command. */
+/**
+ * Commands of `sluice` that a remedy may name, each with the screen of the console that replaces the command. `pathOf` receives the words of the
+ * command, because some paths contain one of its arguments.
+ */
 const SCREENS: readonly (readonly [command: RegExp, name: string, pathOf: (words: readonly string[]) => string])[] = [
   [/^logs\b/, 'Requests', (words) => `requests?${logsQuery(words)}`],
   [/^doctor\b/, 'the checks on Home', () => ''],
@@ -135,7 +138,7 @@ function logsQuery(words: readonly string[]): string {
   return new URLSearchParams(options).toString()
 }
 
-/** A command in a remedy: in backticks, after the last colon, or as words without punctuation. */
+/** Matches a command in a remedy: in backticks, after the last colon, or as words without punctuation. */
 const COMMAND = /`([^`]+)`|(?<=: )((?:npx|node) [^`]+)$|(npx sluice [\w-]+(?: [\w-]+)*)/g
 
 /** A remedy. Commands of the command line that a screen of the console replaces are links to the screen. */

@@ -32,7 +32,7 @@ const TIMED_REFRESH_INTERVAL_MS = 5_000
 /** Maximum number of jobs that are read to count the scheduled and the retrying ones. */
 const TIMED_MAX = 100
 
-/** Scheduled and retrying jobs. Both wait for a time, not for a slot. Undefined until loaded, and without durable jobs. */
+/** Reads the scheduled and the retrying jobs, which wait for a time instead of a slot. Undefined until loaded, and if the jobs cannot be read. */
 function useTimedJobs() {
   const page = useSignal<Page<AnyJob> | undefined>(undefined)
   const refresh = async (signal: AbortSignal) => {

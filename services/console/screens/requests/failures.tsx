@@ -71,7 +71,10 @@ interface FailureTableProps {
   readonly label: string
   readonly rows: readonly FailureRow[]
   readonly filters: Query
-  /** Columns with the caller, whose links filter the screen by the project, key or model. Default: none. */
+  /**
+   * Additional columns that name the caller. If there are any, then the values in these columns and the model are links that filter the screen.
+   * Default: none.
+   */
   readonly owners?: readonly ('Project' | 'Key')[]
 }
 

@@ -11,8 +11,8 @@ export type Report = z.infer<typeof UsageReport>
 export type Row = Report['data'][number]
 
 /**
- * Ranges by id, in the order of the buttons. A range of N hours or days has N full ones and the running one. Changes compare only the full ones, so
- * that the running one does not count as a decrease.
+ * Ranges by id, in the order of the buttons. A range of N hours or days contains N full hours or days, and the current one. Changes compare only the
+ * full ones, because the current one would look like a decrease.
  */
 export const RANGES: ReadonlyMap<string, string> = new Map([
   ['24h', 'Last 24 hours'],
@@ -71,7 +71,7 @@ export function viewOf(): View {
   }
 }
 
-/** First and last day of a range, or the first and the running hour of the last 24 hours. */
+/** First and last day of a range. For the range of 24 hours, the first hour and the current hour. */
 function boundsOf(range: string, today: string): readonly [from: string, to: string] {
   const now = serviceNow()
   if (range === '24h') return [hourOf(now - DAY_SECONDS), hourOf(now)]

@@ -93,7 +93,7 @@ interface SectionsProps {
   readonly query: string
 }
 
-/** The sections with links to them. */
+/** The sections of the screen, below links to each of them. */
 function Sections({ loaded, view, query }: SectionsProps) {
   const { times, groups } = loaded
   const { found, problem } = useFailures({ ...view.filters, ...windowOf(view) })
@@ -303,8 +303,9 @@ function changeText(
 }
 
 /**
- * Cost at the end of the month, by the method of the budgets. Undefined if there is too little spending. The days are those of this month,
- * so in its first week the budgets may use more days. On its first day, the report has the sums of hours.
+ * Returns the expected cost at the end of the month, computed like the forecast of a budget. The report contains only days of this month, so in the
+ * first week the forecast of a budget may use more days. Undefined if there is too little spending, and on the first day of the month, because the
+ * report then contains hours instead of days.
  */
 function monthEndOf({ total, data }: Report, { from, unit }: View): number | undefined {
   if (unit === 'hour') return undefined
