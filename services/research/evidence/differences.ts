@@ -1,6 +1,6 @@
 /*
- * Sources that contradict each other. Two quotes of different sources are reported as a difference if both concern one part of the question
- * and give different values in one unit. Example: "the limit is 10 MB" and "the limit is 20 MB". The reader decides which is right.
+ * Finds sources that contradict each other. Two quotes of different sources are reported as a difference if both concern one part of the question and
+ * give different values in one unit. Example: "the limit is 10 MB" and "the limit is 20 MB". The reader decides which is right.
  */
 import type { Candidate } from './evidence.ts'
 

@@ -13,7 +13,7 @@ export interface Draft {
   readonly sections: readonly { readonly title: string; readonly claims: readonly Claim[] }[]
   readonly differences?: readonly Claim[]
   readonly gaps: readonly string[]
-  /** Numbers of claims that failed the check: `quoted` were replaced by one of their quotes, and `dropped` were removed. */
+  /** Counts of the claims that failed the check: `quoted` were replaced by one of their quotes, and `dropped` were removed. */
   readonly quoted: number
   readonly dropped: number
 }

@@ -77,10 +77,7 @@ const SOURCE_SHARE_MIN = 0.55
  * contain.
  */
 const SENTENCE_MASS_MIN = 0.05
-/**
- * Applies when sentences are scored for one part of a question. Terms that only other parts contain count with this
- * factor of their weight.
- */
+/** Factor for the weight of terms that only other parts of the question contain, when sentences are scored for one part. */
 const OTHER_PARTS = 0.4
 /**
  * Factor for the weight of the noun after `which` or `what`. An answer to "which city" contains the name of a city and
@@ -172,8 +169,8 @@ export function* scoredParts(
 }
 
 /**
- * Whether the corpus lacks a word of a part of the question. Only the sentences that ask something are examined, or all sentences if none
- * does. Words with synonyms, and the noun after `which` or `what`, do not count.
+ * Whether the corpus lacks a word of a part of the question. Only the sentences that ask something are examined, or all sentences if no sentence asks
+ * something. Words with synonyms, and the noun after `which` or `what`, do not count.
  */
 export function asksForAbsent({ text, terms }: PartEvidence, absent: ReadonlySet<string>): boolean {
   const sentences = text.split(SENTENCE_END)

@@ -33,7 +33,7 @@ interface Submitted {
   readonly next?: number | undefined
 }
 
-/** Time in ms after which a line that exceeded a limit is tried again, unless the error states a time. */
+/** Time in ms after which a line (one request) that a rate limit or a budget refused is tried again, unless the error states a time. */
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000
 
@@ -270,7 +270,10 @@ async function endOf({ number }: Line, { id, refused, undone, composition }: Par
   return end ? outcomeOf(end) : undone
 }
 
-/** Returns a function that checks whether an answer is invalid for the table from which the batch was made, such as none of its choices. */
+/**
+ * Returns a function that checks whether an answer is invalid for the table from which the batch was made, such as an answer that is none of the
+ * choices.
+ */
 function answerCheck(form: string | undefined): (outcome: Outcome) => boolean {
   const allowed = formIn(form)
   if (!allowed.choices && !allowed.columns) return () => false

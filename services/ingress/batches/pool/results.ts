@@ -150,7 +150,7 @@ async function ifStored<T>(reading: Promise<T>): Promise<T | undefined> {
 }
 
 async function* fileFrom({ blobs }: IngressContext, file: string, start: number): AsyncGenerator<Buffer> {
-  // A side without lines has no file.
+  // If a batch has no answers or no errors, then there is no file for them.
   const end = (await ifStored(blobs.size(file))) ?? 0
   if (end > start) yield* await blobs.open(file, { start, end })
 }
