@@ -34,7 +34,7 @@ if (missing !== undefined) process.stderr.write(`Tests of upgrades are skipped: 
  * them, then `missing` is the reason.
  */
 async function findVersions(): Promise<{ oldest: string; refused: string; missing?: string }> {
-  const schema = `${MIGRATIONS}/postgres/001-schema.sql`
+  const schema = `${MIGRATIONS}/postgres/001-tables.sql`
   const oldest = await git('log', '-1', '--format=%H', '--', schema).catch(() => '')
   if (oldest === '') return { oldest, refused: '', missing: `no commit of ${schema} here` }
   const first = await git('log', '--diff-filter=A', '--format=%H', '--', schema)

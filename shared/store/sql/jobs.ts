@@ -274,7 +274,7 @@ interface Filter {
  * Returns the statement for a page of jobs, plus one job that shows whether further pages exist.
  *
  * The statement reads one page per requested state and merges these pages. Each of them is a range of an index that ends with the id, so the cost
- * depends only on the page size. The conditions repeat the expressions of those indexes (migrations/postgres/001-schema.sql). Otherwise the planner
+ * depends only on the page size. The conditions repeat the expressions of those indexes (migrations/postgres/001-tables.sql). Otherwise the planner
  * may choose another index or the primary key.
  */
 export function listJobs(tenant: string | null, query: ListQuery): { statement: Statement; params: Params } {

@@ -17,7 +17,7 @@ const IDLE = "state IN ('queued', 'scheduled')"
 /**
  * Conditions that find the jobs of a state over all projects.
  *
- * Each condition repeats the expression of an index (migrations/postgres/001-schema.sql). Each of these indexes is sorted by id, or contains only
+ * Each condition repeats the expression of an index (migrations/postgres/001-tables.sql). Each of these indexes is sorted by id, or contains only
  * jobs of that state. With the plain column `id`, the planner would read all ended jobs by the primary key, or would sort every job of the state. The
  * conditions therefore never use this column.
  *

@@ -136,7 +136,7 @@ it('the SQLite store refuses a schema whose migrations differ', async () => {
   await using database = await openSqliteDatabase()
   await database.open()
   await database.query("UPDATE migrations SET hash = 'other' RETURNING name")
-  await expect(database.open()).rejects.toThrow('001-schema.sql differs from the one applied to this database')
+  await expect(database.open()).rejects.toThrow('001-tables.sql differs from the one applied to this database')
 })
 
 it('the SQLite store refuses the store of an older version, and changes no byte of it', async () => {

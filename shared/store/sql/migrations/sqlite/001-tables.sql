@@ -91,6 +91,13 @@ CREATE INDEX jobs_parent_state ON jobs (parent_id, state, (id || ''))
 CREATE INDEX jobs_parent_endpoint ON jobs (parent_id, endpoint, state, (id || ''))
   WHERE parent_id IS NOT NULL AND coalesce(erased_at_ms, 0) = 0;
 
+-- Lists of jobs without the child jobs of batches and composed jobs, which may be 50,000 in a row.
+CREATE INDEX jobs_own_unended ON jobs (tenant, state, (id || ''), endpoint)
+  WHERE depth = 0 AND coalesce(purge_at_ms, 0) < 1;
+CREATE INDEX jobs_own_ended ON jobs (tenant, state, (id || ''))
+  WHERE depth = 0 AND purge_at_ms IS NOT NULL AND coalesce(erased_at_ms, -1) < 0;
+CREATE INDEX jobs_own ON jobs ((id || '')) WHERE depth = 0;
+
 -- Jobs whose crash count is corrected when the former owner renews its lease.
 CREATE INDEX jobs_lost ON jobs (lost_by) WHERE lost_by IS NOT NULL AND purge_at_ms IS NULL;
 
@@ -193,10 +200,14 @@ CREATE TABLE deliveries (
   created_at_ms integer NOT NULL,
   purge_at_ms integer NOT NULL,
   -- The last tries as JSON, oldest first: time, duration and outcome of each.
-  history text
+  history text,
+  -- Data of a webhook message that belongs to no job, as JSON. NULL: the message reports an event of its job.
+  data text
 ) STRICT;
 CREATE INDEX deliveries_job ON deliveries (job_id, seq);
 CREATE INDEX deliveries_due ON deliveries (next_at_ms) WHERE state = 'pending';
+-- Number and age of the pending deliveries.
+CREATE INDEX deliveries_pending ON deliveries (created_at_ms) WHERE state = 'pending';
 CREATE INDEX deliveries_purge ON deliveries (purge_at_ms);
 CREATE INDEX deliveries_undelivered ON deliveries (state, (id || '')) WHERE state <> 'delivered';
 CREATE INDEX deliveries_delivered ON deliveries (state, (id || '')) WHERE state = 'delivered';
@@ -244,12 +255,15 @@ CREATE TABLE conversations (
 CREATE INDEX conversations_expiry ON conversations (expires_at_ms);
 CREATE INDEX conversations_chars ON conversations (tenant, chars);
 
--- The ledger: usage per day in UTC, with costs in billionths of a US dollar.
-CREATE TABLE usage_days (
+-- The ledger: usage per hour in UTC, with costs in billionths of a US dollar. The hours of days older than a week are merged into hour 00 of
+-- their day.
+CREATE TABLE usage_hours (
   project text NOT NULL,
-  day text NOT NULL,
+  -- Such as 2030-01-31T08.
+  hour text NOT NULL,
   key_id text NOT NULL,
   model text NOT NULL,
+  endpoint text NOT NULL,
   calls integer NOT NULL,
   failed integer NOT NULL,
   input_tokens integer NOT NULL,
@@ -257,10 +271,11 @@ CREATE TABLE usage_days (
   output_tokens integer NOT NULL,
   audio_ms integer NOT NULL,
   cost_nanos integer NOT NULL,
-  PRIMARY KEY (project, day, key_id, model)
+  PRIMARY KEY (project, hour, key_id, model, endpoint)
 ) STRICT;
-CREATE INDEX usage_days_day ON usage_days (day);
-CREATE INDEX usage_days_key ON usage_days (key_id, day);
+CREATE INDEX usage_hours_hour ON usage_hours (hour);
+CREATE INDEX usage_hours_key ON usage_hours (key_id, hour);
+CREATE INDEX usage_hours_unmerged ON usage_hours (hour) WHERE substr(hour, 12) <> '00';
 
 -- The last batch that each process has added. A batch whose answer was lost is not added twice.
 CREATE TABLE usage_writers (
@@ -279,16 +294,17 @@ CREATE TABLE usage_ended (
   state text NOT NULL,
   metered text,
   ended_at_ms integer NOT NULL,
-  reserved_nanos integer
+  reserved_nanos integer,
+  endpoint text NOT NULL
 ) STRICT;
 
 -- Records each ended job for the ledger, in the commit that ends it and for every transition.
 CREATE TRIGGER note_ended AFTER UPDATE OF purge_at_ms ON jobs
   WHEN OLD.purge_at_ms IS NULL AND NEW.purge_at_ms IS NOT NULL
 BEGIN
-  INSERT INTO usage_ended (job_id, project, key_id, pool, model, state, metered, ended_at_ms, reserved_nanos)
+  INSERT INTO usage_ended (job_id, project, key_id, pool, model, state, metered, ended_at_ms, reserved_nanos, endpoint)
   VALUES (NEW.id, NEW.tenant, coalesce(NEW.key_id, NEW.tenant), NEW.pool, NEW.model, NEW.state, NEW.metered, NEW.finished_at_ms,
-    NEW.reserved_nanos)
+    NEW.reserved_nanos, NEW.endpoint)
   ON CONFLICT (job_id) DO NOTHING;
 END;
 
@@ -332,3 +348,111 @@ END;
 CREATE TRIGGER stored_conversation_deleted AFTER DELETE ON conversations BEGIN
   UPDATE stored_bytes SET bytes = bytes - OLD.chars WHERE tenant = OLD.tenant AND shard = 0;
 END;
+
+-- The request log: one row per ended call. `n` counts the rows, so the difference of two rows approximates the number of rows between them.
+CREATE TABLE requests (
+  n integer PRIMARY KEY,
+  -- Request id of the call, `req_…`. For a child job, such as a line of a batch: its job id.
+  id text NOT NULL,
+  started_at_ms integer NOT NULL,
+  ended_at_ms integer NOT NULL,
+  project text NOT NULL,
+  key_id text NOT NULL,
+  -- Path of the route, such as /v1/chat/completions.
+  endpoint text NOT NULL,
+  -- NULL: the call was refused before its kind and model were known, or has none, such as the upload of a file.
+  kind text,
+  model text,
+  -- Boot id of the process that ran the last attempt.
+  worker text,
+  -- HTTP status. 499: the caller left or cancelled before the end.
+  status integer NOT NULL,
+  error_code text,
+  -- Times in ms. NULL: the job was not started, or has no output. `first_output_ms` counts from acceptance, and is NULL for durable jobs.
+  queue_ms integer,
+  first_output_ms integer,
+  duration_ms integer NOT NULL,
+  -- Tokens and costs are those of the ledger: a composed job has none, because its children have rows of their own.
+  input_tokens integer NOT NULL,
+  cached_input_tokens integer NOT NULL,
+  output_tokens integer NOT NULL,
+  -- Billionths of a US dollar.
+  cost_nanos integer NOT NULL,
+  attempts integer NOT NULL,
+  -- Id of a durable job; NULL for attached calls.
+  job_id text,
+  -- Id of the batch that the line belongs to, as a job id.
+  batch_id text,
+  trace_id text,
+  user_agent text,
+  -- Upstream server of the last attempt: its index in base_urls of the model, after `model/` if a fallback ran the call.
+  server text,
+  -- Message and field of the error that the caller received, in bounded length. NULL: the request did not fail.
+  error_message text,
+  error_param text,
+  -- Last message of the upstream server, and all failed attempts as a JSON array. NULL: no attempt failed.
+  upstream_message text,
+  failed_attempts text,
+  -- Number of the retry by the SDK of the caller. NULL: the first request of the call, or unknown.
+  sdk_retry integer,
+  -- For the row of a batch: number of its calls, and of those without a result. NULL: the row is not a batch.
+  batch_calls integer,
+  batch_failed integer
+) STRICT;
+CREATE INDEX requests_time ON requests (ended_at_ms);
+CREATE INDEX requests_id ON requests (id);
+CREATE INDEX requests_project ON requests (project, ended_at_ms);
+CREATE INDEX requests_model ON requests (model, ended_at_ms);
+CREATE INDEX requests_failed ON requests (ended_at_ms) WHERE status >= 400;
+CREATE INDEX requests_failed_project ON requests (project, ended_at_ms) WHERE status >= 400;
+CREATE INDEX requests_job ON requests (job_id) WHERE job_id IS NOT NULL;
+CREATE INDEX requests_batch ON requests (batch_id, ended_at_ms) WHERE batch_id IS NOT NULL;
+CREATE INDEX requests_trace ON requests (trace_id, ended_at_ms) WHERE trace_id IS NOT NULL;
+-- Retries of requests by the SDKs of callers, and lists without the lines of batches.
+CREATE INDEX requests_retries ON requests (project, sdk_retry, ended_at_ms) WHERE sdk_retry IS NOT NULL;
+CREATE INDEX requests_own ON requests (ended_at_ms) WHERE batch_id IS NULL;
+CREATE INDEX requests_own_project ON requests (project, ended_at_ms) WHERE batch_id IS NULL;
+
+-- Figures of the service over time: one row per project and 15 s, after a day per 5 minutes. The rows of the whole service have an empty
+-- project. Times are Unix seconds, costs billionths of a US dollar.
+CREATE TABLE history_samples (
+  project text NOT NULL,
+  at_s integer NOT NULL,
+  calls integer NOT NULL,
+  failed integer NOT NULL,
+  input_tokens integer NOT NULL,
+  output_tokens integer NOT NULL,
+  cost_nanos integer NOT NULL,
+  queue_calls integer NOT NULL,
+  queue_ms integer NOT NULL,
+  first_calls integer NOT NULL,
+  first_ms integer NOT NULL,
+  queue_ms_max integer NOT NULL,
+  first_ms_max integer NOT NULL,
+  jobs_running integer NOT NULL,
+  jobs_waiting integer NOT NULL,
+  running integer NOT NULL,
+  waiting integer NOT NULL,
+  PRIMARY KEY (project, at_s)
+) STRICT;
+CREATE INDEX history_samples_at ON history_samples (at_s);
+CREATE INDEX history_samples_fine ON history_samples (at_s) WHERE at_s % 300 <> 0;
+
+-- Bodies of attached calls, if REQUEST_BODIES_MS is set. `n` counts the rows, as in the table requests.
+CREATE TABLE request_bodies (
+  n integer PRIMARY KEY,
+  -- Request id of the call.
+  id text NOT NULL,
+  at_ms integer NOT NULL,
+  -- JSON, truncated to REQUEST_BODY_BYTES_MAX. NULL: the call failed, or its answer was too large to record.
+  request text NOT NULL,
+  answer text,
+  -- End of the retention of a key or project. NULL: the retention is the setting REQUEST_BODIES_MS.
+  expires_at_ms integer,
+  -- First characters of the prompt and of the answer, for lists. NULL: the body has no text.
+  prompt_preview text,
+  answer_preview text
+) STRICT;
+CREATE INDEX request_bodies_id ON request_bodies (id);
+CREATE INDEX request_bodies_time ON request_bodies (at_ms, n) WHERE expires_at_ms IS NULL;
+CREATE INDEX request_bodies_expiry ON request_bodies (expires_at_ms, n) WHERE expires_at_ms IS NOT NULL;

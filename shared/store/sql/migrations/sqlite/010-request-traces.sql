@@ -1,2 +1,0 @@
--- Requests of one trace.
-CREATE INDEX requests_trace ON requests (trace_id, ended_at_ms) WHERE trace_id IS NOT NULL;

@@ -1,2 +1,0 @@
--- Number and age of the pending webhook deliveries.
-CREATE INDEX deliveries_pending ON deliveries (created_at_ms) WHERE state = 'pending';

@@ -1,4 +1,0 @@
--- Retries of requests by the SDKs of callers, and lists without the lines of batches.
-CREATE INDEX requests_retries ON requests (project, sdk_retry, ended_at_ms) WHERE sdk_retry IS NOT NULL;
-CREATE INDEX requests_own ON requests (ended_at_ms) WHERE batch_id IS NULL;
-CREATE INDEX requests_own_project ON requests (project, ended_at_ms) WHERE batch_id IS NULL;
