@@ -56,7 +56,7 @@ const PART_BYTES = 8 * 1024 * 1024
 const ATTEMPTS_MAX = 6
 const RETRY: Backoff = { baseMs: 200, maxMs: 2_000 }
 const CONNECT_TIMEOUT_MS = 3_000
-/** Maximum time in ms without a byte on a connection. Then the request fails and is retried. */
+/** Maximum time in ms without a byte on a connection. After this time, the request fails and is retried. */
 const SILENCE_MS_MAX = 10_000
 /** Maximum connections for writes and for reads of small values, which are read completely. */
 const CONNECTIONS_MAX = 64
