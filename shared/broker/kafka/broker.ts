@@ -3,7 +3,7 @@
  * receivers of channels, and the checks of topics are the same for both.
  *
  * kafkajs reads queues of classic groups, and nothing else. A client of kafkajs waits for a hung broker until a request timeout. If kafkajs also sent
- * and received, then one hung broker of three would delay all calls for that time.
+ * records and received channels, then one hung broker of three would delay all calls for that time.
  */
 import type { Broker, ChannelRecord, Closable, HistoryRecord, QueueConsumer, Receiver } from '#shared/broker/broker.ts'
 import { ServiceError } from '#shared/lib/error.ts'
@@ -198,7 +198,7 @@ const READ_TIMEOUT_MS = 15_000
 const LEADERLESS_MS = 10_000
 const RETRY_DELAY_MS = 100
 
-/** Reads the last `max` records before an offset. Like {@link Broker.history}. */
+/** Reads the last `max` records before an offset, for {@link Broker.history}. */
 async function readHistory(
   cluster: KafkaCluster,
   options: KafkaOptions,

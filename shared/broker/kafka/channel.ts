@@ -133,7 +133,7 @@ export class ChannelReceiver implements Receiver {
       return true
     }
     if (poll.node < 0) throw new NodeUnknown(`${this.#topic} has partitions without a leader`)
-    // The gap is measured from request to request. After a fetch that takes longer than the gap, the next fetch follows at once.
+    // The minimum time between two fetches is measured from request to request. After a fetch that takes longer, the next fetch follows at once.
     poll.requestedAtMs = performance.now()
     const answers = await this.#fetch(poll)
     // Rotates the order of the partitions. A response has a maximum size, so it may lack the last partitions of the order.

@@ -6,7 +6,7 @@
  *
  * **Reachability.** The cluster is reachable if some broker answers a metadata request. Such a request is sent when a connection breaks or a call
  * is slow. The death of one broker of three is no outage, because all other known addresses are tried before the cluster counts as unreachable.
- * Afterwards the cluster is tried four times per second.
+ * An unreachable cluster is tried four times per second.
  *
  * **Hung brokers.** The controller fences a broker whose heartbeats are missing, and metadata then lacks the broker. All connections to this broker
  * are closed at once, so that pending requests move to the new leaders instead of waiting for their timeouts.
@@ -71,7 +71,7 @@ export class KafkaCluster {
   #topicNames: readonly string[] = []
   #bootstrap: Address[]
   #nodes = new Map<number, Address>()
-  /** Addresses of nodes that an earlier response contained, and the last one does not. */
+  /** Addresses of nodes that an earlier metadata response contained, but that the latest response lacks. */
   #fenced: readonly string[] = []
   #topics = new Map<string, TopicState>()
   readonly #ids = new Map<string, string[]>()
@@ -182,7 +182,10 @@ export class KafkaCluster {
     return await this.#ask((connection) => initProducerIdV4.api.async(connection, null, 0, -1n, -1))
   }
 
-  /** Waits for a request, and requests metadata every {@link SLOW_INTERVAL_MS} while the request takes longer than `slowMs`. */
+  /**
+   * Waits for a request. If the request takes longer than `slowMs`, then its broker may be hung, so metadata is requested every
+   * {@link SLOW_INTERVAL_MS}.
+   */
   async watchRequest<R>(request: Promise<R>, slowMs: number): Promise<R> {
     let timer = setTimeout(() => {
       timer = setInterval(() => this.suspect(), SLOW_INTERVAL_MS)

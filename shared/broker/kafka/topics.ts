@@ -303,8 +303,8 @@ type Inspect<Admin> = (use: (admin: Admin) => Promise<void>) => Promise<void>
  * slow broker forever.
  *
  * A topic is `lacking` after Kafka has reported that it does not exist. States: `present → lacking → present`, or `lacking → missing` if the boot
- * check cannot create the topic, because it lacks a permission or enough brokers. The creation of a missing topic is retried forever, with the delays
- * of {@link RETRY}, because the remedy is outside the process.
+ * check cannot create the topic, for example without the permission. The creation of a missing topic is retried forever, with the delays of
+ * {@link RETRY}, because the remedy is outside the process.
  */
 export class TopicKeeper<Admin extends KafkaAdmin> {
   readonly #inspect: Inspect<Admin>

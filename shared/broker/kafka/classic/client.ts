@@ -20,7 +20,7 @@ import type { BrokerSockets } from './sockets.ts'
 const CONNECTION_TIMEOUT_MS = 1_000
 const REQUEST_TIMEOUT_MS = 8_000
 
-/** Retries of one request of kafkajs. */
+/** Retries of a single request by kafkajs. Times are in ms. */
 const RETRY = { retries: 2, initialRetryTime: 50, maxRetryTime: 500, restartOnFailure: async () => false } as const
 
 /**

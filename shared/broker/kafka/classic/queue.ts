@@ -96,7 +96,7 @@ export class ClassicConsumer implements QueueConsumer {
    * the new topic has already reached this offset, and would skip all earlier records.
    */
   restart(): void {
-    // Remembered offsets belong to the deleted topic. Otherwise records of the new topic with the same offsets would be skipped.
+    // Remembered offsets belong to the deleted topic. If they were kept, then records of the new topic with the same offsets would be skipped.
     this.#partitions.clear()
     this.#paused.clear()
     this.#endRun()

@@ -3,8 +3,8 @@
  *
  * The problem: a broker that hangs keeps its connections open, and accepts new ones. A client of kafkajs waits for its responses until the
  * request timeout, and connects to it again and again. The client also fetches nothing from healthy brokers, because a fetch loop starts
- * again only after all its requests have ended. Without fetches, the client sends no heartbeats, so that a rebalance of the group waits for
- * it too.
+ * again only after all its requests have ended. Without fetches, the client sends no heartbeats, so that a rebalance of the group also
+ * waits for this client.
  *
  * How it works: the controller of Kafka fences a broker that hangs, and {@link KafkaCluster} detects this from the metadata. Four times per second,
  * the connections to fenced brokers are closed. New connections to them fail at once, and request new metadata. kafkajs therefore treats the broker

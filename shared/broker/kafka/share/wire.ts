@@ -218,7 +218,7 @@ interface AcquiredRange {
       partitions => partition_index [acknowledgement_batches]
         partition_index => INT32
         acknowledgement_batches => first_offset last_offset [acknowledge_types]
-          first_offset, last_offset => INT64       acknowledge_types => INT8, one for the run or one an offset
+          first_offset, last_offset => INT64       acknowledge_types => INT8, one for the whole range or one per offset
     forgotten_topics_data => topic_id [partitions]       partitions => INT32
   ShareFetch Response (Version: 2) => throttle_time_ms error_code error_message? acquisition_lock_timeout_ms [responses]
                                       [node_endpoints]
