@@ -119,7 +119,7 @@ export class Budgets {
   readonly #clock: () => number
   readonly #held = new Map<string, HeldBudget>()
   #isFailing = false
-  /** Waiting calls by project, and in total. */
+  /** Number of calls that wait for reserved budget, by project and in total. */
   readonly #waiting = new Map<string, number>()
   #waitingCalls = 0
   /**

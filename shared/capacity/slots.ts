@@ -60,7 +60,7 @@ export function quarterOf(slots: number): number {
 
 /** Time in ms for which a job runs on a borrowed slot before other models get an extra slot (rule 3). */
 export const BORROWED_MS = 500
-/** A model may take this number of extra slots for each extra slot that stays free for other models (rule 4). */
+/** A model that uses extra slots may hold this number of slots in total for each extra slot that stays free for other models (rule 4). */
 const EXTRA_PER_LEFT = 3
 
 export interface SlotHolder {
@@ -322,8 +322,8 @@ export class SlotPartition {
   }
 
   /**
-   * Returns the fraction of a pool's queue that this ingress may fill, or of one kind and model of the pool. The fraction is greater than 0, and 1 if
-   * no calls wait at other ingresses.
+   * Returns the fraction of a queue that this ingress may fill: the queue of a pool, or the part of it for one kind and model. The fraction is
+   * greater than 0, and 1 if no calls wait at other ingresses.
    */
   of(pool: PoolName, work?: Work): number {
     const others = this.#othersOf(pool, work)
