@@ -62,7 +62,7 @@ export interface FailureRate extends FailureCount {
   /** Failed calls by error code and by project. */
   readonly codes: ReadonlyMap<string, number>
   readonly projects: ReadonlyMap<string, number>
-  /** Ends of the first and of the last failed call. */
+  /** Times at which the first and the last failed call ended. */
   readonly firstAtMs: number
   readonly lastAtMs: number
   /** Most frequent message of the most frequent failure. */
@@ -127,7 +127,7 @@ function codeOf({ errorCode, status }: Pick<RecentCalls, 'errorCode' | 'status'>
   return errorCode ?? `HTTP ${status}`
 }
 
-/** The outcomes without calls that exceeded their own deadline. */
+/** Returns all outcomes except those of calls that exceeded their own deadline. */
 export function withoutTimeouts<One extends { readonly errorCode: string | null }>(all: readonly One[]): One[] {
   return all.filter(({ errorCode }) => errorCode !== 'timeout')
 }
@@ -302,7 +302,7 @@ function add(counts: Map<string, number>, name: string, calls: number): void {
   counts.set(name, (counts.get(name) ?? 0) + calls)
 }
 
-/** Returns the names, those with the highest counts first. */
+/** Returns the names in descending order of their counts. */
 function ranked(counts: ReadonlyMap<string, number>): readonly string[] {
   return [...counts].toSorted(([, a], [, b]) => b - a).map(([name]) => name)
 }

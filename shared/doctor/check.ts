@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Config } from '#shared/config/config.ts'
 
-/** Numbers of calls in a time, and of those that failed. */
+/** Number of calls in a period, and number of these calls that failed. */
 export interface FailureCount {
   readonly failed: number
   readonly calls: number
