@@ -14,8 +14,8 @@
  *
  * The bound is 1.25 times the mean of the calls in flight, or 1 to 3 standard deviations above the mean if that is more. With the factor
  * 1.25 alone, servers with few calls would exceed the bound by chance. For calls that arrive at random, the deviation is the square root of
- * their mean. The code adds 1 to the mean. The number of deviations depends on the key. A loaded server therefore always moves the same
- * keys, whose prompts are then cached on the next server.
+ * their mean. Under the root, 1 is added to the mean, so that a mean near 0 also permits a deviation. The number of deviations depends on
+ * the key. A loaded server therefore always moves the same keys, whose prompts are then cached on the next server.
  *
  * If a key has several calls in flight, then several callers share the key, for example because all users send one prompt. Calls with such
  * a key are placed by load alone.

@@ -30,7 +30,7 @@ interface Choice {
 
 export class Conversations {
   readonly #ingresses: () => number
-  /** Choice of each recent conversation, least recent first. */
+  /** Chosen key and server of each recent conversation. The conversation whose last call is oldest comes first. */
   readonly #recent = new Map<string, Choice>()
   readonly #servers = new WeakMap<ModelConfig, readonly CountedServer[]>()
 

@@ -119,7 +119,7 @@ export function connectionError(model: string, error: unknown): ServiceError {
   return new ServiceError('upstream_error', message, { cause })
 }
 
-/** Reasons of failed connections that callers may receive, by the code of Node.js. */
+/** Reasons of failed connections that callers may receive, by the error code of Node.js. */
 const CONNECTION_REASONS: Readonly<Record<string, string>> = {
   ...{ ECONNREFUSED: 'connection refused', ECONNRESET: 'connection reset', EPIPE: 'connection reset' },
   ...{ ENOTFOUND: 'host name not found', EAI_AGAIN: 'host name not found' },
