@@ -30,8 +30,8 @@ export interface History {
   /** Number of attempts that ended in a retryable failure, including this one. Limits retries. */
   readonly tries: number
   /**
-   * Number of workers that died while they ran the job, including this one. If the number reaches `crashesMax`, then
-   * the job fails, because it may be a poison job: a job that kills each worker that runs it.
+   * Number of workers that died while they ran the job, including the worker of this attempt. If the number reaches
+   * `crashesMax`, then the job fails, because it may be a poison job: a job that kills each worker that runs it.
    */
   readonly crashes: number
   readonly handBacks: number
@@ -59,7 +59,7 @@ export type Decision =
 
 /**
  * @param canSpend True if the retry budget of the process is not exhausted
- * @param random In [0, 1), for the jitter
+ * @param random Random number in [0, 1), for the jitter of the delay
  */
 export function decide(
   outcome: Outcome,

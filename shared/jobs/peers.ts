@@ -3,8 +3,8 @@
  * Ingresses use the view to estimate waits, to divide slots, and to refuse calls that no live worker can start.
  *
  * Every process receives the heartbeats of all others. With a constant interval, the load would grow with the square of the fleet
- * (docs/operate/scale.md, Processes). The interval therefore grows with the fleet, from 500 ms to 5 s. Example: 250 processes give an interval of 3
- * units, which is 1.5 s.
+ * (docs/operate/scale.md, Processes). The interval therefore grows with the fleet, from 500 ms to 5 s, by 500 ms per 100 processes. Example: with
+ * 250 processes, the interval is 1.5 s.
  */
 
 import type { ControlRecord } from '#schemas/event.ts'

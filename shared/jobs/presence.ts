@@ -145,7 +145,7 @@ export class Presence extends Peers {
     return this.#interval * HEARTBEAT_MS
   }
 
-  /** Whether a process is certainly dead, because this process has received no heartbeat of it for `lostMs`. False in doubt. */
+  /** Whether another process is certainly dead, because this process has received none of its heartbeats for `lostMs`. False if that is uncertain. */
   isDead(boot: string): boolean {
     const hasListened =
       Date.now() - this.#openedAtMs > this.#lostMs + slackMs(this.#interval) && this.silenceMs < CHANNEL_SILENCE_MS

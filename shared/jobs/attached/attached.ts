@@ -3,7 +3,7 @@
  *
  * Life of a job:
  * 1. `submit` refuses the job if too many jobs are in progress, its pool or model is paused, or its estimated wait is too long.
- * 2. The fair queue of its tenant releases the job to the topic of its pool (`sender.ts`).
+ * 2. The fair queue of its pool releases the job to the topic of the pool (`sender.ts`).
  * 3. The first worker that sends `started` is bound to the job, and its output goes to the caller (`attached-job.ts`).
  * 4. After a failure, a lost worker, a timeout or a cancel, `decide.ts` decides whether a new attempt follows or the job ends.
  *

@@ -41,7 +41,7 @@ const DELAYED_MAX = 256
 
 const SEEN_MAX = 1_000
 
-/** Number of deliveries of one record after which its job counts as poison. Kafka silently drops a record after five deliveries. */
+/** Number of deliveries of one record after which its job counts as poison. By default, Kafka silently drops a record after five deliveries. */
 const DELIVERIES_MAX = 4
 /**
  * Minimum age of a job, in ms, at which its ingress can count as dead. Before this age, the first heartbeat of the ingress may not have

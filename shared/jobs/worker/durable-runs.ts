@@ -14,7 +14,7 @@ import { DurableRun } from './durable-run.ts'
 const TURNS_MAX = 1_000
 /** Maximum wait in ms for a requeue that is in progress when the worker closes. */
 const RECONCILE_MS = 1_000
-/** Runs are stopped before their lease expires: by STOP_MS, or by STOP_SHARE of the lease if that is less. */
+/** Time before the end of a lease at which its runs are stopped: STOP_MS, in ms, or the fraction STOP_SHARE of the lease if that is less. */
 const STOP_MS = 1_000
 const STOP_SHARE = 1 / 6
 

@@ -7,7 +7,7 @@
  * 4. Runs the attempt (`attempt.ts`) and reports its events (`reporter.ts`).
  *
  * Jobs of low priority have their own lane (`shared/capacity/slots.ts`). Rejected alternative: acknowledging at the end of the job. The broker would
- * then redeliver long jobs, and Kafka drops a record after five deliveries.
+ * then redeliver long jobs, and Kafka drops a record after five deliveries by default.
  */
 
 import { hostname } from 'node:os'
