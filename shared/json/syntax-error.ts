@@ -19,7 +19,7 @@ export interface JsonSyntaxProblem {
 const QUOTE = 0x22
 const BACKSLASH = 0x5c
 const LINE_FEED = 0x0a
-/** Bytes after which the search yields to the event loop. A token of one byte takes about 400 ns. */
+/** Bytes after which the search yields to the event loop. If each byte is a token, then the search of these bytes takes about 0.8 ms. */
 const PIECE_BYTES = 2 * 1024
 /** Bytes after which the counting of lines yields to the event loop. Counting is a hundred times faster than the search. */
 const COUNTED_BYTES = 256 * 1024
