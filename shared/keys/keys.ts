@@ -143,8 +143,8 @@ export interface KeyStore extends WebhookSecretSource {
   /**
    * Adds a webhook secret to a project.
    *
-   * @param first The secret that was derived for the project (`webhook-secrets.ts`). If the project has no stored secret yet, then this one is stored
-   * too, so that it stays valid
+   * @param first The secret that was derived for the project (`webhook-secrets.ts`). If the project has no stored secret yet, then the derived secret
+   * is stored too, so that it stays valid
    * @returns False if the project already has {@link WEBHOOK_SECRETS_MAX} secrets
    */
   createWebhookSecret(secret: WebhookSecret, first: WebhookSecret, by?: string): Promise<boolean>
