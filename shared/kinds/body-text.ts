@@ -25,7 +25,7 @@ export function answerText(body: unknown): string | undefined {
   return choice ?? blocks?.join('') ?? items?.join('') ?? Transcript.safeParse(body).data?.text
 }
 
-/** Fields of request bodies that contain the prompt. In this order: chats, responses and embeddings, completions, rankings, and Python code. */
+/** Fields with the prompt in the bodies of, in this order: chats, responses and embeddings, completions, rankings, and Python code. */
 const PROMPT_FIELDS = ['messages', 'input', 'prompt', 'query', 'code'] as const
 
 /**

@@ -140,8 +140,8 @@ export function errorHeaders(
 /**
  * Whether a client should retry a failed request. If undefined, then SDKs decide by the status.
  *
- * 1. An error `job_not_finished` has a Retry-After if the client wanted to read the result, which will exist later. The error has none if the client
- *    wanted to delete the job.
+ * 1. An error `job_not_finished` has a Retry-After if the client wanted to read the result, which will exist later. If the client wanted to delete
+ *    the job, then the error has no Retry-After.
  * 2. A failure of an upstream server has a Retry-After if the server has sent one, or if calls to the server are paused. The end of that time is then
  *    known, so a later retry is useful even if Sluice has retried the call before.
  */

@@ -27,7 +27,6 @@ export const generate: Kind<GenerateRequest, GenerateEvent> = {
   pool: 'inference',
   request: GenerateRequest,
   merge: mergeGenerateEvents,
-  // Only the event `start` has no output.
   isOutput: ({ type }) => type !== 'start',
   answer: (endpoint = '') => ANSWERS[endpoint] ?? chatAnswer,
 }

@@ -28,7 +28,6 @@ export const transcribe: Kind<TranscribeRequest, TranscribeEvent> = {
   request: TranscribeRequest,
   answerBytesMax: TRANSCRIPT_BYTES_MAX,
   merge: mergeTranscribeEvents,
-  // Only the event `start` has no output.
   isOutput: ({ type }) => type !== 'start',
   answer: () => transcriptAnswer,
 }
