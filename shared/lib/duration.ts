@@ -1,4 +1,4 @@
-/** Maximum ratio of two durations that are shown as one. */
+/** If the longer end of a range is at most this many times the shorter end, then one duration is shown instead of the range. */
 const SAME_RATIO_MAX = 1.5
 
 const UNITS = [
