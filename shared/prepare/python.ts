@@ -27,7 +27,7 @@ export interface Python {
 }
 
 export interface PythonNeeds {
-  /** First words of error messages: the feature that needs Python. Default: speech and embeddings. */
+  /** Beginning of error messages, such as `Fetching the WebAssembly sandbox needs`. Default: `Speech and embeddings on this machine need`. */
   readonly purpose?: string
   readonly needsPip?: boolean
   readonly code?: ErrorCode
