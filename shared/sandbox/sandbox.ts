@@ -27,7 +27,7 @@ export type SandboxEvent =
   | { readonly type: 'output'; readonly stream: 'stdout' | 'stderr'; readonly text: string }
   | { readonly type: 'plot'; readonly png: Uint8Array }
 
-/** How a run ended. The cases are described in docs/guides/code.md, The result. */
+/** End of a run (docs/guides/code.md, The result). */
 export type SandboxEnd =
   /** The interpreter exited: code 0 after a normal end, 1 after an uncaught exception, n after `sys.exit(n)`, 128 + n after signal n. */
   | { readonly type: 'exit'; readonly exitCode: number }

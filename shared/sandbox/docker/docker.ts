@@ -37,7 +37,7 @@ const SHARED_KERNEL =
 export interface DockerOptions {
   readonly directory: string
   readonly log: Log
-  /** Docker's name of the runtime, such as `runsc`. Default: Docker's own default. */
+  /** Name of the container runtime in the configuration of Docker, such as `runsc`. Default: the default runtime of Docker. */
   readonly runtime?: string | undefined
   /** An image built by deploy/sandbox-image.sh or deploy/sandbox.Dockerfile. If undefined, then an image is built on this machine. */
   readonly image?: string | undefined
