@@ -74,7 +74,7 @@ const SearxngAnswer = z.looseObject({
   unresponsive_engines: z.array(z.unknown()).nullish(),
 })
 
-/** SearXNG, a self-hosted search service, such as at `http://127.0.0.1:8888`. */
+/** SearXNG, a self-hosted search service. `base` is its address, such as `http://127.0.0.1:8888`. */
 export function searxng(base: string): WebService<z.infer<typeof SearxngAnswer>> {
   return {
     name: 'searxng',
