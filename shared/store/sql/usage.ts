@@ -134,7 +134,7 @@ const GROUPS = {
 } as const
 const FILTERS = { project: 'project', keyId: 'key_id', model: 'model', endpoint: 'endpoint' } as const
 
-/** First and last hour of a range, whose ends are days or hours. */
+/** Return the first and the last hour of a range. Each end of the range is a day or an hour. */
 const firstHourOf = (time: string) => (time.length > 10 ? time : `${time}T00`)
 const lastHourOf = (time: string) => (time.length > 10 ? time : `${time}T23`)
 
