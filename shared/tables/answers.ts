@@ -63,7 +63,7 @@ export function promptOf(row: Row, pieces: readonly PromptPiece[]): string | und
   return pieces.map((piece) => (typeof piece === 'string' ? piece : cellText(row.get(piece.column)))).join('')
 }
 
-/** Body of the chat request of a row. @param system Instruction for all rows; empty: none */
+/** Returns the body of the chat request of a row. @param system Instruction for all rows. Empty if there is none */
 export function chatBody(model: string, system: string, content: string) {
   const turns = system === '' ? [] : [{ role: 'system', content: system }]
   return { model, messages: [...turns, { role: 'user', content }] }
@@ -101,7 +101,7 @@ export function isCut({ finishReason }: Pick<Cells, 'finishReason'>): boolean {
   return CUT.has(finishReason)
 }
 
-/** Custom id of the request of a row. @param row Number of the row without the header, from 1 */
+/** Returns the custom id of the request of a row. @param row Number of the row, from 1. The header does not count */
 export function customIdOf(row: number): string {
   return `row-${row}`
 }
