@@ -98,8 +98,8 @@ export async function openPorts(
   const extensions = await loadExtensions(config.extensions)
   const metrics = new Metrics()
   const blobs = await openBlobs(config, log)
-  // The store is opened first, because it refuses to open if another process uses the data directory. In that case, nothing else has been started
-  // yet.
+  // The store is opened before all parts that start timers or connections. If another process uses the data directory, then the store refuses
+  // to open, and no such part must be stopped.
   const store = await openStore(config, log, isWhole)
   const isFleet = store !== undefined && config.kafka !== undefined
   const unwatchBlobs = isFleet
