@@ -43,7 +43,9 @@ export const ReadUsage = z.object({
     .enum(['group', 'cost'])
     .default('group')
     .describe('Order of the rows: by group, or the most expensive groups first'),
-  project: Name.optional().describe('Project id or name. Default: the own project; with the admin scope all projects'),
+  project: Name.optional().describe(
+    'Project id or name. Default: the project of the key; with the admin scope, all projects',
+  ),
   key: Name.optional().describe('API key id. Default: all keys of the project'),
   model: Name.optional().describe('Model id. Default: all models'),
   endpoint: Name.optional().describe('Path of an endpoint, such as /v1/chat/completions. Default: all endpoints'),

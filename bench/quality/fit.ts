@@ -13,7 +13,7 @@ import { openSet } from './research/sets.ts'
 /*
  * Fits the coefficients with which research decides whether the documents answer a question (`EVIDENCE_WEIGHTS` in
  * `services/research/evidence/answerable.ts`). Prints the coefficients that are fitted to all sets. For cross-validation, the answers of each set are
- * also predicted with other coefficients. These are fitted without this set and without its reworded questions.
+ * also predicted with coefficients that were fitted without this set and its reworded questions.
  *
  *     node bench/quality/fit.ts
  */

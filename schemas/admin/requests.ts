@@ -11,7 +11,9 @@ const Time = z.coerce.number().min(0).max(99_999_999_999).optional()
 
 /** Query of `GET /v1/admin/requests` (docs/operate/requests.md). All filters must match. */
 export const ListRequests = z.object({
-  project: Text.optional().describe('Project id or name. Default: the own project; with the admin scope all projects'),
+  project: Text.optional().describe(
+    'Project id or name. Default: the project of the key; with the admin scope, all projects',
+  ),
   key: Text.optional().describe('API key id'),
   model: Text.optional().describe('Model id or alias'),
   endpoint: Text.optional().describe('Path of the endpoint, such as /v1/chat/completions'),
@@ -58,7 +60,9 @@ export type ListFailures = z.infer<typeof ListFailures>
 
 /** Query of `GET /v1/admin/requests/active`. */
 export const ListActiveRequests = z.object({
-  project: Text.optional().describe('Project id or name. Default: the own project; with the admin scope all projects'),
+  project: Text.optional().describe(
+    'Project id or name. Default: the project of the key; with the admin scope, all projects',
+  ),
   model: Text.optional().describe('Model id or alias'),
   status: z.enum(['waiting', 'running']).optional().describe('Only calls that wait, or that run'),
 })

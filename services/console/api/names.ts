@@ -6,7 +6,7 @@ import { fetchJson, isOperator, ownKey, type Page, remembered } from './client.t
  * other keys and projects, so only its own name is known. If no name is known, then the id is shown.
  */
 
-/** Id of the key that the setting SLUICE_API_KEY defines, and of the project of this key. Both have no name. */
+/** Id of the key that the setting SLUICE_API_KEY defines, and of the project of this key. Neither has a name. */
 const SETTING_KEY_ID = 'key_env'
 const OWNER = 'Owner key'
 const PAGE_SIZE = 100

@@ -137,8 +137,8 @@ export function Chart({ label, series, timeOf, textOf, axisOf, labelsMax = 7, ha
 }
 
 /**
- * Returns the CSS position of the box with the values of an interval: next to the interval, on the side with more space. @param share Position of the
- * interval from 0 to 1
+ * Returns the CSS position of the box with the values of an interval: next to the interval, on the side with more space.
+ * @param share Position of the interval from 0 to 1
  */
 function besideOf(share: number) {
   const gap = (part: number) => `calc(${part * 100}% + 12px)`

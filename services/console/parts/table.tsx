@@ -15,8 +15,8 @@ import { download, ErrorText, useAction, usePoll } from './parts.tsx'
  *    an ellipsis, and the pointer shows the whole text.
  * 3. A missing value is the text `–`.
  * 4. The head stays visible while the page scrolls.
- * 5. In a narrow window, a row is a card of two or three lines: `title` and `end`, the main value, and the other values in one line. A number has its
- *    column head in front of it. Missing values and the columns `hidden` are left out.
+ * 5. In a narrow window, a row is a card of two or three lines: `title` and `end`, the main value, and the other values in one line. The head of
+ *    the column precedes each number. Missing values and the columns `hidden` are left out.
  */
 
 interface Card {

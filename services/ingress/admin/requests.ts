@@ -351,8 +351,8 @@ export async function listActiveRequests(context: IngressContext, call: Call): P
 }
 
 /**
- * POST /v1/admin/requests/{id}/cancel: ends a running or waiting call of the own project, or of any project with the scope `admin`. The caller
- * receives `job_cancelled`.
+ * POST /v1/admin/requests/{id}/cancel: ends a running or waiting call of the key's project. A key with the scope `admin` may end the calls of every
+ * project. The caller receives `job_cancelled`.
  *
  * @throws ServiceError `not_found` if no such call runs or waits at this ingress
  */

@@ -27,8 +27,9 @@
  * The estimated end is the current time plus the remaining requests divided by the rate.
  *
  * During the first wave, {@link roughRatesOf} gives a range of rates after {@link ROUGH_BASIS} ended requests:
- * 1. Lower bound: the ended requests per elapsed time, reduced by twice the standard error of their number. If run times are
- *    exponentially distributed, then this rate is the maximum-likelihood estimate with running requests as censored observations.
+ * 1. Lower bound: the ended requests per elapsed time, divided by 1 + 2 / √n for n ended requests. Here 2 / √n is twice the relative standard
+ *    error of n. The number of ended requests per elapsed time is the maximum-likelihood estimate of the rate if run times are exponentially
+ *    distributed. Running requests then count as censored observations.
  * 2. Upper bound: all running requests end now.
  *
  *     256 slots, 1 to 3 s per request: 26 requests have ended after 1.2 s. The bounds are 16 and 235 per second, and the true rate is 128.

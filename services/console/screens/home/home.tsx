@@ -144,7 +144,7 @@ async function refreshPools(abort: AbortSignal): Promise<void> {
   show(metrics ?? new Metrics(''), adminPools?.data)
 }
 
-/** Counts the calls of the own project. The metrics have no counts per project. */
+/** Counts the calls of the project of the key. The metrics have no counts per project. */
 async function refreshOwnCalls(abort: AbortSignal): Promise<void> {
   if (isOperator.value === undefined) return
   const count = async (status: string) =>

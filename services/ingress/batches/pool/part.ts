@@ -270,10 +270,7 @@ async function endOf({ number }: Line, { id, refused, undone, composition }: Par
   return end ? outcomeOf(end) : undone
 }
 
-/**
- * Returns a function that checks whether an answer is invalid for the table from which the batch was made, such as an answer that is none of the
- * choices.
- */
+/** Returns a function that checks whether an answer is invalid for the table of the batch. Example: an answer that is none of the choices. */
 function answerCheck(form: string | undefined): (outcome: Outcome) => boolean {
   const allowed = formIn(form)
   if (!allowed.choices && !allowed.columns) return () => false

@@ -28,8 +28,8 @@ import { storedItems } from './item-form.ts'
 import { formOf, RESPONSES_PATH, storedAnswers } from './stored.ts'
 
 /**
- * Maximum bytes of a file name with its extension. File systems allow 255 bytes, and the difference is for a number
- * that makes the name unique.
+ * Maximum bytes of a file name with its extension. File systems allow 255 bytes. The remaining bytes are reserved for a number that makes the name
+ * unique.
  */
 const NAME_BYTES_MAX = 200
 const ENDING_CHARS_MAX = 16
