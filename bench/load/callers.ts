@@ -15,7 +15,6 @@ export interface Load {
   readonly callers: number
   /** Length in KiB of a document in each prompt. If undefined, the prompt is only a question. */
   readonly promptKib?: number
-  /** Additional headers of each request. */
   readonly headers?: Readonly<Record<string, string>>
 }
 

@@ -94,7 +94,7 @@ const GRACE_PERIOD_SECONDS_MAX = 7_776_000
 /** Maximum number of endpoints that the permissions of a key may list, and maximum number of models. */
 const NAMES_MAX = 1_000
 
-/** Limits to change. Omitted limits do not change. */
+/** Omitted limits do not change. */
 export const ChangeLimits = z
   .object({
     requests_per_minute: Count.describe('Requests per minute'),

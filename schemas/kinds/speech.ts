@@ -2,7 +2,7 @@ import { z } from 'zod'
 
 /** Maximum characters of the input text, and separately of the instructions. */
 export const SPEECH_CHARS_MAX = 4_096
-/** Maximum bytes of audio per call. Eight minutes of uncompressed audio have this size. */
+/** Maximum bytes of audio per call. More than eight minutes of uncompressed audio (24 kHz, 16 bits, mono) have this size. */
 export const SPEECH_BYTES_MAX = 24 * 1024 * 1024
 
 export const SpeechFormat = z.enum(['mp3', 'opus', 'aac', 'flac', 'wav', 'pcm'])

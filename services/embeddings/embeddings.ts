@@ -26,7 +26,7 @@ const PIECE_CHARS = 256 * 1024
 /** Maximum time in ms between event-loop yields while inputs are checked. */
 const YIELD_INTERVAL_MS = 5
 
-/** Maximum inputs whose vectors a worker keeps in memory at once: 16 jobs of maximum size, or 550 MB at 3,072 dimensions. */
+/** Maximum inputs whose vectors a worker keeps in memory at once: 16 jobs of maximum size, or about 540 MB at 3,072 dimensions. */
 export const INPUTS_HELD_MAX = 16 * 2_048
 
 /** Maximum inputs of a job that needs no permits. The memory of such jobs is bounded by the number of slots of the worker. */

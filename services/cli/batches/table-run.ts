@@ -43,7 +43,7 @@ export interface TableOptions extends TaskOptions {
 export interface TableResult {
   readonly batch: BatchView
   readonly written: Written
-  /** All batches with answers of the output. */
+  /** All batches from which the answers in the output come. */
   readonly sources: readonly BatchView[]
 }
 

@@ -36,7 +36,6 @@ export interface ChartProps {
   readonly textOf: (value: number) => string
   /** Returns the label of the nth interval on the time axis. */
   readonly axisOf: (nth: number) => string
-  /** Maximum labels of the time axis. */
   readonly labelsMax?: number
   /** Draws all series as bars instead of lines. */
   readonly hasBars?: boolean

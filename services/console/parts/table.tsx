@@ -126,7 +126,6 @@ interface ExportProps {
   readonly rows?: readonly (readonly CsvCell[])[]
 }
 
-/** A button that downloads a table as CSV. */
 export function ExportCsv({ what, path, file = '', rows = [] }: ExportProps) {
   const { isBusy, problem, run } = useAction()
   const save = async () => {

@@ -81,7 +81,7 @@ function Form({ close }: { readonly close: () => void }) {
       trial.value = undefined
       if (!chosen || /\.(jsonl|ndjson)$/i.test(chosen.name)) return
       const read = await tableOf(chosen, chosen.name)
-      // Another file may have been chosen meanwhile.
+      // If the user has chosen another file meanwhile, then the rows of the first file are dropped.
       if (file.value !== chosen) return
       table.value = read
       task.value = { ...task.value, prompt: `{${promptColumnOf(read)}}` }

@@ -80,7 +80,10 @@ function resultIn([answer = '', error = '', finishReason = '', input = '', outpu
 
 interface FailedRowsOptions {
   readonly signal?: AbortSignal
-  /** Maximum failed requests, for a batch without invalid answers. */
+  /**
+   * Maximum number of failed requests that are read. Ignored for a batch with invalid answers, because only the whole result shows which answers are
+   * invalid.
+   */
   readonly limit?: number
 }
 

@@ -39,7 +39,7 @@ export function isServerError({ status }: Pick<FailureRow, 'status'>): boolean {
   return status >= 500
 }
 
-/** Number of failed requests. */
+/** Returns the number of failed requests that the rows count together. */
 export function sumOf(rows: readonly FailureRow[]): number {
   return rows.reduce((sum, { count }) => sum + count, 0)
 }

@@ -303,7 +303,7 @@ interface ChoiceProps {
   readonly name: string
   readonly label: string
   readonly choices: Readonly<Record<string, string>>
-  /** Further changes of the query after a choice. */
+  /** Query parameters that each choice also sets, such as empty values that remove other filters. */
   readonly clears?: Readonly<Record<string, string>>
 }
 

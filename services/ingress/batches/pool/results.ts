@@ -233,7 +233,7 @@ async function* keysOf(context: IngressContext, attempt: Attempt): AsyncGenerato
   const { begun, result, request } = attempt.details
   const { blobs, config } = context
   const isRunning = begun && !result && !TERMINAL.has(attempt.job.state)
-  // At its end, a batch deletes its input.
+  // A batch deletes its input when it ends, so the input may be missing.
   if (isRunning && (await ifStored(blobs.size(request.input))) !== undefined) {
     const rules = { dialect: request.dialect, lineBytesMax: config.bodyBytesMax }
     for await (const line of linesOf(blobs, request.input, rules.lineBytesMax)) {
