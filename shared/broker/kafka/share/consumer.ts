@@ -17,7 +17,7 @@ import { Membership } from './membership.ts'
 import { type AcquiredRecord, keyOf, ShareSession } from './session.ts'
 import { ACK, type AssignedTopic } from './wire.ts'
 
-/** Maximum wait of `take` for a first record, in ms. Aligned to the interval at which the process wakes anyway. */
+/** Maximum wait of `take` for a first record, in ms. The wait ends at a time at which other timers wake the process anyway. */
 const TAKE_WAIT_MS = 1_000
 /** Time in ms after which fetched records without a waiting `take` call are released. */
 const ACQUIRED_TTL_MS = 500
