@@ -186,9 +186,9 @@ export interface StoredQuotaOptions {
 interface Project {
   readonly tenant: string
   held: number
-  /** Bytes that the store has granted to this process, without the bytes of rows committed since. */
+  /** Bytes that the store has granted to this process and that no committed row has used yet. */
   granted: number
-  /** Bytes that the store has reserved for this process: `granted`, plus the bytes committed since the last request to the store. */
+  /** Bytes that the store counts as reserved for this process: `granted`, plus the bytes of rows committed since the last request to the store. */
   reported: number
   last: Promise<unknown>
   timer: NodeJS.Timeout | undefined

@@ -254,7 +254,7 @@ function tokensOf(usage: unknown): number {
   return (prompt_tokens ?? input_tokens ?? 0) + (completion_tokens ?? output_tokens ?? 0)
 }
 
-/** Poll interval of the store, in ms. A control record usually announces a pause earlier, but may be lost. */
+/** Interval in ms at which pauses are read from the store. A control record usually announces a pause earlier, but may be lost. */
 const READ_MS = 3_000
 /** Retry-After for paused work, in ms. The duration of a pause is unknown, so the value is a guess. */
 const PAUSED_RETRY_AFTER_MS = 30_000

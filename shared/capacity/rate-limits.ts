@@ -12,8 +12,8 @@ import type { RunningLimits, TenantReads } from '#shared/store/records.ts'
 import { callsName, type Fleet, MinuteWindow, Running, WINDOW_MS } from './fleet-counts.ts'
 
 /**
- * Fraction of the remaining limit that all ingresses together may grant without synchronizing. The limit may therefore be exceeded by this fraction.
- * Example: if 400 requests remain, then each of four ingresses may grant 25.
+ * Fraction of the remaining limit that all ingresses together may grant without synchronizing. The limit may therefore be exceeded by this fraction
+ * of the remainder. Example: if 400 requests remain, then each of four ingresses may grant 25.
  */
 const UNSYNCED_FRACTION = 1 / 4
 
