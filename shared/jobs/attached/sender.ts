@@ -85,7 +85,7 @@ export class Sender {
   }
 
   /**
-   * Returns the error for a job that no live worker can start. Undefined if a worker still can.
+   * Returns the error for a job that no live worker can start. Undefined if a live worker can still start the job.
    *
    * @param waitMs Time that the job has waited
    */
@@ -213,6 +213,7 @@ export class Sender {
   /**
    * Publishes every job that may be sent now.
    *
+   * @param own Job of the caller, which waits for the publication of this job only
    * @returns A promise that settles when the broker has `own`. Undefined if `own` still waits
    */
   #sendNext(pool: PoolName, own?: AttachedJob): Promise<void> | undefined {
