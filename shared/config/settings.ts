@@ -359,7 +359,7 @@ const CALLS = {
     'Maximum time in which a client reads nothing of a stream. After this time, the connection is closed',
   ),
   STRICT_TURNS: Switch.default(true).describe(
-    'Whether the Messages API rejects consecutive messages of one role, and system messages in the conversation. If false, both are sent to the upstream in order. Upstreams with the Messages API get them with both values. These upstreams get system messages as user messages if the value is false',
+    'Whether the Messages API rejects consecutive messages of one role, and system messages in the conversation. If false, both are sent to the upstream in order. For models whose upstream has the Messages API, Sluice rejects neither, because the upstream checks both. If false, such an upstream gets system messages as user messages',
   ),
   REMOTE_IMAGES: Switch.default(false).describe(
     'Pass https URLs of images and files to upstreams, which fetch them. Only public addresses are accepted',

@@ -111,7 +111,7 @@ export const GAUGES = {
     'server',
   ),
   sluice_server_concurrency_limit: gauge(
-    'Maximum concurrent calls of this worker to the server: the part that this worker has in the limit that the workers measure together. At most the slots of the worker',
+    'Maximum concurrent calls of this worker to the server: its part of the limit of the server, which all workers measure together. At most the slots of the worker',
     'model',
     'server',
   ),
