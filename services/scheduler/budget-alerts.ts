@@ -18,7 +18,6 @@ export const THRESHOLDS = [100, 80] as const
 const BATCH_MAX = 500
 /** Time after the end of the month for which the messages are stored, so that no message is sent twice. */
 const RETENTION_MS = 7 * 86_400_000
-const HOUR_MS = 3_600_000
 
 interface AlertOptions {
   readonly keys: Pick<KeyStore, 'list' | 'listProjects'>
@@ -29,18 +28,16 @@ interface AlertOptions {
 /**
  * Returns a function that stores the alerts of all budgets that have passed a threshold, and returns the number of new alerts.
  *
- * The function runs every few seconds. A write is costly, so each message is written at most once per hour, although the store ignores a
- * message that it already has. The hourly repetition is needed only during an upgrade. A scheduler of the previous version may then mark the
- * message as failed, and the repeated write makes the message pending again.
+ * The function runs every few seconds. A write is costly, so a process writes each message once, although the store ignores a message that it
+ * already has.
  */
 export function budgetAlerts(options: AlertOptions): (nowMs: number) => Promise<number> {
-  const added = new Set<string>()
-  let addedInHour = 0
+  const written = new Set<string>()
+  let month = ''
   return async (nowMs) => {
-    const hour = Math.floor(nowMs / HOUR_MS)
-    if (hour !== addedInHour) added.clear()
-    addedInHour = hour
-    return await addAlerts(options, added, nowMs)
+    if (month !== monthOf(nowMs).name) written.clear()
+    month = monthOf(nowMs).name
+    return await addAlerts(options, written, nowMs)
   }
 }
 

@@ -209,15 +209,12 @@ export class Pages<Item extends { readonly id: string; readonly ended_at?: numbe
   readonly hasMore = signal(false)
   readonly problem = signal('')
   readonly #path: string
-  #query: Readonly<Record<string, string>>
-  #earlier: Readonly<Record<string, string>> | undefined
+  readonly #query: Readonly<Record<string, string>>
   #pages = 1
 
-  /** @param earlier Query for older versions of the service. Used if the service rejects `query` with 400 */
-  constructor(path: string, query: Readonly<Record<string, string>>, earlier?: Readonly<Record<string, string>>) {
+  constructor(path: string, query: Readonly<Record<string, string>>) {
     this.#path = path
     this.#query = query
-    this.#earlier = earlier
   }
 
   async refresh(abort?: AbortSignal): Promise<void> {
@@ -239,11 +236,7 @@ export class Pages<Item extends { readonly id: string; readonly ended_at?: numbe
       this.isLoaded.value = true
       this.problem.value = ''
     } catch (error) {
-      if (this.#earlier && error instanceof ApiFailure && error.status === 400) {
-        this.#query = this.#earlier
-        this.#earlier = undefined
-        await this.refresh(abort)
-      } else if (!abort?.aborted) this.problem.value = messageOf(error)
+      if (!abort?.aborted) this.problem.value = messageOf(error)
     }
   }
 

@@ -42,7 +42,7 @@ export function Webhooks() {
 function Deliveries() {
   const status = queryParam('status')
   const list = useMemo(
-    () => new Pages<Delivery>('/v1/admin/deliveries', { status: API_STATUSES[status] ?? status }, { status: '' }),
+    () => new Pages<Delivery>('/v1/admin/deliveries', { status: API_STATUSES[status] ?? status }),
     [status],
   )
   usePoll(REFRESH_INTERVAL_MS, (signal) => list.refresh(signal), [list])

@@ -182,16 +182,12 @@ const spentBy = (owner: Spender['owner']): Statement => ({
           WHERE ${GROUPS[owner]} = :id AND reserved_nanos > 0) AS ended_nanos`,
 })
 
-/**
- * A message that belongs to no job has its own id as the job id, so that it waits for no earlier message. During a rolling upgrade, schedulers of the
- * previous version find no such job and fail the message. A repeated call then makes the message pending again.
- */
+/** A message that belongs to no job has its own id as the job id, so that it waits for no earlier message. */
 const ADD_ALERT: Statement = {
   name: 'usage_add_alert',
   sql: `INSERT INTO deliveries (id, job_id, seq, tenant, url, type, state, next_at_ms, created_at_ms, purge_at_ms, data)
         VALUES (:id, :id, 0, :tenant, :url, :type, 'pending', now_ms(), now_ms(), CAST(:purge_at_ms AS bigint), :data)
-        ON CONFLICT (id) DO UPDATE SET state = 'pending', error = NULL, next_at_ms = excluded.next_at_ms
-        WHERE deliveries.state = 'failed' AND deliveries.error = 'The job was deleted.' RETURNING id`,
+        ON CONFLICT (id) DO NOTHING RETURNING id`,
 }
 
 /** Maximum concurrent reads of one call on Postgres, so that other calls find free connections in the pool. */
