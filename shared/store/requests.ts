@@ -94,7 +94,7 @@ export function isFailedStatus(status: number): boolean {
   return status >= 400 && status !== CANCELLED_STATUS
 }
 
-/** Position in the list of requests, which is sorted by the time of their end and then by row number. */
+/** Position in the list of requests, which is sorted by the end time of the requests and then by row number. */
 export interface RequestCursor {
   readonly endedAtMs: number
   readonly n: number
@@ -189,9 +189,9 @@ export interface RequestLog {
    */
   list(query: RequestQuery): Promise<RequestPage>
   /**
-   * The last request with this id.
+   * Returns the last request with this id.
    *
-   * @param project Only requests of this project. If undefined, of any project
+   * @param project Only requests of this project. If undefined, requests of all projects
    */
   find(id: string, project?: string): Promise<RequestRow | undefined>
   /**
