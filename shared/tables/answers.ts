@@ -12,7 +12,7 @@ export type ValuesOf = (answer: string) => Values
 
 /** Key in the metadata of a batch: the id of the uploaded table from which the batch was made. */
 export const TABLE_FILE_KEY = 'sluice_table_file'
-/** Name of the metadata with the id of the earlier batch of which a batch runs failed, changed or new requests. */
+/** Key in the metadata of a batch: the id of the earlier batch whose failed, changed or new requests this batch runs. */
 export const RETRY_OF_KEY = 'sluice_retry_of'
 /** Key in the metadata of a batch: its {@link AnswerForm}. */
 export const FORM_KEY = 'sluice_columns'
