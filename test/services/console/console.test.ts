@@ -306,8 +306,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
 
   it('logs no unexpected errors and sends no requests to other hosts', () => {
     // The browser logs an error for each failed request. The expected statuses are 401 for a rejected key, and 403 for a missing permission.
-    // Status 404 is accepted as well.
-    const expected = /status of 40[134]/
+    const expected = /status of 40[13]/
     expect(faults.filter((fault) => !expected.test(fault))).toEqual([])
   })
 })
