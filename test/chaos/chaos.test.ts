@@ -23,8 +23,8 @@ const POOLER_KILLS = 4
 const noPooler = await whyNoCluster(true)
 if (noPooler && process.env.CI === 'true') throw new Error(`The chaos run behind PgBouncer cannot start: ${noPooler}`)
 /**
- * Whether to run without PgBouncer, too. The run with PgBouncer has the same faults. This run is therefore needed only in the long form, or if
- * PgBouncer is not installed.
+ * True if the test also runs without PgBouncer: in the long form, or if PgBouncer is not installed. Otherwise the run with PgBouncer suffices,
+ * because it has the same faults.
  */
 const isDirect = noPooler !== undefined || Boolean(process.env.SLUICE_TEST_LONG)
 

@@ -100,7 +100,7 @@ async function planLoad({ seed, jobs, researches }: ChaosOptions, clients: Clien
   return plain
 }
 
-/** Rejects when the signal aborts. */
+/** Returns a promise that never resolves. If the signal is aborted, then the promise rejects with the reason. */
 function aborted(signal: AbortSignal | undefined): Promise<never> {
   return new Promise((_resolve, reject) => {
     signal?.addEventListener('abort', () => reject(signal.reason), { once: true })

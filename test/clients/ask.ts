@@ -27,7 +27,6 @@ const CALLS = Object.keys(QUESTIONS) as CallName[]
 
 /** The service that a client calls. */
 export interface Service {
-  /** `http://127.0.0.1:PORT` */
   readonly url: string
   readonly model: string
 }

@@ -24,8 +24,9 @@ export interface Received {
   readonly asked: Map<JobRequest, number>
   /** For each client that followed a job: the events that it received. */
   readonly followed: { id: string; events: DurableEvent[] }[]
-  /** Ids of jobs that a response reported as cancelled. `ended`: jobs as a response reported them after their end. */
+  /** Ids of jobs that a response reported as cancelled. */
   readonly cancelled: Set<string>
+  /** Jobs that had ended, as a response reported them. */
   readonly ended: DurableJob[]
 }
 

@@ -111,7 +111,7 @@ export class Fleet {
     process.run(() => this.#open(member)).catch((error: unknown) => this.#onBroken(member, error))
   }
 
-  /** Ends a process that could not start, as a process of the service exits. Another process then replaces it. */
+  /** Ends a process that could not start, because a real process also exits in this case. Another process then replaces it. */
   #onBroken({ process }: Member, error: unknown): void {
     this.#options.history.note(undefined, () => `${process.name} did not start: ${error}`)
     process.kill()

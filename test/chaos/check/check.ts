@@ -8,8 +8,8 @@ export interface Verdict {
 }
 
 /**
- * Maximum time from a fault until the store records the loss of a worker. The time covers the lease of the worker, the interval of the
- * sweep, and a restart of a process.
+ * Maximum time from a fault until the store records the loss of a worker. The time covers the lease of the worker, the interval at
+ * which the scheduler looks for expired leases, and a restart of a process.
  */
 const FAULT_ECHO_MS = 60_000
 
@@ -144,8 +144,8 @@ function checkLosses(records: readonly Recorded[], jobs: readonly JobHistory[], 
 }
 
 /**
- * Whether a fault hit the database or its pooler. During such a fault, workers stay alive, but cannot renew their leases and lose their
- * jobs. Later they continue with other jobs.
+ * Whether a fault hit the database or its pooler. During the fault, no worker can renew its lease. Live workers therefore lose their jobs, and
+ * later continue with other jobs.
  */
 function isStoreFault(target: string): boolean {
   return target === 'database' || target === 'pooler'

@@ -9,7 +9,7 @@ const CHILD_MS_MAX = 20_000
 /** Maximum requests for one page or search per attempt: the request, and one repetition if its response times out. */
 const TRIES_MAX = 2
 
-/** If an attempt was paused for longer than this, then its requests to other servers may have timed out. The report may then lack their results. */
+/** Minimum pause of an attempt after which its requests to other servers may have timed out, so that the report may lack their results. */
 const PAUSE_MS = 8_000
 
 /** Events after which the job waits. The time from such an event to the next one is therefore not a pause of an attempt. */

@@ -33,7 +33,6 @@ const RULES: Readonly<Record<string, Rule>> = {
   'I13 outlived': childrenEndWithIt,
 }
 
-/** Applies every rule to one job. */
 export function checkJob(job: JobHistory): Violation[] {
   return Object.entries(RULES).flatMap(([rule, check]) =>
     check(job).map((problem) => ({ rule, job_id: job.id, problem })),
@@ -58,7 +57,7 @@ function isNotLost(job: JobHistory): string[] {
   return [...problems, ...endedWithoutReason(job, row)]
 }
 
-/** Every job of the workload can succeed. A job may end otherwise only if it was cancelled, or if it lost three workers. */
+/** Every job of the workload can succeed. A job may end in another state than completed only if it was cancelled or lost three workers. */
 function endedWithoutReason({ expect, parent }: JobHistory, row: Of<'row'>): string[] {
   if (row.state === 'completed') return []
   if (parent) return endedWithoutParent(row, parent)

@@ -1,7 +1,8 @@
 import { TEST_KEY } from '../../support/stack.ts'
 
 /**
- * Timeout of a call in ms: twice 30 s. If the connection of a worker dies during a fetch, then other workers get the fetched records only after 30 s.
+ * Timeout of a call, which allows two waits of 30 s. If the connection of a worker breaks during a fetch, then other workers get the fetched
+ * records only after 30 s.
  */
 const CALL_MS = 60_000
 /** Maximum concurrent submissions. */
@@ -14,7 +15,7 @@ export interface Answer {
   readonly body: Readonly<Record<string, unknown>>
 }
 
-/** Calls echo-1 and waits for the response. */
+/** Sends a chat completion to the model `echo-1`, which repeats the prompt, and waits for the response. */
 export function chat(url: string, content: string): Promise<Answer> {
   return call(url, '/v1/chat/completions', requestOf(content))
 }

@@ -6,7 +6,7 @@ import type { End, Expectation, History } from '../check/history.ts'
 /** Timeout for the response headers. After a timeout, it is unknown whether the request was executed. */
 const ANSWER_MS = 8_000
 const RETRY_DELAY_MS = 300
-/** Seconds of `GET ?wait=`. */
+/** Time for which `GET /v1/jobs/:id?wait=` waits for the end of the job before it responds. */
 const WAIT_SECONDS = 10
 
 const TERMINAL = new Set(['completed', 'failed', 'cancelled', 'expired'])
@@ -110,7 +110,7 @@ export async function runQuietly(clients: Clients, body: object): Promise<WireJo
   return undefined
 }
 
-/** Converts an ended job to the end that the history records. */
+/** Returns the final state of an ended job, as the history records it. */
 export function endOf(job: WireJob): End {
   const hash =
     job.result === null ? null : createHash('sha256').update(canonical(job.result)).digest('hex').slice(0, 16)
@@ -135,7 +135,7 @@ export function sleep(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 interface Answer {
-  /** 0: no response. */
+  /** HTTP status; 0 if there was no response. */
   readonly status: number
   readonly job?: WireJob
   readonly problem?: string

@@ -5,7 +5,10 @@ import { type PlannedJob, randomOf } from './workload.ts'
 
 /** Id of the research model. All servers that the model calls are part of the test and not hit by faults. */
 export const RESEARCH_MODEL = 'research-1'
-/** Number in the first tag of quick and of slow researches. All tags have five digits, so that the offsets in all reports are equal. */
+/**
+ * Lowest numbers in the tags of quick and of slow researches. A tag is a unique word in the question of a research, such as `Tarn10001`. All
+ * numbers have five digits, so that the offsets in all reports are equal.
+ */
 const TAG_BASE = { quick: 10_000, slow: 20_000 }
 /** Timeout of the research that runs before the load, without faults. */
 const QUIET_MS = 180_000
@@ -74,7 +77,7 @@ export function planResearch(seed: number, number: number, quiet: QuietResearch)
 
 function callOf(tag: string, stream: boolean): PlannedJob['call'] {
   const messages = [{ role: 'user', content: questionOf(tag) }]
-  // One search and one page keep the research short. The effort `high` gives it such a long time limit that no outage makes it skip them.
+  // One search and one page keep the research short. With the effort `high`, the time limit is longer than any outage, so the research skips neither.
   const body = { model: RESEARCH_MODEL, messages, stream, reasoning_effort: 'high', max_tool_calls: 1, max_sources: 1 }
   return { endpoint: '/v1/deep-research', body }
 }

@@ -20,7 +20,7 @@ export interface Agent {
   readonly files?: Readonly<Record<string, string>>
   /** True if the agent's next request does not contain the reasoning of the model's last response. */
   readonly dropsThoughts?: true
-  /** Replaces text of the snippet. */
+  /** Text of the snippet that is replaced before the snippet runs, and its replacement. */
   readonly replace?: readonly [from: string, to: string]
 }
 
@@ -173,7 +173,7 @@ function killGroup(pid: number | undefined): void {
   try {
     if (pid) process.kill(-pid, 'SIGKILL')
   } catch (error) {
-    // The process group no longer exists, so there is nothing to end.
+    // ESRCH: the process group no longer exists, so there is nothing to kill.
     if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
 }

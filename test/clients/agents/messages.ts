@@ -23,8 +23,8 @@ const FIELDS = [
   ...['top_k', 'tools', 'tool_choice', 'thinking', 'service_tier', 'output_config', 'cache_control', 'container'],
 ]
 /**
- * Fields and roles that belong to a beta feature, each with the start of its name. A request with such a field is refused unless the header
- * `anthropic-beta` contains that name.
+ * Fields and roles that belong to a beta feature, each with the beginning of the feature's name. A request with one of them is refused unless
+ * the header `anthropic-beta` names the feature.
  */
 const BETAS: Readonly<Record<string, string>> = {
   context_management: 'context-management-2025-06-27',

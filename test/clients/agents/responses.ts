@@ -25,7 +25,7 @@ const FIELDS = [
   ...['safety_identifier', 'previous_response_id', 'conversation', 'background', 'prompt', 'client_metadata'],
 ]
 const INCLUDES = ['reasoning.encrypted_content', 'web_search_call.action.sources', 'message.output_text.logprobs']
-/** Tools that are not functions. */
+/** Types of tools other than functions. */
 const HOSTED = [
   ...['web_search', 'web_search_preview', 'file_search', 'code_interpreter', 'image_generation', 'mcp', 'computer'],
   ...['local_shell', 'shell', 'apply_patch', 'tool_search'],

@@ -14,7 +14,6 @@ export interface Served {
 }
 
 export interface AgentUpstream extends AsyncDisposable {
-  /** http://127.0.0.1:PORT */
   readonly url: string
   /** Bodies of all requests, including refused ones. */
   readonly bodies: readonly Json[]

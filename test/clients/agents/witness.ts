@@ -12,7 +12,7 @@ export interface Witness extends AsyncDisposable {
 
 const ANSWER_CHARS_MAX = 500
 
-/** @param target `http://127.0.0.1:PORT` */
+/** @param target Base URL of Sluice */
 export async function startWitness(target: string): Promise<Witness> {
   const refusals: string[] = []
   const models = new Set<string>()

@@ -70,7 +70,7 @@ function vitest(
   return launch(process.execPath, [program, ...options, `--root=${directory}`, ...files], directory, env)
 }
 
-/** Runs a program and returns its output, whatever its exit code is, because the exit code is also not 0 if tests fail. */
+/** Runs a program and returns its output. A nonzero exit code is no error here, because the test runners exit with one if a test fails. */
 function launch(command: string, args: string[], cwd: string, env: Record<string, string>): Promise<string> {
   return new Promise((resolve, reject) => {
     const options = { cwd, env, timeout: SUITE_MS, maxBuffer: OUTPUT_BYTES_MAX }

@@ -12,9 +12,9 @@ const FETCH_MS = 300_000
 
 /** Directory of the tests of a suite, ready to run. */
 export interface Installed {
-  /** Contains `tests`. */
+  /** Directory whose subdirectory `tests` contains the tests. */
   readonly directory: string
-  /** Contains `python`; undefined for npm. */
+  /** Directory of the command `python`; undefined for an SDK from npm. */
   readonly bin: string | undefined
 }
 

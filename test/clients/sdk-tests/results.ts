@@ -26,7 +26,7 @@ export function readKnown(): Known[] {
 export interface Verdict {
   readonly passed: number
   readonly skipped: number
-  /** Failures that known.yaml lists. */
+  /** Number of failures that known.yaml lists. */
   readonly expected: number
   readonly failed: readonly Result[]
   /** Groups of known.yaml in which every test passed, or none ran: to be removed. */

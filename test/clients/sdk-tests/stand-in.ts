@@ -10,7 +10,6 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { silence, waveOf } from '../../support/speech/wave.ts'
 
 export interface StandIn extends AsyncDisposable {
-  /** `http://127.0.0.1:PORT` */
   readonly url: string
 }
 
@@ -18,7 +17,7 @@ type Json = Record<string, unknown>
 type Ask = (method: string, path: string, body?: Json | FormData) => Promise<Json>
 /** Creates an object for a request and returns its id. */
 type Make = (ask: Ask, use: Use) => Promise<string>
-/** Purpose of the object. `cancel` needs a running object, `stream` an object that was created with a stream. */
+/** Request that will use the object. `cancel` needs an object that is still running, and `stream` a response created with `stream: true`. */
 type Use = 'cancel' | 'stream' | 'other'
 
 /** Timeout for the end of a batch. */

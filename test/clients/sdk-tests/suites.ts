@@ -11,9 +11,9 @@ export interface Suite {
   /** Repository of the tests, if the package does not include them. The tag may be older than the package version, if its tests are still valid. */
   readonly repository?: string
   readonly tag?: string
-  /** Path after the base URL of the service. */
+  /** Path that the base URL in the SDK's settings must have. */
   readonly path: '/v1' | ''
-  /** Files and folders below the test folder. */
+  /** Files and folders to run, relative to the test folder. */
   readonly tests: readonly string[]
   /** pytest plugins that the SDK's own configuration loads. The tests run without this configuration, so the plugins are named here. */
   readonly plugins?: readonly string[]
