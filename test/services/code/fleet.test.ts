@@ -18,7 +18,7 @@ const PROCESSES_A_RUN = 2
  */
 const RUN_SECONDS = 3
 const RUN_SECONDS_MAX = 20
-/** Maximum concurrent calls. These are more than the killed worker has slots (20), but fewer than both workers have together (120). */
+/** Maximum concurrent calls: more than the 20 slots of the worker that is killed, but fewer than the 120 slots of both workers. */
 const OPEN_MAX = 80
 
 /** The response of a call, and the time at which the caller had received it completely. */

@@ -191,7 +191,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.context().close()
   })
 
-  it('use the trial as the batch of a table without further prompts, and keep all its rows', async () => {
+  it('treat a trial of the first rows as the whole batch if no other row has a prompt, and keep the row without a prompt', async () => {
     const page = await open()
     await page.getByRole('button', { name: 'New batch' }).click()
     const text = ['review,note', 'one,', 'two,', 'three,', ',none'].join('\n')
@@ -208,7 +208,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await input.setInputFiles(fileOf('slow.csv', 'other\nrow'))
     await input.setInputFiles(fileOf('short.csv', text))
     await page.getByText('First prompt: one').waitFor()
-    // The table of the first file is read only now, and must not replace the second one.
+    // The browser reads the first file only now. Its table must not replace the table of the second file.
     await page.evaluate('release()')
     await page.route('**/v1/batches/batch_*', async (route) => {
       const response = await route.fetch()
@@ -290,7 +290,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
   it('show the same status on every screen for a batch with a failed request', async () => {
     const page = await open()
     const lines = linesOf(['one', '!echo fail=invalid_value'])
-    // CSV has an apostrophe before such an id.
+    // The first id begins with `=`, so CSV results have an apostrophe before it. The console must nevertheless show the answer of this request.
     await create(
       page,
       lines.map((line) => line.replace('"r0"', '"=r0"')),

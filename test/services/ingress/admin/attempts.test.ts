@@ -26,7 +26,7 @@ beforeAll(async () => {
 afterAll(async () => await database[Symbol.asyncDispose]())
 
 describe('a failed attempt of a durable job', () => {
-  it('has status and server, and for operators only the message of the upstream server', async () => {
+  it('has its status and server, and shows the message of the upstream server to operators only', async () => {
     const run = await running(store)
     const error = {
       code: 'upstream_error',
@@ -67,7 +67,7 @@ describe('the retries of a failed request', () => {
   })
 })
 
-it('the count of failures ends after a bounded number of rows, each with another name of a model', async () => {
+it('the counts of failed requests have at most 10,000 rows, even if each request names another model', async () => {
   const dataDir = mkdtempSync(join(tmpdir(), 'sluice-test-'))
   onTestFinished(() => rmSync(dataDir, { recursive: true }))
   const log = openSqliteStore({ directory: dataDir, boot: 'test' })

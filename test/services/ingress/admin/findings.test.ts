@@ -180,7 +180,7 @@ describe('findings about calls', () => {
     expect(await found('alice')).toMatchObject([{ check: 'calls', status: 'warn' }])
   })
 
-  it('count at most 24 hours of a model that fails for longer, as a lower bound', async () => {
+  it('about a model that has failed for longer contain the counts of 24 hours, marked as a lower bound', async () => {
     const dataDir = mkdtempSync(join(tmpdir(), 'sluice-test-'))
     onTestFinished(() => rmSync(dataDir, { recursive: true }))
     const store = openSqliteStore({ directory: dataDir, boot: 'test' })

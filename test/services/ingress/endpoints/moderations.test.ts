@@ -106,7 +106,7 @@ describe('a moderation model', () => {
     await expect(refused).rejects.toMatchObject({ status: 400, param: 'input[1]', code: 'unsupported_value' })
   })
 
-  test('is cancelled if the caller disconnects', async () => {
+  test('ends its upstream call if the caller disconnects', async () => {
     const leave = new AbortController()
     const before = upstream.calls.length
     const call = client.moderations.create({ model: 'guard', input: 'STALL' }, { signal: leave.signal })

@@ -100,8 +100,8 @@ describe('a WebSocket frame from a client', () => {
     ['an empty body', { endpoint: CHAT, body: {} }, null, null],
   ])('that starts a request with %s fails only that request', async (_what, more, param, code) => {
     using client = await openWs(stack)
-    // The server closes a connection after three malformed frames. Four such requests therefore show that they do not count as malformed
-    // frames.
+    // The server closes a connection after three malformed frames. Four invalid requests on one connection therefore show that an invalid
+    // request does not count as a malformed frame.
     for (const id of ['r1', 'r2', 'r3', 'r4']) client.send({ type: 'request.create', id, ...more })
     const error = param === null ? {} : { param, code }
     for (const id of ['r1', 'r2', 'r3', 'r4']) {
@@ -174,7 +174,7 @@ describe('a WebSocket upgrade', () => {
     expect(answer.status).toBe(400)
     expect(answer.headers).toMatchObject({ 'sec-websocket-version': '13', connection: 'close' })
     expect(JSON.parse(answer.body)).toMatchObject({ error: { type: 'invalid_request_error' } })
-    // The client does not close its side of the connection. The server must close the connection completely all the same.
+    // The client does not close its side of the connection. The server must nevertheless close the connection completely.
     await until(() => {
       client.send('?')
       return client.isCut
