@@ -152,7 +152,7 @@ function relevant(): Series {
 const from5 = (before: number, after: number) => `${before}x4 ${after}x${HOUR - 5}`
 /** Series that is 0 at first, and grows by `step` per minute from the fifth minute on. */
 const grows = (step: number) => `0x4 0+${step}x${HOUR - 5}`
-/** Counter that is 0 at first, and jumps to `by` six minutes before the end of the hour. */
+/** Counter that is 0 at first, and jumps to `by` five minutes before the end of the hour. */
 const counts = (by: number) => `0x${HOUR - 6} ${by}x5`
 const CALLS = 'sluice_http_requests_total{route="/v1/chat/completions",status="200",model="echo-1"}'
 const QUEUED = 'sluice_fleet_calls{pool="inference",state="queued"}'

@@ -18,7 +18,7 @@ const SCRAPE_TIMEOUT_MS = 60_000
  * minutes.
  */
 const MINUTE_S = 3
-/** Rules that compare the age of a call or job use at most this limit in a test, in seconds. */
+/** Maximum threshold, in seconds, of a shortened rule that compares the age of a call or job. */
 const AGE_S_MAX = 15
 
 /**

@@ -10,7 +10,7 @@ export interface Exception {
   readonly reason: string
 }
 
-/** A violation. */
+/** A violation of a rule. */
 export interface Report {
   /** Rule and file, in the form of the keys of the baseline file. */
   readonly key: string

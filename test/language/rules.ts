@@ -116,7 +116,7 @@ function sentencesOf(text: string): string[] {
     .filter(Boolean)
 }
 
-/** Words with a letter; code between backticks counts as one. */
+/** Returns the number of words that contain a letter. Code between backticks counts as one word. */
 function wordsIn(sentence: string): number {
   return sentence.replaceAll(/`[^`]*`/g, 'code').match(/[A-Za-z][\w'’-]*/g)?.length ?? 0
 }

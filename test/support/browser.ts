@@ -44,7 +44,7 @@ export async function openChromium(): Promise<Browser> {
 
 /**
  * Opens a tab and signs in to the console.
- * @param faults Receives a text for each logged error, each exception and each request to another origin; must be empty at the end of a test
+ * @param faults Receives a text for each logged error, exception and request to another origin. Must be empty at the end of a test.
  */
 export async function signIn(
   browser: Browser,

@@ -3,7 +3,7 @@ export function properties(count: number, schema: (index: number) => unknown): R
   return Object.fromEntries(Array.from({ length: count }, (_, index) => [`p${index}`, schema(index)]))
 }
 
-/** Alternatives with equal prefixes and a nested level: each level doubles the number of paths. */
+/** Returns a schema with nested alternatives that begin alike, so that each of the `levels` doubles the number of possible parse paths. */
 function ambiguous(levels: number): Record<string, unknown> {
   const next = (index: number, name: string) => ({
     type: 'object',

@@ -22,7 +22,7 @@ export interface RawClient extends Disposable {
   answer(index?: number): Promise<RawAnswer>
 }
 
-/** Connects to `http://host:port`. The client does not close its own side when the server closes, because a hostile client may do the same. */
+/** Connects to `http://host:port`. If the server closes its side, then the client leaves its own side open, as a hostile client may do. */
 export async function openRaw(url: string): Promise<RawClient> {
   const { hostname, port } = new URL(url)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })

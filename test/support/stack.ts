@@ -18,7 +18,6 @@ export const TEST_KEY = 'sk-test-0123456789'
 
 /** A running service for one test. Dispose it with `await using`. */
 export interface Stack extends AsyncDisposable {
-  /** `http://127.0.0.1:PORT` */
   readonly url: string
   readonly dataDir: string
   /** The broker of the service. Tests use it to publish records that no HTTP request can create. */

@@ -12,7 +12,7 @@ const never = new AbortController().signal
 describe.skipIf(!kafka).each(['share', 'classic'] as const)(
   'a Kafka topic with a small maximum record size, client %s',
   (client) => {
-    it('makes only the call fail whose output exceeds this size', async () => {
+    it('makes a call fail only if the output of the call exceeds that size', async () => {
       const prefix = `${newId('t', 8)}.`
       const settings = { KAFKA_PREFIX: prefix, KAFKA_CLIENT: client, KAFKA_QUEUE_PARTITIONS: '2' }
       await using stack = await startStack({ kafka: kafka ?? '', settings })

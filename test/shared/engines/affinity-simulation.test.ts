@@ -5,7 +5,7 @@
  * 1. A call never goes to a server that is down while another one is up.
  * 2. While no server is loaded, a conversation stays on its server in all workers. A conversation moves only if that server is down, or to a server
  * that has returned.
- * 3. No server of a worker exceeds the load bound: 1.25 times the mean, or three standard deviations above the mean.
+ * 3. No server of a worker exceeds the load bound: 1.25 times the mean, or three standard deviations above the mean if that is more.
  */
 import { expect, test } from 'vitest'
 import { AdaptiveLimit } from '#shared/capacity/adaptive-limit.ts'

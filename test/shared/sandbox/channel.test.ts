@@ -1,5 +1,5 @@
 /**
- * Tests the end of the channel at which the service reads messages of a supervisor. The reader must keep its limits whatever the supervisor
+ * Tests how the service reads from the channel to a sandbox supervisor. The reader must enforce its limits, whatever bytes the supervisor
  * sends.
  */
 import { describe, expect, test } from 'vitest'

@@ -153,7 +153,7 @@ describe.skipIf(!postgres)('the ledger entry of 1,000 ended jobs in Postgres', (
   })
 })
 
-/** Postgres plans the first executions of a prepared statement for their values, and later ones generically. Both plans are tested. */
+/** Postgres makes a plan for the values of each early execution of a prepared statement, and later one generic plan. Both types are tested. */
 const MODES = ['force_custom_plan', 'force_generic_plan'] as const
 
 interface Query {

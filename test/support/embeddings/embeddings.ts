@@ -10,11 +10,10 @@ export interface EmbedderOptions {
   readonly isFloatOnly?: boolean
   /** The server refuses requests with the field `encoding_format`. Some real servers do this. */
   readonly refusesFormat?: boolean
-  /** The server returns no `usage`. */
   readonly hasNoUsage?: boolean
   /** The server returns the number of tokens of each text, as the local model server does. */
   readonly tellsEach?: boolean
-  /** Awaited before each response. */
+  /** Called for each request. The server responds when the returned promise has settled. */
   readonly before?: (texts: readonly string[]) => Promise<void> | void
 }
 

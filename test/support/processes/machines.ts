@@ -17,7 +17,7 @@ export interface Machine {
   /**
    * Runs a script as root with bash and returns its output.
    *
-   * @throws Error with both outputs if the script fails
+   * @throws Error with standard output and standard error if the script fails
    */
   run(script: string, env?: Record<string, string>): Promise<string>
   /**

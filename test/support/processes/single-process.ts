@@ -14,14 +14,11 @@ export const OTHER_KEY = 'sk-other-0123456789'
 
 /** The service in one child process that runs all roles, with embedded queue and store. Dispose it. */
 export interface SingleProcess extends AsyncDisposable {
-  /** `http://127.0.0.1:PORT` */
   readonly url: string
-  /** Path of its models.yaml. */
   readonly modelsFile: string
   readonly isAlive: boolean
   /** Text that the process has printed so far: log lines and messages. */
   readonly output: string
-  /** Resident memory, in MiB. */
   rssMib(): number
   /** Returns the longest block of the event loop since the previous call of this method, in milliseconds of CPU time. */
   longestHoldMs(): Promise<number>

@@ -35,7 +35,6 @@ export type Script = (call: SeenCall, answer: Answer) => void | Promise<void>
 
 /** An HTTP server in place of an upstream. Scripts write its responses, including faults, and each call is recorded. */
 export interface ScriptedUpstream extends AsyncDisposable {
-  /** http://127.0.0.1:port */
   readonly url: string
   readonly calls: readonly SeenCall[]
   /** Number of open connections. */

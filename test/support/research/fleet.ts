@@ -71,7 +71,6 @@ export class ResearchFleet implements AsyncDisposable {
     }
   }
 
-  /** @param workers Number of research workers */
   static async open(kafka: string, postgres: string, workers: number): Promise<ResearchFleet> {
     await using stack = new AsyncDisposableStack()
     const outside = stack.use(await startOutside())

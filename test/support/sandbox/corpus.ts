@@ -25,7 +25,7 @@ export interface Snippet {
   readonly id: string
   readonly code: string
   readonly timeout_ms: number
-  /** Expected result if the scan is on. */
+  /** Expected result if the code scan is on. */
   readonly expect: Expectation
   /** Expected result if the code scan is off, so that only the isolation of the sandbox protects the service. Set for attacks only. */
   readonly unscanned?: Expectation

@@ -33,12 +33,10 @@ export type Fields = Readonly<Record<string, string | readonly string[]>>
 
 /** A running service with a transcription worker. Dispose it. */
 export interface TranscriptionWorker extends AsyncDisposable {
-  /** `http://127.0.0.1:PORT` */
   readonly url: string
   /** Sends a transcription request with a file, using the test key. */
   upload(fields: Fields, file?: Buffer, init?: RequestInit): Promise<Response>
   get(path: string): Promise<Response>
-  /** Cancels a durable job. */
   cancel(id: string): Promise<Response>
   /** Names of the stored blobs. */
   blobs(): Promise<string[]>
