@@ -4,7 +4,7 @@ import { CODE, KafkaRefusal, NodeUnknown } from './errors.ts'
 
 const REQUEST_TIMEOUT_MS = 5_000
 const CONNECTION_NAME = 'offsets'
-/** Special timestamps in a ListOffsets request. They select the end and the beginning of a partition. */
+/** Special timestamps in a ListOffsets request: LATEST selects the end of a partition, EARLIEST its beginning. */
 export const LATEST = -1n
 export const EARLIEST = -2n
 
