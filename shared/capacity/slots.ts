@@ -322,8 +322,8 @@ export class SlotPartition {
   }
 
   /**
-   * Returns the fraction of a queue that this ingress may fill: the queue of a pool, or the part of it for one kind and model. The fraction is
-   * greater than 0, and 1 if no calls wait at other ingresses.
+   * Returns the fraction of a queue that this ingress may fill. The queue is that of a pool, or the part of it for one kind and model. The
+   * fraction is greater than 0, and 1 if no calls wait at other ingresses.
    */
   of(pool: PoolName, work?: Work): number {
     const others = this.#othersOf(pool, work)
