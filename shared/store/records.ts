@@ -339,8 +339,8 @@ export interface TenantReads {
   /** Whether any job of this pool, kind, model and priority is queued, including jobs of tenants at their limits. */
   isWaiting(of: Lane): Promise<boolean>
   /**
-   * Sets the limits that every later claim enforces. Has no effect in Postgres, where claims read the limits and the running calls from tables
-   * that all ingresses write (shared/keys/postgres.ts, shared/capacity/fleet-counts.ts).
+   * Sets the limits that every later claim enforces. Has no effect in Postgres. In Postgres, claims read the limits and the running calls
+   * from tables that all ingresses write (shared/keys/postgres.ts, shared/capacity/fleet-counts.ts).
    */
   limitRunning(limits: RunningLimits): void
 }
