@@ -133,7 +133,8 @@ function isCsvError(error: unknown): error is CsvError {
 }
 
 function csvProblem({ code, message, lines }: CsvError): string {
-  if (code === 'CSV_MAX_RECORD_SIZE') return `a row has more than ${ROW_BYTES_MAX} bytes. A quote may not be closed.`
+  if (code === 'CSV_MAX_RECORD_SIZE')
+    return `a row has more than ${ROW_BYTES_MAX} bytes. Check that each quote is closed.`
   return code === 'CSV_QUOTE_NOT_CLOSED' ? `line ${lines}: a quote is not closed.` : `${plain(message)}.`
 }
 

@@ -144,9 +144,13 @@ export function projectFor({ keys }: IngressContext, { key }: Call, asked: strin
   if (hasScope(key, 'admin')) return asked === undefined ? undefined : projectIdNamed(keys.known, asked)
   const ownName = keys.known.projects.find(({ id }) => id === own)?.name
   if (asked === undefined || asked === own || asked === ownName) return own
-  throw new ServiceError('permission_denied', 'This API key may only see its own project.', {
-    param: 'project',
-  })
+  throw new ServiceError(
+    'permission_denied',
+    "This API key may read only its own project. Omit 'project', or use a key with the scope 'admin'.",
+    {
+      param: 'project',
+    },
+  )
 }
 
 function rangeOf({ from, to, group_by }: ReadUsage): { from: string; to: string } {
