@@ -62,7 +62,7 @@ export const signInError = signal('')
 
 export const isSignedIn = computed(() => apiKey.value !== '')
 
-/** A value of session storage. Undefined if it is missing or not valid JSON. */
+/** Returns a parsed value of the session storage. Undefined if the value is missing or not valid JSON. */
 export function remembered<T>(name: string): T | undefined {
   try {
     return (JSON.parse(sessionStorage.getItem(name) ?? 'null') as T | null) ?? undefined

@@ -137,7 +137,7 @@ export function rateText({ progress }: Batch): string {
   return typeof rate === 'number' ? `${Number(rate.toPrecision(2)).toLocaleString('en')} requests/s` : ''
 }
 
-/** Remaining seconds below which the estimated end is shown with its seconds. */
+/** Remaining time in seconds below which the estimated end is shown to the second instead of the minute. */
 const NEAR_SECONDS = 120
 
 /** Returns the estimated end of a running batch. Empty without an estimate. */

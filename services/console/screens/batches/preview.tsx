@@ -80,13 +80,13 @@ async function inputsOf(file: string | null, wanted: ReadonlySet<string>, signal
   return inputs
 }
 
-/** Text of the last message, of the prompt or of the input of a request. */
+/** Returns the text that a request sends to the model: its last message, its prompt or its input. */
 function inputIn({ messages, prompt, input, ...rest }: Body): string {
   const last = Array.isArray(messages) ? (messages.at(-1) as { content?: unknown } | undefined)?.content : undefined
   return textOf(last ?? prompt ?? input ?? rest)
 }
 
-/** A text, the texts of its parts, or any other value as JSON. */
+/** Returns a text unchanged, the joined texts of a list of parts, or any other value as JSON. */
 function textOf(value: unknown): string {
   if (typeof value === 'string') return value
   const parts = Array.isArray(value) ? value.flatMap((part) => (part as { text?: string } | null)?.text ?? []) : []

@@ -30,7 +30,7 @@ const ROWS_MAX = 50_000
 
 export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expired', 'cancelled'])
 
-/** Counts of the requests, with the answers that are invalid for the table of the batch. */
+/** Returns the counts of the requests of a batch, with the number of answers that are invalid for its table. */
 export function countsOf({ request_counts, invalid_answers }: Batch) {
   return { ...request_counts, invalid: invalid_answers ?? 0 }
 }

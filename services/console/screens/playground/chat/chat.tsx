@@ -127,7 +127,6 @@ const EXAMPLES = [
 interface MessageListProps {
   readonly conversation: Conversation
   readonly isOneOfTwo: boolean
-  /** Sends the text of an example. */
   readonly onExample: (text: string) => void
 }
 
