@@ -33,7 +33,7 @@ interface Submitted {
   readonly next?: number | undefined
 }
 
-/** Time in ms after which a line (one request) that a rate limit or a budget refused is tried again, unless the error states a time. */
+/** Delay in ms before a line (one request) that exceeded a rate limit or a budget is tried again, unless the error states a time. */
 const WAIT_MS = 10_000
 const WAIT_MS_MAX = 60_000
 
