@@ -237,7 +237,7 @@ export class WebhookSender {
   }
 }
 
-/** Error of a delivery attempt, for its span. Undefined if the receiver accepted the message. */
+/** Error of a delivery attempt, for the trace span of the attempt. Undefined if the receiver accepted the message. */
 function failureOf(answer: OutboundAnswer | ServiceError | undefined): string | undefined {
   if (!answer) return 'cancelled'
   if (answer instanceof ServiceError) return answer.code

@@ -34,7 +34,7 @@ export interface Table {
 }
 
 /**
- * Returns the table at a path. Undefined if the file is not a table by its extension (see {@link FORMATS}).
+ * Returns the table at a path. Undefined if the extension of the file is not that of a table (see {@link FORMATS}).
  *
  * @throws CommandError if there is no such path
  */
