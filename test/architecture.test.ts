@@ -94,7 +94,7 @@ const IMPORTS: readonly (readonly [from: string, to: string, law?: string])[] = 
   ].map((client): [string, string, string] => ['services/cli/doctor/machine.ts', client, CLIENT]),
 ]
 
-/** Returns a source text with the imports that the examples list for `file`: each module once in a static and once in a dynamic import. */
+/** Returns the imports that the examples list for `file` as lines of code. Each module is imported once statically and once dynamically. */
 function linesOf(file: string): string[] {
   return IMPORTS.filter(([from]) => from === file).flatMap(([, to]) => [`import '${to}'`, `await import('${to}')`])
 }

@@ -21,13 +21,13 @@ export interface Environment {
   readonly bin: string | undefined
 }
 
-/** Default directory of environments. */
+/** Default directory in which the packages of all clients are cached. */
 export function cacheDirectory(): string {
   return join(process.env.XDG_CACHE_HOME || join(homedir(), '.cache'), 'sluice', 'clients')
 }
 
 /**
- * The environment of a client, created on demand.
+ * Returns the environment of a client, and creates the environment if it does not exist.
  *
  * @param cache Directory of all environments
  * @throws Error with the message of the installer if packages cannot be installed
@@ -46,7 +46,7 @@ export async function openEnvironment(client: Client, cache: string): Promise<En
 }
 
 /**
- * The environment of a coding agent, 200 to 400 MB. The package is a platform-specific program, installed by its install script.
+ * Installs a coding agent of 200 to 400 MB, unless it is cached. The install script of its package downloads the program for this platform.
  *
  * @param pin Package and version, such as `opencode-ai@1.18.33`
  * @param cache Directory of all environments
@@ -89,7 +89,7 @@ async function installPython(directory: string, packages: readonly string[], cac
   await run(uv, ['pip', 'install', '--quiet', '--compile-bytecode', ...where, ...packages], { timeout: INSTALL_MS })
 }
 
-/** The path of uv, which installs in seconds what takes pip minutes, and can exclude newer packages. */
+/** Returns the path of uv, which installs packages much faster than pip, and can exclude newer packages. */
 async function openUv(cache: string): Promise<string> {
   const directory = join(cache, 'uv')
   const uv = join(directory, 'bin', 'uv')

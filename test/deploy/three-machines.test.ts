@@ -36,8 +36,8 @@ function block(word: string): string {
   return found
 }
 /**
- * The page shows the files of machine 1. Returns such a file for machine `n`: with its own addresses and ids, and an unchanged list of all
- * machines.
+ * The page shows each file as machine 1 has it. Returns the file as machine `n` has it: with the addresses and ids of that machine, but an
+ * unchanged list of all machines.
  */
 const of = (n: number, text: string) =>
   text

@@ -24,7 +24,7 @@ export function graceSecondsMin(settings: Readonly<Record<string, string>>): num
   return (drainMs + Number(settings.DRAIN_NOTICE_MS ?? NOTICE_MS)) / 1_000 + EXIT_S
 }
 
-/** Whether a program of `requirements.txt` is in PATH. */
+/** Whether a program that test/deploy/requirements.txt installs is in PATH. */
 export function hasDeployTool(command: string, args: readonly string[] = ['--version']): boolean {
   return spawnSync(command, args).status === 0
 }

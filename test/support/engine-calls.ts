@@ -8,7 +8,7 @@ import type { ServiceError } from '#shared/lib/error.ts'
 
 export type Dialect = 'openai' | 'anthropic'
 
-/** Upstream key of {@link engineOn}, unless a test sets another one. */
+/** API key that an engine of {@link engineOn} sends to its upstream, unless the test sets another one. */
 export const KEY = 'key-of-the-upstream'
 
 /** Opens an engine for model `m1` on an upstream at `url` (without /v1). `engine` and `model` add to its configuration. */

@@ -5,7 +5,7 @@ import { TEST_KEY } from './stack.ts'
 
 /**
  * A request that costs the service much CPU time, because it is large or unusual. Tests send each one and measure how long it blocks the event
- * loop. Each new endpoint adds its own.
+ * loop. A new endpoint adds requests of its own.
  */
 export interface HostileInput {
   readonly name: string

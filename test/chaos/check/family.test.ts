@@ -101,7 +101,7 @@ function submitted(expected: Expectation = EXPECT): Entry[] {
   ]
 }
 
-/** Returns the events of a research whose last attempt takes `ms` milliseconds. */
+/** Returns the events of a research whose last attempt has a pause of `ms` milliseconds. */
 function pausedFor(ms: number): Entry[] {
   return EVENTS.map((entry, i) =>
     i === 4 && entry.type === 'event' ? { ...entry, wall_ms: entry.wall_ms + ms } : entry,

@@ -118,8 +118,8 @@ function hasItsOutput(job: JobHistory): string[] {
   const { row, expect, events } = job
   if (!row || !expect || row.state !== 'completed') return []
   const problems: string[] = []
-  // If a child of the job failed, then the report may be shorter than expected. In this case all observers are compared with the stored text
-  // instead.
+  // If a child of the job failed, then the report may be shorter than expected. The outputs that clients received must then equal the stored
+  // text instead.
   const text = isWhole(job) ? expect.text : row.text
   if (row.text !== text) problems.push(`the result is ${quote(row.text)}, not ${quote(text)}`)
   if (isWhole(job) && expect.research && row.family?.report !== expect.research.report)

@@ -18,7 +18,7 @@ export interface Load {
 /**
  * Submits all jobs of a run. For each job, a client follows or polls it, and may cancel it.
  *
- * @returns when all jobs are submitted; `watched` settles when every client has received the end of its job
+ * @returns When all jobs are submitted. The promise `watched` settles when every client has received the end of its job.
  */
 export async function runLoad(clients: Clients, load: Load): Promise<{ watched: Promise<unknown> }> {
   const watching = new Set<Promise<unknown>>()

@@ -1,4 +1,4 @@
-"""Every response of this client is an object, from a tool call that the prompt requests of echo-1."""
+"""Each response of this client is an object. The prompt makes echo-1 call the tool whose arguments are this object."""
 
 import json
 
@@ -21,7 +21,7 @@ def whole(prompt):
 
 
 def streamed(prompt):
-    """Streams the growing object."""
+    """Streams an object that grows, and yields the new characters of its field `city`."""
     said = ""
     for part in ask(prompt.split("\n")[-1], instructor.Partial[Weather], stream=True):
         if part.city:

@@ -1,4 +1,4 @@
-"""The anthropic package, before and after its major 2, against the service."""
+"""Runs the anthropic package, in versions before and after major version 2, against the service."""
 
 import asyncio
 import functools

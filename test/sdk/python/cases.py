@@ -24,7 +24,7 @@ from typing import Any
 
 SLASHED = "org/echo-2"
 UNICODE = 'naïve "日本語" 👩‍👩‍👧 ß\n\tend'
-# Streams for a quarter of an hour, so an earlier end means that it was cancelled.
+# Prompt of a call that streams for a quarter of an hour. If the call ends earlier, then it was cancelled.
 ENDLESS = "!echo tokens=1000 delay_ms=1000"
 WEATHER = {
     "type": "object",
@@ -42,7 +42,7 @@ GIVEN: dict[str, str] = json.loads(sys.argv[1])
 
 
 def main(module: dict[str, Any]) -> None:
-    """Runs every ``case_…`` of a module's globals, those on the full service concurrently with the others, and reports."""
+    """Runs every ``case_…`` of a module and prints the report. Cases on the full service run concurrently with the other cases."""
     # After this time, the script is assumed to hang. The stacks of all threads are then printed to stderr, and the script exits.
     faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
     cases = {name: case for name, case in module.items() if name.startswith("case_")}
@@ -53,7 +53,7 @@ def main(module: dict[str, Any]) -> None:
 
 
 def on_full(case: Any) -> Any:
-    """Marks a case that needs the full service alone. Such cases mostly wait, so each runs concurrently with others."""
+    """Marks a case that uses the full service, on which one case runs at a time. These cases mostly wait, so other cases run meanwhile."""
     case.is_on_full = True
     return case
 
@@ -69,7 +69,7 @@ def run(case: Callable[[], Any]) -> str | None:
 
 
 def fails(kind: type[BaseException], call: Callable[[], Any]) -> Any:
-    """Calls, and returns the expected exception."""
+    """Makes a call that must fail, and returns its exception."""
     try:
         call()
     except kind as error:
@@ -118,7 +118,7 @@ def until_running(service: str, count: int) -> None:
 
 @contextmanager
 def occupied(open_stream: Callable[[], Any]) -> Iterator[Callable[[], None]]:
-    """Fills every slot of the full service. Returns a function that frees them."""
+    """Fills every slot of the full service. Yields a function that frees the slots."""
     streams = [open_stream() for _ in range(PLACES)]
     until_running("full", PLACES)
 

@@ -29,7 +29,7 @@ def embed(given: Any, **more: Any) -> Any:
 
 
 def same(found: Any, vectors: Any) -> None:
-    """The float32 values of the numbers."""
+    """Asserts that two lists of vectors are equal after a conversion to float32."""
     pack = lambda vector: struct.pack(f"<{len(vector)}f", *vector)
     assert [pack(vector) for vector in found] == [pack(vector) for vector in vectors], found
 

@@ -1,4 +1,4 @@
-"""The openai package, any major from 1 on, against the service."""
+"""Runs the openai package, of any major version from 1 on, against the service."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""The openai package, any major from 1 on, against deep research over the documents of the project."""
+"""Runs the openai package, of any major version from 1 on, against deep research over the documents of the project."""
 
 import functools
 import time

@@ -1,4 +1,4 @@
-"""The transcriptions of the openai package, any major from 1 on, against the service."""
+"""Runs the transcriptions of the openai package, of any major version from 1 on, against the service."""
 
 import asyncio
 import base64

@@ -208,7 +208,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await input.setInputFiles(fileOf('slow.csv', 'other\nrow'))
     await input.setInputFiles(fileOf('short.csv', text))
     await page.getByText('First prompt: one').waitFor()
-    // The browser reads the first file only now. Its table must not replace the table of the second file.
+    // The browser reads the first file only now. The table of the second file must not be replaced.
     await page.evaluate('release()')
     await page.route('**/v1/batches/batch_*', async (route) => {
       const response = await route.fetch()

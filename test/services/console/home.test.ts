@@ -62,7 +62,7 @@ describe.skipIf(!CHROMIUM)('the home screen of the console', { timeout: 6 * PAGE
     await page.setViewportSize(NARROW)
     await page.emulateMedia({ colorScheme: 'dark' })
     await look(page, 'home-by-model-narrow-dark')
-    // The console must still show failures from before a reload of the page, also after its second refresh of the metrics.
+    // Failures from before a reload of the page must remain visible, even after the console has refreshed the metrics twice.
     await page.reload()
     await page.getByRole('img', { name: /^inference, Failures/ }).waitFor()
     const refreshes = () =>

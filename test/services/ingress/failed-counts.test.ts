@@ -1,6 +1,6 @@
 /*
  * Compares the number of failed calls in all reports, after calls with each status. The reports are the usage report, its history, the request log with
- * its counts, and the command line. A batch and its lines must count once in each of them.
+ * its counts, and the command line. In each report, a failed line of a batch must count once, and the batch itself must not count.
  */
 import { PassThrough } from 'node:stream'
 import { expect, it } from 'vitest'

@@ -31,7 +31,7 @@ type Json = Record<string, unknown>
 
 /**
  * True for the long test run, in which each test runs with the in-memory broker and with Kafka. In the short run, only tests of streams and
- * of durable jobs use both.
+ * of durable jobs use both brokers.
  */
 const isLong = Boolean(process.env.SLUICE_TEST_LONG)
 

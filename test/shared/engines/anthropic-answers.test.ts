@@ -1,4 +1,4 @@
-/* Tests responses of an upstream with the Messages API. A caller of the same API must receive them as a whole, and joined from the stream. */
+/* Tests responses of an upstream with the Messages API. A caller of this API must receive equal messages with and without streaming. */
 import { describe, expect, test } from 'vitest'
 import type { EncodeContext } from '#schemas/job.ts'
 import type { GenerateEvent } from '#schemas/kinds/generate.ts'

@@ -99,7 +99,7 @@ test('a conversation key counts as shared until one second after the last concur
   expect(inFlight.isShared('hot', 1, 1_001)).toBe(false)
   inFlight.add('conversation')
   expect(inFlight.isShared('conversation', 1, 0)).toBe(false)
-  // With two workers, the other worker is assumed to run equally many calls with this key. Two calls together mean that the key is shared.
+  // With two workers, the other worker is assumed to run equally many calls with this key. Together, these are two calls, so the key counts as shared.
   expect(inFlight.isShared('conversation', 2, 0)).toBe(true)
   callTwice('first', 2_000)
   for (const key of keys.slice(0, 1_000)) callTwice(key, 2_000)

@@ -86,7 +86,7 @@ function checkFailure({ status, headers, error, param, body }: Got, expected: Ex
   expect(error, `error in ${body}`).toBeDefined()
   const isMessages = way.startsWith('messages')
   const wanted = isMessages && expected.status === 503 ? 529 : expected.status
-  // A stream that has started has status 200, even if the call fails later. The status is therefore not checked.
+  // A stream that has started has status 200, even if the call fails later. A stream may therefore have this status instead of the expected one.
   if (!way.endsWith('stream') || status !== 200) expect(status, `status of ${body}`).toBe(wanted)
   if (expected.words !== undefined) expect(error).toContain(expected.words)
   if (expected.hides !== undefined) expect(body).not.toContain(expected.hides)

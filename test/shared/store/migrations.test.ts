@@ -2,8 +2,8 @@ import { describe, expect, it } from 'vitest'
 import { loadMigrations } from '#shared/store/sql/migrations.ts'
 
 /**
- * The first 16 characters of each migration's hash. A database refuses to start if the file of an applied migration has changed, even in a comment.
- * Add a line for a new migration; never change a line of a released migration.
+ * The first 16 characters of each migration's hash. The service refuses to use a database if the file of an applied migration has changed,
+ * even in a comment. Add a line for a new migration; never change a line of a released migration.
  */
 const HASHES = {
   postgres: { '001-tables.sql': 'e47a070b7086e692' },

@@ -40,7 +40,7 @@ const layoutOf = (jobs: number, blocked: number, atMs: number): Layout => {
 
 const isClass = (value: object) => String(value).startsWith('class ')
 
-/** Names of all statements in the code. */
+/** Returns the names of all SQL statements in the code of the store. */
 function namesInCode(): string[] {
   const named = (value: unknown): string[] => {
     if (Array.isArray(value)) return value.flatMap(named)

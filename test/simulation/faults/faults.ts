@@ -1,6 +1,6 @@
 import { openRandom, type Random } from '../../chaos/load/random.ts'
 
-/** Duration of the faults in virtual time; afterwards every port works again. */
+/** Duration of the faults in virtual time. Afterwards, the store and the broker work again. */
 export const FAULTS_MS = 20_000
 
 /** Possible outcomes of a call to the store. `well`: no fault. */

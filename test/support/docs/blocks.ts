@@ -40,7 +40,7 @@ const MARK = /^<!-- (\w[\w ]*): (.*) -->$/
 /**
  * The blocks of a page, in order.
  *
- * @throws Error for an unknown mark
+ * @throws Error for a comment of the form `<!-- WORD: VALUE -->` with an unknown word
  */
 export function blocksOf(page: string): Block[] {
   const lines = readFileSync(join(ROOT, page), 'utf8').split('\n')

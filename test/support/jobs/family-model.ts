@@ -73,7 +73,7 @@ interface Child {
 
 interface Run {
   /**
-   * Position of the attempt in its run. `did`: the step has run, but its result is not stored yet. `parks`: the transaction of the
+   * Progress of the attempt. `did`: the step has run, but its result is not stored yet. `parks`: the transaction of the
    * transition to `waiting` has read the children, but is not committed yet.
    */
   at: 'idle' | 'begins' | 'did' | 'stepped' | 'submitted' | 'parks'

@@ -45,7 +45,7 @@ export const GUARDS = {
   cancelBeatsReturn: true,
   /** The sweep cancels a job whose worker ignores the cancel. */
   reaperForcesCancel: true,
-  /** The sweep that requeues the jobs of expired leases runs. */
+  /** The scheduler runs the lease sweep, which requeues the jobs of workers whose lease has expired. */
   reaperRuns: true,
   /** The lease sweep checks in its transition that the job is still in progress, in the attempt that the sweep has read. */
   reapIsFenced: true,

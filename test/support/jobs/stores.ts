@@ -77,7 +77,7 @@ async function makeTemplate(owner: Client, pooler: string): Promise<string> {
   const name = newId('t_', 12).toLowerCase()
   await owner.query(`CREATE DATABASE ${name}`)
   await (await openPostgresStore({ url: databaseOf(pooler, name), onProblem: () => undefined })).close()
-  // A database with open connections cannot be copied, and the pooler leaves its connections open. They are therefore closed here.
+  // Closes the connections that the pooler leaves open, because a database with open connections cannot be copied.
   await owner.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
   await owner.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   return name

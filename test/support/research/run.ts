@@ -86,8 +86,8 @@ export function snapshotOf(url: string, markdown: string): Snapshot {
 }
 
 /**
- * For each citation of a report, returns the text between its offsets, which should be the citation marker, and the quoted text of the source.
- * Tests compare both with the expected ones.
+ * Returns two texts for each citation of a report. `marker` is the text between the offsets of the citation, which should be the citation
+ * marker. `quote` is the quote of the source.
  */
 export function spansOf({ report, annotations }: RunResult): { marker: string; quote: string }[] {
   const points = Array.from(report)

@@ -30,7 +30,7 @@ const LOADERS: Record<SandboxName, () => Promise<SandboxAdapter>> = {
     return wasmAdapter({ directory: SANDBOX_DIRECTORY, log })
   },
 }
-/** Sandboxes that need nothing but this machine. In CI, a test fails if one of them cannot run; the other sandboxes may be missing. */
+/** Sandboxes that need no Docker daemon. In CI, a test fails if one of them cannot run. A missing Docker only skips the tests of its sandbox. */
 const ALWAYS: readonly SandboxName[] = ['zygote', 'wasm']
 
 /**

@@ -86,8 +86,8 @@ describe.skipIf(!bin)('the OpenAPI document in a run of Schemathesis', { timeout
         '--warnings',
         'off',
       ],
-      // Two kinds of operations are excluded: code runs return 503, because the service has no sandbox, and a paused model would return 503
-      // or 529 later. The check `not_a_server_error` would report both.
+      // Excluded are code runs, which return 503 without a sandbox, and pauses and drains, after which other calls return 503 or 529. The check
+      // `not_a_server_error` would report these statuses.
       ...['--exclude-path-regex', '^/v1/tools/code$|/(pause|drain)$', '--request-timeout', '60'],
     ]
     const schemathesis = join(bin ?? '', 'schemathesis')

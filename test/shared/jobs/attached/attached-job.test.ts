@@ -5,7 +5,7 @@ import { envelopeOf, mergeSaid, type Said, textOf } from '../../../support/jobs/
 
 const KIB = 1024
 
-/** Opens a job whose owner only records, in `asked`, the calls that the job makes. `say` and `tell` pass an event of a worker to the job. */
+/** Opens a job whose owner only records, in `asked`, the calls that the job makes. The returned functions pass an event of a worker to the job. */
 function openJob(options: { stream?: boolean } = {}) {
   const asked: string[] = []
   const owner: JobOwner = {

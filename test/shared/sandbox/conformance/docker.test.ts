@@ -1,4 +1,4 @@
-/** The test setup finds or starts a Docker daemon for every test file that contains `inject('docker')`. */
+/** This file must contain the text `inject('docker')`. The test setup finds or starts a Docker daemon only if a test file contains this text. */
 import { describeSandbox } from '../../../support/sandbox/conformance.ts'
 
 // Each run has its own container. The additional run after each attack is switched off, because it would prove nothing and cost a second of CPU
