@@ -63,23 +63,76 @@ export function promptOf(row: Row, pieces: readonly PromptPiece[]): string | und
   return pieces.map((piece) => (typeof piece === 'string' ? piece : cellText(row.get(piece.column)))).join('')
 }
 
-/** Returns the body of the chat request of a row. @param system Instruction for all rows. Empty if there is none */
-export function chatBody(model: string, system: string, content: string) {
-  const turns = system === '' ? [] : [{ role: 'system', content: system }]
-  return { model, messages: [...turns, { role: 'user', content }] }
+/** Settings of the chat requests of all rows. */
+export interface ChatTask {
+  readonly model: string
+  readonly system?: string | undefined
+  /** Allowed answers. */
+  readonly choices?: readonly string[] | undefined
+  /** JSON Schema of the answers, for a task without choices. */
+  readonly schema?: object | undefined
+  /** Whether the model supports structured output. */
+  readonly isJson: boolean
+  readonly maxTokens?: number | undefined
+  readonly temperature?: number | undefined
 }
 
-/** Names of the cells of a result, in order. In the output of a table, these cells follow the columns of the table. */
+/**
+ * Returns a function from the prompt of a row to the body of its request. With choices or a schema, the answer is JSON. A model with structured
+ * output is constrained by the schema, and every model also gets an instruction.
+ */
+export function chatBodies({ model, choices, isJson, maxTokens, temperature, ...task }: ChatTask) {
+  const schema = choices ? objectOf({ answer: { type: 'string', enum: choices } }) : task.schema
+  const system = [task.system, instructionOf(choices, schema)].filter(Boolean).join('\n\n')
+  const turns = system === '' ? [] : [{ role: 'system', content: system }]
+  const settings = {
+    ...(maxTokens !== undefined && { max_tokens: maxTokens }),
+    ...(temperature !== undefined && { temperature }),
+    ...(schema && isJson && { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } } }),
+  }
+  return (content: string) => ({ model, messages: [...turns, { role: 'user', content }], ...settings })
+}
+
+/** JSON Schema of an object with these properties and no others. */
+export function objectOf(properties: Readonly<Record<string, unknown>>) {
+  return { type: 'object' as const, properties, required: Object.keys(properties), additionalProperties: false }
+}
+
+function instructionOf(choices: readonly string[] | undefined, schema: object | undefined): string | undefined {
+  if (choices) return `Answer with exactly one of: ${choices.join(', ')}.`
+  return schema && `Answer only with a JSON object that matches this JSON Schema: ${JSON.stringify(schema)}`
+}
+
+/** Tokens and cost of several batches together. Null if a batch has none, for example because its model has no price. */
+export function usedBy(batches: readonly UsedByBatch[]): Required<UsedByBatch> {
+  const usages = batches.flatMap(({ usage }) => usage ?? [])
+  const costs = batches.flatMap(({ cost_usd }) => cost_usd ?? [])
+  const sumOf = (name: 'input_tokens' | 'output_tokens') => usages.reduce((sum, usage) => sum + usage[name], 0)
+  const usage = { input_tokens: sumOf('input_tokens'), output_tokens: sumOf('output_tokens') }
+  return {
+    usage: usages.length === batches.length ? usage : null,
+    cost_usd: costs.length === batches.length ? costs.reduce((sum, cost) => sum + cost, 0) : null,
+  }
+}
+
+interface UsedByBatch {
+  readonly usage?: { readonly input_tokens: number; readonly output_tokens: number } | null | undefined
+  readonly cost_usd?: number | null | undefined
+}
+
+/** Names of the cells of a result, in order. */
 export const ROW_COLUMNS = ['answer', 'error', 'finish_reason', 'input_tokens', 'output_tokens'] as const
 
 /** Text of a result, before the text becomes the cells of an {@link AnswerForm}. */
-export interface Result extends Omit<Cells, 'values'> {
+export interface Result extends Omit<Cells, 'values' | 'invalidAnswer'> {
   readonly answer: string
 }
 
 export interface Cells {
   readonly values: readonly unknown[]
   readonly error: string
+  /** Whole text of an answer with the error {@link INVALID_ANSWER}. */
+  readonly invalidAnswer?: string
   readonly finishReason: string
   readonly inputTokens: number | null
   readonly outputTokens: number | null
@@ -92,7 +145,10 @@ export const EMPTY_PROMPT: Cells = {
 }
 export const NO_RESULT: Cells = { ...NO_ANSWER, error: 'no_result: The batch has no result for this row.' }
 
-/** Error code of an answer that is none of the choices of its table, or that does not have the fields of its columns. */
+/**
+ * Error code of an answer that is none of the choices of its table, or that does not have the fields of its columns. Also the name of the column
+ * with the text of such an answer.
+ */
 export const INVALID_ANSWER = 'invalid_answer'
 
 const CUT: ReadonlySet<string> = new Set(['length', 'max_tokens', 'max_output_tokens'])
@@ -129,7 +185,7 @@ export function cellsOf(row: Result, valuesOf: ValuesOf): Cells {
   const result = valuesOf(answer)
   if ('values' in result) return { ...rest, values: result.values, error: '' }
   const advice = isCut(row) ? 'The answer was truncated. Use a higher --max-tokens. ' : ''
-  return { ...rest, values: [], error: `${INVALID_ANSWER}: ${advice}${result.problem}` }
+  return { ...rest, values: [], error: `${INVALID_ANSWER}: ${advice}${result.problem}`, invalidAnswer: answer }
 }
 
 /** Returns the {@link AnswerForm} in the metadata of a batch. A batch without this metadata has plain text as its answers. */
@@ -153,8 +209,25 @@ function isNames(value: unknown): value is string[] {
 }
 
 /** Names of the output columns that one answer fills, such as `sentiment` and `score`. */
-export function answerColumns({ columns, vector }: AnswerForm): readonly string[] {
+function answerColumns({ columns, vector }: AnswerForm): readonly string[] {
   return columns ?? [vector ? 'embedding' : 'answer']
+}
+
+/** Whether an answer may be invalid, so that the output of the table has the column {@link INVALID_ANSWER}. */
+function isChecked({ choices, columns }: AnswerForm): boolean {
+  return choices !== undefined || columns !== undefined
+}
+
+/** Names of the cells that follow the columns of a table in its output. */
+export function resultColumns(form: AnswerForm): readonly string[] {
+  return [...answerColumns(form), ...ROW_COLUMNS.slice(1), ...(isChecked(form) ? [INVALID_ANSWER] : [])]
+}
+
+/** The cells of the {@link resultColumns}. */
+export function resultCells(form: AnswerForm, cells: Cells): readonly unknown[] {
+  const { values, error, finishReason, inputTokens, outputTokens, invalidAnswer = '' } = cells
+  const answer = answerColumns(form).map((_, nth) => values[nth] ?? '')
+  return [...answer, error, finishReason, inputTokens, outputTokens, ...(isChecked(form) ? [invalidAnswer] : [])]
 }
 
 /** Returns a function that converts an answer to cells. Answers are not checked against a schema. */

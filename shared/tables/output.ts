@@ -1,5 +1,5 @@
 import { exactLine, withoutFormula } from '#shared/lib/csv.ts'
-import { type Cells, cellText, ROW_COLUMNS, type Row } from './answers.ts'
+import { type AnswerForm, type Cells, cellText, type Row, resultCells, resultColumns } from './answers.ts'
 
 export type TableFormat = 'csv' | 'tsv' | 'jsonl' | 'directory'
 
@@ -18,8 +18,7 @@ export interface OutputOptions {
   readonly delimiter: string
   /** Columns of the input. */
   readonly columns: readonly string[]
-  /** Names of the output columns that one answer fills. */
-  readonly names: readonly string[]
+  readonly form: AnswerForm
   /** Whether CSV and TSV begin with a byte order mark, without which Excel does not read the text as UTF-8. */
   readonly hasMark?: boolean | undefined
 }
@@ -30,21 +29,21 @@ export const MARK = '\uFEFF'
 /** Lines of the output of a table: the columns of the input, then the cells of the answer, as CSV, TSV or JSON Lines. */
 export class OutputLines {
   readonly #columns: readonly string[]
-  readonly #values: readonly string[]
+  readonly #form: AnswerForm
   readonly #names: readonly string[]
   readonly #isJson: boolean
   readonly #delimiter: string
   readonly #hasMark: boolean
 
-  constructor({ format, delimiter, columns, names: values, hasMark = false }: OutputOptions) {
+  constructor({ format, delimiter, columns, form, hasMark = false }: OutputOptions) {
     this.#hasMark = hasMark
+    this.#form = form
     this.#columns = columns
-    this.#values = values
     this.#isJson = format === 'jsonl'
     this.#delimiter = format === 'tsv' ? '\t' : delimiter === ';' ? ';' : ','
     // If a column of the input has the same name as an output column, then all output columns get other names. This happens if the output
     // of an earlier run is used as the input.
-    const names = [...values, ...ROW_COLUMNS.slice(1)]
+    const names = resultColumns(form)
     const isTaken = names.some((name) => columns.includes(name))
     this.#names = names.map((name) => (isTaken ? freeName(name, columns) : name))
   }
@@ -54,8 +53,8 @@ export class OutputLines {
     return `${this.#hasMark ? MARK : ''}${exactLine([...this.#columns, ...this.#names], this.#delimiter)}`
   }
 
-  row(row: Row, { values, error, finishReason, inputTokens, outputTokens }: Cells): string {
-    const added = [...this.#values.map((_, nth) => values[nth] ?? ''), error, finishReason, inputTokens, outputTokens]
+  row(row: Row, cells: Cells): string {
+    const added = resultCells(this.#form, cells)
     if (!this.#isJson) {
       const given = this.#columns.map((name) => cellText(row.get(name)))
       return exactLine([...given, ...added.map(csvCell)], this.#delimiter)

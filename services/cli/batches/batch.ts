@@ -8,7 +8,7 @@ import { type Command, type Invocation, onlyArgument, type Values } from '#servi
 import { followBatch } from '#services/cli/commands/following.ts'
 import { metadataOf, metadataWith } from '#services/cli/commands/submit.ts'
 import { CommandError, coloured, EXIT, type ExitCode, fileError, plain, usageError } from '#services/cli/text/output.ts'
-import { RETRY_OF_KEY } from '#shared/tables/answers.ts'
+import { RETRY_OF_KEY, usedBy } from '#shared/tables/answers.ts'
 import { ROWS_MAX, RunFiles, selectRequests } from './convert.ts'
 import { ENDED } from './follow-table.ts'
 import { findTable, rowsOf, type Table } from './input.ts'
@@ -229,18 +229,6 @@ async function report(
   if (failed === 0 && answered > 0) return EXIT.ok
   if (status === 'cancelled') return EXIT.cancelled
   return status === 'completed' && answered > 0 && !values.has('strict') ? EXIT.ok : EXIT.failed
-}
-
-/** Tokens and cost of several batches together. Each is null if one of the batches has none, for example because its model has no price. */
-function usedBy(batches: readonly BatchView[]): Pick<BatchView, 'usage' | 'cost_usd'> {
-  const used = { usage: { input_tokens: 0, output_tokens: 0 } as BatchView['usage'], cost_usd: 0 as number | null }
-  for (const { usage, cost_usd } of batches) {
-    const sumOf = (name: 'input_tokens' | 'output_tokens') => (used.usage?.[name] ?? 0) + (usage?.[name] ?? 0)
-    used.usage =
-      used.usage && usage ? { input_tokens: sumOf('input_tokens'), output_tokens: sumOf('output_tokens') } : null
-    used.cost_usd = used.cost_usd === null || cost_usd == null ? null : used.cost_usd + cost_usd
-  }
-  return used
 }
 
 /**

@@ -16,15 +16,7 @@ import {
   tableOf,
   usageError,
 } from '#services/cli/text/output.ts'
-import {
-  answerColumns,
-  customIdOf,
-  FORM_KEY,
-  formIn,
-  isEmptyRow,
-  TABLE_FILE_KEY,
-  valuesIn,
-} from '#shared/tables/answers.ts'
+import { customIdOf, FORM_KEY, formIn, isEmptyRow, TABLE_FILE_KEY, valuesIn } from '#shared/tables/answers.ts'
 import { FORMATS, MARK } from '#shared/tables/output.ts'
 import { Answers } from './answers.ts'
 import { RunFiles } from './convert.ts'
@@ -141,7 +133,7 @@ async function printTable(
   }
   const answers = new Answers(files.results, { valuesOf: valuesIn(form) })
   await answers.add(id, (await batches.results(id, EARLIER)).body, (customId) => customId)
-  const rows = { columns: form.shown ?? [...columns], keys, names: answerColumns(form) }
+  const rows = { columns: form.shown ?? [...columns], keys, form }
   const lines = outputLines(read, rows, answers, 'results.csv')
   for await (const line of lines) await out.write(out.isHumanReadable ? printable(line) : line)
 }

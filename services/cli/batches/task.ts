@@ -2,8 +2,7 @@
  * Converts each row of a table to a request, and each answer to cells of the output.
  *
  * - The prompt is one column, or a template such as `Classify: {review}`.
- * - With choices or a schema, the answer is JSON. A model with structured output is constrained by the schema. Every model
- *   also gets an instruction, and every answer is checked. An invalid answer is an error of its row.
+ * - With choices or a schema, the answer is JSON, and every answer is checked. An invalid answer is an error of its row.
  * - With a column to embed, the request is an embedding and the cell is a vector.
  */
 
@@ -11,8 +10,10 @@ import { z } from 'zod'
 import { plain, usageError } from '#services/cli/text/output.ts'
 import {
   type AnswerForm,
-  chatBody,
+  chatBodies,
   fieldsOf,
+  INVALID_ANSWER,
+  objectOf,
   type PromptPiece,
   promptColumns,
   promptOf,
@@ -54,8 +55,7 @@ export interface RowTask {
 
 /** @param isJson Whether the model supports structured output */
 export function taskOf(table: Table, columns: readonly string[], options: TaskOptions, isJson: boolean): RowTask {
-  const { model, embedColumn, maxTokens, temperature, choices } = options
-  const schema = choices ? choiceSchema(choices) : options.schema
+  const { model, embedColumn, choices } = options
   const names = options.schema && Object.keys(options.schema.properties)
   const formOf = (pieces: readonly PromptPiece[]): AnswerForm => ({
     prompt: promptColumns(pieces),
@@ -78,16 +78,10 @@ export function taskOf(table: Table, columns: readonly string[], options: TaskOp
   const { prompt, promptColumn } = options
   const pieces = prompt === undefined ? [{ column: promptColumnOf(table, columns, promptColumn) }] : piecesOf(prompt)
   const textOf = templateOf(table, columns, pieces)
-  const system = [options.system, instructionOf(choices, schema)].filter((text) => text !== undefined).join('\n\n')
-  const settings = {
-    ...(maxTokens !== undefined && { max_tokens: maxTokens }),
-    ...(temperature !== undefined && { temperature }),
-    ...(schema && isJson && { response_format: { type: 'json_schema', json_schema: { name: 'answer', schema } } }),
-  }
+  const bodyWith = chatBodies({ ...options, isJson })
   const bodyOf = (row: Row) => {
     const content = textOf(row)
-    if (content === undefined) return undefined
-    return { ...chatBody(model, system, content), ...settings }
+    return content === undefined ? undefined : bodyWith(content)
   }
   const form = formOf(pieces)
   const valuesOf = names && options.schema ? fieldsOf(names, problemOf(checkerOf(options.schema))) : valuesIn(form)
@@ -110,14 +104,6 @@ function templateOf(table: Table, columns: readonly string[], pieces: readonly P
     throw unknownColumn(table, column, columns, 'Choose one of them. In --prompt, write {{ for a literal {.')
   }
   return (row: Row): string | undefined => promptOf(row, pieces)
-}
-
-function choiceSchema(choices: readonly string[]): ObjectSchema {
-  return objectOf({ answer: { type: 'string', enum: choices } })
-}
-
-function objectOf(properties: Readonly<Record<string, unknown>>): ObjectSchema {
-  return { type: 'object', properties, required: Object.keys(properties), additionalProperties: false }
 }
 
 const TYPES: readonly string[] = ['string', 'number', 'integer', 'boolean']
@@ -144,7 +130,7 @@ export function columnsSchema(columns: readonly string[]): ObjectSchema {
 }
 
 /** Columns of every output: they follow the columns of the answer and contain, for example, the error and the tokens of the row. */
-const RESULT_COLUMNS: readonly string[] = ROW_COLUMNS.slice(1)
+const RESULT_COLUMNS: readonly string[] = [...ROW_COLUMNS.slice(1), INVALID_ANSWER]
 
 /** @throws CommandError if two columns of the output would have the same name */
 export function checkNames(option: string, names: readonly string[]): void {
@@ -154,11 +140,6 @@ export function checkNames(option: string, names: readonly string[]): void {
   }
   const twice = names.find((name, nth) => names.indexOf(name) < nth)
   if (twice !== undefined) throw usageError(`${option} has '${plain(twice)}' twice.`, 'Choose another name.')
-}
-
-function instructionOf(choices: readonly string[] | undefined, schema: ObjectSchema | undefined): string | undefined {
-  if (choices) return `Answer with exactly one of: ${choices.join(', ')}.`
-  return schema && `Answer only with a JSON object that matches this JSON Schema: ${JSON.stringify(schema)}`
 }
 
 function problemOf(checker: z.ZodType) {

@@ -12,7 +12,7 @@ import { dirname, extname, join, parse, resolve } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { Failures } from '#services/cli/client/batch-text.ts'
 import { CommandError, EXIT, fileError, usageError } from '#services/cli/text/output.ts'
-import { answerColumns, type Cells, EMPTY_PROMPT, INVALID_ANSWER, isCut, NO_RESULT } from '#shared/tables/answers.ts'
+import { type AnswerForm, type Cells, EMPTY_PROMPT, INVALID_ANSWER, isCut, NO_RESULT } from '#shared/tables/answers.ts'
 import { FORMATS, OutputLines } from '#shared/tables/output.ts'
 import type { Answers } from './answers.ts'
 import { type Converted, rowText } from './convert.ts'
@@ -51,13 +51,12 @@ export class Written {
 export interface OutputRows {
   readonly columns: readonly string[]
   readonly keys: readonly string[]
-  /** Names of the output columns that one answer fills. */
-  readonly names: readonly string[]
+  readonly form: AnswerForm
 }
 
 export async function* outputLines(
   table: Table,
-  { columns, keys, names }: OutputRows,
+  { columns, keys, form }: OutputRows,
   answers: Answers,
   out: string,
   written = new Written(),
@@ -66,7 +65,7 @@ export async function* outputLines(
   await using results = await open(answers.path, 'a+')
   const found = answers.assign(keys)
   const format = FORMATS[extname(out).toLowerCase()]
-  const output = new OutputLines({ format, delimiter: table.delimiter, columns, names, hasMark: table.hasMark })
+  const output = new OutputLines({ format, delimiter: table.delimiter, columns, form, hasMark: table.hasMark })
   yield output.header()
   let nth = 0
   for await (const row of rowsOf(table)) {
@@ -94,7 +93,7 @@ export async function writeOutput(
   const written = new Written()
   const hash = createHash('sha256')
   const lines = async function* () {
-    yield* outputLines(table, { columns, keys, names: answerColumns(task.form) }, answers, out, written, hash)
+    yield* outputLines(table, { columns, keys, form: task.form }, answers, out, written, hash)
     if (hash.digest('hex') === rowsHash) return
     const message = `${table.path} changed while the batch ran, so its rows may not match the results.`
     const next = 'To run only the new and changed rows: repeat the command'

@@ -475,6 +475,13 @@ export function usePoll(
   }, inputs)
 }
 
+/** Name that the service gives to the file of a response. */
+export function fileNameOf({ headers }: Response): string {
+  const text = headers.get('content-disposition') ?? ''
+  const [, extended] = /filename\*=UTF-8''([^;]+)/.exec(text) ?? []
+  return extended ? decodeURIComponent(extended) : (/filename="([^"]+)"/.exec(text)?.[1] ?? 'results')
+}
+
 /**
  * Delay in ms before the object URL is revoked. An earlier revocation could cancel the
  * download, because the browser starts the download later.

@@ -5,7 +5,7 @@ import { fetchApi } from '#services/console/api/client.ts'
 import { ageText, dateTimeText, serviceNow } from '#services/console/api/clock.ts'
 import { type CsvCell, csvLine } from '#shared/lib/csv.ts'
 import { durationText } from '#shared/lib/duration.ts'
-import { download, ErrorText, useAction, usePoll } from './parts.tsx'
+import { download, ErrorText, fileNameOf, useAction, usePoll } from './parts.tsx'
 
 /*
  * The table of all lists. Rules of the layout:
@@ -131,8 +131,7 @@ export function ExportCsv({ what, path, file = '', rows = [] }: ExportProps) {
   const save = async () => {
     if (path === undefined) return download(file, rows.map(csvLine).join(''))
     const response = await fetchApi(path)
-    const [, name = file] = /filename="([^"]+)"/.exec(response.headers.get('content-disposition') ?? '') ?? []
-    download(name, await response.blob())
+    download(fileNameOf(response), await response.blob())
   }
   return (
     <>

@@ -38,8 +38,14 @@ export async function retrieveFile(context: IngressContext, call: Call): Promise
 
 export async function fileContent(context: IngressContext, call: Call): Promise<void> {
   const { id, bytes, filename } = await fileOf(context, call)
-  call.reply.setHeader('content-disposition', `attachment; filename*=UTF-8''${extendedValue(filename)}`)
+  call.reply.setHeader('content-disposition', attachmentOf(filename))
   await call.reply.bytes(await context.blobs.open(id), { type: 'application/octet-stream', length: bytes })
+}
+
+/** Value of `content-disposition` for a file (RFC 6266). Clients that do not read `filename*` receive a name in ASCII. */
+export function attachmentOf(filename: string): string {
+  const plain = filename.replaceAll(/[^\w .()-]/g, '_')
+  return `attachment; filename="${plain}"${plain === filename ? '' : `; filename*=UTF-8''${extendedValue(filename)}`}`
 }
 
 function extendedValue(text: string): string {

@@ -298,12 +298,12 @@ describe('sluice batch with a table', () => {
     expect((await textOf('reviews.answers.csv')).split('\r\n').slice(1, 4)).toEqual([
       expect.stringMatching(/^1,great,good,,stop/),
       expect.stringMatching(/^2,.*,good,,stop/),
-      expect.stringMatching(/^3,.*,,invalid_answer: The answer is not one of the choices: unknown,stop/),
+      expect.stringMatching(/^3,.*,,invalid_answer: The answer is not one of the choices: unknown,stop,.*,unknown$/),
     ])
     const fields = await run([path, '--prompt', 'Rate {review} {{1}}', '--columns', 'mood:good|bad,score:integer'])
     expect(fields.lines[0]).toMatchObject({ answered: 3, failed: 0 })
     const [head, first] = (await textOf('reviews.answers.csv')).split('\r\n')
-    expect(head).toBe('id,review,mood,score,error,finish_reason,input_tokens,output_tokens')
+    expect(head).toBe('id,review,mood,score,error,finish_reason,input_tokens,output_tokens,invalid_answer')
     expect(first).toMatch(/^1,great,good,\d+,,stop/)
     const unknown = await run([path, '--prompt', '{text}'])
     expect([unknown.code, unknown.err]).toEqual([2, expect.stringContaining("no column 'text'. The columns are 'id'")])

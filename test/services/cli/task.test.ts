@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { columnsSchema, type ObjectSchema, type TaskOptions, taskOf } from '#services/cli/batches/task.ts'
-import { answerColumns, valuesIn } from '#shared/tables/answers.ts'
+import { resultColumns, valuesIn } from '#shared/tables/answers.ts'
 
 const TABLE = { path: 'reviews.csv', format: 'csv', delimiter: ',' } as const
 const UNSET: TaskOptions = {
@@ -38,9 +38,9 @@ describe('the batch requests for table rows', () => {
   it('contain the text of the column to embed', () => {
     const embed = task({ embedColumn: 'review' })
     const body = { model: 'm', input: 'fine' }
-    expect([embed.endpoint, answerColumns(embed.form), embed.bodyOf(ROW)]).toEqual([
+    expect([embed.endpoint, resultColumns(embed.form)[0], embed.bodyOf(ROW)]).toEqual([
       '/v1/embeddings',
-      ['embedding'],
+      'embedding',
       body,
     ])
   })

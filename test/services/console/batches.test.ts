@@ -37,11 +37,13 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
       const body = { model: 'echo-1', messages: [{ role: 'user', content }] }
       return JSON.stringify({ custom_id: `r${nth}`, method: 'POST', url: CHAT, body })
     })
+  const savedNames: string[] = []
   const saved = async (page: Page, name: string) => {
     const [download] = await Promise.all([
       page.waitForEvent('download'),
       page.getByRole('button', { name, exact: true }).click(),
     ])
+    savedNames.push(download.suggestedFilename())
     return await readFile(await download.path(), 'utf8')
   }
   const create = async (page: Page, lines: readonly string[]) => {
@@ -170,7 +172,8 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     const file = { name: 'trial.csv', mimeType: 'text/csv', buffer: Buffer.from(text) }
     await page.getByLabel(/File with one prompt or request/).setInputFiles(file)
     await expect.poll(() => page.getByLabel('Model').inputValue()).toBe('echo-1')
-    await page.getByRole('textbox', { name: /^Prompt/ }).fill('Rate {review}')
+    await page.getByRole('textbox', { name: /^Prompt/ }).fill('Rate ')
+    await page.getByRole('button', { name: '{review} one' }).click()
     await page.getByText('First prompt: Rate one').waitFor()
     await page.getByRole('button', { name: 'Try the first 3 rows' }).click()
     await page.getByText(/^Rate three → Rate three$/).waitFor()
@@ -178,7 +181,9 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await look(page, 'batch-trial')
     await page.getByRole('button', { name: 'Create', exact: true }).click()
     await page.getByRole('region', { name: 'Progress' }).getByText('2 of 2').waitFor()
+    await page.getByText(/^All 5 rows of 2 batches: 5 completed, 0 failed, \d+ → \d+ tokens/).waitFor()
     const csv = (await saved(page, 'Download CSV')).split('\r\n')
+    expect(savedNames.at(-1)).toBe('trial-results.csv')
     expect(csv[0], 'header with a byte order mark').toMatch(/^\uFEFFreview,note,answer,/)
     expect(csv.slice(1, 6).map((line) => line.split(',').slice(0, 4).join())).toEqual(
       ['one', 'two', 'three', 'four', 'five'].map((name) => `${name},,Rate ${name},`),
@@ -216,6 +221,11 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     })
     await expect.poll(() => page.getByLabel('Model').inputValue()).toBe('echo-1')
     await page.getByRole('textbox', { name: /^Prompt/ }).fill('{review}')
+    await page.getByLabel('Allowed answers').fill('good, bad')
+    await page.getByText('Advanced', { exact: true }).click()
+    await page.getByLabel('Maximum output tokens').fill('20')
+    await page.getByLabel('Temperature').fill('0.5')
+    await look(page, 'batch-advanced')
     await page.getByRole('button', { name: 'Try the first 3 rows' }).click()
     await page.getByText(/^3 of 4 rows have run, and all rows cost about \$0\.03\./).waitFor()
     await page.unrouteAll({ behavior: 'ignoreErrors' })
@@ -223,10 +233,17 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     await page.getByRole('region', { name: 'Progress' }).getByText('3 of 3').waitFor()
     const csv = (await saved(page, 'Download CSV')).split('\r\n')
     expect(csv.slice(3)).toEqual([
-      expect.stringMatching(/^three,,three,,/),
+      expect.stringMatching(/^three,,good,,/),
       expect.stringMatching(/^,none,,"empty_prompt: /),
       '',
     ])
+    const id = new URL(page.url()).pathname.split('/').at(-1)
+    const batch = (await (await admin.as('alice').get(`/v1/batches/${id}`)).json()) as { input_file_id: string }
+    const requests = await (await admin.as('alice').get(`/v1/files/${batch.input_file_id}/content`)).text()
+    expect(JSON.parse(requests.split('\n')[0] ?? '').body).toMatchObject({
+      ...{ max_tokens: 20, temperature: 0.5, messages: [{ content: 'Answer with exactly one of: good, bad.' }, {}] },
+      response_format: { json_schema: { schema: { properties: { answer: { enum: ['good', 'bad'] } } } } },
+    })
     await page.context().close()
   })
 
@@ -256,7 +273,7 @@ describe.skipIf(!CHROMIUM)('the Batches screens of the console', { timeout: 6 * 
     const csv = (await saved(page, 'Download CSV')).split('\r\n')
     expect(csv.slice(1, 3)).toEqual([
       expect.stringMatching(/^great,great,,stop/),
-      expect.stringMatching(/^!echo text=unknown,,invalid_answer: /),
+      expect.stringMatching(/^!echo text=unknown,,invalid_answer: .*,unknown$/),
     ])
     await rm(directory, { recursive: true })
     await page.context().close()

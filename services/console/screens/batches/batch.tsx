@@ -9,6 +9,7 @@ import {
   CopyButton,
   download,
   ErrorText,
+  fileNameOf,
   Status,
   useAction,
   usePoll,
@@ -18,16 +19,18 @@ import { LoadState } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { Failures } from '#services/console/screens/requests/failures.tsx'
 import { durationText } from '#shared/lib/duration.ts'
-import { FORM_KEY, RETRY_OF_KEY, TABLE_FILE_KEY } from '#shared/tables/answers.ts'
+import { FORM_KEY, formIn, RETRY_OF_KEY, TABLE_FILE_KEY, usedBy } from '#shared/tables/answers.ts'
 import { MARK } from '#shared/tables/output.ts'
 import { BatchBar, endedAtOf, endText, rateText } from './batches.tsx'
 import { customIdIn, linesOf, Preview } from './preview.tsx'
-import { countsOf, ENDED, failedRowsOf, failuresOf, joined, tableOf } from './table.ts'
+import { cellsByIdOf, countsOf, ENDED, failedRowsOf, failuresOf, joined, tableOf } from './table.ts'
 
 const REFRESH_INTERVAL_MS = 2_000
 /** Maximum failed requests that are read to count their error codes. */
 const FAILURES_MAX = 5_000
 const PROBLEMS_MAX = 10
+/** Maximum earlier batches whose results the service includes. */
+const EARLIER_MAX = 20
 
 export function BatchScreen({ id }: { readonly id: string }) {
   const { batch: shown, problem, refresh } = useBatch(id, !isOperator.value)
@@ -129,10 +132,10 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
   const { id, status, request_counts } = batch
   const { isBusy, problem, run } = useAction()
   const isTableGone = useSignal(false)
-  const save = (query: string, name: string) => () =>
+  const save = (query: string) => () =>
     void run(async () => {
       const response = await fetchApi(`/v1/batches/${id}/results?${query}&include=earlier`)
-      download(`${id}${name}`, await response.blob())
+      download(fileNameOf(response), await response.blob())
     })
   const isNone = request_counts.completed + request_counts.failed === 0
   const isRunning = !ENDED.has(status)
@@ -147,20 +150,16 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
               void run(async () => {
                 const csv = await csvOf(batch)
                 isTableGone.value = csv.isTableGone
-                download(`${id}.csv`, csv.content)
+                download(csv.name, csv.content)
               })
             }
           >
             Download CSV
           </button>
-          <button type="button" disabled={isBusy.value || isNone} onClick={save('format=jsonl', '.jsonl')}>
+          <button type="button" disabled={isBusy.value || isNone} onClick={save('format=jsonl')}>
             Download results (JSONL)
           </button>
-          <button
-            type="button"
-            disabled={isBusy.value || request_counts.failed === 0}
-            onClick={save('status=failed', '-errors.jsonl')}
-          >
+          <button type="button" disabled={isBusy.value || request_counts.failed === 0} onClick={save('status=failed')}>
             Download errors (JSONL)
           </button>
           {isTableGone.value && (
@@ -208,6 +207,7 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
 }
 
 interface Csv {
+  readonly name: string
   readonly content: Blob
   /**
    * True if the batch was made from a table whose file no longer exists. The CSV then has the custom ids
@@ -222,15 +222,17 @@ interface Csv {
  */
 async function csvOf({ id, metadata }: Batch): Promise<Csv> {
   const response = await fetchApi(`/v1/batches/${id}/results?format=csv&include=earlier`)
+  const name = fileNameOf(response)
   const tableId = metadata[TABLE_FILE_KEY]
   const results = await response.blob()
-  if (!tableId) return { content: new Blob([MARK, results]), isTableGone: false }
+  if (!tableId) return { name, content: new Blob([MARK, results]), isTableGone: false }
   const path = `/v1/files/${encodeURIComponent(tableId)}`
   const [file, content] = await Promise.all([path, `${path}/content`].map((one) => fetchApi(one, { expects: [404] })))
-  if (!file?.ok || !content?.ok) return { content: new Blob([MARK, results]), isTableGone: true }
+  if (!file?.ok || !content?.ok) return { name, content: new Blob([MARK, results]), isTableGone: true }
   const { filename } = (await file.json()) as { readonly filename: string }
   const table = await tableOf(await content.blob(), filename, `npx sluice results ${id} --csv`)
-  return { content: new Blob([MARK, joined(table, await results.text(), metadata[FORM_KEY])]), isTableGone: false }
+  const text = joined(table, await results.text(), formIn(metadata[FORM_KEY]))
+  return { name, content: new Blob([MARK, text]), isTableGone: false }
 }
 
 const RETRY_BYTES_MAX = 20_000_000
@@ -276,8 +278,9 @@ function Progress({ batch, isOwn }: OverviewProps) {
       <h2>Progress</h2>
       <BatchBar batch={batch} />
       <p class="dim" aria-live="polite">
-        {isRunning ? texts.join(', ') || (batch.progress && 'Estimating…') : summaryOf(batch)}
+        {isRunning ? texts.join(', ') || (batch.progress && 'Estimating…') : summaryOf(batch, tookText(batch))}
       </p>
+      {isOwn && !isRunning && batch.metadata[RETRY_OF_KEY] && <AllRows batch={batch} />}
       {waiting_for && <p class="note">{waiting_for}</p>}
       <p>
         <a href={`${BASE}/requests?batch_id=${id}`}>Show the requests</a>
@@ -301,9 +304,8 @@ function tookText(batch: Batch): string {
 }
 
 /** Result of an ended batch, such as `36 completed, 4 failed in 12 s, 1,020 → 720 tokens, $0.0011`. */
-function summaryOf(batch: Batch): string {
+function summaryOf(batch: Pick<Batch, 'request_counts' | 'usage' | 'cost_usd' | 'invalid_answers'>, took = ''): string {
   const { request_counts, usage, cost_usd, invalid_answers } = batch
-  const took = tookText(batch)
   return [
     `${request_counts.completed.toLocaleString('en')} completed`,
     `${request_counts.failed.toLocaleString('en')} failed${took && ` in ${took}`}`,
@@ -313,6 +315,49 @@ function summaryOf(batch: Batch): string {
   ]
     .filter(Boolean)
     .join(', ')
+}
+
+/** Result of all rows after a retry or a trial: the newest result of each row, with the tokens and the cost of all batches. */
+function AllRows({ batch }: { readonly batch: Batch }) {
+  const sum = useSignal('')
+  const problem = useSignal('')
+  useEffect(() => {
+    const abort = new AbortController()
+    allRowsOf(batch, abort.signal).then(
+      (text) => {
+        sum.value = text
+      },
+      (error: unknown) => {
+        if (!abort.signal.aborted) problem.value = messageOf(error)
+      },
+    )
+    return () => abort.abort()
+  }, [batch.id])
+  return (
+    <>
+      {sum.value && <p aria-live="polite">{sum.value}</p>}
+      <ErrorText text={problem.value} />
+    </>
+  )
+}
+
+async function allRowsOf(batch: Batch, signal: AbortSignal): Promise<string> {
+  const batches = [batch]
+  for (let id = batch.metadata[RETRY_OF_KEY]; id && batches.length <= EARLIER_MAX; ) {
+    const response = await fetchApi(`/v1/batches/${encodeURIComponent(id)}`, { signal, expects: [404] })
+    if (!response.ok) break
+    const earlier = (await response.json()) as Batch
+    batches.push(earlier)
+    id = earlier.metadata[RETRY_OF_KEY]
+  }
+  const cells = await cellsByIdOf(batch, `&include=earlier`, signal)
+  const errors = [...cells.values()].filter(({ error }) => error !== '')
+  const invalid = errors.filter(({ invalidAnswer }) => invalidAnswer !== undefined).length
+  const failed = errors.length - invalid
+  const request_counts = { total: cells.size, completed: cells.size - failed, failed }
+  const { usage, cost_usd } = usedBy(batches)
+  const text = summaryOf({ request_counts, usage: usage as Batch['usage'], cost_usd, invalid_answers: invalid })
+  return `All ${cells.size.toLocaleString('en')} rows of ${batches.length} batches: ${text}`
 }
 
 function Problems({ batch }: { readonly batch: Batch }) {

@@ -1,12 +1,13 @@
 import { useSignal } from '@preact/signals'
-import { useEffect, useMemo } from 'preact/hooks'
+import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { type Batch, fetchApi, fetchJson, type Model } from '#services/console/api/client.ts'
 import { usdText } from '#services/console/api/clock.ts'
 import { Dialog, FormActions, useAction } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import {
+  type AnswerForm,
   cellText,
-  chatBody,
+  chatBodies,
   customIdOf,
   FORM_KEY,
   formText,
@@ -22,8 +23,9 @@ import { ENDED, failuresOf, HEAD_BYTES, type Table, tableOf } from './table.ts'
 const CHAT = '/v1/chat/completions'
 const CHARS_PER_TOKEN = 4
 const PREVIEW_CHARS = 200
-/** Maximum column names in the hint below the prompt. */
-const COLUMNS_SHOWN = 10
+/** Maximum columns and characters of their first cells below the prompt. */
+const COLUMNS_SHOWN = 20
+const CELL_CHARS = 24
 const POLL_INTERVAL_MS = 500
 
 export function NewBatch() {
@@ -56,7 +58,13 @@ interface Task {
   /** Prompt with columns in braces, such as `Classify: {review}`. */
   readonly prompt: string
   readonly system: string
+  /** Allowed answers, separated by commas. */
+  readonly choices: string
+  readonly maxTokens: string
+  readonly temperature: string
 }
+
+const NO_TASK: Task = { model: '', prompt: '', system: '', choices: '', maxTokens: '', temperature: '' }
 
 /** An ended batch of the first rows of a table. */
 interface Trial {
@@ -70,7 +78,7 @@ function Form({ close }: { readonly close: () => void }) {
   const action = useAction()
   const file = useSignal<File | undefined>(undefined)
   const table = useSignal<Table | undefined>(undefined)
-  const task = useSignal<Task>({ model: '', prompt: '', system: '' })
+  const task = useSignal(NO_TASK)
   const trial = useSignal<Trial | undefined>(undefined)
   const closed = useMemo(() => new AbortController(), [])
   useEffect(() => () => closed.abort(), [])
@@ -92,7 +100,7 @@ function Form({ close }: { readonly close: () => void }) {
       if (!chosen || !rows) return
       // The output of the trial contains the first rows, and the rows without a prompt that directly follow them.
       const next = promptsOf(rows, asked).find(({ row }) => row > TRIAL_ROWS)?.row ?? rows.rows.length + 1
-      const form = formText({ prompt: promptColumns(promptPieces(asked.prompt)), rows: next - 1 })
+      const form = formText({ ...formOf(asked), rows: next - 1 })
       const first = { ...rows, rows: rows.rows.slice(0, TRIAL_ROWS) }
       const created = await createFromTable(chosen, first, asked, { [FORM_KEY]: form })
       const batch = await endOf(created.id, closed.signal)
@@ -176,7 +184,7 @@ function TrialRows({ table, trial, isBusy, run }: TrialRowsProps) {
         <p class="dim" aria-live="polite">
           {count} of {rows.length.toLocaleString('en')} rows have run
           {usd !== undefined && `, and all rows cost about ${usdText(usd)}`}. Create runs the other rows, unless the
-          prompt changes.
+          task changes.
         </p>
       )}
     </>
@@ -204,6 +212,14 @@ function TableFields({ table, task, set }: TableFieldsProps) {
     return () => abort.abort()
   }, [])
   const prompts = promptsOf(table, task)
+  const prompt = useRef<HTMLTextAreaElement>(null)
+  const insert = (column: string) => {
+    const field = prompt.current
+    if (!field) return
+    field.setRangeText(`{${column}}`, field.selectionStart, field.selectionEnd, 'end')
+    set({ prompt: field.value })
+    field.focus()
+  }
   return (
     <>
       <div class="pair">
@@ -224,30 +240,23 @@ function TableFields({ table, task, set }: TableFieldsProps) {
         </label>
       </div>
       <label>
-        <span>Prompt</span>
+        <span>Prompt, in which a column in braces stands for its cell</span>
         <textarea
+          ref={prompt}
           rows={2}
           required
           value={task.prompt}
           onInput={({ currentTarget }) => set({ prompt: currentTarget.value })}
         />
-        <small class="dim">
-          A column in braces stands for its cell:{' '}
-          {table.columns
-            .slice(0, COLUMNS_SHOWN)
-            .map((name) => `{${name}}`)
-            .join(', ')}
-        </small>
       </label>
-      <label>
-        <span>Instruction for all rows</span>
-        <textarea
-          rows={2}
-          placeholder="Optional, such as: Answer with one word."
-          value={task.system}
-          onInput={({ currentTarget }) => set({ system: currentTarget.value })}
-        />
-      </label>
+      <fieldset class="chips" aria-label="Columns">
+        {table.columns.slice(0, COLUMNS_SHOWN).map((name) => (
+          <button key={name} type="button" class="chip" title="Insert into the prompt" onClick={() => insert(name)}>
+            {`{${name}}`} <span class="cell dim">{firstCellOf(table, name)}</span>
+          </button>
+        ))}
+      </fieldset>
+      <AnswerFields task={task} set={set} />
       <p class="dim" aria-live="polite">
         {estimateOf(table, prompts, task, models.value.find(({ id }) => id === task.model)?.price)}
       </p>
@@ -258,6 +267,67 @@ function TableFields({ table, task, set }: TableFieldsProps) {
       )}
     </>
   )
+}
+
+function AnswerFields({ task, set }: Pick<TableFieldsProps, 'task' | 'set'>) {
+  return (
+    <>
+      <label>
+        <span>Instruction for all rows</span>
+        <textarea
+          rows={2}
+          placeholder="Optional, such as: Answer with one word."
+          value={task.system}
+          onInput={({ currentTarget }) => set({ system: currentTarget.value })}
+        />
+      </label>
+      <label>
+        <span>Allowed answers</span>
+        <input
+          autocomplete="off"
+          placeholder="Optional, such as: positive, negative"
+          value={task.choices}
+          onInput={({ currentTarget }) => set({ choices: currentTarget.value })}
+        />
+      </label>
+      <details>
+        <summary>Advanced</summary>
+        <div class="fields pair">
+          <label>
+            <span>Maximum output tokens</span>
+            <input
+              type="number"
+              min={1}
+              max={1_000_000}
+              value={task.maxTokens}
+              onInput={({ currentTarget }) => set({ maxTokens: currentTarget.value })}
+            />
+          </label>
+          <label>
+            <span>Temperature</span>
+            <input
+              type="number"
+              min={0}
+              max={2}
+              step="any"
+              value={task.temperature}
+              onInput={({ currentTarget }) => set({ temperature: currentTarget.value })}
+            />
+          </label>
+        </div>
+      </details>
+    </>
+  )
+}
+
+/** Beginning of the first cell of a column that is not empty. */
+function firstCellOf({ rows }: Table, column: string): string {
+  const first =
+    rows
+      .slice(0, SAMPLE_ROWS)
+      .map((row) => cellText(row.get(column)).trim())
+      .find(Boolean) ?? 'empty'
+  return first.length > CELL_CHARS ? `${first.slice(0, CELL_CHARS)}…` : first
 }
 
 /** Returns the prompts that are not empty, each with the number of its row. The rows have the same numbers in `sluice batch`. */
@@ -289,9 +359,24 @@ function estimateOf(
     .join(', ')
 }
 
+function choicesOf({ choices }: Task): readonly string[] | undefined {
+  const words = choices.split(',').flatMap((word) => word.trim() || [])
+  return words.length > 0 ? words : undefined
+}
+
+function formOf(task: Task): AnswerForm {
+  const choices = choicesOf(task)
+  return { prompt: promptColumns(promptPieces(task.prompt)), ...(choices && { choices }) }
+}
+
 /** @throws Error for a prompt without columns or with an unknown column */
-function requestsOf(table: Table, task: Task, afterRow: number): Blob {
-  const { model, system, prompt } = task
+function requestsOf(table: Table, task: Task, afterRow: number, isJson: boolean): Blob {
+  const { prompt } = task
+  const numberIn = (text: string) => (text === '' ? undefined : Number(text))
+  const bodyWith = chatBodies({
+    ...{ model: task.model, system: task.system.trim(), choices: choicesOf(task), isJson },
+    ...{ maxTokens: numberIn(task.maxTokens), temperature: numberIn(task.temperature) },
+  })
   const used = promptColumns(promptPieces(prompt))
   const unknown = used.find((name) => !table.columns.includes(name))
   if (unknown !== undefined) throw new Error(`The table has no column '${unknown}'. Write {{ for a brace.`)
@@ -299,27 +384,27 @@ function requestsOf(table: Table, task: Task, afterRow: number): Blob {
   const lines = promptsOf(table, task)
     .filter(({ row }) => row > afterRow)
     .map(({ row, text }) => {
-      const body = chatBody(model, system.trim(), text)
-      return `${JSON.stringify({ custom_id: customIdOf(row), method: 'POST', url: CHAT, body })}\n`
+      const line = { custom_id: customIdOf(row), method: 'POST', url: CHAT, body: bodyWith(text) }
+      return `${JSON.stringify(line)}\n`
     })
   if (lines.length === 0) throw new Error(`The prompt is empty in every row (column ${used.join(', ')}).`)
   return new Blob(lines)
 }
 
 /**
- * Creates a batch of the rows that the trial has not run. If the prompt was changed after the trial, or if a row of the trial failed, then all rows
+ * Creates a batch of the rows that the trial has not run. If the task was changed after the trial, or if a row of the trial failed, then all rows
  * run.
  */
 async function createRest(file: File, table: Table, task: Task, trial: Trial | undefined): Promise<Batch> {
   const isUsed = trial?.batch.status === 'completed' && failuresOf(trial.batch) === 0 && isEqual(trial.task, task)
-  const form = { [FORM_KEY]: formText({ prompt: promptColumns(promptPieces(task.prompt)) }) }
+  const form = { [FORM_KEY]: formText(formOf(task)) }
   if (!isUsed) return await createFromTable(file, table, task, form)
   if (!promptsOf(table, task).some(({ row }) => row > TRIAL_ROWS)) return trial.batch
   return await createFromTable(file, table, task, { ...form, [RETRY_OF_KEY]: trial.batch.id }, TRIAL_ROWS)
 }
 
 function isEqual(a: Task, b: Task): boolean {
-  return a.model === b.model && a.prompt === b.prompt && a.system === b.system
+  return JSON.stringify(a) === JSON.stringify(b)
 }
 
 async function createFromTable(
@@ -329,20 +414,23 @@ async function createFromTable(
   metadata: Readonly<Record<string, string>>,
   afterRow = 0,
 ): Promise<Batch> {
-  const requests = requestsOf(table, task, afterRow)
-  await checkModel(task.model, 'chat')
+  const model = await checkModel(task.model, 'chat')
+  const requests = requestsOf(table, task, afterRow, model?.capabilities.includes('json') ?? true)
   const more = { [TABLE_FILE_KEY]: await upload(file, 'user_data'), ...metadata }
   return await createFrom(requests, CHAT, file.name, more)
 }
 
-/** @throws ApiFailure for an unknown model, Error for a model without the capability */
-async function checkModel(model: string, capability?: Model['capabilities'][number]): Promise<void> {
-  // A key without the right to read models may still call them, so a 403 does not prevent the batch.
-  const response = await fetchApi(`/v1/models/${encodeURIComponent(model)}`, { expects: [403] })
-  if (!response.ok || capability === undefined) return
-  const { capabilities } = (await response.json()) as Model
-  if (!capabilities.includes(capability))
-    throw new Error(`The model '${model}' has no ${capability}. Choose another one.`)
+/**
+ * Returns a model. Undefined for a key without the right to read models, which may still use them.
+ *
+ * @throws ApiFailure for an unknown model, Error for a model without the capability
+ */
+async function checkModel(id: string, capability?: Model['capabilities'][number]): Promise<Model | undefined> {
+  const response = await fetchApi(`/v1/models/${encodeURIComponent(id)}`, { expects: [403] })
+  if (!response.ok) return undefined
+  const model = (await response.json()) as Model
+  if (capability === undefined || model.capabilities.includes(capability)) return model
+  throw new Error(`The model '${id}' has no ${capability}. Choose another one.`)
 }
 
 async function endOf(id: string, signal: AbortSignal): Promise<Batch> {

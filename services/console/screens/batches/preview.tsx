@@ -2,7 +2,8 @@ import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { ApiFailure, type Batch, fetchApi, messageOf } from '#services/console/api/client.ts'
 import { ErrorText } from '#services/console/parts/parts.tsx'
-import { ESCAPED, resultsIn } from './table.ts'
+import { cellText } from '#shared/tables/answers.ts'
+import { cellsByIdOf } from './table.ts'
 
 const LINES = 3
 /** Maximum lines of the input file that are read to find the inputs of the first answers. */
@@ -21,13 +22,13 @@ interface PreviewLine {
 export function Preview({ batch }: { readonly batch: Batch }) {
   const lines = useSignal<readonly PreviewLine[]>([])
   const problem = useSignal('')
-  const { id, input_file_id, request_counts } = batch
+  const { id, request_counts } = batch
   // After the first answers have arrived, the preview does not change any more.
   const ended = Math.min(LINES, request_counts.completed + request_counts.failed)
   useEffect(() => {
     if (ended === 0) return
     const abort = new AbortController()
-    previewOf(id, input_file_id, abort.signal).then(
+    previewOf(batch, abort.signal).then(
       (found) => {
         lines.value = found
         problem.value = ''
@@ -54,14 +55,14 @@ export function Preview({ batch }: { readonly batch: Batch }) {
   )
 }
 
-async function previewOf(id: string, inputFile: string | null, signal: AbortSignal): Promise<PreviewLine[]> {
-  const response = await fetchApi(`/v1/batches/${id}/results?format=csv&limit=${LINES}`, { signal })
-  const results = [...resultsIn(await response.text())]
+async function previewOf(batch: Batch, signal: AbortSignal): Promise<PreviewLine[]> {
+  const results = [...(await cellsByIdOf(batch, `&limit=${LINES}`, signal))]
   // Without the input file, the custom ids are shown instead of the inputs.
   const wanted = new Set(results.map(([customId]) => customId))
-  const inputs = await inputsOf(inputFile, wanted, signal).catch(() => new Map<string, string>())
-  return results.map(([customId, { answer, error }]) => {
-    const text = error === '' ? answer.replace(ESCAPED, '') : error
+  const inputs = await inputsOf(batch.input_file_id, wanted, signal).catch(() => new Map<string, string>())
+  return results.map(([customId, { values, error, invalidAnswer }]) => {
+    const text =
+      error === '' ? values.map(cellText).join(', ') : invalidAnswer === undefined ? error : `invalid: ${invalidAnswer}`
     return { id: customId, input: inputs.get(customId), answer: beginningOf(text), hasFailed: error !== '' }
   })
 }

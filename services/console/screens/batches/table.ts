@@ -1,7 +1,8 @@
 import { parse } from 'csv-parse/browser/esm/sync'
 import { type Batch, fetchApi } from '#services/console/api/client.ts'
 import {
-  answerColumns,
+  type AnswerForm,
+  type Cells,
   cellsOf,
   customIdOf,
   EMPTY_PROMPT,
@@ -51,14 +52,12 @@ export interface Table {
  * Returns CSV with every row of the table and its result, as `sluice batch` writes it.
  *
  * @param results CSV of `GET /v1/batches/{id}/results`
- * @param form Metadata that describes how an answer becomes cells
  */
-export function joined({ columns, rows, delimiter }: Table, results: string, form: string | undefined): string {
-  const answerForm = formIn(form)
-  const valuesOf = valuesIn(answerForm)
+export function joined({ columns, rows, delimiter }: Table, results: string, form: AnswerForm): string {
+  const valuesOf = valuesIn(form)
   const byId = resultsIn(results)
-  const { prompt, shown = columns, rows: rowsMax } = answerForm
-  const output = new OutputLines({ format: 'csv', delimiter, columns: shown, names: answerColumns(answerForm) })
+  const { prompt, shown = columns, rows: rowsMax } = form
+  const output = new OutputLines({ format: 'csv', delimiter, columns: shown, form })
   const rowLines = rows.slice(0, rowsMax).map((row, nth) => {
     if (prompt && isEmptyRow(row, prompt)) return output.row(row, EMPTY_PROMPT)
     const result = byId.get(customIdOf(nth + 1))
@@ -68,14 +67,20 @@ export function joined({ columns, rows, delimiter }: Table, results: string, for
 }
 
 /** Reads the CSV of `GET /v1/batches/{id}/results`. Returns the results by custom id. */
-export function resultsIn(csv: string): ReadonlyMap<string, Result> {
+function resultsIn(csv: string): ReadonlyMap<string, Result> {
   const [, ...lines] = parse(csv, { bom: true }) as string[][]
   return new Map(lines.map(([id = '', ...cells]) => [id.replace(ESCAPED, ''), resultIn(cells)]))
 }
 
 function resultIn([answer = '', error = '', finishReason = '', input = '', output = '']: string[]): Result {
   const countOf = (text: string) => (text === '' ? null : Number(text))
-  return { answer, error, finishReason, inputTokens: countOf(input), outputTokens: countOf(output) }
+  return {
+    answer: answer.replace(ESCAPED, ''),
+    error,
+    finishReason,
+    inputTokens: countOf(input),
+    outputTokens: countOf(output),
+  }
 }
 
 interface FailedRowsOptions {
@@ -89,20 +94,26 @@ interface FailedRowsOptions {
 
 /** Returns the errors of the failed requests and of the invalid answers of a batch, by custom id. */
 export async function failedRowsOf(
-  { id, metadata, invalid_answers }: Batch,
+  batch: Batch,
   { signal, limit = ROWS_MAX }: FailedRowsOptions = {},
 ): Promise<ReadonlyMap<string, string>> {
-  const only = invalid_answers ? '' : `&status=failed&limit=${limit}`
-  const response = await fetchApi(`/v1/batches/${id}/results?format=csv${only}`, signal ? { signal } : {})
+  const cells = await cellsByIdOf(batch, batch.invalid_answers ? '' : `&status=failed&limit=${limit}`, signal)
+  return new Map([...cells].flatMap(([customId, { error }]) => (error === '' ? [] : [[customId, error]])))
+}
+
+/** Returns results of a batch as cells of its table, by custom id. @param query Parameters of the results endpoint, such as `&limit=3` */
+export async function cellsByIdOf(
+  { id, metadata }: Pick<Batch, 'id' | 'metadata'>,
+  query: string,
+  signal?: AbortSignal,
+): Promise<ReadonlyMap<string, Cells>> {
+  const response = await fetchApi(`/v1/batches/${id}/results?format=csv${query}`, signal ? { signal } : {})
   const valuesOf = valuesIn(formIn(metadata[FORM_KEY]))
-  const errors = [...resultsIn(await response.text())].map(
-    ([customId, result]) => [customId, cellsOf(result, valuesOf).error] as const,
-  )
-  return new Map(errors.filter(([, error]) => error !== ''))
+  return new Map([...resultsIn(await response.text())].map(([key, result]) => [key, cellsOf(result, valuesOf)]))
 }
 
 /** The apostrophe that the CSV of the service has before a text that a spreadsheet would run as a formula. */
-export const ESCAPED = /^'(?=[=+\-@\t\r\n])/
+const ESCAPED = /^'(?=[=+\-@\t\r\n])/
 
 /**
  * Reads a CSV, TSV or JSONL file.

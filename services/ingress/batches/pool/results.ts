@@ -8,7 +8,7 @@
  * 2. The requests of an unfinished part are jobs, whose results are read one at a time.
  * 3. A request that was refused has no job. When its part has ended, the error is in the blobs of the part.
  *
- * Each source is a stream, and at most two results per batch are in memory. Answers and errors are merged by the number at the
+ * At most one source is open at a time, and at most {@link BLOCK_BYTES} and one result per source are in memory. Answers and errors are merged by the number at the
  * end of their custom ids, such as `row-32`. Rows of a numbered input therefore keep its order. JSONL of one batch is copied without parsing:
  * first the answers, then the errors.
  *
@@ -21,15 +21,23 @@
  */
 
 import { createHash } from 'node:crypto'
+import { parse } from 'node:path'
 import { Readable } from 'node:stream'
 import { BatchResults } from '#schemas/batches/batch.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import { BATCHES, type BatchDetails, batchDetails, findBatch, jobIdOfBatch } from '#services/ingress/batches/batches.ts'
+import {
+  BATCHES,
+  type BatchDetails,
+  batchDetails,
+  batchIdOf,
+  findBatch,
+  jobIdOfBatch,
+} from '#services/ingress/batches/batches.ts'
 import { LineSplitter, linesOf, readLine } from '#services/ingress/batches/lines.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import type { Call, IngressContext } from '#services/ingress/calls/call.ts'
 import { PART_REQUESTS } from '#services/ingress/calls/child-counts.ts'
-import { getFile, requireFiles } from '#services/ingress/calls/files.ts'
+import { attachmentOf, getFile, requireFiles } from '#services/ingress/calls/files.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { readJson } from '#shared/json/read.ts'
 import { writeJson } from '#shared/json/write.ts'
@@ -40,6 +48,7 @@ import { runYielding } from '#shared/lib/yielding.ts'
 import { childJobId } from '#shared/store/jobs.ts'
 import { fileIdOf } from '#shared/store/records.ts'
 import { RETRY_OF_KEY, ROW_COLUMNS } from '#shared/tables/answers.ts'
+import { FORMATS } from '#shared/tables/output.ts'
 import { type Outcome, outcomeLine, partBlob, SIDES, type Side } from './part.ts'
 
 /** Maximum bytes of a result line that is converted to CSV or merged. Other lines have no maximum, because they are copied without parsing. */
@@ -49,6 +58,8 @@ const CELL_CHARS_MAX = 1024 * 1024
 /** Maximum earlier batches whose results are included, and maximum requests of the batches whose ids are held in memory for this. */
 const EARLIER_MAX = 20
 const EARLIER_REQUESTS_MAX = 200_000
+/** Maximum bytes per source that a merge has in memory. */
+const BLOCK_BYTES = 512 * 1024
 const TOO_LARGE = 'too large for CSV; use format=jsonl'
 const LINE_FEED = Buffer.from('\n')
 const TYPES = { jsonl: 'application/x-jsonl', csv: 'text/csv; charset=utf-8' } as const
@@ -67,13 +78,29 @@ export async function batchResults(context: IngressContext, call: Call): Promise
   const details = await batchDetails(context, job)
   await requireResultFiles(context, job, details, sides)
   const attempts = [{ job, details }, ...(include === 'earlier' ? await earlierOf(context, job, details) : [])]
-  const name = `${job.id.replace('job_', 'batch_')}${status ? `-${status}` : ''}.${format}`
-  call.reply.setHeader('content-disposition', `attachment; filename="${name}"`)
+  const name = `${await nameOf(context, job, details)}-results${status ? `-${status}` : ''}.${format}`
+  call.reply.setHeader('content-disposition', attachmentOf(name))
   const isCopy = format === 'jsonl' && attempts.length === 1 && limit === undefined
   const source = isCopy
     ? copyOf(context, { job, details }, sides)
     : mergedOf(context, attempts, { sides, format, limit, signal: call.reply.disconnected })
   await call.reply.bytes(Readable.from(source, { objectMode: false }), { type: TYPES[format] })
+}
+
+const NAME_CHARS_MAX = 100
+
+/** Name of a batch in the names of its downloads: that of its table or input file, without the extension, otherwise its id. */
+async function nameOf(context: IngressContext, { id, tenant, metadata }: DurableJob, { request }: BatchDetails) {
+  const file = metadata.name === undefined && request.input_file_id
+  const stored = file ? await ifStored(getFile(requireFiles(context), tenant, file)) : undefined
+  const { name, ext } = parse(metadata.name ?? stored?.filename ?? '')
+  const stem = Object.hasOwn(FORMATS, ext.toLowerCase()) ? name : `${name}${ext}`
+  return (
+    stem
+      .replaceAll(/[\\:*?"<>|\p{Cc}]/gu, '_')
+      .slice(0, NAME_CHARS_MAX)
+      .toWellFormed() || batchIdOf(id, 'batch_')
+  )
 }
 
 /** Returns the batches that a batch retries, newest first, up to the first one whose results are not stored any more. */
@@ -114,10 +141,15 @@ function resultFileOf({ result }: BatchDetails, side: Side): string | null | und
 }
 
 /** Yields the result lines of a batch, either the answers or the errors. */
-async function* sideOf(context: IngressContext, { job, details }: Attempt, side: Side): AsyncGenerator<Buffer> {
+async function* sideOf(
+  context: IngressContext,
+  { job, details }: Attempt,
+  side: Side,
+  open: typeof openBlocks = ({ blobs }, key) => blobs.open(key),
+): AsyncGenerator<Buffer> {
   const { begun, result } = details
   const file = resultFileOf(details, side)
-  if (file) yield* await context.blobs.open(file)
+  if (file) yield* await open(context, file)
   if (!begun || result) return
   const parts = Math.ceil(begun.requests / PART_REQUESTS)
   /** Position in the result file after the yielded lines. Valid until a line after an unfinished part is yielded. */
@@ -126,7 +158,7 @@ async function* sideOf(context: IngressContext, { job, details }: Attempt, side:
   for (let nth = 0; nth < parts; nth++) {
     const part = await context.store?.find(job.tenant, childJobId(job.id, String(nth)))
     const isWhole = part?.state === 'completed'
-    const blob = isWhole ? await ifStored(context.blobs.open(partBlob(part.id, side))) : undefined
+    const blob = isWhole ? await ifStored(open(context, partBlob(part.id, side))) : undefined
     if (isWhole && !blob) {
       // The batch has ended meanwhile, so its result file has the other parts.
       if (isPositionValid) return yield* fileFrom(context, fileIdOf(job.id, side), position)
@@ -139,6 +171,17 @@ async function* sideOf(context: IngressContext, { job, details }: Attempt, side:
       yield piece
     }
   }
+}
+
+/** Reads an object in blocks. The object is open only while a block is read, so a merge of many objects has one open stream. */
+async function openBlocks({ blobs }: IngressContext, key: string): Promise<AsyncIterable<Buffer>> {
+  const size = await blobs.size(key)
+  return (async function* () {
+    for (let start = 0; start < size; start += BLOCK_BYTES) {
+      const end = Math.min(size, start + BLOCK_BYTES)
+      yield Buffer.concat(await Array.fromAsync<Buffer>(await blobs.open(key, { start, end })))
+    }
+  })()
 }
 
 /** Returns undefined for an object that is not stored any more. */
@@ -201,7 +244,7 @@ async function* mergedOf(
   const newest = await newestOf(context, attempts, signal)
   const sources = attempts.flatMap((attempt, nth) => {
     const isIncluded = (key: string) => (newest.get(key) ?? attempts.length - 1) === nth
-    return sides.map((side) => resultLines(sideOf(context, attempt, side), isIncluded))
+    return sides.map((side) => resultLines(sideOf(context, attempt, side, openBlocks), isIncluded))
   })
   if (format === 'csv') yield csvLine(['custom_id', ...ROW_COLUMNS])
   let count = 0
@@ -290,7 +333,8 @@ async function* resultLines(
 /** Merges sources by the number of their lines. Lines without a number are last, in the order of the sources. */
 async function* merged(sources: readonly AsyncGenerator<NumberedLine>[]): AsyncGenerator<NumberedLine> {
   try {
-    const heads = await Promise.all(sources.map((source) => source.next()))
+    const heads: IteratorResult<NumberedLine>[] = []
+    for (const source of sources) heads.push(await source.next())
     for (;;) {
       const next = heads.reduce((least, head, nth) => (numberOf(head) < numberOf(heads[least]) ? nth : least), 0)
       const nth = heads[next]?.done === false ? next : heads.findIndex(({ done }) => !done)

@@ -269,6 +269,13 @@ describe('batches', () => {
     await client.batches.cancel(second.id)
     await ended(second.id)
     expect(await answers()).toEqual(['r1,one,', 'r2,,batch_cancelled', 'r3,three,'])
+    const nameOf = async (id: string, query: string) =>
+      (await stack.get(`/v1/batches/${id}/results?${query}`)).headers.get('content-disposition')
+    expect(await nameOf(second.id, 'format=csv')).toBe('attachment; filename="in-results.csv"')
+    const named = await create((await upload([line('a', say('hi'))])).id, { metadata: { name: 'Übersicht 1.2.tsv' } })
+    expect(await nameOf(named.id, 'status=failed')).toBe(
+      `attachment; filename="_bersicht 1.2-results-failed.jsonl"; filename*=UTF-8''%C3%9Cbersicht%201.2-results-failed.jsonl`,
+    )
   })
 
   it.each([

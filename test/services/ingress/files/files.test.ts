@@ -52,7 +52,7 @@ describe('uploaded files', () => {
     expect(await client.files.retrieve(file.id)).toEqual(file)
     const content = await client.files.content(file.id)
     expect(content.headers.get('x-content-type-options')).toBe('nosniff')
-    expect(content.headers.get('content-disposition')).toMatch(/^attachment; filename\*=UTF-8''[\w.%-]+$/)
+    expect(content.headers.get('content-disposition')).toBe('attachment; filename="in.jsonl"')
     expect(await content.text()).toBe(text)
     expect((await client.files.list({ purpose: 'batch' })).data).toContainEqual(file)
     expect((await client.files.list({ purpose: 'vision' })).data).toEqual([])
