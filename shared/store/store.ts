@@ -29,8 +29,8 @@ import type { HasRequests, LogBounds } from './requests.ts'
  * 3. While the store is unreachable, every read and write rejects with `overloaded`, at once if `isReachable` is false. Calls succeed again when the
  *    store is back.
  * 4. A single call that waited too long for a connection or a lock also rejects with `overloaded`.
- * 5. After the error `overloaded`, the outcome of a write is unknown unless the error has `isUndone`. The write may be repeated: {@link HeldAttempt.chunk} and
- *    the job id make the repetition return the first result.
+ * 5. After the error `overloaded`, the outcome of a write is unknown unless the error has `isUndone`. The caller may repeat the write with the same job
+ *    id, or with the same write number of the attempt ({@link HeldAttempt.chunk}). The repeated write changes nothing and returns the first result.
  *
  * Only `shared/jobs/` changes the state of jobs: all other code holds a {@link StoreView}.
  */

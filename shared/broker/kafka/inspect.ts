@@ -163,7 +163,8 @@ class KafkaUnavailableError extends Error {
 /**
  * Converts a connection failure to `overloaded`, with the reason as its cause. Returns a ServiceError unchanged, and undefined for any other error.
  *
- * @param isTransient Whether the operation may succeed later. A permanent failure, such as a rejected password, is converted in either case
+ * @param isTransient Whether the caller regards the error as temporary. If false, then only known permanent connection failures are converted, such as
+ * a rejected password
  */
 export function unavailable(error: unknown, isTransient: boolean): ServiceError | undefined {
   if (error instanceof ServiceError) return error

@@ -127,8 +127,8 @@ export class Supervisor {
   }
 
   /**
-   * Reports the first of several consecutive temporary failures, at most once per minute, because the start of groups and partitions may fail several
-   * times. If the failures last for a minute, then this is reported once, as a separate problem.
+   * Reports only the first of several consecutive temporary failures, and at most one failure per minute. Without this limit, each start of a group
+   * would be reported several times. If the failures last for a minute, then a separate problem is reported, once.
    */
   #reportTransient(fields: { readonly what: string; readonly error: string }): void {
     const nowMs = performance.now()

@@ -5,8 +5,9 @@
  * therefore be sent again, but only unchanged. If a batch with unknown outcome is abandoned or changed, then the producer starts over with a new
  * producer id. Otherwise the broker would drop the next batch as a duplicate.
  *
- * Rejected: the producer of `@platformatic/kafka`. With endless retries, that producer sends a whole call to the leader of the call's first
- * partition, even after another partition has moved. Stopping that producer discards its sequence numbers.
+ * Rejected: the producer of `@platformatic/kafka`. That producer sends all batches of a call to the leader of the first partition. If another
+ * partition of the call moves to a new leader, then each retry of its batch fails. Stopping that producer to end the retries discards its sequence
+ * numbers.
  */
 import { NumericMap, produceV9 } from '@platformatic/kafka'
 import type { KafkaCluster } from './cluster.ts'

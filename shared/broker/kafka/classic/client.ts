@@ -141,8 +141,8 @@ interface ConsumerGroup {
 /**
  * Assigns partitions round robin, and calls `beforeJoin` each time before the member joins its group.
  *
- * kafkajs only reports a rebalance, by an event, and joins at once. Until all members have joined, the broker still accepts commits. If a member
- * commits in `beforeJoin`, then the next member of its partitions does not receive the processed records again.
+ * kafkajs itself joins a group again as soon as a rebalance begins, so a member has no time for a last commit. The broker accepts commits until all
+ * members have joined. `beforeJoin` commits the processed records, so that the next owner of their partitions does not receive them again.
  *
  * If a consumer of kafkajs ends after an error, then it does not leave the group. The next consumer joins with the same id, which
  * is in `membership`. With a new id, the group would wait for the old member until the session timeout, and no member would receive records.
@@ -172,7 +172,7 @@ function patchGroup(): void {
     try {
       await original.call(this)
     } finally {
-      // If the member joined but received no assignment, then the broker still knows its id.
+      // The id is also stored after an error. The broker may have accepted the join before the error, and then knows the member by this id.
       if (membership) membership.id = this.memberId
     }
   }

@@ -215,8 +215,8 @@ export class ClassicConsumer implements QueueConsumer {
   }
 
   /**
-   * Runs before this member joins. The member that gets a partition next starts at the committed offset and runs all later records again. Therefore
-   * no more records are taken, and records that are being processed are awaited and committed.
+   * Runs before this member joins the group again. The next owner of a partition starts at the committed offset, and receives all later records
+   * again. Until the join, this member therefore takes no new records. It waits for the acknowledgements of records in process, and commits them.
    */
   async #settle(): Promise<void> {
     this.#isRebalancing = true

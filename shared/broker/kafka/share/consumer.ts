@@ -27,7 +27,7 @@ const ACQUIRED_TTL_MS = 500
  */
 const SPLIT_POLL_MS = 100
 /**
- * Maximum time in ms for which a broker waits for records, if fewer records are requested than brokers lead partitions. The value is
+ * Maximum time in ms for which a broker waits for records, if the requested records are fewer than the brokers that lead partitions. The value is
  * shorter than {@link SPLIT_POLL_MS}, because leaders are then polled in rotation, and each poll delays the polls of the other leaders.
  */
 const ROTATING_POLL_MS = 25
