@@ -7,9 +7,9 @@ const PAUSE_MS_MAX = 60_000
  * Number of calls that may queue inside the server: `part` of the limit, but at least `least`. Without a queue, the server would be idle at times.
  */
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
-/** Minimum of the new limit after a decrease because of a queue inside the server, as a fraction of the calls in flight. */
+/** If calls queue inside the server, then one decrease lowers the limit at most to this fraction of the calls in flight. */
 const STEP_MIN = 0.5
-/** Time in ms for which the limit rises slowly after a decrease because of a queue inside the server. */
+/** Time in ms for which the limit rises slowly after such a decrease. */
 const QUEUE_SLOW_RISE_MS = 60_000
 
 export interface LimitPartition {
@@ -59,8 +59,8 @@ export class AdaptiveLimit {
   #limit: number
   #generation = 0
   /**
-   * Limit after the last decrease because of a queue inside the server, and the time of that decrease. `#limitBeforeQueue` is the limit before the
-   * first of several consecutive decreases.
+   * `#queuedAt` has the time of the last decrease that a queue inside the server caused, and the limit after that decrease. `#limitBeforeQueue` is the
+   * limit before the first decrease of an unbroken series of such decreases.
    */
   #queuedAt = { limit: Number.POSITIVE_INFINITY, ms: Number.NEGATIVE_INFINITY }
   #limitBeforeQueue: number | undefined
@@ -255,7 +255,8 @@ export interface FirstByte {
  * The shortest wait of a measurement is compared with the shortest wait of the last ten minutes. A queue makes even the shortest wait longer, but a
  * single long prompt does not.
  *
- * If waits stay long after two decreases of the limit, then they have another cause. Long waits then become the usual wait.
+ * If waits stay long after two decreases of the limit, then their cause is not a queue. The long wait then counts as the usual wait of this server, so
+ * that the limit is not lowered further.
  */
 export class Queueing {
   readonly #spans: { readonly fromMs: number; ms: number }[] = []

@@ -26,7 +26,7 @@ const UNSYNCED_FRACTION = 1 / 4
 /** Maximum wait of a call, in ms, until running calls release unused reservations, and interval between two checks. */
 const RESERVED_WAIT_MS = 5_000
 const RESERVED_CHECK_MS = 100
-/** Maximum interval between checks, in ms. If other ingresses hold the reservations, then a check is a database statement, so the interval grows. */
+/** Maximum interval between two checks, in ms. If other ingresses hold the reservations, then a check costs a statement, so the interval grows. */
 const RESERVED_CHECK_MS_MAX = 500
 /** Maximum concurrent calls of this process that wait for reserved budget. Further calls are refused. */
 const WAITING_MAX = 200

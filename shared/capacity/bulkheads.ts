@@ -4,7 +4,7 @@ import { type Work, workKey } from './fair-queue.ts'
 import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 
 const BUSY_MS = 1_000
-/** Time in ms after which an announcement of waiting jobs expires, if this worker no longer has their model. */
+/** Time in ms after which a worker forgets announced jobs of a model that it no longer has, because it never fetches these jobs. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
  * If no job for an unknown model arrives for this time in ms, then the age of the model starts again from 0. The age is the time since the first job
@@ -142,7 +142,7 @@ export class ModelBulkhead implements Work, SlotHolder {
   }
 
   /**
-   * Records that jobs of a lane wait in the store, without a queue record.
+   * Records that jobs of a lane wait in the store. No queue record delivers these jobs, so the worker must fetch them.
    *
    * @returns True if the lane had no waiting jobs before
    */

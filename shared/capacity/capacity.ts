@@ -388,7 +388,10 @@ function keyOf({ target, id }: PauseTarget): string {
 }
 
 const ACTIVE_MS = 10_000
-/** Maximum concurrent submissions of all projects while calls of other projects run. */
+/**
+ * Maximum concurrent submissions in this process. All projects share these permits. A submission needs a permit only if a project other than its own
+ * has made a call in the last {@link ACTIVE_MS}.
+ */
 const PERMITS = 2
 /** A submission that takes at most this long, in ms, causes no pause. Only the time beyond this duration counts for the pause. */
 const FREE_RUN_MS = 2

@@ -21,7 +21,8 @@ const UNSYNCED_FRACTION = 1 / 4
 const COUNTERS_MAX = 50_000
 
 /**
- * Default limits of a key, where 0 means no limit. A limit of the key itself or of its project replaces the default.
+ * Default limits of a key, where 0 means no limit. A limit of the key itself or of its project replaces the default. In such a limit, 0 permits no
+ * calls.
  */
 export interface RateLimitConfig extends LimitSettings {
   readonly followsMaxPerKey: number

@@ -44,8 +44,8 @@ export function quarterOf(slots: number): number {
  *    fairness). A second model can start as soon as any job of the first model ends.
  * 3. Slots that a model holds beyond an equal part are borrowed. For each borrowed slot whose job has run for {@link BORROWED_MS}, the worker may run
  *    one more job of the other models (an extra slot). There are at most {@link extraMax} extra slots.
- * 4. Only models below an equal part use extra slots. A model may hold three slots per extra slot that it leaves free for other models. See dynamic
- *    thresholds: Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998.
+ * 4. Only models that hold less than an equal part may use extra slots. Such a model may hold at most three slots per extra slot that is still free, so
+ *    that further models find free extra slots. See dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 6:2, 1998.
  * 5. While more jobs run than the worker has slots, a slot that becomes free is not given to the next job.
  *
  * Example: 256 slots and 4 models. The first model hangs with 256 calls. After 0.5 s, the second model may run 48 calls, the third 12 and the fourth

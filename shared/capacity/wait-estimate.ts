@@ -51,7 +51,8 @@ export type StartOrder<Job> = (jobs: readonly Job[]) => [Job, number][]
  * 450 s for the last call, which in fact starts after 149 s. A tenth gives 45 s, so all calls are admitted. If the next calls are slow too, then their
  * ages raise the estimate while they run. New calls are then refused, and waiting calls as well.
  *
- * Engines that batch calls need no rule, because each sequence of a batch is a slot, and durations are measured while the batch runs.
+ * Engines that batch calls need no rule of their own. Each sequence of a batch counts as a slot, and the measured durations already include the
+ * slowdown by the batch.
  *
  * With several ingresses, each ingress counts only its own jobs and completions. Both numbers shrink by the same factor, so the estimate stays
  * correct.
