@@ -41,7 +41,8 @@ export function openProfanityFilter(): ContentFilter {
 }
 
 /**
- * Creates a prefilter. The filter accepts every text in which obscenity's English matcher finds a word, and few other texts.
+ * Creates a prefilter, which returns false for most texts without profanity, so that the slow matcher need not search them. The prefilter returns true
+ * for every text in which obscenity's English matcher finds a word.
  *
  * The matcher walks the text twice and then searches it once for each of 119 patterns, which takes 46 µs for 256 characters and 280 µs for 2,000. The
  * prefilter walks the text once, with a table, and searches once for all patterns, which takes 3 µs and 22 µs.

@@ -60,7 +60,7 @@ export function fleetFindings(facts: FleetFacts, nowMs = Date.now()): readonly F
   return sorted(findings, ok('fleet', `${workers} ${workers === 1 ? 'worker' : 'workers'}, no problems`))
 }
 
-/** Remedy of a failing model for callers, who cannot repair its server. The message of an error may already name another model as a remedy. */
+/** Remedy of a failing model for callers, who cannot repair its server. If the cause already advises another model, then the advice is not repeated. */
 function callerRemedy({ cause = '' }: Finding): string {
   const operator = 'Only an operator can repair the upstream server.'
   return /use another model/i.test(cause) ? operator : `Use another model until the alert ends. ${operator}`

@@ -41,7 +41,7 @@ const REASONS: Readonly<Record<string, FinishReason>> = {
 const EMPTY_TOKENS_MAX = 4
 
 /**
- * Converts the messages of an upstream into events. A message that is not streamed gives the same events as its stream.
+ * Converts the messages of an upstream into events. A message that is not streamed gives the same events as a streamed message.
  *
  * The answer is complete after `message_stop`, a stop reason, or `[DONE]`, which some servers add. If an answer reports output tokens but contains no
  * output, then it is an error. Otherwise an agent would accept the empty answer and stop.

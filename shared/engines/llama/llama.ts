@@ -153,7 +153,7 @@ async function readTemplate(file: string): Promise<string> {
 }
 
 /**
- * Takes all slots, which waits for the end of all running calls. The wait is bounded by {@link CLOSE_MS}, because a caller may stop reading without
+ * Waits for the end of all running calls, by taking their slots. The wait is bounded by {@link CLOSE_MS}, because a caller may stop reading without
  * cancelling its call.
  */
 async function takeAll(runtime: LlamaRuntime, count: number): Promise<void> {

@@ -7,7 +7,7 @@ import { type LlamaRuntime, leastTokens, promptTooLong, tokenizePrompt } from '.
 import type { Conversation, TemplateMessage, TemplateTool } from './template/conversation.ts'
 
 const SHOWN_SCHEMA_MAX = 2_000
-/** Maximum bytes per token that is assumed if the longest token of the vocabulary is unknown or longer. */
+/** Assumed size of the longest token in bytes, if the longest token of the vocabulary is unknown or longer than this. */
 const TOKEN_BYTES_MAX = 256
 
 export function refuseMedia(request: GenerateRequest): void {

@@ -120,7 +120,7 @@ export interface Mark {
 
 export type Piece = string | number
 
-/** Candidates for the escape character, which Unicode reserves for internal use. A candidate is chosen that the conversation does not contain. */
+/** Code points that Unicode reserves for internal use. One that does not occur in the conversation becomes the escape character. */
 const ESCAPES = Array.from({ length: 32 }, (_, i) => String.fromCharCode(0xfdd0 + i))
 
 /**

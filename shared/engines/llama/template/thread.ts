@@ -1,4 +1,4 @@
-/** The thread that renders one template. The first message contains the capabilities of the template. Each task then gets a reply, in order. */
+/** The thread that renders one template. The first message from the thread contains the template's capabilities. Each task then gets a reply, in order. */
 import { parentPort, workerData } from 'node:worker_threads'
 import {
   packPieces,
