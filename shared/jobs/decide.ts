@@ -44,8 +44,8 @@ export interface RetryPolicy {
   readonly crashesMax: number
   readonly backoff: Backoff
   /**
-   * Number of times that workers return a job without running it, after which the job fails. The first two retries are immediate, and later retries
-   * have a growing delay.
+   * The job fails after workers have handed it back this many times without running it. The first two retries are immediate, and later retries have a
+   * growing delay.
    */
   readonly handBacksMax: number
   readonly delayMsMax: number

@@ -9,7 +9,7 @@
  * numbers are up to two seconds old.
  *
  * An autoscaler reads the wanted number of workers (docs/operate/scale.md, Autoscaling): the needed slots, divided by the slots of one worker. The
- * needed slots run all running jobs, and finish all waiting jobs within {@link DRAIN_SECONDS}:
+ * needed slots are those of the running jobs, plus as many as finish all waiting jobs within {@link DRAIN_SECONDS}:
  * `slots = running + waiting × seconds / DRAIN_SECONDS`, where `seconds` is the measured duration of a job.
  *
  * Example: 8 slots per worker, 8 jobs run, 120 wait, and a job takes 4 s. The result is (8 + 120 × 4 / 60) / 8 = 2 workers.

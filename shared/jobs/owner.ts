@@ -1,6 +1,6 @@
 /*
- * Access to the state transitions of the store. The store type in services hides these methods. Only code in `shared/jobs/` may import this file, so
- * only this folder can change job states.
+ * Access to the state transitions of the store. Services hold the store as a {@link StoreView}, which lacks these methods. Only code in `shared/jobs/`
+ * may import this file, so only this folder can change job states.
  */
 
 import type { Store, StoreView } from '#shared/store/store.ts'

@@ -159,7 +159,7 @@ export class Presence extends Peers {
     return listenedMs > 1.5 * Math.max(this.heartbeatMs, IDLE_HEARTBEAT_MS) && ![...this.peers.values()].some(isOpen)
   }
 
-  /** Whether calls of the model wait in this process, because a part of the model is not ready. */
+  /** Whether this process still downloads or builds something that the model needs, such as its weights. Calls of the model wait until it is ready. */
   isPreparing(model: string): boolean {
     const own = this.peers.get(this.#self.boot)
     return own !== undefined && preparingOn(own, model) !== undefined

@@ -351,8 +351,8 @@ export const POLICY: RetryPolicy = {
   triesMax: 3,
   crashesMax: 3,
   backoff: { baseMs: 250, maxMs: 4_000 },
-  // Number of returns by workers that did not run the job, after which the job fails. The delay before a retry grows with each return, so 40 returns
-  // take about a minute.
+  // The job fails after workers have handed it back this many times without running it. The delay before a retry grows each time, so 40 times take
+  // about a minute.
   handBacksMax: 40,
   delayMsMax: 5_000,
 }

@@ -430,7 +430,7 @@ export class AttachedJobs implements JobOwner {
   }
 }
 
-/** Records the failed attempt of an outcome. If a worker handed the attempt back, or no worker started it, then the attempt has not failed. */
+/** Records a failed attempt. An attempt that a worker handed back, or that no worker started, has not failed, so it is not recorded. */
 function recordFailure(
   job: AttachedJob,
   outcome: Outcome,

@@ -13,7 +13,8 @@
  * Example: with 10 free slots and 1,000 new jobs, the dispatcher publishes 10 records and one announcement.
  *
  * The invariant: correctness never depends on a publication. The scheduler republishes jobs whose records were lost. An ended job stays unsettled in
- * the store until its parent and children were updated, so the scheduler can complete the update. Subscribers read lost events from the store.
+ * the store until its children were cancelled and its parent was woken, so the scheduler can complete these steps. Subscribers read lost events from
+ * the store.
  */
 
 import type { DurableJob } from '#schemas/durable-job.ts'
@@ -301,8 +302,8 @@ export class Family {
   }
 
   /**
-   * Called after a committed state transition. If the job has ended, or a cancel was requested, then its parent and children are updated. Never
-   * rejects, because the scheduler repeats a failed update.
+   * Called after a committed state transition. If the job has ended, or a cancel was requested, then its children are cancelled. If the job has ended,
+   * then a parent that waits for no other child is also woken. Never rejects, because the scheduler repeats failed steps.
    */
   async onMoved(job: DurableJob): Promise<void> {
     if (job.depth === 0 && job.children === 0) return

@@ -29,8 +29,8 @@ import { TERMINAL } from './follow.ts'
  * 4. The fourth job has turns 4 to 7, which together reach 64 KiB. The job writes segment B with them, and names A and B.
  *
  * A segment is a hidden file of the project with a reference count. The erasure of the last job that refers to a segment deletes the
- * segment. Otherwise the segment expires with the last of these jobs. The text of a conversation is limited like a body, so a prompt has at
- * most some hundred segments.
+ * segment. Otherwise the segment expires with the last of these jobs. The text of a conversation has the maximum size of a request body, so a
+ * prompt has at most some hundred segments.
  */
 
 interface HistoryContext {

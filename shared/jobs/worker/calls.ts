@@ -121,7 +121,7 @@ export class Calls {
     const { model, deadline_ms } = job
     if (deadline_ms <= Date.now()) return false
     if (!isKnown) return !presence.hasAllCapacities || presence.hasModel(pool, model)
-    // The call is requeued if this worker is still downloading or building a part of the model while another worker is ready.
+    // The call is requeued if this worker still prepares the model (download or build) while another worker is ready.
     if (presence.isPreparing(model) && !presence.preparing(pool, model))
       return this.#requeue.requeuesOf(job) < REQUEUES_MAX
     const bulkhead = bulkheads.of(job)

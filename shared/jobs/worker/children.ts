@@ -59,7 +59,6 @@ export class Children {
     const id = childJobId(this.#options.job.id, child.key)
     let submitted = this.#asked.get(id)
     if (!submitted) {
-      // Submissions are sequential, so that each child is counted before the next limit check.
       submitted = this.#last.then(() => this.#once(id, child))
       this.#asked.set(id, submitted)
       this.#last = submitted.catch(() => this.#asked.delete(id))

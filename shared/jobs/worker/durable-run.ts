@@ -260,7 +260,10 @@ export class DurableRun implements AttemptSink {
     await this.#writes.write(() => (run) => this.#options.store.honourCancel(run, output, used))
   }
 
-  /** Usage of all attempts until the end of this attempt. A composed job repeats the usage of its recorded steps in each attempt. */
+  /**
+   * Usage of all attempts so far. In a composed job, the usage of this attempt already contains all recorded steps, so the usage of earlier attempts is
+   * not added.
+   */
   get #metered(): Metered {
     if (this.#job.replay_of !== undefined) return { ...NOTHING, server: this.#server }
     const { steps, children, usage } = this.#claimed

@@ -75,7 +75,7 @@ export class DurableRuns {
   readonly #gone = new AbortController()
   #stopRenewing: (() => void) | undefined
   #renewing: Promise<void> = Promise.resolve()
-  /** Settles when the jobs that the store listed at the last renewal have been compared with the running jobs (rule 3). Otherwise undefined. */
+  /** Settles when the list of the last renewal has been compared with the running jobs (rule 3). Undefined if no comparison is in progress. */
   #reconciling: Promise<void> | undefined
   #isStoreDown = false
   #stopAtMs = Number.NEGATIVE_INFINITY
@@ -224,8 +224,8 @@ export class DurableRuns {
   }
 
   /**
-   * Extends the lease from the time at which the renewal was sent. The store extends it from the time of receipt, which is later, so this process
-   * always stops first.
+   * Extends the lease from the time at which the renewal was sent. The store extends it from the time of receipt, which is later. This process
+   * therefore stops its runs before the lease in the store expires.
    */
   #extendLease(untilMs: number): void {
     if (this.isLapsed) this.#lapses++

@@ -66,8 +66,8 @@ export class Backlog {
   }
 
   /**
-   * True if jobs of the pool waited at the last count, and if a worker was notified of each of them. A notification has
-   * the kind, model and priority of jobs.
+   * True if jobs of the pool waited at the last count, and some worker was notified of each kind, model and priority among them. These workers claim
+   * all of the jobs from the store, so no queue records are needed.
    */
   hasClaimer(pool: PoolName): boolean {
     return this.#withClaimer.has(pool) && this.#waiting.get(pool) === 0
