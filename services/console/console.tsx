@@ -2,8 +2,9 @@ import { effect, signal, useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { isOperator, isSignedIn, loadOwnKey, messageOf, ownKey, signInError, signOut, trySignIn } from './api/client.ts'
 import { keyName, loadNames, projectName } from './api/names.ts'
-import { ErrorText, Icon, type IconName, usePoll } from './parts/parts.tsx'
+import { ErrorText, Icon, type IconName, Toasts, usePoll } from './parts/parts.tsx'
 import { BASE, currentUrl } from './parts/router.ts'
+import { Empty } from './parts/states.tsx'
 import { Audit } from './screens/audit.tsx'
 import { BatchScreen } from './screens/batches/batch.tsx'
 import { Batches } from './screens/batches/batches.tsx'
@@ -68,6 +69,7 @@ function SignedIn() {
       <main id="main" tabIndex={-1}>
         <Screen />
       </main>
+      <Toasts />
     </div>
   )
 }
@@ -196,12 +198,16 @@ function Screen() {
   if (path === `${BASE}/keys`) return <Keys />
   if (path === BASE) return <Home />
   return (
-    <section class="empty">
-      <h1>Page not found</h1>
-      <p>
-        <a href={BASE}>Go to Home</a>
-      </p>
-    </section>
+    <Empty
+      title="Page not found"
+      action={
+        <a class="button" href={BASE}>
+          Open Home
+        </a>
+      }
+    >
+      The address may have a typing error, or the page may be of another version of the console.
+    </Empty>
   )
 }
 

@@ -1,4 +1,4 @@
-import { type ReadonlySignal, type Signal, useSignal } from '@preact/signals'
+import { type ReadonlySignal, type Signal, signal, useSignal } from '@preact/signals'
 import type { ComponentChildren } from 'preact'
 import { useEffect, useId, useRef } from 'preact/hooks'
 import { messageOf } from '#services/console/api/client.ts'
@@ -46,17 +46,6 @@ export function Icon({ name }: { readonly name: IconName }) {
   )
 }
 
-/** Link from a page of one object to the list. @param path Path below {@link BASE} */
-export function Back({ path, name }: { readonly path: string; readonly name: string }) {
-  return (
-    <p>
-      <a class="up" href={`${BASE}/${path}`}>
-        <Icon name="back" /> {name}
-      </a>
-    </p>
-  )
-}
-
 export function ErrorText({ text }: { readonly text: string }) {
   if (!text) return null
   return (
@@ -66,22 +55,68 @@ export function ErrorText({ text }: { readonly text: string }) {
   )
 }
 
+interface Toast {
+  readonly text: string
+  /** Path below {@link BASE} and name of a link to the result, such as a new job. */
+  readonly link?: readonly [path: string, name: string] | undefined
+}
+
+const TOAST_MS = 8_000
+const toast = signal<Toast | undefined>(undefined)
+let toastTimer: ReturnType<typeof setTimeout> | undefined
+
+/** Reports the success of an action for some seconds, at the lower edge of the window. A later report replaces an earlier one. */
+export function report(text: string, link?: Toast['link']): void {
+  toast.value = { text, link }
+  clearTimeout(toastTimer)
+  toastTimer = setTimeout(closeToast, TOAST_MS)
+}
+
+function closeToast(): void {
+  toast.value = undefined
+}
+
+/** The region of the reports. The region is always on the page, because screen readers announce only changes of a known region. */
+export function Toasts() {
+  const { text, link } = toast.value ?? {}
+  return (
+    <div class="toasts" role="status" aria-label="Reports">
+      {text && (
+        <div class="toast">
+          <Icon name="check" />
+          <span>{text}</span>
+          {link && (
+            <a href={`${BASE}/${link[0]}`} onClick={closeToast}>
+              {link[1]}
+            </a>
+          )}
+          <button type="button" class="quiet" aria-label="Dismiss" onClick={closeToast}>
+            <Icon name="close" />
+          </button>
+        </div>
+      )}
+    </div>
+  )
+}
+
 interface Action {
   readonly isBusy: Signal<boolean>
   readonly problem: Signal<string>
-  run(work: () => Promise<void>): Promise<boolean>
+  /** @param done Report of the success */
+  run(work: () => Promise<void>, done?: string): Promise<boolean>
 }
 
 export function useAction(): Action {
   const isBusy = useSignal(false)
   const problem = useSignal('')
-  const run = async (work: () => Promise<void>) => {
+  const run = async (work: () => Promise<void>, done = '') => {
     isBusy.value = true
     problem.value = ''
     await work().catch((error: unknown) => {
       problem.value = messageOf(error)
     })
     isBusy.value = false
+    if (done && problem.value === '') report(done)
     return problem.value === ''
   }
   return { isBusy, problem, run }
@@ -115,6 +150,8 @@ interface ConfirmProps {
   /** Id of the object, on a line of its own below the title. */
   readonly id?: string
   readonly action: () => Promise<void>
+  /** Report of the success, such as `Job cancelled`. */
+  readonly done: string
   /** Text of the button that changes nothing. The text names the result of this choice, such as `Keep running`. */
   readonly keep: string
   /** Text of the button that confirms; default: the verb. */
@@ -153,7 +190,7 @@ export function Confirm(props: ConfirmProps) {
 }
 
 export function ConfirmDialog(props: ConfirmProps & { readonly onClose: () => void }) {
-  const { verb, what, id, keep, confirm = verb, action, children, isDestructive = false, onClose } = props
+  const { verb, what, id, keep, confirm = verb, action, done, children, isDestructive = false, onClose } = props
   const { isBusy, problem, run } = useAction()
   return (
     <Dialog title={`${verb} ${what}?`} onClose={onClose}>
@@ -174,7 +211,7 @@ export function ConfirmDialog(props: ConfirmProps & { readonly onClose: () => vo
               type="button"
               class={isDestructive ? 'primary destructive' : 'primary'}
               disabled={isBusy.value}
-              onClick={() => void run(action).then((isDone) => isDone && close())}
+              onClick={() => void run(action, done).then((isDone) => isDone && close())}
             >
               {isBusy.value ? 'Working…' : confirm}
             </button>
@@ -363,49 +400,6 @@ export function Count({ value, path, hasMore = false, isFailures = false }: Coun
       {value.toLocaleString('en')}
       {hasMore && '+'}
     </a>
-  )
-}
-
-/** Counts of the requests of a batch by their outcome, or of the child jobs of another job. */
-interface Counts {
-  readonly total: number
-  readonly completed: number
-  readonly failed: number
-  /** Completed requests whose answer is invalid for the table of the batch. */
-  readonly invalid?: number
-}
-
-interface StatusProps {
-  readonly status: string
-  /** Counts of a batch. A completed batch with failed requests or invalid answers is not shown as a success. */
-  readonly counts?: Counts | undefined
-}
-
-export function Status({ status, counts }: StatusProps) {
-  const { completed, failed, invalid = 0 } = counts ?? { completed: 0, failed: 0 }
-  if (status !== 'completed' || failed + invalid === 0) {
-    return <span class={`status ${status}`}>{status.replace('_', ' ')}</span>
-  }
-  if (completed === 0) return <span class="status failed">all failed</span>
-  return <span class="status partial">completed with errors</span>
-}
-
-/** Progress bar in which the failed requests and the invalid answers have their own colour. */
-export function CountsBar({ label, counts }: { readonly label: string; readonly counts: Counts }) {
-  const { total, completed, failed, invalid = 0 } = counts
-  const widthOf = (count: number) => ({ width: `${(100 * count) / Math.max(1, total)}%` })
-  return (
-    <span
-      class="counts-bar"
-      role="progressbar"
-      aria-label={label}
-      aria-valuemin={0}
-      aria-valuemax={total}
-      aria-valuenow={completed + failed}
-    >
-      <span style={widthOf(completed - invalid)} />
-      {failed + invalid > 0 && <span class="failed" style={widthOf(failed + invalid)} />}
-    </span>
   )
 }
 

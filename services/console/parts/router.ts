@@ -21,6 +21,22 @@ addEventListener('click', (event) => {
   navigate(link.href)
 })
 
+/**
+ * Keys of all lists. `/` focuses the search field of the screen. While a row has the focus, `j`, `k` and the arrow keys move between the rows.
+ */
+addEventListener('keydown', (event) => {
+  const { key, target, ctrlKey, metaKey, altKey } = event
+  const from = target as Element
+  if (ctrlKey || metaKey || altKey || from.closest('input, textarea, select, dialog, [role=menu]')) return
+  const rows = [...document.querySelectorAll<HTMLElement>('main .row-link')]
+  const at = rows.indexOf(from as HTMLElement)
+  const next = at < 0 ? undefined : { ArrowDown: at + 1, j: at + 1, ArrowUp: at - 1, k: at - 1 }[key]
+  const found = key === '/' ? document.querySelector<HTMLElement>('main input[type=search]') : rows[next ?? -1]
+  if (!found) return
+  event.preventDefault()
+  found.focus({ preventScroll: key === '/' })
+})
+
 export function navigate(href: string, replaces = false): void {
   const url = new URL(href, location.href)
   history[replaces ? 'replaceState' : 'pushState'](null, '', url)

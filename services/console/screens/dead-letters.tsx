@@ -12,7 +12,7 @@ import {
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
-import { Empty, LoadState, OperatorsOnly } from '#services/console/parts/states.tsx'
+import { Empty, LoadState, OperatorsOnly, Status } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 
 const REFRESH_INTERVAL_MS = 5_000
@@ -107,9 +107,7 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
   return (
     <tr>
       <Cell column="Reason">
-        <span class={`status ${redrivable ? 'queued' : 'failed'}`}>
-          {REASONS[reason] ?? reason.replaceAll('_', ' ')}
-        </span>
+        <Status status={redrivable ? 'queued' : 'failed'} text={REASONS[reason] ?? reason.replaceAll('_', ' ')} />
         <span class="dim below">{message}</span>
         {redrivable && <span class="below">Can be requeued.</span>}
       </Cell>
@@ -130,7 +128,14 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
       <Cell>
         <div class="actions">
           {redrivable && (
-            <Confirm verb="Requeue" what="this dead letter" id={id} keep="Keep here" action={() => list.requeue(id)}>
+            <Confirm
+              verb="Requeue"
+              what="this dead letter"
+              id={id}
+              keep="Keep here"
+              done="Dead letter requeued."
+              action={() => list.requeue(id)}
+            >
               <p>The job returns to its queue. A job that has already finished does not change.</p>
             </Confirm>
           )}
@@ -140,6 +145,7 @@ function Row({ list, letter }: { readonly list: DeadLetterList; readonly letter:
             what="this dead letter"
             id={id}
             keep="Keep the record"
+            done="Dead letter discarded."
             action={() => list.discard(id)}
           >
             <p>

@@ -1,8 +1,7 @@
 import { fetchJson, isOperator, type Page, type Pause, type Pool } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
-import { Count, usePoll } from '#services/console/parts/parts.tsx'
-import { PauseButton } from '#services/console/parts/pause.tsx'
-import { LoadState, OperatorsOnly, polled } from '#services/console/parts/states.tsx'
+import { Confirm, Count, usePoll } from '#services/console/parts/parts.tsx'
+import { LoadState, OperatorsOnly, polled, Status } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import { PARENTS_TEXT, poolStatus } from './home/pools.ts'
@@ -72,7 +71,7 @@ function Row({ pool }: { readonly pool: Pool }) {
         {parents > 0 && <span class="dim below">{PARENTS_TEXT}</span>}
       </Cell>
       <Cell column="Status">
-        <span class={`status ${status === 'no worker' ? 'idle' : status}`}>{status}</span>
+        <Status status={status} />
         {pause && (
           <span class="dim below">
             <Age at={pause.since} />
@@ -96,5 +95,40 @@ function Row({ pool }: { readonly pool: Pool }) {
         <PauseButton target="pool" id={id} isPaused={pause !== undefined} refresh={() => refresh()} />
       </Cell>
     </tr>
+  )
+}
+
+interface PauseButtonProps {
+  readonly target: Pause['target']
+  readonly id: string
+  readonly isPaused: boolean
+  /** Loads the list of the screen again. */
+  readonly refresh: () => Promise<void>
+}
+
+/** Button that pauses or resumes a model or a pool in the whole fleet, after a confirmation. */
+export function PauseButton({ target, id, isPaused, refresh }: PauseButtonProps) {
+  const change = async () => {
+    const path = `/v1/admin/${target}s/${encodeURIComponent(id)}/${isPaused ? 'resume' : 'pause'}`
+    await fetchJson(path, { method: 'POST' })
+    await refresh()
+  }
+  return (
+    <Confirm
+      verb={isPaused ? 'Resume' : 'Pause'}
+      what={target === 'pool' ? `pool ${id}` : id}
+      done={`${target === 'pool' ? `Pool ${id}` : id} ${isPaused ? 'resumed' : 'paused'}.`}
+      keep={isPaused ? 'Keep paused' : 'Keep running'}
+      action={change}
+    >
+      {isPaused ? (
+        <p>Queued jobs of this {target} start again, before new ones.</p>
+      ) : (
+        <p>
+          In the whole fleet, jobs of this {target} stay queued and new calls get a 503. Running work finishes.{' '}
+          {target === 'model' && 'The model still serves as a fallback of other models. '}You can resume it at any time.
+        </p>
+      )}
+    </Confirm>
   )
 }

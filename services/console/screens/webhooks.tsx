@@ -4,7 +4,7 @@ import { dateTimeText, latencyText, serviceNow } from '#services/console/api/clo
 import { projectName } from '#services/console/api/names.ts'
 import { Chips, ErrorText, Icon, LoadMore, ShortId, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
-import { Empty, LoadState, OperatorsOnly } from '#services/console/parts/states.tsx'
+import { Empty, LoadState, OperatorsOnly, Status } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 
@@ -23,11 +23,6 @@ const STATES = [
  * without a value must request `all`.
  */
 const API_STATUSES: Readonly<Record<string, string>> = { '': 'all', undelivered: '' }
-const STATUSES: Readonly<Record<string, readonly [text: string, status: string]>> = {
-  pending: ['pending', 'queued'],
-  failed: ['failed', 'failed'],
-  delivered: ['delivered', 'completed'],
-}
 
 export function Webhooks() {
   return (
@@ -92,11 +87,10 @@ function DeliveryTable({ list }: { readonly list: Pages<Delivery> }) {
 
 function Row({ delivery, list }: { readonly delivery: Delivery; readonly list: Pages<Delivery> }) {
   const { id, type, status, project, job_id, host, attempts, response_status, error, next_at, created_at } = delivery
-  const [label, style] = STATUSES[status] ?? [status, status]
   return (
     <tr>
       <Cell column="Status">
-        <span class={`status ${style}`}>{label}</span>
+        <Status status={status} />
         <span class="below">{type}</span>
       </Cell>
       <Cell column="Job">
@@ -158,7 +152,7 @@ function Resend({ id, list }: { readonly id: string; readonly list: Pages<Delive
         class="small"
         aria-label={`Resend ${id}`}
         disabled={isBusy.value}
-        onClick={() => void run(send)}
+        onClick={() => void run(send, 'Delivery queued again.')}
       >
         <Icon name="again" /> Resend
       </button>

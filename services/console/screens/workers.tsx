@@ -1,7 +1,7 @@
 import { fetchJson, isOperator, type Page, type Worker } from '#services/console/api/client.ts'
 import { ageText } from '#services/console/api/clock.ts'
-import { Confirm, Status, usePoll } from '#services/console/parts/parts.tsx'
-import { Empty, LoadState, OperatorsOnly, polled } from '#services/console/parts/states.tsx'
+import { Confirm, usePoll } from '#services/console/parts/parts.tsx'
+import { Empty, LoadState, OperatorsOnly, polled, Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 
 const {
@@ -114,14 +114,26 @@ function Drain({ worker }: { readonly worker: Worker }) {
   const what = `${role} worker`
   if (draining) {
     return (
-      <Confirm verb="Undrain" what={what} keep="Keep drained" action={() => setDrained(worker, false)}>
+      <Confirm
+        verb="Undrain"
+        what={what}
+        keep="Keep drained"
+        done="Worker undrained."
+        action={() => setDrained(worker, false)}
+      >
         <WorkerName worker={worker} />
         <p>The worker accepts jobs again.</p>
       </Confirm>
     )
   }
   return (
-    <Confirm verb="Drain" what={what} keep="Keep in service" action={() => setDrained(worker, true)}>
+    <Confirm
+      verb="Drain"
+      what={what}
+      keep="Keep in service"
+      done="Worker drained."
+      action={() => setDrained(worker, true)}
+    >
       <WorkerName worker={worker} />
       <p>
         The worker accepts no new jobs{running > 0 && `, and finishes the ${running} in flight`}. It stays drained until

@@ -2,20 +2,18 @@ import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import { type Batch, fetchApi, fetchJson, isOperator, messageOf, ownKey } from '#services/console/api/client.ts'
 import { costText, dateTimeText } from '#services/console/api/clock.ts'
-import { Details, type Field, linked, modelLink, projectLink } from '#services/console/parts/details.tsx'
 import {
-  Back,
-  Confirm,
-  CopyButton,
-  download,
-  ErrorText,
-  fileNameOf,
-  Status,
-  useAction,
-  usePoll,
-} from '#services/console/parts/parts.tsx'
+  DetailHead,
+  DetailState,
+  Details,
+  type Field,
+  linked,
+  modelLink,
+  projectLink,
+} from '#services/console/parts/details.tsx'
+import { Confirm, download, ErrorText, fileNameOf, report, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
-import { LoadState } from '#services/console/parts/states.tsx'
+import { Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { Failures } from '#services/console/screens/requests/failures.tsx'
 import { durationText } from '#shared/lib/duration.ts'
@@ -33,22 +31,24 @@ const PROBLEMS_MAX = 10
 const EARLIER_MAX = 20
 
 export function BatchScreen({ id }: { readonly id: string }) {
-  const { batch: shown, problem, refresh } = useBatch(id, !isOperator.value)
+  const { batch: shown, error, refresh } = useBatch(id, !isOperator.value)
   const isOwn = !isOperator.value || shown?.project === ownKey.value?.project
   return (
     <section class="job">
-      <Back path="batches" name="Batches" />
-      <div class="title">
-        <h1>{shown?.metadata.name ?? <code>{id}</code>}</h1>
-        {shown && <Status status={shown.status} counts={countsOf(shown)} />}
-      </div>
-      {shown && (
-        <div class="actions">
-          {shown.metadata.name && <code class="dim">{id}</code>}
-          <CopyButton text={id} label="Copy ID" />
-        </div>
-      )}
-      <LoadState problem={problem} isLoaded={shown !== undefined} />
+      <DetailHead
+        list="batches"
+        what="Batch"
+        id={id}
+        title={shown?.metadata.name}
+        state={shown && <Status status={shown.status} counts={countsOf(shown)} />}
+      />
+      <DetailState
+        list="batches"
+        what="batch"
+        why="The batches of other projects are visible to keys with the admin scope only."
+        error={error}
+        isLoaded={shown !== undefined}
+      />
       {shown && (
         <>
           <Actions batch={shown} isOwn={isOwn} refresh={refresh} />
@@ -67,7 +67,7 @@ export function BatchScreen({ id }: { readonly id: string }) {
 /** Reads a batch until it has ended. @param isOwn If false, then the batch may belong to another project, so the admin API is used */
 function useBatch(id: string, isOwn: boolean) {
   const batch = useSignal<Batch | undefined>(undefined)
-  const problem = useSignal('')
+  const error = useSignal<unknown>(undefined)
   // The scopes of the key decide which API is read. Until they are loaded, nothing is requested.
   const isKnown = ownKey.value !== undefined
   const refresh = async (signal?: AbortSignal) => {
@@ -76,15 +76,15 @@ function useBatch(id: string, isOwn: boolean) {
     await fetchJson<Batch>(`${isOwn ? '/v1' : '/v1/admin'}/batches/${id}`, signal ? { signal } : {}).then(
       (now) => {
         batch.value = now
-        problem.value = ''
+        error.value = undefined
       },
-      (error: unknown) => {
-        if ((error as Error).name !== 'AbortError') problem.value = messageOf(error)
+      (cause: unknown) => {
+        if ((cause as Error).name !== 'AbortError') error.value = cause
       },
     )
   }
   usePoll(REFRESH_INTERVAL_MS, refresh, [id, isOwn, isKnown])
-  return { batch: batch.value, problem: problem.value, refresh }
+  return { batch: batch.value, error: error.value, refresh }
 }
 
 interface OverviewProps {
@@ -120,8 +120,9 @@ function Overview({ batch, isOwn }: OverviewProps) {
 
 /** The progress and the failures of a batch on the page of its job. */
 export function BatchOverview({ id, isOwn }: { readonly id: string; readonly isOwn: boolean }) {
-  const { batch, problem } = useBatch(id, isOwn)
-  return batch ? <Overview batch={batch} isOwn={isOwn} /> : <ErrorText text={problem} />
+  const { batch, error } = useBatch(id, isOwn)
+  if (batch) return <Overview batch={batch} isOwn={isOwn} />
+  return <ErrorText text={error === undefined ? '' : messageOf(error)} />
 }
 
 interface ActionsProps extends OverviewProps {
@@ -179,6 +180,7 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
           onClick={() =>
             void run(async () => {
               navigate(`${BASE}/batches/${(await retryFailed(batch)).id}`)
+              report('A new batch runs the failed rows.', [`batches/${id}`, 'Show the earlier batch'])
             })
           }
         >
@@ -193,6 +195,7 @@ function Actions({ batch, isOwn, refresh }: ActionsProps) {
           id={id}
           keep="Keep running"
           confirm="Cancel batch"
+          done="Cancel of the batch requested."
           action={async () => {
             await fetchJson(`${isOwn ? '/v1' : '/v1/admin'}/batches/${id}/cancel`, { method: 'POST' })
             await refresh()

@@ -2,7 +2,7 @@ import { useSignal } from '@preact/signals'
 import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { type Batch, fetchApi, fetchJson, type Model } from '#services/console/api/client.ts'
 import { usdText } from '#services/console/api/clock.ts'
-import { Dialog, FormActions, useAction } from '#services/console/parts/parts.tsx'
+import { Dialog, FormActions, report, useAction } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
 import {
   type AnswerForm,
@@ -116,6 +116,7 @@ function Form({ close }: { readonly close: () => void }) {
         : await createFrom(chosen, await endpointIn(await chosen.slice(0, HEAD_BYTES).text()), chosen.name)
       close()
       navigate(`${BASE}/batches/${batch.id}`)
+      report('Batch created.')
     })
   }
   return (

@@ -18,7 +18,7 @@ import { projectName } from '#services/console/api/names.ts'
 import { Icon, usePoll } from '#services/console/parts/parts.tsx'
 import { Plot } from '#services/console/parts/plot.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
-import { LoadState } from '#services/console/parts/states.tsx'
+import { LoadState, Status } from '#services/console/parts/states.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import { History } from './history.tsx'
 import { type ModelStats, PARENTS_TEXT, type PoolSample, type PoolState, poolStatus, stateOf } from './pools.ts'
@@ -268,9 +268,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
          * A pool without workers and without queued work may be intended, so its card shows no error. If the missing
          * worker is a real problem, then the list of problems above shows it.
          */}
-        <span class={`status ${state === 'no worker' && waiting === 0 ? 'idle' : state.replace(' ', '-')}`}>
-          {state}
-        </span>
+        <Status status={state === 'no worker' && waiting === 0 ? 'idle' : state} text={state} />
       </div>
       <div>
         <Plot
@@ -309,7 +307,7 @@ function PoolCard({ pool }: { readonly pool: PoolState }) {
       {fullModels.map(({ id: model, limit }) => (
         <p key={model} class="dim">
           {model}: {limit} of {limit} slots running,{' '}
-          {(pool.models.find(({ id }) => id === model)?.waiting ?? waiting).toLocaleString('en')} waiting
+          {(pool.models.find(({ id }) => id === model)?.waiting ?? waiting).toLocaleString('en')} queued
         </p>
       ))}
       {pool.models.length > 0 && <ByModel pool={pool} title={title} />}
@@ -396,8 +394,8 @@ function ModelRow({
 
 function ModelState({ model, progress }: { readonly model: string; readonly progress: number | undefined }) {
   const isFailing = findings.value?.some((finding) => finding.model === model && finding.status === 'fail')
-  if (isFailing) return <span class="status failed">failing</span>
+  if (isFailing) return <Status status="failed" text="failing" />
   if (progress === undefined) return null
-  if (progress >= 1) return <span class="status ready">ready</span>
-  return <span class="status loading">loading {Math.floor(progress * 100)} %</span>
+  if (progress >= 1) return <Status status="ready" />
+  return <Status status="loading" text={`loading ${Math.floor(progress * 100)} %`} />
 }

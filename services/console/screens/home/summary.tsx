@@ -63,7 +63,7 @@ export function Summary({ work }: { readonly work: Work | undefined }) {
   const { running, waiting, durable } = work ?? {}
   const figures: [name: string, value: ComponentChildren][] = [
     ['Running', <Count key="running" value={running} path={listPath('in_progress', running ?? 0, durable?.running)} />],
-    ['Waiting', <Count key="waiting" value={waiting} path={listPath('queued', waiting ?? 0, durable?.waiting)} />],
+    ['Queued', <Count key="waiting" value={waiting} path={listPath('queued', waiting ?? 0, durable?.waiting)} />],
   ]
   for (const [status, name] of [
     ['scheduled', 'Scheduled'],

@@ -6,13 +6,15 @@ import {
   fetchJson,
   isOperator,
   type Job,
-  messageOf,
   type OperatorJob,
+  type Page,
+  type Worker,
 } from '#services/console/api/client.ts'
 import { isEnded } from '#services/console/screens/jobs/list.ts'
 import { durationText } from '#shared/lib/duration.ts'
 
 const RETRY_DELAY_MS = 1_500
+const SHOW_DELAY_MS = 100
 
 /**
  * One line of the timeline. Progress events share one line until an event of another type occurs, and so do output events. Any other event
@@ -21,6 +23,10 @@ const RETRY_DELAY_MS = 1_500
 export interface Line {
   readonly type: string
   readonly at: number
+  /** Number of the attempt that the event started or ended. */
+  readonly attempt?: number | undefined
+  /** Error code of a failed attempt. */
+  readonly code?: string | undefined
   readonly note: string
   /** Notes of the newest events of this line, without consecutive repetitions. */
   readonly notes: readonly string[]
@@ -35,11 +41,17 @@ export interface Line {
 export class FollowedJob {
   readonly job = signal<Job | undefined>(undefined)
   readonly operatorJob = signal<OperatorJob | undefined>(undefined)
+  /** Process that runs the job. Only operators can read it. */
+  readonly worker = signal<Worker | undefined>(undefined)
   readonly lines = signal<readonly Line[]>([])
   readonly output = signal('')
-  readonly problem = signal('')
+  /** Error of the last read. */
+  readonly error = signal<unknown>(undefined)
   readonly #id: string
   #last = 0
+  #output = ''
+  #lines: readonly Line[] = []
+  #isDue = false
 
   constructor(id: string) {
     this.#id = id
@@ -54,12 +66,12 @@ export class FollowedJob {
       try {
         await this.refresh(signal)
         if (this.job.value) await this.#read(signal)
-        this.problem.value = ''
+        this.error.value = undefined
         const status = (this.job.value ?? this.operatorJob.value)?.status ?? ''
         if (isEnded(status)) return
       } catch (error) {
         if (signal.aborted) return
-        this.problem.value = messageOf(error)
+        this.error.value = error
         if (error instanceof ApiFailure && error.status === 404) return
       }
       await new Promise((resolve) => setTimeout(resolve, RETRY_DELAY_MS))
@@ -84,6 +96,11 @@ export class FollowedJob {
         },
       )
     }
+    const { worker, status } = this.operatorJob.value ?? {}
+    if (worker && status === 'in_progress') {
+      const { data } = await fetchJson<Page<Worker>>('/v1/admin/workers', options)
+      this.worker.value = data.find((one) => one.id === worker)
+    }
   }
 
   async #read(signal: AbortSignal): Promise<void> {
@@ -96,36 +113,57 @@ export class FollowedJob {
   #apply(event: Record<string, unknown>): void {
     const { type, sequence_number: seq, job, created_at: at } = event as Record<string, never> & { job?: Job }
     if (typeof seq === 'number') this.#last = seq
-    if (job) this.job.value = job
-    if ((event as { output_reset?: boolean }).output_reset) this.output.value = ''
-    if (type === 'job.output.delta') this.output.value += textOfChunk((event as { chunk?: unknown }).chunk)
-    this.#add(String(type), Number(at), noteOf(event))
+    if ((event as { output_reset?: boolean }).output_reset) this.#output = ''
+    if (type === 'job.output.delta') this.#output += textOfChunk((event as { chunk?: unknown }).chunk)
+    const { attempt, reason } = event as { attempt?: number; reason?: string }
+    this.#add({ type: String(type), at: Number(at), attempt, code: reason }, noteOf(event))
+    if (job) {
+      this.#show()
+      this.job.value = job
+    } else this.#showSoon()
     if (type === 'job.started' || type === 'job.retrying') void this.refresh().catch(() => {})
   }
 
+  /** Shows the events of a short time together. A long job sends thousands of events at once, and a rendering per event would block the page. */
+  #showSoon(): void {
+    if (this.#isDue) return
+    this.#isDue = true
+    setTimeout(() => this.#show(), SHOW_DELAY_MS)
+  }
+
+  #show(): void {
+    this.#isDue = false
+    this.output.value = this.#output
+    this.lines.value = this.#lines
+  }
+
   /** Adds an event to the timeline. A progress or output event is added to an existing line, see {@link Line}. */
-  #add(type: string, at: number, note: string): void {
-    const lines = this.lines.value
+  #add(event: Pick<Line, 'type' | 'at' | 'attempt' | 'code'>, note: string): void {
+    const { type } = event
+    const lines = this.#lines
     const first = lines.findLastIndex((line) => !REPEATED.has(line.type)) + 1
     const same = REPEATED.has(type) ? lines.findIndex((line, nth) => nth >= first && line.type === type) : -1
-    if (same < 0) this.lines.value = [...lines, { type, at, note, notes: [note], times: 1 }]
-    else this.lines.value = lines.map((line, nth) => (nth === same ? withNote(line, note) : line))
+    if (same < 0) this.#lines = [...lines, { ...event, note, notes: [note], times: 1 }]
+    else this.#lines = lines.map((line, nth) => (nth === same ? withNote(line, note) : line))
   }
 }
+
+/** Reason of an attempt that a draining worker returned to the queue. Such an attempt has not failed. */
+export const HANDED_BACK = 'handed_back'
 
 const REPEATED: ReadonlySet<string> = new Set(['job.output.delta', 'job.progress'])
 
 const NOTES_MAX = 200
 
-function withNote({ type, at, notes, times }: Line, note: string): Line {
+function withNote({ notes, times, ...line }: Line, note: string): Line {
   const isNew = note !== '' && note !== notes.at(-1)
-  return { type, at, note, notes: isNew ? [...notes, note].slice(-NOTES_MAX) : notes, times: times + 1 }
+  return { ...line, note, notes: isNew ? [...notes, note].slice(-NOTES_MAX) : notes, times: times + 1 }
 }
 
 function noteOf(event: Record<string, unknown>): string {
-  const { attempt, reason, delay_ms, progress, job, partial } = event as {
-    attempt?: number
+  const { reason, message, delay_ms, progress, job, partial } = event as {
     reason?: string
+    message?: string
     delay_ms?: number
     progress?: { message?: string }
     job?: Job
@@ -133,10 +171,9 @@ function noteOf(event: Record<string, unknown>): string {
   }
   if (job?.error) return job.error.message
   if (reason !== undefined) {
-    const text = reason.replaceAll('_', ' ')
-    return delay_ms ? `${text}; retrying in ${durationText(delay_ms / 1_000)}` : text
+    const text = message ?? (reason === HANDED_BACK ? 'The worker drains.' : '')
+    return [text, delay_ms && `Retry in ${durationText(delay_ms / 1_000)}.`].filter(Boolean).join(' ')
   }
-  if (attempt !== undefined) return `attempt ${attempt}`
   if (partial) return 'saving partial output first'
   return progress?.message ?? ''
 }

@@ -1,33 +1,32 @@
 import { useSignal } from '@preact/signals'
 import { useEffect, useMemo } from 'preact/hooks'
 import { type AnyJob, fetchJson, isOperator, type Job, type OperatorJob, Pages } from '#services/console/api/client.ts'
-import { costText, dateTimeText, offsetText } from '#services/console/api/clock.ts'
-import { Details, type Field, linked, modelLink, projectLink, workerLink } from '#services/console/parts/details.tsx'
+import { dateTimeText } from '#services/console/api/clock.ts'
 import {
-  Back,
-  Confirm,
-  CopyButton,
-  CountsBar,
-  ErrorText,
-  Icon,
-  Status,
-  useAction,
-  usePoll,
-} from '#services/console/parts/parts.tsx'
+  DetailHead,
+  DetailState,
+  Details,
+  type Field,
+  linked,
+  modelLink,
+  projectLink,
+} from '#services/console/parts/details.tsx'
+import { Confirm, CopyButton, ErrorText, Icon, report, useAction, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, navigate } from '#services/console/parts/router.ts'
+import { CountsBar, Status } from '#services/console/parts/states.tsx'
 import { Elapsed } from '#services/console/parts/table.tsx'
 import { BatchOverview } from '#services/console/screens/batches/batch.tsx'
 import {
   batchCountsOf,
-  dueText,
+  endedAtOf,
   isBatch,
   isEnded,
   progressText,
   shownStatusOf,
 } from '#services/console/screens/jobs/list.ts'
-import { durationText } from '#shared/lib/duration.ts'
-import { FollowedJob, type Line, textOfResult } from './follow.ts'
+import { FollowedJob, textOfResult } from './follow.ts'
 import { Input, Steps } from './input.tsx'
+import { Facts, Timeline } from './timeline.tsx'
 
 /** Refresh interval in ms of values that have no events: the queue position and the progress of child jobs. */
 const REFRESH_INTERVAL_MS = 3_000
@@ -51,29 +50,40 @@ export function JobScreen({ id }: { readonly id: string }) {
   )
   return (
     <section class="job">
-      <Back path="jobs" name="Jobs" />
-      <div class="title">
-        <h1>
-          <code>{id}</code>
-        </h1>
-        {shown && <Status status={shownStatusOf(shown)} counts={batchCountsOf(shown)} />}
-        {shown?.status === 'in_progress' && <Elapsed since={shown.started_at ?? shown.created_at} />}
-        {isOwn && isBatch(shown) && (
-          <a class="button" href={`${BASE}/batches/${batchIdOf(id)}`}>
-            Open the batch
-          </a>
-        )}
-      </div>
-      <ErrorText text={followed.problem.value} />
+      <DetailHead
+        list="jobs"
+        what="Job"
+        id={id}
+        title={shown && titleOf(shown)}
+        state={
+          shown && (
+            <>
+              <Status status={shownStatusOf(shown)} counts={batchCountsOf(shown)} />
+              {shown.status === 'in_progress' && <Elapsed since={shown.started_at ?? shown.created_at} />}
+            </>
+          )
+        }
+      >
+        {shown && <Actions job={shown} isOwn={isOwn} onDone={() => followed.refresh()} />}
+      </DetailHead>
+      <DetailState
+        list="jobs"
+        what="job"
+        why="The jobs of other projects are visible to keys with the admin scope only. A job and its result are deleted some time after its end."
+        error={followed.error.value}
+        isLoaded={shown !== undefined}
+        retry={() => void followed.refresh().catch(() => {})}
+      />
       {shown && (
         <>
-          <Actions job={shown} isOwn={isOwn} onDone={() => followed.refresh()} />
-          <Reason followed={followed} />
+          <Failure job={shown} />
+          <Facts followed={followed} />
           <div class="columns">
             <div>
               {isBatch(shown) ? (
                 <>
                   <BatchOverview id={batchIdOf(id)} isOwn={isOwn} />
+                  <Timeline followed={followed} />
                   <Children job={shown} isOwn={isOwn} />
                   {isOwn && (
                     <details class="internals">
@@ -84,11 +94,11 @@ export function JobScreen({ id }: { readonly id: string }) {
                 </>
               ) : (
                 <>
+                  <Timeline followed={followed} />
                   <Parts followed={followed} id={id} />
                   <Children job={shown} isOwn={isOwn} />
                 </>
               )}
-              <History lines={linesOf(followed)} from={shown.created_at} />
             </div>
             <Details fields={fieldsOf(shown, followed.operatorJob.value)} />
           </div>
@@ -96,6 +106,11 @@ export function JobScreen({ id }: { readonly id: string }) {
       )}
     </section>
   )
+}
+
+/** Model and endpoint, as in the title of a request. The model of a batch's job differs from that of its requests. */
+function titleOf(job: AnyJob): string {
+  return isBatch(job) ? 'Job of a batch' : [job.model, job.endpoint.replace('/v1/', '')].join(', ')
 }
 
 function batchIdOf(jobId: string): string {
@@ -118,46 +133,15 @@ function stepsOf(job: AnyJob): number {
   return 'steps' in job ? (job.steps?.length ?? 0) : 0
 }
 
-function Reason({ followed }: { readonly followed: FollowedJob }) {
-  const job = followed.job.value ?? followed.operatorJob.value
-  const waits = followed.operatorJob.value?.waits
-  if (job?.error) {
-    return (
+function Failure({ job: { error } }: { readonly job: AnyJob }) {
+  return (
+    error && (
       <div class="note bad">
-        <strong>{job.error.code ?? 'Failed'}</strong>
-        <p>{job.error.message}</p>
+        <strong>{error.code ?? 'Failed'}</strong>
+        <p>{error.message}</p>
       </div>
     )
-  }
-  if (job?.status !== 'queued') return null
-  if (job.run_at !== null) return <DueTime job={job} runAt={job.run_at} />
-  const { position } = job.queue
-  const place = position === null ? '' : positionText(position)
-  return (
-    <div class="note">
-      <strong>Queued</strong>
-      <p>{[waits?.message, place].filter(Boolean).join(' ') || 'A worker is about to start this job.'}</p>
-    </div>
   )
-}
-
-/** @param runAt Unix seconds at which the next attempt is due */
-function DueTime({ job, runAt }: { readonly job: AnyJob; readonly runAt: number }) {
-  const { attempt } = job
-  const when = `${dueText(job)} (${dateTimeText(runAt)})`
-  return (
-    <div class="note">
-      <strong>{attempt === 0 ? 'Scheduled' : 'Retrying'}</strong>
-      <p>{attempt === 0 ? `Starts ${when}.` : `Attempt ${attempt} failed. Attempt ${attempt + 1} starts ${when}.`}</p>
-    </div>
-  )
-}
-
-function positionText(position: number): string {
-  if (position === 0) return 'This job is next in the queue.'
-  return position === 1
-    ? '1 job is ahead in the queue.'
-    : `${position.toLocaleString('en')} jobs are ahead in the queue.`
 }
 
 function Output({ job, streamed }: { readonly job: Job | undefined; readonly streamed: string }) {
@@ -219,12 +203,18 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
     run(async () => {
       const { id } = await fetchJson<AnyJob>(`${url}/redrive`, { method: 'POST' })
       navigate(`${BASE}/jobs/${id}`)
+      report('A new job runs the same request.', [`jobs/${job.id}`, 'Show the earlier job'])
     })
   // A request that failed due to its own content would fail again, so the button is then not highlighted.
   const isInvalid = job.error?.type === 'invalid_request_error'
   const canRedrive = ['failed', 'cancelled', 'expired'].includes(job.status)
   return (
     <div class="actions">
+      {isOwn && isBatch(job) && (
+        <a class="button" href={`${BASE}/batches/${batchIdOf(job.id)}`}>
+          Open the batch
+        </a>
+      )}
       {canRedrive && (
         <button
           type="button"
@@ -236,29 +226,26 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
         </button>
       )}
       <CopyButton text={curlOf(url, job)} label="Copy as curl" />
-      <CopyButton text={job.id} label="Copy ID" />
-      {/* Last and at the right edge, so that no other button takes its place when the job ends. */}
-      {!isEnded(job.status) && (
-        <div class="apart">
-          {job.status === 'cancelling' ? (
-            <button type="button" disabled>
-              Cancelling…
-            </button>
-          ) : (
-            <Confirm
-              isDestructive
-              verb="Cancel"
-              what={job.metadata.custom_id ?? 'this job'}
-              id={job.id}
-              keep={job.status === 'queued' ? 'Keep in the queue' : 'Keep running'}
-              confirm="Cancel job"
-              action={cancel}
-            >
-              <p>The work stops. This cannot be undone.</p>
-            </Confirm>
-          )}
-        </div>
-      )}
+      {/* At the right edge, so that no other action takes its place when the job ends. */}
+      {!isEnded(job.status) &&
+        (job.status === 'cancelling' ? (
+          <button type="button" disabled>
+            Cancelling…
+          </button>
+        ) : (
+          <Confirm
+            isDestructive
+            verb="Cancel"
+            what={job.metadata.custom_id ?? 'this job'}
+            id={job.id}
+            keep={job.status === 'queued' ? 'Keep in the queue' : 'Keep running'}
+            confirm="Cancel job"
+            done="Cancel of the job requested."
+            action={cancel}
+          >
+            <p>The work stops. This cannot be undone.</p>
+          </Confirm>
+        ))}
       <ErrorText text={problem.value} />
     </div>
   )
@@ -269,111 +256,31 @@ function curlOf(url: string, { status }: AnyJob): string {
   return `curl -N '${location.origin}${url}${what}' -H "Authorization: Bearer $SLUICE_API_KEY"`
 }
 
-/**
- * Returns the lines of the timeline. The events of a job of another project cannot be read, because they would reveal its output, so its timestamps
- * are shown instead.
- */
-function linesOf({ job, operatorJob, lines }: FollowedJob): readonly Line[] {
-  return job.value || !operatorJob.value ? lines.value : timesOf(operatorJob.value)
-}
-
-function timesOf({ attempt, worker, error, child_counts, ...job }: OperatorJob): readonly Line[] {
-  const started = [attempt > 0 && !child_counts && `attempt ${attempt}`, worker && `on ${worker}`]
-    .filter(Boolean)
-    .join(' ')
-  const known: [type: string, at: number | null, note: string][] = [
-    ['job.queued', job.created_at, ''],
-    ['job.started', job.started_at, started],
-    ['job.completed', job.completed_at, ''],
-    ['job.failed', job.failed_at, error?.message ?? ''],
-    ['job.cancelled', job.cancelled_at, ''],
-    ['job.expired', job.expired_at, ''],
-  ]
-  return known.flatMap(([type, at, note]) => (at === null ? [] : [{ type, at, note, notes: [note], times: 1 }]))
-}
-
-interface HistoryProps {
-  readonly lines: readonly Line[]
-  readonly from: number
-}
-
-function History({ lines, from }: HistoryProps) {
-  return (
-    <div class="card">
-      <h2>Timeline</h2>
-      <ol class="history">
-        {lines.map(({ type, at, note, notes, times }, nth) => (
-          <li key={`${type}-${nth}`} class={type.replaceAll('.', '-')}>
-            <span class="what">{type.replace('job.', '').replace('.delta', '')}</span>
-            {times > 1 && <span class="dim">{`×\u00a0${times}`}</span>}
-            {notes.length > 1 ? (
-              <details class="note-text">
-                <summary>{note}</summary>
-                {notes.slice(0, -1).map((one, earlier) => (
-                  <p key={`${earlier}-${one}`} class="dim">
-                    {one}
-                  </p>
-                ))}
-              </details>
-            ) : (
-              <span class="note-text">{note}</span>
-            )}
-            <span class="when dim" title={dateTimeText(at)}>
-              {offsetText(at - from)}
-            </span>
-          </li>
-        ))}
-      </ol>
-      {lines.length === 0 && <p class="dim">No events yet.</p>}
-    </div>
-  )
-}
-
 function fieldsOf(job: AnyJob, operatorJob: OperatorJob | undefined): Field[] {
   return [
     ...detailsOf(job),
-    ...(operatorJob ? operatorDetailsOf(operatorJob) : []),
+    ['Project', operatorJob && projectLink(operatorJob.project)],
     ...usageOf(job.usage),
     ['Parent', job.parent_id && linked(job.parent_id, `jobs/${job.parent_id}`)],
   ]
 }
 
 function detailsOf(job: AnyJob): Field[] {
-  const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at
-  const started = job.started_at
-  const details: Field[] = [
+  const ends: Field =
+    endedAtOf(job) === null
+      ? ['Deadline', dateTimeText(job.expires_at)]
+      : ['Result expires', dateTimeText(job.result_expires_at)]
+  return [
     // The job of a batch has its own model and pool. Both differ from those of its requests and would mislead a reader, so they are not
     // shown.
     ['Model', !isBatch(job) && modelLink(job.model)],
     ['Endpoint', job.endpoint],
     ['Pool', !isBatch(job) && job.queue.pool],
     ['Priority', job.priority],
-    // A composed job begins another attempt after each wait for its child jobs. The number of attempts therefore does not
-    // count failures and is not shown.
-    ...(job.child_counts || job.attempt === 0
-      ? []
-      : [['Attempt', `${job.attempt} of ${job.max_attempts}`] as [string, string]]),
     ['Created', dateTimeText(job.created_at)],
-  ]
-  if (started !== null) details.push(['Queue time', durationText(started - job.created_at)])
-  if (started !== null && ended !== null) details.push(['Duration', durationText(ended - started)])
-  if (ended === null) details.push(['Deadline', dateTimeText(job.expires_at)])
-  else details.push(['Result expires', dateTimeText(job.result_expires_at)])
-  for (const [name, value] of Object.entries(job.metadata)) details.push([`metadata.${name}`, value])
-  if ('cost_usd' in job && job.cost_usd !== undefined) details.push(['Cost', costText(job.cost_usd)])
-  if (job.request_id) details.push(['Request ID', linked(job.request_id, `requests/${job.request_id}`)])
-  return details
-}
-
-function operatorDetailsOf({ project, worker, tries, crashes }: OperatorJob): Field[] {
-  const failures = [
-    tries > 0 && `${tries} failed ${tries === 1 ? 'attempt' : 'attempts'}`,
-    crashes > 0 && `${crashes} worker ${crashes === 1 ? 'crash' : 'crashes'}`,
-  ].filter(Boolean)
-  return [
-    ['Project', projectLink(project)],
-    ['Worker', worker && workerLink(worker)],
-    ['Failures', failures.join(', ')],
+    ends,
+    ...Object.entries(job.metadata).map(([name, value]): Field => [`metadata.${name}`, value]),
+    ['Request ID', job.request_id && linked(job.request_id, `requests/${job.request_id}`)],
   ]
 }
 

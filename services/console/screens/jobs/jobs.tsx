@@ -3,15 +3,16 @@ import { useEffect, useMemo, useRef } from 'preact/hooks'
 import { type AnyJob, ApiFailure, fetchJson, isOperator } from '#services/console/api/client.ts'
 import { serviceNow } from '#services/console/api/clock.ts'
 import { projectName } from '#services/console/api/names.ts'
-import { Chips, CountsBar, ErrorText, ShortId, Status, usePoll } from '#services/console/parts/parts.tsx'
+import { Chips, ErrorText, ShortId, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
-import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { CountsBar, Empty, LoadState, Status } from '#services/console/parts/states.tsx'
 import { Age } from '#services/console/parts/table.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 import {
   batchCountsOf,
   batchModels,
   dueText,
+  endedAtOf,
   type Filter,
   isEnded,
   JobList,
@@ -28,7 +29,7 @@ const STATUSES = [
   { id: 'queued', name: 'Queued' },
   { id: 'scheduled', name: 'Scheduled' },
   { id: 'retrying', name: 'Retrying' },
-  { id: 'in_progress', name: 'In progress' },
+  { id: 'in_progress', name: 'Running' },
   { id: 'completed', name: 'Completed' },
   { id: 'failed', name: 'Failed' },
   { id: 'cancelled', name: 'Cancelled' },
@@ -273,8 +274,7 @@ function waitText(job: AnyJob): string {
 /** Returns the run time of a job or, before its start, the time since its creation. A dash while it is not due. */
 function durationOf(job: AnyJob): string {
   if (dueText(job)) return '–'
-  const ended = job.completed_at ?? job.failed_at ?? job.cancelled_at ?? job.expired_at ?? serviceNow()
-  return durationText(Math.max(0, ended - (job.started_at ?? job.created_at)))
+  return durationText(Math.max(0, (endedAtOf(job) ?? serviceNow()) - (job.started_at ?? job.created_at)))
 }
 
 const PARENT_REFRESH_MS = 2_000

@@ -162,6 +162,11 @@ export function isEnded(status: string): boolean {
   return ['completed', 'failed', 'cancelled', 'expired'].includes(status)
 }
 
+/** Returns the time of the end of a job. Null if the job has not ended. */
+export function endedAtOf({ completed_at, failed_at, cancelled_at, expired_at }: AnyJob): number | null {
+  return completed_at ?? failed_at ?? cancelled_at ?? expired_at
+}
+
 /** Returns the status that the console shows. Queued jobs that wait for a time are `scheduled` before the first attempt, and `retrying` afterwards. */
 export function shownStatusOf({ status, run_at, attempt }: AnyJob): string {
   if (status !== 'queued' || run_at === null) return status

@@ -28,7 +28,7 @@ export function KeyForm({ before, close }: FormProps) {
       .run(async () => {
         if (before) await updateKey(before.id, bodyOf(draft))
         else created.value = await createKey({ ...bodyOf(draft), project: draft.text('project') || null })
-      })
+      }, before && 'Key saved.')
       .then((isDone) => isDone && before && close())
   }
   if (created.value) return <Secret createdKey={created.value} close={close} />

@@ -10,12 +10,11 @@ import {
   Dialog,
   FormActions,
   ShortId,
-  Status,
   useAction,
   usePoll,
 } from '#services/console/parts/parts.tsx'
 import { BASE, queryParam, setQuery } from '#services/console/parts/router.ts'
-import { Empty, LoadState, OperatorsOnly } from '#services/console/parts/states.tsx'
+import { Empty, LoadState, OperatorsOnly, Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { expiryOf, KeyForm, LIMIT_NAMES, LimitFields, limitTexts, Secret, Text } from './form.tsx'
 import {
@@ -261,6 +260,7 @@ function KeyActions({ apiKey, refresh }: { readonly apiKey: ApiKey; readonly ref
           verb="Revoke"
           what={what}
           keep="Keep the key"
+          done={`Key ${what} revoked.`}
           action={() => revokeKey(apiKey.id)}
           onClose={onClose}
         >
@@ -433,7 +433,9 @@ function ProjectForm({ before, close, isBudgetFocused = false }: ProjectFormProp
       name: draft.text('name').trim() || null,
       limits: Object.fromEntries(LIMIT_NAMES.map((name) => [name, draft.number(name)])),
     }
-    void action.run(() => saveProject(before?.id, body)).then((isDone) => isDone && close())
+    void action
+      .run(() => saveProject(before?.id, body), `Project ${before ? 'saved' : 'created'}.`)
+      .then((isDone) => isDone && close())
   }
   return (
     <form class="fields" onSubmit={send}>

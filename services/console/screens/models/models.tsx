@@ -3,11 +3,11 @@ import { isOperator } from '#services/console/api/client.ts'
 import { ageText, latencyText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
 import { Count, TryIt, usePoll } from '#services/console/parts/parts.tsx'
-import { PauseButton } from '#services/console/parts/pause.tsx'
 import { BASE } from '#services/console/parts/router.ts'
-import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Empty, LoadState, Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { factsOf, failedRequestsOf, Remedy, TrendBars } from '#services/console/screens/home/problems.tsx'
+import { PauseButton } from '#services/console/screens/pools.tsx'
 import { cachedStats } from './capacity.ts'
 import { isUnavailable, type Recent, recent, refreshRecent } from './recent.ts'
 import { isLoaded, type ModelState, models, problem, refresh } from './state.ts'
@@ -156,13 +156,13 @@ function Figures({ id, figures }: { readonly id: string; readonly figures: Recen
 }
 
 function State({ model: { loadProgress, pause, poolPause, capacity, finding } }: ModelProps) {
-  if (pause ?? poolPause) return <span class="status paused">{pause ? 'paused' : 'pool paused'}</span>
-  if (capacity?.workers === 0) return <span class="status no-worker">no worker</span>
-  if (finding?.status === 'fail') return <span class="status failed">failing</span>
-  if (finding?.status === 'warn') return <span class="status partial">some calls fail</span>
+  if (pause ?? poolPause) return <Status status="paused" text={pause ? undefined : 'pool paused'} />
+  if (capacity?.workers === 0) return <Status status="no worker" />
+  if (finding?.status === 'fail') return <Status status="failed" text="failing" />
+  if (finding?.status === 'warn') return <Status status="partial" text="some calls fail" />
   if (loadProgress === undefined) return <span class="dim">–</span>
-  if (loadProgress < 1) return <span class="status loading">loading {Math.floor(loadProgress * 100)} %</span>
-  return <span class="status ready">ready</span>
+  if (loadProgress < 1) return <Status status="loading" text={`loading ${Math.floor(loadProgress * 100)} %`} />
+  return <Status status="ready" />
 }
 
 function Details({ model }: ModelProps) {

@@ -6,7 +6,7 @@ import { ApiFailure, fetchJson, isOperator, messageOf } from '#services/console/
 import { keyName } from '#services/console/api/names.ts'
 import { Confirm, ShortId, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE } from '#services/console/parts/router.ts'
-import { Empty, LoadState } from '#services/console/parts/states.tsx'
+import { Empty, LoadState, Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { durationText } from '#shared/lib/duration.ts'
 
@@ -59,13 +59,13 @@ export function ActiveRequests({ children }: { readonly children: ComponentChild
         <h1>Requests</h1>
         {shown && (
           <p class="dim" aria-live="polite">
-            {total === 1 ? '1 call' : `${total.toLocaleString('en')} calls`} running or waiting
+            {total === 1 ? '1 call' : `${total.toLocaleString('en')} calls`} running or queued
           </p>
         )}
       </div>
       <p class="dim">
         Synchronous calls that wait or run now, the oldest first. Durable jobs are listed in Jobs:{' '}
-        <a href={`${BASE}/jobs?status=in_progress`}>in progress</a>, <a href={`${BASE}/jobs?status=queued`}>queued</a>.
+        <a href={`${BASE}/jobs?status=in_progress`}>running</a>, <a href={`${BASE}/jobs?status=queued`}>queued</a>.
         {shown && ` Answered by ${pages.map(({ ingress }) => ingress).join(', ')}.`}
       </p>
       {children}
@@ -84,7 +84,7 @@ export function ActiveRequests({ children }: { readonly children: ComponentChild
       )}
       {calls.length > 0 && (
         <Table
-          label="Running and waiting calls"
+          label="Running and queued calls"
           columns={COLUMNS}
           numbers={['Age', 'Position']}
           main={['Reason']}
@@ -131,7 +131,7 @@ function Row({ request, ingress, onCancel }: RowProps) {
   return (
     <tr>
       <Cell column="Status">
-        <span class={`status ${status === 'running' ? 'in_progress' : 'queued'}`}>{status}</span>
+        <Status status={status} />
       </Cell>
       <Cell column="Request">
         <ShortId id={id} />
@@ -155,6 +155,7 @@ function Row({ request, ingress, onCancel }: RowProps) {
           what="this request"
           id={id}
           keep="Keep running"
+          done="Request stopped."
           confirm="Stop request"
           action={cancel}
         >

@@ -6,6 +6,7 @@ import { fetchJson, messageOf } from '#services/console/api/client.ts'
 import { keyName, projectName } from '#services/console/api/names.ts'
 import { Count, ErrorText, usePoll } from '#services/console/parts/parts.tsx'
 import { BASE, urlWith } from '#services/console/parts/router.ts'
+import { Status } from '#services/console/parts/states.tsx'
 import { Age, Cell, Table } from '#services/console/parts/table.tsx'
 
 const REFRESH_INTERVAL_MS = 10_000
@@ -98,7 +99,7 @@ export function FailureTable({ label, rows, filters, owners = [] }: FailureTable
           return (
             <tr key={JSON.stringify([status, error_code, model, project, key_id])}>
               <Cell column="Error">
-                <span class="status failed">{status}</span> {error_code && <code>{error_code}</code>}
+                <Status status="failed" text={String(status)} /> {error_code && <code>{error_code}</code>}
                 <span class="dim below">{message}</span>
               </Cell>
               {owners.includes('Project') && (

@@ -1,11 +1,13 @@
 import { useSignal } from '@preact/signals'
 import { useEffect } from 'preact/hooks'
 import type { RequestAnswer } from '#schemas/admin/requests.ts'
-import { fetchJson, isOperator, messageOf } from '#services/console/api/client.ts'
+import { fetchJson, isOperator } from '#services/console/api/client.ts'
 import { clockText, costText, dateTimeText, latencyText } from '#services/console/api/clock.ts'
 import { keyName } from '#services/console/api/names.ts'
 import {
   batchPath,
+  DetailHead,
+  DetailState,
   Details,
   type Field,
   linked,
@@ -13,8 +15,8 @@ import {
   projectLink,
   workerLink,
 } from '#services/console/parts/details.tsx'
-import { Back, CopyButton, Icon } from '#services/console/parts/parts.tsx'
-import { LoadState } from '#services/console/parts/states.tsx'
+import { Icon } from '#services/console/parts/parts.tsx'
+import { Status } from '#services/console/parts/states.tsx'
 import { Cell, Table } from '#services/console/parts/table.tsx'
 import { Remedy } from '#services/console/screens/home/problems.tsx'
 
@@ -26,15 +28,15 @@ const CANCELLED = 499
 /** @param id Id of a request, a durable job or an answer. The id comes from the URL and is not validated */
 export function RequestScreen({ id }: { readonly id: string }) {
   const request = useSignal<RequestAnswer | undefined>(undefined)
-  const problem = useSignal('')
+  const error = useSignal<unknown>(undefined)
   useEffect(() => {
     const abort = new AbortController()
     fetchJson<RequestAnswer>(`${PATH}/${encodeURIComponent(id)}`, { signal: abort.signal }).then(
       (found) => {
         request.value = found
       },
-      (error: unknown) => {
-        if (!abort.signal.aborted) problem.value = messageOf(error)
+      (cause: unknown) => {
+        if (!abort.signal.aborted) error.value = cause
       },
     )
     return () => abort.abort()
@@ -42,21 +44,22 @@ export function RequestScreen({ id }: { readonly id: string }) {
   const shown = request.value
   return (
     <section class="job request">
-      <Back path="requests" name="Requests" />
-      <div class="title">
-        <h1>{shown ? titleOf(shown) : 'Request'}</h1>
-        {shown && <Outcome request={shown} />}
-      </div>
-      {shown && (
-        <>
-          <p>{factsOf(shown)}</p>
-          <div class="actions">
-            <code class="dim">{shown.id}</code>
-            <CopyButton text={shown.id} label="Copy ID" />
-          </div>
-        </>
-      )}
-      <LoadState problem={problem.value} isLoaded={shown !== undefined} retry={() => location.reload()} />
+      <DetailHead
+        list="requests"
+        what="Request"
+        id={shown?.id ?? id}
+        title={shown && titleOf(shown)}
+        state={shown && <Outcome request={shown} />}
+      />
+      <DetailState
+        list="requests"
+        what="request"
+        why="A request is in the log from about a second after its end, until the retention time of the log. Reads such as the list of models are not in the log."
+        error={error.value}
+        isLoaded={shown !== undefined}
+        retry={() => location.reload()}
+      />
+      {shown && <p>{factsOf(shown)}</p>}
       {shown && (
         <>
           <Failure request={shown} />
@@ -99,7 +102,7 @@ export function Outcome({ request }: { readonly request: RequestAnswer }) {
   const style = status < 400 ? 'completed' : status === CANCELLED ? 'cancelled' : 'failed'
   return (
     <>
-      <span class={`status ${style}`}>{status === CANCELLED ? 'cancelled' : status}</span>
+      <Status status={style} text={status === CANCELLED ? undefined : String(status)} />
       {error_code && status !== CANCELLED && (
         <code class="error-code" title={error_message ?? ''}>
           {error_code}
@@ -111,13 +114,13 @@ export function Outcome({ request }: { readonly request: RequestAnswer }) {
 }
 
 function BatchOutcome({ total, failed }: { readonly total: number; readonly failed: number }) {
-  if (total === 0) return <span class="status failed">no call ran</span>
+  if (total === 0) return <Status status="failed" text="no call ran" />
   const style = failed === 0 ? 'completed' : failed === total ? 'failed' : 'partial'
   return (
-    <span class={`status ${style}`}>
-      {total === 1 ? '1 call' : `${total.toLocaleString('en')} calls`}
-      {failed > 0 && `, ${failed.toLocaleString('en')} failed`}
-    </span>
+    <Status
+      status={style}
+      text={`${total === 1 ? '1 call' : `${total.toLocaleString('en')} calls`}${failed > 0 ? `, ${failed.toLocaleString('en')} failed` : ''}`}
+    />
   )
 }
 

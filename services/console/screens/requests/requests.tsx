@@ -23,7 +23,7 @@ const NUMBERS = ['Tokens', 'Cost', 'First output', 'Duration', 'Ended']
 const COLUMNS = ['Status', 'Request', 'Model', 'Endpoint', ...NUMBERS]
 const OPERATOR_COLUMNS = COLUMNS.toSpliced(2, 0, 'Project')
 const STATUSES = [
-  { id: ACTIVE, name: 'Running and waiting' },
+  { id: ACTIVE, name: 'Running and queued' },
   { id: '', name: 'All' },
   { id: '2xx', name: 'Completed' },
   { id: 'failed', name: 'Failed' },
