@@ -107,8 +107,10 @@ export async function listFailures(context: IngressContext, call: Call): Promise
         ...{ message: one.message, newest_id: one.newestId },
       }),
     )
-  if (isCsvAsked(call, asked)) return await replyCsv(call, 'failures.csv', failuresTable(data))
-  await call.reply.whole({ object: 'list', data, has_more: page.next !== null })
+  const has_more = page.next !== null
+  if (isCsvAsked(call, asked))
+    return await replyCsv(call, `failures${has_more ? '-incomplete' : ''}.csv`, failuresTable(data))
+  await call.reply.whole({ object: 'list', data, has_more })
 }
 
 /** Columns of the CSV. Times are ISO 8601 in UTC. */
