@@ -76,6 +76,7 @@ export function answerCall(context: IngressContext, call: Call, endpoint: JobEnd
     facts.user_id = prepared.userId
     context.limits.countUser(key, prepared.userId)
     noteLoweredLimit(context, call, body, prepared)
+    if (endpoint.fields) noteUnknownFields(call, endpoint.fields, body)
     if (options) return answerDurable(context, call, endpoint, prepared, body, preferences, options)
     const { pool } = endpoint.kind
     const admitted = { pool, model: prepared.model, body: prepared.body }
@@ -108,6 +109,25 @@ function noteLoweredLimit({ models }: IngressContext, { facts, reply }: Call, bo
   if (!asked.some((limit) => typeof limit === 'number' && limit > ceiling)) return
   facts.max_tokens = ceiling
   reply.setHeader('x-max-tokens', String(ceiling))
+}
+
+/** Fields of calls that create durable jobs, valid for every endpoint. */
+const JOB_FIELDS: ReadonlySet<string> = new Set(['background', 'store'])
+const FIELD_NAME = /^[\w.-]{1,64}$/
+const UNKNOWN_FIELDS_MAX = 10
+
+/**
+ * Names the fields of a body that the API does not define, in a header of the answer. Such a field is not refused, because a server with the same
+ * API may define it. A misspelled field would otherwise have no effect and no error.
+ */
+function noteUnknownFields({ reply }: Call, known: object, body: unknown): void {
+  let unknown: string[] | undefined
+  for (const name in body as Record<string, unknown> | null) {
+    if (Object.hasOwn(known, name) || JOB_FIELDS.has(name)) continue
+    unknown ??= []
+    if (FIELD_NAME.test(name) && unknown.length < UNKNOWN_FIELDS_MAX) unknown.push(name)
+  }
+  if (unknown?.length) reply.setHeader('x-unknown-parameters', unknown.join(', '))
 }
 
 async function answerAttached(

@@ -24,6 +24,7 @@ export const embeddings: JobEndpoint = {
   },
   format: 'openai',
   kind: embed,
+  fields: EmbeddingsBody.shape,
   prepare(context, caller, body) {
     const asked = parseBody(EmbeddingsBody, body, 'openai')
     const model = getModel(context, caller, asked.model, 'embeddings')

@@ -57,6 +57,7 @@ export const chatCompletions: JobEndpoint = {
   },
   format: 'openai',
   kind: generate,
+  fields: ChatRequest.shape,
   canStream: () => true,
   prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeChat, body),
 }
@@ -76,6 +77,7 @@ export const completions: JobEndpoint = {
       answer: { description: COMPLETION, json: { Completion }, events: { Completion } },
     }
   },
+  fields: CompletionsRequest.shape,
   prepare: (context, caller, body) => prepareOpenAi(context, caller, decodeCompletions, body),
 }
 
@@ -95,6 +97,7 @@ export const messages: JobEndpoint = {
   },
   format: 'anthropic',
   kind: generate,
+  fields: MessagesRequest.shape,
   canStream: () => true,
   isStored: searchesHere,
   async prepare(context, caller, body) {
@@ -123,6 +126,7 @@ export const messagesCount: JobEndpoint = {
   },
   format: 'anthropic',
   kind: countTokens,
+  fields: CountTokensRequest.shape,
   async prepare(context, caller, body) {
     return { ...(await prepareMessages(context, caller, decodeCount, body)), timeoutMs: COUNT_TIMEOUT_MS }
   },

@@ -34,6 +34,7 @@ export const rerank: JobEndpoint = {
   },
   format: 'openai',
   kind,
+  fields: RerankBody.shape,
   requireModel: (context, caller, model) => void getModel(context, caller, model, 'rerank', 'embeddings'),
   prepare(context, caller, body) {
     const asked = parseBody(RerankBody, body, 'openai')

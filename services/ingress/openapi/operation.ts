@@ -102,6 +102,10 @@ export const ANSWER_HEADERS = {
       'Maximum output tokens of the model. Present if the request asked for more, so that the value was lowered.',
     schema: { type: 'string', pattern: '^[0-9]+$' },
   },
+  'x-unknown-parameters': {
+    description: 'Fields of the request body that the API does not define, such as misspelled ones.',
+    schema: text,
+  },
   'x-ratelimit-limit-requests': { description: 'Maximum requests per minute. Absent: no limit.', schema: text },
   'x-ratelimit-remaining-requests': { description: 'Requests left in the current window.', schema: text },
   'x-ratelimit-reset-requests': {
@@ -116,6 +120,7 @@ export const CALL_HEADERS = [
   'x-job-id',
   'idempotency-replayed',
   'x-max-tokens',
+  'x-unknown-parameters',
   'x-ratelimit-limit-requests',
   'x-ratelimit-remaining-requests',
   'x-ratelimit-reset-requests',

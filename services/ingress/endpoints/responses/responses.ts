@@ -64,6 +64,7 @@ export const responses: JobEndpoint = {
   },
   format: 'openai',
   kind: generate,
+  fields: ResponsesRequest.shape,
   canStream: () => true,
   isStored: isKept,
   stored: storedAnswers,
