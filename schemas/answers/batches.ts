@@ -77,7 +77,7 @@ export const BatchAnswer = z.object({
     })
     .nullish()
     .describe('Progress of the requests, which is not part of the OpenAI API. null: no requests run'),
-  waiting_for: z.string().nullish().describe('Limit or budget that delays the remaining requests. null: none'),
+  waiting_for: z.string().nullish().describe('Limit, budget or failure that delays the remaining requests. null: none'),
   usage: z
     .object({
       input_tokens: Count,

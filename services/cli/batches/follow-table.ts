@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type { BatchesApi, BatchView } from '#services/cli/client/http.ts'
 import { endedAt } from '#services/cli/client/job.ts'
-import { endsText, rateText } from '#services/cli/client/job-text.ts'
+import { ESTIMATING, endsText, rateText } from '#services/cli/client/job-text.ts'
 import { barLine, stoppedText } from '#services/cli/commands/following.ts'
 import { CommandError, EXIT, type Output, plain } from '#services/cli/text/output.ts'
 
@@ -99,7 +99,7 @@ export class BatchProgress {
     const { total, completed, failed } = counts
     const done = completed + failed
     const failures = failed > 0 ? `, ${failed} failed` : ''
-    const parts = [`${done} of ${total} done${failures}`, rateText(batch.progress ?? {}), waitText(batch)]
+    const parts = [`${done} of ${total} done${failures}`, rateOf(batch), waitText(batch)]
     this.#ends = endsText(batch.progress ?? {})
     const message = total > 0 ? parts.filter(Boolean).join(', ') : null
     const percent = total > 0 ? (100 * done) / total : null
@@ -120,6 +120,11 @@ export class BatchProgress {
     if (this.#out.canRedraw) this.#out.redraw('')
     this.#out.note(line)
   }
+}
+
+function rateOf({ progress, waiting_for }: BatchView): string {
+  const text = rateText(progress ?? {})
+  return waiting_for && text === ESTIMATING ? '' : text
 }
 
 function waitText({ waiting_for }: BatchView): string {

@@ -3,7 +3,7 @@ import { basename, extname } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { BatchesApi, type BatchView, isGone } from '#services/cli/client/http.ts'
 import { endedAt } from '#services/cli/client/job.ts'
-import { ageOf, rangeText } from '#services/cli/client/job-text.ts'
+import { ageOf, ESTIMATING, rangeText } from '#services/cli/client/job-text.ts'
 import { adminFilterOf } from '#services/cli/commands/bulk.ts'
 import { type Command, noArguments, onlyArgument } from '#services/cli/commands/command.ts'
 import {
@@ -240,5 +240,9 @@ function endOf({ progress, ...batch }: BatchView, nowMs: number): string {
   if (!progress) return ''
   if (progress.estimated_end_range) return `in ${rangeText(progress.estimated_end_range, nowMs)}`
   const end = progress.estimated_end_at
-  return typeof end === 'number' ? `in ${ageOf(nowMs / 1_000, end * 1_000)}` : 'estimating…'
+  return typeof end === 'number'
+    ? `in ${ageOf(nowMs / 1_000, end * 1_000)}`
+    : batch.waiting_for
+      ? 'waiting'
+      : ESTIMATING
 }

@@ -1,6 +1,7 @@
 import { z } from 'zod'
 import { plain } from '#services/cli/text/output.ts'
 import { durationRangeText } from '#shared/lib/duration.ts'
+import { usageTexts } from './batch-text.ts'
 import { type BatchView, batchIdOf, type EndRange } from './http.ts'
 import { endedAt, exitCodeOf, type JobView, queueText } from './job.ts'
 
@@ -19,6 +20,7 @@ const TranscriptDelta = z.looseObject({ type: z.literal('transcript.text.delta')
 const OutputText = z.looseObject({ stream: z.enum(['stdout', 'stderr']), text: z.string() })
 const Blocks = z.looseObject({ content: z.array(z.looseObject({ type: z.string(), text: z.string().optional() })) })
 const Transcript = z.looseObject({ text: z.string() })
+const Tokens = z.object({ input_tokens: z.number(), output_tokens: z.number() })
 const Printed = z.looseObject({ stdout: z.string(), stderr: z.string() })
 
 /**
@@ -71,7 +73,12 @@ export function describeJob(job: JobView, batch?: BatchView): string {
     ['ended', timeOf(endedAt(job))],
     // The progress of an ended batch is left out, because a summary of the batch follows this text.
     ['progress', isBatch && isEnded ? '' : [progress?.phase, percent, progress?.message].filter(Boolean).join(' ')],
-    ['rate', progress && !isEnded ? rateText(progress) : ''],
+    ['rate', progress && !isEnded && !batch?.waiting_for ? rateText(progress) : ''],
+    ['waits for', batch?.waiting_for],
+    [
+      'usage',
+      isBatch ? '' : usageTexts({ usage: Tokens.safeParse(job.usage).data, cost_usd: job.cost_usd }).join(', '),
+    ],
     ['output', isBatch ? '' : excerpt(plain(resultText(job)))],
     ['error', error && `${error.message}${error.code ? ` (${error.code})` : ''}`],
   ]
@@ -104,7 +111,7 @@ function countsText({ child_counts }: JobView): string {
 export function rateText(progress: BatchRate, nowMs = Date.now()): string {
   const { requests_per_second: rate, estimated_end_at } = progress
   const ends = endsText(progress, nowMs)
-  if (ends === '') return rate === null && estimated_end_at === null ? 'estimating…' : ''
+  if (ends === '') return rate === null && estimated_end_at === null ? ESTIMATING : ''
   return typeof rate === 'number' ? `${ends}, ${rate}/s` : ends
 }
 
@@ -127,6 +134,8 @@ export function endText(seconds: number, nowMs = Date.now()): string {
 }
 
 const NEAR_MS = 120_000
+
+export const ESTIMATING = 'estimating…'
 
 interface BatchRate {
   readonly requests_per_second?: number | null | undefined

@@ -42,6 +42,7 @@ export const JobView = z.looseObject({
   metadata: z.record(z.string(), z.string()).nullish(),
   error: Failure.nullish(),
   usage: z.unknown().optional(),
+  cost_usd: z.number().nullish(),
   last_sequence_number: z.number().nullish(),
   project: z.string().nullish().describe('Admin keys only'),
   worker: z.string().nullish().describe('Admin keys only: the worker of the current or last attempt'),

@@ -78,9 +78,7 @@ export async function listBatches(context: IngressContext, call: Call): Promise<
     ...(after !== undefined && { after: cursorOf(after) }),
   })
   const counts = await childCountsOfPage(context, page.jobs)
-  const data = await Promise.all(
-    page.jobs.map(async (job) => batchObject(job, await batchDetails(context, job), counts.get(job.id))),
-  )
+  const data = await Promise.all(page.jobs.map((job) => currentBatchObject(context, job, counts.get(job.id))))
   const [first_id, last_id] = [data[0]?.id ?? null, data.at(-1)?.id ?? null]
   await call.reply.whole({ object: 'list', data, first_id, last_id, has_more: page.hasMore })
 }
@@ -235,9 +233,9 @@ export async function batchDetails(context: IngressContext, job: DurableJob): Pr
 }
 
 /** A batch in the form of the OpenAI API, with the reason why its remaining requests wait. */
-export async function currentBatchObject(context: IngressContext, job: DurableJob) {
+export async function currentBatchObject(context: IngressContext, job: DurableJob, counted?: ChildCounts) {
   const details = await batchDetails(context, job)
-  const counts = await childCountsOf(context, job)
+  const counts = counted ?? (await childCountsOf(context, job))
   const isRunning = !TERMINAL.has(job.state) && details.begun && !details.isFinalizing && counts
   const waiting_for = isRunning ? await waitingFor(context, job, counts) : null
   return { ...batchObject(job, details, counts), ...(isRunning && { waiting_for }) }

@@ -38,7 +38,7 @@
  */
 
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import type { DurableJob } from '#schemas/durable-job.ts'
+import type { DurableEvent, DurableJob } from '#schemas/durable-job.ts'
 import { TERMINAL } from '#shared/jobs/durable/follow.ts'
 import { batch } from '#shared/kinds/batch.ts'
 import { childJobId } from '#shared/store/jobs.ts'
@@ -257,7 +257,11 @@ function sumOf(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0)
 }
 
-/** Limit or budget for which the next requests of a batch wait. Null if there is none. */
+/**
+ * Reason why a running batch makes no progress. Null if there is none. The reason is one of these:
+ * 1. The limit or budget for which its next requests wait.
+ * 2. The last failure, if more requests wait for a retry than run.
+ */
 export async function waitingFor(
   { store }: IngressContext,
   { id, tenant }: DurableJob,
@@ -269,7 +273,27 @@ export async function waitingFor(
     const { progress } = (part?.progress ?? {}) as { progress?: { phase?: string; message?: string } }
     if (part?.state === 'scheduled' && progress?.phase === LINES_WAIT) return progress.message ?? null
   }
-  return null
+  const rows = (await store?.countChildren(tenant, ids, Date.now())) ?? []
+  const scheduled = rows.filter(({ state }) => state === 'scheduled')
+  const count = sumOf(scheduled.map((row) => row.count))
+  if (!store || !scheduled[0] || count < runningOf(rows)) return null
+  const children = await store.listChildren(tenant, scheduled[0].parent)
+  const [next] = children
+    .filter(({ state }) => state === 'scheduled')
+    .toSorted((one, other) => one.run_at_ms - other.run_at_ms)
+  const events = next ? await store.listEvents(tenant, next.id, 0, EVENTS_MAX) : []
+  const failure = events.findLast(({ type }) => type === 'job.retrying')
+  return next && failure ? retryText(count, next.run_at_ms, failure) : null
+}
+
+const EVENTS_MAX = 100
+
+/** Text such as `14 requests wait for a retry, the next at 12:05:10 UTC. Last failure at 12:03:40 UTC, server gpu-1: Connection refused.`. */
+function retryText(count: number, nextAtMs: number, { at_ms, data }: DurableEvent): string {
+  const { reason, message, server } = (data ?? {}) as { reason?: string; message?: string; server?: string }
+  const timeOf = (ms: number) => `${new Date(ms).toISOString().slice(11, 19)} UTC`
+  const wait = `${count} ${count === 1 ? 'request waits' : 'requests wait'} for a retry, the next at ${timeOf(nextAtMs)}.`
+  return `${wait} Last failure at ${timeOf(at_ms)}${server ? `, server ${server}` : ''}: ${message || reason}`
 }
 
 function partsUnderWay(id: string, { completed, failed }: ChildCounts): [first: number, ids: string[]] {

@@ -458,6 +458,20 @@ it('sluice get hides the model, worker and result of the internal job of a batch
   expect(shown).not.toMatch(/^(model|worker|attempt|output)/m)
 })
 
+it('sluice get shows the tokens and the cost of a job, and why a batch waits instead of an estimate', () => {
+  const usage = { input_tokens: 12, output_tokens: 5 }
+  expect(describeJob(job('completed', { usage, cost_usd: 0.00125 }))).toMatch(
+    /^usage +12 input tokens, 5 output tokens, cost \$0\.0013$/m,
+  )
+  const progress = { requests_per_second: null, estimated_end_at: null }
+  const waiting_for = '2 requests wait for a retry'
+  const view = { id: 'batch_1', status: 'in_progress', endpoint: '/v1/embeddings', created_at: 1, waiting_for }
+  const batch = { ...view, request_counts: { total: 2, completed: 0, failed: 0 } }
+  const shown = describeJob(job('in_progress', { endpoint: '/v1/batches', progress }), batch)
+  expect(shown).toMatch(/^waits for 2 requests wait for a retry$/m)
+  expect(shown).not.toContain('estimating')
+})
+
 it('sluice get shows the endpoint, model and file of a batch', () => {
   const view = { id: 'batch_1', status: 'completed', endpoint: '/v1/chat/completions', model: 'm1', created_at: 1 }
   const batch = { ...view, request_counts: { total: 1, completed: 1, failed: 0 } }

@@ -281,7 +281,9 @@ function Progress({ batch, isOwn }: OverviewProps) {
       <h2>Progress</h2>
       <BatchBar batch={batch} />
       <p class="dim" aria-live="polite">
-        {isRunning ? texts.join(', ') || (batch.progress && 'Estimating…') : summaryOf(batch, tookText(batch))}
+        {isRunning
+          ? texts.join(', ') || (batch.progress && !waiting_for && 'Estimating…')
+          : summaryOf(batch, tookText(batch))}
       </p>
       {isOwn && !isRunning && batch.metadata[RETRY_OF_KEY] && <AllRows batch={batch} />}
       {waiting_for && <p class="note">{waiting_for}</p>}

@@ -107,7 +107,9 @@ function Row({ batch }: { readonly batch: Batch }) {
       <Cell column="Created">
         <Age at={created_at} />
       </Cell>
-      <Cell column="Ended">{ended === null ? endText(batch) || '–' : <Age at={ended} />}</Cell>
+      <Cell column="Ended">
+        {ended === null ? endText(batch) || (batch.waiting_for ? 'waiting' : '–') : <Age at={ended} />}
+      </Cell>
     </tr>
   )
 }

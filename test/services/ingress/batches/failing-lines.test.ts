@@ -3,7 +3,7 @@
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { createBatch, endOf } from '../../../support/batches.ts'
-import { type Stack, startStack, TEST_KEY } from '../../../support/stack.ts'
+import { type Stack, startStack, TEST_KEY, until } from '../../../support/stack.ts'
 
 const CHAT = '/v1/chat/completions'
 const LINES = 1_200
@@ -22,6 +22,20 @@ const lineOf = (i: number, body: object, name = `r${i}`) =>
 const linesOf = (body: (i: number) => object) => Array.from({ length: LINES }, (_, i) => lineOf(i, body(i)))
 
 describe('a batch in which each line fails', () => {
+  it('has the failure for which its requests wait for a retry', async () => {
+    const lines = ['a', 'b'].map((name, i) => lineOf(i, say('!echo fail=upstream_error retry_after_ms=30000'), name))
+    const { id } = await createBatch(client, CHAT, lines)
+    const found = await until(async () => {
+      const batch = (await client.batches.retrieve(id)) as OpenAI.Batch & { waiting_for?: string | null }
+      return batch.waiting_for?.startsWith('2 requests') ? batch.waiting_for : undefined
+    })
+    const at = String.raw`\d\d:\d\d:\d\d UTC`
+    expect(found).toMatch(new RegExp(`^2 requests wait for a retry, the next at ${at}. Last failure at ${at}.*: \\S`))
+    const list = (await client.batches.list()).data.find((batch) => batch.id === id)
+    expect(list).toHaveProperty('waiting_for')
+    await client.batches.cancel(id)
+  })
+
   it('reports each failure once and in order, whether the line was refused or its job failed', async () => {
     const wrong = [
       { model: 'echo-1', messages: 'none' },
