@@ -45,8 +45,8 @@ export async function openPgBoss(databaseUrl: string): Promise<JobSystem> {
     },
     async drained() {
       await open.drained()
-      // pg-boss completes the last batch only after its handler has returned. `stopWork` waits until the handler has
-      // returned.
+      // The jobs are counted inside the handler, but pg-boss marks the last batch as completed only after the handler has returned.
+      // `stopWork` waits for this.
       await stopWork()
     },
     stopWork,

@@ -14,8 +14,8 @@ const UPSTREAMS = [
 ] as const
 const CALLERS = [1, 64] as const
 /**
- * Number of distinct texts. Sluice computes equal texts of one batch only once. With fewer texts than callers, a batch would therefore be
- * too cheap.
+ * Number of distinct texts. Sluice computes equal texts of one batch only once. If there were fewer texts than callers, then concurrent
+ * calls would send equal texts, and a batch would be too cheap.
  */
 const TEXTS = 4_096
 const REPLY_TIMEOUT_MS = 10_000

@@ -5,9 +5,9 @@ import { median } from '../results/samples.ts'
 import { type Goal, renderGoals, renderTable, show } from '../results/tables.ts'
 
 /*
- * Measures the time to the first token of the second turn of a conversation with the default chat model. The prompt contains the long first turn,
- * which is in the prompt cache, so only the new tokens are evaluated. The baseline is an uncached prompt with 10 tokens more than the number of new
- * tokens.
+ * Measures the time to the first token of the second turn of a conversation with the default chat model. The prompt contains the long first
+ * turn, which is in the prompt cache, so only the new tokens are evaluated. The baseline is a prompt that is not in the cache, and that has
+ * 10 tokens more than these new tokens.
  *
  *     node bench/quality/turns.ts
  *

@@ -26,7 +26,10 @@ export interface QuestionScore {
   readonly abstained: boolean
 }
 
-/** Scores of a group of questions. The first four shares count only answerable questions. A share is undefined if it counts no question. */
+/**
+ * Scores of a group of questions. The shares from `goldCited` to `abstained` count only answerable questions. A share is undefined if it
+ * counts no question.
+ */
 export interface Scores {
   /** Name of the group of questions: `all`, a set, a kind of question, or a set and a kind, such as `open single`. */
   readonly group: string

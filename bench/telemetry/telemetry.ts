@@ -13,7 +13,7 @@ import type { Run, Section } from '../section.ts'
  *
  * Traces are measured within one process. The flag of the header `traceparent` decides whether a call is traced, and short loads with and
  * without traces alternate. Two processes of the same code would not be comparable, because their memory and compiled code differ. The
- * target *again* in the report shows this difference, which is up to 14 percent.
+ * target `again`, a second process with the same settings, shows this difference, which is up to 14 percent.
  *
  * The request log cannot be switched on per call. The cost of the log is therefore measured with two processes, and the figure includes the
  * difference between two processes of the same code.

@@ -5,7 +5,7 @@
  */
 
 export interface Sample {
-  /** Samples of one group are left out together, because their questions are related. */
+  /** Name of a group of related questions. Cross-validation leaves all samples of one group out of the fit together. */
   readonly group: string
   readonly isAnswerable: boolean
   /** Signals of each quote. Empty if no quote may answer the question. */
