@@ -73,8 +73,9 @@ export function isUpstreamFailure(code: ErrorCode): boolean {
 }
 
 /**
- * Reasons for which a call is refused or fails for lack of capacity. One error code covers several reasons, because callers can only retry in all of
- * these cases. Operators see the reason in the metric `sluice_refusals_total` and in the field `refusal` of the access log.
+ * Reasons why a call is refused, or fails because of a lack of capacity. One error code covers several reasons, because in all of these
+ * cases the caller can only retry later. Operators see the reason in the metric `sluice_refusals_total` and in the field `refusal` of the
+ * access log.
  */
 export const REFUSAL_REASONS = [
   'draining',

@@ -12,8 +12,9 @@ import { RESULTS_MAX } from './search.ts'
  * same dialect, two mechanisms carry such fields in both directions:
  *
  * 1. `extra` contains unknown fields of a known object (a message, a part, a tool, the request).
- * 2. `native` contains a whole object of an unknown type. A {@link NativePart} has a content block or an item, and a {@link Tool} has a tool. The
- *    event `native` has an output item, a content block, or fields of the response.
+ * 2. `native` contains a whole object of an unknown type. In a {@link NativePart}, this object is a content block or an item, and in a
+ *    {@link Tool}, the definition of a tool. In the event `native`, the object is an output item, a content block, or a set of fields of
+ *    the response.
  *
  * An engine of the same dialect sends these fields unchanged. For an engine of another dialect, the decoder may have prepared a substitute, which is
  * a function or a text. The engine sends the substitute if there is one, and otherwise omits the fields. Example: `apply_patch` of type `custom`

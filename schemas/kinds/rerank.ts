@@ -14,7 +14,7 @@ export const RerankBody = z.looseObject({
 })
 export type RerankBody = z.infer<typeof RerankBody>
 
-/** Maximum documents per request. The query takes one of the {@link INPUTS_MAX} inputs. */
+/** Maximum documents per request. The query is embedded together with the documents, so it takes one of the {@link INPUTS_MAX} inputs. */
 export const DOCUMENTS_MAX = INPUTS_MAX - 1
 
 export const RerankRequest = z.strictObject({

@@ -2,8 +2,8 @@ import { z } from 'zod'
 import { ResearchDomains } from './research.ts'
 
 /*
- * Search as a tool that Sluice runs for a model (docs/guides/responses.md, Hosted tools). Each result has as its excerpt the passage that matches the
- * query best.
+ * Search as a tool that Sluice runs for a model (docs/guides/responses.md, Hosted tools). The excerpt of each result is the passage that
+ * matches the query best.
  */
 
 export const RESULTS_MAX = 20
