@@ -28,8 +28,8 @@ interface AlertOptions {
 /**
  * Returns a function that stores the alerts of all budgets that have passed a threshold, and returns the number of new alerts.
  *
- * The function runs every few seconds. A write is costly, so a process writes each message once, although the store ignores a message that it
- * already has.
+ * The function runs every few seconds. The store would ignore a message that it already has, but each write is costly. A process therefore
+ * remembers the messages that it has written, and writes none of them again.
  */
 export function budgetAlerts(options: AlertOptions): (nowMs: number) => Promise<number> {
   const written = new Set<string>()

@@ -108,7 +108,8 @@ export class DeliveryQueue {
   delayMs(taken: Taken, random: number, now = performance.now()): number {
     const host = this.#hostOf(taken.host)
     const stepMs = host.answerMs / PERMITS_PER_HOST
-    // The message returns when half of the host's waiting messages are expected to be sent, so that the host never idles.
+    // The message returns at the time at which half of the host's waiting messages are expected to have been sent. The other half is then
+    // still waiting, so the host never idles.
     host.lastTurnAt = Math.max(host.lastTurnAt, now + (host.waiting * stepMs) / 2) + stepMs
     const delayMs = host.lastTurnAt - now
     this.#forgetIdle(taken)

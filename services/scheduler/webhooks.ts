@@ -253,8 +253,8 @@ function unsigned({ next_at_ms, created_at_ms }: WebhookDelivery): Result {
 }
 
 /**
- * Returns the number of attempts. Versions before 2026-12 also counted messages that were returned to the store, but their `history` contains only
- * attempts.
+ * Returns the number of attempts. In messages of versions before 2026-12, `tries` also counts each time that the message was returned to
+ * the store unsent. The smaller length of `history`, which contains only attempts, is then used.
  */
 function triesOf({ tries, history }: WebhookDelivery): number {
   return Math.min(tries, history.length)

@@ -3,8 +3,8 @@ import { cutText } from '#shared/engines/cut-text.ts'
 import type { Turn } from '#shared/engines/engine.ts'
 
 /**
- * Maximum seconds of a stretch of words that is reassigned if another speaker speaks directly before and after it. Such a short stretch is usually an
- * error of the diarization.
+ * Maximum seconds of a stretch of words that is reassigned if one other speaker speaks both directly before and directly after it. Such a
+ * short stretch is usually an error of the diarization.
  */
 const STRAY_SECONDS_MAX = 0.4
 /** Maximum seconds between a segment and the turn of its speaker. More distant turns are considered only if no turn is nearer. */

@@ -185,9 +185,10 @@ class TableRun {
   }
 
   /**
-   * Returns the id of the newest earlier batch if the metadata of the new batch may name that batch as the retried one. The service then adds the
-   * results of all retried batches, and shows the newest result of each custom id. Undefined if this result would be wrong for a row, because rows
-   * have moved or were changed back. Undefined also if an answer is from a batch that the newest batch does not retry.
+   * Returns the id of the newest earlier batch, if the metadata of the new batch may name it as the batch that is retried. For each custom
+   * id, which is a row number, the service then shows the newest result of the new batch and of all retried batches. Undefined if this
+   * result would belong to another request than the row has now, because rows have moved or were changed back. Undefined also if an answer
+   * is from a batch that the newest earlier batch does not retry.
    */
   #retriedOf(earlier: readonly BatchView[]): string | undefined {
     const retried = new Set<string>()

@@ -57,7 +57,10 @@ function apiErrorFrom(status: number, body: unknown, headers: HttpResponse['head
   return new ApiError(status, error?.code ?? '', message, remedy)
 }
 
-/** Suggests a retry only if SDKs retry too: after the time in `retry-after`, and never if `x-should-retry` is `false`. */
+/**
+ * Returns the remedy for an error response, from {@link REMEDIES} if there is one. Otherwise, a retry is suggested for a response with the
+ * status 429 or 503 or the header `retry-after`, unless the header `x-should-retry: false` states that a retry is useless.
+ */
 function remedyFor(status: number, code: string, headers: HttpResponse['headers']): string | undefined {
   const known = REMEDIES[code] ?? REMEDIES[status]
   if (known) return known

@@ -104,7 +104,10 @@ export function stoppedText(id: string, ends: string): string {
   return `Stopped following ${plain(id)}, which continues to run${ends && ` and ${ends}`}.`
 }
 
-/** Removes the progress from an event, because the polled progress is newer. Undefined if no other content remains. */
+/**
+ * Removes the progress from an event, because the polled progress is newer. Undefined for a progress event, unless a terminal shows the
+ * label of the event.
+ */
 function withoutProgress(event: ViewEvent, isSummaryOnly: boolean): ViewEvent | undefined {
   if (isSummaryOnly) return { ...event, progress: undefined }
   return event.type === 'job.progress' ? undefined : event

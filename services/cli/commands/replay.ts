@@ -110,8 +110,8 @@ function divergenceLines({ step: { number, kind }, nearest, differences }: Diver
 }
 
 /**
- * Kinds of steps whose output is a timestamp. Such outputs differ in every run, so they are not compared. If a timestamp changed the course of a run,
- * then later steps differ.
+ * Kinds of steps whose output is a timestamp. Such outputs differ in every run, so they are not compared. If a timestamp changed the course
+ * of a run, then later steps differ, and the comparison reports these steps.
  */
 const TIMESTAMP_KINDS: ReadonlySet<string> = new Set(['admit'])
 

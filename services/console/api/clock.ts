@@ -112,8 +112,8 @@ export function offsetText(seconds: number): string {
 }
 
 /**
- * Formats a duration in seconds, such as `120 ms`, `2.0 s` or `45 s`. A dash if undefined. An infinite duration is above the last bucket of
- * the histogram, which ends at 10 min.
+ * Formats a duration in seconds, such as `120 ms`, `2.0 s` or `45 s`. A dash if undefined. An infinite duration means that the value is
+ * above the last bucket of the histogram, which ends at 10 min.
  */
 export function latencyText(seconds: number | undefined): string {
   if (seconds === undefined) return '–'

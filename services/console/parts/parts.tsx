@@ -352,7 +352,7 @@ async function copyText(text: string, button: HTMLElement): Promise<boolean> {
   const field = document.createElement('textarea')
   field.className = 'visually-hidden'
   field.value = text
-  // The field is inserted next to the button, because text outside an open dialog cannot be selected.
+  // The button may be in an open dialog. Text outside an open dialog cannot be selected, so the field is inserted next to the button.
   button.after(field)
   field.select()
   const isDone = document.execCommand('copy')

@@ -168,7 +168,7 @@ class HostedAnswer {
           // Without `stream`, the caller receives the whole answer at once, so no event is published early.
           if (request.stream) await published.receive(event)
         }
-        // An engine that returns without an error after an abort has not completed its answer.
+        // After an abort, an engine may end without an error, although its answer is incomplete. The reason of the abort is then thrown.
         signal.throwIfAborted()
         return { value: spoken.takeAll() }
       },

@@ -15,8 +15,8 @@ interface RetryData {
 }
 
 /**
- * Returns the failed attempts of a durable job, from its events and the row of its last attempt. The events do not name the worker,
- * so only the last attempt has it. The list is empty if the events were erased.
+ * Returns the failed attempts of a durable job, from its events and the row of its last attempt. The events do not name the worker, so
+ * `worker` is null in every attempt except the last one. The list is empty if the events were erased.
  */
 export function attemptsOfJob(row: RequestRow, events: readonly DurableEvent[], isOperator: boolean): FailedAttempt[] {
   const startedAt = new Map(

@@ -45,7 +45,10 @@ const ROWS_MAX = 100
 const HOUR_MS = 3_600_000
 /** Maximum time in ms after which an ended call is in the request log. */
 const LOG_DELAY_MS = 60_000
-/** Maximum number of hours before the window of a failing model in which the start of the failures is searched. */
+/**
+ * Maximum number of hours that are searched for the start of the failures of a model, back from the window in which the model was found to
+ * fail.
+ */
 const START_HOURS_MAX = 24
 /** Maximum pages of {@link ROWS_MAX} calls that are read in the hour in which the failures began. */
 const START_PAGES_MAX = 10
@@ -152,8 +155,8 @@ async function callsOf(context: IngressContext, call: Call, project: string | un
     log && failingModels(context, log, project).catch(() => []),
     context.models.hasPrices ? budgetsFor(context, call, project).catch(() => []) : [],
   ])
-  // A key without the scope `admin` receives only the open circuit breakers of its models. Calls of other
-  // projects may have opened them.
+  // A key without the scope `admin` receives only the open circuit breakers of the models that it may use, even if calls of other projects
+  // opened them.
   const openCircuits = [...context.jobs.presence.openCircuits].flatMap(([id, workers]) => {
     const model = context.models.find(id)
     return project === undefined || (model && isUsable(model, call.key)) ? [{ model: id, workers }] : []
@@ -178,7 +181,7 @@ async function failingModels(
   for (const model of [...names].slice(0, FAILING_MAX)) {
     // An embedded store (SQLite) answers synchronously. Without this yield, ten reads in a row would block the event loop.
     await nextTurn()
-    // Operators receive the messages of upstreams. Other callers do not, because they may quote a request of another project.
+    // Only operators receive the messages of upstreams, because such a message may quote a request of another project.
     const calls: ModelCalls = {
       log,
       query: { project, model, isWithoutBatches: true },

@@ -313,9 +313,8 @@ export async function readMetrics({ metrics }: IngressContext, call: Call): Prom
 }
 
 /**
- * Returns the running and queued calls of each model of a pool, with the limit of the model. This limit is often far
- * below the number of slots of the pool. The field `full` is true if a worker reports jobs that wait, because the
- * concurrency limit of the model is reached.
+ * Returns the running and queued calls of each model of a pool, with the limit of the model. This limit is often far below the number of
+ * slots of the pool. The field `full` is true if a worker reports that jobs of the model wait for this limit.
  */
 export function modelLoads({ models, jobs }: Pick<IngressContext, 'models' | 'jobs'>, pool: PoolName) {
   const { models: works } = jobs.fleetWork(pool)

@@ -72,7 +72,10 @@ export async function listRequests(context: IngressContext, call: Call): Promise
 
 /** Maximum reads of the log for one count of failures, each of at most 5,000 rows. */
 const FAILURE_READS_MAX = 20
-/** Number of rows at which the count ends. Callers choose the names of unknown models, so the log may have a row per request. */
+/**
+ * Number of rows of the answer at which the count ends. Failures of different models are separate rows, and a caller may name a new unknown
+ * model in each request.
+ */
 const FAILURE_ROWS = 10_000
 
 /**
@@ -133,7 +136,7 @@ function addOutcome(counts: Map<string, RequestOutcome>, one: RequestOutcome): v
   const messageCalls = one.messageCalls + (isSameMessage ? before.messageCalls : 0)
   counts.set(key, {
     ...(messageCalls > before.messageCalls ? { ...one, messageCalls } : before),
-    // The log is read from the newest requests to the oldest, so the request of the earlier page is the newest one.
+    // The pages are read from the newest requests to the oldest. `before` comes from a page that was read earlier, so it has the newest id.
     ...(isSameMessage && { newestId: before.newestId }),
     firstEndedAtMs: Math.min(one.firstEndedAtMs, before.firstEndedAtMs),
     lastEndedAtMs: Math.max(one.lastEndedAtMs, before.lastEndedAtMs),
@@ -388,8 +391,8 @@ function activeShownBy(context: IngressContext): (job: AttachedJob) => ActiveReq
     const { request_id, created_at_ms, tenant, pool, model } = envelope
     const caller = callOfJob(job)
     const keyId = caller?.key.id ?? ''
-    // A call has a queue position until its first output. The worker that received the call may still delay it, because the
-    // concurrency limit of its model is reached.
+    // A call has a queue position until its first output, even after a worker has received it. The call may still wait in the worker, if
+    // the concurrency limit of its model is reached.
     const place = job.firstOutputAtMs === undefined ? context.jobs.placeOf(job) : undefined
     return {
       ...{

@@ -33,9 +33,9 @@ interface Upload {
 }
 
 /**
- * Reads the form of `POST /v1/files`. The file is written to a blob while it arrives, and the blob is recorded in
- * `call.uploads`. The lines are also checked as batch requests while they arrive, because the field `purpose`, which requires
- * this check, may follow the file.
+ * Reads the form of `POST /v1/files`. The file is written to a blob while it arrives, and the blob is recorded in `call.uploads`. While the
+ * file arrives, its lines are also checked as batch requests. Only the purpose `batch` requires this check, but the field `purpose` may
+ * follow the file.
  *
  * @throws ServiceError for problems of the form, `request_too_large`, `missing_required_parameter`
  */

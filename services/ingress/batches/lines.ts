@@ -34,8 +34,8 @@ export class LineSplitter {
   #blocks = new ByteBlocks()
   #held = 0
   /**
-   * True if all bytes of the current line so far are blank. Updated for each received piece, because a line may be as
-   * long as the largest request body.
+   * True if all bytes of the current line so far are blank. Each received piece is checked when it arrives. Checking a whole line at its
+   * end would block the event loop, because a line may be as long as the largest request body.
    */
   #isBlank = true
 

@@ -288,7 +288,7 @@ class CallUsage {
     const model = facts.model ?? ''
     const whose = { project: projectIdOf(key), keyId: key.id, pool, model, endpoint: path }
     const ended = { ...whose, end, metered: this.#meter.metered, endedAtMs: Date.now() }
-    // The call log counts failures, because the final status of the call is not known yet.
+    // The final status of the call is not known yet, so this entry counts no failure. The call log later adds an entry with the failure.
     const entry = { ...entryOf(ended, models.priceOf({ pool, model })), failed: 0 }
     facts.cached_input_tokens = entry.cachedInputTokens
     facts.cost_nanos = entry.costNanos

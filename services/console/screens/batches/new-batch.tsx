@@ -98,7 +98,8 @@ function Form({ close }: { readonly close: () => void }) {
     action.run(async () => {
       const [chosen, rows, asked] = [file.value, table.value, task.value]
       if (!chosen || !rows) return
-      // The output of the trial contains the first rows, and the rows without a prompt that directly follow them.
+      // The output of the trial ends before the first row that has not run. The output therefore also contains rows without a prompt that
+      // directly follow the first rows.
       const next = promptsOf(rows, asked).find(({ row }) => row > TRIAL_ROWS)?.row ?? rows.rows.length + 1
       const form = formText({ ...formOf(asked), rows: next - 1 })
       const first = { ...rows, rows: rows.rows.slice(0, TRIAL_ROWS) }

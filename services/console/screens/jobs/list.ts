@@ -64,7 +64,8 @@ export class JobList {
     this.#isLoading = true
     await this.#reportErrors(async () => {
       const before = this.#known.size
-      // A page of queued jobs may have only scheduled and retrying jobs, which this list does not show.
+      // A page of queued jobs may contain only scheduled and retrying jobs, which this list does not show. Further pages are then read
+      // until a job can be shown.
       while (this.#known.size === before && this.hasMore.value) {
         const page = await this.#page({ after: this.#last ?? '' })
         this.#setCursor(page)
@@ -192,7 +193,8 @@ interface Document {
 }
 
 /**
- * Endpoint that always creates a durable job. This endpoint does not accept the header `Prefer`, so {@link endpointsOf} adds it by name.
+ * Endpoint that always creates a durable job. {@link endpointsOf} finds the other endpoints by the header `Prefer`. This endpoint does not
+ * accept that header, so its path is added.
  */
 const BATCHES = '/v1/batches'
 

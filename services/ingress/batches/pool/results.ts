@@ -13,11 +13,12 @@
  * first the answers, then the errors.
  *
  * With `include=earlier`, the results of the batches that this batch retries are merged in, and each custom id has only its newest result.
- * For this, the custom ids of all batches except the oldest one are read first. A running batch may run changed rows, so the earlier results of
- * its requests are left out before these requests end.
+ * For this, the custom ids of all batches except the oldest one are read first. A row may have been changed for the new batch. The earlier
+ * result of a row is therefore left out as soon as the new batch runs, even while the row has no new result.
  *
  * At the end of the batch, the result files replace the blobs of the parts. A running download then continues in the files, at the same
- * position. If the download has lines after a part that had not ended, then there is no such position, and the download is cut.
+ * position. A part that had not ended yielded only some of its lines. If the download contains such lines, or lines of later parts, then no
+ * position in the files corresponds to it, and the download is cut.
  */
 
 import { createHash } from 'node:crypto'
@@ -55,7 +56,10 @@ import { type Outcome, outcomeLine, partBlob, SIDES, type Side } from './part.ts
 const LINE_BYTES_MAX = 64 * 1024 * 1024
 /** Maximum characters of a CSV cell that contains JSON, for a result without text. */
 const CELL_CHARS_MAX = 1024 * 1024
-/** Maximum earlier batches whose results are included, and maximum requests of the batches whose ids are held in memory for this. */
+/**
+ * Maximum number of earlier batches whose results are included. The custom ids of the batches are held in memory. If the batches together
+ * have more than `EARLIER_REQUESTS_MAX` requests, then no further batch is included.
+ */
 const EARLIER_MAX = 20
 const EARLIER_REQUESTS_MAX = 200_000
 /** Maximum bytes per source that a merge has in memory. */
@@ -64,7 +68,7 @@ const TOO_LARGE = 'too large for CSV; use format=jsonl'
 const LINE_FEED = Buffer.from('\n')
 const TYPES = { jsonl: 'application/x-jsonl', csv: 'text/csv; charset=utf-8' } as const
 
-/** A batch, or an earlier batch whose failed requests it runs again. */
+/** The batch whose results are read, or an earlier batch whose failed requests that batch runs again. */
 interface Attempt {
   readonly job: DurableJob
   readonly details: BatchDetails
@@ -152,7 +156,11 @@ async function* sideOf(
   if (file) yield* await open(context, file)
   if (!begun || result) return
   const parts = Math.ceil(begun.requests / PART_REQUESTS)
-  /** Position in the result file after the yielded lines. Valid until a line after an unfinished part is yielded. */
+  /**
+   * Position in the result file at which the download would continue. The file contains the lines of all parts in order, so the position is
+   * the number of yielded bytes. An unfinished part yields only some of its lines. After such a line, or a line of a later part, no
+   * position corresponds to the download, and `isPositionValid` is false.
+   */
   let position = 0
   let [hasUnfinished, isPositionValid] = [false, true]
   for (let nth = 0; nth < parts; nth++) {
@@ -160,7 +168,7 @@ async function* sideOf(
     const isWhole = part?.state === 'completed'
     const blob = isWhole ? await ifStored(open(context, partBlob(part.id, side))) : undefined
     if (isWhole && !blob) {
-      // The batch has ended meanwhile, so its result file has the other parts.
+      // The blob is missing because the batch has ended meanwhile. The result file contains the lines of this part and of all later parts.
       if (isPositionValid) return yield* fileFrom(context, fileIdOf(job.id, side), position)
       throw new ServiceError('not_found', 'The batch ended during the download. Repeat the download.')
     }
@@ -193,7 +201,7 @@ async function ifStored<T>(reading: Promise<T>): Promise<T | undefined> {
 }
 
 async function* fileFrom({ blobs }: IngressContext, file: string, start: number): AsyncGenerator<Buffer> {
-  // If a batch has no answers or no errors, then there is no file for them.
+  // A batch without answers has no file of answers, and a batch without errors has no file of errors.
   const end = (await ifStored(blobs.size(file))) ?? 0
   if (end > start) yield* await blobs.open(file, { start, end })
 }
@@ -255,7 +263,10 @@ async function* mergedOf(
   }
 }
 
-/** Returns the position of the newest batch with a request, by the key of the custom id. Ids of the oldest batch are left out. */
+/**
+ * Returns a map from the key of each custom id to the index in `attempts` of the newest batch with this id. Ids that only the oldest batch
+ * has are left out.
+ */
 async function newestOf(
   context: IngressContext,
   attempts: readonly Attempt[],

@@ -134,8 +134,8 @@ const ANY_MODEL = {
 } as ModelConfig
 
 /**
- * Refuses items with which no later response could continue the conversation. Examples are outputs without their call,
- * invalid content, and messages between a call and its output.
+ * Refuses items that would make every later response of the conversation fail. Examples are outputs without their call, invalid content,
+ * and messages between a call and its output.
  *
  * @throws ServiceError with the path of the first problem
  */
