@@ -4,8 +4,8 @@
  * The problem: one record per token would overload the broker, and a fixed batch interval would delay the first token.
  *
  * How it works: at most one record per ingress is in flight. Events that arrive in the meantime go into the next record, and events of one
- * job are merged. The batch size therefore follows the load, as in Nagle's algorithm. Records of many events start at least 6 ms apart.
- * Each record costs worker, broker and ingress about 2 ms of CPU time together, even if the record is small.
+ * job are merged. The batch size therefore follows the load, as in Nagle's algorithm. Each record costs worker, broker and ingress about 2 ms
+ * of CPU time together, even if the record is small. After a record of many events, the next record is therefore sent at least 6 ms later.
  *
  * The invariant: events of an attempt arrive in order and without gaps, or the ingress detects the gap by `seq`. A record is resent until
  * the broker accepts it, and senders wait meanwhile (backpressure). An event that the broker rejects as too large fails its own attempt
@@ -300,12 +300,9 @@ const RECORD_BYTES_MAX = 896 * 1024
 /** Number of unsent bytes to one ingress at which senders must wait. */
 const BACKLOG_BYTES = 1024 * 1024
 const RESEND_MS = 250
-/** Minimum number of events in a record after which the next record is delayed by {@link PACE_MS}. */
+/** If a record has at least this number of events, then the next record to the same ingress is sent at least {@link PACE_MS} later. */
 const PACED_EVENTS_MIN = 8
-/**
- * Minimum time in ms between the starts of two records, if the first record has at least {@link PACED_EVENTS_MIN}
- * events.
- */
+/** Minimum time in ms from the sending of a record with {@link PACED_EVENTS_MIN} or more events to the sending of the next record. */
 const PACE_MS = 6
 
 interface WaitingEvent {

@@ -144,8 +144,8 @@ async function traced<T>(
 }
 
 /**
- * Returns the error that ends an attempt of a composed job: the reason of the abort, or that the claim of this worker has ended. No event is
- * published afterwards.
+ * Returns the error that ends an attempt of a composed job after the store has refused its write. If `signal` is aborted, then the error is the
+ * abort reason. Otherwise another worker has claimed the job. In both cases, this attempt publishes no further event.
  */
 export function lost(signal: AbortSignal): unknown {
   return signal.aborted ? signal.reason : new ServiceError('internal_error', 'Another worker runs the job now.')

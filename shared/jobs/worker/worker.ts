@@ -48,10 +48,7 @@ import { type Lane, Poller } from './poller.ts'
 import { Reporter } from './reporter.ts'
 import { UnsupportedJobs } from './unsupported-jobs.ts'
 
-/**
- * Time in ms without heartbeats after which an ingress is declared dead, so that its attached jobs have lost their
- * owner.
- */
+/** Time in ms without heartbeats after which this worker treats an ingress as dead, and stops the attached jobs of that ingress. */
 const INGRESS_LOST_MS = 10_000
 /** Lanes of a pool. Without a store, no job has low priority. */
 const LANES: readonly Priority[] = ['normal', 'low']
@@ -85,7 +82,7 @@ interface WorkerOptions {
   readonly bodyBudgetBytes: number
   readonly upstreams?: UpstreamFleet | undefined
   readonly pauses?: Pauses | undefined
-  /** Models whose calls wait for a download or a build on this worker. Default: none. */
+  /** Returns the models that this worker is still downloading or building, and whose calls wait. Default: none. */
   readonly preparing?: (() => NonNullable<Capacity['preparing']>) | undefined
   /** Called if the consume loop failed permanently: the process must exit. */
   readonly onFatal: (error: unknown) => void
@@ -381,8 +378,7 @@ export async function startWorker(
   const observer: PoolObserver = {
     onDeadLetter: () => metrics.deadLetters.inc({ pool: name }),
     onEnd: (job, end, durationMs) => {
-      // The model field of a batch contains the batch's target. As a label, each target would create one time series,
-      // so the label stays empty.
+      // The jobs of batches have no model of their own: their model field contains the fixed text `batch`. The label is empty instead.
       const model = job.pool === 'batches' ? '' : job.model
       metrics.attempts.inc({ pool: job.pool, model, outcome: end })
       metrics.attemptSeconds.observe({ pool: job.pool, model }, durationMs / 1_000)
@@ -456,7 +452,7 @@ interface OwnModelsOptions {
 
 /**
  * Returns the models that a worker of a pool can run, each with its concurrency limit. The limit is that of the engine, but at most the number of
- * slots. A limit that has no effect is left out.
+ * slots. If a worker has a single model with as many permits as slots, then the limit has no effect and is left out.
  */
 export function modelsOf({ models }: Models, options: OwnModelsOptions): OwnModels {
   const { pool, kinds, slots, isBatched = false, placesOf } = options
