@@ -1,6 +1,9 @@
 import { type ApiKey, coversPath, hasScope } from './keys.ts'
 
-/** The rights that a key grants. Limits are not among them, because a key that may create keys may also change the limits of projects. */
+/**
+ * The rights that a key grants. Limits are not compared: a key that may create keys may also change the limits of every project, so comparing them
+ * would prevent nothing.
+ */
 export type Permissions = Pick<ApiKey, 'scopes' | 'endpoints' | 'models' | 'expires_at'>
 
 /**

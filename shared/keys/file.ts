@@ -150,7 +150,7 @@ class FileKeys implements KeyStore {
 
   async #load(): Promise<ValidKeys> {
     // The fingerprint is computed before the read. If the file changes during the read, then the next call finds another fingerprint and reads again.
-    // The function fs.watchFile would miss changes before its first poll.
+    // Rejected alternative: `fs.watchFile`, which does not report changes before its first poll.
     const look = this.#file.fingerprint()
     if (look === this.#seen) return this.#known
     const { keys, projects = [], webhook_secrets = [] } = this.#file.read()
