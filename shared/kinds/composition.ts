@@ -69,8 +69,8 @@ export interface Composition {
    */
   publish(key: string, events: readonly unknown[]): Promise<void>
   /**
-   * Publishes events as {@link publish} does, for events that another attempt could not reproduce, such as text of a model. The events are also
-   * stored. A later attempt must first read them with {@link published} and publish them again under their key.
+   * Publishes events that another attempt could not reproduce, such as text of a model. In contrast to {@link publish}, the events are also stored.
+   * A later attempt first reads them with {@link published} and calls this method with the same key and events, which subscribers receive only once.
    */
   publishStored(key: string, events: readonly unknown[]): Promise<void>
   /**

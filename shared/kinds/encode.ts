@@ -52,7 +52,10 @@ export function jsonTextOf(value: unknown): string {
 
 export type NativeEvent = Extract<GenerateEvent, { type: 'native' }>
 
-/** Creates an event for output that has no internal form. Only a caller of the same dialect receives such output. */
+/**
+ * Creates an event for output of an upstream that has no internal form, because no other event type of Sluice can represent the output. Only a caller
+ * of the same dialect receives such output.
+ */
 export function nativeEvent(
   dialect: Dialect,
   scope: NativeEvent['scope'],

@@ -59,8 +59,8 @@ export function messagesErrorBody(error: ServiceError, requestId: string): Messa
 }
 
 /**
- * Whether a request was rejected because of the parameter `thread`. The tool runners of the Anthropic SDKs first try this parameter, and omit it
- * after an error of this form.
+ * Whether a request was rejected because of the parameter `thread`. The tool runners of the Anthropic SDKs first send this parameter. If the answer is
+ * an error with the code `thread_unsupported_request`, then they send the request again without it.
  */
 function isThreadRefusal(error: ServiceError): boolean {
   return error.code === 'unsupported_parameter' && error.param === 'thread'
@@ -138,12 +138,13 @@ export function errorHeaders(
 }
 
 /**
- * Whether a client should retry a failed request. If undefined, then SDKs decide by the status.
+ * Whether a client should retry a failed request. If undefined, then SDKs decide by the status. {@link SHOULD_RETRY} decides, with two exceptions that
+ * depend on whether the error has a Retry-After:
  *
- * 1. An error `job_not_finished` has a Retry-After if the client wanted to read the result, which will exist later. If the client wanted to delete
- *    the job, then the error has no Retry-After.
- * 2. A failure of an upstream server has a Retry-After if the server has sent one, or if calls to the server are paused. The end of that time is then
- *    known, so a later retry is useful even if Sluice has retried the call before.
+ * 1. `job_not_finished`: true with a Retry-After, because the client wanted to read a result that will exist later. False without, because the client
+ *    wanted to delete the job.
+ * 2. Failures of an upstream server: undefined with a Retry-After, so that SDKs retry. The server sent this time, or its circuit breaker is open until
+ *    then. A retry after this time is useful even if Sluice has already retried the call.
  */
 function shouldRetryOf({ code, retryAfterMs }: ServiceError): boolean | undefined {
   if (code === 'job_not_finished') return retryAfterMs !== undefined

@@ -29,7 +29,7 @@ export interface Progress {
   readonly percent: number | null
   readonly message: string
   readonly counts?: Readonly<Record<string, number>>
-  /** Model, tokens and cost of the requests of a batch that have ended. The cost is undefined if the model has no price. */
+  /** For a batch: model, tokens and cost of those requests that have ended. The cost is undefined if the model has no price. */
   readonly model?: string
   readonly usage?: { readonly input_tokens: number; readonly cached_tokens: number; readonly output_tokens: number }
   readonly cost_nanos?: number
@@ -57,7 +57,10 @@ export interface Handler<Request = unknown, Event = unknown> extends Kind<Reques
    * @throws Error if the body is invalid, or not supported by this version
    */
   parse(body: unknown): Request | Promise<Request>
-  /** True if `run` accepts a body without {@link parse} when the ingress is in the same process and has validated it. Default: false. */
+  /**
+   * True if `run` may receive the body without a call of {@link parse}, if an ingress in the same process has already validated the body.
+   * Default: false.
+   */
   readonly acceptsUnparsed?: boolean
   run(request: Request, context: AttemptContext): AsyncIterable<Event>
 }

@@ -17,7 +17,7 @@ import { makeCallId, type NativeEvent, NativeReader, unfinished } from '#shared/
  */
 const NAMES: ReadonlySet<string> = new Set(['id', 'type', 'format', 'name', 'role', 'object', 'model', 'status'])
 
-/** An entry with the same `index` is searched only among this number of entries at the end of a list. */
+/** Number of entries at the end of a list in which a delta's `index` is searched. An entry with a new `index` is appended to the list. */
 const COMPARED_MAX = 16
 
 export function encodeChat(events: readonly GenerateEvent[], context: EncodeContext): ChatCompletion {

@@ -64,8 +64,8 @@ class Pieces {
   readonly #callId: string
   readonly #calls = new Map<number, Extract<Piece, { type: 'tool' }>>()
   /**
-   * Number of pieces at the last `cut` event. After a `cut`, the engine starts the interrupted output again. If that output is interrupted too, then
-   * the pieces after this number are removed.
+   * Number of pieces up to the result of the last search. A `cut` event means that the output after that result was interrupted and that the engine
+   * starts it again. A `cut` therefore removes the pieces after this number.
    */
   #kept = 0
 
