@@ -43,7 +43,10 @@ export class FrameReader {
     }
   }
 
-  /** Merges the chunk with previous chunks of at most its length. Each byte is then copied only a few times, and few chunks are stored. */
+  /**
+   * Stores a chunk. A short chunk is first merged with those preceding chunks that are not longer than it. Few chunks are therefore stored, and each
+   * byte is copied only a few times.
+   */
   #add(chunk: Buffer): void {
     let joined = chunk
     while (joined.length < CHUNK_BYTES_MIN) {

@@ -27,8 +27,8 @@ export interface ZygoteSandboxOptions {
  *        ↓          ↓
  *      failed      died
  *
- * If a start fails or a zygote dies, then the next run starts a new zygote, after a growing delay. After the first loss, a new zygote is started at
- * once.
+ * If a start fails or a zygote dies, then a delay begins, which grows with each failure. The first run after the delay starts a new zygote.
+ * Exception: after the first death, a new zygote is started at once, without waiting for a run.
  */
 export class ZygoteSandbox implements Sandbox {
   readonly name = 'zygote'
