@@ -68,7 +68,10 @@ export interface Snapshot {
   readonly date?: string
 }
 
-/** Number of passages of the corpus that contain each term. Rare terms of a question usually name its subject, so a good source must contain them. */
+/**
+ * Frequency of terms in a corpus: the number of all `passages`, and for each term the number of passages that contain it (`holding`). Rare terms of a
+ * question usually name its subject, so a good source must contain them.
+ */
 export interface TermCounts {
   readonly passages: number
   readonly holding: readonly number[]

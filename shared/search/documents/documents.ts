@@ -28,9 +28,9 @@ const MEASURE_INTERVAL_MS = 50
 const QUEUED_PER_PROJECT_MAX = 64
 const IDLE_TIMEOUT_MS = 30_000
 /**
- * Shortest and longest pause in ms after a document of a project that has used more reading time than another. A short document causes about 10 ms of
- * work on the event loop. The shortest pause is multiplied by the number of threads that one project may use, because all of them may pause at the
- * same time.
+ * Shortest and longest pause in ms after a document of a project that has used more reading time than another. The shortest pause is the 10 ms of work
+ * that a short document causes on the event loop. All threads of a project may pause at the same time, so the documents of all of them cause work in
+ * one pause. The shortest pause is therefore multiplied by the number of threads that one project may use.
  */
 const PAUSE_MS = { min: 10, max: 250 }
 /**

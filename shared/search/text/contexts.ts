@@ -154,7 +154,7 @@ function labelsOf(text: string, blocks: readonly Block[]): number[] {
     const isChained = chain > 0 && chain < CHAINED_MAX
     chain = block && isLabelAt(at, text, blocks, isChained) ? chain + 1 : 0
     if (chain === 0) continue
-    // Where a list of definitions ends cannot be detected, so the last label of such a list introduces only one block.
+    // The end of a list of definitions cannot be detected, so the last label of such a list introduces only one block.
     reach[at] = next === undefined ? 1 : Math.min(LABEL_BLOCKS_MAX, next - at)
     next = at
   }

@@ -34,8 +34,8 @@ const NUMBERED =
   /(?:^|[^\p{L}])(?:chapter|section|part|step|fig|figure|table|version|page|no|number|issue|item|appendix|note|rfc|level|phase|day|week|volume|lesson|unit|article|rule|question|example|line|in|see|by|from|of|to|with|and|or|is|are|was|were|than|at|for|on|the)s?\.?\s?$|[#§=]\s?$/iu
 
 /**
- * Reads Markdown as blocks of plain text, without markup, links and pictures. The parser works line by line, so it takes linear time. Other
- * formats are read as text.
+ * Reads Markdown as blocks of plain text, without markup, links and pictures. The most frequent markup of reStructuredText is removed too. All other
+ * markup stays in the text. The parser works line by line, so it takes linear time.
  */
 export function readMarkdown(source: string, builder: TextBuilder): void {
   new MarkdownReader(builder).read(withoutComments(source))

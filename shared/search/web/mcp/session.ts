@@ -22,7 +22,7 @@ const TIMEOUT_MS = 15_000
  */
 const BYTES_MAX = 512 * 1024
 const TOOL_PAGES_MAX = 5
-/** Statuses that every request would receive, for example because of a wrong token or a rate limit. */
+/** Statuses by which the server refuses a request for a reason outside of the request, such as a wrong token, a rate limit or overload. */
 const REFUSALS: ReadonlySet<number> = new Set([401, 403, 429, 503])
 
 /**
