@@ -9,8 +9,8 @@ const CONNECTIONS_MAX = 2
 const STATEMENT_TIMEOUT_MS = 2_000
 
 /**
- * Margin in ms for the checks whether a time in a row is too far in the future. `now_ms()` is the start of a statement. A statement that waits for a
- * row lock may read a row that was written up to this much later.
+ * Margin in ms of the conditions below that reject a stored time as too far in the future. `now_ms()` returns the start of the statement. A statement
+ * that waits for a row lock reads a row that another statement wrote after this start, so a valid time in the row may be later by up to this margin.
  */
 const WAIT_MS = 5_000
 /** SQL condition: the window is over, or ends implausibly late because the database clock was set back. */

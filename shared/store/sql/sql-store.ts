@@ -386,7 +386,7 @@ async function takeDeliveries(db: SqlDatabase, limit: number, leaseMs: number): 
     const params = { limit: limit - taken.length, lease_ms: leaseMs, look }
     taken.push(...(await db.pick(statements.takeDeliveries, params)))
     if (taken.length === limit) break
-    // If the statement found fewer blocked messages than it may read, then other processes are delivering all remaining due messages, so
+    // The statement postpones at most `look` blocked messages. If it postponed fewer, then every other due message is locked by another process, so
     // the search ends.
     if ((await db.pick(statements.putOffDeliveries, { look })).length < look) break
   }

@@ -95,9 +95,9 @@ export const APPEND: Transition = {
 }
 
 /**
- * Usage after an attempt without a result, kept for the following attempts. At the end, `metered` has the usage of all attempts, for the ledger. The
- * `usage` of a completed job is that of its last attempt, as in its result. Otherwise the cost of a parent job would depend on failures of its child
- * jobs.
+ * After an attempt without a result, `usage` is the usage of all attempts so far, to which the next attempt adds its own. `metered` is always the usage
+ * of all attempts, for the ledger. A completed job has only the `usage` of its last attempt, as in its result. Failed attempts of a child job therefore
+ * do not increase the cost of its parent.
  */
 const USED = 'usage = coalesce(:usage, usage), metered = coalesce(:metered, metered)'
 
