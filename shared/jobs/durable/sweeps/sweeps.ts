@@ -64,8 +64,8 @@ const FINE_SECONDS = 88_200
 const HISTORY_SECONDS = HISTORY_RANGES['7d'].length + 3_600
 
 /**
- * Limits for the sweep that requeues or fails jobs of dead workers ({@link Sweeps.reap}). `crashesMax` is the number of dead workers after
- * which their job fails. The grace periods are in ms.
+ * Limits for the sweep that requeues or fails jobs of dead workers ({@link Sweeps.reap}). A job fails when `crashesMax` workers have died
+ * while they ran it. The grace periods are in ms.
  */
 const REAP_POLICY = { crashesMax: 3, cancelGraceMs: 10_000, deadlineGraceMs: 10_000 }
 
@@ -160,7 +160,10 @@ export class Sweeps {
     return moved.length === BATCH_MAX
   }
 
-  /** Wakes parents whose wait for children has timed out, and updates the parents and children of ended jobs. */
+  /**
+   * Wakes parents that have waited for their children for the maximum time, and fails parents whose deadline has passed. Settles ended jobs: cancels
+   * their children, and wakes a parent that waits for no other child.
+   */
   async families(): Promise<boolean> {
     const { store, dispatcher, log } = this.#context
     const [late, woken, unsettled] = await Promise.all([
@@ -174,7 +177,10 @@ export class Sweeps {
     for (const job of unsettled) await this.#family.settle(job)
     const counts = { timed_out: late.length, woken: woken.length, settled: unsettled.length }
     if (late.length + woken.length + unsettled.length > 0)
-      log.info(counts, 'composed jobs that waited for child jobs resumed or timed out; families of ended jobs updated')
+      log.info(
+        counts,
+        'composed jobs resumed or timed out while waiting for child jobs; child jobs of ended jobs cancelled',
+      )
     return [late, woken, unsettled].some(({ length }) => length === BATCH_MAX)
   }
 
