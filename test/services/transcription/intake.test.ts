@@ -158,7 +158,7 @@ describe('the transcription endpoint', () => {
     },
   )
 
-  it('sorts list items by their index', async () => {
+  it('sorts the known speakers by the index in their field names', async () => {
     const request = await fields({
       response_format: 'diarized_json',
       'known_speaker_names[1]': 'customer',

@@ -61,7 +61,7 @@ it('a connection to a silent broker stays open until the broker is fenced', asyn
   sockets.close()
 })
 
-it('no metadata is requested because of an idle connection', async () => {
+it('an idle connection causes no metadata request', async () => {
   const view = viewOf()
   const sockets = new BrokerSockets(view, TICK_MS)
   const socket = await connectTo(hung, sockets)
