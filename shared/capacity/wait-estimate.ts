@@ -118,7 +118,7 @@ export class WaitEstimate<Job = unknown> {
     if (this.#running.delete(job)) this.#run(job, now)
   }
 
-  /** Counts a completion. Must be called before {@link left}, so that a parked job that starts in the free slot is not cold. */
+  /** Counts a completion. Must be called before {@link left}. Otherwise a parked job that then starts in the free slot could count as cold. */
   completed(now: number): void {
     this.#busySince(now)
     this.#completions.add(now)

@@ -168,7 +168,7 @@ export class KafkaBroker implements Broker {
   }
 
   /**
-   * Returns the next partition, round robin over the partitions that have a leader, or over all partitions if none has.
+   * Returns the next partition in rotation. Partitions without a leader are skipped, unless no partition has a leader.
    */
   #nextPartition(topic: string): number {
     const count = Math.max(this.#cluster.partitions(topic), 1)

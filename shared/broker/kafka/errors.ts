@@ -23,8 +23,8 @@ export const CODE = {
 } as const
 
 /**
- * Errors that reject a batch because of its content. A repeated batch would be rejected again. If the batch is split, then possibly only one part is
- * rejected.
+ * Errors that reject a batch because of its content. A repeated batch would be rejected again. The sender therefore splits the batch, so that only the
+ * faulty record is rejected.
  */
 export const REFUSED_RECORD: readonly number[] = [CODE.messageTooLarge, CODE.recordListTooLarge, CODE.invalidRecord]
 

@@ -77,8 +77,8 @@ const STATE_TOPIC: InternalTopic = {
   settings: ['share.coordinator.state.topic.replication.factor', 'share.coordinator.state.topic.min.isr'],
 }
 /**
- * Preferred group settings. The delivery count limit, after which Kafka silently drops a record, is twice the default. New members receive partitions
- * at once (Kafka 4.3).
+ * Preferred group settings. The delivery count limit, after which Kafka silently drops a record, is twice the default. With an assignment interval of
+ * 0, new members receive partitions at once (Kafka 4.3).
  */
 const GROUP_SETTINGS = { 'share.delivery.count.limit': 10, 'share.assignment.interval.ms': 0 } as const
 
