@@ -70,9 +70,11 @@ export function callPieces({ between }: ToolForms, before: readonly Piece[], nam
 }
 
 /**
- * The text or control token at which an answer becomes a tool call. A `text`, such as `<tool_call>`, counts anywhere in an answer, and a
- * `start` only at the beginning. `rest` is added to the prompt before the name of the tool. After a trigger token, `rest` begins after the
- * token. Otherwise `rest` begins with the trigger text, because the generated text is cut before the trigger text.
+ * The text or control token at which an answer becomes a tool call. A `text`, such as `<tool_call>`, is a trigger anywhere in an answer. A
+ * `start` is a trigger only at the beginning of the answer.
+ *
+ * `rest` is added to the prompt before the name of the tool. A trigger token stays in the answer, so `rest` does not contain the token. The
+ * answer is cut before a trigger text, so `rest` then begins with this text.
  */
 export type Trigger = { readonly rest: readonly Piece[] } & (
   | { readonly type: 'token'; readonly token: number }
