@@ -105,7 +105,7 @@ interface ReceivedEvents {
   readonly skipped: readonly string[]
 }
 
-/** Reads the value of a record on `events`. Events of an unknown type are left out, because the store still has them. Undefined if invalid. */
+/** Reads the value of a record on `events`. Events of an unknown type are left out, because subscribers read them from the store. Undefined if invalid. */
 export function readEvents(value: Buffer): ReceivedEvents | undefined {
   const json = parseJson(value)
   const whole = readers.events.safeParse(json).data

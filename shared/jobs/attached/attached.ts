@@ -420,7 +420,7 @@ export class AttachedJobs implements JobOwner {
     this.#options.observer.onEnd(job, end, shown)
   }
 
-  /** Error for a job whose deadline ended while every worker with its model prepared the model. Undefined if a worker is ready. */
+  /** Error for a job whose deadline has passed while all workers with its model were still preparing the model. Undefined if a worker is ready. */
   #unpreparedError({ envelope: { pool, model }, firstOutputAtMs }: AttachedJob): ErrorBody | undefined {
     const preparing = this.presence.preparing(pool, model)
     if (!preparing || firstOutputAtMs !== undefined) return undefined

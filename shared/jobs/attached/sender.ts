@@ -10,8 +10,8 @@
  * full pool, a new call therefore waits behind few other jobs. Several ingresses divide the prefetch in proportion to their waiting
  * tenants.
  *
- * The body stays in memory if the job starts at once in this process and a memory budget has charged the body. The body of a waiting job is
- * stored for all attempts, so that waiting jobs need little memory.
+ * The body stays in memory if the job starts at once in this process and a memory budget has reserved memory for it. The body of a waiting
+ * job is stored for all attempts, so that waiting jobs need little memory.
  *
  * If the broker is unreachable, then a new job is refused at once. A job that the fair queue has already released returns to the head of
  * the queue.

@@ -35,8 +35,8 @@ const LOST_AFTER_MS = 30_000
 const LOST_FROM_EMPTY_MS = 5_000
 
 /**
- * Minimum age in ms and maximum number of jobs to republish while the queue is not empty. Only few jobs are republished, because records
- * that still wait in the queue do not prove a loss.
+ * Minimum age and maximum number of the jobs that are republished while the queue is not empty. Only few jobs are republished, because the
+ * records of the other jobs may still wait in the queue.
  */
 const SEARCH = { olderThanMs: 300_000, limit: 5 }
 
