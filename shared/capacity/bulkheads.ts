@@ -303,8 +303,8 @@ export class ModelBulkheads {
 
   /**
    * True if the capacity that this worker published is outdated. Either the permits of a model changed by more than a quarter, or published waiting
-   * jobs no longer wait. As long as jobs of a model are published as waiting, other processes send no records for new jobs of the model, because they
-   * expect this worker to claim them from the store.
+   * jobs no longer wait. As long as jobs of a model are published as waiting, other processes send no records for new jobs of the model. These
+   * processes expect this worker to claim the jobs from the store.
    */
   get isOutdated(): boolean {
     if (this.#publishedWaiting.some(({ bulkhead, lane }) => !bulkhead.unsettled.has(lane))) return true

@@ -182,7 +182,7 @@ type ToolCallPart = Extract<Part, { type: 'tool_call' }>
  * Tool results and the text after them form one user message, because the API requires all results in the message after the calls. If the caller uses
  * the same API, then all other turns stay unchanged, including `system` turns.
  *
- * For callers of other APIs, the roles of the messages are made to alternate: adjacent turns of one role are merged, and all `system` turns move to
+ * For callers of other APIs, the roles of the messages are made to alternate. Adjacent turns of one role are merged, and all `system` turns move to
  * the front. If there are only system turns, then the last turn becomes the user message.
  *
  * Empty texts are removed, because the API rejects them. Names of speakers are dropped.

@@ -195,7 +195,7 @@ export async function* follow(options: FollowOptions): AsyncGenerator<DurableEve
 
 /**
  * Whether the store may have more events after this page, because a page ends at a maximum number of events or bytes. A character that
- * `sizeOf` counts takes at most six bytes of JSON, so a page may be full as soon as its size exceeds a sixth of the maximum.
+ * `sizeOf` counts takes at most six bytes of JSON. A page may therefore be full above a sixth of the maximum.
  */
 function isPageFull(events: readonly DurableEvent[]): boolean {
   return events.length === PAGE || sizeOf(events, EVENTS_BYTES_MAX / 6) > EVENTS_BYTES_MAX / 6

@@ -88,8 +88,7 @@ export class Attempt {
       if (blob !== undefined || history) fetched = await fetchBodyWithin(budget, this.job, blobs, this.#abort.signal)
       const given = fetched ? fetched.body : this.job.body
       const body = this.#isUnparsed ? given : await this.#read(given)
-      // Without streaming, output is passed on only after the attempt has succeeded. The sink of an ingress sends each event at once, so `#whole`
-      // buffers the output. The sink of a durable job (`canRestart`) buffers the output itself, and writes it with the end of the job.
+      // Without streaming, output is buffered until success: by the sink of a durable job itself (`canRestart`), or for an ingress by `#whole`.
       const work = this.job.stream || this.#sink.canRestart ? this.#stream(body) : this.#whole(body)
       // A handler that waits for child jobs is abandoned here, so that its slot becomes free. A new attempt starts when
       // the children have ended.

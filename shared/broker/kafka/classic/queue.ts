@@ -216,7 +216,7 @@ export class ClassicConsumer implements QueueConsumer {
 
   /**
    * Runs before this member joins the group again. The next owner of a partition starts at the committed offset, and receives all later records
-   * again. Until the join, this member therefore takes no new records. It waits for the acknowledgements of records in process, and commits them.
+   * again. Until the join, this member therefore takes no new records, waits for the acknowledgements of all taken records, and commits them.
    */
   async #settle(): Promise<void> {
     this.#isRebalancing = true
