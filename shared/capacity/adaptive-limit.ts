@@ -7,7 +7,7 @@ const PAUSE_MS_MAX = 60_000
  * Number of calls that may queue inside the server: `part` of the limit, but at least `least`. Without a queue, the server would be idle at times.
  */
 const TOLERATED_QUEUE = { part: 1 / 8, least: 2 }
-/** If calls queue inside the server, then one decrease lowers the limit at most to this fraction of the calls in flight. */
+/** If the limit is lowered because calls queue inside the server, then the new limit is at least this fraction of the calls in flight. */
 const STEP_MIN = 0.5
 /** Time in ms for which the limit rises slowly after such a decrease. */
 const QUEUE_SLOW_RISE_MS = 60_000

@@ -4,7 +4,7 @@ import { type Work, workKey } from './fair-queue.ts'
 import { extraOf, quarterOf, type SlotHolder } from './slots.ts'
 
 const BUSY_MS = 1_000
-/** Time in ms after which a worker forgets announced jobs of a model that it no longer has, because it never fetches these jobs. */
+/** Time in ms after which a worker forgets an announcement of waiting jobs whose model it no longer has. */
 const ANNOUNCEMENT_TTL_MS = 10_000
 /**
  * If no job for an unknown model arrives for this time in ms, then the age of the model starts again from 0. The age is the time since the first job

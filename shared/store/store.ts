@@ -30,7 +30,8 @@ import type { HasRequests, LogBounds } from './requests.ts'
  *    store is back.
  * 4. A single call that waited too long for a connection or a lock also rejects with `overloaded`.
  * 5. After the error `overloaded`, the outcome of a write is unknown unless the error has `isUndone`. The caller may repeat the write with the same job
- *    id, or with the same write number of the attempt ({@link HeldAttempt.chunk}). The repeated write changes nothing and returns the first result.
+ *    id, or with the same write number of the attempt ({@link HeldAttempt.chunk}). If the first write was committed, then the repeated write changes
+ *    nothing and returns its result.
  *
  * Only `shared/jobs/` changes the state of jobs: all other code holds a {@link StoreView}.
  */

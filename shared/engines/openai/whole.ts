@@ -126,7 +126,7 @@ export function openOpenAiModeration(
   const calls = new WholeCalls(model, env, share)
   return {
     async moderate(inputs, options) {
-      // An input with several parts is the only input of its request. If the first input is such an object, then it is sent without a list.
+      // An input is a text or a list of parts. A list of parts is always the only input of its request, and is sent without an enclosing list.
       const [first] = inputs
       const asked = { model: calls.name, input: typeof first === 'object' ? first : inputs }
       return await calls.call('/moderations', asked, options, (body) => resultsOf(model.id, body, inputs.length))
