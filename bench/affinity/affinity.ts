@@ -26,8 +26,8 @@ const STAGGER_MS = 37
 /** Times in ms, after the start of the first conversation, at which one server leaves and returns. */
 const OUTAGE_MS = { from: 900, to: 1_900 }
 /**
- * Time in ms after which pinned callers use a returned server again. The circuit breaker of a gateway uses the server again after about the
- * same time, because it first waits for the answer of a trial call.
+ * Time in ms after which pinned callers use a returned server again. The circuit breaker of a gateway needs about the same time. The
+ * breaker first waits for the answer of a trial call.
  */
 const RETURN_MS = 300
 /** Repetitions of the rounds with one prompt. The p95 of one round of 144 short calls varies by more than the 5 % that the goal allows. */

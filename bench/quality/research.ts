@@ -9,8 +9,8 @@ import { openSet } from './research/sets.ts'
  *
  *     node bench/quality/research.ts [--set quality|fresh|abstain|silence|outside|long-quality|long-fresh] [--split dev|test] [--verbose]
  *
- * There are two corpora of 1,500 to 2,000 documents, also named `quality` and `fresh`. Each is downloaded once into the cache. An author of
- * questions who knows the code may ask what the code answers well, so the list of the sets states what each author had read.
+ * There are two corpora of 1,500 to 2,000 documents, also named `quality` and `fresh`. Each is downloaded once into the cache. The list of
+ * the sets states what each author of questions had read. An author who knows the code may ask what the code answers well.
  *
  *     `quality` (corpus `quality`): the author of the questions had not read the code.
  *     `fresh` (corpus `fresh`): the author of the questions had not read the code.

@@ -58,8 +58,8 @@ function apiErrorFrom(status: number, body: unknown, headers: HttpResponse['head
 }
 
 /**
- * Returns the remedy for an error response, from {@link REMEDIES} if there is one. Otherwise, a retry is suggested for a response with the
- * status 429 or 503 or the header `retry-after`, unless the header `x-should-retry: false` states that a retry is useless.
+ * Returns the remedy for an error response, from {@link REMEDIES} if there is one. Otherwise, a retry is suggested for the statuses 429 and
+ * 503, and if there is a header `retry-after`. The header `x-should-retry: false` prevents this suggestion.
  */
 function remedyFor(status: number, code: string, headers: HttpResponse['headers']): string | undefined {
   const known = REMEDIES[code] ?? REMEDIES[status]

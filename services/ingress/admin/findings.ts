@@ -46,8 +46,8 @@ const HOUR_MS = 3_600_000
 /** Maximum time in ms after which an ended call is in the request log. */
 const LOG_DELAY_MS = 60_000
 /**
- * Maximum number of hours that are searched for the start of the failures of a model, back from the window in which the model was found to
- * fail.
+ * Maximum number of hours that are searched for the start of a model's failures. The search goes back from the window in which the model
+ * fails.
  */
 const START_HOURS_MAX = 24
 /** Maximum pages of {@link ROWS_MAX} calls that are read in the hour in which the failures began. */
@@ -155,8 +155,8 @@ async function callsOf(context: IngressContext, call: Call, project: string | un
     log && failingModels(context, log, project).catch(() => []),
     context.models.hasPrices ? budgetsFor(context, call, project).catch(() => []) : [],
   ])
-  // A key without the scope `admin` receives only the open circuit breakers of the models that it may use, even if calls of other projects
-  // opened them.
+  // A key without the scope `admin` receives only the open circuit breakers of models that it may use. Calls of any project may have opened
+  // them.
   const openCircuits = [...context.jobs.presence.openCircuits].flatMap(([id, workers]) => {
     const model = context.models.find(id)
     return project === undefined || (model && isUsable(model, call.key)) ? [{ model: id, workers }] : []

@@ -87,8 +87,8 @@ const EVIDENCE_WINDOW = 2
 const EVIDENT_QUOTES = 20
 const EVIDENT_QUOTES_READ = 60
 /**
- * A term names a subject, such as a product, if at least this share of the passages that contain the term are in documents with the term in
- * their title. A quote is evidence only if it concerns each subject of the question.
+ * A term names a subject, such as a product, if its passages are mostly in documents with the term in their title. This value is the
+ * minimum share of such passages. A quote is evidence only if it concerns each subject of the question.
  */
 const SUBJECT_SHARE_MIN = 0.75
 
