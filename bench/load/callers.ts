@@ -29,7 +29,7 @@ export interface Results {
   readonly firstTokens: number[]
   /** Times from the moment when the upstream sends a token to its arrival at the caller, one per token, in microseconds. */
   readonly lags: number[]
-  /** Number of pauses of more than 100 ms inside a stream that the upstream did not cause. */
+  /** Number of stalls: pauses of more than 100 ms inside a stream, without the pauses that the upstream itself caused. */
   stalls: number
 }
 
