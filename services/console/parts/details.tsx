@@ -53,7 +53,7 @@ interface DetailStateProps {
   readonly retry?: () => void
 }
 
-/** The state of the page of one object, as {@link LoadState}. An object that does not exist has a text instead of an error. */
+/** The state of the page of one object, like {@link LoadState}. If the object does not exist, then a text is shown instead of an error. */
 export function DetailState({ list, what, why, error, ...state }: DetailStateProps) {
   const isMissing = error instanceof ApiFailure && error.status === 404
   if (!isMissing) return <LoadState {...state} problem={error === undefined ? '' : messageOf(error)} layout="detail" />

@@ -317,7 +317,8 @@ const CHIP_MARGIN_PX = 14
 /** A filter with several choices, of which exactly one is selected. */
 export function Chips({ label, choices, value, onChoose }: ChipsProps) {
   const chips = useRef<HTMLFieldSetElement>(null)
-  // In a narrow window, the chips are one line that scrolls. `scrollIntoView` would also scroll the page.
+  // In a narrow window, the chips are one line that scrolls. Only the line is scrolled here, because `scrollIntoView` would also scroll the
+  // page.
   useEffect(() => {
     const line = chips.current
     const chosen = line?.querySelector('[aria-pressed=true]')?.getBoundingClientRect()

@@ -177,8 +177,8 @@ async function fetchPools(abort: AbortSignal): Promise<Page<Pool> | undefined> {
 let isFetchingFindings = false
 
 /**
- * Reads the findings of the health checks, at most once at a time. The refresh does not wait for them,
- * because a check of an unreachable database takes seconds.
+ * Reads the findings of the health checks. Only one read runs at a time. The refresh does not wait for the read, because a check of an
+ * unreachable database takes seconds.
  */
 async function fetchFindings(abort: AbortSignal): Promise<void> {
   if (isFetchingFindings) return

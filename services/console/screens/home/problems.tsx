@@ -141,7 +141,7 @@ function logsQuery(words: readonly string[]): string {
 /** Matches a command in a remedy: in backticks, after the last colon, or as words without punctuation. */
 const COMMAND = /`([^`]+)`|(?<=: )((?:npx|node) [^`]+)$|(npx sluice [\w-]+(?: [\w-]+)*)/g
 
-/** A remedy. Commands of the command line that a screen of the console replaces are links to the screen. */
+/** The text of a remedy. If a screen of the console replaces a command in the text, then the command is a link to this screen. */
 export function Remedy({ text }: { readonly text: string }) {
   const parts: ComponentChildren[] = []
   let end = 0

@@ -205,7 +205,7 @@ function Actions({ job, isOwn, onDone }: ActionsProps) {
       navigate(`${BASE}/jobs/${id}`)
       report('A new job runs the same request.', [`jobs/${job.id}`, 'Show the earlier job'])
     })
-  // A request that failed due to its own content would fail again, so the button is then not highlighted.
+  // If a request failed because of its own content, then a redrive would fail too, so the button for a redrive is not highlighted.
   const isInvalid = job.error?.type === 'invalid_request_error'
   const canRedrive = ['failed', 'cancelled', 'expired'].includes(job.status)
   return (

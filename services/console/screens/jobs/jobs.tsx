@@ -114,7 +114,7 @@ function Filters({ filter }: { readonly filter: Filter }) {
 }
 
 function EndpointFilter({ endpoint }: { readonly endpoint: string }) {
-  // Without the loaded endpoints, the filter still offers the endpoint in the URL.
+  // Until the endpoints are loaded, the filter offers only the endpoint in the URL.
   const endpoints = new Set([...jobEndpoints.value, ...(endpoint ? [endpoint] : [])])
   return (
     <select
@@ -271,7 +271,7 @@ function waitText(job: AnyJob): string {
   return queue.position === 0 ? 'next in queue' : `${queue.position.toLocaleString('en')} ahead in queue`
 }
 
-/** Returns the run time of a job or, before its start, the time since its creation. A dash while it is not due. */
+/** Returns the run time of a job or, before its start, the time since its creation. A dash until the job is due. */
 function durationOf(job: AnyJob): string {
   if (dueText(job)) return '–'
   return durationText(Math.max(0, (endedAtOf(job) ?? serviceNow()) - (job.started_at ?? job.created_at)))

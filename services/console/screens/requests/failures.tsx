@@ -73,8 +73,8 @@ interface FailureTableProps {
   readonly rows: readonly FailureRow[]
   readonly filters: Query
   /**
-   * Additional columns that name the caller. If there are any, then the values in these columns and the model are links that filter the screen.
-   * Default: none.
+   * Additional columns that name the caller. If there are any, then the values in these columns and in the column of the model are links
+   * that filter the screen. Default: none.
    */
   readonly owners?: readonly ('Project' | 'Key')[]
 }

@@ -277,7 +277,10 @@ function Totals({ loaded: { times, compared }, view, failures }: TotalsProps) {
   )
 }
 
-/** The two kinds of failed calls, such as `78 server errors, 14 refused`. The request log may have fewer calls than the ledger, because it stores them for a shorter time. */
+/**
+ * The two kinds of failed calls, such as `78 server errors, 14 refused`. The request log may have fewer calls than the ledger, because the
+ * log stores calls for a shorter time.
+ */
 function kindsText({ data }: FailureList, failed: number): string {
   const sum = sumOf(data)
   const ofServer = sumOf(data.filter(isServerError))
