@@ -45,7 +45,7 @@ function ownNode() {
 function runWith(node) {
   const script = fileURLToPath(import.meta.url)
   const child = spawn(node, [script, ...process.argv.slice(2)], { stdio: 'inherit' })
-  // A terminal sends Ctrl-C to both processes. The launcher ignores SIGINT and exits as the child exits.
+  // A terminal sends Ctrl-C to both processes. The launcher ignores SIGINT, waits for the end of the child, and exits in the same way.
   process.on('SIGINT', () => {})
   for (const signal of ['SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal))
   child.on('error', (error) => {

@@ -93,7 +93,7 @@ export class WebhookSender {
       if (unplaced) this.#putBack(unplaced, this.#queue.delayMs(unplaced, Math.random()))
     }
     if (!stopped.aborted) this.#sendNext()
-    // The writes of returned messages are awaited, because otherwise they would accumulate.
+    // The writes that return messages to the store are awaited. Otherwise, these writes would accumulate.
     await Promise.all(this.#puttingBack)
     return deliveries.length === TAKE_MAX
   }

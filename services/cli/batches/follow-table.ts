@@ -9,7 +9,10 @@ export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'expir
 
 const POLL_INTERVAL_MS = 1_000
 const PIPED_INTERVAL_MS = 10_000
-/** Maximum number of consecutive failed polls. With the delays in between, a restart of the service may take about two minutes. */
+/**
+ * Maximum number of consecutive failed polls. Together with the delays between the polls, this number gives the service about two minutes
+ * to restart.
+ */
 const FAILURES_MAX = 30
 const RETRY_DELAY_MS = 4_000
 

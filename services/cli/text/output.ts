@@ -306,7 +306,7 @@ function fill(block: string): string {
  */
 function hangOf(block: string): number {
   const indent = indentOf(block)
-  // An indentation of more than 6 columns means a description on the line below its option.
+  // A block with an indentation of more than 6 columns is a description that begins on the line below its option.
   if (indent === 0 || indent > 6) return indent
   const [lead] = /^ +\S+(?: \S+)*? {2,}(?=\S)/.exec(block) ?? []
   return lead?.length ?? indent + 2

@@ -52,7 +52,7 @@ const LOG_DELAY_MS = 60_000
 const START_HOURS_MAX = 24
 /** Maximum pages of {@link ROWS_MAX} calls that are read in the hour in which the failures began. */
 const START_PAGES_MAX = 10
-/** Time in ms for which the start of the failures of a model is cached after the last check that found the model failing. */
+/** The start of a model's failures is cached for this time in ms after the last check in which the model was failing. */
 const START_TTL_MS = 3_600_000
 
 interface Cached<T> {

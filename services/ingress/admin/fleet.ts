@@ -95,7 +95,7 @@ export async function depthOf({ store }: IngressContext): Promise<Depth[] | unde
   return await depth
 }
 
-/** Maximum time in ms for a heartbeat of the worker to confirm that the worker is drained, or accepts jobs again. */
+/** Maximum wait in ms for a heartbeat with which the worker confirms that it is drained, or that it accepts jobs again. */
 const CONFIRM_TIMEOUT_MS = 4_000
 const POLL_INTERVAL_MS = 100
 /**

@@ -176,7 +176,7 @@ function endsOf(rows: readonly ChildrenOfState[]): { readonly completed: number;
 type ChildTimes = Pick<ChildrenOfState, 'state' | 'count' | 'recent' | 'recentRunMs' | 'recentFromMs'>
 
 /**
- * Returns the rate over the window that the number of ended requests allows, as the top of this file describes.
+ * Returns the rate over one of the windows that the top of this file describes. The number of ended requests decides which window.
  *
  * @param rows Counts with the times of the last {@link RATE_WINDOW_MS}
  */

@@ -6,7 +6,7 @@ export interface Bounds {
   readonly pages: number
   readonly tokens: number
   readonly usd: number
-  /** Time in seconds from the start of the first attempt after which the run stops gathering and writes its report. */
+  /** Time in seconds after the start of the first attempt at which the run stops gathering and writes its report. */
   readonly seconds: number
   /** Maximum rounds of searching and reading. Each round adds queries from the results of the previous round. */
   readonly rounds: number

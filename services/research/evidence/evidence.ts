@@ -88,9 +88,9 @@ const KIND = 0.5
 /**
  * Finds the sentences that answer a question. Yields to the event loop between passages.
  *
- * 1. If an anchor of the question is in no source, then only gaps are returned. Gaps are the unanswered parts and missing
- *    words of the question. An anchor is an exact string such as a version. In a small corpus, only gaps are also returned if
- *    the sources do not answer (see `answerable.ts`).
+ * 1. If an anchor of the question is in no source, then the result consists of gaps only. An anchor is an exact string such as a version.
+ *    Gaps are the unanswered parts and missing words of the question. In a small corpus, the result also consists of gaps only if the
+ *    sources do not answer (see `answerable.ts`).
  * 2. The best passages are chosen, and further passages of the best sources.
  * 3. Each sentence of the chosen passages is scored against each part of the question (see `signals.ts`).
  * 4. In a large corpus, only gaps are returned if none of the best sentences has enough evidence.

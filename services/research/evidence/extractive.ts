@@ -26,7 +26,10 @@ const QUOTES_PER_SOURCE_MAX = 4
  */
 const SIMILARITY_PENALTY = 1
 const POOL_MAX = 200
-/** Minimum likelihood that a quote answers, as a fraction of that of the best quote. Quotes below this fraction are dropped. */
+/**
+ * Minimum likelihood that a quote answers the question, as a fraction of the likelihood of the best quote. Quotes below this fraction are
+ * dropped.
+ */
 const SHARE_MIN = 0.1
 /** Maximum loss of score if a quote is replaced with a longer quote that begins with the same text. */
 const GROWTH_LOSS_MAX = 1

@@ -4,7 +4,10 @@ import { QueryTerms } from '#shared/search/text/query-terms.ts'
 import { subjectOf, termsOf } from '#shared/search/text/terms.ts'
 import { type Question, type Weights, weightsOf } from './question.ts'
 
-/** Weight of one occurrence of a term in the title or in a heading, which name the subject. An occurrence in a sentence has weight 1. */
+/**
+ * Weight of one occurrence of a term in the title or in a heading. An occurrence in a sentence has weight 1, because only title and
+ * headings name the subject.
+ */
 const TITLE_WEIGHT = 4
 const HEADING_WEIGHT = 2
 /** Weight of one occurrence of a synonym, which is weaker evidence than the term itself. */

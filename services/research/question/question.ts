@@ -24,7 +24,7 @@ const CLAUSE_END = /[?!;:,()\n？！；：，（）。؟،]|\.\s|\b(?:and|or|but
 export interface Question {
   readonly text: string
   readonly language: Language
-  /** Maps each term to the first word of the question from which it was derived. */
+  /** Maps each term to the word of the question from which the term was derived, or to the first of several such words. */
   readonly terms: ReadonlyMap<string, string>
   readonly clauses: readonly Clause[]
   /** The previous user turn followed by the question, as a further query. Undefined if the question has enough words of its own. */

@@ -1,4 +1,6 @@
-/* Adds a button to each code block that copies its text. */
+/*
+ * Adds a button to each code block. The button copies the text of the block.
+ */
 const FEEDBACK_MS = 1_500
 
 for (const block of document.querySelectorAll('main pre')) {
