@@ -200,6 +200,7 @@ describe.skipIf(!browserPath)('the console', { timeout: 8 * WAIT_MS }, () => {
     await page.getByRole('button', { name: 'Keep in service' }).click()
     await row.getByRole('button', { name: 'Drain' }).click()
     await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click()
+    await page.getByRole('status').getByText('Worker drained.').waitFor()
     await row.locator('.status.drained').waitFor()
     await page.getByRole('dialog').waitFor({ state: 'detached' })
     await look(page, 'workers')

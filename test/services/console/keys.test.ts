@@ -87,6 +87,10 @@ describe.skipIf(!CHROMIUM)('the Keys screen of the console', { timeout: 6 * PAGE
     await dialog(page).getByRole('button', { name: 'Keep the key' }).waitFor()
     await look(page, 'keys-revoke')
     await dialog(page).getByRole('button', { name: 'Revoke' }).click()
+    await page
+      .getByRole('status')
+      .getByText(/^Key .* revoked\.$/)
+      .waitFor()
     await row.waitFor({ state: 'detached' })
     expect(await statusWith(secret)).toBe(401)
     await page.getByRole('button', { name: 'Revoked' }).click()

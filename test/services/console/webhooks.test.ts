@@ -54,6 +54,7 @@ describe.skipIf(!CHROMIUM)('the Webhooks screen of the console', { timeout: 6 * 
     const before = state.received.length
     state.status = 204
     await row.getByRole('button', { name: /^Resend evt_/ }).click()
+    await page.getByRole('status').getByText('Delivery queued again.').waitFor()
     await row.waitFor({ state: 'detached' })
     await until(() => state.received.length > before)
     expect(new Set(state.received).size).toBe(1)

@@ -88,12 +88,14 @@ function Event({ line, from }: { readonly line: Line; readonly from: number }) {
       {notes.length > 1 ? (
         <details class="note-text">
           <summary>{note}</summary>
-          <p class="dim">{notes.slice(0, -1).join('\n')}</p>
+          <p>{notes.slice(0, -1).join('\n')}</p>
         </details>
       ) : (
-        <span class="note-text">
-          {note} {code && <code class="dim">{code}</code>}
-        </span>
+        (note || code) && (
+          <span class="note-text">
+            {note} {code && <code>{code}</code>}
+          </span>
+        )
       )}
       <span class="when dim" title={dateTimeText(at)}>
         <span class="clock">{clockText(at, true)}</span> {offsetText(at - from)}
@@ -105,7 +107,7 @@ function Event({ line, from }: { readonly line: Line; readonly from: number }) {
 function titleOf({ type, attempt, code }: Line): string {
   if (type === 'job.started') return attempt === undefined ? 'Started' : `Attempt ${attempt} started`
   if (type === 'job.retrying') {
-    return code === HANDED_BACK ? `Attempt ${attempt} returned to the queue` : `Attempt ${attempt} failed`
+    return code === HANDED_BACK ? `Attempt ${attempt} requeued` : `Attempt ${attempt} failed`
   }
   return type.replace('job.', '').replace('.delta', '').replace('cancelling', 'cancel requested')
 }
@@ -130,7 +132,7 @@ function Now({ job, followed, since }: NowProps) {
       <li class={`now ${status}`}>
         <span class="what">{status === 'cancelling' ? 'Cancelling' : 'Running'}</span>
         <Elapsed since={since} />
-        <span class="note-text dim">{worker && `Last heartbeat of the worker ${ageText(worker.last_seen_at)}.`}</span>
+        <span class="note-text">{worker && `Last heartbeat of the worker ${ageText(worker.last_seen_at)}.`}</span>
       </li>
     )
   }
