@@ -1,14 +1,6 @@
 import { ListAdminBatches } from '#schemas/admin/admin.ts'
 import type { DurableJob } from '#schemas/durable-job.ts'
-import {
-  BATCHES,
-  batchDetails,
-  batchIdOf,
-  batchObject,
-  currentBatchObject,
-  findBatch,
-  jobIdOfBatch,
-} from '#services/ingress/batches/batches.ts'
+import { BATCHES, batchIdOf, currentBatchObject, findBatch, jobIdOfBatch } from '#services/ingress/batches/batches.ts'
 import { MESSAGE_BATCHES } from '#services/ingress/batches/messages.ts'
 import { parseBody, refuseUnknown } from '#services/ingress/body/validate.ts'
 import { projectIdNamed } from '#services/ingress/callers/keys.ts'
@@ -39,7 +31,7 @@ export async function listAllBatches(context: IngressContext, call: Call): Promi
   const counts = await childCountsOfPage(context, page)
   const data = await Promise.all(
     page.map(async (job) => ({
-      ...batchObject(job, await batchDetails(context, job), counts.get(job.id)),
+      ...(await currentBatchObject(context, job, counts.get(job.id))),
       ...identityOf(context, job),
     })),
   )

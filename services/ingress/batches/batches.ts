@@ -241,7 +241,7 @@ export async function currentBatchObject(context: IngressContext, job: DurableJo
   return { ...batchObject(job, details, counts), ...(isRunning && { waiting_for }) }
 }
 
-export function batchObject(job: DurableJob, details: BatchDetails, counts: ChildCounts | undefined) {
+function batchObject(job: DurableJob, details: BatchDetails, counts: ChildCounts | undefined) {
   const { request, result, begun, model } = details
   const status = statusOf(job, details)
   const endedAt = (...statuses: string[]) => (statuses.includes(status) ? seconds(job.finished_at_ms) : null)
