@@ -313,7 +313,7 @@ export class Family {
     } catch (error) {
       this.#options.log.info(
         { err: error, job_id: job.id },
-        'job ended, but its parent and child jobs could not be updated; the scheduler retries',
+        'parent job could not be resumed or child jobs could not be cancelled; the scheduler retries',
       )
     }
   }

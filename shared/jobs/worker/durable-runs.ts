@@ -261,7 +261,10 @@ export class DurableRuns {
       if (owned.some(isUnknown)) await Promise.allSettled(this.#pulls)
       for (const job of owned.filter(isUnknown)) if (!this.#gone.signal.aborted) await this.#handBack(job)
     } catch (error) {
-      this.#options.log.info({ err: error }, 'jobs whose claim response was lost could not be requeued; retrying')
+      this.#options.log.info(
+        { err: error },
+        'jobs that the store assigned to this worker in a lost response could not be requeued; retrying',
+      )
     }
   }
 
@@ -271,7 +274,10 @@ export class DurableRuns {
     const { store, boot } = this.#options
     const moved = await store.handBack({ id, attempt, boot, chunk: 0 })
     if (!moved) return
-    this.#options.log.warn({ job_id: id, attempt }, 'requeued a job whose claim response was lost')
+    this.#options.log.warn(
+      { job_id: id, attempt },
+      'job requeued: the store assigned it to this worker, but the response was lost',
+    )
     this.dispatcher.publishMoved(moved)
     void this.#family.onMoved(moved.job)
     const content = await store.findContent(moved.job.tenant, id)

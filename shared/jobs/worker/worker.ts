@@ -300,7 +300,10 @@ export class Worker {
     if (record.type === 'pause_work' && !record.paused) this.#claims?.pull()
     if (record.type === 'jobs_waiting' && record.pool === this.#definition.name) this.#onWaiting(record.backlog)
     if (record.type !== 'drain' || record.boot !== this.boot || record.drained === this.isDraining) return
-    this.#options.log.info({ worker: this.boot, is_draining: record.drained }, 'worker drain state changed')
+    const message = record.drained
+      ? 'worker drains and takes no new jobs'
+      : 'worker takes jobs again, because its drain was undone'
+    this.#options.log.info({ worker: this.boot, is_draining: record.drained }, message)
     this.#poller.setDrained(record.drained)
   }
 

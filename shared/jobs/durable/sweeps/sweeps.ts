@@ -328,7 +328,7 @@ export class Republisher {
     const old = await store.takeUnpublished(pool, plan.olderThanMs, plan.limit)
     const taken = old.filter(({ job }) => !isClaimed(this.#presence, job))
     if (taken.length === 0) return
-    log.info({ pool, count: taken.length, lag }, 'queue records of waiting jobs republished')
+    log.info({ pool, count: taken.length, lag }, 'queue records of queued jobs published again')
     metrics.republished.inc({ pool }, taken.length)
     this.#backlog.counted(pool, taken.length)
     await publish(this.#context, taken)
