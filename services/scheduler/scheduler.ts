@@ -88,7 +88,10 @@ export async function startScheduler(ports: Ports): Promise<Service> {
 
 function warnOfShared(log: Log, { from }: SharedKey): void {
   const advice = 'give each receiver the secret of its project (sluice webhook-secrets), then delete the shared secret'
-  log.warn({ from, advice }, 'shared webhook secret in use: its holders can forge messages to every project')
+  log.warn(
+    { from, advice },
+    'shared webhook secret in use: each receiver with this secret can forge webhooks of every project',
+  )
 }
 
 async function openPresence(

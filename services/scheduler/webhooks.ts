@@ -233,7 +233,11 @@ export class WebhookSender {
     const ids = { delivery_id: delivery.id, job_id: delivery.job_id, host }
     const fields = { ...ids, tries: delivery.tries + (isUntried ? 0 : 1), ...fieldsOf(outcome) }
     if (outcome.state === 'delivered') log.debug(fields, 'webhook delivered')
-    else log.info(fields, outcome.state === 'failed' ? 'webhook failed' : 'webhook not delivered; retrying')
+    else
+      log.info(
+        fields,
+        outcome.state === 'failed' ? 'webhook not delivered; no further retry' : 'webhook not delivered; retrying',
+      )
   }
 }
 
