@@ -266,7 +266,8 @@ async function openTraces(
   version: string,
   role: string | undefined,
 ): Promise<() => Promise<void>> {
-  for (const problem of config.tracesProblems) log.warn({ problem }, 'variable of OpenTelemetry ignored')
+  for (const problem of config.tracesProblems)
+    log.warn({ problem }, 'invalid OpenTelemetry variable ignored; its default applies')
   if (!config.traces) return async () => {}
   const { openTracing } = await import('./telemetry/otlp.ts')
   const service = {

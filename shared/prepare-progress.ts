@@ -106,7 +106,8 @@ function prepareOnce(ports: Ports, pool: PoolName, abort: AbortController, next?
     .catch((error: unknown) => {
       all.hasFailed = true
       const isStopped = abort.signal.aborted || ports.preparations.stopping.aborted
-      if (!isStopped) ports.log.error({ err: error, pool }, 'model or sandbox could not be prepared')
+      if (!isStopped)
+        ports.log.error({ err: error, pool }, 'model or sandbox could not be prepared; calls that need it receive 503')
     })
     .finally(() => {
       all.runningCount -= 1

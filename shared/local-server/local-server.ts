@@ -169,7 +169,7 @@ export class LocalServer {
     if (await this.#isPythonUnchanged(environment)) return environment
     this.#options.log.warn(
       { built_for: environment.python.tag },
-      'Python of the local model server changed or is missing; preparing again',
+      'Python of the local model server changed or is missing; installing its packages and models again',
     )
     await discardEnvironment(environment)
     this.#found.clear()

@@ -19,7 +19,8 @@ export function openSearchBackends(config: Config, log: Log): SearchBackend[] {
   const web = openWeb(config)
   if (web.length > 0 && !config.researchCorpus) return web
   const own = config.researchCorpus ? { directory: resolve(config.researchCorpus), paths: ['.'] } : OWN
-  const onProblem = (problem: string) => log.warn({ problem }, 'corpus document could not be read; skipped')
+  const onProblem = (problem: string) =>
+    log.warn({ problem }, 'document of the research corpus could not be read; searches do not find it')
   return [openLocalCorpus({ corpus: own, directory: join(config.dataDir, 'corpus'), onProblem }), ...web]
 }
 

@@ -31,7 +31,8 @@ export async function stopAll(services: readonly Service[], drainMs: number, log
   const deadline = AbortSignal.timeout(drainMs)
   const draining: Draining = { service: undefined }
   let isClean = await within(drainInReverse(services, deadline, draining), drainMs + CLOSE_MS)
-  if (!isClean) log.error({ service: draining.service?.name }, 'service did not drain in time; closing')
+  if (!isClean)
+    log.error({ service: draining.service?.name }, 'service did not drain in time; closing it with work still running')
   for (const service of [...services].reverse()) {
     const closed = await within(Promise.allSettled([service.close()]), CLOSE_MS)
     if (!closed) log.error({ service: service.name }, 'service did not close in time; exiting')

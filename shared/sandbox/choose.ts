@@ -207,7 +207,8 @@ export class ChosenSandbox {
     clearTimeout(this.#retryTimer)
     this.#retryTimer = setTimeout(() => {
       this.#choose(isEager, () => {}, this.#stopping).catch((error: unknown) => {
-        if (!this.#stopping.aborted) log.warn({ err: error }, 'no sandbox available; retrying')
+        if (!this.#stopping.aborted)
+          log.warn({ err: error }, 'no sandbox works on this machine; code runs are refused until a retry succeeds')
       })
     }, retryDelayMs).unref()
     return this.#refusal()

@@ -97,7 +97,7 @@ export class ZygoteSandbox implements Sandbox {
       () => old.retire(),
       (error: unknown) => {
         if (!this.#closing.signal.aborted)
-          this.#options.log.warn({ err: error }, 'new sandbox zygote could not be started; the old one stays')
+          this.#options.log.warn({ err: error }, 'sandbox zygote not replaced; runs continue in the old one')
       },
     )
   }
