@@ -8,7 +8,7 @@ import { ServiceError } from '#shared/lib/error.ts'
  *
  * The thread starts with its first task. If a task fails or times out, then the thread is terminated, and the next task starts a new thread. An
  * endless loop, or memory beyond the limit, therefore ends only the thread, and never blocks the event loop. If a caller cancels a task, then only
- * the caller stops waiting: the task continues to its end or its timeout, and later tasks wait for it. The creator of this object must close it.
+ * the caller stops waiting. The task continues to its end or its timeout, and later tasks wait for it. The creator of this object must close it.
  */
 export class SerialThread {
   readonly #start: () => Promise<Worker>

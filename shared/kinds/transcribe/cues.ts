@@ -25,8 +25,8 @@ const SILENCE_SECONDS = 2
 const UNEVEN_COST = 1.2
 const CUE_COLUMNS = 76
 /**
- * Maximum number of characters between two consecutive words of the engine in the text, for spaces and punctuation. If the next match of a word is
- * farther away, then the match is a later occurrence of the same word, so the word is skipped.
+ * Maximum number of characters between two consecutive words of the engine in the text, for spaces and punctuation. If the next match is farther
+ * away, then it belongs to a later occurrence of the same word. The word is then skipped.
  */
 const GAP_CHARS_MAX = 4
 /** Maximum characters of a segment that is divided into cues: about an hour of speech. Dividing a longer segment would block the event loop. */

@@ -9,8 +9,8 @@ const CONNECTIONS_MAX = 2
 const STATEMENT_TIMEOUT_MS = 2_000
 
 /**
- * Margin in ms of the conditions below that reject a stored time as too far in the future. `now_ms()` returns the start of the statement. A statement
- * that waits for a row lock reads a row that another statement wrote after this start, so a valid time in the row may be later by up to this margin.
+ * Margin in ms of the conditions below that reject a stored time as too far in the future. `now_ms()` returns the start of the statement. If a
+ * statement waits for a row lock, then it reads a row that was written after this start. A valid time in the row may be later by up to this margin.
  */
 const WAIT_MS = 5_000
 /** SQL condition: the window is over, or ends implausibly late because the database clock was set back. */
